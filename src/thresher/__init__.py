@@ -1,0 +1,29 @@
+"""Thresher: data-optimised large-batch distributed training.
+
+The names below are the Python API; they are imported on first use, so that `import thresher`
+costs milliseconds and does not load torch.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from thresher.data.pack import Pack as Pack
+    from thresher.data.selection import Selection as Selection
+    from thresher.errors import ThresherError as ThresherError
+
+_WHERE = {
+    "Pack": "thresher.data.pack",
+    "Selection": "thresher.data.selection",
+    "ThresherError": "thresher.errors",
+}
+
+__all__ = ["Pack", "Selection", "ThresherError", "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _WHERE:
+        return getattr(importlib.import_module(_WHERE[name]), name)
+    raise AttributeError(f"module 'thresher' has no attribute {name!r}")

@@ -1,0 +1,1 @@
+"""The local server of the interactive page, and the page itself under `static/`."""

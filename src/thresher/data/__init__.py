@@ -1,0 +1,1 @@
+"""Images in packs: where they come from, how they are split, ordered, augmented and loaded."""

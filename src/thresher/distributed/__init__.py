@@ -1,0 +1,1 @@
+"""Ranks, launching, all-reduce and compression: the ground beside paths, errors, progress."""

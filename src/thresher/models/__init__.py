@@ -1,0 +1,1 @@
+"""Networks by name, their batch norm, and their penultimate features."""

@@ -1,0 +1,106 @@
+"""One way to show progress: a live bar on a terminal, a plain line every few seconds elsewhere.
+
+All of it goes to standard error, so that standard output stays for results (`--json`).
+"""
+
+import contextlib
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sized
+from typing import Protocol, TypeVar
+
+T = TypeVar("T")
+PLAIN_EVERY_S = 5.0
+
+
+class Bar(Protocol):
+    def advance(self, by: float = 1) -> None: ...
+    def note(self, text: str) -> None:
+        """Show a short remark (a loss, a file name) beside the bar."""
+
+
+class _PlainBar:
+    """Lines such as `packing: 12,000/60,000 (20 %), 8 s left`, the first after five seconds."""
+
+    def __init__(self, label: str, total: float | None, unit: str) -> None:
+        self.label, self.total, self.unit = label, total, unit
+        self.done, self.remark = 0.0, ""
+        self.begun = self.shown = time.monotonic()
+        self.printed = False
+
+    def advance(self, by: float = 1) -> None:
+        self.done += by
+        if time.monotonic() - self.shown >= PLAIN_EVERY_S:
+            self._print()
+
+    def note(self, text: str) -> None:
+        self.remark = text
+
+    def _print(self) -> None:
+        self.shown, self.printed = time.monotonic(), True
+        spent = self.shown - self.begun
+        text = f"{self.label}: {self.done:,.0f}"
+        if self.total:
+            left = spent / self.done * (self.total - self.done) if self.done else float("nan")
+            text += f"/{self.total:,.0f} {self.unit}({100 * self.done / self.total:.0f} %)"
+            text += f", {left:,.0f} s left" if self.done else ""
+        else:
+            text += f" {self.unit}in {spent:,.0f} s"
+        print(text + (f" · {self.remark}" if self.remark else ""), file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        if self.printed:
+            self._print()
+
+
+@contextlib.contextmanager
+def bar(label: str, total: float | None = None, unit: str = "") -> Iterator[Bar]:
+    """Show progress of `total` steps (None: unknown) under `label` while the block runs."""
+    if not sys.stderr.isatty():
+        plain = _PlainBar(label, total, f"{unit} " if unit else "")
+        yield plain
+        plain.close()
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[remark]}"),
+    )
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True) as live:
+        task = live.add_task(label, total=total, remark="")
+
+        class _LiveBar:
+            def advance(self, by: float = 1) -> None:
+                live.advance(task, by)
+
+            def note(self, text: str) -> None:
+                live.update(task, remark=text)
+
+        yield _LiveBar()
+
+
+def track(items: Iterable[T], label: str, total: int | None = None, unit: str = "") -> Iterator[T]:
+    """Iterate over `items`, showing progress."""
+    if total is None and isinstance(items, Sized):
+        total = len(items)
+    with bar(label, total, unit) as shown:
+        for item in items:
+            yield item
+            shown.advance()
+
+
+def say(text: str) -> None:
+    """A line for the person at the terminal; never on standard output."""
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,1 @@
+"""One file per claim of the papers; `thresher reproduce` lists them."""

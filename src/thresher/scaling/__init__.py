@@ -1,0 +1,1 @@
+"""What communication costs, how far a run scales, and what to buy."""

@@ -1,0 +1,1 @@
+"""Which training samples stay: reduce, cluster, filter, and how stable that is."""

@@ -1,0 +1,1 @@
+"""One file per way to choose; all keep the contract of `base.py`."""

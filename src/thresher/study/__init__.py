@@ -1,0 +1,1 @@
+"""Many runs, executors for them, and sound statistics."""
