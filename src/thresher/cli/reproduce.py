@@ -1,0 +1,66 @@
+"""`thresher reproduce`: run a claim of the papers, or list them."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from thresher.cli.commands import Outcome
+from thresher.recipes.base import Preset
+
+
+@dataclass(frozen=True)
+class Reproduce:
+    name: Annotated[str, tyro.conf.Positional] = ""
+    """The recipe; without one, list them all."""
+    preset: Preset = "smoke"
+    """How large: smoke (minutes on a laptop), gpu (one GPU) or paper (the paper's own size)."""
+    out: Path | None = None
+    """Folder for runs, figures and recipe.json (default: runs/NAME-PRESET)."""
+
+
+def reproduce(config: Reproduce) -> Outcome:
+    """Run a claim of the papers and print what the paper says, what came out here, and whether it
+    holds. Without a name, list the recipes. A recipe that was interrupted goes on where it was.
+    """
+    from thresher.recipes import all_recipes, find
+
+    if not config.name:
+        return _listing(all_recipes())
+    recipe = find(config.name)
+    out = config.out or Path("runs") / f"{recipe.name}-{config.preset}"
+    result = recipe.run(config.preset, out)
+    head = {"name": recipe.name, "claim": recipe.claim, "preset": config.preset, "out": str(out)}
+    return Outcome({**result.data, **head, "rows": result.rows}, _table(recipe.title, result.rows))
+
+
+def _listing(recipes: list[Any]) -> Outcome:
+    from rich.table import Table
+
+    table = Table("recipe", "claim", "what it tests", "presets")
+    rows = []
+    for recipe in recipes:
+        presets = list(recipe.presets)
+        table.add_row(recipe.name, recipe.claim, recipe.title, ", ".join(presets))
+        rows.append(
+            {
+                "name": recipe.name,
+                "claim": recipe.claim,
+                "title": recipe.title,
+                "presets": presets,
+            }
+        )
+    return Outcome({"recipes": rows}, table)
+
+
+def _table(title: str, rows: list[dict[str, Any]]) -> Any:
+    from rich.table import Table
+
+    table = Table("claim", "the paper says", "we measured", "interval", "holds?", "note")
+    table.title = title
+    for line in rows:
+        table.add_row(
+            *(str(line[key]) for key in ("claim", "paper", "measured", "interval", "holds", "note"))
+        )
+    return table

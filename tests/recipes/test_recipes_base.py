@@ -1,0 +1,50 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from thresher.errors import ThresherError
+from thresher.recipes import Recipe, RecipeResult, all_recipes, find, row
+
+
+def _one(out: Path) -> RecipeResult:
+    return RecipeResult([row("X1", "2", "2.1", "yes", note="close")], {"value": 2.1})
+
+
+def test_a_result_is_returned_and_written(tmp_path: Path) -> None:
+    recipe = Recipe("x-one", "X1", "a title", {"smoke": _one})
+    result = recipe.run("smoke", tmp_path)
+    assert result.rows[0]["holds"] == "yes"
+    written = json.loads((tmp_path / "recipe.json").read_text())
+    assert written["data"] == {"value": 2.1}
+    assert written["rows"] == result.rows
+
+
+def test_a_preset_that_is_not_offered_is_refused_by_name(tmp_path: Path) -> None:
+    recipe = Recipe("x-one", "X1", "a title", {"smoke": _one})
+    with pytest.raises(ThresherError, match='x-one has no preset "paper"'):
+        recipe.run("paper", tmp_path)
+    assert not (tmp_path / "recipe.json").exists()
+
+
+def test_a_verdict_is_one_of_four_words() -> None:
+    with pytest.raises(ValueError, match="holds must be one of"):
+        row("X1", "2", "2.1", "perhaps")
+
+
+@pytest.mark.parametrize("name", ["Upper", "under_score", "", "a--b"])
+def test_names_are_words_joined_by_dashes(name: str) -> None:
+    with pytest.raises(ValueError, match="joined by dashes"):
+        Recipe(name, "X1", "a title", {"smoke": _one})
+
+
+def test_smoke_is_always_offered() -> None:
+    with pytest.raises(ValueError, match="with smoke"):
+        Recipe("x-one", "X1", "a title", {"gpu": _one})
+
+
+def test_recipes_are_found_once_each_and_a_wrong_name_gets_a_hint() -> None:
+    names = [recipe.name for recipe in all_recipes()]
+    assert len(names) == len(set(names))
+    with pytest.raises(ThresherError, match='there is no recipe "nothing-like-it"'):
+        find("nothing-like-it")
