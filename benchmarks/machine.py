@@ -1,0 +1,41 @@
+"""What a benchmark's result must carry: the hardware, the versions and the command."""
+
+import importlib.metadata
+import os
+import platform
+import sys
+from pathlib import Path
+
+PACKAGES = ("torch", "numpy", "scikit-learn", "openTSNE", "pyarrow", "thresher")
+
+
+def cpu_name() -> str:
+    """The processor as the kernel names it, or as the platform does."""
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text().splitlines():
+            if line.lower().startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()
+
+
+def describe(packages: tuple[str, ...] = PACKAGES) -> dict[str, str]:
+    """Processor, cores, system, Python and package versions, and the command line."""
+    found = {}
+    for name in packages:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return {
+        "processor": f"{cpu_name()} ({platform.machine()}), {os.cpu_count()} cores",
+        "system": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        **found,
+        "command": " ".join(["python", *sys.argv]),
+    }
+
+
+def markdown(packages: tuple[str, ...] = PACKAGES) -> str:
+    """The same as a list to stand at the head of a result file."""
+    return "\n".join(f"- {key}: {value}" for key, value in describe(packages).items())
