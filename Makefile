@@ -1,0 +1,52 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: setup demo test lint format bench page page-check horovod screenshots clean
+
+setup: $(READY)
+
+$(READY): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade -c constraints.txt pip
+	$(BIN)/python -m pip install --quiet -c constraints.txt torch==2.13.0
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	touch $(READY)
+
+demo: setup
+	$(BIN)/python -m thresher demo
+
+test: setup
+	$(BIN)/python -m pytest
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: setup
+	$(BIN)/python -m benchmarks
+
+horovod: setup
+	PATH="$(CURDIR)/$(BIN):$$PATH" tools/build_horovod.sh
+
+page:
+	cd web && npm ci --no-audit --no-fund && npm run build
+
+# The bundle is committed; what is built must be what stands there.
+page-check: page
+	@test -z "$$(git status --porcelain -- src/thresher/app/static)" || \
+	  { git status --short -- src/thresher/app/static; \
+	    echo "src/thresher/app/static differs from what web/ builds: run make page and commit it"; exit 1; }
+
+screenshots: setup
+	$(BIN)/python tools/screenshots.py
+
+clean:
+	rm -rf build dist $(VENV)

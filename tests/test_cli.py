@@ -1,0 +1,76 @@
+"""The command line as a person meets it: help, versions, mistakes, and JSON."""
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from thresher import __version__
+from thresher.cli import COMMANDS, Command
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def test_version(thresher: Run) -> None:
+    assert thresher("--version").stdout == f"thresher {__version__}\n"
+
+
+def test_overview_names_every_first_word(thresher: Run) -> None:
+    text = thresher("--help").stdout
+    for command in COMMANDS:
+        assert f"\n  {command.words.split()[0]} " in text
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda c: c.words)
+def test_help_of_every_command_reads_well(thresher: Run, command: Command) -> None:
+    done = thresher(*command.words.split(), "--help")
+    assert done.returncode == 0, done.stderr
+    assert f"usage: thresher {command.words}" in done.stdout
+    assert "--json" in done.stdout
+    assert "config." not in done.stdout, "a flag shows the name of an inner dataclass"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["trian"], 'thresher: there is no command "trian"; did you mean "train"?\n'),
+        (
+            ["data", "infoo", "x"],
+            'thresher: there is no command "thresher data infoo"; did you mean "info"?\n',
+        ),
+        (
+            ["data", "info", "cifra10"],
+            'thresher: there is no pack "cifra10"; did you mean "cifar10"?\n',
+        ),
+    ],
+)
+def test_a_mistake_gets_one_sentence_and_exit_code_2(
+    thresher: Run, arguments: list[str], sentence: str
+) -> None:
+    done = thresher(*arguments)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr == sentence
+
+
+def test_an_unknown_flag_is_refused_without_a_traceback(thresher: Run) -> None:
+    done = thresher("data", "info", "digits", "--bogus")
+    assert done.returncode == 2
+    assert "bogus" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_debug_shows_the_traceback(thresher: Run) -> None:
+    done = thresher("data", "info", "nothing-here", env={"THRESHER_DEBUG": "1"})
+    assert done.returncode == 2
+    assert "Traceback" in done.stderr
+
+
+def test_json_is_one_object_on_standard_output(thresher: Run, digits: Path) -> None:
+    done = thresher("data", "info", "digits", "--json")
+    assert done.returncode == 0
+    keys = {"name", "splits", "classes", "image_shape", "mean", "std", "fingerprint", "bytes"}
+    assert keys <= json.loads(done.stdout).keys()
+    assert done.stdout.count("\n") == 1
