@@ -1,5 +1,6 @@
 """Which commands there are, and what a command gives back."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,11 +18,13 @@ class Command:
 class Outcome:
     """What a command found: `data` for machines (one JSON object), `text` for people.
 
-    `text` is a string or anything rich can print; None prints nothing.
+    `text` is a string or anything rich can print; None prints nothing. `then` runs once that is
+    printed, for a command that goes on (a server tells its address first).
     """
 
     data: dict[str, Any]
     text: Any = None
+    then: Callable[[], None] | None = None
 
 
 GROUPS = {

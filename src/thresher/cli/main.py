@@ -82,6 +82,8 @@ def _run(command: Command, arguments: list[str]) -> None:
         from rich.console import Console
 
         Console(soft_wrap=not sys.stdout.isatty()).print(outcome.text)
+    if outcome.then is not None:
+        outcome.then()
 
 
 def _parse(command: Command, function: Any, arguments: list[str]) -> tuple[Any, bool]:

@@ -6,10 +6,7 @@ fingerprint), the filter, its settings, seeds, versions and timings. `S.override
 append-only log of what people decided since; it is applied whenever the selection is loaded.
 """
 
-import json
-import os
-import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,9 +15,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from thresher.data.overrides import Override, OverrideLog, standing
 from thresher.data.pack import Pack
 from thresher.errors import ThresherError
-from thresher.paths import SelectionPaths, atomic_file, disk_errors, read_json, write_json
+from thresher.paths import SelectionPaths, atomic_file, read_json, write_json
 
 COLUMNS = ("id", "label", "x", "y", "cluster", "score", "keep", "reason")
 
@@ -116,18 +114,20 @@ class Selection:
             selection.apply_overrides(OverrideLog(paths.overrides).read())
         return selection
 
-    def apply_overrides(self, entries: Iterable["Override"]) -> None:
-        """Let people's decisions stand over the filter's, the last one winning."""
+    def apply_overrides(self, entries: Iterable[Override]) -> None:
+        """Let people's decisions stand over the filter's: the last that was not undone counts."""
+        decisions = standing(entries)
+        if not decisions:
+            return
         row = {id: n for n, id in enumerate(self.ids)}
-        for entry in entries:
-            for id in entry.ids:
-                n = row.get(id)
-                if n is None:
-                    raise ThresherError(
-                        f'the overrides of {self.path} name "{id}", which it does not hold'
-                    )
-                self.keep[n] = entry.keep
-                self.reason[n] = f"override: {entry.reason}" if entry.reason else "override"
+        for id, entry in decisions.items():
+            n = row.get(id)
+            if n is None:
+                raise ThresherError(
+                    f'the overrides of {self.path} name "{id}", which it does not hold'
+                )
+            self.keep[n] = entry.keep
+            self.reason[n] = f"override: {entry.reason}" if entry.reason else "override"
 
     def indices(self, pack: Pack) -> np.ndarray:
         """Positions of the kept samples in `pack`, ascending; another pack is refused."""
@@ -174,72 +174,6 @@ class Selection:
         for viewer in entry_points(group="thresher.viewer"):
             return viewer.load()(self, height)
         raise ThresherError("no viewer is installed", "install the package: `pip install thresher`")
-
-
-@dataclass(frozen=True)
-class Override:
-    """A person's decision on some samples."""
-
-    ids: Sequence[str]
-    keep: bool
-    reason: str = ""
-    previous: Sequence[bool] = ()
-    """`keep` of each id before: what an undo restores."""
-    time: float = 0.0
-    kind: str = "set"
-    """set, undo or redo."""
-
-
-class OverrideLog:
-    """The append-only log beside a selection: one JSON object per line, flushed to disk."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def append(self, entry: Override) -> None:
-        record = {
-            "time": entry.time or time.time(),
-            "kind": entry.kind,
-            "ids": list(entry.ids),
-            "keep": entry.keep,
-            "reason": entry.reason,
-            "previous": list(entry.previous),
-        }
-        with disk_errors(self.path), open(self.path, "ab") as file:
-            # A line cut by a crash must not swallow this one.
-            if file.tell() and not _ends_line(self.path):
-                file.write(b"\n")
-            file.write(json.dumps(record).encode() + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
-
-    def read(self) -> list[Override]:
-        """Every whole line, in order; a last line cut by a crash was never confirmed: skip it."""
-        if not self.path.exists():
-            return []
-        entries = []
-        for line in self.path.read_bytes().split(b"\n"):
-            try:
-                record = json.loads(line)
-            except (json.JSONDecodeError, UnicodeDecodeError):
-                continue
-            entries.append(
-                Override(
-                    ids=record["ids"],
-                    keep=record["keep"],
-                    reason=record.get("reason", ""),
-                    previous=record.get("previous", ()),
-                    time=record.get("time", 0.0),
-                    kind=record.get("kind", "set"),
-                )
-            )
-        return entries
-
-
-def _ends_line(path: Path) -> bool:
-    with open(path, "rb") as file:
-        file.seek(-1, os.SEEK_END)
-        return file.read(1) == b"\n"
 
 
 def _checked_name(path: Path | str) -> Path:

@@ -1,0 +1,124 @@
+"""Decisions survive crashes and other processes, and undo restores exactly what was."""
+
+import json
+import multiprocessing
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from thresher.data.overrides import Override, OverrideLog, stacks, standing
+from thresher.data.selection import Selection
+from thresher.errors import ThresherError
+
+IDS = ["a", "b", "c", "d"]
+BASE = {"a": True, "b": False, "c": True, "d": False}
+
+
+def saved(folder: Path) -> Selection:
+    selection = Selection(
+        ids=list(IDS),
+        labels=np.zeros(4, np.int64),
+        keep=np.array([BASE[id] for id in IDS]),
+        score=np.zeros(4, np.float32),
+        reason=["", "noise", "", "noise"],
+        fingerprint="f" * 32,
+    )
+    return selection.save(folder / "s.parquet")
+
+
+def log_of(folder: Path) -> OverrideLog:
+    return OverrideLog(folder / "s.overrides.jsonl")
+
+
+def decide(log: OverrideLog, ids: list[str], keep: bool, reason: str = "") -> Override:
+    return log.decide(ids, keep, reason, [BASE[id] for id in ids])
+
+
+def test_undo_restores_a_mixed_state_and_its_reasons(tmp_path: Path) -> None:
+    saved(tmp_path)
+    log = log_of(tmp_path)
+    decide(log, ["a"], False, "blurred")
+    entry = decide(log, ["a", "b", "c"], True, "all fine")
+    assert entry.previous == [False, False, True]
+    loaded = Selection.load(tmp_path / "s.parquet")
+    assert loaded.keep.tolist() == [True, True, True, False]
+    undone = log.undo(BASE)
+    assert undone is not None
+    assert undone.previous == [True, True, True]
+    loaded = Selection.load(tmp_path / "s.parquet")
+    assert loaded.keep.tolist() == [False, False, True, False]
+    assert loaded.reason == ["override: blurred", "noise", "", "noise"]
+    log.redo(BASE)
+    assert Selection.load(tmp_path / "s.parquet").keep.tolist() == [True, True, True, False]
+
+
+def test_nothing_to_undo_writes_nothing(tmp_path: Path) -> None:
+    log = log_of(tmp_path)
+    assert log.undo(BASE) is None
+    decide(log, ["a"], False)
+    assert log.undo(BASE) is not None
+    assert log.undo(BASE) is None
+    assert log.redo(BASE) is not None
+    assert log.redo(BASE) is None
+    assert [entry.kind for entry in log.read()] == ["set", "undo", "redo"]
+
+
+def test_a_new_decision_forgets_what_was_undone(tmp_path: Path) -> None:
+    log = log_of(tmp_path)
+    decide(log, ["a"], False)
+    log.undo(BASE)
+    decide(log, ["b"], True)
+    assert log.redo(BASE) is None
+    done, undone = stacks(log.read())
+    assert [list(entry.ids) for entry in done] == [["b"]]
+    assert undone == []
+
+
+def test_a_cut_line_is_skipped_and_does_not_swallow_the_next(tmp_path: Path) -> None:
+    log = log_of(tmp_path)
+    decide(log, ["a"], False)
+    with open(log.path, "ab") as file:
+        file.write(b'{"time": 1.0, "kind": "set", "ids": ["c"], "ke')
+    assert set(standing(log.read())) == {"a"}
+    decide(log, ["b"], True)
+    assert set(standing(log.read())) == {"a", "b"}
+
+
+def test_a_line_that_is_no_decision_is_named(tmp_path: Path) -> None:
+    log = log_of(tmp_path)
+    decide(log, ["a"], False)
+    with open(log.path, "a") as file:
+        file.write(json.dumps({"ids": "a", "keep": True}) + "\n")
+    with pytest.raises(ThresherError, match=r"line 2 .* is not a decision"):
+        log.read()
+
+
+def test_an_override_of_a_stranger_is_refused(tmp_path: Path) -> None:
+    saved(tmp_path)
+    log_of(tmp_path).append(Override(["nobody"], True))
+    with pytest.raises(ThresherError, match="nobody"):
+        Selection.load(tmp_path / "s.parquet")
+
+
+def _append_many(path: str, id: str) -> None:
+    log = OverrideLog(Path(path))
+    for n in range(40):
+        log.decide([id], n % 2 == 0, f"{os.getpid()}", [True])
+
+
+def test_two_processes_append_without_tearing(tmp_path: Path) -> None:
+    path = tmp_path / "s.overrides.jsonl"
+    context = multiprocessing.get_context("spawn")
+    workers = [context.Process(target=_append_many, args=(str(path), id)) for id in "ab"]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    entries = OverrideLog(path).read()
+    assert len(entries) == 80
+    for id in "ab":
+        states = [(entry.previous[0], entry.keep) for entry in entries if entry.ids == [id]]
+        assert states[0] == (True, True)
+        assert states[1:] == [(n % 2 == 1, n % 2 == 0) for n in range(1, 40)]
