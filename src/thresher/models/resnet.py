@@ -163,8 +163,8 @@ NAMES = (*_CIFAR, *_IMAGENET, *(f"{name}-cifar" for name in _IMAGENET))
 def resnet(name: str, classes: int, channels: int = 3) -> ResNet:
     """One of `NAMES`, freshly initialised from torch's global generator."""
     if name in _CIFAR:
-        depths = (_CIFAR[name],) * 3
-        return ResNet(BasicBlock, depths, (16, 32, 64), classes, channels, "cifar", "subsample")
+        each = (_CIFAR[name],) * 3
+        return ResNet(BasicBlock, each, (16, 32, 64), classes, channels, "cifar", "subsample")
     base, _, suffix = name.partition("-")
     block, depths = _IMAGENET[base]
     return ResNet(block, depths, (64, 128, 256, 512), classes, channels, suffix or "imagenet")
