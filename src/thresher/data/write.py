@@ -34,8 +34,13 @@ class WriteOptions:
     """Processes that read and write shards at once; 0: one per core."""
 
 
-def write_pack(source: Source, out: Path, options: WriteOptions | None = None) -> pack_file.Pack:
-    """Pack `source` into the folder `out`, resuming what an earlier, killed call had finished."""
+def write_pack(
+    source: Source, out: Path, options: WriteOptions | None = None, expect: str | None = None
+) -> pack_file.Pack:
+    """Pack `source` into the folder `out`, resuming what an earlier, killed call had finished.
+
+    With `expect`, a pack of any other fingerprint is refused and leaves nothing behind.
+    """
     options = options or WriteOptions()
     paths = PackPaths(Path(out))
     if paths.root.exists():
@@ -47,7 +52,15 @@ def write_pack(source: Source, out: Path, options: WriteOptions | None = None) -
         _stage(paths.staging, {"source": source.key(), "resize": options.resize, "chunks": chunks})
         _write_shards(source, chunks, paths.staging, options)
         parts = [read_json(paths.staging / f"{n}.json", "shard record") for n in range(len(chunks))]
-        write_json(paths.staging / "pack.json", _describe(source, parts, paths.staging, options))
+        meta = _describe(source, parts, paths.staging, options)
+        if expect is not None and meta["fingerprint"] != expect:
+            shutil.rmtree(paths.staging)
+            raise ThresherError(
+                f"{source.key()}: these are not the published images of {source.name} "
+                f"(their fingerprint is {meta['fingerprint'][:8]}…, not {expect[:8]}…)",
+                "get them again",
+            )
+        write_json(paths.staging / "pack.json", meta)
         for leftover in [*paths.staging.glob("*.digests.npy"), *paths.staging.glob("[0-9]*.json")]:
             leftover.unlink()
         (paths.staging / "plan.json").unlink()

@@ -6,7 +6,7 @@ import numpy as np
 
 from thresher.data.sources.base import Block
 
-TEST_SHARE = 5  # every fifth sample is for testing: 1,438 to train, 359 to test
+TEST_SHARE = 5  # every fifth sample is for testing: 1,437 to train, 360 to test
 
 
 class Digits:
