@@ -82,9 +82,8 @@ def _source(name: str, file: Path | None, fetched: list[Path]) -> Source:
 def _one_at_a_time(out: Path) -> Iterator[None]:
     with disk_errors(out):
         out.parent.mkdir(parents=True, exist_ok=True)
-        lock = open(out.with_name(f".{out.name}.lock"), "w")
-    with lock:
-        # A file system without locks must not stop a single user.
-        with contextlib.suppress(OSError):
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+        with open(out.with_name(f".{out.name}.lock"), "w") as lock:
+            # A file system without locks must not stop a single user.
+            with contextlib.suppress(OSError):
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            yield

@@ -27,8 +27,10 @@ ROWS_PER_BLOCK = 2_500
 TITLES = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
 # Parts in official order: (split, how many images); CIFAR-100 has one file per split.
 PARTS = {
-    "cifar10": [*((f"data_batch_{n}", "train", 10_000) for n in range(1, 6))]
-    + [("test_batch", "test", 10_000)],
+    "cifar10": [
+        *((f"data_batch_{n}", "train", 10_000) for n in range(1, 6)),
+        ("test_batch", "test", 10_000),
+    ],
     "cifar100": [("train", "train", 50_000), ("test", "test", 10_000)],
 }
 SUFFIXES = {"python": "", "binary": ".bin", "npm": ".png"}
@@ -37,7 +39,7 @@ CUT = (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError)
 
 
 class Cifar:
-    """CIFAR-10 or CIFAR-100 in `file`; building it reads the archive once, to refuse a wrong one."""
+    """CIFAR-10 or CIFAR-100 in `file`; building it reads the archive, to refuse a bad one."""
 
     image_shape: tuple[int, int, int] | None = (32, 32, 3)
 
