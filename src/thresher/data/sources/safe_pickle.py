@@ -28,8 +28,7 @@ class _Array:
         _, shape, dtype, fortran, raw = state
         if dtype.code not in ("u1", "uint8", "|u1") or not isinstance(raw, bytes):
             raise ValueError("an array of another type than uint8")
-        order = "F" if fortran else "C"
-        self.array = np.frombuffer(raw, np.uint8).reshape(shape, order=order)
+        self.array = np.frombuffer(raw, np.uint8).reshape(shape, order="F" if fortran else "C")
 
 
 def _bytes(text: str, encoding: str = "latin1") -> bytes:
