@@ -1,0 +1,180 @@
+"""t-SNE on a GPU: the same maps as openTSNE's, in the same number of steps, byte for byte twice.
+
+The whole descent step (spread, convolve, read, attract, move) is captured once in a CUDA graph per
+grid size and replayed; between chunks of steps the host looks at the map's range and takes a finer
+grid when the spacing would exceed half a unit. On a CPU the same mathematics runs in plain torch:
+it is there to be tested against, openTSNE is faster.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from thresher.progress import Bar, bar
+from thresher.select.affinities import Affinities, affinities
+from thresher.select.repulsion import Grid, field
+
+SPACING = 0.5
+"""The coarsest grid allowed: the kernel 1/(1+d²) varies over one unit."""
+SMALLEST_GRID, LARGEST_GRID = 128, 4096
+CHUNK = 25
+MAX_STEP = 5.0
+MOMENTUM = 0.8
+
+
+@dataclass
+class _Descent:
+    """State of the gradient descent: momentum and gains, as openTSNE has them."""
+
+    y: torch.Tensor
+    update: torch.Tensor
+    gains: torch.Tensor
+    exaggeration: torch.Tensor
+    rate: torch.Tensor
+    z: torch.Tensor
+
+    @classmethod
+    def start(cls, y: torch.Tensor) -> "_Descent":
+        one = torch.ones((), device=y.device)
+        return cls(
+            y.clone(),
+            torch.zeros_like(y),
+            torch.ones_like(y),
+            one.clone(),
+            one.clone(),
+            one.clone(),
+        )
+
+
+def tsne(
+    x: torch.Tensor,
+    perplexity: float = 30.0,
+    iterations: int = 500,
+    early_iterations: int = 250,
+    exaggeration: float = 12.0,
+    seed: int = 0,
+    init: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, float]:
+    """Map `x` (n, d) to (n, 2) float32 on the same device; also the Kullback–Leibler divergence.
+
+    `init` (n, 2) is where the map starts; by default the first two principal components at a
+    standard deviation of 1e-4. `seed` only breaks ties: where two samples are equal in `init`, a
+    seeded jitter of 1e-6 of that parts them. Memory: 1.5 kB per sample at perplexity 30, plus 2 GiB.
+    """
+    x = x.float()
+    p = affinities(x, perplexity)
+    y = principal_start(x) if init is None else init.to(x.device, torch.float32)
+    return descend(p, y, iterations, early_iterations, exaggeration, seed)
+
+
+def descend(
+    p: Affinities,
+    init: torch.Tensor,
+    iterations: int = 500,
+    early_iterations: int = 250,
+    exaggeration: float = 12.0,
+    seed: int = 0,
+) -> tuple[torch.Tensor, float]:
+    """The descent from `init` (n, 2) under the affinities `p`: the map (n, 2) and its divergence."""
+    jitter = torch.randn(init.shape, generator=torch.Generator().manual_seed(seed))
+    state = _Descent.start(init + 1e-6 * init.std() * jitter.to(init.device))
+    steps: dict[int, Callable[[], None]] = {}
+    with bar("t-SNE", early_iterations + iterations, "steps") as shown:
+        for factor, count in ((exaggeration, early_iterations), (1.0, iterations)):
+            state.exaggeration.fill_(factor)
+            state.rate.fill_(p.n / factor)
+            state.update.zero_()
+            _run(state, p, count, steps, shown)
+    y = state.y - state.y.mean(0)
+    return y, divergence(p, y)
+
+
+def _run(
+    state: _Descent, p: Affinities, count: int, steps: dict[int, Callable[[], None]], shown: Bar
+) -> None:
+    done = 0
+    while done < count:
+        size = _grid_size(state.y)
+        if size not in steps:
+            steps[size] = _stepper(state, p, size)
+        for _ in range(min(CHUNK, count - done)):
+            steps[size]()
+            done += 1
+        shown.advance(min(CHUNK, count))
+
+
+def _grid_size(y: torch.Tensor) -> int:
+    """A power of two whose spacing is at most `SPACING`, with a quarter to spare for growth."""
+    span = float((y.amax(0) - y.amin(0)).amax())
+    size = SMALLEST_GRID
+    while size < LARGEST_GRID and 1.25 * span / SPACING > size - 8:
+        size *= 2
+    return size
+
+
+def _stepper(state: _Descent, p: Affinities, size: int) -> Callable[[], None]:
+    """One step of the descent on a grid of `size`², ready to be called again and again."""
+    grid = Grid(size, state.y.device)
+    if state.y.device.type == "cuda":
+        from thresher.select.tsne_kernels import AVAILABLE, Kernels
+
+        if AVAILABLE:
+            kernels = Kernels(p)
+            return _captured(lambda: kernels.step(state, grid), state)
+    rows, columns = p.rows(), p.column.long()
+    return lambda: _step(state, p, rows, columns, grid)
+
+
+def _captured(step: Callable[[], None], state: _Descent) -> Callable[[], None]:
+    """Capture `step` in a CUDA graph; the warm-up that capturing needs leaves no trace in `state`."""
+    kept = [t.clone() for t in (state.y, state.update, state.gains)]
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        step()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    for tensor, before in zip((state.y, state.update, state.gains), kept, strict=True):
+        tensor.copy_(before)
+    return graph.replay
+
+
+def _step(
+    state: _Descent, p: Affinities, rows: torch.Tensor, columns: torch.Tensor, grid: Grid
+) -> None:
+    """One step in plain torch."""
+    repulsion, z = field(state.y, grid)
+    apart = state.y[rows] - state.y[columns]
+    pull = (p.value / (1 + apart.square().sum(1)))[:, None] * apart
+    attraction = torch.segment_reduce(pull, "sum", offsets=p.row_start, axis=0)
+    gradient = state.exaggeration * attraction - repulsion / z
+    flipped = (state.update > 0) != (gradient > 0)
+    state.gains.copy_(torch.where(flipped, state.gains + 0.2, state.gains * 0.8 + 0.01))
+    state.update.mul_(MOMENTUM).sub_(state.rate * state.gains * gradient)
+    norm = state.update.norm(dim=1, keepdim=True)
+    state.update.mul_(MAX_STEP / norm.clamp_min(MAX_STEP))
+    state.y.add_(state.update)
+    state.z.copy_(z)
+
+
+def divergence(p: Affinities, y: torch.Tensor) -> float:
+    """KL(P ‖ Q) of the map `y`, its normaliser taken from the field of a fine grid."""
+    size = min(2 * _grid_size(y), LARGEST_GRID)
+    _, z = field(y, Grid(size, y.device))
+    apart2 = (y[p.rows()] - y[p.column.long()]).square().sum(1).double()
+    value = p.value.double()
+    log_q = -torch.log1p(apart2) - z.double().log()
+    return float((value * (value.log() - log_q)).sum())
+
+
+def principal_start(x: torch.Tensor) -> torch.Tensor:
+    """The first two principal components of `x`, signs fixed, scaled to a deviation of 1e-4."""
+    centred = (x - x.mean(0)).double()
+    _, vectors = torch.linalg.eigh(centred.T @ centred)
+    y = centred @ vectors[:, -2:].flip(1)
+    sign = y.gather(0, y.abs().argmax(0, keepdim=True)).sign()
+    y = y * torch.where(sign == 0, 1.0, sign)
+    return (y / y[:, 0].std().clamp_min(1e-300) * 1e-4).float()

@@ -1,0 +1,208 @@
+"""The descent step as four small Triton kernels around two FFTs.
+
+They compute what `repulsion.field` and `tsne._step` compute in plain torch, without their
+intermediate arrays: a row's neighbours are summed by one program in a fixed order, so that the
+result is the same every time.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from thresher.select.affinities import Affinities
+from thresher.select.repulsion import FIXED_POINT, Grid
+
+if TYPE_CHECKING:
+    from thresher.select.tsne import _Descent
+
+try:
+    import triton
+    import triton.language as tl
+
+    AVAILABLE = True
+except ImportError:  # a torch without CUDA comes without Triton
+    AVAILABLE = False
+
+
+class Kernels:
+    """What the kernels need beside the state: the affinities and scratch arrays."""
+
+    def __init__(self, p: Affinities) -> None:
+        self.p = p
+        device = p.value.device
+        self.force = torch.empty(p.n, 2, device=device)
+        self.phi = torch.empty(p.n, device=device)
+        self.moved = torch.empty(p.n, 2, device=device)
+
+    def step(self, state: "_Descent", grid: Grid) -> None:
+        n, block = self.p.n, 128
+        origin, spacing = grid.place(state.y)
+        grid.charge.zero_()
+        blocks = (triton.cdiv(n, block),)
+        _spread[blocks](state.y, origin, spacing, grid.charge, n, grid.size, FIXED_POINT, block)
+        potential, constant = grid.convolve(spacing)
+        _read[blocks](
+            state.y, origin, spacing, potential, self.force, self.phi, n, grid.size, block
+        )
+        z = self.phi.double().sum() + constant * float(n) ** 2 - n
+        state.z.copy_(z)
+        _move[(n,)](
+            state.y,
+            self.moved,
+            state.update,
+            state.gains,
+            self.force,
+            self.p.row_start,
+            self.p.column,
+            self.p.value,
+            state.exaggeration,
+            state.rate,
+            state.z,
+            128,
+            num_warps=1,
+        )
+        state.y.copy_(self.moved)
+
+
+if AVAILABLE:
+
+    @triton.jit
+    def _weights(t: Any) -> Any:
+        u = 1.0 - t
+        return (
+            u * u * u / 6.0,
+            (4.0 - 6.0 * t * t + 3.0 * t * t * t) / 6.0,
+            (4.0 - 6.0 * u * u + 3.0 * u * u * u) / 6.0,
+            t * t * t / 6.0,
+        )
+
+    @triton.jit
+    def _slopes(t: Any) -> Any:
+        u = 1.0 - t
+        return (
+            -u * u / 2.0,
+            (3.0 * t * t - 4.0 * t) / 2.0,
+            (4.0 * u - 3.0 * u * u) / 2.0,
+            t * t / 2.0,
+        )
+
+    @triton.jit
+    def _spread(
+        y: Any,
+        origin: Any,
+        spacing: Any,
+        charge: Any,
+        n: Any,
+        size: Any,
+        fixed_point: Any,
+        block: tl.constexpr,
+    ) -> None:
+        i = tl.program_id(0) * block + tl.arange(0, block)
+        here = i < n
+        h = tl.load(spacing)
+        px = (tl.load(y + 2 * i, mask=here, other=0.0) - tl.load(origin)) / h
+        py = (tl.load(y + 2 * i + 1, mask=here, other=0.0) - tl.load(origin + 1)) / h
+        cx = tl.floor(px)
+        cy = tl.floor(py)
+        wx = _weights(px - cx)
+        wy = _weights(py - cy)
+        corner = (cx.to(tl.int32) - 1) * size + cy.to(tl.int32) - 1
+        for a in tl.static_range(4):
+            for b in tl.static_range(4):
+                amount = wx[a] * wy[b] * fixed_point
+                amount = tl.floor(amount + 0.5).to(tl.int64)
+                tl.atomic_add(charge + corner + a * size + b, amount, mask=here, sem="relaxed")
+
+    @triton.jit
+    def _read(
+        y: Any,
+        origin: Any,
+        spacing: Any,
+        potential: Any,
+        force: Any,
+        phi: Any,
+        n: Any,
+        size: Any,
+        block: tl.constexpr,
+    ) -> None:
+        i = tl.program_id(0) * block + tl.arange(0, block)
+        here = i < n
+        h = tl.load(spacing)
+        px = (tl.load(y + 2 * i, mask=here, other=0.0) - tl.load(origin)) / h
+        py = (tl.load(y + 2 * i + 1, mask=here, other=0.0) - tl.load(origin + 1)) / h
+        cx = tl.floor(px)
+        cy = tl.floor(py)
+        wx = _weights(px - cx)
+        wy = _weights(py - cy)
+        sx = _slopes(px - cx)
+        sy = _slopes(py - cy)
+        corner = (cx.to(tl.int32) - 1) * size + cy.to(tl.int32) - 1
+        total = tl.zeros((block,), tl.float32)
+        dx = tl.zeros((block,), tl.float32)
+        dy = tl.zeros((block,), tl.float32)
+        for a in tl.static_range(4):
+            for b in tl.static_range(4):
+                value = tl.load(potential + corner + a * size + b, mask=here, other=0.0)
+                total += value * wx[a] * wy[b]
+                dx += value * sx[a] * wy[b]
+                dy += value * wx[a] * sy[b]
+        scale = -0.5 / h
+        tl.store(phi + i, total, mask=here)
+        tl.store(force + 2 * i, dx * scale, mask=here)
+        tl.store(force + 2 * i + 1, dy * scale, mask=here)
+
+    @triton.jit
+    def _one_axis(update: Any, gain: Any, gradient: Any, rate: Any) -> Any:
+        flipped = (update > 0) != (gradient > 0)
+        gain = tl.where(flipped, gain + 0.2, gain * 0.8 + 0.01)
+        return 0.8 * update - rate * gain * gradient, gain
+
+    @triton.jit
+    def _move(
+        y: Any,
+        moved: Any,
+        update: Any,
+        gains: Any,
+        force: Any,
+        row_start: Any,
+        column: Any,
+        value: Any,
+        exaggeration: Any,
+        rate: Any,
+        z: Any,
+        block: tl.constexpr,
+    ) -> None:
+        i = tl.program_id(0)
+        x0 = tl.load(y + 2 * i)
+        x1 = tl.load(y + 2 * i + 1)
+        begin = tl.load(row_start + i)
+        end = tl.load(row_start + i + 1)
+        pull0 = tl.zeros((block,), tl.float32)
+        pull1 = tl.zeros((block,), tl.float32)
+        for at in range(begin, end, block):
+            e = at + tl.arange(0, block)
+            here = e < end
+            j = tl.load(column + e, mask=here, other=0)
+            p = tl.load(value + e, mask=here, other=0.0)
+            d0 = x0 - tl.load(y + 2 * j, mask=here, other=0.0)
+            d1 = x1 - tl.load(y + 2 * j + 1, mask=here, other=0.0)
+            q = p / (1.0 + d0 * d0 + d1 * d1)
+            pull0 += q * d0
+            pull1 += q * d1
+        more = tl.load(exaggeration)
+        normaliser = tl.load(z)
+        speed = tl.load(rate)
+        g0 = more * tl.sum(pull0, 0) - tl.load(force + 2 * i) / normaliser
+        g1 = more * tl.sum(pull1, 0) - tl.load(force + 2 * i + 1) / normaliser
+        u0, gain0 = _one_axis(tl.load(update + 2 * i), tl.load(gains + 2 * i), g0, speed)
+        u1, gain1 = _one_axis(tl.load(update + 2 * i + 1), tl.load(gains + 2 * i + 1), g1, speed)
+        norm = tl.sqrt(u0 * u0 + u1 * u1)
+        short = 5.0 / tl.maximum(norm, 5.0)
+        u0 *= short
+        u1 *= short
+        tl.store(update + 2 * i, u0)
+        tl.store(update + 2 * i + 1, u1)
+        tl.store(gains + 2 * i, gain0)
+        tl.store(gains + 2 * i + 1, gain1)
+        tl.store(moved + 2 * i, x0 + u0)
+        tl.store(moved + 2 * i + 1, x1 + u1)
