@@ -68,8 +68,8 @@ def measure(x: torch.Tensor, iterations: int) -> tuple[dict[str, float], torch.T
     return record, y
 
 
-def step_times(n: int, size: int, device: torch.device) -> dict[str, float]:
-    """Microseconds of the parts of one step, by events around many calls."""
+def convolve_us(size: int, device: torch.device) -> float:
+    """Microseconds of one convolution on a grid of `size`², by events around fifty."""
     grid = Grid(size, device)
     spacing = torch.tensor(0.4, device=device)
     grid.convolve(spacing)
@@ -79,7 +79,7 @@ def step_times(n: int, size: int, device: torch.device) -> dict[str, float]:
         grid.convolve(spacing)
     end.record()
     torch.cuda.synchronize()
-    return {f"convolve_{size}_us": begin.elapsed_time(end) / 50 * 1000}
+    return begin.elapsed_time(end) / 50 * 1000
 
 
 def main() -> None:
@@ -101,9 +101,7 @@ def main() -> None:
         "same_bytes": all(torch.equal(runs[0][1], y) for _, y in runs),
     }
     if device.type == "cuda":
-        report["step"] = {
-            k: v for s in (128, 256, 512, 1024) for k, v in step_times(1, s, device).items()
-        }
+        report["convolve_us"] = {size: convolve_us(size, device) for size in (128, 256, 512, 1024)}
     del runs
     if options.million:
         x = torch.from_numpy(features(1_000_000, 50)).to(device)

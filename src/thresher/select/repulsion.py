@@ -1,8 +1,8 @@
 """t-SNE's repulsion as a field on a grid: one charge spread, one convolution, one gradient.
 
 With the potential φ(y) = Σ_j 1/(1 + |y − y_j|²), the normaliser of t-SNE is Z = Σ_i φ(y_i) − n and
-the repulsive force is Σ_j (y_i − y_j)/(1 + |y_i − y_j|²)² = −½ ∇φ(y_i): one scalar field gives both,
-where FIt-SNE (Linderman et al. 2019) convolves three or four charges.
+the repulsive force is Σ_j (y_i − y_j)/(1 + |y_i − y_j|²)² = −½ ∇φ(y_i): one scalar field gives
+both, where FIt-SNE (Linderman et al. 2019) convolves three or four charges.
 
 Points are spread to an equispaced grid with cubic B-splines, convolved by FFT over twice the range
 (so that nothing wraps round), and read back with the same splines and their derivatives. Dividing
@@ -60,7 +60,7 @@ class Grid:
 
 
 def splines(t: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Cubic B-spline weights (n, 4) at the four grid points around `t` ∈ [0, 1), and derivatives."""
+    """Cubic B-spline weights (…, 4) at the grid points around `t` ∈ [0, 1), and derivatives."""
     u = 1 - t
     weights = [u**3 / 6, (4 - 6 * t**2 + 3 * t**3) / 6, (4 - 6 * u**2 + 3 * u**3) / 6, t**3 / 6]
     slopes = [-(u**2) / 2, (3 * t**2 - 4 * t) / 2, (4 * u - 3 * u**2) / 2, t**2 / 2]
