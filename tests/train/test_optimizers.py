@@ -58,7 +58,7 @@ def test_lars_equals_pytorch_optimizer(seed: int, momentum: float, decay: float)
 def test_lamb_equals_pytorch_optimizer(seed: int, decay: float) -> None:
     ours, theirs = problem(seed), problem(seed)
     mine = LAMB(ours.parameters(), lr=0.02, weight_decay=decay, bias_correction=False)
-    # Its default divides the rate, after the trust ratio, by 1 - β₁ᵗ; `adam_debias` leaves that off.
+    # Its default divides the rate, after the trust ratio, by 1 - β₁ᵗ; `adam_debias` stops that.
     peer = pytorch_optimizer.Lamb(
         theirs.parameters(),
         lr=0.02,
