@@ -139,7 +139,7 @@ def test_decay_is_left_off_bias_and_norm_on_request() -> None:
 def test_lars_neither_decays_nor_adapts_a_bias() -> None:
     model = problem(5)
     optimizer = make("lars", model, 1.0, momentum=0.0, weight_decay=0.5)
-    bias = model[0].bias
+    bias = model.get_parameter("0.bias")
     before = bias.detach().clone()
     descend(model, optimizer, steps=1)
     assert torch.allclose(bias, before - bias.grad, atol=1e-14)

@@ -109,7 +109,7 @@ class LARS(torch.optim.Optimizer):
         super().__init__(params, defaults)
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         loss = _evaluated(closure)
         for group in self.param_groups:
             params, grads = _with_gradient(group)
@@ -120,7 +120,7 @@ class LARS(torch.optim.Optimizer):
                 norms = torch.stack(torch._foreach_norm(params))
                 below = torch.stack(torch._foreach_norm(grads)) + group["weight_decay"] * norms
                 scales = _ratio(group["trust"] * norms, below)
-                update = torch._foreach_mul(update, scales)
+                update = list(torch._foreach_mul(update, scales))
             buffers = [self._buffer(parameter, "momentum_buffer") for parameter in params]
             torch._foreach_mul_(buffers, group["momentum"])
             torch._foreach_add_(buffers, update)
@@ -158,7 +158,7 @@ class LAMB(torch.optim.Optimizer):
         super().__init__(params, defaults)
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         loss = _evaluated(closure)
         for group in self.param_groups:
             params, grads = _with_gradient(group)
