@@ -142,6 +142,7 @@ def test_lars_neither_decays_nor_adapts_a_bias() -> None:
     bias = model.get_parameter("0.bias")
     before = bias.detach().clone()
     descend(model, optimizer, steps=1)
+    assert bias.grad is not None
     assert torch.allclose(bias, before - bias.grad, atol=1e-14)
 
 
