@@ -1,3 +1,5 @@
+# Triton reads annotations as code: its kernels carry none.
+# mypy: disable-error-code="no-untyped-def"
 """The descent step as four small Triton kernels around two FFTs.
 
 They compute what `repulsion.field` and `tsne._step` compute in plain torch, without their
@@ -5,7 +7,7 @@ intermediate arrays: a row's neighbours are summed by one program in a fixed ord
 result is the same every time.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -67,7 +69,7 @@ class Kernels:
 if AVAILABLE:
 
     @triton.jit
-    def _weights(t: Any) -> Any:
+    def _weights(t):
         u = 1.0 - t
         return (
             u * u * u / 6.0,
@@ -77,7 +79,7 @@ if AVAILABLE:
         )
 
     @triton.jit
-    def _slopes(t: Any) -> Any:
+    def _slopes(t):
         u = 1.0 - t
         return (
             -u * u / 2.0,
@@ -88,15 +90,15 @@ if AVAILABLE:
 
     @triton.jit
     def _spread(
-        y: Any,
-        origin: Any,
-        spacing: Any,
-        charge: Any,
-        n: Any,
-        size: Any,
-        fixed_point: Any,
+        y,
+        origin,
+        spacing,
+        charge,
+        n,
+        size,
+        fixed_point,
         block: tl.constexpr,
-    ) -> None:
+    ):
         i = tl.program_id(0) * block + tl.arange(0, block)
         here = i < n
         h = tl.load(spacing)
@@ -115,16 +117,16 @@ if AVAILABLE:
 
     @triton.jit
     def _read(
-        y: Any,
-        origin: Any,
-        spacing: Any,
-        potential: Any,
-        force: Any,
-        phi: Any,
-        n: Any,
-        size: Any,
+        y,
+        origin,
+        spacing,
+        potential,
+        force,
+        phi,
+        n,
+        size,
         block: tl.constexpr,
-    ) -> None:
+    ):
         i = tl.program_id(0) * block + tl.arange(0, block)
         here = i < n
         h = tl.load(spacing)
@@ -152,26 +154,26 @@ if AVAILABLE:
         tl.store(force + 2 * i + 1, dy * scale, mask=here)
 
     @triton.jit
-    def _one_axis(update: Any, gain: Any, gradient: Any, rate: Any) -> Any:
+    def _one_axis(update, gain, gradient, rate):
         flipped = (update > 0) != (gradient > 0)
         gain = tl.where(flipped, gain + 0.2, gain * 0.8 + 0.01)
         return 0.8 * update - rate * gain * gradient, gain
 
     @triton.jit
     def _move(
-        y: Any,
-        moved: Any,
-        update: Any,
-        gains: Any,
-        force: Any,
-        row_start: Any,
-        column: Any,
-        value: Any,
-        exaggeration: Any,
-        rate: Any,
-        z: Any,
+        y,
+        moved,
+        update,
+        gains,
+        force,
+        row_start,
+        column,
+        value,
+        exaggeration,
+        rate,
+        z,
         block: tl.constexpr,
-    ) -> None:
+    ):
         i = tl.program_id(0)
         x0 = tl.load(y + 2 * i)
         x1 = tl.load(y + 2 * i + 1)
