@@ -1,0 +1,104 @@
+"""Our t-SNE engine against exact sums, SciPy, scikit-learn and openTSNE."""
+
+import numpy as np
+import pytest
+import scipy.sparse
+import torch
+from sklearn.datasets import load_digits
+from sklearn.neighbors import KNeighborsClassifier, NearestNeighbors
+
+from thresher.select import tsne
+from thresher.select.affinities import affinities, conditional, neighbours, symmetric
+from thresher.select.repulsion import Grid, field
+
+
+@pytest.fixture(scope="module")
+def digits_x() -> torch.Tensor:
+    return torch.from_numpy(load_digits().data[:600]).float()
+
+
+def _exact(y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    apart = y[:, None].double() - y[None].double()
+    kernel = 1 / (1 + apart.square().sum(-1))
+    return (kernel.square()[..., None] * apart).sum(1), kernel.sum() - len(y)
+
+
+@pytest.mark.parametrize(("scale", "error"), [(1e-4, 2e-4), (1.0, 1e-4), (8.0, 0.01)])
+def test_the_field_is_the_exact_sum(scale: float, error: float) -> None:
+    y = torch.randn(1500, 2, generator=torch.Generator().manual_seed(1)) * scale
+    force, z = field(y, Grid(tsne._grid_size(y), y.device))
+    exact_force, exact_z = _exact(y)
+    assert (force - exact_force).norm() / exact_force.norm() < error
+    assert float(z) == pytest.approx(float(exact_z), rel=1e-3)
+
+
+def test_neighbours_are_exact(digits_x: torch.Tensor) -> None:
+    distances, indices = neighbours(digits_x, 15)
+    expected, _ = NearestNeighbors(n_neighbors=15).fit(digits_x).kneighbors()
+    np.testing.assert_allclose(distances.sqrt().numpy(), expected, rtol=1e-3, atol=1e-2)
+    assert not (indices == torch.arange(len(indices))[:, None]).any(), (
+        "a point is its own neighbour"
+    )
+
+
+@pytest.mark.parametrize("perplexity", [5.0, 30.0])
+def test_every_row_has_the_perplexity_asked_for(digits_x: torch.Tensor, perplexity: float) -> None:
+    distances, _ = neighbours(digits_x, 90)
+    p = conditional(distances, perplexity).double()
+    entropy = -(p * p.clamp_min(1e-300).log()).sum(1)
+    np.testing.assert_allclose(entropy.exp().numpy(), perplexity, rtol=1e-4)
+
+
+def test_the_joint_matrix_is_symmetric_and_sums_to_one(digits_x: torch.Tensor) -> None:
+    distances, indices = neighbours(digits_x, 45)
+    given = conditional(distances, 15.0)
+    p = symmetric(indices, given)
+    n = p.n
+    ours = scipy.sparse.csr_array((p.value, p.column, p.row_start), shape=(n, n)).toarray()
+    directed = np.zeros((n, n))
+    np.put_along_axis(directed, indices.numpy(), given.numpy(), axis=1)
+    np.testing.assert_allclose(ours, (directed + directed.T) / (2 * n), atol=1e-9)
+    assert ours.sum() == pytest.approx(1)
+
+
+def test_equal_points_do_not_break_it() -> None:
+    x = torch.cat([torch.zeros(40, 3), torch.ones(40, 3)])
+    y, kl = tsne.tsne(x, perplexity=10, iterations=30, early_iterations=30)
+    assert torch.isfinite(y).all()
+    assert np.isfinite(kl)
+
+
+def test_the_map_keeps_classes_apart_and_is_the_same_twice(digits_x: torch.Tensor) -> None:
+    maps = [tsne.tsne(digits_x, iterations=120, early_iterations=80) for _ in range(2)]
+    (y, kl), (again, _) = maps
+    assert torch.equal(y, again)
+    labels = load_digits().target[:600]
+    before, after = (
+        KNeighborsClassifier(5).fit(space[::2], labels[::2]).score(space[1::2], labels[1::2])
+        for space in (digits_x, y)
+    )
+    assert after > before - 0.05
+    assert 0 < kl < 1.5
+
+
+def test_the_divergence_agrees_with_opentsne(digits_x: torch.Tensor) -> None:
+    import openTSNE
+
+    theirs = openTSNE.TSNE(
+        perplexity=30, neighbors="exact", random_state=0, early_exaggeration_iter=80, n_iter=120
+    ).fit(digits_x.numpy())
+    _, ours = tsne.tsne(digits_x, iterations=120, early_iterations=80)
+    assert ours < 1.02 * theirs.kl_divergence
+    of_theirs = tsne.divergence(affinities(digits_x, 30), torch.tensor(np.array(theirs)).float())
+    assert of_theirs == pytest.approx(theirs.kl_divergence, rel=0.03)
+
+
+@pytest.mark.gpu
+def test_cuda_kernels_follow_plain_torch_and_give_the_same_bytes_twice(
+    digits_x: torch.Tensor,
+) -> None:
+    x = digits_x.cuda()
+    (y, kl), (again, _) = (tsne.tsne(x, iterations=120, early_iterations=80) for _ in range(2))
+    assert torch.equal(y, again)
+    _, plain = tsne.tsne(digits_x, iterations=120, early_iterations=80)
+    assert kl == pytest.approx(plain, rel=0.03)
