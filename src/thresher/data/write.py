@@ -1,37 +1,45 @@
 """Writing a pack: in parallel, shard by shard, resumable after a kill, in bounded memory.
 
-The pack grows in a hidden staging folder beside its target. A shard is finished when its sidecar
-(`N.json`, renamed into place after the shard) exists; a second call with the same source skips it.
-At the end `pack.json` is written and the folder renamed: what does not open is not a pack.
+The pack grows in a hidden staging folder beside its target, which one packer holds locked. A
+second call with the same source skips the shards that are finished there. At the end `pack.json`
+is written and the folder renamed: what does not open is not a pack.
 """
 
+import contextlib
+import errno
+import fcntl
 import multiprocessing
+import multiprocessing.connection
 import os
 import shutil
-from collections.abc import Sequence
+import signal
+import threading
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from thresher.data import pack as pack_file
-from thresher.data.sources.base import Block, Source
+from thresher.data.digest import fingerprint
+from thresher.data.merge import is_small, mapped_batches, merge
+from thresher.data.meta import FORMAT
+from thresher.data.shard import (
+    WriteOptions,
+    digests_file,
+    record_file,
+    write_shard,
+)
+from thresher.data.sources.base import Source
 from thresher.errors import ThresherError
-from thresher.paths import PackPaths, atomic_file, disk_errors, read_json, write_json
+from thresher.paths import PackPaths, disk_errors, read_json, write_json
 from thresher.progress import bar
 
-
-@dataclass(frozen=True)
-class WriteOptions:
-    resize: int | None = None
-    """Decode and resize encoded images to this many pixels a side, once, at packing."""
-    strict: bool = False
-    """Stop at the first image that cannot be read, instead of listing it."""
-    processes: int = 0
-    """Processes that read and write shards at once; 0: one per core."""
+__all__ = ["WriteOptions", "write_pack"]
 
 
 def write_pack(
@@ -43,277 +51,209 @@ def write_pack(
     """
     options = options or WriteOptions()
     paths = PackPaths(Path(out))
+    if options.resize is not None and options.resize < 1:
+        raise ThresherError(f"--resize {options.resize} is not a size", "give at least 1")
     if paths.root.exists():
         raise ThresherError(f"{paths.root} exists already", "choose another name or remove it")
-    with disk_errors(paths.root):
+    with disk_errors(paths.root), _staged(paths) as staging:
         chunks = source.chunks()
         if not chunks:
             raise ThresherError(f"{source.name} holds no images", "check the path")
-        _stage(paths.staging, {"source": source.key(), "resize": options.resize, "chunks": chunks})
-        _write_shards(source, chunks, paths.staging, options)
-        parts = [read_json(paths.staging / f"{n}.json", "shard record") for n in range(len(chunks))]
-        meta = _describe(source, parts, paths.staging, options)
+        plan = {"source": source.key(), "resize": options.resize, "chunks": chunks}
+        _keep_finished(staging, plan)
+        _write_shards(source, chunks, staging, options)
+        parts = [read_json(record_file(staging, n), "shard record") for n in range(len(chunks))]
+        meta = _describe(source, parts, staging, options)
         if expect is not None and meta["fingerprint"] != expect:
-            shutil.rmtree(paths.staging)
+            shutil.rmtree(staging)
             raise ThresherError(
                 f"{source.key()}: these are not the published images of {source.name} "
                 f"(their fingerprint is {meta['fingerprint'][:8]}…, not {expect[:8]}…)",
                 "get them again",
             )
-        write_json(paths.staging / "pack.json", meta)
-        for leftover in [*paths.staging.glob("*.digests.npy"), *paths.staging.glob("[0-9]*.json")]:
-            leftover.unlink()
-        (paths.staging / "plan.json").unlink()
-        os.rename(paths.staging, paths.root)
+        _refuse_twins(meta, staging)
+        if is_small(meta):
+            meta["shards"] = [merge(meta, staging)]
+        _sweep(staging, {shard["file"] for shard in meta["shards"]})
+        write_json(staging / "pack.json", meta)
+        os.rename(staging, paths.root)
     return pack_file.Pack.open(paths.root)
 
 
-def _stage(staging: Path, plan: dict[str, Any]) -> None:
+@contextlib.contextmanager
+def _staged(paths: PackPaths) -> Iterator[Path]:
+    """The staging folder, locked: a second packer of the same pack is refused.
+
+    The lock is on the folder itself, so nothing is left behind; it ends with its holder, however
+    that ends.
+    """
+    staging = paths.staging
+    staging.mkdir(parents=True, exist_ok=True)
+    held = os.open(staging, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            # Some network file systems have no locks; a single user must not be stopped there.
+            if error.errno in (errno.EWOULDBLOCK, errno.EAGAIN):
+                raise _taken(paths) from None
+        if not staging.exists() or os.fstat(held).st_ino != staging.stat().st_ino:
+            raise _taken(paths)
+        yield staging
+    finally:
+        os.close(held)
+        with contextlib.suppress(OSError):
+            staging.rmdir()  # only if nothing came into it
+
+
+def _taken(paths: PackPaths) -> ThresherError:
+    return ThresherError(
+        f"another process is packing into {paths.root}", "wait for it, or choose another name"
+    )
+
+
+def _keep_finished(staging: Path, plan: dict[str, Any]) -> None:
     """Keep the finished shards of the same plan; anything else in the staging folder goes."""
     plan_file = staging / "plan.json"
-    if plan_file.exists() and read_json(plan_file) == plan:
+    same = False
+    with contextlib.suppress(ThresherError):
+        same = read_json(plan_file) == plan
+    if not same:
+        _sweep(staging, set())
+        write_json(plan_file, plan)
         return
-    shutil.rmtree(staging, ignore_errors=True)
-    staging.mkdir(parents=True)
-    write_json(plan_file, plan)
+    for leftover in staging.glob(".*.tmp"):
+        leftover.unlink()
 
 
-def _write_shards(
-    source: Source, chunks: Sequence[str], staging: Path, options: WriteOptions
-) -> None:
-    todo = [n for n in range(len(chunks)) if not (staging / f"{n}.json").exists()]
-    processes = min(options.processes or os.cpu_count() or 1, len(todo))
+def _sweep(staging: Path, keep: set[str]) -> None:
+    for path in staging.iterdir():
+        if path.name not in keep:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def _write_shards(source: Source, chunks: list[str], staging: Path, options: WriteOptions) -> None:
+    todo = [n for n in range(len(chunks)) if not record_file(staging, n).exists()]
+    processes = min(options.processes or _cores(), len(todo))
     with bar(f"packing {source.name}", len(chunks), "shards") as shown:
         shown.advance(len(chunks) - len(todo))
         if processes <= 1:
             for n in todo:
-                _write_shard(source, chunks[n], n, staging, options)
+                write_shard(source, chunks[n], n, staging, options)
                 shown.advance()
             return
         # Spawned, not forked: threads of the parent (torch, Arrow) do not survive a fork.
         context = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(processes, mp_context=context) as pool:
-            tasks = [
-                pool.submit(_write_shard, source, chunks[n], n, staging, options) for n in todo
-            ]
+        before = set(multiprocessing.active_children())
+        work = (source, chunks, staging, options)
+        with ProcessPoolExecutor(processes, context, _begin_worker, work) as pool:
+            tasks = [pool.submit(_work, n) for n in todo]
             try:
                 for task in as_completed(tasks):
                     task.result()
                     shown.advance()
-            except BaseException:
+            except BaseException as error:
                 pool.shutdown(wait=False, cancel_futures=True)
+                for child in set(multiprocessing.active_children()) - before:
+                    child.terminate()
+                    child.join()
+                for leftover in staging.glob(".*.tmp"):
+                    leftover.unlink(missing_ok=True)
+                if isinstance(error, BrokenProcessPool):
+                    raise ThresherError(
+                        f"a process that packed {source.name} was killed",
+                        "run the same command again to go on; where memory is short, with fewer "
+                        "--processes",
+                    ) from None
                 raise
 
 
-def _write_shard(
-    source: Source, chunk: str, number: int, staging: Path, options: WriteOptions
-) -> None:
-    """One chunk to one shard: its file, its sample digests, then its record (which says: done)."""
-    shape = _stored_shape(source, options)
-    blocks: list[pa.RecordBatch] = []
-    digests: list[bytes] = []
-    sums: dict[str, _ChannelSums] = {}
-    broken: list[str] = []
-    splits: dict[str, int] = {}
-    for block in source.read(chunk):
-        broken += block.broken
-        batch = _convert(block, source, shape, options, digests, sums, broken)
-        for split in batch.column("split").to_pylist():
-            splits[split] = splits.get(split, 0) + 1
-        blocks.append(batch)
-    if broken and options.strict:
-        raise ThresherError(f"{broken[0]} cannot be read as an image", "mend it or drop --strict")
-    file = f"{number:05d}.arrow"
-    schema = _schema(shape)
-    table = pa.Table.from_batches(blocks, schema=schema).combine_chunks()
-    batches = table.to_batches() or [pa.RecordBatch.from_pylist([], schema=schema)]
-    with atomic_file(staging / file) as temporary, pa.ipc.new_file(temporary, schema) as writer:
-        writer.write_batch(batches[0])
-    with atomic_file(staging / f"{number}.digests.npy") as temporary, open(temporary, "wb") as f:
-        np.save(f, np.frombuffer(b"".join(digests), np.uint8).reshape(-1, 16))
-    record = {
-        "file": file,
-        "samples": table.num_rows,
-        "bytes": (staging / file).stat().st_size,
-        "sha256": pack_file.shard_sha256(staging / file),
-        "splits": splits,
-        "broken": broken,
-        "sums": {split: total.as_json() for split, total in sums.items()},
-    }
-    write_json(staging / f"{number}.json", record)
+def _cores() -> int:
+    """Cores that this process may use (a job on a cluster may use fewer than there are)."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _stored_shape(source: Source, options: WriteOptions) -> tuple[int, int, int] | None:
-    if options.resize is None:
-        return source.image_shape
-    channels = source.image_shape[2] if source.image_shape else 3
-    return (options.resize, options.resize, channels)
+_given: tuple[Source, list[str], Path, WriteOptions] | None = None
 
 
-def _schema(shape: tuple[int, int, int] | None) -> pa.Schema:
-    image = pa.large_binary() if shape is None else pa.binary(int(np.prod(shape)))
-    return pa.schema(
-        [
-            ("id", pa.string()),
-            ("label", pa.int32()),
-            ("split", pa.dictionary(pa.int8(), pa.string())),
-            ("image", image),
-        ]
-    )
+def _begin_worker(source: Source, chunks: list[str], staging: Path, options: WriteOptions) -> None:
+    """The source comes once per process, not once per task: it may list a million files."""
+    global _given
+    _given = (source, chunks, staging, options)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears Ctrl-C and ends its workers
+    pa.set_cpu_count(1)
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        sentinel = parent.sentinel
+
+        def end_with_parent() -> None:
+            multiprocessing.connection.wait([sentinel])
+            os._exit(1)
+
+        threading.Thread(target=end_with_parent, daemon=True).start()
 
 
-def _convert(
-    block: Block,
-    source: Source,
-    shape: tuple[int, int, int] | None,
-    options: WriteOptions,
-    digests: list[bytes],
-    sums: "dict[str, _ChannelSums]",
-    broken: list[str],
-) -> pa.RecordBatch:
-    """A block as a record batch of the pack's schema; digests, sums and broken ids are added to."""
-    ids, labels, splits = (
-        list(block.ids),
-        [int(label) for label in block.labels],
-        list(block.splits),
-    )
-    _check_labels(ids, labels, source)
-    stored: pa.Array
-    if isinstance(block.images, np.ndarray):
-        images = block.images if shape == source.image_shape else _resized(block.images, shape)
-        images = np.ascontiguousarray(images)
-        digests += [
-            pack_file.sample_digest(i, c, x) for i, c, x in zip(ids, labels, images, strict=True)
-        ]
-        for split in set(splits):
-            here = images[np.array(splits) == split]
-            sums.setdefault(split, _ChannelSums()).add(here)
-        width = int(np.prod(images.shape[1:]))
-        stored = pa.FixedSizeBinaryArray.from_buffers(
-            pa.binary(width), len(images), [None, pa.py_buffer(images)]
-        )
-    else:
-        kept: list[int] = []
-        payload: list[bytes] = []
-        for n, data in enumerate(block.images):
-            try:
-                pixels = pack_file.decode(data, options.resize)
-            except Exception:  # Pillow raises a dozen kinds on broken files; each means the same.
-                broken.append(ids[n])
-                continue
-            kept.append(n)
-            digests.append(pack_file.sample_digest(ids[n], labels[n], pixels))
-            sums.setdefault(splits[n], _ChannelSums()).add(pixels[None])
-            payload.append(pixels.tobytes() if options.resize else data)
-        ids, labels = [ids[n] for n in kept], [labels[n] for n in kept]
-        splits = [splits[n] for n in kept]
-        stored = pa.array(payload, _schema(shape).field("image").type)
-    return pa.RecordBatch.from_arrays(
-        [
-            pa.array(ids, pa.string()),
-            pa.array(labels, pa.int32()),
-            pa.array(splits, pa.string())
-            .dictionary_encode()
-            .cast(_schema(shape).field("split").type),
-            stored,
-        ],
-        schema=_schema(shape),
-    )
-
-
-def _check_labels(ids: list[str], labels: list[int], source: Source) -> None:
-    for id, label in zip(ids, labels, strict=True):
-        if not 0 <= label < len(source.classes):
-            raise ThresherError(
-                f"the sample {id} of {source.name} has the label {label}, "
-                f"but there are {len(source.classes)} classes"
-            )
-
-
-def _resized(images: np.ndarray, shape: tuple[int, int, int] | None) -> np.ndarray:
-    from PIL import Image
-
-    assert shape is not None
-    out = np.empty((len(images), *shape), np.uint8)
-    for n, image in enumerate(images):
-        flat = image[:, :, 0] if shape[2] == 1 else image
-        out[n] = pack_file.square(Image.fromarray(flat), shape[0]).reshape(shape)
-    return out
-
-
-class _ChannelSums:
-    """Sum, sum of squares and count of pixels per channel, as exact integers."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.sum: np.ndarray | int = 0
-        self.squares: np.ndarray | int = 0
-
-    def add(self, images: np.ndarray) -> None:
-        """`images` is (n, height, width, channels) uint8; counted by value, which costs 1 byte
-        per pixel where a float copy would cost 8."""
-        channels = images.shape[-1]
-        flat = images.reshape(-1, channels)
-        values = np.arange(256, dtype=np.int64)
-        counts = np.stack([np.bincount(flat[:, c], minlength=256) for c in range(channels)])
-        self.count += len(flat)
-        self.sum = self.sum + counts @ values
-        self.squares = self.squares + counts @ values**2
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "count": self.count,
-            "sum": np.asarray(self.sum).tolist(),
-            "squares": np.asarray(self.squares).tolist(),
-        }
+def _work(number: int) -> None:
+    assert _given is not None
+    source, chunks, staging, options = _given
+    with disk_errors(staging):
+        write_shard(source, chunks[number], number, staging, options)
 
 
 def _describe(
     source: Source, parts: list[dict[str, Any]], staging: Path, options: WriteOptions
 ) -> dict[str, Any]:
     """The content of pack.json, from the shards' records."""
-    digests = np.concatenate([np.load(staging / f"{n}.digests.npy") for n in range(len(parts))])
+    digests = np.concatenate([np.load(digests_file(staging, n)) for n in range(len(parts))])
     splits: dict[str, int] = {}
     for part in parts:
         for split, count in part["splits"].items():
             splits[split] = splits.get(split, 0) + count
+    broken = sorted(name for part in parts for name in part["broken"])
     if not splits:
-        raise ThresherError(f"{source.name} holds no image that can be read")
-    _refuse_twins(parts, staging)
+        shutil.rmtree(staging)
+        raise ThresherError(
+            f"{source.name} holds no image that can be read"
+            + (f" ({len(broken)} could not, such as {broken[0]})" if broken else "")
+        )
     # What a network is normalised by is what it is trained on: the test images have no say.
     counted = ["train"] if "train" in splits else list(splits)
-    filled = [part["sums"][split] for part in parts for split in counted if split in part["sums"]]
-    count = sum(sums["count"] for sums in filled)
-    total = np.sum([sums["sum"] for sums in filled], axis=0)
-    squares = np.sum([sums["squares"] for sums in filled], axis=0)
-    mean = total / count
-    std = np.sqrt(np.maximum(squares / count - mean**2, 0))
-    shape = _stored_shape(source, options)
+    filled = [
+        part["counts"][split] for part in parts for split in counted if split in part["counts"]
+    ]
+    counts = np.sum(np.array(filled, np.int64), axis=0)
+    values = np.arange(256, dtype=np.int64)
+    total = counts.sum(axis=1)
+    mean = counts @ values / total
+    std = np.sqrt(np.maximum(counts @ values**2 / total - mean**2, 0))
+    shape = options.shape(source)
     order = ["train", "validation", "test"]
     return {
-        "format": pack_file.FORMAT,
+        "format": FORMAT,
         "name": source.name,
         "classes": source.classes,
         "splits": {s: splits[s] for s in sorted(splits, key=lambda s: [*order, s].index(s))},
         "image_shape": list(shape) if shape else None,
         "mean": (mean / 255).tolist(),
         "std": (std / 255).tolist(),
-        "fingerprint": pack_file.fingerprint(digests),
+        "fingerprint": fingerprint(digests),
         "source": source.key(),
-        "broken": sorted(name for part in parts for name in part["broken"]),
-        "shards": [{k: part[k] for k in ("file", "samples", "bytes", "sha256")} for part in parts],
+        "broken": broken,
+        "shards": [
+            {k: part[k] for k in ("file", "samples", "bytes", "sha256")}
+            for part in parts
+            if part["samples"]
+        ],
     }
 
 
-def _refuse_twins(parts: list[dict[str, Any]], staging: Path) -> None:
+def _refuse_twins(meta: dict[str, Any], staging: Path) -> None:
     """Ids must be unique: a selection names samples by them."""
-    batches = [pack_file._map_shard(staging / part["file"]) for part in parts]
-    ids = pa.chunked_array([batch.column("id") for batch in batches], type=pa.string())
-    counts = ids.value_counts()
-    twins = counts.filter(pa.compute.greater(counts.field("counts"), 1))
+    columns = [batch.column("id") for batch in mapped_batches(meta, staging)]
+    counts = pa.chunked_array(columns, type=pa.string()).value_counts()
+    twins = counts.filter(pc.greater(counts.field("counts"), 1))
     if len(twins):
         twin, count = twins[0]["values"].as_py(), twins[0]["counts"].as_py()
         raise ThresherError(
-            f'the id "{twin}" stands for {count} samples',
-            "ids must be unique within a pack",
+            f'the id "{twin}" stands for {count} samples', "ids must be unique within a pack"
         )
