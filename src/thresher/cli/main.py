@@ -1,13 +1,16 @@
 """Find the command, parse its configuration, run it, print what it found."""
 
+import contextlib
 import dataclasses
 import importlib
+import inspect
+import io
 import json
 import os
 import sys
 import traceback
 from collections.abc import Sequence
-from typing import Any, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 from thresher import __version__
 from thresher.cli.commands import COMMANDS, GROUPS, Command, Outcome
@@ -87,32 +90,49 @@ def _run(command: Command, arguments: list[str]) -> None:
 
 
 def _parse(command: Command, function: Any, arguments: list[str]) -> tuple[Any, bool]:
-    """Flags from the annotation of the function's one argument, with `--json` beside them."""
-    from typing import Annotated
-
+    """Flags from the dataclass that the function takes, with `--json` beside them."""
     import tyro
 
-    (hint,) = (h for n, h in get_type_hints(function, include_extras=True).items() if n != "return")
+    (config,) = (h for n, h in get_type_hints(function).items() if n != "return")
     json_flag = Annotated[
         bool,
         tyro.conf.FlagCreatePairsOff,
         tyro.conf.arg(help="Print one JSON object on standard output."),
     ]
-    arguments_type = dataclasses.make_dataclass(
-        "Arguments",
-        [
-            ("config", Annotated[hint, tyro.conf.arg(name="")]),
-            ("json", json_flag, dataclasses.field(default=False)),
-        ],
+    with_json = dataclasses.make_dataclass(
+        config.__name__,
+        [("json", json_flag, dataclasses.field(default=False))],
+        bases=(config,),
+        frozen=config.__dataclass_params__.frozen,
     )
-    parsed: Any = tyro.cli(
-        arguments_type,
-        prog=f"thresher {command.words}",
-        description=(function.__doc__ or command.summary).strip(),
-        args=arguments,
-        config=(tyro.conf.OmitArgPrefixes,),
-    )
-    return parsed.config, parsed.json
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            parsed: Any = tyro.cli(
+                with_json,
+                prog=f"thresher {command.words}",
+                description=inspect.cleandoc(function.__doc__ or command.summary),
+                args=arguments,
+            )
+    except SystemExit as ended:
+        if ended.code == 2:
+            raise ThresherError(_one_sentence(said.getvalue()), f"`{_help(command)}`") from None
+        raise
+    fields = [field.name for field in dataclasses.fields(config) if field.init]
+    return config(**{name: getattr(parsed, name) for name in fields}), parsed.json
+
+
+def _help(command: Command) -> str:
+    return f"thresher {command.words} --help"
+
+
+def _one_sentence(box: str) -> str:
+    """What tyro says of a mistake in a framed panel, as a sentence."""
+    lines = [line.strip(" │╭╮╰╯─\t") for line in box.splitlines()[1:]]
+    words = " ".join(line for line in lines if line)
+    for beyond in (" Argument helptext", " For full helptext", " (required)"):
+        words = words.partition(beyond)[0]
+    return words.strip(" .") or "the arguments do not parse"
 
 
 def _plain(value: Any) -> Any:
