@@ -76,7 +76,9 @@ def _run(command: Command, arguments: list[str]) -> None:
     module, _, name = command.target.partition(":")
     function = getattr(importlib.import_module(module), name)
     config, as_json = _parse(command, function, arguments)
-    outcome: Outcome = function(config)
+    outcome: Outcome | None = function(config)
+    if outcome is None:  # a worker among several: another one prints
+        return
     if as_json:
         print(json.dumps(outcome.data, allow_nan=False, default=_plain), flush=True)
     elif isinstance(outcome.text, str):

@@ -1,0 +1,9 @@
+"""`python -m thresher.cli.worker ORDER ANSWER`: one worker of `thresher train --workers N`."""
+
+import sys
+
+if __name__ == "__main__":
+    from thresher.cli.train import run
+    from thresher.train.launched import work
+
+    work(sys.argv[1:], run)

@@ -1,0 +1,134 @@
+"""Checkpoints: one safetensors file each, renamed into place, checked when read.
+
+Tensors are stored by name; everything else is JSON in the file's header, with a checksum of the
+tensors. A file cut short or damaged is skipped, and the one before it is taken: two are kept.
+"""
+
+import json
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from thresher.errors import ThresherError
+from thresher.paths import atomic_file
+from thresher.progress import say
+
+KEEP = 2
+_PATTERN = "step-*.safetensors"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """`meta` is plain JSON; `tensors` are on the CPU."""
+
+    meta: dict[str, Any]
+    tensors: dict[str, Tensor]
+
+    def part(self, prefix: str) -> dict[str, Tensor]:
+        """The tensors whose names begin with `prefix.`, without it."""
+        start = f"{prefix}."
+        return {k.removeprefix(start): v for k, v in self.tensors.items() if k.startswith(start)}
+
+
+def path_of(folder: Path, step: int) -> Path:
+    return folder / f"step-{step:010d}.safetensors"
+
+
+def write(folder: Path, step: int, checkpoint: Checkpoint) -> Path:
+    """Save, then let go of all but the newest two. Holds the state twice in memory meanwhile."""
+    tensors = {
+        name: tensor.detach().to("cpu", copy=True).contiguous()
+        for name, tensor in checkpoint.tensors.items()
+    }
+    header = {"state": json.dumps(checkpoint.meta), "crc": str(_checksum(tensors))}
+    data = save(tensors, metadata=header)
+    target = path_of(folder, step)
+    # Written by Python, not by safetensors: a full disk is then an OSError that we can name.
+    with atomic_file(target) as temporary:
+        temporary.write_bytes(data)
+    for old in sorted(folder.glob(_PATTERN))[:-KEEP]:
+        old.unlink(missing_ok=True)
+    return target
+
+
+def newest(folder: Path) -> Checkpoint | None:
+    """The newest checkpoint that is whole; None where there is none at all."""
+    damaged: list[str] = []
+    for path in sorted(folder.glob(_PATTERN), reverse=True):
+        checkpoint = read(path)
+        if checkpoint is not None:
+            if damaged:
+                say(f"skipped the damaged checkpoint {', '.join(damaged)}; going on from {path}")
+            return checkpoint
+        damaged.append(str(path))
+    if damaged:
+        raise ThresherError(
+            f"no checkpoint in {folder} is whole: {', '.join(Path(d).name for d in damaged)} is "
+            "cut short or damaged",
+            "remove it to begin anew with --resume",
+        )
+    return None
+
+
+def read(path: Path) -> Checkpoint | None:
+    """A checkpoint, or None where the file is not whole."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            header = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        if int(header["crc"]) != _checksum(tensors):
+            return None
+        return Checkpoint(json.loads(header["state"]), tensors)
+    except (SafetensorError, OSError, KeyError, ValueError):
+        return None
+
+
+def _checksum(tensors: dict[str, Tensor]) -> int:
+    crc = 0
+    for name in sorted(tensors):
+        flat = tensors[name].contiguous().flatten().view(torch.uint8)
+        crc = zlib.crc32(flat.numpy().data, zlib.crc32(name.encode(), crc))
+    return crc
+
+
+def pack_optimizer(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """An optimiser's state as named tensors and, for what is no tensor, JSON."""
+    tensors: dict[str, Tensor] = {}
+    plain: dict[str, Any] = {}
+    for index, values in optimizer.state_dict()["state"].items():
+        for key, value in values.items():
+            if isinstance(value, Tensor):
+                tensors[f"optimizer.{index}.{key}"] = value
+            elif value is not None:
+                plain[f"{index}.{key}"] = value
+    for index, group in enumerate(optimizer.param_groups):
+        for key, value in _group_state(group).items():
+            tensors[f"optimizer_group.{index}.{key}"] = value
+    return tensors, plain
+
+
+def unpack_optimizer(
+    optimizer: torch.optim.Optimizer, checkpoint: Checkpoint, plain: dict[str, Any]
+) -> None:
+    """Restore what `pack_optimizer` took; rates and flags stay those of this run."""
+    state: dict[int, dict[str, Any]] = {}
+    for name, value in {**checkpoint.part("optimizer"), **plain}.items():
+        index, _, key = name.partition(".")
+        state.setdefault(int(index), {})[key] = value
+    groups = optimizer.state_dict()["param_groups"]
+    optimizer.load_state_dict({"state": state, "param_groups": groups})
+    for name, value in checkpoint.part("optimizer_group").items():
+        index, _, key = name.partition(".")
+        group = optimizer.param_groups[int(index)]
+        group[key] = value.to(group["params"][0].device)
+
+
+def _group_state(group: dict[str, Any]) -> dict[str, Tensor]:
+    """Some optimisers count their steps in the group; the rate is set anew at every step."""
+    return {k: v for k, v in group.items() if isinstance(v, Tensor) and k != "lr"}

@@ -1,0 +1,61 @@
+"""Per-sample training dynamics: EL2N (Paul et al. 2021) and forgetting (Toneva et al. 2019)."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from thresher.data.pack import Pack
+from thresher.paths import atomic_file
+
+EL2N_EPOCHS = 10
+
+
+class Dynamics:
+    """(n,) arrays over the training samples, told of each epoch once it is over."""
+
+    def __init__(self, samples: int) -> None:
+        self.el2n_sum = np.zeros(samples, np.float64)
+        self.el2n_seen = np.zeros(samples, np.int32)
+        self.forgetting = np.zeros(samples, np.int32)
+        self.learned_epoch = np.full(samples, -1, np.int32)
+        self.was_correct = np.zeros(samples, bool)
+        self.loss = np.full(samples, np.nan, np.float32)
+
+    def epoch_over(self, epoch: int, table: np.ndarray) -> None:
+        """`table` is an EpochTable's sum, (4, n)."""
+        seen, loss, error, right = table
+        seen, right = seen > 0, right > 0
+        if epoch < EL2N_EPOCHS:
+            self.el2n_sum[seen] += error[seen]
+            self.el2n_seen[seen] += 1
+        self.forgetting[seen & self.was_correct & ~right] += 1
+        self.learned_epoch[seen & right & (self.learned_epoch < 0)] = epoch
+        self.was_correct[seen] = right[seen]
+        self.loss[seen] = loss[seen]
+
+    def state(self) -> dict[str, np.ndarray]:
+        return dict(vars(self))
+
+    def restore(self, state: dict[str, np.ndarray]) -> None:
+        for name, value in state.items():
+            setattr(self, name, value)
+
+    def write(self, path: Path, pack: Pack, positions: np.ndarray) -> None:
+        """One row per sample that was ever trained on."""
+        (seen,) = np.nonzero(~np.isnan(self.loss))
+        where = positions[seen]
+        scored = np.maximum(self.el2n_seen[seen], 1)
+        table = pa.table(
+            {
+                "id": pack.ids.take(pa.array(where)),
+                "label": pa.array(pack.labels[where], pa.int32()),
+                "el2n": pa.array((self.el2n_sum[seen] / scored).astype(np.float32)),
+                "forgetting": pa.array(self.forgetting[seen]),
+                "learned_epoch": pa.array(self.learned_epoch[seen]),
+                "loss": pa.array(self.loss[seen]),
+            }
+        )
+        with atomic_file(path) as temporary:
+            pq.write_table(table, temporary)

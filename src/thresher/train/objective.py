@@ -1,0 +1,39 @@
+"""The network and its loss in one module, so that DDP and torch.compile see both."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+class Objective(nn.Module):
+    """Sum of the samples' losses; the caller divides by the *global* number of samples."""
+
+    def __init__(self, model: nn.Module, label_smoothing: float, per_sample: bool) -> None:
+        super().__init__()
+        self.model = model
+        self.label_smoothing = label_smoothing
+        self.per_sample = per_sample
+        self.runs_empty = not any(
+            isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules()
+        )
+        """Whether an empty part may go through the network: torch's batch norm refuses one."""
+
+    def forward(
+        self, images: Tensor, labels: Tensor, weights: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """(sum of weighted losses, losses (n,), logits (n, classes)); without `per_sample` the
+        last two are empty. An empty part gives a zero that every parameter has a share in."""
+        if len(images) == 0 and not self.runs_empty:
+            zero = torch.stack([p.sum() * 0 for p in self.parameters()]).sum()
+            return zero, images.new_empty(0), images.new_empty(0)
+        logits = self.model(images).float() if images.dtype != torch.float64 else self.model(images)
+        if not self.per_sample:
+            total = F.cross_entropy(
+                logits, labels, reduction="sum", label_smoothing=self.label_smoothing
+            )
+            return total, total.new_empty(0), total.new_empty(0)
+        losses = F.cross_entropy(
+            logits, labels, reduction="none", label_smoothing=self.label_smoothing
+        )
+        weighted = losses if weights is None else losses * weights
+        return weighted.sum(), losses.detach(), logits.detach()
