@@ -38,6 +38,7 @@ def test_equals_dbscan_on_heavy_tailed_blobs(d: int, min_samples: int) -> None:
     for eps in np.quantile(graph.core, [0.02, 0.2, 0.5, 0.8, 0.97, 1.0]) + 1e-3:
         expected = reference(x, labels, eps, min_samples)
         np.testing.assert_array_equal(graph.clusters(eps), expected)
+        np.testing.assert_array_equal(graph.clusters_once(eps), expected)
         np.testing.assert_array_equal(graph.noise(eps), expected == NOISE)
 
 
@@ -52,12 +53,15 @@ def test_equals_dbscan_on_a_lattice_full_of_ties_and_duplicates(min_samples: int
         eps = float(np.sqrt(squared))
         expected = reference(x, labels, eps, min_samples)
         np.testing.assert_array_equal(graph.clusters(eps), expected)
+        np.testing.assert_array_equal(graph.clusters_once(eps), expected)
         np.testing.assert_array_equal(graph.noise(eps), expected == NOISE)
 
 
 def test_all_points_equal() -> None:
     graph = ClassGraph(np.ones((40, 2)), np.zeros(40, int), 5)
     assert (graph.clusters(0.1) == 0).all()
+    assert (graph.clusters_once(0.1) == 0).all()
+    assert (graph.clusters_once(0.0) == 0).all()
     assert not graph.noise(0.0).any()
     assert graph.eps_for_share(0.5) == 0.0
 
@@ -90,6 +94,7 @@ def test_eps_per_class() -> None:
         np.testing.assert_array_equal(clusters[here] == NOISE, alone == -1)
     mapping = {int(c): float(e) for c, e in zip(graph.classes, knees, strict=True)}
     np.testing.assert_array_equal(graph.clusters(mapping), clusters)
+    np.testing.assert_array_equal(graph.clusters_once(mapping), clusters)
     with pytest.raises(ThresherError, match="one per class"):
         graph.noise(np.ones(3))
 
@@ -112,6 +117,7 @@ def test_small_classes_are_kept_whole() -> None:
     assert not graph.noise(0.0)[:3].any()
     assert (graph.clusters(0.5)[:3] == UNCLUSTERED).all()
     assert (graph.clusters(0.5)[3:] != UNCLUSTERED).all()
+    np.testing.assert_array_equal(graph.clusters_once(0.5), graph.clusters(0.5))
 
 
 def test_refuses_what_it_cannot_cluster() -> None:

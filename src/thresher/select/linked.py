@@ -1,0 +1,92 @@
+"""Which points of a plane are linked by steps no longer than eps: DBSCAN's core, for one eps.
+
+The spanning tree answers for every eps but costs seconds to make; this answers once, in time
+about linear in the points. Points in one cell of side eps/√2 are linked; whether two nearby
+cells are is decided by the distances between their points.
+"""
+
+import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
+REACH = 2
+A_FEW = 4
+MAX_CELLS = 1 << 20
+PAIRS_AT_ONCE = 1 << 21
+
+
+def can_link(x: np.ndarray, eps: np.ndarray) -> bool:
+    """Whether a grid of this eps (n,) numbers the cells of the points x (n, d) exactly."""
+    if x.shape[1] != 2 or len(x) == 0 or eps.min() <= 0:
+        return False
+    span = float((x.max(axis=0) - x.min(axis=0)).max())
+    return span / float(eps.min()) < MAX_CELLS / 2
+
+
+def linked_parts(x: np.ndarray, group: np.ndarray, eps: np.ndarray) -> np.ndarray:
+    """(n,) int: points x (n, 2) of one group with the same number are linked by steps ≤ eps.
+
+    `eps` is (n,), equal within each group.
+    """
+    # A little less than 1/√2, so that rounding cannot put points farther than eps in one cell.
+    side = eps * 0.7071
+    at = np.floor((x - x.min(axis=0)) / side[:, None]).astype(np.int64) + REACH
+    height = int(at[:, 1].max()) + REACH + 1
+    width = int(at[:, 0].max()) + REACH + 1
+    key = (group.astype(np.int64) * width + at[:, 0]) * height + at[:, 1]
+    order = np.argsort(key, kind="stable")
+    cells, start, count = np.unique(key[order], return_index=True, return_counts=True)
+    x, eps2 = x[order], (eps * eps)[order]
+    u, v = np.empty(0, np.int64), np.empty(0, np.int64)
+    part = np.arange(len(cells))
+    # First a few points of each cell, which joins the crowded ones; then all points of the pairs
+    # of cells still apart. What is joined need not be asked again.
+    for most in (A_FEW, None):
+        some = count if most is None else np.minimum(count, most)
+        for dx, dy in _offsets():
+            wanted = cells + dx * height + dy
+            b = np.minimum(np.searchsorted(cells, wanted), len(cells) - 1)
+            a = np.flatnonzero((cells[b] == wanted) & (part != part[b]))
+            b = b[a]
+            touch = _touch(x, eps2, start, some, a, b)
+            u, v = np.concatenate([u, a[touch]]), np.concatenate([v, b[touch]])
+            graph = coo_array((np.ones(len(u), np.int8), (u, v)), shape=(len(cells),) * 2)
+            part = connected_components(graph, directed=False)[1]
+    out = np.empty(len(key), np.int64)
+    out[order] = np.repeat(part, count)
+    return out
+
+
+def _offsets() -> list[tuple[int, int]]:
+    """Half of the cells within two of a cell (the other half asks back), nearest first."""
+    around = range(-REACH, REACH + 1)
+    half = [(dx, dy) for dx in range(REACH + 1) for dy in around if dx > 0 or dy > 0]
+    return sorted(half, key=lambda o: (o[0] ** 2 + o[1] ** 2, o))
+
+
+def _touch(
+    x: np.ndarray,
+    eps2: np.ndarray,
+    start: np.ndarray,
+    count: np.ndarray,
+    a: np.ndarray,
+    b: np.ndarray,
+) -> np.ndarray:
+    """(m,) bool: whether a point of cell a[i] lies within eps of one of cell b[i]."""
+    touch = np.zeros(len(a), bool)
+    pairs = count[a] * count[b]
+    ends = np.cumsum(pairs)
+    begin = 0
+    while begin < len(a):
+        done = int(ends[begin - 1]) if begin else 0
+        end = max(begin + 1, int(np.searchsorted(ends, done + PAIRS_AT_ONCE, side="right")))
+        here = pairs[begin:end]
+        which = np.repeat(np.arange(begin, end), here)
+        rank = np.arange(len(which)) - np.repeat(np.cumsum(here) - here, here)
+        wide = count[b[which]]
+        p = start[a[which]] + rank // wide
+        q = start[b[which]] + rank % wide
+        d2 = (x[p, 0] - x[q, 0]) ** 2 + (x[p, 1] - x[q, 1]) ** 2
+        touch[which[d2 <= eps2[p]]] = True
+        begin = end
+    return touch

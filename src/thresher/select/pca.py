@@ -1,0 +1,125 @@
+"""Principal components of features that need not fit into memory.
+
+Up to `EXACT_WIDTH` columns the covariance is summed block by block in float64 and decomposed: one
+pass, exact, d² memory. Beyond it a seeded randomised range finder makes a few passes with thin
+matrices. Both read rows in blocks (a memory map stays on the disk), run on any torch device, and
+give the same bytes for the same input on the same machine.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from thresher.errors import ThresherError
+
+BLOCK_BYTES = 64 << 20
+EXACT_WIDTH = 4096
+OVERSAMPLING = 10
+POWER_ITERATIONS = 6
+
+
+@dataclass(frozen=True)
+class Components:
+    """A fitted PCA: the mean (d,) and the axes (d, m), as float64 tensors on the device."""
+
+    mean: torch.Tensor
+    axes: torch.Tensor
+    explained: np.ndarray
+    """(m,) share of the variance along each axis."""
+
+    def project(self, features: np.ndarray) -> torch.Tensor:
+        """features (n, d) → (n, m) float32 on the device; memory n·m and one block."""
+        device = self.mean.device
+        out = torch.empty((len(features), self.axes.shape[1]), dtype=torch.float32, device=device)
+        for begin, block in blocks(features, device):
+            out[begin : begin + len(block)] = ((block - self.mean) @ self.axes).float()
+        return out
+
+
+def fit_pca(
+    features: np.ndarray,
+    components: int,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+    exact: bool | None = None,
+) -> Components:
+    """Fit to features (n, d), any float type, possibly memory-mapped.
+
+    `exact` None takes the covariance up to 4,096 columns and the randomised way beyond.
+    """
+    n, d = features.shape
+    if n < 2 or d < 1:
+        raise ThresherError(f"features of shape {features.shape} have no principal components")
+    device = torch.device(device)
+    m = min(components, d, n - 1)
+    mean = torch.zeros(d, dtype=torch.float64, device=device)
+    for _, block in blocks(features, device):
+        mean += block.sum(dim=0)
+    mean /= n
+    if not bool(torch.isfinite(mean).all()):
+        raise ThresherError("some features are not finite numbers", "embed them again in float32")
+    if exact is None:
+        exact = d <= EXACT_WIDTH
+    if exact:
+        axes, variance, total = _exact(features, mean, m)
+    else:
+        axes, variance, total = _randomised(features, mean, m, seed)
+    share = variance / total if total > 0 else torch.zeros_like(variance)
+    return Components(mean, _signed(axes), share.cpu().numpy())
+
+
+def blocks(features: np.ndarray, device: torch.device) -> Iterator[tuple[int, torch.Tensor]]:
+    """(first row, float64 tensor on the device) of each block of rows."""
+    rows = max(1, BLOCK_BYTES // (8 * features.shape[1]))
+    for begin in range(0, len(features), rows):
+        # A copy: torch refuses read-only memory maps, and the disk is read here, once.
+        block = torch.from_numpy(np.array(features[begin : begin + rows]))
+        yield begin, block.to(device).to(torch.float64)
+
+
+def _exact(
+    features: np.ndarray, mean: torch.Tensor, m: int
+) -> tuple[torch.Tensor, torch.Tensor, float]:
+    d = len(mean)
+    covariance = torch.zeros((d, d), dtype=torch.float64, device=mean.device)
+    for _, block in blocks(features, mean.device):
+        block = block - mean
+        covariance.addmm_(block.T, block)
+    values, vectors = torch.linalg.eigh(covariance)
+    values = values.flip(0).clamp_min(0)
+    return vectors.flip(1)[:, :m], values[:m], float(values.sum())
+
+
+def _randomised(
+    features: np.ndarray, mean: torch.Tensor, m: int, seed: int
+) -> tuple[torch.Tensor, torch.Tensor, float]:
+    """Subspace iteration on the covariance, never formed: (AᵀA)ᵏ applied to random vectors."""
+    n, d = features.shape
+    width = min(m + OVERSAMPLING, d, n)
+    start = np.random.default_rng(seed).standard_normal((d, width))
+    basis = torch.linalg.qr(torch.from_numpy(start).to(mean.device))[0]
+    total = 0.0
+    for step in range(POWER_ITERATIONS + 1):
+        product = torch.zeros_like(basis)
+        gram = torch.zeros((width, width), dtype=torch.float64, device=mean.device)
+        for _, block in blocks(features, mean.device):
+            block = block - mean
+            if step == 0:
+                total += float(block.square().sum())
+            image = block @ basis
+            gram.addmm_(image.T, image)
+            product.addmm_(block.T, image)
+        if step < POWER_ITERATIONS:
+            basis = torch.linalg.qr(product)[0]
+    values, vectors = torch.linalg.eigh(gram)
+    values = values.flip(0).clamp_min(0)
+    return (basis @ vectors.flip(1))[:, :m], values[:m], total
+
+
+def _signed(axes: torch.Tensor) -> torch.Tensor:
+    """Turn each axis so that its largest entry is positive: eigenvectors have no sign."""
+    largest = axes.abs().argmax(dim=0)
+    sign = torch.sign(axes.gather(0, largest[None, :]))
+    return axes * torch.where(sign == 0, torch.ones_like(sign), sign)

@@ -1,0 +1,119 @@
+"""Reduction: PCA equals scikit-learn's, maps keep neighbourhoods, the same seed the same bytes."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_digits
+from sklearn.decomposition import PCA
+from sklearn.model_selection import cross_val_score
+from sklearn.neighbors import KNeighborsClassifier, NearestNeighbors
+
+from thresher.errors import ThresherError
+from thresher.select import pca as pca_module
+from thresher.select.neighbours import nearest_neighbours
+from thresher.select.pca import fit_pca
+from thresher.select.reduce import reduce
+
+
+@pytest.fixture(scope="module")
+def digits() -> tuple[np.ndarray, np.ndarray]:
+    x, y = load_digits(return_X_y=True)
+    return x[:900].astype(np.float32), y[:900]
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_pca_equals_scikit_learn(
+    digits: tuple[np.ndarray, np.ndarray], exact: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pca_module, "BLOCK_BYTES", 64 * 8 * 100)  # many small blocks
+    x, _ = digits
+    fitted = fit_pca(x, 10, exact=exact)
+    expected = PCA(10, svd_solver="full").fit(x.astype(np.float64))
+    ours = fitted.project(x).numpy()
+    theirs = expected.transform(x)
+    theirs *= np.sign((ours * theirs).sum(axis=0))
+    np.testing.assert_allclose(ours, theirs, atol=2e-3 if exact else 0.05)
+    np.testing.assert_allclose(fitted.explained, expected.explained_variance_ratio_, rtol=1e-3)
+
+
+def test_pca_reads_a_half_precision_memory_map(
+    digits: tuple[np.ndarray, np.ndarray], tmp_path: Path
+) -> None:
+    x, _ = digits
+    np.save(tmp_path / "f.npy", x.astype(np.float16))
+    mapped = np.load(tmp_path / "f.npy", mmap_mode="r")
+    np.testing.assert_array_equal(
+        reduce(mapped, "pca", components=5).points, reduce(x, "pca", components=5).points
+    )
+
+
+def test_pca_refuses_numbers_that_are_not_finite() -> None:
+    x = np.ones((10, 4), np.float32)
+    x[3, 2] = np.inf
+    with pytest.raises(ThresherError, match="finite"):
+        reduce(x, "pca")
+
+
+def test_neighbours_are_exact_and_copies_are_at_zero() -> None:
+    random = np.random.default_rng(0)
+    x = random.normal(size=(800, 12)).astype(np.float32) + 100
+    x[700:] = x[:100]
+    near, distances = nearest_neighbours(torch.from_numpy(x), 15)
+    reference = NearestNeighbors(n_neighbors=15).fit(x.astype(np.float64))
+    expected, _ = reference.kneighbors()
+    np.testing.assert_allclose(distances, expected, atol=1e-4)
+    assert (distances[:100, 0] == 0).all()
+    assert (near[:100, 0] == np.arange(700, 800)).all()
+    assert (near != np.arange(800)[:, None]).all()
+
+
+def test_map_keeps_the_classes_of_neighbours(digits: tuple[np.ndarray, np.ndarray]) -> None:
+    x, y = digits
+    made = reduce(x, "tsne", seed=0, device="cpu")
+    knn = KNeighborsClassifier(5)
+    before = cross_val_score(knn, x, y, cv=5).mean()
+    after = cross_val_score(knn, made.points, y, cv=5).mean()
+    assert after > before - 0.03
+    assert made.kl is not None
+    assert 0.3 < made.kl < 0.9
+    assert made.points.dtype == np.float32
+
+
+def test_a_seed_gives_the_same_bytes_and_another_seed_others(
+    digits: tuple[np.ndarray, np.ndarray],
+) -> None:
+    x, _ = digits
+    a, b, c = (reduce(x[:400], "tsne", seed=s, device="cpu", iterations=350) for s in (0, 0, 1))
+    assert a.points.tobytes() == b.points.tobytes()
+    assert a.kl == b.kl
+    assert not np.array_equal(a.points, c.points)
+
+
+def test_the_fft_optimiser_of_larger_maps_gives_the_same_bytes() -> None:
+    x = np.random.default_rng(0).normal(size=(10_500, 8)).astype(np.float32)
+    a, b = (reduce(x, "tsne", seed=0, device="cpu", iterations=20) for _ in range(2))
+    assert a.points.tobytes() == b.points.tobytes()
+
+
+def test_divergence_is_no_worse_than_that_of_open_tsne(
+    digits: tuple[np.ndarray, np.ndarray],
+) -> None:
+    from openTSNE import TSNE
+
+    x, _ = digits
+    ours = reduce(x, "tsne", components=50, device="cpu")
+    z = reduce(x, "pca", components=50).points
+    theirs = TSNE(random_state=0, neighbors="exact").fit(z).kl_divergence
+    assert ours.kl is not None
+    assert ours.kl <= 1.02 * theirs
+
+
+def test_unknown_method_and_missing_device_are_named() -> None:
+    x = np.random.default_rng(0).normal(size=(20, 4))
+    with pytest.raises(ThresherError, match='did you mean "tsne"'):
+        reduce(x, "tsnee")  # type: ignore[arg-type]
+    if not torch.cuda.is_available():
+        with pytest.raises(ThresherError, match="--device cpu"):
+            reduce(x, "tsne", device="cuda")
