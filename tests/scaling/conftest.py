@@ -1,0 +1,65 @@
+from pathlib import Path
+
+import pytest
+
+from thresher.scaling.profile import BatchTimes, Layer, Profile
+
+BATCHES = (64, 16, 4, 1)
+
+
+def make_profile(fixed_s: float = 0.0) -> Profile:
+    """Ten equal layers of a million weights, 1 ms an image each way and `fixed_s` that stays."""
+    layers = [
+        Layer(
+            name=f"layer{index}",
+            kind="Conv2d",
+            parameters=1_000_000,
+            flops=2e8,
+            activation_bytes=1e5,
+            forward_s={b: 1e-4 * b + fixed_s for b in BATCHES},
+            backward_s={b: 2e-4 * b + fixed_s for b in BATCHES},
+        )
+        for index in range(10)
+    ]
+    times = [
+        BatchTimes(
+            batch=b,
+            forward_s=10 * (1e-4 * b + fixed_s),
+            backward_s=10 * (2e-4 * b + fixed_s),
+            optimizer_s=1e-3,
+            step_s=10 * (3e-4 * b + 2 * fixed_s) + 1e-3,
+            spread=0.0,
+        )
+        for b in BATCHES
+    ]
+    return Profile(
+        model="tiny",
+        classes=10,
+        channels=3,
+        image_size=32,
+        batch_size=64,
+        precision="fp32",
+        device={"kind": "cuda", "name": "V100-SXM2-16GB", "threads": 1, "cores": 1},
+        parameters=10_000_000,
+        gradient_bytes=40_000_000,
+        sample_bytes=3072,
+        layers=layers,
+        batches=times,
+    )
+
+
+@pytest.fixture
+def profile() -> Profile:
+    return make_profile()
+
+
+@pytest.fixture
+def stiff() -> Profile:
+    """Layers that keep 10 ms whatever the batch."""
+    return make_profile(fixed_s=0.01)
+
+
+@pytest.fixture
+def profile_file(tmp_path: Path, profile: Profile) -> Path:
+    profile.save(tmp_path / "profile.json")
+    return tmp_path / "profile.json"

@@ -1,0 +1,104 @@
+"""Real measurements of a small network; times are only compared with each other."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from thresher.cli.scale import Measure
+from thresher.cli.scale import measure as measure_command
+from thresher.errors import ThresherError
+from thresher.scaling.layers import batches_down, flops_of, time_layers
+from thresher.scaling.links import measure_group
+from thresher.scaling.measure import bucket_table, measure, pick_device
+from thresher.scaling.profile import Profile
+
+
+class Uneven(nn.Module):
+    """A heavy layer and a light one, with a branch, so that the attribution can be checked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heavy = nn.Conv2d(3, 64, 7, padding=3)
+        self.light = nn.Conv2d(64, 2, 1)
+        self.side = nn.Conv2d(64, 2, 1)
+        self.head = nn.Linear(2, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.heavy(x)
+        return self.head((self.light(x) + self.side(x)).mean((2, 3)))
+
+
+def test_time_lands_on_the_layer_that_takes_it() -> None:
+    layers, batches = time_layers(
+        Uneven(), (3, 24, 24), 10, 4, torch.device("cpu"), seconds_per_batch=0.1
+    )
+    by_name = {layer.name: layer for layer in layers}
+    assert [layer.name for layer in layers] == ["heavy", "light", "side", "head"]
+    assert by_name["heavy"].forward_s[4] > by_name["head"].forward_s[4]
+    assert by_name["heavy"].backward_s[4] > by_name["head"].backward_s[4]
+    assert by_name["heavy"].parameters == 3 * 64 * 49 + 64
+    assert by_name["heavy"].flops == 2 * 3 * 49 * 64 * 24 * 24
+    assert [b.batch for b in batches] == [4, 2, 1]
+    top = batches[0]
+    total = sum(layer.backward_s[4] for layer in layers)
+    assert 0.4 * top.backward_s < total <= 1.5 * top.backward_s
+    assert top.step_s >= 0.5 * (top.forward_s + top.backward_s + top.optimizer_s)
+
+
+def test_batches_go_down_to_one() -> None:
+    assert batches_down(64) == [64, 32, 16, 8, 4, 2, 1]
+    assert batches_down(48) == [48, 24, 12, 6, 3, 1]
+    assert batches_down(1) == [1]
+
+
+def test_operations_of_layers() -> None:
+    assert flops_of(nn.Linear(100, 10), (8, 10)) == 2000
+    assert flops_of(nn.Conv2d(8, 8, 3, groups=8), (1, 8, 5, 5)) == 2 * 9 * 8 * 25
+    assert flops_of(nn.ReLU(), (8, 10)) == 0
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, object]]:
+    out = tmp_path_factory.mktemp("profile") / "p.json"
+    outcome = measure_command(
+        Measure("tiny", out, batch_size=16, workers=2, image_size=8, seconds_per_batch=0.1)
+    )
+    return out, outcome.data
+
+
+def test_a_profile_of_two_workers_is_whole(tiny: tuple[Path, dict[str, object]]) -> None:
+    out, data = tiny
+    found = Profile.load(out, "tiny")
+    assert out.with_suffix(".png").stat().st_size > 10_000
+    assert found.gradient_bytes == 4 * found.parameters == data["gradient_bytes"]
+    assert sum(layer.parameters for layer in found.layers) == found.parameters
+    assert sum(b["bytes"] for b in bucket_table(found)) == found.gradient_bytes
+    assert found.allreduce is not None
+    assert found.allreduce["workers"] == 2
+    points = found.allreduce["points"]
+    assert points[-1]["seconds"] > points[0]["seconds"]
+    assert found.allreduce["seconds_per_byte"] > 0
+    assert found.overlap is not None
+    assert found.overlap["step_s"] > 0
+    assert 0 <= found.overlap["hidden"] <= 1
+
+
+def test_impossible_measurements_are_refused() -> None:
+    with pytest.raises(ThresherError, match="cannot be split over 8 workers"):
+        measure("tiny", 4, workers=8)
+    with pytest.raises(ThresherError, match="holds nothing"):
+        measure("tiny", 0)
+    with pytest.raises(ThresherError, match="two workers"):
+        measure_group(1)
+    with pytest.raises(ThresherError, match='there is no device "tpu"'):
+        pick_device("tpu")
+    with pytest.raises(ThresherError, match="there is no model"):
+        measure("tinny", 4)
+
+
+def test_a_worker_that_fails_is_named() -> None:
+    task = {"model": "no-such-model", "classes": 10, "shape": [3, 8, 8], "batch": 2}
+    with pytest.raises(ThresherError, match=r"worker \d of 2 failed: .*no-such-model"):
+        measure_group(2, task)
