@@ -3,6 +3,7 @@ import json
 from pathlib import Path
 
 import pytest
+from scaling_profiles import make_profile
 
 from thresher.cli.scale import Predict, parse_workers
 from thresher.cli.scale import predict as predict_command
@@ -14,6 +15,23 @@ from thresher.scaling.predict import Setting, alternatives, predict, step, stops
 from thresher.scaling.profile import Profile, at_batch
 
 SUMMIT = load("summit")
+
+
+@pytest.fixture
+def profile() -> Profile:
+    return make_profile()
+
+
+@pytest.fixture
+def stiff() -> Profile:
+    """Layers that keep 10 ms whatever the batch."""
+    return make_profile(fixed_s=0.01)
+
+
+@pytest.fixture
+def profile_file(tmp_path: Path, profile: Profile) -> Path:
+    profile.save(tmp_path / "profile.json")
+    return tmp_path / "profile.json"
 
 
 def test_one_worker_is_what_was_measured(profile: Profile) -> None:

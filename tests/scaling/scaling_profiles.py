@@ -1,6 +1,4 @@
-from pathlib import Path
-
-import pytest
+"""A profile made by hand, whose predictions can be checked by hand."""
 
 from thresher.scaling.profile import BatchTimes, Layer, Profile
 
@@ -46,20 +44,3 @@ def make_profile(fixed_s: float = 0.0) -> Profile:
         layers=layers,
         batches=times,
     )
-
-
-@pytest.fixture
-def profile() -> Profile:
-    return make_profile()
-
-
-@pytest.fixture
-def stiff() -> Profile:
-    """Layers that keep 10 ms whatever the batch."""
-    return make_profile(fixed_s=0.01)
-
-
-@pytest.fixture
-def profile_file(tmp_path: Path, profile: Profile) -> Path:
-    profile.save(tmp_path / "profile.json")
-    return tmp_path / "profile.json"
