@@ -98,7 +98,7 @@ def test_cores_that_are_shared_give_no_speed_up(profile: Profile) -> None:
 def test_horovod_negotiation_hurts_at_scale(profile: Profile) -> None:
     queue = Horovod(cycle_s=5e-3, fusion_bytes=64 * 2**20)
     both = [
-        predict(profile, SUMMIT, [1536], Setting(engine=engine, horovod=queue))[0]  # type: ignore[arg-type]
+        predict(profile, SUMMIT, [1536], Setting(engine=engine, horovod=queue))[0]
         for engine in ("ddp", "horovod")
     ]
     assert both[1].exposed_s > both[0].exposed_s
