@@ -1,0 +1,315 @@
+"""Batch norm by whose samples its statistics come from: `local`, `sync` or `ghost:N`.
+
+local    what goes through the network at once on this worker: torch's own layer
+sync     the whole global batch, over all workers, uneven parts and empty ones included
+ghost:N  groups of N consecutive samples of the global batch (Hoffer et al. 2017)
+
+With `sync` and `ghost:N` neither weights nor running statistics depend on the number of workers,
+nor on accumulation, if the caller does three things:
+
+- cuts the global batch with `data.order.part(…, align=alignment(mode))`, and a part into pieces at
+  multiples of `alignment(mode)`;
+- with `sync`, puts a worker's part through in one piece (`in_one_piece(mode)`): the statistics of
+  a layer need every sample's output of the layer below, and their gradients need every sample
+  again, so pieces cannot go one after the other. To spare a GPU's memory, run forward and backward
+  under `spill()`: what is kept for the backward pass then waits in the host's memory, and the GPU
+  holds the tensors of the layers at work alone (about three of them, for the whole part);
+- calls `finish_step(model)` once after each optimiser step: `ghost:N` folds the statistics of all
+  pieces and all workers into the running ones there, with one small all-reduce.
+"""
+
+import contextlib
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from thresher.errors import ThresherError
+
+
+def parse(mode: str) -> tuple[str, int]:
+    """`local`, `sync` or `ghost:N` as its kind and its N (0 where it has none)."""
+    kind, colon, size = mode.partition(":")
+    if mode in ("local", "sync"):
+        return mode, 0
+    if kind == "ghost" and colon and size.isdecimal() and int(size) > 0:
+        return kind, int(size)
+    raise ThresherError(
+        f'there is no batch norm "{mode}"', "it is local, sync or ghost:N, such as ghost:32"
+    )
+
+
+def alignment(mode: str) -> int:
+    """Workers' parts and pieces must begin at multiples of this many samples."""
+    return parse(mode)[1] or 1
+
+
+def in_one_piece(mode: str) -> bool:
+    """Whether a worker's part of the batch must go through the network undivided."""
+    return parse(mode)[0] == "sync"
+
+
+def convert(model: nn.Module, mode: str, group: Any = None) -> nn.Module:
+    """Replace the batch norm layers of `model`, in place, by those of `mode`; returns the model.
+
+    Parameters and buffers stay the same objects under the same names. `group` is a process group
+    of torch.distributed; None means all workers (or one, where torch.distributed does not run).
+    """
+    kind, size = parse(mode)
+    if kind == "local":
+        return model
+    if _convertible(model):
+        return _converted(model, kind, size, group)
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if _convertible(child):
+                setattr(parent, name, _converted(child, kind, size, group))
+    return model
+
+
+def finish_step(model: nn.Module) -> None:
+    """After an optimiser step: ghost layers take what they saw in it into their running statistics.
+
+    One all-reduce for all layers together; nothing where there is no ghost layer.
+    """
+    layers = [m for m in model.modules() if isinstance(m, GhostBatchNorm)]
+    layers = [layer for layer in layers if layer.track_running_stats]
+    if not layers:
+        return
+    seen = torch.cat([layer.seen_here() for layer in layers])
+    if _world(layers[0].group) > 1:
+        dist.all_reduce(seen, group=layers[0].group)
+    sizes = [2 * layer.num_features + 1 for layer in layers]
+    for layer, part in zip(layers, seen.split(sizes), strict=True):
+        layer.fold(part)
+
+
+def average_running(model: nn.Module, group: Any = None) -> None:
+    """Make running statistics the mean of all workers' (for `local`, before an evaluation)."""
+    if _world(group) == 1:
+        return
+    layers = [m for m in model.modules() if isinstance(m, _BatchNorm)]
+    buffers = [b for m in layers for b in (m.running_mean, m.running_var) if b is not None]
+    if not buffers:
+        return
+    flat = torch.cat([buffer.flatten() for buffer in buffers])
+    dist.all_reduce(flat, group=group)
+    flat /= _world(group)
+    for buffer, part in zip(buffers, flat.split([b.numel() for b in buffers]), strict=True):
+        buffer.copy_(part)
+
+
+@contextlib.contextmanager
+def spill(device: torch.device | str) -> Iterator[None]:
+    """Keep what autograd saves in the host's pinned memory, not on the GPU; on a CPU, do nothing.
+
+    Costs a copy over the bus each way. Cannot be captured in a CUDA graph.
+    """
+    if torch.device(device).type != "cuda":
+        yield
+        return
+    with torch.autograd.graph.save_on_cpu(pin_memory=True):
+        yield
+
+
+class SyncBatchNorm(_BatchNorm):
+    """Statistics over all workers' parts, weighted by their sizes; one worker: torch's own layer.
+
+    Forward: one all-gather of 2·channels + 1 numbers; backward: one all-reduce of 2·channels.
+    Unlike torch.nn.SyncBatchNorm it runs on a CPU too, and never waits for a GPU.
+    """
+
+    group: Any = None
+
+    def _check_input_dim(self, input: Tensor) -> None:
+        _check_dim(input)
+
+    def forward(self, input: Tensor) -> Tensor:
+        if not self.training or _world(self.group) == 1:
+            return super().forward(input)
+        self._check_input_dim(input)
+        x = input.reshape(1, *input.shape[:2], math.prod(input.shape[2:]))
+        y, mean, var, count = _Normalise.apply(
+            x, self.weight, self.bias, self.eps, True, self.group
+        )
+        if self.track_running_stats:
+            _move_running(self, mean[0], var[0] * (count / (count - 1).clamp(min=1)))
+        return y.reshape(input.shape)
+
+
+class GhostBatchNorm(_BatchNorm):
+    """Statistics of each `size` consecutive samples by themselves; the last group may be smaller.
+
+    Nothing is exchanged in the passes. What the groups' statistics were is summed up
+    (Σ n·mean, Σ n·variance, Σ n over the groups' sample counts n) until `finish_step`.
+    """
+
+    group: Any = None
+    size: int = 0
+    _seen: Tensor | None = None  # no buffer, which DDP would overwrite with the first worker's
+
+    def _check_input_dim(self, input: Tensor) -> None:
+        _check_dim(input)
+
+    def forward(self, input: Tensor) -> Tensor:
+        if not self.training:
+            return super().forward(input)
+        self._check_input_dim(input)
+        n = input.shape[0]
+        whole = n - n % self.size
+        if n == whole:
+            return self._normalised(input, self.size)
+        rest = self._normalised(input[whole:], n - whole)
+        return torch.cat([self._normalised(input[:whole], self.size), rest]) if whole else rest
+
+    def _normalised(self, input: Tensor, size: int) -> Tensor:
+        channels = input.shape[1]
+        x = input.reshape(-1 if len(input) else 0, size, channels, math.prod(input.shape[2:]))
+        y, mean, var, _ = _Normalise.apply(x, self.weight, self.bias, self.eps, False, None)
+        if self.track_running_stats:
+            self._remember(mean, var, size, x.shape[3])
+        return y.reshape(input.shape)
+
+    @torch.no_grad()
+    def _remember(self, mean: Tensor, var: Tensor, size: int, pixels: int) -> None:
+        """Of (groups, channels) means and variances; the variance as running statistics have it."""
+        unbiased = var.sum(0) * (size * pixels / max(1, size * pixels - 1))
+        samples = mean.new_full((1,), size * mean.shape[0])
+        # In place: a captured graph goes on adding to the tensor that it knows.
+        self.seen_here(mean).add_(torch.cat([mean.sum(0) * size, unbiased * size, samples]))
+
+    def seen_here(self, like: Tensor | None = None) -> Tensor:
+        """The sums since the last `finish_step`, (2·channels + 1,)."""
+        like = self.running_mean if like is None else like
+        assert like is not None
+        if self._seen is None or self._seen.device != like.device:
+            self._seen = like.new_zeros(2 * self.num_features + 1)
+        return self._seen
+
+    @torch.no_grad()
+    def fold(self, seen: Tensor) -> None:
+        """Take the sums of a whole step into the running statistics and begin anew."""
+        mean, var, samples = seen.split([self.num_features, self.num_features, 1])
+        some = samples.clamp(min=1)
+        _move_running(self, mean / some, var / some, (samples > 0).to(mean.dtype))
+        self.seen_here().zero_()
+
+
+class _Normalise(torch.autograd.Function):
+    """Normalise x, (groups, n, channels, pixels), each group and channel by its own statistics.
+
+    With `merge` there is one group, whose samples are spread over the workers. Returns y and the
+    biased statistics: mean and variance, (groups, channels), and the count behind each. Saves x.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        eps: float,
+        merge: bool,
+        group: Any,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        exact = torch.float32 if x.dtype in (torch.float16, torch.bfloat16) else x.dtype
+        n, pixels = x.shape[1], x.shape[3]
+        wide = x.to(exact)
+        mean = wide.sum((1, 3)) / max(1, n * pixels)
+        # Around the mean, in a second pass: the sum of squares alone loses digits.
+        var = (wide - mean[:, None, :, None]).square_().sum((1, 3)) / max(1, n * pixels)
+        count = torch.full((), n * pixels, dtype=exact, device=x.device)
+        if merge:
+            mean, var, count = _merged(mean[0], var[0], count, group)
+        invstd = torch.rsqrt(var + eps)
+        scale = invstd if weight is None else invstd * weight.to(exact)
+        shift = -mean * scale if bias is None else bias.to(exact) - mean * scale
+        y = torch.addcmul(shift[:, None, :, None], wide, scale[:, None, :, None])
+        ctx.save_for_backward(x, weight, mean, invstd, count)
+        ctx.merge, ctx.group, ctx.has_bias = merge, group, bias is not None
+        ctx.mark_non_differentiable(mean, var, count)
+        return y.to(x.dtype), mean, var, count
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, mean, invstd, count = ctx.saved_tensors
+        dy, wide = gradients[0].to(mean.dtype), x.to(mean.dtype)
+        sum_dy = dy.sum((1, 3))
+        sum_dy_x = (dy * (wide - mean[:, None, :, None])).sum((1, 3))
+        # The gradients of weight and bias stay this worker's own: DDP sums them with the others.
+        d_weight = None if weight is None else (sum_dy_x * invstd).sum(0).to(weight.dtype)
+        d_bias = sum_dy.sum(0).to(x.dtype if weight is None else weight.dtype)
+        if ctx.merge:
+            both = torch.cat([sum_dy, sum_dy_x])
+            dist.all_reduce(both, group=ctx.group)
+            sum_dy, sum_dy_x = both[:1], both[1:]
+        scale = invstd if weight is None else invstd * weight.to(mean.dtype)
+        # dx = scale · (dy - Σdy/m - (x - mean) · invstd² · Σ(dy·(x - mean))/m) = scale·dy + b·x + c
+        b = -scale * invstd.square() * sum_dy_x / count
+        c = -scale * sum_dy / count - mean * b
+        dx = torch.addcmul(c[:, None, :, None], wide, b[:, None, :, None])
+        dx.addcmul_(dy, scale[:, None, :, None])
+        return dx.to(x.dtype), d_weight, d_bias if ctx.has_bias else None, None, None, None
+
+
+def _merged(mean: Tensor, var: Tensor, count: Tensor, group: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """All workers' statistics as one (Chan et al. 1979), the same bits on every worker."""
+    mine = torch.cat([mean, var, count[None]])
+    theirs = [torch.empty_like(mine) for _ in range(_world(group))]
+    dist.all_gather(theirs, mine, group=group)
+    every = torch.stack(theirs)
+    means, variances, counts = every.split([len(mean), len(var), 1], dim=1)
+    total = counts.sum()
+    mean = (means * counts).sum(0) / total
+    var = ((variances + (means - mean).square()) * counts).sum(0) / total
+    return mean[None], var[None], total
+
+
+@torch.no_grad()
+def _move_running(layer: _BatchNorm, mean: Tensor, var: Tensor, any_seen: Any = 1.0) -> None:
+    """running ← (1 - momentum) · running + momentum · seen, as torch's layer does.
+
+    `any_seen`, 0 or 1, may be a tensor: with 0 nothing changes.
+    """
+    assert layer.running_mean is not None
+    assert layer.running_var is not None
+    assert layer.num_batches_tracked is not None
+    layer.num_batches_tracked += 1 if isinstance(any_seen, float) else any_seen[0].long()
+    if layer.momentum is None:
+        weight = any_seen / layer.num_batches_tracked.to(mean.dtype)
+    else:
+        weight = any_seen * layer.momentum
+    for running, seen in ((layer.running_mean, mean), (layer.running_var, var)):
+        running += weight * (seen.to(running.dtype) - running)
+
+
+def _convertible(module: nn.Module) -> bool:
+    return isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d)
+
+
+def _converted(old: Any, kind: str, size: int, group: Any) -> nn.Module:
+    new: SyncBatchNorm | GhostBatchNorm
+    new = SyncBatchNorm(1) if kind == "sync" else GhostBatchNorm(1)
+    # Everything that the old layer is, under another class: hooks, parameters, buffers, mode.
+    new.__dict__.update(old.__dict__)
+    new.group = group
+    if isinstance(new, GhostBatchNorm):
+        new.size = size
+    return new
+
+
+def _check_dim(input: Tensor) -> None:
+    if input.dim() < 2:
+        raise ValueError(f"batch norm needs (samples, channels, …), but got {input.dim()}-D input")
+
+
+def _world(group: Any) -> int:
+    if not dist.is_available() or not dist.is_initialized():
+        return 1
+    return dist.get_world_size(group)

@@ -1,0 +1,250 @@
+"""Sync and ghost batch norm: the same weights and statistics on any number of workers."""
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import Tensor, nn
+
+from thresher.data.order import bounds
+from thresher.errors import ThresherError
+from thresher.models.batch_norm import (
+    SyncBatchNorm,
+    _Normalise,
+    alignment,
+    average_running,
+    convert,
+    finish_step,
+    in_one_piece,
+    parse,
+)
+from thresher.models.registry import build
+
+SIZES = (22, 22, 22, 22, 9, 2)
+"""Global batches: the last ones are uneven, and the very last leaves workers without a sample."""
+
+
+def data(step: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(step)
+    n = SIZES[step]
+    x = torch.randn(n, 3, 8, 8, generator=generator, dtype=torch.float64) * 3 + 1
+    return x, torch.randint(0, 5, (n,), generator=generator)
+
+
+def train(mode: str, rank: int, world: int, pieces: int) -> dict[str, Tensor]:
+    """A few steps of SGD on this rank's parts, gradients summed over ranks by hand."""
+    torch.manual_seed(0)
+    model = convert(build("tiny", 5).double(), mode)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, 0.9)
+    for step, n in enumerate(SIZES):
+        x, y = data(step)
+        begin, end = bounds(n, rank, world, alignment(mode))
+        optimizer.zero_grad(set_to_none=False)
+        count = 1 if in_one_piece(mode) else pieces
+        for piece in range(count):
+            a, b = bounds(end - begin, piece, count, alignment(mode))
+            part = slice(begin + a, begin + b)
+            logits = model(x[part])
+            loss = nn.functional.cross_entropy(logits, y[part], reduction="sum") / n
+            loss.backward()
+        if world > 1:
+            for parameter in model.parameters():
+                if parameter.grad is None:
+                    parameter.grad = torch.zeros_like(parameter)
+                dist.all_reduce(parameter.grad)
+        optimizer.step()
+        finish_step(model)
+    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+
+def _worker(rank: int, world: int, folder: str, mode: str, pieces: int) -> None:
+    torch.set_num_threads(1)
+    store = f"file://{folder}/store"
+    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=world)
+    try:
+        torch.save(train(mode, rank, world, pieces), f"{folder}/{rank}.pt")
+    finally:
+        dist.destroy_process_group()
+
+
+def spread(mode: str, world: int, pieces: int = 1) -> list[dict[str, Tensor]]:
+    """`train` on `world` processes: each one's state at the end."""
+    with tempfile.TemporaryDirectory() as folder:
+        mp.spawn(_worker, (world, folder, mode, pieces), nprocs=world)
+        return [torch.load(f"{folder}/{rank}.pt") for rank in range(world)]
+
+
+def distance(a: dict[str, Tensor], b: dict[str, Tensor]) -> float:
+    assert a.keys() == b.keys()
+    return max((a[key].double() - b[key].double()).abs().max().item() for key in a)
+
+
+@pytest.mark.parametrize("world", [2, 3, 4])
+@pytest.mark.parametrize("mode", ["sync", "ghost:4"])
+def test_any_number_of_workers_gives_the_same_weights(mode: str, world: int) -> None:
+    """Weights, running statistics and batch counts; also on the workers that had no samples."""
+    alone = train(mode, 0, 1, 1)
+    for state in spread(mode, world):
+        assert distance(state, alone) < 1e-10
+    assert alone["bn1.num_batches_tracked"] == len(SIZES)
+
+
+@pytest.mark.parametrize("pieces", [2, 5])
+def test_accumulation_does_not_change_ghost(pieces: int) -> None:
+    alone = train("ghost:4", 0, 1, 1)
+    assert distance(train("ghost:4", 0, 1, pieces), alone) < 1e-10
+    for state in spread("ghost:4", 2, pieces):
+        assert distance(state, alone) < 1e-10
+
+
+def test_local_differs_between_worker_counts() -> None:
+    """The comparison above can fail: with local statistics it does."""
+    states = spread("local", 2)
+    assert distance(states[0], train("local", 0, 1, 1)) > 1e-4
+
+
+def test_sync_on_one_worker_is_torchs_batch_norm() -> None:
+    assert distance(train("sync", 0, 1, 1), train("local", 0, 1, 1)) == 0
+
+
+def test_a_ghost_group_as_large_as_the_batch_is_torchs_batch_norm() -> None:
+    assert distance(train("ghost:64", 0, 1, 1), train("local", 0, 1, 1)) < 1e-12
+
+
+@pytest.mark.parametrize("shape", [(12, 6), (12, 6, 5), (12, 6, 3, 4), (12, 6, 2, 3, 2)])
+@pytest.mark.parametrize("size", [3, 5])
+def test_ghost_equals_batch_norm_group_by_group(shape: tuple[int, ...], size: int) -> None:
+    torch.manual_seed(1)
+    kind: Any = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.BatchNorm3d}
+    layer = kind[len(shape)](6).double()
+    nn.init.normal_(layer.weight)
+    nn.init.normal_(layer.bias)
+    reference = kind[len(shape)](6).double()
+    reference.load_state_dict(layer.state_dict())
+    ghost = convert(layer, f"ghost:{size}")
+    x = torch.randn(shape, dtype=torch.float64) + 2
+    a, b = x.clone().requires_grad_(), x.clone().requires_grad_()
+    ours = ghost(a)
+    theirs = torch.cat([reference(group) for group in b.split(size)])
+    assert torch.allclose(ours, theirs, atol=1e-12)
+    gradient = torch.randn_like(ours)
+    ours.backward(gradient)
+    theirs.backward(gradient)
+    assert a.grad is not None
+    assert b.grad is not None
+    assert torch.allclose(a.grad, b.grad, atol=1e-12)
+    for one, two in zip(ghost.parameters(), reference.parameters(), strict=True):
+        assert torch.allclose(one.grad, two.grad, atol=1e-12)  # type: ignore[arg-type]
+
+
+def test_gradients_agree_with_finite_differences() -> None:
+    torch.manual_seed(2)
+    x = torch.randn(2, 3, 4, 5, dtype=torch.float64, requires_grad=True)
+    weight = torch.randn(4, dtype=torch.float64, requires_grad=True)
+    bias = torch.randn(4, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(
+        lambda *args: _Normalise.apply(*args, 1e-5, False, None)[0], (x, weight, bias)
+    )
+
+
+def test_channels_last_stays_and_half_precision_is_summed_in_float32() -> None:
+    torch.manual_seed(3)
+    layer = convert(nn.BatchNorm2d(8), "ghost:4")
+    x = (torch.randn(8, 8, 6, 6) + 30).to(memory_format=torch.channels_last)
+    assert layer(x).is_contiguous(memory_format=torch.channels_last)
+    low = layer(x.bfloat16())
+    assert low.dtype == torch.bfloat16
+    assert (low.float() - layer(x.bfloat16().float())).abs().max() < 0.05
+
+
+def test_evaluation_uses_running_statistics() -> None:
+    for mode in ("sync", "ghost:4"):
+        torch.manual_seed(4)
+        plain = nn.BatchNorm2d(4)
+        nn.init.uniform_(plain.running_mean)  # type: ignore[arg-type]
+        twin = nn.BatchNorm2d(4)
+        twin.load_state_dict(plain.state_dict())
+        x = torch.randn(6, 4, 3, 3)
+        assert torch.equal(convert(twin, mode).eval()(x), plain.eval()(x))
+
+
+def test_convert_keeps_parameters_names_and_mode() -> None:
+    model = build("resnet20", 10).eval()
+    before = dict(model.named_parameters())
+    names = list(model.state_dict())
+    assert convert(model, "sync") is model
+    assert all(before[name] is parameter for name, parameter in model.named_parameters())
+    assert list(model.state_dict()) == names
+    assert not any(isinstance(m, nn.BatchNorm2d) for m in model.modules())
+    assert not any(m.training for m in model.modules())
+
+
+def test_finish_step_without_a_step_changes_nothing() -> None:
+    model = convert(build("tiny", 5), "ghost:4")
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    finish_step(model)
+    finish_step(model)
+    assert distance(before, model.state_dict()) == 0
+
+
+def test_modes() -> None:
+    assert parse("ghost:32") == ("ghost", 32)
+    assert [alignment(m) for m in ("local", "sync", "ghost:16")] == [1, 1, 16]
+    assert [in_one_piece(m) for m in ("local", "sync", "ghost:16")] == [False, True, False]
+    for bad in ("ghost", "ghost:", "ghost:0", "ghost:-3", "ghost:x", "syncc", "sync:3"):
+        with pytest.raises(ThresherError, match=f'no batch norm "{bad}"; it is local, sync or'):
+            parse(bad)
+
+
+def _averaging(rank: int, world: int, folder: str) -> None:
+    dist.init_process_group("gloo", init_method=f"file://{folder}/s", rank=rank, world_size=world)
+    layer = nn.BatchNorm2d(2)
+    assert layer.running_mean is not None
+    layer.running_mean.fill_(float(rank))
+    average_running(layer)
+    Path(folder, str(rank)).write_text(str(layer.running_mean.tolist()))
+    dist.destroy_process_group()
+
+
+def test_running_statistics_are_averaged_over_workers(tmp_path: Path) -> None:
+    mp.spawn(_averaging, (3, str(tmp_path)), nprocs=3)
+    assert [(tmp_path / str(rank)).read_text() for rank in range(3)] == ["[1.0, 1.0]"] * 3
+
+
+def _on_gpu(rank: int, world: int, folder: str) -> None:
+    """Ours and torch's SyncBatchNorm side by side, both workers on the one GPU, through gloo."""
+    os.environ["CUDA_LAUNCH_BLOCKING"] = "0"
+    dist.init_process_group("gloo", init_method=f"file://{folder}/s", rank=rank, world_size=world)
+    torch.manual_seed(5)
+    ours = convert(nn.BatchNorm2d(16), "sync").cuda()
+    assert isinstance(ours, SyncBatchNorm)
+    theirs = nn.SyncBatchNorm(16).cuda()
+    for _ in range(3):
+        x = torch.randn(11, 16, 9, 9, generator=torch.Generator().manual_seed(6))[rank::3] * 2 + 5
+        a, b = x.cuda().requires_grad_(), x.cuda().requires_grad_()
+        gradient = torch.randn(x.shape, generator=torch.Generator().manual_seed(7)).cuda()
+        one, two = ours(a), theirs(b)
+        one.backward(gradient)
+        two.backward(gradient)
+        assert a.grad is not None
+        assert b.grad is not None
+        assert torch.allclose(one, two, atol=1e-5)
+        assert torch.allclose(a.grad, b.grad, atol=1e-5)
+    mine, peers = ours.state_dict(), theirs.state_dict()
+    for key in mine:
+        assert torch.allclose(mine[key].float(), peers[key].float(), rtol=1e-5, atol=1e-5), key
+    for p, q in zip(ours.parameters(), theirs.parameters(), strict=True):
+        assert torch.allclose(p.grad, q.grad, rtol=1e-4, atol=1e-4)  # type: ignore[arg-type]
+    Path(folder, f"ok{rank}").touch()
+    dist.destroy_process_group()
+
+
+@pytest.mark.gpu
+def test_sync_agrees_with_torchs_on_a_gpu(tmp_path: Path) -> None:
+    mp.spawn(_on_gpu, (2, str(tmp_path)), nprocs=2)
+    assert {p.name for p in tmp_path.glob("ok*")} == {"ok0", "ok1"}
