@@ -24,6 +24,38 @@ class Named:
     """A pack's folder, or its name in the cache."""
 
 
+@dataclass(frozen=True)
+class MakePack:
+    source: Annotated[str, tyro.conf.Positional]
+    """A folder or file of images, or hf:NAME for a data set of the Hugging Face hub."""
+    out: Annotated[Path, tyro.conf.Positional]
+    """The folder to write; it must not exist."""
+    format: str | None = None
+    """folder, huggingface, webdataset, tfrecord, lmdb, hdf5 or npz; found by itself if left out."""
+    resize: int | None = None
+    """Scale each image's short side to this many pixels and cut out the middle square."""
+    strict: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Stop at the first image that cannot be read, instead of listing it."""
+    processes: int = 0
+    """Processes that read and write at once; 0: one per core."""
+    name: str | None = None
+    """The pack's name; the source's own if left out."""
+    classes: Path | None = None
+    """A file with one class name per line, for formats that hold only numbers."""
+
+
+@dataclass(frozen=True)
+class Export:
+    pack: Annotated[str, tyro.conf.Positional]
+    """A pack's folder, or its name in the cache."""
+    out: Annotated[Path, tyro.conf.Positional]
+    """The folder to write; it must not exist."""
+    format: str = "folder"
+    """folder, webdataset, tfrecord, lmdb or hdf5."""
+    selection: Path | None = None
+    """Leave out what this selection drops."""
+
+
 def get(config: Get) -> Outcome:
     """Fetch a known data set and pack it into the cache, once.
 
@@ -71,4 +103,44 @@ def verify(config: Named) -> Outcome:
     return Outcome(
         {"path": str(pack.root), "shards": n, "samples": len(pack), "ok": True},
         f"{Path(pack.root)}: {n} shards, {len(pack):,} samples, every byte as written",
+    )
+
+
+def pack(config: MakePack) -> Outcome:
+    """Pack images of your own into one container that every stage reads.
+
+    SRC is a folder (class/name.ext or split/class/name.ext), a Hugging Face data set, WebDataset
+    tars, TFRecord files in ImageNet's layout, LMDB, HDF5 or .npz. Images that share a small size
+    are stored as raw pixels, others as their files. Killed half-way, the same command goes on.
+    """
+    from thresher.data.sources.detect import open_source
+    from thresher.data.write import WriteOptions, write_pack
+
+    source = open_source(config.source, config.format, config.name, config.classes)
+    options = WriteOptions(config.resize, config.strict, config.processes)
+    made = write_pack(source, config.out, options)
+    broken = made.meta["broken"]
+    text = f"{made.root}: {len(made):,} images of {len(made.classes)} classes, {made.fingerprint}"
+    if broken:
+        shown = "".join(f"\n  {name}" for name in broken[:20])
+        more = f"\n  … and {len(broken) - 20} more (in pack.json)" if len(broken) > 20 else ""
+        text += f"\n{len(broken)} could not be read and were left out:{shown}{more}"
+    return Outcome({**made.info(), "broken_ids": broken}, text)
+
+
+def export(config: Export) -> Outcome:
+    """Write a pack, or what a selection keeps of it, in another format.
+
+    Packing the export of a whole pack again gives the same fingerprint.
+    """
+    from thresher.data.export import export as export_pack
+    from thresher.data.pack import Pack
+    from thresher.data.selection import Selection
+
+    opened = Pack.open(config.pack)
+    selection = Selection.load(config.selection) if config.selection else None
+    count = export_pack(opened, config.out, config.format, selection)
+    return Outcome(
+        {"path": str(config.out), "format": config.format, "samples": count},
+        f"{config.out}: {count:,} of {len(opened):,} images as {config.format}",
     )

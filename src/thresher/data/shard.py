@@ -14,6 +14,7 @@ import pyarrow as pa
 from thresher.data import images as pixels_of
 from thresher.data.digest import file_sha256, sample_digest
 from thresher.data.sources.base import Block, Source
+from thresher.data.sources.encoded import Uneven
 from thresher.errors import ThresherError
 from thresher.paths import atomic_file, write_json
 
@@ -215,7 +216,7 @@ def _decode(
             tally.broken.append(row[0])
             continue
         if image.shape != shape:
-            raise ThresherError(
+            raise Uneven(
                 f"{row[0]} is {_say(image.shape)}, but the others are {_say(shape)}",
                 "give one size with --resize",
             )

@@ -8,6 +8,7 @@ is written and the folder renamed: what does not open is not a pack.
 import contextlib
 import errno
 import fcntl
+import json
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -35,9 +36,10 @@ from thresher.data.shard import (
     write_shard,
 )
 from thresher.data.sources.base import Source
+from thresher.data.sources.encoded import EncodedSource, Uneven
 from thresher.errors import ThresherError
 from thresher.paths import PackPaths, disk_errors, read_json, write_json
-from thresher.progress import bar
+from thresher.progress import bar, say
 
 __all__ = ["WriteOptions", "write_pack"]
 
@@ -56,13 +58,14 @@ def write_pack(
     if paths.root.exists():
         raise ThresherError(f"{paths.root} exists already", "choose another name or remove it")
     with disk_errors(paths.root), _staged(paths) as staging:
-        chunks = source.chunks()
-        if not chunks:
-            raise ThresherError(f"{source.name} holds no images", "check the path")
-        plan = {"source": source.key(), "resize": options.resize, "chunks": chunks}
-        _keep_finished(staging, plan)
-        _write_shards(source, chunks, staging, options)
-        parts = [read_json(record_file(staging, n), "shard record") for n in range(len(chunks))]
+        try:
+            parts = _write_all(source, staging, options)
+        except Uneven:
+            if not (isinstance(source, EncodedSource) and source.shape_is_guess):
+                raise
+            say(f"the images of {source.name} differ in size: they are kept as encoded files")
+            source = source.as_encoded()
+            parts = _write_all(source, staging, options)
         meta = _describe(source, parts, staging, options)
         if expect is not None and meta["fingerprint"] != expect:
             shutil.rmtree(staging)
@@ -112,12 +115,23 @@ def _taken(paths: PackPaths) -> ThresherError:
     )
 
 
+def _write_all(source: Source, staging: Path, options: WriteOptions) -> list[dict[str, Any]]:
+    """All shards of the source, those of an earlier call included; their records."""
+    chunks = source.chunks()
+    if not chunks:
+        raise ThresherError(f"{source.name} holds no images", "check the path")
+    shape = options.shape(source)
+    _keep_finished(staging, {"source": source.key(), "shape": shape, "chunks": chunks})
+    _write_shards(source, chunks, staging, options)
+    return [read_json(record_file(staging, n), "shard record") for n in range(len(chunks))]
+
+
 def _keep_finished(staging: Path, plan: dict[str, Any]) -> None:
     """Keep the finished shards of the same plan; anything else in the staging folder goes."""
     plan_file = staging / "plan.json"
     same = False
     with contextlib.suppress(ThresherError):
-        same = read_json(plan_file) == plan
+        same = read_json(plan_file) == json.loads(json.dumps(plan))
     if not same:
         _sweep(staging, set())
         write_json(plan_file, plan)

@@ -27,12 +27,14 @@ class Source(Protocol):
     """An origin of images. Picklable, cheap to build; `chunks` is deterministic.
 
     A chunk becomes one shard: it is the unit of parallel work and of resuming after a kill.
+    Where a source gives encoded files and names an `image_shape` all the same, the writer decodes
+    them to it.
     """
 
     name: str
     classes: list[str]
     image_shape: tuple[int, int, int] | None
-    """(height, width, channels) if all images share it and come as arrays; None: encoded files."""
+    """(height, width, channels) if all images share it; None: they stay encoded files."""
 
     def key(self) -> str:
         """What identifies this source and its settings; a resumed packing must have the same."""
