@@ -29,7 +29,7 @@ _LOW = (1 << _BITS) - 1
 def sample_keys(ids: Iterable[str]) -> np.ndarray:
     """A stable 64-bit hash of each id, (n,) int64; about a microsecond each."""
     digests = (hashlib.blake2b(str(id).encode(), digest_size=8).digest() for id in ids)
-    return np.frombuffer(b"".join(digests), np.int64).copy()
+    return np.frombuffer(b"".join(digests), "<i8").astype(np.int64)
 
 
 def hash_bits(keys: Tensor, epoch: int | Tensor, seed: int | Tensor, stream: int = 0) -> Tensor:
