@@ -1,0 +1,159 @@
+"""Ring, hierarchical and 2-D torus all-reduce on torch's groups.
+
+N bytes, p ranks, α seconds per message, β seconds per byte:
+
+    ring          2(p−1)α + 2(p−1)/p·Nβ: 2(p−1) neighbour messages of N/p bytes
+    hierarchical  scatter-reduce among the g ranks of a node, all-reduce of N/g bytes across the
+                  nodes, gather within the node: only N/g bytes per rank cross the slow links
+    torus         ranks on an X×Y grid: the same three steps with rings along rows, then columns;
+                  2(X−1) + 2(Y−1) messages instead of 2(XY−1)
+
+Each works in place on any dtype that torch can add. Parts are cut by `tensor_split`, so any size
+will do; an empty part is neither sent nor awaited.
+"""
+
+import math
+import os
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from thresher.distributed.exchange import Reduce
+from thresher.errors import ThresherError
+
+
+def make(name: str, group: dist.ProcessGroup | None = None, node_size: int | None = None) -> Reduce:
+    """The all-reduce `name` (ring, hierarchical or torus) over `group`, in place.
+
+    Every rank calls it at the same place: it makes the process groups of rows and columns.
+    `node_size`: ranks per node, None reads LOCAL_WORLD_SIZE (one node where that is not set).
+    """
+    ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
+    world = len(ranks)
+    if name == "ring":
+        return _whole(lambda tensor: ring_all_reduce(tensor, group))
+    if name == "torus":
+        width = torus_width(world)
+    elif name == "hierarchical":
+        width = _node_size(node_size, world)
+        if world % width:
+            return _whole(_Leaders(ranks, width))
+    else:
+        raise ThresherError(f'there is no all-reduce "{name}"', "use ring, hierarchical or torus")
+    return _whole(_Grid(ranks, width, rings=name == "torus"))
+
+
+def torus_width(world: int) -> int:
+    """The largest divisor not above √world: 8 → 2 (2×4), 9 → 3; a prime leaves one ring (1)."""
+    return max(d for d in range(1, math.isqrt(world) + 1) if world % d == 0)
+
+
+def _node_size(given: int | None, world: int) -> int:
+    size = int(os.environ.get("LOCAL_WORLD_SIZE", world)) if given is None else given
+    if size < 1:
+        raise ThresherError(f"a node cannot have {size} ranks", "give 1 or more")
+    return min(size, world)
+
+
+def _whole(reduce: Reduce) -> Reduce:
+    """Serve tensors that do not lie in one piece, through a copy."""
+
+    def run(tensor: Tensor) -> None:
+        if tensor.numel() == 0:
+            return
+        if tensor.is_contiguous():
+            reduce(tensor.view(-1))
+            return
+        flat = tensor.contiguous().view(-1)
+        reduce(flat)
+        tensor.copy_(flat.view(tensor.shape))
+
+    return run
+
+
+def ring_all_reduce(flat: Tensor, group: dist.ProcessGroup | None = None) -> None:
+    """Sum `flat` (n,) over the group in 2(p−1) neighbour messages."""
+    parts = list(flat.tensor_split(dist.get_world_size(group)))
+    _ring_reduce_scatter(parts, group)
+    _ring_all_gather(parts, group)
+
+
+def _ring_reduce_scatter(parts: list[Tensor], group: dist.ProcessGroup | None) -> None:
+    """After p−1 messages, rank r holds the sum of part r; the other parts are undefined."""
+    world, rank = len(parts), dist.get_rank(group)
+    if world == 1:
+        return
+    received = torch.empty_like(max(parts, key=Tensor.numel))
+    for step in range(world - 1):
+        out, into = parts[(rank - step - 1) % world], parts[(rank - step - 2) % world]
+        arriving = received[: into.numel()]
+        _shift(out, arriving, group)
+        into += arriving
+
+
+def _ring_all_gather(parts: list[Tensor], group: dist.ProcessGroup | None) -> None:
+    """After p−1 messages every rank holds part r as rank r had it."""
+    world, rank = len(parts), dist.get_rank(group)
+    for step in range(world - 1):
+        _shift(parts[(rank - step) % world], parts[(rank - step - 1) % world], group)
+
+
+def _shift(out: Tensor, into: Tensor, group: dist.ProcessGroup | None) -> None:
+    """Send to the next rank of the ring while receiving from the one before."""
+    world, rank = dist.get_world_size(group), dist.get_rank(group)
+    whole = group or dist.group.WORLD
+    after = dist.get_global_rank(whole, (rank + 1) % world)
+    before = dist.get_global_rank(whole, (rank - 1) % world)
+    moves = []
+    if out.numel():
+        moves.append(dist.P2POp(dist.isend, out, after, group))
+    if into.numel():
+        moves.append(dist.P2POp(dist.irecv, into, before, group))
+    for work in dist.batch_isend_irecv(moves) if moves else ():
+        work.wait()
+
+
+class _Grid:
+    """Rows of `width` consecutive ranks, columns across them; rows, then columns, then rows."""
+
+    def __init__(self, ranks: list[int], width: int, rings: bool) -> None:
+        rows = [ranks[i : i + width] for i in range(0, len(ranks), width)]
+        self.row = _mine(rows)
+        self.column = _mine([list(column) for column in zip(*rows, strict=True)])
+        self.rings = rings
+        self.width = width
+
+    def __call__(self, flat: Tensor) -> None:
+        parts = list(flat.tensor_split(self.width))
+        mine = parts[dist.get_rank(self.row)]
+        _ring_reduce_scatter(parts, self.row)
+        if mine.numel():
+            if self.rings:
+                ring_all_reduce(mine, self.column)
+            else:
+                dist.all_reduce(mine, group=self.column)
+        _ring_all_gather(parts, self.row)
+
+
+class _Leaders:
+    """Nodes of unequal size: reduce to the first rank of each, all-reduce those, hand back."""
+
+    def __init__(self, ranks: list[int], width: int) -> None:
+        rows = [ranks[i : i + width] for i in range(0, len(ranks), width)]
+        leaders = [row[0] for row in rows]
+        self.row = _mine(rows)
+        self.leaders = dist.new_group(leaders)
+        self.leader = next(row[0] for row in rows if dist.get_rank() in row)
+
+    def __call__(self, flat: Tensor) -> None:
+        dist.reduce(flat, self.leader, group=self.row)
+        if dist.get_rank() == self.leader:
+            dist.all_reduce(flat, group=self.leaders)
+        dist.broadcast(flat, self.leader, group=self.row)
+
+
+def _mine(rows: list[list[int]]) -> dist.ProcessGroup:
+    """Make a group of each row (every rank takes part in making each); this rank's own."""
+    groups = [dist.new_group(row) for row in rows]
+    return next(g for g, row in zip(groups, rows, strict=True) if dist.get_rank() in row)

@@ -1,0 +1,252 @@
+"""Send fewer bytes: half precision, 8 bits, low rank, or the largest few, with error feedback.
+
+Each class sums a bucket over ranks (see `exchange`). Bytes sent per rank, for N bytes of float32
+gradient on p ranks, where the plain ring sends 2N(p−1)/p:
+
+    fp16, bf16   N(p−1)/p
+    int8         N/2·(p−1)/p (and 4 bytes of scale per block of 1,024 elements)
+    powersgd     the two factors of rank r of each matrix; vectors are sent whole
+    topk         2N·share·(p−1): a value and an index for each element sent
+
+fp16 and PowerSGD are torch's, rescaled from a mean to a sum; torch's bf16 hook asks for CUDA, so
+that cast is ours, as are int8 and top-k.
+"""
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
+
+from thresher.distributed.exchange import Bucket, Exchange, Residual
+
+BLOCK = 1024
+"""Elements that share one scale in int8."""
+
+# torch 2.13 renamed it; older ones know only the first name.
+_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+
+
+class Fp16(Exchange):
+    """torch's fp16 hook; the buffer is multiplied by the world size, since it takes the mean."""
+
+    def start(self, bucket: Bucket) -> torch.futures.Future[Tensor]:
+        if self.world == 1:
+            return super().start(bucket)
+        bucket.flat.mul_(self.world)
+        # The hook asks of a bucket only its buffer, which ours has too.
+        seen: Any = bucket
+        return fp16_compress_hook(self.group or dist.group.WORLD, seen)
+
+    def sum(self, bucket: Bucket) -> None:
+        self.start(bucket).wait()
+
+
+class Bf16(Exchange):
+    """Cast to bfloat16, sum, cast back: the range of float32 with 8 bits of precision."""
+
+    def start(self, bucket: Bucket) -> torch.futures.Future[Tensor]:
+        if self.world == 1:
+            return super().start(bucket)
+        sent = bucket.flat.to(torch.bfloat16)
+        work = dist.all_reduce(sent, group=self.group, async_op=True)
+        return work.get_future().then(lambda future: bucket.flat.copy_(future.value()[0]))
+
+    def sum(self, bucket: Bucket) -> None:
+        self.start(bucket).wait()
+
+
+class Int8(Exchange):
+    """8 bits and a scale per block, in two rounds, so that no sum can overflow.
+
+    Round one sends part r of every rank's buffer to rank r in 8 bits; r adds them in full
+    precision. Round two sends the sums, in 8 bits again, to all. What rounding left out of either
+    round is added to the next step's gradient of the rank that rounded.
+    """
+
+    own_group = True
+
+    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
+        super().__init__(group)
+        self.residual = Residual()
+
+    def sum(self, bucket: Bucket) -> None:
+        if self.world == 1:
+            return
+        wanted = bucket.flat + self.residual.of(bucket)
+        count, world = wanted.numel(), self.world
+        blocks = max(1, -(-count // (BLOCK * world)))
+        parts = wanted.new_zeros(world, blocks, BLOCK)
+        parts.view(-1)[:count] = wanted
+        left_out = parts.clone()
+
+        codes, scales = _quantise(parts)
+        left_out -= _dequantise(codes, scales)
+        codes, scales = self._to_owners(codes), self._to_owners(scales)
+
+        # One rank after the other, in rank order: the same sum whichever rank owns the part.
+        mine = _dequantise(codes, scales).sum(0)
+        codes, scales = _quantise(mine)
+        left_out[self.rank] += mine - _dequantise(codes, scales)
+        total = _dequantise(self._to_all(codes), self._to_all(scales))
+        bucket.flat.copy_(total.view(-1)[:count])
+        self.residual.keep(bucket, left_out.view(-1)[:count])
+
+    def _to_owners(self, parts: Tensor) -> Tensor:
+        """(p, …) by owner → (p, …) by sender."""
+        received = torch.empty_like(parts)
+        dist.all_to_all_single(received, parts.contiguous(), group=self.group)
+        return received
+
+    def _to_all(self, mine: Tensor) -> Tensor:
+        """(…) → (p, …), every rank's."""
+        return _gather(mine.flatten(), self.world, self.group).view(self.world, *mine.shape)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return self.residual.state_dict()
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        self.residual.load_state_dict(state)
+
+
+def _quantise(blocks: Tensor) -> tuple[Tensor, Tensor]:
+    """(…, BLOCK) → int8 codes in [−127, 127] and a scale (…, 1); a NaN or infinity makes the
+    scale one too, so that a diverged gradient stays visible on every rank."""
+    scales = blocks.abs().amax(-1, keepdim=True) / 127
+    codes = torch.where(scales > 0, blocks / scales, torch.zeros_like(blocks))
+    return codes.round_().clamp_(-127, 127).nan_to_num_(nan=1.0).to(torch.int8), scales
+
+
+def _dequantise(codes: Tensor, scales: Tensor) -> Tensor:
+    return codes.to(scales.dtype) * scales
+
+
+class TopK(Exchange):
+    """Each rank sends the `share` of its bucket that is largest in absolute value.
+
+    The rest waits in the residual until it has grown. The number sent is a function of the
+    bucket's size alone, so nothing has to be agreed on and nothing waits for the host.
+    """
+
+    own_group = True
+
+    def __init__(self, group: dist.ProcessGroup | None = None, share: float = 0.01) -> None:
+        super().__init__(group)
+        self.share = share
+        self.residual = Residual()
+
+    def sum(self, bucket: Bucket) -> None:
+        if self.world == 1:
+            return
+        left_out = bucket.flat + self.residual.of(bucket)
+        k = max(1, round(self.share * left_out.numel()))
+        places = left_out.abs().topk(k, sorted=False).indices
+        values = left_out[places]
+        left_out[places] = 0
+        narrow = left_out.numel() <= torch.iinfo(torch.int32).max
+        sent = places.to(torch.int32) if narrow else places
+        all_values = _gather(values, self.world, self.group)
+        all_places = _gather(sent, self.world, self.group)
+        bucket.flat.zero_()
+        # One rank after the other: no place comes twice in one call, so the order of the additions
+        # is the same on every rank and the replicas stay equal to the last bit.
+        for value, place in zip(all_values.split(k), all_places.split(k), strict=True):
+            bucket.flat.index_add_(0, place.long(), value)
+        self.residual.keep(bucket, left_out)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return self.residual.state_dict()
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        self.residual.load_state_dict(state)
+
+
+def _gather(mine: Tensor, world: int, group: dist.ProcessGroup | None) -> Tensor:
+    """(n,) → (p·n,), rank after rank."""
+    gathered = mine.new_empty(world * mine.numel())
+    _all_gather(gathered, mine, group=group)
+    return gathered
+
+
+class PowerSGD(Exchange):
+    """torch's PowerSGD hook, one bucket at a time, its memory kept by parameter.
+
+    torch keeps the errors and factors by bucket number; here they are put in place before each
+    call and taken back after it, so that they fit whatever the bucket holds today.
+    """
+
+    own_group = True
+
+    def __init__(
+        self, group: dist.ProcessGroup | None = None, rank: int = 2, start_after: int = 2
+    ) -> None:
+        super().__init__(group)
+        self.residual = Residual()
+        self._factors: dict[str, Tensor] = {}
+        self._power = PowerSGDState(
+            self.group,
+            matrix_approximation_rank=rank,
+            start_powerSGD_iter=max(2, start_after),
+            orthogonalization_epsilon=1e-8,
+        )
+
+    def sum(self, bucket: Bucket) -> None:
+        if self.world == 1:
+            return
+        power, number = self._power, bucket.number
+        if power.iter >= power.start_powerSGD_iter:
+            power.error_dict[number] = self.residual.of(bucket)
+            self._put_factors(bucket)
+        seen: Any = bucket
+        powerSGD_hook(power, seen).wait()
+        if number in power.error_dict:
+            self.residual.keep(bucket, power.error_dict.pop(number))
+            self._take_factors(bucket)
+        # The hook returns the mean; what it left out is what the mean left out on each rank.
+        bucket.flat.mul_(self.world)
+
+    def _matrices(self, bucket: Bucket) -> list[tuple[str, int, int, int]]:
+        """(name, rows, columns, rank) of the matrices torch compresses, in its order."""
+        by_shape: dict[tuple[int, int], list[str]] = {}
+        for name, view in zip(bucket.names, bucket.views, strict=True):
+            rows = view.shape[0] if view.dim() else 1
+            by_shape.setdefault((rows, view.numel() // rows), []).append(name)
+        found = []
+        for (rows, columns), names in by_shape.items():
+            rank = min(rows, columns, self._power.matrix_approximation_rank)
+            if (rows + columns) * rank * self._power.min_compression_rate < rows * columns:
+                found += [(name, rows, columns, rank) for name in names]
+        return found
+
+    def _put_factors(self, bucket: Bucket) -> None:
+        matrices = self._matrices(bucket)
+        flat, power = bucket.flat, self._power
+        power.p_memory_dict.pop(bucket.number, None)
+        power.q_memory_dict.pop(bucket.number, None)
+        if all(name in self._factors for name, *_ in matrices):
+            known = [self._factors[name].to(flat) for name, *_ in matrices]
+            power.q_memory_dict[bucket.number] = torch.cat([flat.new_empty(0), *known])
+            rows = sum(rows * rank for _, rows, _, rank in matrices)
+            power.p_memory_dict[bucket.number] = flat.new_empty(rows)
+
+    def _take_factors(self, bucket: Bucket) -> None:
+        memory, first = self._power.q_memory_dict.pop(bucket.number), 0
+        for name, _, columns, rank in self._matrices(bucket):
+            self._factors[name] = memory[first : first + columns * rank]
+            first += columns * rank
+
+    def state_dict(self) -> dict[str, Tensor]:
+        kept = self.residual.state_dict()
+        kept |= {f"factor.{name}": factor.clone() for name, factor in self._factors.items()}
+        return kept | {"steps": torch.tensor(self._power.iter)}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        self.residual.load_state_dict(state)
+        self._factors = {
+            key.removeprefix("factor."): value
+            for key, value in state.items()
+            if key.startswith("factor.")
+        }
+        self._power.iter = int(state["steps"]) if "steps" in state else 0

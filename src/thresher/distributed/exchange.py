@@ -1,0 +1,225 @@
+"""Sum gradients over ranks while the backward pass goes on: the ground of every hook.
+
+DDP fills *buckets* (flat buffers of several gradients) and hands each to a hook as soon as it is
+full. An `Exchange` replaces the bucket's content by the **sum** over ranks, and keeps what it must
+remember (error feedback) by parameter name, because DDP regroups its buckets after the first step
+and a resumed run begins with the first grouping again.
+
+An exchange of several rounds must not be built from callbacks: gloo runs them on its own two
+threads, where the order of collectives would differ between ranks and a callback that waits can
+starve the collective it waits for. So on a CPU the rounds run on one thread of ours, over a process
+group of their own, bucket after bucket; on CUDA they are queued on a stream of their own.
+"""
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+Reduce = Callable[[Tensor], None]
+"""Sums a contiguous tensor over ranks, in place, and returns when that is done (or queued)."""
+
+
+@dataclass
+class Bucket:
+    """A flat `buffer` (n,) and the gradients that are views of it; method names are torch's."""
+
+    flat: Tensor
+    names: tuple[str, ...]
+    views: list[Tensor]
+    number: int
+    last: bool
+
+    def buffer(self) -> Tensor:
+        return self.flat
+
+    def gradients(self) -> list[Tensor]:
+        return self.views
+
+    def index(self) -> int:
+        return self.number
+
+    def is_last(self) -> bool:
+        return self.last
+
+    def slices(self) -> list[tuple[str, int, int]]:
+        """(name, first element, elements) of each gradient in `flat`."""
+        first = self.flat.storage_offset()
+        return [
+            (name, view.storage_offset() - first, view.numel())
+            for name, view in zip(self.names, self.views, strict=True)
+        ]
+
+
+class Residual:
+    """What compression left out so far, by parameter: error feedback that outlives the buckets.
+
+    Memory: one copy of the gradients. It differs between ranks; only the sum over ranks has a
+    meaning, which `redistribute` keeps when the number of workers changes.
+    """
+
+    def __init__(self) -> None:
+        self._pieces: dict[str, Tensor] = {}
+        self._flat: dict[tuple[str, ...], Tensor] = {}
+
+    def of(self, bucket: Bucket) -> Tensor:
+        """(n,) like the bucket's buffer; what is written into it is remembered."""
+        if bucket.names not in self._flat:
+            flat = torch.zeros_like(bucket.flat)
+            for name, first, count in bucket.slices():
+                view = flat[first : first + count]
+                if name in self._pieces:
+                    view.copy_(self._pieces[name])
+                self._pieces[name] = view
+            self._flat = {n: f for n, f in self._flat.items() if set(n).isdisjoint(bucket.names)}
+            self._flat[bucket.names] = flat
+        return self._flat[bucket.names]
+
+    def keep(self, bucket: Bucket, left_out: Tensor) -> None:
+        """Remember `left_out`; a gradient that overflowed must not poison the steps after it."""
+        self.of(bucket).copy_(torch.nan_to_num(left_out, nan=0.0, posinf=0.0, neginf=0.0))
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {f"error.{name}": piece.clone() for name, piece in self._pieces.items()}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        self._flat = {}
+        self._pieces = {
+            key.removeprefix("error."): value.flatten()
+            for key, value in state.items()
+            if key.startswith("error.")
+        }
+
+
+def redistribute(states: list[dict[str, Tensor]], rank: int, world: int) -> dict[str, Tensor]:
+    """The state of `rank` of `world` from the states that every rank of another run saved.
+
+    Errors are dealt out so that their sum over ranks, which is what training will still add, is
+    unchanged; all else is equal on all ranks and taken from the first.
+    """
+    if len(states) == world:
+        return states[rank]
+    mine = {key: value for key, value in states[0].items() if not key.startswith("error.")}
+    for key in (key for key in states[0] if key.startswith("error.")):
+        parts = [state[key] for state in states[rank::world]]
+        mine[key] = torch.stack(parts).sum(0) if parts else torch.zeros_like(states[0][key])
+    return mine
+
+
+class Exchange:
+    """The plain sum; subclasses override `sum` (several rounds) or `start` (one).
+
+    Made by every rank in the same order (it makes a process group). `state_dict` holds tensors
+    only, so it can be stored as safetensors; it is this rank's own (see `redistribute`).
+    """
+
+    own_group = False
+    """Whether the rounds run on our thread, and so need a process group of their own."""
+
+    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
+        self.active = dist.is_available() and dist.is_initialized()
+        self.world = dist.get_world_size(group) if self.active else 1
+        self.rank = dist.get_rank(group) if self.active else 0
+        self.group = group
+        self._made: dist.ProcessGroup | None = None
+        self._thread: ThreadPoolExecutor | None = None
+        self._stream: torch.cuda.Stream | None = None
+        if self.own_group and self.world > 1:
+            members = dist.get_process_group_ranks(group or dist.group.WORLD)
+            self._made = dist.new_group(members)
+            self.group = self._made
+
+    def sum(self, bucket: Bucket) -> None:
+        """Replace the bucket's buffer by the sum over ranks; blocks (CUDA: queues)."""
+        if self.world > 1:
+            dist.all_reduce(bucket.flat, group=self.group)
+
+    def start(self, bucket: Bucket) -> torch.futures.Future[Tensor]:
+        """Begin the sum; the future's value is the bucket's buffer."""
+        if self.own_group:
+            return self._start_rounds(bucket)
+        if self.world == 1:
+            return _done(bucket.flat)
+        work = dist.all_reduce(bucket.flat, group=self.group, async_op=True)
+        return work.get_future().then(lambda future: future.value()[0])
+
+    def _start_rounds(self, bucket: Bucket) -> torch.futures.Future[Tensor]:
+        device = bucket.flat.device
+        if device.type == "cuda":
+            self._stream = self._stream or torch.cuda.Stream(device)
+            self._stream.wait_stream(torch.cuda.current_stream(device))
+            future: torch.futures.Future[Tensor] = torch.futures.Future(devices=[device])
+            with torch.cuda.stream(self._stream):
+                self.sum(bucket)
+                future.set_result(bucket.flat)
+            return future
+        self._thread = self._thread or ThreadPoolExecutor(1, "thresher-exchange")
+        future = torch.futures.Future()
+        self._thread.submit(self._run, bucket, future)
+        return future
+
+    def _run(self, bucket: Bucket, future: torch.futures.Future[Tensor]) -> None:
+        try:
+            with torch.no_grad():
+                self.sum(bucket)
+        except BaseException as error:
+            # Whoever waits for the bucket must hear of it, whatever it was.
+            future.set_exception(error)
+        else:
+            future.set_result(bucket.flat)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        del state
+
+    def close(self) -> None:
+        """Give back the thread and the process group; call it before the world is destroyed."""
+        if self._thread is not None:
+            self._thread.shutdown()
+            self._thread = None
+        if self._made is not None and dist.is_initialized():
+            dist.destroy_process_group(self._made)
+            self._made = None
+
+
+class Summed(Exchange):
+    """A plain sum by one of our own all-reduce algorithms, which take several rounds."""
+
+    own_group = True
+
+    def __init__(
+        self,
+        make_reduce: Callable[[dist.ProcessGroup | None], Reduce],
+        group: dist.ProcessGroup | None = None,
+        wire: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(group)
+        self._reduce = make_reduce(self.group)
+        self._wire = wire
+
+    def sum(self, bucket: Bucket) -> None:
+        if self.world == 1:
+            return
+        if self._wire is None or self._wire == bucket.flat.dtype:
+            self._reduce(bucket.flat)
+            return
+        sent = bucket.flat.to(self._wire)
+        self._reduce(sent)
+        bucket.flat.copy_(sent)
+
+
+def _done(value: Tensor) -> torch.futures.Future[Tensor]:
+    devices = [value.device] if value.is_cuda else []
+    future: torch.futures.Future[Tensor] = torch.futures.Future(devices=devices)
+    future.set_result(value)
+    return future
+
+
+def names_of(parameters: Iterable[tuple[str, torch.nn.Parameter]]) -> dict[int, str]:
+    """Parameter names by identity, for buckets, which hold the parameters themselves."""
+    return {id(parameter): name for name, parameter in parameters}

@@ -1,0 +1,75 @@
+"""Run a function on n gloo ranks, each a real process, and give back what each returned.
+
+A fork server that has torch loaded already makes a rank cost tens of milliseconds, not seconds
+(DDP loads torch._dynamo when it is made).
+"""
+
+import multiprocessing
+import os
+import pickle
+import queue
+import tempfile
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+_context = multiprocessing.get_context("forkserver")
+_context.set_forkserver_preload(["thresher.distributed.hooks", "torch._dynamo"])
+
+
+def run_ranks(world: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:
+    """`function(rank, world, *arguments)` on every rank; a rank that fails fails the test."""
+    results = _context.Queue()
+    with tempfile.TemporaryDirectory() as folder:
+        processes = [
+            _context.Process(
+                target=_rank, args=(rank, world, folder, results, function, arguments), daemon=True
+            )
+            for rank in range(world)
+        ]
+        for process in processes:
+            process.start()
+        found: dict[int, Any] = {}
+        try:
+            while len(found) < world:
+                rank, value, error = results.get(timeout=120)
+                assert error is None, f"rank {rank} of {world}:\n{error}"
+                found[rank] = pickle.loads(value)
+        except queue.Empty:
+            raise AssertionError(f"ranks hang: only {sorted(found)} of {world} answered") from None
+        finally:
+            for process in processes:
+                process.join(10 if len(found) == world else 0.1)
+                if process.is_alive():
+                    process.kill()
+                    process.join()
+    return [found[rank] for rank in range(world)]
+
+
+def _rank(
+    rank: int,
+    world: int,
+    folder: str,
+    results: Any,
+    function: Callable[..., Any],
+    arguments: tuple[Any, ...],
+) -> None:
+    import datetime
+
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    try:
+        store = dist.FileStore(f"{folder}/store", world)
+        dist.init_process_group(
+            "gloo", store=store, rank=rank, world_size=world, timeout=datetime.timedelta(seconds=60)
+        )
+        value = function(rank, world, *arguments)
+        dist.barrier()
+        dist.destroy_process_group()
+        # As bytes: a queue would pass tensors by a file descriptor of a process that is gone.
+        results.put((rank, pickle.dumps(value), None))
+    except BaseException:
+        results.put((rank, None, traceback.format_exc()))

@@ -1,0 +1,86 @@
+"""Our all-reduce algorithms give what torch's own gives."""
+
+import pytest
+import torch
+import torch.distributed as dist
+from gloo_ranks import run_ranks
+
+from thresher.distributed import allreduce
+
+INTEGERS = (torch.int64, torch.int32, torch.int8, torch.uint8)
+FLOATS = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 2e-2, torch.bfloat16: 1e-1}
+
+
+def _cases(rank: int) -> list[tuple[str, torch.Tensor]]:
+    """Every dtype at an odd size, every size and layout in float32."""
+    torch.manual_seed(rank)
+    cases = [
+        (f"13 of {dtype}", (torch.rand(13).double() * 9).to(dtype))
+        for dtype in (*FLOATS, *INTEGERS)
+    ]
+    cases += [(f"{n} elements", torch.rand(n)) for n in (0, 1, 2, 7, 1001)]
+    cases += [
+        ("a matrix", torch.rand(3, 5)),
+        ("a transposed matrix", torch.rand(6, 11).t()),
+        ("every other element", torch.rand(30)[::2]),
+    ]
+    return cases
+
+
+def _agrees(rank: int, world: int, name: str, node_size: int | None) -> list[float]:
+    """Compare with torch; the results as one list, which the test compares between ranks."""
+    reduce = allreduce.make(name, None, node_size)
+    results: list[float] = []
+    for what, ours in _cases(rank):
+        theirs = ours.clone(memory_format=torch.contiguous_format)
+        reduce(ours)
+        dist.all_reduce(theirs)
+        if ours.dtype in INTEGERS:
+            assert torch.equal(ours, theirs), f"{what}: {ours} is not {theirs}"
+        else:
+            tolerance = FLOATS[ours.dtype]
+            torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=tolerance)
+        results += ours.double().flatten().tolist()
+    return results
+
+
+def _check(world: int, name: str, node_size: int | None = None) -> None:
+    first, *others = run_ranks(world, _agrees, name, node_size)
+    assert len(first) == 8 * 13 + 1011 + 15 + 66 + 15
+    # Replicas must stay equal to the last bit, whatever the order of the additions was.
+    assert all(other == first for other in others)
+
+
+@pytest.mark.parametrize("world", range(1, 9))
+def test_ring(world: int) -> None:
+    _check(world, "ring")
+
+
+@pytest.mark.parametrize("world", [1, 3, 4, 6, 8])
+def test_torus(world: int) -> None:
+    _check(world, "torus")
+
+
+@pytest.mark.parametrize(
+    ("world", "node_size"), [(1, 1), (2, 1), (4, 2), (6, 3), (8, 4), (5, 2), (7, 3), (3, 9)]
+)
+def test_hierarchical(world: int, node_size: int) -> None:
+    _check(world, "hierarchical", node_size)
+
+
+def _from_environment(rank: int, world: int) -> bool:
+    import os
+
+    os.environ["LOCAL_WORLD_SIZE"] = "2"
+    tensor = torch.arange(9.0) * (rank + 1)
+    allreduce.make("hierarchical")(tensor)
+    return torch.equal(tensor, torch.arange(9.0) * sum(range(1, world + 1)))
+
+
+def test_node_size_comes_from_the_environment() -> None:
+    assert run_ranks(4, _from_environment) == [True] * 4
+
+
+def test_torus_is_as_square_as_it_can_be() -> None:
+    widths = {1: 1, 2: 1, 4: 2, 6: 2, 7: 1, 8: 2, 9: 3, 12: 3, 16: 4, 1536: 32}
+    assert {world: allreduce.torus_width(world) for world in widths} == widths

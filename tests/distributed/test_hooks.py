@@ -1,0 +1,199 @@
+"""Gradient hooks over real ranks: sums, error feedback, convergence, checkpoints."""
+
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from gloo_ranks import run_ranks
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from thresher.distributed.exchange import redistribute
+from thresher.distributed.hooks import gradient_hook, make_exchange
+from thresher.errors import ThresherError
+
+WITH_FEEDBACK = ("int8", "topk", "powersgd")
+
+
+def _net(dtype: torch.dtype = torch.float32) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Linear(12, 40), nn.Tanh(), nn.Linear(40, 33), nn.Tanh(), nn.Linear(33, 1)
+    ).to(dtype)
+
+
+def _problem(rank: int, world: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+    """Rank r's part of 60 samples; parts of different sizes."""
+    torch.manual_seed(1)
+    x = torch.randn(60, 12, dtype=dtype)
+    y = torch.sin(x[:, :1]) + 0.5 * x[:, 1:2]
+    cuts = {1: [60], 2: [41, 19], 3: [31, 17, 12]}[world]
+    return x.split(cuts)[rank], y.split(cuts)[rank]
+
+
+def _train(
+    rank: int, world: int, compress: str, algorithm: str, steps: int, options: dict[str, Any]
+) -> tuple[float, float, list[float], dict[str, Tensor]]:
+    """First and last loss over all samples, the weights, and the hook's state."""
+    dtype = torch.float64 if options.pop("double", False) else torch.float32
+    lr = options.pop("lr", 0.2)
+    state = options.pop("state", None)
+    weights = options.pop("weights", None)
+    net = _net(dtype)
+    if weights is not None:
+        nn.utils.vector_to_parameters(torch.tensor(weights, dtype=dtype), net.parameters())
+    # Buckets of a few kilobytes: several per step, as in a real network.
+    ddp = DistributedDataParallel(net, bucket_cap_mb=4 / 1024)
+    hook_state, hook = gradient_hook(compress, algorithm, net.named_parameters(), **options)
+    ddp.register_comm_hook(hook_state, hook)
+    x, y = _problem(rank, world, dtype)
+    if state is not None:
+        # DDP regroups its buckets after the first backward pass, and blocks of int8 follow them.
+        (ddp(x) - y).sum().backward()
+        hook_state.load_state_dict(state[rank])
+    optimizer = torch.optim.SGD(net.parameters(), lr=lr)
+    losses = []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = (ddp(x) - y).square().sum() / 60
+        loss.backward()
+        total = loss.detach().clone()
+        dist.all_reduce(total)
+        losses.append(total.item())
+        optimizer.step()
+    kept = hook_state.state_dict()
+    hook_state.close()
+    vector = nn.utils.parameters_to_vector(net.parameters()).tolist()
+    return losses[0], losses[-1], vector, kept
+
+
+def _alone(steps: int, dtype: torch.dtype = torch.float64) -> list[float]:
+    net = _net(dtype)
+    x, y = _problem(0, 1, dtype)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.2)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        ((net(x) - y).square().sum() / 60).backward()
+        optimizer.step()
+    return nn.utils.parameters_to_vector(net.parameters()).tolist()
+
+
+@pytest.mark.parametrize("algorithm", ["default", "ring", "hierarchical", "torus"])
+def test_uneven_ranks_take_the_path_of_one(algorithm: str) -> None:
+    """The hook gives the sum, so parts of 31, 17 and 12 samples equal one worker with 60."""
+    options = {"double": True, "node_size": 2}
+    ranks = run_ranks(3, _train, "none", algorithm, 10, options)
+    for _, _, weights, _ in ranks:
+        assert weights == pytest.approx(_alone(10), abs=1e-12)
+
+
+@pytest.mark.parametrize("compress", ["fp16", "bf16", *WITH_FEEDBACK])
+def test_compressed_training_converges(compress: str) -> None:
+    options: dict[str, Any] = {"share": 0.05, "power_rank": 1}
+    ranks = run_ranks(3, _train, compress, "default", 40, options)
+    for first, last, weights, _ in ranks:
+        assert last < 0.15 * first
+        assert weights == ranks[0][2], "replicas differ"
+
+
+@pytest.mark.parametrize("compress", ["fp16", "bf16"])
+def test_cast_through_our_algorithms(compress: str) -> None:
+    (first, last, weights, _), other = run_ranks(2, _train, compress, "ring", 20, {})
+    assert last < 0.5 * first
+    assert weights == other[2]
+
+
+def _sums(rank: int, world: int, compress: str) -> tuple[Tensor, Tensor, Tensor, bool]:
+    """The sum of 12 steps' own gradients, of what the hook gave, and what is left in the errors."""
+    net = nn.Linear(50, 40, dtype=torch.float64)
+    nn.init.zeros_(net.weight)
+    nn.init.zeros_(net.bias)
+    ddp = DistributedDataParallel(net, bucket_cap_mb=1 / 1024)
+    state, hook = gradient_hook(compress, "default", net.named_parameters(), share=0.02)
+    ddp.register_comm_hook(state, hook)
+    own = torch.zeros(50 * 40 + 40, dtype=torch.float64)
+    given = torch.zeros_like(own)
+    exact = True
+    torch.manual_seed(100 + rank)
+    for _ in range(12):
+        x = torch.randn(7 + 5 * rank, 50, dtype=torch.float64)
+        target = torch.randn(7 + 5 * rank, 40, dtype=torch.float64)
+        # The weights never change, so this rank's own gradient is known in closed form.
+        net.zero_grad()
+        (ddp(x) * target).sum().backward()
+        mine = torch.cat([(target.T @ x).flatten(), target.sum(0)])
+        got = torch.cat([p.grad.flatten() for p in net.parameters() if p.grad is not None])
+        whole = mine.clone()
+        dist.all_reduce(whole)
+        exact &= torch.allclose(got, whole, rtol=1e-9)
+        own += mine
+        given += got
+    kept = state.state_dict()
+    left = torch.cat([kept[f"error.{name}"] for name in ("weight", "bias")])
+    state.close()
+    return own, given, left, exact
+
+
+@pytest.mark.parametrize("world", [2, 3])
+@pytest.mark.parametrize("compress", WITH_FEEDBACK)
+def test_error_feedback_sums_to_the_uncompressed_gradient(compress: str, world: int) -> None:
+    ranks = run_ranks(world, _sums, compress)
+    whole = torch.stack([own for own, *_ in ranks]).sum(0)
+    left = torch.stack([left for _, _, left, _ in ranks]).sum(0)
+    for _, given, _, exact in ranks:
+        assert not exact, "nothing was compressed, so nothing is tested"
+        torch.testing.assert_close(given + left, whole, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("compress", WITH_FEEDBACK)
+def test_resumed_run_equals_the_unbroken_one(compress: str) -> None:
+    """To the last bit, once a backward pass has settled the new DDP's buckets."""
+    options = {"share": 0.1}
+    unbroken = run_ranks(2, _train, compress, "default", 9, dict(options))
+    half = run_ranks(2, _train, compress, "default", 5, dict(options))
+    state = [kept for *_, kept in half]
+    assert all(isinstance(value, Tensor) for value in state[0].values())
+    again = {"state": state, "weights": half[0][2], **options}
+    resumed = run_ranks(2, _train, compress, "default", 4, again)
+    assert resumed[0][2] == unbroken[0][2]
+
+
+def test_errors_survive_another_number_of_workers() -> None:
+    states = [{"error.w": torch.full((3,), float(r)), "steps": torch.tensor(4)} for r in range(5)]
+    for world in (1, 2, 3, 7):
+        dealt = [redistribute(states, rank, world) for rank in range(world)]
+        assert torch.stack([d["error.w"] for d in dealt]).sum(0).tolist() == [10.0] * 3
+        assert all(d["steps"] == 4 for d in dealt)
+    assert redistribute(states, 3, 5) is states[3]
+
+
+def _overflow(rank: int, world: int, compress: str) -> tuple[bool, bool]:
+    """Whether an infinite gradient is seen by all, and whether the step after it is clean."""
+    net = nn.Linear(30, 20)
+    ddp = DistributedDataParallel(net)
+    state, hook = gradient_hook(compress, "default", net.named_parameters())
+    ddp.register_comm_hook(state, hook)
+    seen = []
+    for step in range(5):
+        net.zero_grad()
+        x = torch.ones(2, 30) * (float("inf") if step == 3 and rank == 1 else 1.0)
+        ddp(x).sum().backward()
+        grads = [p.grad for p in net.parameters() if p.grad is not None]
+        seen.append(all(bool(g.isfinite().all()) for g in grads))
+    state.close()
+    return not seen[3], seen[4]
+
+
+@pytest.mark.parametrize("compress", ["int8", "topk"])
+def test_divergence_is_seen_and_does_not_poison_the_errors(compress: str) -> None:
+    assert run_ranks(2, _overflow, compress) == [(True, True)] * 2
+
+
+def test_refusals() -> None:
+    with pytest.raises(ThresherError, match=r'no compression "int9"; did you mean "int8"'):
+        make_exchange("int9")
+    with pytest.raises(ThresherError, match='no all-reduce "rings"; did you mean "ring"'):
+        make_exchange("none", "rings")
+    with pytest.raises(ThresherError, match="int8 brings its own exchange"):
+        make_exchange("int8", "ring")
