@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from thresher.distributed.exchange import Reduce
+from thresher.distributed.exchange import Reduce, whole
 from thresher.errors import ThresherError
 
 
@@ -29,7 +29,7 @@ def make(name: str, group: dist.ProcessGroup | None = None, node_size: int | Non
     Every rank calls it at the same place: it makes the process groups of rows and columns.
     `node_size`: ranks per node, None reads LOCAL_WORLD_SIZE (one node where that is not set).
     """
-    ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
+    ranks = dist.get_process_group_ranks(whole(group))
     world = len(ranks)
     if name == "ring":
         return _whole(lambda tensor: ring_all_reduce(tensor, group))
@@ -102,9 +102,8 @@ def _ring_all_gather(parts: list[Tensor], group: dist.ProcessGroup | None) -> No
 def _shift(out: Tensor, into: Tensor, group: dist.ProcessGroup | None) -> None:
     """Send to the next rank of the ring while receiving from the one before."""
     world, rank = dist.get_world_size(group), dist.get_rank(group)
-    whole = group or dist.group.WORLD
-    after = dist.get_global_rank(whole, (rank + 1) % world)
-    before = dist.get_global_rank(whole, (rank - 1) % world)
+    after = dist.get_global_rank(whole(group), (rank + 1) % world)
+    before = dist.get_global_rank(whole(group), (rank - 1) % world)
     moves = []
     if out.numel():
         moves.append(dist.P2POp(dist.isend, out, after, group))

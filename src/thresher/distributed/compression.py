@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 
-from thresher.distributed.exchange import Bucket, Exchange, Residual
+from thresher.distributed.exchange import Bucket, Exchange, Residual, whole
 
 BLOCK = 1024
 """Elements that share one scale in int8."""
@@ -38,7 +38,7 @@ class Fp16(Exchange):
         bucket.flat.mul_(self.world)
         # The hook asks of a bucket only its buffer, which ours has too.
         seen: Any = bucket
-        return fp16_compress_hook(self.group or dist.group.WORLD, seen)
+        return fp16_compress_hook(whole(self.group), seen)
 
     def sum(self, bucket: Bucket) -> None:
         self.start(bucket).wait()

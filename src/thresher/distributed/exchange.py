@@ -14,6 +14,7 @@ group of their own, bucket after bucket; on CUDA they are queued on a stream of 
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -49,7 +50,7 @@ class Bucket:
         """(name, first element, elements) of each gradient in `flat`."""
         first = self.flat.storage_offset()
         return [
-            (name, view.storage_offset() - first, view.numel())
+            (name, int(view.storage_offset() - first), view.numel())
             for name, view in zip(self.names, self.views, strict=True)
         ]
 
@@ -128,7 +129,7 @@ class Exchange:
         self._thread: ThreadPoolExecutor | None = None
         self._stream: torch.cuda.Stream | None = None
         if self.own_group and self.world > 1:
-            members = dist.get_process_group_ranks(group or dist.group.WORLD)
+            members = dist.get_process_group_ranks(whole(group))
             self._made = dist.new_group(members)
             self.group = self._made
 
@@ -167,7 +168,7 @@ class Exchange:
                 self.sum(bucket)
         except BaseException as error:
             # Whoever waits for the bucket must hear of it, whatever it was.
-            future.set_exception(error)
+            future.set_exception(cast(Any, error))
         else:
             future.set_result(bucket.flat)
 
@@ -214,10 +215,17 @@ class Summed(Exchange):
 
 
 def _done(value: Tensor) -> torch.futures.Future[Tensor]:
-    devices = [value.device] if value.is_cuda else []
+    devices: list[int | str | torch.device] = [value.device] if value.is_cuda else []
     future: torch.futures.Future[Tensor] = torch.futures.Future(devices=devices)
     future.set_result(value)
     return future
+
+
+def whole(group: dist.ProcessGroup | None) -> dist.ProcessGroup:
+    """`group`, or the group of all ranks."""
+    found = group or dist.group.WORLD
+    assert found is not None
+    return found
 
 
 def names_of(parameters: Iterable[tuple[str, torch.nn.Parameter]]) -> dict[int, str]:
