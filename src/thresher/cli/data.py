@@ -56,6 +56,26 @@ class Export:
     """Leave out what this selection drops."""
 
 
+@dataclass(frozen=True)
+class Bench:
+    pack: Annotated[str, tyro.conf.Positional] = "digits"
+    """A pack's folder, or its name in the cache."""
+    images: int = 10_000
+    """Images of the pack to put into each container."""
+    batch: int = 512
+    """Images per batch."""
+    seconds: float = 0.5
+    """How long each measurement takes, per round."""
+    rounds: int = 3
+    """Rounds over all containers; the best of them counts."""
+    size: int = 64
+    """The side that images of unequal size are decoded to."""
+    out: Path | None = None
+    """Draw the figure here (.svg, .png or .pdf)."""
+    folder: Path | None = None
+    """Where the containers are written meanwhile: the disk to measure; the system's own if not."""
+
+
 def get(config: Get) -> Outcome:
     """Fetch a known data set and pack it into the cache, once.
 
@@ -144,3 +164,34 @@ def export(config: Export) -> Outcome:
         {"path": str(config.out), "format": config.format, "samples": count},
         f"{config.out}: {count:,} of {len(opened):,} images as {config.format}",
     )
+
+
+def bench(config: Bench) -> Outcome:
+    """Measure how fast images come out of the pack, a folder of files and each container.
+
+    In sequence and at random, in batches, against a plain memory copy of the same bytes; from the
+    system's file cache. Tars and TFRecord files cannot be read at random.
+    """
+    from rich.table import Table
+
+    from thresher.data.bench import BenchOptions, figure
+    from thresher.data.bench import bench as measure
+    from thresher.data.pack import Pack
+
+    opened = Pack.open(config.pack)
+    options = BenchOptions(config.images, config.batch, config.seconds, config.rounds, config.size)
+    found = measure(opened, options, config.folder)
+    table = Table("container", "access", "images/s", "of a memory copy", box=None)
+    for column in table.columns[2:]:
+        column.justify = "right"
+    for row in found["results"]:
+        table.add_row(
+            row["container"],
+            row["access"],
+            f"{row['images_per_s']:,.0f}",
+            f"{row['ratio_to_memory_copy']:.4f}",
+        )
+    if config.out is not None:
+        figure(found, config.out)
+        found["figure"] = str(config.out)
+    return Outcome(found, table)

@@ -1,0 +1,224 @@
+"""How a program reads images out of each container: in sequence, and at random.
+
+All give the same: uint8 batches (n, height, width, channels). What `thresher data bench` measures.
+"""
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from thresher.data.images import decode
+from thresher.data.pack import Pack
+from thresher.data.sources.folder import Folder
+from thresher.data.sources.needs import needed
+from thresher.data.sources.protobuf import datum, example, message
+from thresher.data.sources.tfrecord import records, records_in
+from thresher.data.sources.webdataset import IMAGES, grouped
+
+Shape = tuple[int, int, int]
+
+
+class Reader:
+    """A container opened for reading; `batches` goes over all of it once, `random_batch` anywhere.
+
+    `random_batch` is None where the container cannot be read at random.
+    """
+
+    random_batch: Callable[[int], np.ndarray] | None = None
+
+    def __init__(self, shape: Shape, raw: bool) -> None:
+        self.shape, self.raw = shape, raw
+        self.random = random.Random(0)
+
+    def batches(self, size: int) -> Iterator[np.ndarray]:
+        raise AssertionError("each reader has its own")
+
+    def decoded(self, data: bytes) -> np.ndarray:
+        """One image; the encoded ones of unequal size are cut to a square."""
+        return decode(data, None if self.raw else self.shape[0], self.shape[2])
+
+    def stacked(self, files: Iterator[bytes], size: int) -> Iterator[np.ndarray]:
+        out, filled = np.empty((size, *self.shape), np.uint8), 0
+        for data in files:
+            out[filled] = self.decoded(data)
+            filled += 1
+            if filled == size:
+                yield out
+                filled = 0
+        if filled:
+            yield out[:filled]
+
+
+class PackReader(Reader):
+    def __init__(self, pack: Pack, positions: np.ndarray, shape: Shape, raw: bool) -> None:
+        super().__init__(shape, raw)
+        self.pack, self.positions = pack, positions
+        self.size = None if raw else shape[0]
+        self.numpy = np.random.default_rng(0)
+        self.out = np.empty((0, *shape), np.uint8)
+        self.random_batch = self._random
+
+    def batches(self, size: int) -> Iterator[np.ndarray]:
+        for at in range(0, len(self.positions), size):
+            yield self._read(self.positions[at : at + size])
+
+    def _random(self, size: int) -> np.ndarray:
+        return self._read(self.positions[self.numpy.integers(0, len(self.positions), size)])
+
+    def _read(self, positions: np.ndarray) -> np.ndarray:
+        if len(self.out) < len(positions):
+            self.out = np.empty((len(positions), *self.shape), np.uint8)
+        return self.pack.images(positions, self.out[: len(positions)], self.size)
+
+
+class ArrayReader(Reader):
+    """numpy's own indexing of an array in memory: the most that one can hope for."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        super().__init__(array.shape[1:], True)
+        self.array = array
+        self.numpy = np.random.default_rng(0)
+        self.random_batch = self._random
+
+    def batches(self, size: int) -> Iterator[np.ndarray]:
+        for at in range(0, len(self.array), size):
+            yield self.array[at : at + size].copy()
+
+    def _random(self, size: int) -> np.ndarray:
+        return self.array[self.numpy.integers(0, len(self.array), size)]
+
+
+class FolderReader(Reader):
+    """Each image is a file, opened and decoded by Pillow."""
+
+    def __init__(self, path: Path, shape: Shape, raw: bool) -> None:
+        super().__init__(shape, raw)
+        self.files = [str(path / file.path) for file in Folder(path)._files]
+        self.random_batch = self._random
+
+    def batches(self, size: int) -> Iterator[np.ndarray]:
+        yield from self.stacked((self._bytes(file) for file in self.files), size)
+
+    def _random(self, size: int) -> np.ndarray:
+        chosen = (self._bytes(self.random.choice(self.files)) for _ in range(size))
+        return next(self.stacked(chosen, size))
+
+    @staticmethod
+    def _bytes(path: str) -> bytes:
+        with open(path, "rb") as file:
+            return file.read()
+
+
+class WebDatasetReader(Reader):
+    """Tars can only be read in sequence."""
+
+    def __init__(self, path: Path, shape: Shape, raw: bool) -> None:
+        super().__init__(shape, raw)
+        self.tars = sorted(path.glob("*.tar"))
+
+    def batches(self, size: int) -> Iterator[np.ndarray]:
+        parts = (part for tar in self.tars for _, part in grouped(tar, IMAGES))
+        yield from self.stacked((next(iter(part.values())) for part in parts), size)
+
+
+class TfRecordReader(Reader):
+    """Records have no index: at random they can be read only after one pass over the files."""
+
+    def __init__(self, path: Path, shape: Shape, raw: bool) -> None:
+        super().__init__(shape, raw)
+        self.files = records_in(path)
+
+    def batches(self, size: int) -> Iterator[np.ndarray]:
+        found = (record for file in self.files for record in records(file))
+        images = (bytes(message(example(record)["image/encoded"][0])) for record in found)
+        yield from self.stacked(images, size)
+
+
+class LmdbReader(Reader):
+    def __init__(self, path: Path, shape: Shape, raw: bool) -> None:
+        super().__init__(shape, raw)
+        lmdb = needed("lmdb", "containers")
+        folders = sorted(file.parent for file in path.glob("*/data.mdb"))
+        self.environments = [
+            lmdb.open(str(folder), readonly=True, lock=False, readahead=False) for folder in folders
+        ]
+        self.transactions = [env.begin(buffers=True) for env in self.environments]
+        self.keys = [
+            (transaction, bytes(key))
+            for transaction in self.transactions
+            for key in transaction.cursor().iternext(keys=True, values=False)
+        ]
+        self.random_batch = self._random
+
+    def batches(self, size: int) -> Iterator[np.ndarray]:
+        values = (
+            value
+            for transaction in self.transactions
+            for value in transaction.cursor().iternext(keys=False, values=True)
+        )
+        yield from self._stacked(values, size)
+
+    def _random(self, size: int) -> np.ndarray:
+        chosen = (self.random.choice(self.keys) for _ in range(size))
+        return next(self._stacked((t.get(key) for t, key in chosen), size))
+
+    def _stacked(self, values: Iterator[Any], size: int) -> Iterator[np.ndarray]:
+        if not self.raw:
+            yield from self.stacked((bytes(message(datum(memoryview(v))[4])) for v in values), size)
+            return
+        height, width, channels = self.shape
+        out, filled = np.empty((size, *self.shape), np.uint8), 0
+        for value in values:
+            planes = np.frombuffer(message(datum(memoryview(value))[4]), np.uint8)
+            image = planes.reshape(channels, height, width).transpose(1, 2, 0)
+            out[filled] = image[:, :, ::-1] if channels == 3 else image
+            filled += 1
+            if filled == size:
+                yield out
+                filled = 0
+        if filled:
+            yield out[:filled]
+
+    def close(self) -> None:
+        for transaction in self.transactions:
+            transaction.abort()
+        for env in self.environments:
+            env.close()
+
+
+class Hdf5Reader(Reader):
+    def __init__(self, path: Path, shape: Shape, raw: bool) -> None:
+        super().__init__(shape, raw)
+        h5py = needed("h5py", "containers")
+        self.file: AbstractContextManager[Any] = h5py.File(next(path.glob("*.h5")), "r")
+        self.images = self.file["images"]
+        self.random_batch = self._random
+
+    def batches(self, size: int) -> Iterator[np.ndarray]:
+        if self.raw:
+            for at in range(0, len(self.images), size):
+                yield self.images[at : at + size]
+        else:
+            files = (bytes(self.images[n]) for n in range(len(self.images)))
+            yield from self.stacked(files, size)
+
+    def _random(self, size: int) -> np.ndarray:
+        rows = [self.random.randrange(len(self.images)) for _ in range(size)]
+        if not self.raw:
+            return next(self.stacked((bytes(self.images[n]) for n in rows), size))
+        # h5py wants ascending rows without repetition.
+        unique, back = np.unique(rows, return_inverse=True)
+        return np.asarray(self.images[unique])[back]
+
+
+READERS: dict[str, Callable[[Path, Shape, bool], Reader]] = {
+    "folder": FolderReader,
+    "webdataset": WebDatasetReader,
+    "tfrecord": TfRecordReader,
+    "lmdb": LmdbReader,
+    "hdf5": Hdf5Reader,
+}
