@@ -8,11 +8,10 @@ import torch
 from sklearn.datasets import load_digits
 from sklearn.decomposition import PCA
 from sklearn.model_selection import cross_val_score
-from sklearn.neighbors import KNeighborsClassifier, NearestNeighbors
+from sklearn.neighbors import KNeighborsClassifier
 
 from thresher.errors import ThresherError
 from thresher.select import pca as pca_module
-from thresher.select.neighbours import nearest_neighbours
 from thresher.select.pca import fit_pca
 from thresher.select.reduce import reduce
 
@@ -54,19 +53,6 @@ def test_pca_refuses_numbers_that_are_not_finite() -> None:
     x[3, 2] = np.inf
     with pytest.raises(ThresherError, match="finite"):
         reduce(x, "pca")
-
-
-def test_neighbours_are_exact_and_copies_are_at_zero() -> None:
-    random = np.random.default_rng(0)
-    x = random.normal(size=(800, 12)).astype(np.float32) + 100
-    x[700:] = x[:100]
-    near, distances = nearest_neighbours(torch.from_numpy(x), 15)
-    reference = NearestNeighbors(n_neighbors=15).fit(x.astype(np.float64))
-    expected, _ = reference.kneighbors()
-    np.testing.assert_allclose(distances, expected, atol=1e-4)
-    assert (distances[:100, 0] == 0).all()
-    assert (near[:100, 0] == np.arange(700, 800)).all()
-    assert (near != np.arange(800)[:, None]).all()
 
 
 def test_map_keeps_the_classes_of_neighbours(digits: tuple[np.ndarray, np.ndarray]) -> None:

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from thresher.data.overrides import Override, OverrideLog, standing
 from thresher.data.pack import Pack
 from thresher.errors import ThresherError
-from thresher.paths import SelectionPaths, atomic_file, read_json, write_json
+from thresher.paths import SelectionPaths, atomic_file, read_json, write_json, write_text
 
 COLUMNS = ("id", "label", "x", "y", "cluster", "score", "keep", "reason")
 
@@ -157,12 +157,37 @@ class Selection:
         """
         from torch.utils.data import Subset
 
+        return Subset(dataset, self._rows_kept(dataset))
+
+    def select(self, dataset: Any) -> Any:
+        """A Hugging Face Dataset of the kept samples: `dataset.select` on the rows kept.
+
+        As in `apply`, `dataset` holds the training samples in pack order.
+        """
+        return dataset.select(self._rows_kept(dataset))
+
+    def export(self, path: Path | str, pack: Pack) -> Path:
+        """Write what is kept for other tools: `.txt`, an id per line; `.npy`, int64 positions in
+        the pack, ascending."""
+        path = Path(path)
+        positions = self.indices(pack)
+        if path.suffix == ".txt":
+            kept = pack.ids.take(pa.array(positions)).to_pylist()
+            write_text(path, "".join(f"{id}\n" for id in kept))
+        elif path.suffix == ".npy":
+            with atomic_file(path) as temporary, open(temporary, "wb") as file:
+                np.save(file, positions)
+        else:
+            raise ThresherError(f"{path} is no export", "name it .txt (ids) or .npy (positions)")
+        return path
+
+    def _rows_kept(self, dataset: Any) -> list[int]:
         if len(dataset) != len(self.ids):
             raise ThresherError(
                 f"the data set has {len(dataset)} samples, the selection {len(self.ids)}",
                 "apply it to the training set that it was made on",
             )
-        return Subset(dataset, np.flatnonzero(self.keep).tolist())
+        return np.flatnonzero(self.keep).tolist()
 
     def show(self, height: int = 720) -> Any:
         """The map in a notebook, by whatever viewer is installed (`thresher.app` is ours).

@@ -8,10 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from thresher.data.pruning import DynamicPruner
-from thresher.errors import ThresherError, nearest
-
-NAMES = ("infobatch", "dynamic-random")
+from thresher.errors import ThresherError
 
 
 @dataclass
@@ -85,14 +82,3 @@ class DynamicRandom(_Epochwise):
             order = np.argsort(self._random(epoch), kind="stable")
             keep[order[: round(self.ratio * len(order))]] = False
         return keep, weight
-
-
-def make_pruner(name: str) -> DynamicPruner | None:
-    """The pruner that `thresher train --dynamic NAME` asks for; `none` is None."""
-    if name == "none":
-        return None
-    if name == "infobatch":
-        return InfoBatch()
-    if name == "dynamic-random":
-        return DynamicRandom()
-    raise ThresherError(f'there is no pruner "{name}"', nearest(name, ("none", *NAMES)))

@@ -15,10 +15,11 @@ import torch
 
 from thresher.errors import ThresherError, nearest
 from thresher.progress import Bar, bar
-from thresher.select.neighbours import nearest_neighbours
+from thresher.select.affinities import neighbours
 from thresher.select.pca import fit_pca
 
 Method = Literal["tsne", "pca", "none", "umap"]
+Start = Literal["pca", "random"]
 METHODS = ("tsne", "pca", "none", "umap")
 EXAGGERATION = 12.0
 EXAGGERATED_ITERATIONS = 250
@@ -46,12 +47,14 @@ def reduce(
     perplexity: float = 30.0,
     seed: int = 0,
     device: str = "auto",
+    start: Start = "pca",
     iterations: int = ITERATIONS,
 ) -> Reduction:
     """Reduce features (n, d), any float type, possibly memory-mapped.
 
     `tsne` and `umap` give a map (n, 2) of the principal components; `pca` gives those
-    components; `none` gives the features themselves.
+    components; `none` gives the features themselves. t-SNE starts from the first two components,
+    where the seed hardly matters, or from a random cloud, where it does.
     """
     if method not in METHODS:
         raise ThresherError(f'there is no reduction "{method}"', nearest(method, METHODS))
@@ -80,7 +83,7 @@ def reduce(
     elif where.type == "cuda":
         from thresher.select.tsne import tsne
 
-        start = torch.from_numpy(pca_start(x, seed)).to(where)
+        begin = torch.from_numpy(_begin(x, seed, start)).to(where)
         y, kl = tsne(
             x,
             perplexity=perplexity,
@@ -88,12 +91,12 @@ def reduce(
             early_iterations=min(EXAGGERATED_ITERATIONS, iterations),
             exaggeration=EXAGGERATION,
             seed=seed,
-            init=start,
+            init=begin,
         )
         kl = round(float(kl), 6)
         points = y.float().cpu().numpy()
     else:
-        points, kl = open_tsne(x, perplexity, seed, iterations)
+        points, kl = open_tsne(x, _begin(x, seed, start), perplexity, seed, iterations)
     seconds[method] = time.perf_counter() - begun
     return Reduction(points, kl, explained, seconds)
 
@@ -107,9 +110,14 @@ def pick_device(device: str) -> torch.device:
     return torch.device(device)
 
 
-def pca_start(x: torch.Tensor, seed: int) -> np.ndarray:
-    """The first two columns of x scaled to a standard deviation of 1e-4, with a seeded jitter of
-    a hundredth of it that separates copies: (n, 2) float64."""
+def _begin(x: torch.Tensor, seed: int, how: Start) -> np.ndarray:
+    """Where the points stand before the first step, (n, 2) float64, standard deviation 1e-4: the
+    first two columns of x with a seeded jitter of a hundredth, which separates copies; or a
+    seeded random cloud."""
+    if how not in ("pca", "random"):
+        raise ThresherError(f'there is no start "{how}"', nearest(how, ("pca", "random")))
+    if how == "random":
+        return np.random.default_rng(seed).normal(0, START_STD, (len(x), 2))
     start = np.zeros((len(x), 2))
     start[:, : min(2, x.shape[1])] = x[:, :2].double().cpu().numpy()
     std = start[:, 0].std()
@@ -118,9 +126,13 @@ def pca_start(x: torch.Tensor, seed: int) -> np.ndarray:
 
 
 def open_tsne(
-    x: torch.Tensor, perplexity: float, seed: int, iterations: int = ITERATIONS
+    x: torch.Tensor,
+    begin: np.ndarray,
+    perplexity: float,
+    seed: int,
+    iterations: int = ITERATIONS,
 ) -> tuple[np.ndarray, float]:
-    """A t-SNE map (n, 2) float32 of x (n, m) by openTSNE, and its divergence."""
+    """A t-SNE map (n, 2) float32 of x (n, m) by openTSNE, from `begin`; and its divergence."""
     from openTSNE import TSNE
     from openTSNE.affinity import PerplexityBasedNN
     from openTSNE.nearest_neighbors import PrecomputedNeighbors
@@ -128,12 +140,12 @@ def open_tsne(
     jobs = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     with bar("t-SNE", iterations, "iterations") as shown:
         k = min(len(x) - 1, int(3 * perplexity))
-        near, distances = nearest_neighbours(x, k)
-        index = PrecomputedNeighbors(near, distances)
+        squared, near = neighbours(x, k)
+        index = PrecomputedNeighbors(near.int().numpy(), squared.sqrt().numpy())
         affinities = PerplexityBasedNN(perplexity=perplexity, knn_index=index, n_jobs=jobs)
         model = TSNE(
             perplexity=perplexity,
-            initialization=pca_start(x, seed),
+            initialization=begin,
             early_exaggeration=EXAGGERATION,
             early_exaggeration_iter=min(EXAGGERATED_ITERATIONS, iterations),
             n_iter=max(0, iterations - EXAGGERATED_ITERATIONS),

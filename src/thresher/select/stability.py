@@ -69,8 +69,11 @@ def stability(drops: np.ndarray) -> Stability:
 
 @dataclass
 class VotedNetworkFilter(Filter):
-    """The network filter `votes` times, with different seeds, and if given for each of several
-    perplexities and networks; the majority decides.
+    """The network filter `votes` times, and if given for each of several perplexities and
+    networks; the majority decides.
+
+    The first vote is the ordinary map, which starts from the principal components; the others
+    start from random clouds, since seeds hardly matter otherwise.
 
     With a share to drop, the samples with the most votes go, the mean score settling ties, so
     that the share is met; otherwise those that more than half of the votes drop.
@@ -94,8 +97,8 @@ class VotedNetworkFilter(Filter):
             seen = replace(samples, features=features)
             for perplexity in self.perplexities or (self.base.perplexity,):
                 for vote in range(self.votes):
-                    seed = self.base.seed + vote
-                    found.append(replace(self.base, seed=seed, perplexity=perplexity).fit(seen))
+                    one = replace(self.base, seed=self.base.seed + vote, perplexity=perplexity)
+                    found.append((replace(one, start="random") if vote else one).fit(seen))
         if len(found) < 2:
             raise ThresherError("one vote alone decides nothing", "give `--votes 2` or more")
         agree = stability(np.stack([~one.keep_ for one in found]))

@@ -79,19 +79,30 @@ class ShareFilter(Filter):
     def _drop_highest(self, samples: Samples, score: np.ndarray, why: str) -> None:
         """Drop the share with the highest score; of equal ones the later in the pack.
 
-        `why` is a format of the score, such as `EL2N {:.3f}`.
+        `why` is a format of the score, such as `EL2N {:.3f}`. Samples whose score is NaN are not
+        known to the filter: they are kept, and said to be.
         """
         share = checked_share(self.drop)
+        unknown = np.isnan(score)
+        score = np.where(unknown, np.nanmin(score) if not unknown.all() else 0.0, score)
         drop = np.zeros(len(samples), bool)
         groups = [np.arange(len(samples))]
         if self.per_class:
             groups = [np.flatnonzero(samples.labels == c) for c in np.unique(samples.labels)]
         for rows in groups:
-            order = rows[np.argsort(score[rows], kind="stable")]
             count = round(share * len(rows))
-            drop[order[len(order) - count :]] = True
+            rows = rows[~unknown[rows]]
+            order = rows[np.argsort(score[rows], kind="stable")]
+            drop[order[max(0, len(order) - count) :]] = True
         self.score_, self.keep_ = score, ~drop
-        self.reason_ = [why.format(score[n]) if drop[n] else "" for n in range(len(drop))]
+        self.reason_ = [
+            why.format(score[n]) if drop[n] else ("kept: not seen in training" if u else "")
+            for n, u in enumerate(unknown.tolist())
+        ]
+        if unknown.any():
+            self.warnings_.append(
+                f"{int(unknown.sum())} samples were not seen in that run's training and are kept"
+            )
 
 
 def checked_share(share: float) -> float:

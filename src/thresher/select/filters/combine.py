@@ -36,7 +36,7 @@ class CombineFilter(Filter):
             raise ThresherError("one selection alone cannot be combined", "give two or more")
         if not 0 <= self.quorum < 1:
             raise ThresherError(f"a quorum of {self.quorum} is no share", "choose one in [0, 1)")
-        names = list(self.names) or [s.meta.get("filter", "?") for s in self.selections]
+        names = list(self.names) or [s.meta.get("method", "?") for s in self.selections]
         drops = np.stack([_aligned_drop(s, samples) for s in self.selections])
         share = drops.mean(axis=0)
         if self.rule == "union":

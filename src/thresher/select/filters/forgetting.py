@@ -22,7 +22,8 @@ class ForgettingFilter(ShareFilter):
     def _fit(self, samples: Samples) -> None:
         count = samples.need_dynamics("forgetting").astype(np.float64)
         never = samples.need_dynamics("learned_epoch") < 0
-        count[never] = count.max(initial=0) + 1
+        known = np.isfinite(count)
+        count[never] = count.max(initial=0, where=known) + 1
         # Counts tie by the thousand: the last loss, squeezed below one, orders them.
         loss = np.nan_to_num(samples.need_dynamics("loss").astype(np.float64), nan=0.0)
         score = count + loss / (1 + np.abs(loss)) * 0.999

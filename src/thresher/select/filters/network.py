@@ -9,7 +9,7 @@ import numpy as np
 from thresher.errors import ThresherError, nearest
 from thresher.select.cluster import NOISE, ClassGraph, hdbscan
 from thresher.select.filters.base import Filter, checked_share
-from thresher.select.reduce import Method, Reduction, reduce
+from thresher.select.reduce import Method, Reduction, Start, reduce
 from thresher.select.samples import Samples
 
 
@@ -35,6 +35,8 @@ class NetworkFilter(Filter):
     components: int = 50
     """Principal components that t-SNE sees."""
     perplexity: float = 30.0
+    start: Start = "pca"
+    """Where t-SNE begins: the first two components, or a random cloud drawn by the seed."""
     cluster: Literal["dbscan", "hdbscan"] = "dbscan"
     min_cluster_size: int = 5
     """Of HDBSCAN, which finds its own radii and so takes neither eps nor drop."""
@@ -50,6 +52,7 @@ class NetworkFilter(Filter):
             self.perplexity,
             self.seed,
             self.device,
+            self.start,
         )
         self.fit_points(samples, made)
 

@@ -1,0 +1,79 @@
+"""Pruning while training: expected gradients, annealing, and going on after a checkpoint."""
+
+import numpy as np
+import pytest
+
+from thresher.data.pruning import DynamicPruner
+from thresher.errors import ThresherError
+from thresher.select.dynamic import DynamicRandom, InfoBatch
+
+POSITIONS = np.arange(10, 4010)
+
+
+def test_infobatch_keeps_the_expected_gradient() -> None:
+    pruner = InfoBatch(ratio=0.5)
+    protocol: DynamicPruner = pruner
+    protocol.begin(POSITIONS, epochs=16, seed=1)
+    keep, weight = pruner.choose(0)
+    assert keep.all(), "nothing has been seen yet"
+    assert (weight == 1).all()
+    losses = np.random.default_rng(0).gamma(2, 1, len(POSITIONS)).astype(np.float32)
+    for part in np.array_split(np.random.default_rng(1).permutation(len(POSITIONS)), 7):
+        pruner.observe(POSITIONS[part], losses[part])
+    easy = losses < losses.mean()
+    totals = []
+    for epoch in range(1, 14):
+        keep, weight = pruner.choose(epoch)
+        assert keep[~easy].all()
+        assert (weight[~easy] == 1).all()
+        assert (weight[easy] == 2).all()
+        assert 0.45 < keep[easy].mean() < 0.55
+        totals.append((losses * weight)[keep].sum())
+    assert np.mean(totals) == pytest.approx(losses.sum(), rel=0.01)
+    keep, weight = pruner.choose(14)
+    assert keep.all(), "the last eighth trains on everything"
+    assert (weight == 1).all()
+
+
+def test_choices_differ_by_epoch_and_seed_and_repeat() -> None:
+    for make in (InfoBatch, DynamicRandom):
+        chosen = {}
+        for seed, epoch in ((0, 1), (0, 2), (1, 1), (0, 1)):
+            pruner = make()
+            pruner.begin(POSITIONS, 20, seed)
+            pruner.observe(POSITIONS, np.arange(len(POSITIONS), dtype=np.float32))
+            mask = pruner.choose(epoch)[0]
+            if (seed, epoch) in chosen:
+                np.testing.assert_array_equal(mask, chosen[seed, epoch])
+            chosen[seed, epoch] = mask
+        assert not np.array_equal(chosen[0, 1], chosen[0, 2])
+        assert not np.array_equal(chosen[0, 1], chosen[1, 1])
+
+
+def test_dynamic_random_drops_its_share_unweighted() -> None:
+    pruner = DynamicRandom(ratio=0.25)
+    pruner.begin(POSITIONS, 8, 0)
+    keep, weight = pruner.choose(0)
+    assert (~keep).sum() == 1000
+    assert (weight == 1).all()
+    assert pruner.choose(7)[0].all()
+
+
+def test_a_checkpoint_restores_the_choice() -> None:
+    first = InfoBatch()
+    first.begin(POSITIONS, 10, 3)
+    first.observe(POSITIONS[:2000], np.linspace(0, 4, 2000, dtype=np.float32))
+    second = InfoBatch()
+    second.begin(POSITIONS, 10, 3)
+    second.restore(first.state())
+    for a, b in zip(first.choose(4), second.choose(4), strict=True):
+        np.testing.assert_array_equal(a, b)
+    other = InfoBatch()
+    other.begin(POSITIONS[:5], 10, 3)
+    with pytest.raises(ThresherError, match="other samples"):
+        other.restore(first.state())
+
+
+def test_ratio_must_be_a_share() -> None:
+    with pytest.raises(ThresherError, match="ratio"):
+        InfoBatch(ratio=1.0).begin(POSITIONS, 3, 0)

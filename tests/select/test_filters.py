@@ -1,0 +1,278 @@
+"""Filters find what was planted, drop what they say, and choose the same twice."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from thresher.data.selection import Selection
+from thresher.errors import ThresherError
+from thresher.select.filters.base import Filter
+from thresher.select.filters.combine import CombineFilter
+from thresher.select.filters.el2n import EL2NFilter
+from thresher.select.filters.forgetting import ForgettingFilter
+from thresher.select.filters.grid import GridFilter
+from thresher.select.filters.label_errors import LabelErrorsFilter, confident_issues
+from thresher.select.filters.near_duplicates import NearDuplicatesFilter
+from thresher.select.filters.network import NetworkFilter
+from thresher.select.filters.random import RandomFilter
+from thresher.select.filters.recursive import RecursiveFilter
+from thresher.select.samples import Samples
+
+N, CLASSES = 600, 4
+
+
+def planted(seed: int = 0) -> tuple[Samples, np.ndarray, np.ndarray]:
+    """Well separated classes in 16 dimensions, 5 % of labels flipped, 12 copies at the end."""
+    random = np.random.default_rng(seed)
+    truth = random.integers(0, CLASSES, N)
+    x = (random.normal(size=(CLASSES, 16)) * 4)[truth] + random.normal(size=(N, 16))
+    copies = np.zeros(N, bool)
+    copies[-12:] = True
+    x[-12:] = x[:12] * 1.0001
+    truth[-12:] = truth[:12]
+    flipped = np.zeros(N, bool)
+    flipped[random.permutation(np.arange(12, N - 12))[:30]] = True
+    labels = np.where(flipped, (truth + random.integers(1, CLASSES, N)) % CLASSES, truth)
+    ids = [f"s{n:04}" for n in range(N)]
+    names = [f"class{c}" for c in range(CLASSES)]
+    samples = Samples(ids, labels, x.astype(np.float32), classes=names)
+    return samples, flipped, copies
+
+
+def precision(found: Filter, bad: np.ndarray) -> float:
+    return float(bad[~found.keep_].mean())
+
+
+def recall(found: Filter, bad: np.ndarray) -> float:
+    return float((~found.keep_)[bad].mean())
+
+
+@pytest.fixture(scope="module")
+def data() -> tuple[Samples, np.ndarray, np.ndarray]:
+    return planted()
+
+
+def test_network_finds_flipped_labels(data: tuple[Samples, np.ndarray, np.ndarray]) -> None:
+    samples, flipped, _ = data
+    found = NetworkFilter(drop=0.05, device="cpu").fit(samples)
+    assert abs((~found.keep_).mean() - 0.05) <= 0.001
+    assert precision(found, flipped) > 0.6
+    assert found.x_ is not None
+    assert found.cluster_ is not None
+    np.testing.assert_array_equal(found.cluster_ == -1, ~found.keep_)
+    np.testing.assert_array_equal(found.score_ > 1, ~found.keep_)
+    assert all(
+        why.startswith("noise in class") == dropped
+        for why, dropped in zip(found.reason_, ~found.keep_, strict=True)
+    )
+    curve = found.report_["curve"]
+    assert curve["share"][-1] == 0
+    at = np.searchsorted(curve["eps"], found.report_["eps"])
+    assert abs(curve["share"][at] - 0.05) < 0.02
+
+
+@pytest.mark.parametrize("reduce", ["pca", "none"])
+def test_network_clusters_without_a_map(
+    data: tuple[Samples, np.ndarray, np.ndarray], reduce: str
+) -> None:
+    samples, flipped, _ = data
+    found = NetworkFilter(drop=0.05, reduce=reduce, components=5, device="cpu").fit(samples)  # type: ignore[arg-type]
+    assert precision(found, flipped) > 0.6
+    assert found.x_ is None
+
+
+def test_network_by_the_knee_and_by_hdbscan(
+    data: tuple[Samples, np.ndarray, np.ndarray],
+) -> None:
+    samples, flipped, _ = data
+    for one in (NetworkFilter(reduce="pca", components=3), NetworkFilter(eps="auto", reduce="pca")):
+        found = one.fit(samples)
+        assert set(found.report_["eps"]) == {f"class{c}" for c in range(CLASSES)}
+        assert recall(found, flipped) > 0.8
+    found = NetworkFilter(cluster="hdbscan", reduce="pca", components=3, min_cluster_size=30)
+    assert recall(found.fit(samples), flipped) > 0.8
+
+
+def test_small_classes_are_kept_whole_with_a_warning(
+    data: tuple[Samples, np.ndarray, np.ndarray],
+) -> None:
+    samples, _, _ = data
+    labels = samples.labels.copy()
+    labels[:3] = 4
+    few = replace(samples, labels=labels, classes=[*samples.classes, "rare"])
+    found = NetworkFilter(drop=0.2, reduce="pca").fit(few)
+    assert found.keep_[:3].all()
+    assert "class rare has fewer than 5 samples and is kept whole" in found.warnings_
+    assert found.reason_[0].startswith("class kept whole")
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"eps": 1.0, "drop": 0.1}, "exclude each other"),
+        ({"eps": -1.0}, "positive number"),
+        ({"drop": 1.0}, "share"),
+        ({"cluster": "hdbscan", "drop": 0.1}, "neither eps nor drop"),
+        ({"min_samples": 0, "reduce": "none"}, "at least 1"),
+    ],
+)
+def test_network_refuses(
+    data: tuple[Samples, np.ndarray, np.ndarray], settings: dict[str, object], sentence: str
+) -> None:
+    with pytest.raises(ThresherError, match=sentence):
+        NetworkFilter(**settings).fit(data[0])  # type: ignore[arg-type]
+
+
+def test_random_is_seeded_and_exact(data: tuple[Samples, np.ndarray, np.ndarray]) -> None:
+    samples = data[0]
+    a, b = RandomFilter(drop=0.1).fit(samples), RandomFilter(drop=0.1).fit(samples)
+    c = RandomFilter(drop=0.1, seed=1).fit(samples)
+    np.testing.assert_array_equal(a.keep_, b.keep_)
+    assert (~a.keep_).sum() == (~c.keep_).sum() == 60
+    assert not np.array_equal(a.keep_, c.keep_)
+    stratified = RandomFilter(drop=0.1, per_class=True).fit(samples)
+    for label in range(CLASSES):
+        here = samples.labels == label
+        assert (~stratified.keep_[here]).sum() == round(0.1 * here.sum())
+
+
+def test_grid_thins_crowded_cells(data: tuple[Samples, np.ndarray, np.ndarray]) -> None:
+    samples = data[0]
+    found = GridFilter(drop=0.3, cells=6, device="cpu").fit(samples)
+    assert abs((~found.keep_).mean() - 0.3) < 0.01
+    cell = found.cluster_
+    assert cell is not None
+    for label in range(CLASSES):
+        here = samples.labels == label
+        before = np.bincount(cell[here])
+        after = np.bincount(cell[here & found.keep_], minlength=len(before))
+        cap = after.max()
+        # Cells under the cap lose nothing (one rank is shared by the cells at the cap).
+        assert (after[(before > 0) & (before < cap)] == before[(before > 0) & (before < cap)]).all()
+        assert (after[before >= cap] >= cap - 1).all()
+
+
+def test_el2n_and_forgetting_take_either_end_and_keep_the_unseen() -> None:
+    n = 100
+    samples = Samples(
+        [str(i) for i in range(n)],
+        np.zeros(n, int),
+        dynamics={
+            "el2n": np.where(np.arange(n) < 90, np.arange(n) / 100.0, np.nan),
+            "forgetting": np.where(np.arange(n) < 90, np.arange(n) % 3, np.nan),
+            "learned_epoch": np.where(np.arange(n) == 7, -1, 2),
+            "loss": np.where(np.arange(n) < 90, np.linspace(0, 5, n), np.nan),
+        },
+    )
+    hard = EL2NFilter(drop=0.1).fit(samples)
+    np.testing.assert_array_equal(np.flatnonzero(~hard.keep_), np.arange(80, 90))
+    easy = EL2NFilter(drop=0.1, side="easy").fit(samples)
+    np.testing.assert_array_equal(np.flatnonzero(~easy.keep_), np.arange(10))
+    assert hard.warnings_ == ["10 samples were not seen in that run's training and are kept"]
+    forgot = ForgettingFilter(drop=0.05).fit(samples)
+    assert not forgot.keep_[7], "never learned is worst"
+    assert set(np.flatnonzero(~forgot.keep_)) == {7, 80, 83, 86, 89}
+    assert forgot.report_["never_learned"] == 1
+
+
+def test_near_duplicates_keep_the_first(data: tuple[Samples, np.ndarray, np.ndarray]) -> None:
+    samples, _, copies = data
+    found = NearDuplicatesFilter(0.9999).fit(samples)
+    np.testing.assert_array_equal(~found.keep_, copies)
+    assert found.reason_[-1].startswith("like s0011 (cosine 1.0")
+    loose = NearDuplicatesFilter(0.9).fit(samples)
+    assert (~loose.keep_).sum() > 100
+    for label in range(CLASSES):
+        assert loose.keep_[np.flatnonzero(samples.labels == label)[0]]
+
+
+@pytest.mark.parametrize("engine", ["cleanlab", "builtin"])
+def test_label_errors_are_found(data: tuple[Samples, np.ndarray, np.ndarray], engine: str) -> None:
+    samples, flipped, _ = data
+    found = LabelErrorsFilter(engine=engine).fit(samples)  # type: ignore[arg-type]
+    assert precision(found, flipped) > 0.9
+    assert recall(found, flipped) > 0.8
+    row = int(np.flatnonzero(~found.keep_)[0])
+    given = samples.class_name(int(samples.labels[row]))
+    assert found.reason_[row].startswith(f"label {given}, likely class")
+
+
+def test_confident_joint_by_hand() -> None:
+    p = np.array([[0.9, 0.1], [0.7, 0.3], [0.2, 0.8], [0.1, 0.9], [0.85, 0.15]])
+    labels = np.array([0, 0, 1, 1, 1])
+    # Mean own confidence: 0.8 in class 0, (0.8 + 0.9 + 0.15) / 3 = 0.617 in class 1.
+    np.testing.assert_array_equal(confident_issues(labels, p), [False] * 4 + [True])
+
+
+def test_own_probabilities_are_used(data: tuple[Samples, np.ndarray, np.ndarray]) -> None:
+    samples, flipped, _ = data
+    p = np.full((N, CLASSES), 0.02, np.float32)
+    likely = np.where(flipped, (samples.labels + 1) % CLASSES, samples.labels)
+    p[np.arange(N), likely] = 0.94
+    own = LabelErrorsFilter("own", "builtin").fit(replace(samples, probabilities=p))
+    np.testing.assert_array_equal(~own.keep_, flipped)
+    with pytest.raises(ThresherError, match="without probabilities"):
+        LabelErrorsFilter("own").fit(samples)
+
+
+def as_selection(samples: Samples, dropped: list[int], name: str) -> Selection:
+    keep = np.ones(len(samples), bool)
+    keep[dropped] = False
+    return Selection(
+        samples.ids, samples.labels, keep, np.zeros(len(keep)), [""] * len(keep), "f",
+        meta={"method": name},
+    )  # fmt: skip
+
+
+def test_combining(data: tuple[Samples, np.ndarray, np.ndarray]) -> None:
+    samples = data[0]
+    three = [
+        as_selection(samples, [1, 2, 3], "a"),
+        as_selection(samples, [2, 3, 4], "b"),
+        as_selection(samples, [3, 4, 5], "c"),
+    ]
+    dropped = {
+        rule: np.flatnonzero(~CombineFilter(three, rule).fit(samples).keep_).tolist()  # type: ignore[arg-type]
+        for rule in ("union", "intersection", "vote")
+    }
+    assert dropped == {"union": [1, 2, 3, 4, 5], "intersection": [3], "vote": [2, 3, 4]}
+    assert CombineFilter(three, "vote").fit(samples).reason_[2] == "a, b"
+    # The order of a selection's rows does not matter: samples go by id.
+    turned = as_selection(samples, [N - 2], "d")
+    turned.ids = turned.ids[::-1]
+    again = CombineFilter([three[0], turned], "intersection").fit(samples)
+    assert np.flatnonzero(~again.keep_).tolist() == [1]
+    with pytest.raises(ThresherError, match="two or more"):
+        CombineFilter(three[:1]).fit(samples)
+
+
+def test_recursive_filters_what_is_left_with_new_features(
+    data: tuple[Samples, np.ndarray, np.ndarray],
+) -> None:
+    samples, flipped, _ = data
+    asked = []
+
+    def retrain(round_: int, keep: np.ndarray) -> np.ndarray:
+        asked.append((round_, int(keep.sum())))
+        return planted(seed=0)[0].need_features()[:, ::-1]
+
+    base = NetworkFilter(drop=0.06, reduce="pca", components=5)
+    found = RecursiveFilter(retrain, base, rounds=3).fit(samples)
+    assert (~found.keep_).sum() == pytest.approx(36, abs=1)
+    assert asked == [(1, 588), (2, 576)]
+    assert precision(found, flipped) > 0.6
+    rounds = {
+        why.split(":")[0] for why, keep in zip(found.reason_, found.keep_, strict=True) if not keep
+    }
+    assert rounds == {"round 1", "round 2", "round 3"}
+
+
+def test_filters_say_what_they_lack() -> None:
+    bare = Samples(["a", "b"], np.zeros(2, int))
+    with pytest.raises(ThresherError, match="--features"):
+        NetworkFilter().fit(bare)
+    with pytest.raises(ThresherError, match="--record-dynamics"):
+        EL2NFilter().fit(bare)
+    with pytest.raises(ThresherError, match="no training samples"):
+        RandomFilter().fit(Samples([], np.zeros(0, int)))

@@ -1,0 +1,55 @@
+"""Votes: how far choices agree, and when to distrust them."""
+
+import numpy as np
+import pytest
+from test_filters import planted
+
+from thresher.errors import ThresherError
+from thresher.select.filters.network import NetworkFilter
+from thresher.select.stability import VotedNetworkFilter, stability
+
+
+def test_jaccard_by_hand() -> None:
+    drops = np.zeros((2, 10), bool)
+    drops[0, :4] = True
+    drops[1, 2:6] = True
+    found = stability(drops)
+    assert found.jaccard == pytest.approx(2 / 6)
+    assert found.expected == pytest.approx(0.16 / 0.64)
+    np.testing.assert_array_equal(found.votes[:6], np.float32([0.5, 0.5, 1, 1, 0.5, 0.5]))
+
+
+def test_random_choices_are_called_noise_and_equal_ones_are_not() -> None:
+    random = np.random.default_rng(0)
+    found = stability(random.random((5, 20_000)) < 0.05)
+    assert found.jaccard == pytest.approx(found.expected, abs=0.01)
+    assert found.noisy
+    same = stability(np.repeat(random.random((1, 500)) < 0.05, 3, axis=0))
+    assert same.jaccard == same.agreement == 1
+    assert not same.noisy
+    with pytest.raises(ThresherError, match="two or more"):
+        stability(np.zeros((1, 5), bool))
+
+
+def test_votes_of_maps_meet_the_share_and_find_what_was_planted() -> None:
+    samples, flipped, _ = planted()
+    base = NetworkFilter(drop=0.1, device="cpu")
+    found = VotedNetworkFilter(base, votes=3).fit(samples)
+    assert (~found.keep_).sum() == 60
+    assert flipped[~found.keep_].mean() > 0.4
+    assert found.votes_ is not None
+    assert found.votes_[~found.keep_].min() >= found.votes_[found.keep_].max()
+    report = found.report_["stability"]
+    assert report["votes"] == 3
+    assert not report["noisy"]
+    assert 0 < report["jaccard"] < 1, "maps from different starts differ"
+    assert [one["seed"] for one in found.report_["by_vote"]] == [0, 1, 2]
+
+
+def test_a_filter_on_noise_warns() -> None:
+    samples, _, _ = planted()
+    random = np.random.default_rng(5)
+    unrelated = [random.normal(size=(600, 8)).astype(np.float32) for _ in range(2)]
+    base = NetworkFilter(drop=0.05, reduce="pca", components=2)
+    found = VotedNetworkFilter(base, votes=1, others=unrelated).fit(samples)
+    assert any("mostly noise" in warning for warning in found.warnings_)
