@@ -37,7 +37,7 @@ def test_infobatch_keeps_the_expected_gradient() -> None:
 
 def test_choices_differ_by_epoch_and_seed_and_repeat() -> None:
     for make in (InfoBatch, DynamicRandom):
-        chosen = {}
+        chosen: dict[tuple[int, int], np.ndarray] = {}
         for seed, epoch in ((0, 1), (0, 2), (1, 1), (0, 1)):
             pruner = make()
             pruner.begin(POSITIONS, 20, seed)

@@ -233,7 +233,7 @@ def test_combining(data: tuple[Samples, np.ndarray, np.ndarray]) -> None:
         as_selection(samples, [3, 4, 5], "c"),
     ]
     dropped = {
-        rule: np.flatnonzero(~CombineFilter(three, rule).fit(samples).keep_).tolist()  # type: ignore[arg-type]
+        rule: np.flatnonzero(~CombineFilter(three, rule).fit(samples).keep_).tolist()
         for rule in ("union", "intersection", "vote")
     }
     assert dropped == {"union": [1, 2, 3, 4, 5], "intersection": [3], "vote": [2, 3, 4]}

@@ -16,7 +16,7 @@ def test_jaccard_by_hand() -> None:
     found = stability(drops)
     assert found.jaccard == pytest.approx(2 / 6)
     assert found.expected == pytest.approx(0.16 / 0.64)
-    np.testing.assert_array_equal(found.votes[:6], np.float32([0.5, 0.5, 1, 1, 0.5, 0.5]))
+    np.testing.assert_array_equal(found.votes[:6], [0.5, 0.5, 1, 1, 0.5, 0.5])
 
 
 def test_random_choices_are_called_noise_and_equal_ones_are_not() -> None:

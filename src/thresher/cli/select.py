@@ -196,6 +196,8 @@ def _from_dynamics(config: Dynamic, make: Make) -> Outcome:
     from thresher.select.prepare import training_samples, with_dynamics
 
     _check_names(config)
+    if not RunPaths(config.run).config.exists():
+        raise ThresherError(f"there is no run at {config.run}", "check the path")
     pack = Pack.open(config.data)
     samples = with_dynamics(training_samples(pack), RunPaths(config.run).dynamics)
     return _finish(config, make(pack, samples), pack, samples, {"run": str(config.run)})

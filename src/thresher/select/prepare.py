@@ -103,7 +103,7 @@ def as_selection(
     table is the same for the same input; only `seconds` in the sidecar differs.
     """
     meta = {
-        "method": fitted.name,
+        "method": fitted.method(),
         "data": str(pack.root.resolve()),
         "pack": pack.name,
         **(sources or {}),

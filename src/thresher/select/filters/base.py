@@ -60,6 +60,10 @@ class Filter(abc.ABC):
     def _fit(self, samples: Samples) -> None:
         """Set score_, keep_ and reason_, and whatever else applies."""
 
+    def method(self) -> str:
+        """What the sidecar calls this choice."""
+        return self.name
+
     def settings(self) -> dict[str, Any]:
         """The settings as plain values, for the sidecar."""
         assert is_dataclass(self)

@@ -63,6 +63,9 @@ class CombineFilter(Filter):
                 break
         self.report_.update(rule=self.rule, selections=names)
 
+    def method(self) -> str:
+        return self.rule
+
     def settings(self) -> dict[str, object]:
         return {"rule": self.rule, "quorum": self.quorum, "names": list(self.names)}
 
