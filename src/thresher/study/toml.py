@@ -1,0 +1,36 @@
+"""Write the little TOML that a study file needs; the standard library only reads it."""
+
+import json
+import re
+from typing import Any
+
+
+def dumps(content: dict[str, Any]) -> str:
+    """Nested dictionaries of texts, numbers, booleans and lists, as TOML. None is left out."""
+    return "\n".join(_table(content, ())).strip() + "\n"
+
+
+def _table(content: dict[str, Any], path: tuple[str, ...]) -> list[str]:
+    plain = {k: v for k, v in content.items() if not isinstance(v, dict) and v is not None}
+    nested = {k: v for k, v in content.items() if isinstance(v, dict)}
+    lines = []
+    if path and (plain or not nested):
+        lines += ["", f"[{'.'.join(_key(part) for part in path)}]"]
+    lines += [f"{_key(key)} = {_value(value)}" for key, value in plain.items()]
+    for key, value in nested.items():
+        lines += _table(value, (*path, key))
+    return lines
+
+
+def _key(key: str) -> str:
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else json.dumps(key, ensure_ascii=False)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_value(item) for item in value) + "]"
+    if isinstance(value, int | float):
+        return repr(value)
+    return json.dumps(str(value), ensure_ascii=False)
