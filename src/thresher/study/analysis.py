@@ -3,7 +3,6 @@
 Only what tuning chose is reported; every comparison of the study is corrected together.
 """
 
-import itertools
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -227,7 +226,8 @@ class _Analyst:
             per_place = []
             for place in places:
                 first, second = by_key.get((place, arm), {}), by_key.get((place, base), {})
-                per_place.append({seed: (first[seed], second[seed]) for seed in first if seed in second})
+                both = [seed for seed in first if seed in second]
+                per_place.append({seed: (first[seed], second[seed]) for seed in both})
             if len(places) > 1:
                 # One number per seed: the mean over all cells, where the seed was run in each.
                 seeds = [s for s in self.definition.seeds if all(s in found for found in per_place)]
@@ -322,11 +322,12 @@ def preferred_batches(analysis: Analysis) -> list[dict[str, Any]]:
     sign = 1 if analysis.higher_is_better else -1
     others = [a for a in analysis.study.definition.axes if a != "batch_size"]
     others = [a for a in others if a not in analysis.study.definition.tune]
-    key = lambda cell: tuple(cell[a] for a in others)  # noqa: E731
+    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for cell in analysis.cells:
+        if cell["mean"] is not None:
+            groups.setdefault(tuple(cell[axis] for axis in others), []).append(cell)
     found = []
-    whole = [cell for cell in analysis.cells if cell["mean"] is not None]
-    for values, group in itertools.groupby(sorted(whole, key=lambda c: repr(key(c))), key):
-        members = list(group)
+    for values, members in groups.items():
         held_out = all(m["validation_accuracy"] is not None for m in members)
         by = "validation_accuracy" if held_out and analysis.higher_is_better else "mean"
         best = max(members, key=lambda m: sign * m[by])

@@ -44,7 +44,7 @@ class Executor(abc.ABC):
     def running(self) -> dict[str, str]:
         """Names of the tasks under way, and where each runs."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - an executor that holds nothing has nothing to end
         """End workers and let go of resources."""
 
     def __enter__(self) -> "Executor":

@@ -22,7 +22,8 @@ from thresher.train.config import TrainConfig, check
 REFERENCES = ("run", "features", "like", "selection", "selections", "dynamics", "probabilities")
 """Settings of a step that may name other steps."""
 NOT_IDENTITY = frozenset(
-    "out resume device threads checkpoint_every tensorboard trace max_restarts graph compile".split()
+    {"out", "resume", "device", "threads", "checkpoint_every", "tensorboard", "trace"}
+    | {"max_restarts", "graph", "compile"}
 )
 """Settings that say how a trial is run, not what comes out."""
 
@@ -156,7 +157,7 @@ class _Expansion:
         lacking = [axis for axis in definition.each if axis not in here]
         if lacking:
             raise ThresherError(
-                f"the step {definition.name} is done for each {lacking[0]}, and what needs it is not",
+                f"step {definition.name} is done for each {lacking[0]}, but what needs it is not",
                 f'add each = ["{lacking[0]}"] there',
             )
         settings = self.step_settings(definition, own)

@@ -5,6 +5,7 @@ cores are divided among the workers; with GPUs, the workers are dealt out over t
 that `workers = 10` on one GPU puts ten small trials on it at a time.
 """
 
+import contextlib
 import json
 import os
 import re
@@ -44,7 +45,7 @@ class Local(Executor):
                 )
         devices = visible_gpus()
         self.gpus = devices if gpus < 0 else devices[:gpus]
-        cores = len(os.sched_getaffinity(0))
+        cores = available_cores()
         self.slots = workers or len(self.gpus) or cores
         self.threads = threads or max(1, cores // self.slots)
         self.logs = root / "logs"
@@ -161,10 +162,8 @@ class _Worker:
     def stop(self) -> None:
         """Ask the task under way to save and end; an idle worker ends at once."""
         assert self.process.stdin is not None
-        try:
+        with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()
-        except BrokenPipeError:
-            pass
         if self.task is not None:
             self.process.terminate()
 
@@ -179,10 +178,15 @@ class _Worker:
     def close(self) -> None:
         self.replies.close()
         assert self.process.stdin is not None
-        try:
+        with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()
-        except BrokenPipeError:
-            pass
+
+
+def available_cores() -> int:
+    """Cores that this process may use, which on a cluster are fewer than the machine has."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def tail(log: Path | None, characters: int = 4000) -> str:

@@ -74,9 +74,9 @@ def _launch(task: Task, config: TrainConfig) -> None:
 def _pruner(config: TrainConfig) -> Any:
     if config.dynamic == "none":
         return None
-    from thresher.select import dynamic
+    from thresher.select.dynamic import make_pruner
 
-    return dynamic.make(config.dynamic)
+    return make_pruner(config.dynamic)
 
 
 def _embed(task: Task, threads: int) -> None:

@@ -35,7 +35,7 @@ def main() -> None:
 
 
 def die_with(parent: int) -> None:
-    """Let the kernel kill this process with its parent; elsewhere than on Linux, look each second."""
+    """The kernel kills this process with its parent; elsewhere than on Linux, look each second."""
     if sys.platform.startswith("linux"):
         parent_death_signal = 1  # PR_SET_PDEATHSIG
         ctypes.CDLL(None).prctl(parent_death_signal, signal.SIGKILL)

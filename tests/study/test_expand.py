@@ -1,0 +1,129 @@
+"""Expansion: every combination once, names that stay, steps wired to the trials that need them."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from thresher.errors import ThresherError
+from thresher.study import definition
+from thresher.study.expand import Plan, expand
+
+STEPS: dict[str, Any] = {
+    "extractor": {"do": "train", "epochs": 2, "model": "resnet20"},
+    "features": {"do": "embed", "run": "extractor"},
+    "network": {"do": "select", "filter": "network", "features": "features", "drop": 0.1},
+    "random": {"do": "select", "filter": "random", "like": "network", "each": ["seed"]},
+}
+
+
+def plan(root: Path = Path("study"), **content: Any) -> Plan:
+    base = {
+        "base": {"data": "digits", "epochs": 1},
+        "grid": {"batch_size": [32, 64], "selection": ["full", "random", "network"]},
+        "steps": STEPS,
+        "seeds": 2,
+    }
+    return expand(definition.from_dict({**base, **content}), root)
+
+
+def test_every_combination_once() -> None:
+    found = plan()
+    assert len(found.trials) == 2 * 3 * 2
+    combinations = {(t.cell["batch_size"], t.cell["selection"], t.seed) for t in trials(found)}
+    assert len(combinations) == 12
+    assert {step.split(",")[0] for step in found.steps} == set(STEPS)
+
+
+def trials(found: Plan) -> list[Any]:
+    return list(found.trials.values())
+
+
+def test_a_step_is_made_once_unless_it_is_made_for_each() -> None:
+    found = plan()
+    names = [name.split(",")[0] for name in found.steps]
+    assert names.count("network") == names.count("extractor") == 1
+    assert names.count("random") == 2  # one per seed
+    for trial in trials(found):
+        if trial.cell["selection"] == "random":
+            (need,) = trial.needs
+            assert f"seed={trial.seed}" in need
+            assert found.steps[need].settings["seed"] == trial.seed
+            assert trial.settings["selection"] == str(found.steps[need].out)
+        if trial.cell["selection"] == "full":
+            assert trial.needs == ()
+            assert trial.settings["selection"] == ""
+
+
+def test_steps_stand_before_what_needs_them() -> None:
+    seen: set[str] = set()
+    for name, step in plan().steps.items():
+        assert set(step.needs) <= seen
+        seen.add(name)
+
+
+def test_a_train_step_starts_from_the_base_and_others_share_its_data() -> None:
+    found = plan(base={"data": "digits", "epochs": 7, "weight_decay": 0.5})
+    by_name = {name.split(",")[0]: step for name, step in found.steps.items()}
+    assert by_name["extractor"].settings["weight_decay"] == 0.5
+    assert by_name["extractor"].settings["epochs"] == 2
+    assert by_name["features"].settings["data"] == "digits"
+    assert "weight_decay" not in by_name["features"].settings
+
+
+def test_names_stay_when_the_study_grows_and_change_when_it_changes() -> None:
+    before = set(plan().trials)
+    grown = set(plan(seeds=4, title="new").trials)
+    assert before < grown
+    wider = plan(grid={"batch_size": [32, 64, 128], "selection": ["full", "random", "network"]})
+    assert before < set(wider.trials)
+    assert before.isdisjoint(plan(base={"data": "digits", "epochs": 2}).trials)
+    # How a trial is run is no part of what it is.
+    assert before == set(plan(base={"data": "digits", "epochs": 1, "device": "cpu"}).trials)
+
+
+def test_another_extractor_makes_other_filtered_trials_and_the_same_full_ones() -> None:
+    steps = {**STEPS, "extractor": {"do": "train", "epochs": 3}}
+    before, after = plan().trials, plan(steps=steps).trials
+    assert {n for n in before if "full" in n} == {n for n in after if "full" in n}
+    assert {n for n in before if "network" in n}.isdisjoint(after)
+
+
+def test_a_step_for_each_data_set() -> None:
+    steps = {name: {**table, "each": ["data"]} for name, table in STEPS.items()}
+    found = plan(
+        base={"epochs": 1},
+        grid={"data": ["digits", "cifar10"], "selection": ["network"]},
+        steps=steps,
+    )
+    for trial in trials(found):
+        (need,) = trial.needs
+        assert found.steps[need].settings["data"] == trial.settings["data"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"grid": {"selection": ["netwrk"]}}, 'did you mean "network"'),
+        ({"steps": {**STEPS, "network": {"do": "select", "features": "featurs"}}}, "features"),
+        (
+            {"steps": {**STEPS, "extractor": {"do": "train", "each": ["seed"]}}},
+            'add each = \\["seed"\\] there',
+        ),
+        (
+            {"steps": {**STEPS, "extractor": {"do": "train", "selection": "network"}}},
+            "need each other",
+        ),
+        ({"base": {"data": "digits", "epochs": -1}}, "epochs is -1"),
+    ],
+)
+def test_refusals(content: dict[str, Any], message: str) -> None:
+    with pytest.raises(ThresherError, match=message):
+        plan(**content)
+
+
+def test_long_trials_cost_more() -> None:
+    small, large = (t.cost for t in trials(plan(grid={"batch_size": [256, 10368]}, seeds=1)))
+    assert small > large
+    deep = plan(base={"data": "d", "model": "resnet101"}, grid={"batch_size": [10368]}, seeds=1)
+    assert trials(deep)[0].cost > large
