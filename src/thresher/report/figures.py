@@ -73,7 +73,7 @@ def _figure(
     import matplotlib
     from matplotlib.figure import Figure
 
-    style = {
+    style: dict[Any, Any] = {
         "svg.fonttype": "none",
         "svg.hashsalt": name,
         "font.family": "sans-serif",
@@ -161,7 +161,7 @@ def _against(analysis: Analysis, axis: str, label: str, log: bool) -> list[Drawi
     compared = analysis.study.definition.compared
     series = compared if compared in others else (others[0] if others else "")
     rest = [name for name in others if name != series]
-    drawings = []
+    drawings: list[Drawing] = []
     for place in list(dict.fromkeys(tuple(c[n] for n in rest) for c in analysis.cells)):
         here = dict(zip(rest, place, strict=True))
         cells = [c for c in analysis.cells if all(c[n] == v for n, v in here.items())]
@@ -203,9 +203,8 @@ def _preferred(analysis: Analysis) -> list[Drawing]:
             high = np.array([max(row["as_good"]) for row in mine]) - best
             look = _look(group[0] if group else "", order)
             label = ", ".join(map(str, group)) or None
-            axes.errorbar(
-                [row["lr"] for row in mine], best, yerr=[low, high], label=label, capsize=2.5, **look
-            )  # fmt: skip
+            rates = [row["lr"] for row in mine]
+            axes.errorbar(rates, best, yerr=[low, high], label=label, capsize=2.5, **look)
         rates, sizes = (sorted({row[k] for row in found}) for k in ("lr", "preferred"))
         axes.set_xscale("log")
         axes.set_yscale("log")
@@ -325,7 +324,7 @@ def _differences(analysis: Analysis) -> list[Drawing]:
 def _maps(analysis: Analysis) -> list[Drawing]:
     """The map that each filter drew, with what it dropped (drawn as a bitmap: it may be 50,000
     points)."""
-    drawings = []
+    drawings: list[Drawing] = []
     for step in analysis.plan.steps.values():
         if step.kind != "select" or not step.finished or len(drawings) == 3:
             continue

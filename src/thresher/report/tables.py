@@ -39,7 +39,8 @@ def html_table(
 ) -> str:
     """A table that scrolls sideways where the screen is narrow; `numbers` are right-aligned.
 
-    With `wrap`, long texts are broken instead. A cell given as `Markup` is taken as it is; all else is escaped.
+    With `wrap`, long texts are broken instead. A cell given as `Markup` is taken as it is; all
+    else is escaped.
     """
 
     def cell(tag: str, column: int, value: Any) -> str:

@@ -36,7 +36,6 @@ COPIED = (
     "epochs",
     "seconds",
     "images_per_s",
-    "time_to_target",
     "noise_scale",
 )
 FROM_RESOLVED = ("peak_lr", "warmup_epochs", "global_batch", "per_worker_batch", "workers")
@@ -132,6 +131,8 @@ class _Analyst:
         for key in POINTS:
             row[key] = self._points(result, key)
         row |= {key: result.get(key) for key in COPIED}
+        reached = result.get("time_to_target")
+        row["time_to_target"] = reached.get("seconds") if isinstance(reached, dict) else reached
         row |= {f"resolved_{key}": resolved.get(key) for key in FROM_RESOLVED}
         row["train_samples"] = resolved.get("samples")
         row["device"] = device_name(hardware)
@@ -304,7 +305,7 @@ def spoken_cell(cell: dict[str, Any]) -> str:
 
 def device_name(hardware: dict[str, Any]) -> str:
     """A short name of what a run ran on."""
-    for key in ("gpu", "device", "cpu", "machine"):
+    for key in ("gpu", "processor", "cpu", "system"):
         value = hardware.get(key)
         if value:
             return ", ".join(map(str, value)) if isinstance(value, list) else str(value)

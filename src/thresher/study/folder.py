@@ -127,9 +127,7 @@ def read_status(study: StudyDefinition, plan: Plan, root: Path) -> StudyStatus:
             if task.is_trial and task.name not in wanted and not failure:
                 state = "not chosen"
         seen = _progress(task) if task.kind == "train" else {}
-        return TaskStatus(
-            task.name, task.kind, state, running.get(task.name, ""), error, **seen
-        )
+        return TaskStatus(task.name, task.kind, state, running.get(task.name, ""), error, **seen)
 
     return StudyStatus(
         root,

@@ -1,0 +1,212 @@
+"""Whole studies on digits: every executor gives the same results, whatever happens on the way."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from thresher.errors import ThresherError
+from thresher.paths import RunPaths, write_text
+from thresher.study.folder import Failures
+from thresher.study.study import Study
+from thresher.study.toml import dumps
+
+RUN = """
+import sys
+from thresher.study.study import Study
+Study.load(sys.argv[1], sys.argv[2]).run()
+"""
+
+
+def content(**more: Any) -> dict[str, Any]:
+    return {
+        "seeds": 2,
+        "base": {
+            "data": "digits",
+            "model": "tiny",
+            "epochs": 2,
+            "device": "cpu",
+            "checkpoint_every": 5,
+            "evaluate_every": 0,
+        },
+        "grid": {"batch_size": [64, 256], "lr": [0.05, 0.1]},
+        "executor": {"kind": "local", "workers": 2, "threads": 1},
+        **more,
+    }
+
+
+def results(study: Study) -> dict[str, tuple[Any, ...]]:
+    """What must not depend on how a study was run, by trial."""
+    keys = ("status", "accuracy", "loss", "train_loss", "steps", "samples")
+    found = {}
+    for name, trial in study.plan().trials.items():
+        result = json.loads(RunPaths(trial.out).result.read_text())
+        found[name] = tuple(result[key] for key in keys)
+    return found
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Any, ...]]:
+    """The results of the study above, run by one process without interruption."""
+    study = Study.make(content(), tmp_path_factory.mktemp("unbroken"))
+    status = study.run({"kind": "in-process"})
+    assert status.complete
+    return results(study)
+
+
+def test_killed_five_times_and_finished_once(
+    unbroken: dict[str, tuple[Any, ...]], tmp_path: Path
+) -> None:
+    file, out = tmp_path / "study.toml", tmp_path / "out"
+    write_text(file, dumps(content()))
+    study = Study.load(file, out)
+    chance = random.Random(5)
+    marks: dict[str, tuple[int, int]] = {}
+
+    def seen() -> None:
+        """A result, once there, is never written again: none is run twice to the end."""
+        for name, trial in study.plan().trials.items():
+            if trial.mark.exists():
+                stat = trial.mark.stat()
+                now = (stat.st_ino, stat.st_mtime_ns)
+                assert marks.setdefault(name, now) == now, f"{name} was finished twice"
+
+    killed = 0
+    while killed < 5:
+        process = subprocess.Popen([sys.executable, "-c", RUN, str(file), str(out)])
+        try:
+            process.wait(chance.uniform(3.0, 6.0))
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+        killed += 1
+        seen()
+    last = subprocess.run([sys.executable, "-c", RUN, str(file), str(out)], check=True)
+    assert last.returncode == 0
+    seen()
+    assert study.status().complete
+    assert len(marks) == 8
+    assert results(study) == unbroken
+    assert not Failures(out).folder.exists()
+
+
+def test_a_kill_takes_the_workers_with_it(tmp_path: Path) -> None:
+    file, out = tmp_path / "study.toml", tmp_path / "out"
+    write_text(file, dumps(content(base={**content()["base"], "epochs": 500})))
+    process = subprocess.Popen([sys.executable, "-c", RUN, str(file), str(out)])
+    workers: list[int] = []
+    limit = time.monotonic() + 60
+    while not workers and time.monotonic() < limit:
+        time.sleep(0.2)
+        running = out / "running.json"
+        if running.exists():
+            where = json.loads(running.read_text())["running"].values()
+            workers = [int(text.split()[1]) for text in where]
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert workers
+    limit = time.monotonic() + 10
+    while any(_alive(pid) for pid in workers) and time.monotonic() < limit:
+        time.sleep(0.1)
+    assert not any(_alive(pid) for pid in workers)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    # A zombie that nobody has waited for is dead all the same.
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def test_interrupted_politely_it_saves_and_goes_on(tmp_path: Path) -> None:
+    file, out = tmp_path / "study.toml", tmp_path / "out"
+    base = {**content()["base"], "epochs": 30, "checkpoint_every": 100_000}
+    small = content(base=base, grid={"batch_size": [64]}, seeds=1)
+    write_text(file, dumps(small))
+    study = Study.load(file, out)
+    (trial,) = study.plan().trials.values()
+    process = subprocess.Popen([sys.executable, "-c", RUN, str(file), str(out)])
+    limit = time.monotonic() + 60
+    while not RunPaths(trial.out).config.exists() and time.monotonic() < limit:
+        time.sleep(0.1)
+    time.sleep(0.5)
+    process.terminate()
+    assert process.wait(30) != 0
+    if not trial.finished:  # on a very fast machine the trial was over first
+        assert any(RunPaths(trial.out).checkpoints.iterdir())
+    assert study.run().complete
+    whole = Study.make(small, tmp_path / "whole")
+    whole.run({"kind": "in-process"})
+    assert results(study) == results(whole)
+
+
+def test_a_study_of_two_worker_trials(tmp_path: Path) -> None:
+    base = {**content()["base"], "epochs": 1, "workers": 2, "batch_norm": "sync"}
+    study = Study.make(content(base=base, grid={"lr": [0.05]}, seeds=1), tmp_path)
+    assert study.run().complete
+    (trial,) = study.plan().trials.values()
+    result = json.loads(RunPaths(trial.out).result.read_text())
+    assert result["resolved"]["workers"] == 2
+
+
+def test_a_failure_is_kept_and_retried_on_request(tmp_path: Path) -> None:
+    # A batch larger than the data cannot be trained; the others can.
+    study = Study.make(content(grid={"batch_size": [64, 5000]}, seeds=1), tmp_path)
+    status = study.run()
+    assert (status.count("finished"), status.count("failed")) == (1, 1)
+    (failed,) = [trial for trial in status.trials if trial.state == "failed"]
+    assert "larger than the" in failed.error
+    assert len(Failures(tmp_path).history(failed.name)) == 1
+    study.run()  # not tried again unasked
+    assert len(Failures(tmp_path).history(failed.name)) == 1
+    study.run(retry=True)
+    errors = [entry for entry in Failures(tmp_path).history(failed.name) if "error" in entry]
+    assert len(errors) == 2
+
+
+def test_a_worker_that_dies_costs_its_trial_and_no_other(tmp_path: Path) -> None:
+    base = {**content()["base"], "model": "dying_model:build"}
+    study = Study.make(content(base=base, grid={"lr": [0.05, 0.1]}, seeds=1), tmp_path / "out")
+    (tmp_path / "dying_model.py").write_text(
+        "import os\ndef build(*args, **kwargs):\n    os.kill(os.getpid(), 9)\n"
+    )
+    old = os.environ.get("PYTHONPATH", "")
+    os.environ["PYTHONPATH"] = f"{tmp_path}{os.pathsep}{old}"
+    try:
+        status = study.run()
+    finally:
+        os.environ["PYTHONPATH"] = old
+    assert status.count("failed") == 2
+    assert all("SIGKILL" in trial.error for trial in status.trials)
+
+
+def test_a_second_run_into_the_folder_is_told_who_holds_it(tmp_path: Path) -> None:
+    from thresher.study.lock import hold
+
+    with (
+        hold(tmp_path),
+        pytest.raises(ThresherError, match=f"run by process {os.getpid()} on "),
+    ):
+        Study.make(content(), tmp_path).run()
+
+
+def test_status_of_a_study_that_was_begun(tmp_path: Path) -> None:
+    study = Study.make(content(seeds=1), tmp_path)
+    before = study.status()
+    assert before.count("waiting") == 4
+    Study.make(content(seeds=1, grid={"batch_size": [64], "lr": [0.05]}), tmp_path).run()
+    # Extending the grid keeps what was finished.
+    after = study.status()
+    assert (after.count("finished"), after.count("waiting")) == (1, 3)
+    done = next(trial for trial in after.trials if trial.state == "finished")
+    assert done.accuracy is not None
+    assert Study.open(tmp_path).status().complete
