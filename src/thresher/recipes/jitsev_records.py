@@ -1,0 +1,61 @@
+"""Claim J4: the ResNet-50 record table, each row predicted from the seven others."""
+
+from pathlib import Path
+from statistics import median
+
+from thresher.recipes.base import Recipe, RecipeResult, row
+
+
+def run(out: Path) -> RecipeResult:
+    """Count ResNet-50's operations, fit one efficiency per left-out row, predict that row."""
+    from thresher.models.registry import build
+    from thresher.scaling.records import leave_one_out
+    from thresher.scaling.skeleton import skeleton
+
+    profile = skeleton(build("resnet50", 1000), "resnet50", (3, 224, 224), 1000, 32)
+    found = leave_one_out(profile)
+    rows = []
+    for prediction in found:
+        record = prediction.record
+        near = 1 / 2 <= prediction.ratio <= 2
+        rows.append(
+            row(
+                "J4",
+                f"{record.name}: {_duration(record.published_s)}, batch {record.batch_size:,}, "
+                f"{record.devices:,}×{record.device}",
+                f"{_duration(prediction.predicted_s)} predicted, {prediction.ratio:.2f} of it",
+                "yes" if abs(prediction.ratio - 1) <= 0.3 else "partly" if near else "no",
+                note=record.note if abs(prediction.ratio - 1) > 0.3 else "",
+                name=record.name,
+                published_s=record.published_s,
+                predicted_s=prediction.predicted_s,
+                ratio=prediction.ratio,
+                share_of_peak=prediction.share,
+                explained=bool(record.note),
+            )
+        )
+    errors = [abs(prediction.ratio - 1) for prediction in found]
+    beyond = [p.record.name for p in found if not 1 / 2 <= p.ratio <= 2]
+    return RecipeResult(
+        rows,
+        {
+            "median_error": median(errors),
+            "beyond_factor_2": beyond,
+            "flops_per_image": profile.flops,
+            "gradient_bytes": profile.gradient_bytes,
+        },
+    )
+
+
+def _duration(seconds: float) -> str:
+    if seconds >= 5400:
+        return f"{seconds / 3600:.1f} h"
+    return f"{seconds / 60:.1f} min"
+
+
+RECIPE = Recipe(
+    "jitsev-records",
+    "J4",
+    "ResNet-50 / ImageNet records predicted from first principles, each left out of its fit",
+    {"smoke": run, "paper": run},
+)
