@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import tyro
 
+from thresher.cli.columns import columns
 from thresher.cli.commands import Outcome
 from thresher.recipes.base import Preset
 
@@ -36,31 +37,24 @@ def reproduce(config: Reproduce) -> Outcome:
 
 
 def _listing(recipes: list[Any]) -> Outcome:
-    from rich.table import Table
-
-    table = Table("recipe", "claim", "what it tests", "presets")
-    rows = []
-    for recipe in recipes:
-        presets = list(recipe.presets)
-        table.add_row(recipe.name, recipe.claim, recipe.title, ", ".join(presets))
-        rows.append(
-            {
-                "name": recipe.name,
-                "claim": recipe.claim,
-                "title": recipe.title,
-                "presets": presets,
-            }
-        )
-    return Outcome({"recipes": rows}, table)
+    rows = [
+        {"name": r.name, "claim": r.claim, "title": r.title, "presets": list(r.presets)}
+        for r in recipes
+    ]
+    text = columns(
+        "Claims of the papers that can be run",
+        ("recipe", "claim", "presets", "what it tests"),
+        [(r["name"], r["claim"], ", ".join(r["presets"]), r["title"]) for r in rows],
+    )
+    return Outcome({"recipes": rows}, text)
 
 
-def _table(title: str, rows: list[dict[str, Any]]) -> Any:
-    from rich.table import Table
-
-    table = Table("claim", "the paper says", "we measured", "interval", "holds?", "note")
-    table.title = title
-    for line in rows:
-        table.add_row(
-            *(str(line[key]) for key in ("claim", "paper", "measured", "interval", "holds", "note"))
-        )
-    return table
+def _table(title: str, rows: list[dict[str, Any]]) -> str:
+    keys = ("claim", "paper", "measured", "interval", "holds")
+    table = columns(
+        title,
+        ("claim", "the paper says", "we measured", "interval", "holds?"),
+        [tuple(str(line[key]) for key in keys) for line in rows],
+    )
+    notes = [f"{line['paper']} – {line['note']}." for line in rows if line["note"]]
+    return "\n".join([table, *(["", *notes] if notes else [])])

@@ -57,5 +57,5 @@ RECIPE = Recipe(
     "jitsev-records",
     "J4",
     "ResNet-50 / ImageNet records predicted from first principles, each left out of its fit",
-    {"smoke": run, "paper": run},
+    {"smoke": run, "gpu": run, "paper": run},
 )

@@ -122,8 +122,8 @@ class Compression:
     """Fewer bytes on the wire, at a price on the device.
 
     `share` of the bytes is sent; `passes` over the gradient's memory to make and undo it. A
-    gathered kind (8-bit, top-k) cannot be summed on the way: every worker receives the parts of
-    all the others, so its bytes grow with the workers.
+    gathered kind (top-k) cannot be summed on the way: every worker receives the parts of all the
+    others, so its bytes grow with the workers.
     """
 
     name: str
@@ -157,7 +157,8 @@ def compression(text: str) -> Compression:
     if name in ("fp16", "bf16"):
         return Compression(text, 0.5, 3.0, False)
     if name == "int8":
-        return Compression(text, 0.25, 4.0, True)
+        # Parts are exchanged and summed in float32, then gathered: a quarter of the bytes.
+        return Compression(text, 0.25, 4.0, False)
     try:
         if name == "topk":
             value = float(argument or 0.01)

@@ -1,4 +1,4 @@
-"""A profile without a clock: layers, weights and operations counted, for machines we do not have."""
+"""A profile without a clock: layers, weights and operations counted, for machines far away."""
 
 from typing import Any
 
