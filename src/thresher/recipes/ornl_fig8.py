@@ -51,7 +51,7 @@ def run(out: Path) -> RecipeResult:
     )
     lines = {}
     for engine in ("ddp", "horovod"):
-        setting = Setting(batch_size=BATCH, engine=engine, allreduce="ring", horovod=queue)  # type: ignore[arg-type]
+        setting = Setting(batch_size=BATCH, engine=engine, allreduce="ring", horovod=queue)
         lines[engine] = step(profile, summit, 96, setting).timeline
     timeline_figure(lines, figures[1])
     return RecipeResult(
