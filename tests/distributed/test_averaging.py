@@ -1,0 +1,167 @@
+"""Local SGD and delayed gradients over real ranks."""
+
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from gloo_ranks import run_ranks
+from torch import Tensor, nn
+
+from thresher.distributed.averaging import Delayed, LocalSGD
+from thresher.distributed.exchange import redistribute
+from thresher.distributed.hooks import make_exchange
+from thresher.errors import ThresherError
+
+PARTS = {1: [60], 2: [41, 19], 3: [31, 17, 12]}
+
+
+def _net() -> nn.Module:
+    torch.manual_seed(0)
+    layers = [nn.Linear(12, 20), nn.BatchNorm1d(20), nn.Tanh(), nn.Linear(20, 1)]
+    return nn.Sequential(*layers).double()
+
+
+def _problem(rank: int, world: int) -> tuple[Tensor, Tensor]:
+    torch.manual_seed(1)
+    x = torch.randn(60, 12, dtype=torch.float64)
+    y = torch.sin(x[:, :1]) + 0.5 * x[:, 1:2]
+    return x.split(PARTS[world])[rank], y.split(PARTS[world])[rank]
+
+
+def _vector(net: nn.Module) -> list[float]:
+    return nn.utils.parameters_to_vector(net.parameters()).tolist()
+
+
+def _local(rank: int, world: int, every: int, steps: int) -> tuple[list[float], ...]:
+    """(weights, momenta, running means, whether each step averaged, first and last loss)."""
+    net = _net()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
+    averager = LocalSGD(net, optimizer, every)
+    x, y = _problem(rank, world)
+    averaged, losses = [], []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = (net(x) - y).square().mean()
+        loss.backward()
+        optimizer.step()
+        averaged.append(float(averager.step(len(x))))
+        losses.append(loss.item())
+    averager.finish()
+    assert averager.synchronised
+    momenta = torch.cat([s["momentum_buffer"].flatten() for s in optimizer.state.values()])
+    running = net.get_buffer("1.running_mean")
+    return _vector(net), momenta.tolist(), running.tolist(), averaged, [losses[0], losses[-1]]
+
+
+def test_local_sgd_averages_every_so_many_steps() -> None:
+    ranks = run_ranks(3, _local, 4, 30)
+    for weights, momenta, running, averaged, losses in ranks:
+        assert averaged == [0.0, 0.0, 0.0, 1.0] * 7 + [0.0, 0.0]
+        assert (weights, momenta, running) == ranks[0][:3], "ranks differ after finish()"
+        assert losses[1] < 0.2 * losses[0]
+
+
+def _plain(rank: int, world: int, every: int) -> list[float]:
+    """Without batch norm and momentum, averaging weights each step is averaging gradients."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(12, 20), nn.Tanh(), nn.Linear(20, 1)).double()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    averager = LocalSGD(net, optimizer, every)
+    x, y = _problem(rank, world)
+    for _ in range(10):
+        optimizer.zero_grad()
+        (net(x) - y).square().mean().backward()
+        optimizer.step()
+        averager.step(len(x))
+    return _vector(net)
+
+
+def test_averaging_every_step_is_plain_sgd_also_for_uneven_parts() -> None:
+    """The samples' weights make 41 + 19 the same as one worker with 60."""
+    alone = _plain(0, 1, 1)
+    for weights in run_ranks(2, _plain, 1):
+        assert weights == pytest.approx(alone, abs=1e-12)
+    assert run_ranks(2, _plain, 5)[0] != pytest.approx(alone, abs=1e-6)
+
+
+def test_average_every_zero_is_refused() -> None:
+    net = _net()
+    with pytest.raises(ThresherError, match="average-every is 0"):
+        LocalSGD(net, torch.optim.SGD(net.parameters(), lr=0.1), 0)
+
+
+def _delayed(
+    rank: int,
+    world: int,
+    compress: str,
+    steps: int,
+    state: list[dict[str, Tensor]] | None = None,
+    weights: list[float] | None = None,
+    end: bool = True,
+) -> tuple[list[float], dict[str, Tensor], float]:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(12, 20), nn.Tanh(), nn.Linear(20, 1)).double()
+    if weights is not None:
+        values = torch.tensor(weights, dtype=torch.float64)
+        nn.utils.vector_to_parameters(values, net.parameters())
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, weight_decay=1e-3)
+    delayed = Delayed(net.named_parameters(), make_exchange(compress, share=0.1))
+    if state is not None:
+        delayed.load_state_dict(redistribute(state, rank, world))
+    x, y = _problem(rank, world)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = (net(x) - y).square().sum() / 60
+        loss.backward()
+        if delayed.exchange():
+            optimizer.step()
+    kept = delayed.state_dict()
+    if end and delayed.flush():
+        optimizer.step()
+    total = loss.detach().clone()
+    if world > 1:
+        dist.all_reduce(total)
+    delayed.close()
+    return _vector(net), kept, total.item()
+
+
+def _delayed_by_hand(steps: int) -> list[float]:
+    """w(t+1) = w(t) − lr·(g(w(t−1)) + decay·w(t)), and the last gradient at the end."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(12, 20), nn.Tanh(), nn.Linear(20, 1)).double()
+    x, y = _problem(0, 1)
+    weights = list(net.parameters())
+    before: Any = None
+    for step in range(steps + 1):
+        if step < steps:
+            now = torch.autograd.grad((net(x) - y).square().sum() / 60, weights)
+        if before is not None:
+            with torch.no_grad():
+                for w, g in zip(weights, before, strict=True):
+                    w -= 0.1 * (g + 1e-3 * w)
+        before = now
+    return _vector(net)
+
+
+def test_delayed_gradients_are_one_step_late_on_any_number_of_workers() -> None:
+    expected = _delayed_by_hand(9)
+    assert _delayed(0, 1, "none", 9)[0] == pytest.approx(expected, abs=1e-12)
+    for weights, _, _ in run_ranks(3, _delayed, "none", 9):
+        assert weights == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("compress", ["none", "topk"])
+def test_delayed_run_resumes_to_the_last_bit(compress: str) -> None:
+    unbroken = run_ranks(2, _delayed, compress, 10)
+    half = run_ranks(2, _delayed, compress, 6, None, None, False)
+    state = [kept for _, kept, _ in half]
+    assert any(key.startswith("pending.") for key in state[0])
+    resumed = run_ranks(2, _delayed, compress, 4, state, half[0][0])
+    assert resumed[0][0] == unbroken[0][0]
+    assert resumed[1][0] == unbroken[1][0]
+
+
+def test_delayed_and_compressed_training_converges() -> None:
+    first = run_ranks(2, _delayed, "int8", 1)[0][2]
+    assert run_ranks(2, _delayed, "int8", 50)[0][2] < 0.2 * first
