@@ -139,7 +139,7 @@ def _delayed_by_hand(steps: int) -> list[float]:
         if before is not None:
             with torch.no_grad():
                 for w, g in zip(weights, before, strict=True):
-                    w -= 0.1 * (g + 1e-3 * w)
+                    w.sub_(0.1 * (g + 1e-3 * w))
         before = now
     return _vector(net)
 
