@@ -6,7 +6,6 @@ workers: batches are cut within chunks.
 """
 
 import fcntl
-import hashlib
 import os
 import platform
 import shutil
@@ -30,7 +29,13 @@ from thresher.data.pack import Pack
 from thresher.distributed.group import Group, join
 from thresher.errors import ThresherError
 from thresher.models import registry, weights
-from thresher.models.features import FORMAT, FeaturePaths, Features, features_and_logits
+from thresher.models.features import (
+    FORMAT,
+    FeaturePaths,
+    Features,
+    features_and_logits,
+    file_sha256,
+)
 from thresher.paths import RunPaths, atomic_file, disk_errors, read_json, write_json
 from thresher.progress import bar, say
 
@@ -105,7 +110,7 @@ class Network:
         channels = pack.image_shape[2] if pack.image_shape else 3
         model = registry.build(name, len(pack.classes), channels)
         left = weights.load_into(model, file, name)
-        origin = {**origin, "sha256": _sha256(file)}
+        origin = {**origin, "sha256": file_sha256(file)}
         return cls(model, name, knows_classes=not left, origin=origin, **images)
 
 
@@ -337,8 +342,3 @@ def _locked(paths: FeaturePaths, group: Group) -> Iterator[None]:
     finally:
         for handle in held:
             os.close(handle)
-
-
-def _sha256(file: Path) -> str:
-    with open(file, "rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()

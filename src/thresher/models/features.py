@@ -5,6 +5,7 @@ both memory-mapped on reading; `index.parquet` with `id` and `label`; `features.
 pack and by which network. No torch here unless features are computed.
 """
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,10 +17,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from thresher.errors import ThresherError
-from thresher.paths import read_json
+from thresher.paths import RunPaths, read_json
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+
+    from thresher.data.pack import Pack
 
 FORMAT = 1
 _FIXED_LIST = pa.list_(pa.float32(), 1).id
@@ -133,6 +136,29 @@ class Features:
         if len(set(self.ids)) != len(self.ids):
             raise ThresherError(f"some ids in {path} appear twice", "ids must be unique")
         return self
+
+
+def of_run(run: str | Path, pack: "Pack", split: str = "train") -> tuple[Features, Path]:
+    """A run's features of a pack and where they lie: in the run's folder, made if missing."""
+    weights = RunPaths(Path(run)).model
+    path = Path(run) / f"features-{split}-{pack.fingerprint[:12]}"
+    if not path.exists():
+        # Here, not at the top: it loads torch, which reading features does not need.
+        from thresher.models.embed import EmbedOptions, Network, embed
+
+        embed(Network.from_run(run, pack), pack, path, EmbedOptions(split, "float32"))
+    features = Features.open(path)
+    if weights.exists() and features.meta.get("sha256") != file_sha256(weights):
+        raise ThresherError(
+            f"the features in {path} are of other weights than the run has now",
+            "remove that folder",
+        )
+    return features, path
+
+
+def file_sha256(file: Path) -> str:
+    with open(file, "rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 def penultimate(model: "nn.Module", x: "Tensor") -> "Tensor":
