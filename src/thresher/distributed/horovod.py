@@ -1,0 +1,192 @@
+"""Horovod as a second engine, for comparison with DDP (claim O5).
+
+The workers are started as for DDP and keep their torch group for everything but gradients; Horovod
+joins the same ranks over its own Gloo. Its queue is dynamic: each gradient is announced as it is
+computed, ranks negotiate once per cycle which ones all of them have, those are packed into the
+fusion buffer and summed. DDP's buckets are fixed beforehand. `tools/build_horovod.sh` installs it.
+"""
+
+import contextlib
+import os
+import socket
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from thresher.errors import ThresherError
+
+_servers: list[Any] = []
+"""Rank 0's rendezvous; it must live as long as the process."""
+
+
+def installed() -> bool:
+    """Whether Horovod can be loaded here."""
+    try:
+        _load()
+    except ThresherError:
+        return False
+    return True
+
+
+def _load() -> Any:
+    try:
+        import horovod.torch as hvd
+    except ImportError as error:
+        raise ThresherError(
+            "--engine horovod needs Horovod, which is not installed",
+            "build it with tools/build_horovod.sh (make horovod)",
+        ) from error
+    return hvd
+
+
+def join(fusion_mb: float | None = None, cycle_ms: float | None = None) -> Any:
+    """Join Horovod with the ranks of the present torch group; gives the `horovod.torch` module.
+
+    `fusion_mb`: size of the fusion buffer (Horovod's own: 128; 0 sends each gradient alone);
+    `cycle_ms`: time between negotiations (Horovod's own: 1). Both are read when Horovod starts and
+    hold for the whole process. HOROVOD_TIMELINE names a file for its timeline, as always.
+    """
+    hvd = _load()
+    if hvd.is_initialized():
+        return hvd
+    if fusion_mb is not None:
+        os.environ["HOROVOD_FUSION_THRESHOLD"] = str(int(fusion_mb * 1024 * 1024))
+    if cycle_ms is not None:
+        os.environ["HOROVOD_CYCLE_TIME"] = str(cycle_ms)
+    rank = dist.get_rank() if dist.is_initialized() else 0
+    hosts = _gathered(os.environ.get("THRESHER_HOST", socket.gethostname()))
+    local = [r for r, host in enumerate(hosts) if host == hosts[rank]]
+    order = list(dict.fromkeys(hosts))
+    interface = os.environ.get("GLOO_SOCKET_IFNAME") or ("lo" if len(order) == 1 else "")
+    wanted = {
+        "HOROVOD_HOSTNAME": hosts[rank],
+        "HOROVOD_RANK": rank,
+        "HOROVOD_SIZE": len(hosts),
+        "HOROVOD_LOCAL_RANK": local.index(rank),
+        "HOROVOD_LOCAL_SIZE": len(local),
+        "HOROVOD_CROSS_RANK": order.index(hosts[rank]),
+        "HOROVOD_CROSS_SIZE": len(order),
+        "HOROVOD_CONTROLLER": "gloo",
+        "HOROVOD_CPU_OPERATIONS": "gloo",
+        "HOROVOD_GLOO_IFACE": interface,
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": _address(),
+        "HOROVOD_GLOO_RENDEZVOUS_PORT": _gathered(_serve(hosts) if rank == 0 else 0)[0],
+    }
+    os.environ.update({name: str(value) for name, value in wanted.items() if value != ""})
+    hvd.init()
+    return hvd
+
+
+def _gathered(value: Any) -> list[Any]:
+    """Every rank's value; of one process, its own."""
+    if not dist.is_initialized() or dist.get_world_size() == 1:
+        return [value]
+    values: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value)
+    return values
+
+
+def _address() -> str:
+    name = os.environ.get("MASTER_ADDR", "127.0.0.1")
+    return socket.gethostbyname(name)
+
+
+def _serve(hosts: list[str]) -> int:
+    """Start Horovod's rendezvous on this rank; its port."""
+    from horovod.runner.common.util.hosts import HostInfo, get_host_assignments
+    from horovod.runner.http.http_server import RendezvousServer
+
+    server = RendezvousServer()
+    port = int(server.start())
+    slots = {host: hosts.count(host) for host in hosts}
+    plan = get_host_assignments([HostInfo(h, n) for h, n in slots.items()], len(hosts))
+    server.init(plan)
+    _servers.append(server)
+    return port
+
+
+class HorovodReducer:
+    """Sum each gradient over ranks as soon as the backward pass has made it.
+
+    How a training loop uses it (no DDP; the loss divided by the *global* number of samples):
+
+        reducer = HorovodReducer(model.named_parameters())
+        for batch in …:
+            with reducer.no_sync():           # all pieces of an accumulated batch but the last
+                …backward()
+            loss.backward()                   # the sums begin here
+            reducer.synchronize()             # now p.grad is the sum over ranks
+            optimizer.step()
+        reducer.close()
+
+    Every rank must make it at the same place. A parameter that had no gradient this time takes
+    part with zeros. `compress`: none, or fp16 (Horovod's own cast).
+    """
+
+    def __init__(
+        self,
+        named_parameters: Iterable[tuple[str, nn.Parameter]],
+        compress: str = "none",
+        fusion_mb: float | None = None,
+        cycle_ms: float | None = None,
+    ) -> None:
+        if compress not in ("none", "fp16"):
+            raise ThresherError(
+                f"--engine horovod has no --compress {compress}", "use none or fp16, or ddp"
+            )
+        self._hvd = join(fusion_mb, cycle_ms)
+        kinds = self._hvd.Compression
+        self._cast = kinds.fp16 if compress == "fp16" else kinds.none
+        self.parameters = {n: p for n, p in named_parameters if p.requires_grad}
+        self._under_way: dict[str, tuple[Any, Any]] = {}
+        self._enabled = True
+        self._hooks = [
+            parameter.register_post_accumulate_grad_hook(self._hook(name))
+            for name, parameter in self.parameters.items()
+        ]
+
+    def _hook(self, name: str) -> Any:
+        def announce(parameter: nn.Parameter) -> None:
+            if self._enabled:
+                self._start(name, parameter)
+
+        return announce
+
+    def _start(self, name: str, parameter: nn.Parameter) -> None:
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+        sent, how = self._cast.compress(parameter.grad)
+        handle = self._hvd.allreduce_async_(sent, name=f"gradient.{name}", op=self._hvd.Sum)
+        self._under_way[name] = (handle, how)
+
+    @contextlib.contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Within it gradients only accumulate, as in DDP."""
+        self._enabled = False
+        try:
+            yield
+        finally:
+            self._enabled = True
+
+    @torch.no_grad()
+    def synchronize(self) -> None:
+        """Wait until every gradient is the sum over ranks."""
+        for name, parameter in self.parameters.items():
+            if name not in self._under_way:
+                self._start(name, parameter)
+        for name, (handle, how) in self._under_way.items():
+            summed = self._cast.decompress(self._hvd.synchronize(handle), how)
+            gradient = self.parameters[name].grad
+            assert gradient is not None
+            if gradient.data_ptr() != summed.data_ptr():
+                gradient.copy_(summed)
+        self._under_way.clear()
+
+    def close(self) -> None:
+        """Take the hooks off; Horovod itself stays joined until the process ends."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []

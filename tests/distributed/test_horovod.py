@@ -1,0 +1,93 @@
+"""Horovod and DDP train to the same weights; skipped where Horovod is not installed."""
+
+import sys
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from gloo_ranks import run_ranks
+from torch import Tensor, nn
+
+from thresher.distributed.hooks import gradient_hook
+from thresher.distributed.horovod import HorovodReducer, installed
+from thresher.errors import ThresherError
+
+needs_horovod = pytest.mark.skipif(
+    not installed(), reason="Horovod is not installed (tools/build_horovod.sh)"
+)
+
+
+def _net() -> nn.Module:
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(1, 6, 3), nn.ReLU(), nn.Flatten(), nn.Linear(6 * 36, 30), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(30, 10)).double()
+
+
+def _part(step: int, rank: int, world: int) -> tuple[Tensor, Tensor]:
+    torch.manual_seed(step)
+    x, y = torch.randn(24, 1, 8, 8, dtype=torch.float64), torch.randint(10, (24,))
+    cuts = {1: [24], 2: [15, 9], 3: [12, 7, 5]}[world]
+    return x.split(cuts)[rank], y.split(cuts)[rank]
+
+
+def _train(rank: int, world: int, engine: str, compress: str = "none") -> list[float]:
+    """20 steps of 24 samples, cut unevenly, each part in two pieces."""
+    net = _net()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    wrapped: nn.Module = net
+    reducer: HorovodReducer | None = None
+    if engine == "horovod":
+        reducer = HorovodReducer(net.named_parameters(), compress)
+    else:
+        wrapped = nn.parallel.DistributedDataParallel(net, bucket_cap_mb=0.05)
+        state, hook = gradient_hook(compress, "default", net.named_parameters())
+        wrapped.register_comm_hook(state, hook)
+    no_sync: Any = wrapped.no_sync if reducer is None else reducer.no_sync
+    for step in range(20):
+        optimizer.zero_grad()
+        x, y = _part(step, rank, world)
+        with no_sync():
+            (nn.functional.cross_entropy(wrapped(x[:4]), y[:4], reduction="sum") / 24).backward()
+        (nn.functional.cross_entropy(wrapped(x[4:]), y[4:], reduction="sum") / 24).backward()
+        if reducer is not None:
+            reducer.synchronize()
+        optimizer.step()
+    if reducer is not None:
+        reducer.close()
+    dist.barrier()
+    return nn.utils.parameters_to_vector(net.parameters()).tolist()
+
+
+@needs_horovod
+@pytest.mark.parametrize("world", [2, 3])
+def test_horovod_equals_ddp(world: int) -> None:
+    ddp = run_ranks(world, _train, "ddp")
+    for weights in run_ranks(world, _train, "horovod"):
+        assert weights == pytest.approx(ddp[0], abs=1e-10)
+
+
+@needs_horovod
+def test_horovod_with_fp16_keeps_replicas_equal() -> None:
+    first, second = run_ranks(2, _train, "horovod", "fp16")
+    assert first == second
+    exact = run_ranks(2, _train, "ddp")[0]
+    assert first != exact
+    assert first == pytest.approx(exact, abs=0.05)
+
+
+@needs_horovod
+def test_what_horovod_cannot_compress_is_refused() -> None:
+    with pytest.raises(ThresherError, match="horovod has no --compress topk"):
+        HorovodReducer([], "topk")
+
+
+def test_without_horovod_the_engine_is_refused_in_one_sentence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # None in sys.modules is how Python marks a module that cannot be imported.
+    monkeypatch.setitem(sys.modules, "horovod", None)
+    monkeypatch.setitem(sys.modules, "horovod.torch", None)
+    assert not installed()
+    with pytest.raises(ThresherError, match=r"needs Horovod, which is not installed; build it"):
+        HorovodReducer([])
