@@ -61,6 +61,10 @@ class Gather:
 
     def into(self, positions: np.ndarray, out: np.ndarray) -> None:
         """Copy the rows at `positions` to `out`, (len(positions), width) uint8, contiguous."""
+        first, n = int(positions[0]), len(positions)
+        if len(self._arrays) == 1 and positions[-1] == first + n - 1 and _ascending(positions):
+            np.copyto(out, self._arrays[0][first : first + n])
+            return
         if len(self._arrays) > 1:
             rows = self._offsets[positions]
             step = max(1, STEP // self._width)
@@ -77,6 +81,10 @@ class Gather:
                 np.take(array, positions[begin:end], axis=0, out=out[begin:end], mode="clip")
 
         share(copy, len(positions), max(1, SHARED_FROM // 2 // self._width))
+
+
+def _ascending(positions: np.ndarray) -> bool:
+    return bool((positions[1:] == positions[:-1] + 1).all())
 
 
 class _Memory:

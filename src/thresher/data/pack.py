@@ -50,6 +50,10 @@ class Pack:
         root = resolve(where)
         return cls(root, checked(read_json(PackPaths(root).meta, "pack"), root))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies and other processes map the files anew; no pixel is pickled."""
+        return Pack, (self.root, self.meta)
+
     def __len__(self) -> int:
         return int(self._starts[-1])
 

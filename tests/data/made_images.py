@@ -1,0 +1,69 @@
+"""Images made for the tests, and a source of them that worker processes can import."""
+
+import io
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from thresher.data.sources.base import Block
+
+
+class Made:
+    """`chunks_` × `rows` seeded random images; `pause` seconds before each chunk."""
+
+    def __init__(
+        self,
+        rows: int = 50,
+        chunks: int = 4,
+        shape: tuple[int, int, int] = (6, 5, 3),
+        pause: float = 0.0,
+        blocks: int = 2,
+    ) -> None:
+        self.name, self.classes = "made", ["a", "b", "c"]
+        self.rows, self.parts, self.pause, self.blocks = rows, chunks, pause, blocks
+        self.image_shape: tuple[int, int, int] | None = shape
+
+    def key(self) -> str:
+        return f"made {self.rows} {self.parts} {self.image_shape}"
+
+    def chunks(self) -> list[str]:
+        return [str(n) for n in range(self.parts)]
+
+    def read(self, chunk: str) -> Iterator[Block]:
+        time.sleep(self.pause)
+        random = np.random.default_rng(int(chunk))
+        step = -(-self.rows // self.blocks)
+        for begin in range(0, self.rows, step):
+            numbers = range(begin, min(begin + step, self.rows))
+            yield Block(
+                [f"{chunk}/{n}" for n in numbers],
+                [n % 3 for n in numbers],
+                ["test" if n % 5 == 0 else "train" for n in numbers],
+                random.integers(0, 256, (len(numbers), *(self.image_shape or ())), dtype=np.uint8),
+            )
+
+
+def picture(seed: int, width: int, height: int, kind: str = "JPEG", mode: str = "RGB") -> bytes:
+    """A small smooth image as a file."""
+    random = np.random.default_rng(seed)
+    small = random.integers(0, 256, (4, 4, 3), dtype=np.uint8)
+    image = Image.fromarray(small).resize((width, height), Image.Resampling.BICUBIC).convert(mode)
+    file = io.BytesIO()
+    image.save(file, kind)
+    return file.getvalue()
+
+
+def class_folder(root: Path, uneven: bool = True, each: int = 6) -> Path:
+    """split/class/name.jpg, of unequal sizes or all 20×16."""
+    for split in ("train", "val"):
+        for number, name in enumerate(("cat", "dog", "eel")):
+            place = root / split / name
+            place.mkdir(parents=True)
+            for n in range(each):
+                seed = 100 * number + n + (1000 if split == "val" else 0)
+                size = (20 + n, 16 + 2 * n) if uneven else (20, 16)
+                (place / f"{n}.jpg").write_bytes(picture(seed, *size))
+    return root
