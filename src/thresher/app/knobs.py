@@ -21,10 +21,10 @@ from thresher.paths import SelectionPaths
 from thresher.select.cluster import ClassGraph
 
 METHODS = {
-    "network": "DBSCAN noise on the map",
+    "network": "DBSCAN on the map",
     "score": "highest scores",
     "votes": "most votes to drop",
-    "random": "at random, the control",
+    "random": "at random",
 }
 MIN_SAMPLES = 5
 MIN_SAMPLES_LIMIT = 200

@@ -48,7 +48,6 @@ def build(desk: Desk, token: str, hosts: set[str], embed: bool = False) -> ASGIA
     routes = [
         Route("/", api.page),
         Route("/assets/{name:path}", api.asset),
-        Route("/favicon.svg", api.asset),
         Route("/api/info", api.info),
         Route("/api/points", api.points),
         Route("/api/state", api.state),

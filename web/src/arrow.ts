@@ -1,0 +1,44 @@
+/** Arrow tables as typed arrays. */
+
+import { Field, RecordBatch, Schema, Struct, Table, Utf8, makeData, tableFromIPC, tableToIPC, vectorFromArray } from "apache-arrow";
+
+export function read(bytes: ArrayBuffer): Table {
+  return tableFromIPC(new Uint8Array(bytes));
+}
+
+/** The JSON that the server put into the schema's metadata. */
+export function meta<T>(table: Table): T {
+  return JSON.parse(table.schema.metadata.get("thresher") ?? "{}") as T;
+}
+
+/** A boolean column, which travels as a bitmask, as a byte per row. */
+export function bytes(table: Table, name: string): Uint8Array {
+  const out = new Uint8Array(table.numRows);
+  let at = 0;
+  for (const data of table.getChild(name)?.data ?? []) {
+    const bits = data.values as Uint8Array;
+    for (let i = 0; i < data.length; i++, at++) {
+      const bit = i + data.offset;
+      out[at] = ((bits[bit >> 3] ?? 0) >> (bit & 7)) & 1;
+    }
+  }
+  return out;
+}
+
+type Numbers = Float32Array | Float64Array | Int16Array | Int32Array;
+
+/** A numeric column; null where the table has none of that name. */
+export function numbers<T extends Numbers>(table: Table, name: string): T | null {
+  const column = table.getChild(name);
+  return column === null ? null : (column.toArray() as T);
+}
+
+/** Ids with `meta`, as the stream that `POST /api/overrides` takes. */
+export function encodeIds(ids: string[], about: unknown): Uint8Array {
+  const column = vectorFromArray(ids, new Utf8()).data[0];
+  if (column === undefined) throw new Error("no ids");
+  const metadata = new Map([["thresher", JSON.stringify(about)]]);
+  const schema = new Schema([new Field("id", new Utf8(), false)], metadata);
+  const struct = makeData({ type: new Struct(schema.fields), length: ids.length, nullCount: 0, children: [column] });
+  return tableToIPC(new Table(schema, [new RecordBatch(schema, struct)]), "stream");
+}

@@ -1,0 +1,2 @@
+/** Vite takes stylesheets as imports. */
+declare module "*.css";

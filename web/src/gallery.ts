@@ -1,0 +1,236 @@
+/** The gallery: what is picked or passes the filter, as thumbnails; only those in sight exist. */
+
+import { classColour } from "./colours";
+import { count, h, icon, perFrame } from "./dom";
+import { NO_ROW, type Model } from "./model";
+import type { Thumbs } from "./thumbs";
+
+const GAP = 6;
+const SPARE_LINES = 2;
+
+type Sort = "suspicious" | "trusted" | "class" | "order";
+
+interface Cell {
+  element: HTMLElement;
+  canvas: HTMLCanvasElement;
+  at: number;
+}
+
+export class Gallery {
+  readonly element: HTMLElement;
+  /** Keep or drop rows; the caller knows the reason typed. */
+  onDecide: (rows: number[], keep: boolean, reason: string) => void = () => undefined;
+  rows: Int32Array = new Int32Array();
+  private sort: Sort = "suspicious";
+  private readonly scroller: HTMLElement;
+  private readonly field: HTMLElement;
+  private readonly heading: HTMLElement;
+  private readonly reason: HTMLInputElement;
+  private readonly buttons: { keep: HTMLButtonElement; drop: HTMLButtonElement; clear: HTMLButtonElement };
+  private readonly cells: Cell[] = [];
+  private columns = 1;
+  private side = 64;
+  private focused = -1;
+
+  constructor(
+    private readonly model: Model,
+    private readonly thumbs: Thumbs,
+  ) {
+    this.heading = h("h2", { className: "gallery-title", "aria-live": "polite" });
+    this.field = h("div", { className: "field" });
+    this.scroller = h(
+      "div",
+      {
+        className: "scroller",
+        role: "listbox",
+        tabindex: "0",
+        id: "gallery",
+        "aria-label": "Gallery of samples; arrows move, k keeps, d drops",
+        onscroll: perFrame(() => this.render()),
+      },
+      this.field,
+    );
+    const sort = h(
+      "select",
+      { "aria-label": "Order of the gallery", id: "sort" },
+      h("option", { value: "suspicious" }, "Most suspicious first"),
+      h("option", { value: "trusted" }, "Least suspicious first"),
+      h("option", { value: "class" }, "By class"),
+      h("option", { value: "order" }, "As in the data"),
+    );
+    sort.addEventListener("change", () => {
+      this.sort = sort.value as Sort;
+      this.refresh();
+    });
+    this.reason = h("input", {
+      id: "reason",
+      type: "text",
+      maxlength: 200,
+      placeholder: "Reason (optional)",
+      "aria-label": "Reason for keeping or dropping",
+    });
+    this.buttons = {
+      keep: h("button", { type: "button", className: "act keep", id: "keep", onclick: () => this.decide(true) }),
+      drop: h("button", { type: "button", className: "act drop", id: "drop", onclick: () => this.decide(false) }),
+      clear: h("button", { type: "button", className: "quiet", id: "clear", onclick: () => model.pick(null) }, "Clear"),
+    };
+    const live = model.source.live;
+    this.element = h(
+      "section",
+      { className: "gallery", "aria-label": "Gallery" },
+      h("div", { className: "row spread" }, this.heading, this.buttons.clear, sort),
+      live ? h("div", { className: "row actions" }, this.reason, this.buttons.keep, this.buttons.drop) : null,
+      this.scroller,
+    );
+    model.on(["picked", "filter"], () => this.refresh());
+    model.on(["decisions", "preview"], () => (model.show === "all" ? this.renew() : this.refresh()));
+    model.on(["focus"], () => this.reveal());
+    this.refresh();
+    new ResizeObserver(perFrame(() => this.measure())).observe(this.scroller);
+  }
+
+  /** The rows that a decision would concern: the picked ones, else the one in focus. */
+  targets(): number[] {
+    if (this.model.picked !== null) return Array.from(this.rows);
+    return this.model.focus === NO_ROW ? [] : [this.model.focus];
+  }
+
+  decide(keep: boolean, rows = this.targets()): void {
+    if (rows.length === 0) return;
+    this.onDecide(rows, keep, this.reason.value);
+    this.reason.value = "";
+  }
+
+  /** Move the focus by so many cells across and down. */
+  step(across: number, down: number): void {
+    if (this.rows.length === 0) return;
+    const from = this.focused < 0 ? 0 : this.focused + across + down * this.columns;
+    const to = Math.max(0, Math.min(this.rows.length - 1, from));
+    this.model.setFocus(this.rows[to] ?? NO_ROW);
+  }
+
+  end(last: boolean): void {
+    this.model.setFocus(this.rows[last ? this.rows.length - 1 : 0] ?? NO_ROW);
+  }
+
+  get page(): number {
+    return Math.max(1, Math.floor(this.scroller.clientHeight / (this.side + GAP)));
+  }
+
+  private refresh(): void {
+    const { model } = this;
+    let rows = model.picked === null ? model.suspicious() : model.picked.rows;
+    rows = rows.filter((row) => model.passes(row));
+    if (this.sort === "suspicious" && model.picked !== null) {
+      rows = rows.sort((a, b) => (model.score[b] ?? 0) - (model.score[a] ?? 0) || a - b);
+    } else if (this.sort === "trusted") {
+      rows = rows.sort((a, b) => (model.score[a] ?? 0) - (model.score[b] ?? 0) || a - b);
+    } else if (this.sort === "class") {
+      rows = rows.sort(
+        (a, b) => (model.label[a] ?? 0) - (model.label[b] ?? 0) || (model.score[b] ?? 0) - (model.score[a] ?? 0),
+      );
+    } else if (this.sort === "order") rows = rows.sort();
+    this.rows = rows;
+    this.focused = model.focus === NO_ROW ? -1 : rows.indexOf(model.focus);
+    this.scroller.scrollTop = 0;
+    this.measure();
+    this.title();
+  }
+
+  private title(): void {
+    const { picked, filtered, n } = this.model;
+    const what = picked !== null ? picked.why : filtered ? "filtered" : n === 0 ? "nothing to show" : "all samples";
+    this.heading.replaceChildren(h("b", {}, count(this.rows.length)), ` ${what}`);
+    this.buttons.clear.hidden = picked === null;
+    const targets = picked !== null ? this.rows.length : this.model.focus === NO_ROW ? 0 : 1;
+    for (const [button, word, sign] of [
+      [this.buttons.keep, "Keep", "keep"],
+      [this.buttons.drop, "Drop", "drop"],
+    ] as const) {
+      button.disabled = targets === 0;
+      button.replaceChildren(icon(sign), targets > 1 ? `${word} ${count(targets)}` : word);
+      button.title = targets === 0 ? "Lasso samples on the map, or choose one" : `${word} (${sign[0]})`;
+    }
+  }
+
+  private measure(): void {
+    const width = this.scroller.clientWidth - GAP;
+    const aim = width > 520 ? 76 : 64;
+    this.columns = Math.max(2, Math.floor(width / (aim + GAP)));
+    this.side = Math.floor(width / this.columns) - GAP;
+    const lines = Math.ceil(this.rows.length / this.columns);
+    this.field.style.height = `${lines * (this.side + GAP) + GAP}px`;
+    this.renew();
+  }
+
+  /** Paint all cells in sight anew. */
+  private renew(): void {
+    for (const cell of this.cells) cell.at = -1;
+    this.render();
+    this.title();
+  }
+
+  private render(): void {
+    const pitch = this.side + GAP;
+    const first = Math.max(0, Math.floor(this.scroller.scrollTop / pitch) - SPARE_LINES) * this.columns;
+    const lines = Math.ceil(this.scroller.clientHeight / pitch) + 2 * SPARE_LINES + 1;
+    const end = Math.min(this.rows.length, first + lines * this.columns);
+    const missing = new Set<number>();
+    for (let at = first; at < end; at++) missing.add(at);
+    const free = this.cells.filter((cell) => !missing.delete(cell.at));
+    for (const at of missing) this.place(free.pop() ?? this.make(), at);
+    for (const cell of free) {
+      cell.at = -1;
+      cell.element.hidden = true;
+    }
+  }
+
+  private make(): Cell {
+    const canvas = h("canvas", { className: "thumb", "aria-hidden": "true" });
+    const element = h("div", { className: "cell", role: "option" }, canvas);
+    const cell = { element, canvas, at: -1 };
+    element.addEventListener("click", () => {
+      this.model.setFocus(this.rows[cell.at] ?? NO_ROW);
+      this.scroller.focus({ preventScroll: true });
+    });
+    this.cells.push(cell);
+    this.field.append(element);
+    return cell;
+  }
+
+  private place(cell: Cell, at: number): void {
+    const { element } = cell;
+    const row = this.rows[at] ?? 0;
+    const pitch = this.side + GAP;
+    cell.at = at;
+    element.hidden = false;
+    element.style.width = element.style.height = `${this.side}px`;
+    element.style.transform = `translate(${GAP + (at % this.columns) * pitch}px, ${GAP + Math.floor(at / this.columns) * pitch}px)`;
+    element.style.setProperty("--class", classColour(this.model.label[row] ?? 0, this.model.info.classes.length));
+    element.classList.toggle("dropped", !this.model.kept(row));
+    element.classList.toggle("overruled", this.model.overruled[row] === 1);
+    element.classList.toggle("focused", row === this.model.focus);
+    element.id = `cell-${row}`;
+    element.dataset["id"] = this.model.id(row);
+    element.setAttribute("aria-label", this.model.describe(row));
+    element.setAttribute("aria-selected", String(row === this.model.focus));
+    element.setAttribute("aria-posinset", String(at + 1));
+    element.setAttribute("aria-setsize", String(this.rows.length));
+    element.title = this.model.describe(row);
+    this.thumbs.paint(cell.canvas, row);
+  }
+
+  private reveal(): void {
+    const { focus } = this.model;
+    this.focused = focus === NO_ROW ? -1 : this.rows.indexOf(focus);
+    if (this.focused >= 0) {
+      const top = Math.floor(this.focused / this.columns) * (this.side + GAP);
+      const { scrollTop, clientHeight } = this.scroller;
+      if (top < scrollTop || top + this.side + 2 * GAP > scrollTop + clientHeight) {
+        this.scroller.scrollTop = Math.max(0, top - clientHeight / 2 + this.side / 2);
+      }
+      this.scroller.setAttribute("aria-activedescendant", `cell-${focus}`);
+    } else this.scroller.removeAttribute("aria-activedescendant");
+    this.renew();
+  }
+}

@@ -1,0 +1,285 @@
+/** The map: every sample a point, drawn by regl-scatterplot. */
+
+import createScatterplot, { createRenderer } from "regl-scatterplot";
+import { dark, encode, grey, type Encoding } from "../colours";
+import { h, perFrame, svg } from "../dom";
+import { NO_ROW, type Model, type Picked } from "../model";
+import { makeRegl } from "./regl";
+
+type Plot = ReturnType<typeof createScatterplot>;
+/** Above this many points, squares without blending: a frame must not take longer than it shows. */
+const FAST_FROM = 300_000;
+const MARGIN = 0.94;
+/** Above this many, picked points are not also lit one by one on the map. */
+const LIT_LIMIT = 200_000;
+/** Below this many, picked points also get a rim. */
+const OUTLINED_LIMIT = 3_000;
+
+export type Mode = "panZoom" | "lasso";
+
+export class MapView {
+  readonly element: HTMLElement;
+  /** Called with a row under the pointer, or `NO_ROW`. */
+  onHover: (row: number) => void = () => undefined;
+  onEncoded: (encoding: Encoding) => void = () => undefined;
+  /** Rows joined to the focused one by lines: its neighbours. */
+  private linked: number[] = [];
+  private readonly canvas: HTMLCanvasElement;
+  private readonly marks = svg("svg", { class: "marks", "aria-hidden": "true" });
+  private readonly points: number[][];
+  private plot: Plot | null = null;
+  private drawing = false;
+  private stale = false;
+  private lassoing = false;
+  private index: ArrayBuffer | undefined;
+  private waiting: (() => void)[] = [];
+  private filterStale = false;
+  private styled = "";
+  private lit: Picked | null = null;
+
+  constructor(private readonly model: Model) {
+    this.canvas = h("canvas", {
+      className: "points",
+      role: "img",
+      "aria-label":
+        "Map of the samples. Drag to move, wheel to zoom, shift and drag to lasso. The gallery lists the same samples for the keyboard.",
+    });
+    this.element = h("div", { className: "map" }, this.canvas, this.marks);
+    this.points = scaled(model);
+    model.on(["decisions", "preview", "colour", "theme", "comparison"], () => this.redraw());
+    model.on(["filter"], () => {
+      this.filterStale = true;
+      this.redraw();
+    });
+    model.on(["picked"], () => this.light());
+    model.on(["focus"], () => this.mark());
+  }
+
+  /** Start drawing; the element must be in the page, since its size is read. Throws without WebGL. */
+  start(): void {
+    if (this.model.n === 0) return;
+    // Drawn on a canvas of its own and copied: its content can then be read at any time.
+    const hidden = document.createElement("canvas");
+    const renderer = createRenderer({ regl: makeRegl(hidden), canvas: hidden });
+    const resize = (): void => {
+      const { width, height } = this.element.getBoundingClientRect();
+      renderer.resize(Math.max(1, Math.round(width)), Math.max(1, Math.round(height)));
+      renderer.refresh();
+    };
+    resize();
+    const many = this.model.n > FAST_FROM;
+    this.plot = createScatterplot({
+      renderer,
+      canvas: this.canvas,
+      width: "auto",
+      height: "auto",
+      colorBy: "valueA",
+      opacityBy: "valueB",
+      sizeBy: "valueB",
+      lassoInitiator: false,
+      lassoMinDelay: 8,
+      lassoMinDist: 3,
+      lassoColor: "#f2b632",
+      deselectOnDblClick: false,
+      deselectOnEscape: false,
+      // A worker would be made from text, which the policy forbids.
+      spatialIndexUseWorker: false,
+      performanceMode: many,
+      opacityInactiveMax: 0.25,
+      pointScaleMode: "asinh",
+    });
+    this.plot.subscribe("pointOver", (row) => this.onHover(row));
+    this.plot.subscribe("pointOut", () => this.onHover(NO_ROW));
+    this.plot.subscribe("lassoStart", () => {
+      this.lassoing = true;
+      this.element.classList.add("lassoing");
+    });
+    this.plot.subscribe("lassoEnd", () => {
+      this.lassoing = false;
+      this.element.classList.remove("lassoing");
+    });
+    this.plot.subscribe("select", ({ points }) => this.chosen(points));
+    this.plot.subscribe("deselect", () => {
+      if (this.lassoing) this.model.pick(null);
+    });
+    const mark = perFrame(() => this.mark());
+    this.plot.subscribe("view", mark);
+    this.plot.subscribe("draw", mark);
+    new ResizeObserver(
+      perFrame(() => {
+        resize();
+        void this.plot?.set({ width: "auto", height: "auto" });
+      }),
+    ).observe(this.element);
+    this.filterStale = this.model.filtered;
+    this.redraw();
+  }
+
+  setMode(mode: Mode): void {
+    void this.plot?.set({ mouseMode: mode });
+    this.element.classList.toggle("lasso-mode", mode === "lasso");
+  }
+
+  fit(): void {
+    void this.plot?.zoomToOrigin({ transition: true, transitionDuration: 250 });
+  }
+
+  zoomTo(rows: number[]): void {
+    if (rows.length > 0) {
+      void this.plot?.zoomToPoints(rows, { padding: 0.4, transition: true, transitionDuration: 350 });
+    }
+  }
+
+  /** Where a sample stands in the page, in pixels from the map's corner. */
+  position(row: number): [number, number] | undefined {
+    if (this.plot === null || this.points[row] === undefined) return undefined;
+    try {
+      return this.plot.getScreenPosition(row);
+    } catch {
+      return undefined;
+    }
+  }
+
+  link(rows: number[]): void {
+    this.linked = rows;
+    this.mark();
+  }
+
+  /** Resolves once what the model says is on the screen. */
+  settled(): Promise<void> {
+    if (!this.drawing && !this.stale) return Promise.resolve();
+    return new Promise((resolve) => this.waiting.push(resolve));
+  }
+
+  private chosen(rows: number[]): void {
+    if (this.lassoing) {
+      this.model.pick(rows, "lassoed");
+      return;
+    }
+    // A click: look at that sample, and leave what was lassoed lit.
+    const [row] = rows;
+    if (row !== undefined) this.model.setFocus(row);
+    this.light(true);
+  }
+
+  /** Light the picked samples up, where that is not how they are already. */
+  private light(again = false): void {
+    const { picked } = this.model;
+    if (this.plot === null || this.drawing || (picked === this.lit && !again)) return;
+    this.lit = picked;
+    const few = picked !== null && picked.rows.length < OUTLINED_LIMIT;
+    void this.plot.set({ pointSizeSelected: few ? 2 : 0.5, pointOutlineWidth: few ? 1.5 : 0 });
+    if (picked === null || picked.rows.length > LIT_LIMIT) this.plot.deselect({ preventEvent: true });
+    else this.plot.select(Array.from(picked.rows), { preventEvent: true });
+  }
+
+  private style(plot: Plot, encoding: Encoding): void {
+    const key = JSON.stringify([encoding.palette, encoding.opacity, dark()]);
+    if (key === this.styled) return;
+    this.styled = key;
+    const size = pointSize(this.model.n);
+    const strong = dark() ? "#ffffff" : "#111418";
+    void plot.set({
+      pointColor: encoding.palette,
+      // Lit points keep their colours; the others step back.
+      pointColorActive: encoding.palette as never,
+      pointColorHover: strong,
+      pointSize: [size, size, size + 2.5],
+      opacity: encoding.opacity,
+      backgroundColor: dark() ? "#14171c" : "#fbfbf9",
+      reticleColor: grey(),
+      showReticle: false,
+    });
+  }
+
+  private redraw(): void {
+    this.stale = true;
+    if (!this.drawing) void this.draw();
+  }
+
+  private async draw(): Promise<void> {
+    const plot = this.plot;
+    if (plot === null) {
+      this.onEncoded(encode(this.model));
+      this.stale = false;
+      return;
+    }
+    this.drawing = true;
+    let refiltered = false;
+    while (this.stale) {
+      this.stale = false;
+      const encoding = encode(this.model);
+      this.onEncoded(encoding);
+      const { index, state } = encoding;
+      for (let i = 0; i < this.points.length; i++) {
+        const point = this.points[i];
+        if (point === undefined) continue;
+        point[2] = index[i] ?? 0;
+        point[3] = state[i] ?? 0;
+      }
+      // Not awaited: it would wait for a frame of its own before the one that shows the points.
+      this.style(plot, encoding);
+      const refilter = this.filterStale || (this.model.show !== "all" && this.model.filtered);
+      this.filterStale = false;
+      refiltered ||= refilter;
+      await plot.draw(this.points, {
+        zDataType: "categorical",
+        wDataType: "categorical",
+        preventFilterReset: !refilter,
+        ...(this.index === undefined ? {} : { spatialIndex: this.index }),
+      });
+      this.index ??= plot.get("spatialIndex");
+      if (refilter && this.model.filtered) await plot.filter(this.model.passing(), { preventEvent: true });
+    }
+    this.drawing = false;
+    this.light(refiltered);
+    this.element.dataset["drawn"] = "true";
+    for (const resolve of this.waiting.splice(0)) resolve();
+  }
+
+  /** A ring around the sample in focus and lines to its neighbours, above the points. */
+  private mark(): void {
+    const at = this.model.focus === NO_ROW ? undefined : this.position(this.model.focus);
+    if (at === undefined) {
+      this.marks.replaceChildren();
+      return;
+    }
+    const [cx, cy] = at;
+    const lines = this.linked.flatMap((row) => {
+      const to = this.position(row);
+      if (to === undefined) return [];
+      return [
+        svg("line", { x1: cx, y1: cy, x2: to[0], y2: to[1] }),
+        svg("circle", { cx: to[0], cy: to[1], r: 4, class: "near" }),
+      ];
+    });
+    this.marks.replaceChildren(...lines, svg("circle", { cx, cy, r: 9, class: "ring" }));
+  }
+}
+
+function pointSize(n: number): number {
+  if (n > 500_000) return 1;
+  if (n > 100_000) return 1.5;
+  if (n > 20_000) return 2.4;
+  if (n > 4_000) return 4;
+  return n > 300 ? 6 : 9;
+}
+
+/** Coordinates in [-1, 1], both axes by the same factor: distances on a map mean something. */
+function scaled(model: Model): number[][] {
+  const { x, y, n } = model;
+  let [x0, x1, y0, y1] = [Infinity, -Infinity, Infinity, -Infinity];
+  for (let i = 0; i < n; i++) {
+    x0 = Math.min(x0, x[i] ?? 0);
+    x1 = Math.max(x1, x[i] ?? 0);
+    y0 = Math.min(y0, y[i] ?? 0);
+    y1 = Math.max(y1, y[i] ?? 0);
+  }
+  const span = Math.max(x1 - x0, y1 - y0);
+  const factor = span > 0 ? (2 * MARGIN) / span : 1;
+  const points: number[][] = new Array<number[]>(n);
+  for (let i = 0; i < n; i++) {
+    points[i] = [((x[i] ?? 0) - (x0 + x1) / 2) * factor, ((y[i] ?? 0) - (y0 + y1) / 2) * factor, 0, 0];
+  }
+  return points;
+}

@@ -1,0 +1,2 @@
+/** Procedures that regl would make from text, by the hash of that text. */
+export const procedures: Record<string, (...linked: never[]) => unknown>;

@@ -1,0 +1,104 @@
+/** What stands over the map: colours, filter, pan or lasso, and the legend. */
+
+import type { ColourBy, Encoding } from "./colours";
+import { scale } from "./colours";
+import { count, h, icon, swatch } from "./dom";
+import type { Mode } from "./map/map";
+import type { Model, Show } from "./model";
+
+export class Toolbar {
+  readonly element: HTMLElement;
+  readonly legend = h("div", { className: "legend", "aria-label": "Legend" });
+  onMode: (mode: Mode) => void = () => undefined;
+  onFit: () => void = () => undefined;
+  private mode: Mode = "panZoom";
+  private readonly colour = h("select", { id: "colour", "aria-label": "Colour by" });
+  private readonly tools: Record<Mode, HTMLButtonElement>;
+
+  constructor(private readonly model: Model) {
+    this.colour.addEventListener("change", () => model.setColour(this.colour.value as ColourBy));
+    const show = h(
+      "select",
+      { id: "show", "aria-label": "Show" },
+      ...(
+        [
+          ["all", "all samples"],
+          ["kept", "kept"],
+          ["dropped", "dropped"],
+          ["overruled", "decided by hand"],
+        ] as const
+      ).map(([value, text]) => h("option", { value }, text)),
+    );
+    show.addEventListener("change", () => model.setShow(show.value as Show));
+    this.tools = {
+      panZoom: this.tool("pan", "panZoom", "Move and zoom"),
+      lasso: this.tool("lasso", "lasso", "Lasso (l, or hold shift)"),
+    };
+    const fit = h(
+      "button",
+      { type: "button", className: "tool", id: "fit", "aria-label": "Fit the map (f)", title: "Fit the map (f)", onclick: () => this.onFit() },
+      icon("fit"),
+    );
+    this.element = h(
+      "div",
+      { className: "toolbar", role: "toolbar", "aria-label": "Map" },
+      h("label", {}, "Colour", this.colour),
+      h("label", {}, "Show", show),
+      h("span", { className: "tools" }, this.tools.panZoom, this.tools.lasso, fit),
+    );
+    model.on(["comparison", "colour"], () => this.options());
+    this.options();
+    this.setMode("panZoom");
+  }
+
+  setMode(mode: Mode): void {
+    this.mode = mode;
+    for (const [name, tool] of Object.entries(this.tools)) tool.setAttribute("aria-pressed", String(name === mode));
+    this.onMode(mode);
+  }
+
+  toggleLasso(): void {
+    this.setMode(this.mode === "lasso" ? "panZoom" : "lasso");
+  }
+
+  show(encoding: Encoding): void {
+    this.legend.hidden = this.model.n === 0;
+    if (encoding.ends !== undefined) {
+      const ramp = h("span", { className: "ramp" });
+      ramp.style.backgroundImage = `linear-gradient(to right, ${scale().join(", ")})`;
+      this.legend.replaceChildren(encoding.ends[0], ramp, encoding.ends[1], h("span", { className: "note" }, "by rank"));
+      return;
+    }
+    this.legend.replaceChildren(
+      ...encoding.legend.map((item) =>
+        h("span", { className: "item" }, swatch(item.colour), item.text, h("b", {}, count(item.count))),
+      ),
+    );
+  }
+
+  private tool(sign: "pan" | "lasso", mode: Mode, text: string): HTMLButtonElement {
+    return h(
+      "button",
+      { type: "button", className: "tool", id: sign, "aria-label": text, title: text, onclick: () => this.setMode(mode) },
+      icon(sign),
+    );
+  }
+
+  private options(): void {
+    const { info, comparison, colourBy } = this.model;
+    const choices: [ColourBy, string, boolean][] = [
+      ["class", "class", true],
+      ["decision", "kept / dropped", true],
+      ["cluster", "cluster", info.clusters],
+      ["place", "strangers", info.layout === "map"],
+      ["score", "score", info.scores],
+      ["votes", "vote share", info.votes],
+      ["comparison", "comparison", comparison !== null],
+    ];
+    this.colour.replaceChildren(
+      ...choices
+        .filter(([, , there]) => there)
+        .map(([value, text]) => h("option", { value, selected: value === colourBy }, text)),
+    );
+  }
+}
