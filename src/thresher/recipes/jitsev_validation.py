@@ -1,0 +1,82 @@
+"""Claim J3 (Jitsev 2021): each batch size needs its own settings, chosen on a validation split."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from thresher.recipes.base import Recipe, RecipeResult, row
+from thresher.recipes.ornl_fig5 import UNSCALED
+from thresher.recipes.studies import EXECUTORS, GPU, PAPER, SMOKE, run, significant, span
+from thresher.study import statistics
+
+STUDIES: dict[str, dict[str, Any]] = {
+    "smoke": {
+        "base": {**SMOKE, "validation": 0.1},
+        "grid": {"batch_size": [32, 512], "lr": [0.03, 0.1, 0.3]},
+        "seeds": 3,
+    },
+    "gpu": {
+        "base": {**GPU, **UNSCALED, "validation": 5000},
+        "grid": {"batch_size": [256, 2048, 8192], "lr": [0.05, 0.1, 0.2, 0.4, 0.8]},
+        "seeds": 4,
+    },
+    "paper": {
+        "base": {**PAPER, **UNSCALED, "validation": 5000},
+        "grid": {"batch_size": [256, 1024, 4096, 8192], "lr": [0.05, 0.1, 0.2, 0.4, 0.8, 1.6]},
+        "seeds": 4,
+    },
+}
+
+
+def reproduce(preset: str, out: Path) -> RecipeResult:
+    study = STUDIES[preset]
+    analysis = run(
+        {
+            "title": "The rate retuned for each batch on the validation split",
+            "compare": "batch_size",
+            "tune": ["lr"],
+            **study,
+            "executor": EXECUTORS[preset],
+        },
+        out,
+    )
+    chosen = {
+        choice.cell["batch_size"]: choice.chosen["lr"]
+        for choice in analysis.choices
+        if choice.chosen
+    }
+    first, *larger = study["grid"]["batch_size"]
+    rows = [_retuned(analysis.rows, batch, chosen[batch], chosen[first]) for batch in larger]
+    return RecipeResult(rows, {"chosen": chosen, "report": str(out / "report" / "index.html")})
+
+
+def _retuned(
+    trials: list[dict[str, Any]], batch: int, own: float, inherited: float
+) -> dict[str, Any]:
+    """Test accuracy with the batch's own rate, against the rate of the smallest batch."""
+    paper = f"batch {batch:,} wants a rate of its own"
+    if own == inherited:
+        return row("J3", paper, f"validation chose {own} for both", "no")
+    accuracy = {
+        lr: {t["seed"]: t["accuracy"] for t in trials if t["batch_size"] == batch and t["lr"] == lr}
+        for lr in (own, inherited)
+    }
+    both = [seed for seed in accuracy[own] if seed in accuracy[inherited]]
+    values = [[accuracy[lr][seed] for seed in both] for lr in (own, inherited)]
+    found = statistics.paired(values[0], values[1], margin=0.3)
+    holds = "not enough runs" if not significant(found) else "yes" if found.mean > 0 else "no"
+    return row(
+        "J3",
+        paper,
+        f"{found.mean:+.1f} points on test with {own} instead of {inherited}",
+        holds,
+        span(*found.interval, " points"),
+    )
+
+
+RECIPE = Recipe(
+    "jitsev-validation",
+    "J3",
+    "hyper-parameters retuned for each batch on a validation split",
+    {name: partial(reproduce, name) for name in STUDIES},
+)

@@ -1,0 +1,109 @@
+"""Claim O2 (Gahlot et al. 2020, figures 4 and 5): every rate has its preferred batch size."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from thresher.recipes.base import Recipe, RecipeResult, row
+from thresher.recipes.studies import EXECUTORS, GPU, PAPER, SMOKE, compare, run, significant, span
+
+UNSCALED = {"lr_rule": "none", "base_batch": 0}
+"""The claim is about the rate as it is: nothing may scale it with the batch."""
+
+STUDIES: dict[str, dict[str, Any]] = {
+    "smoke": {
+        "base": SMOKE,
+        "grid": {
+            "model": ["tiny", "resnet20"],
+            "lr": [0.01, 0.1],
+            "batch_size": [16, 64, 256, 1024],
+        },
+        "seeds": 3,
+    },
+    "gpu": {
+        "base": {**GPU, **UNSCALED},
+        "grid": {
+            "model": ["resnet18", "resnet50"],
+            "lr": [0.01, 0.03, 0.1],
+            "batch_size": [64, 256, 1024, 4096, 16384],
+        },
+        "seeds": 3,
+    },
+    "paper": {
+        "base": {**PAPER, **UNSCALED},
+        "grid": {
+            "model": ["resnet18", "resnet34", "resnet50", "resnet101", "resnet152"],
+            "lr": [0.001, 0.01, 0.1],
+            "batch_size": [16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 10240, 20480],
+        },
+        "seeds": 4,
+    },
+}
+
+
+def reproduce(preset: str, out: Path) -> RecipeResult:
+    study = STUDIES[preset]
+    analysis = run(
+        {
+            "title": "Accuracy against batch size, rate by rate (figures 4 and 5)",
+            "compare": "batch_size",
+            **study,
+            "executor": EXECUTORS[preset],
+        },
+        out,
+    )
+    rows, preferred = [], {}
+    for model in study["grid"]["model"]:
+        for lr in study["grid"]["lr"]:
+            cells = [c for c in analysis.cells if c["model"] == model and c["lr"] == lr]
+            cells = [c for c in cells if c["mean"] is not None]
+            best = max(cells, key=lambda c: c["mean"])
+            last = max(cells, key=lambda c: c["batch_size"])
+            preferred[f"{model} {lr}"] = best["batch_size"]
+            fall = compare(best, last)
+            inside = best["batch_size"] < last["batch_size"]
+            holds = "no" if not inside else "yes" if significant(fall) else "not enough runs"
+            rows.append(
+                row(
+                    "O2",
+                    f"{model}, rate {lr}: a preferred batch, beyond it accuracy falls",
+                    f"best at {best['batch_size']} ({best['mean']:.1f}), "
+                    f"{last['mean']:.1f} at {last['batch_size']}",
+                    holds,
+                    span(*fall.interval, " points"),
+                )
+            )
+    rows.append(_closer_at_low_rates(analysis, study))
+    return RecipeResult(
+        rows, {"preferred": preferred, "report": str(out / "report" / "index.html")}
+    )
+
+
+def _closer_at_low_rates(analysis: Any, study: dict[str, Any]) -> dict[str, Any]:
+    """How far the networks' curves lie apart: the mean over batches of their range."""
+    apart = {}
+    for lr in study["grid"]["lr"]:
+        ranges = []
+        for batch in study["grid"]["batch_size"]:
+            means = [
+                c["mean"]
+                for c in analysis.cells
+                if c["lr"] == lr and c["batch_size"] == batch and c["mean"] is not None
+            ]
+            ranges.append(max(means) - min(means))
+        apart[lr] = sum(ranges) / len(ranges)
+    low, high = min(apart), max(apart)
+    return row(
+        "O2",
+        "the networks' curves lie closer at low rates",
+        f"{apart[low]:.1f} points apart at {low}, {apart[high]:.1f} at {high}",
+        "yes" if apart[low] < apart[high] else "no",
+    )
+
+
+RECIPE = Recipe(
+    "ornl-fig5",
+    "O2",
+    "for each learning rate there is a preferred batch size",
+    {name: partial(reproduce, name) for name in STUDIES},
+)
