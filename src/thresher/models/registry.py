@@ -10,8 +10,9 @@ from typing import Any
 from torch import nn
 
 from thresher.errors import ThresherError, nearest
-from thresher.models import resnet, weights
+from thresher.models import convnets, resnet, weights
 
+BUILT_IN = (*resnet.NAMES, *convnets.NAMES)
 FOREIGN = ("timm:NAME", "torchvision:NAME", "package.module:function")
 
 
@@ -20,7 +21,7 @@ def build(
 ) -> nn.Module:
     """The network `name` with a head for `classes`, on the CPU, for images of `channels`.
 
-    Built-in names are `resnet.NAMES`; `timm:NAME` and `torchvision:NAME` ask those libraries;
+    Built-in names are `BUILT_IN`; `timm:NAME` and `torchvision:NAME` ask those libraries;
     `package.module:function` calls `function(classes=…, channels=…)`, leaving out what it does
     not take. `weights` names a safetensors file or a state dict to start from; its head is left
     behind where the classes differ.
@@ -40,8 +41,8 @@ def load_weights(model: nn.Module, name: str, file: Path) -> list[str]:
 
 def check(name: str) -> None:
     """Refuse a name that cannot be a network, without building one (or importing its library)."""
-    if name not in resnet.NAMES and not _foreign(name):
-        known = (*resnet.NAMES, *FOREIGN)
+    if name not in BUILT_IN and not _foreign(name):
+        known = (*BUILT_IN, *FOREIGN)
         raise ThresherError(f'there is no model "{name}"', nearest(name, known))
 
 
@@ -54,6 +55,8 @@ def _build(name: str, classes: int, channels: int) -> nn.Module:
     check(name)
     if name in resnet.NAMES:
         return resnet.resnet(name, classes, channels)
+    if name in convnets.NAMES:
+        return convnets.convnet(name, classes, channels)
     library, _, inner = name.partition(":")
     if library == "timm":
         return _timm(inner, classes, channels)
