@@ -184,10 +184,13 @@ def _featured(config: Featured, make: Make) -> Outcome:
     _check_names(config)
     if (config.run is None) == (config.features is None):
         raise ThresherError("features are needed", "give either `--run` or `--features`")
+    if config.run is not None and not RunPaths(config.run).config.exists():
+        raise ThresherError(f"there is no run at {config.run}", "check the path")
     pack = Pack.open(config.data)
     where = config.run or config.features
     assert where is not None
-    samples, sources = _add_features(training_samples(pack), pack, where)
+    device = getattr(config, "device", "auto")
+    samples, sources = _add_features(training_samples(pack), pack, where, device)
     return _finish(config, make(pack, samples), pack, samples, sources)
 
 
@@ -222,18 +225,19 @@ def _combined(
 
 
 def _add_features(
-    samples: "Samples", pack: "Pack", where: Path
+    samples: "Samples", pack: "Pack", where: Path, device: str = "auto"
 ) -> tuple["Samples", dict[str, Any]]:
     """The samples with the features of a run (made where they are missing) or of a file."""
-    from thresher.models.features import Features, of_run
+    from thresher.models.features import Features
     from thresher.select.prepare import with_features
+    from thresher.select.run_features import features_folder, features_of_run
 
     if RunPaths(where).config.exists():
-        features, path = of_run(where, pack)
-        sources = {"run": str(where), "features": str(path)}
+        features = features_of_run(where, pack, device)
+        sources = {"run": str(where), "features": str(features_folder(where, pack).resolve())}
     else:
-        features = Features.open(where) if where.is_dir() else Features.from_array(where)
-        sources = {"features": str(where)}
+        features = Features.open(where)
+        sources = {"features": str(where.resolve())}
     if features.meta.get("model"):
         sources["network"] = str(features.meta["model"])
     return with_features(samples, features, pack), sources
