@@ -266,7 +266,14 @@ def _network_filter(
         perplexity=config.perplexity,
         seed=config.seed,
         device=config.device,
+        maps=_maps(config),
     )
+
+
+def _maps(config: Featured) -> Path | None:
+    """Where maps are kept: beside the features, if those are a run's or a folder of ours."""
+    where = config.run or config.features
+    return where / "maps" if where is not None and where.is_dir() else None
 
 
 def _check_names(config: Common) -> None:

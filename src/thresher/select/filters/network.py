@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -9,7 +10,8 @@ import numpy as np
 from thresher.errors import ThresherError, nearest
 from thresher.select.cluster import NOISE, ClassGraph, hdbscan
 from thresher.select.filters.base import Filter, checked_share
-from thresher.select.reduce import Method, Reduction, Start, reduce
+from thresher.select.maps import kept_reduction
+from thresher.select.reduce import Method, Reduction, Start, pick_device, reduce
 from thresher.select.samples import Samples
 
 
@@ -42,19 +44,24 @@ class NetworkFilter(Filter):
     """Of HDBSCAN, which finds its own radii and so takes neither eps nor drop."""
     seed: int = 0
     device: str = "auto"
+    maps: Path | None = None
+    """A folder where maps are kept for the next time, whatever eps it asks for."""
 
     def _fit(self, samples: Samples) -> None:
         self._check()
-        made = reduce(
-            samples.need_features(),
-            self.reduce,
-            self.components,
-            self.perplexity,
-            self.seed,
-            self.device,
-            self.start,
-        )
-        self.fit_points(samples, made)
+        self.fit_points(samples, self._reduced(samples.need_features()))
+
+    def _reduced(self, features: np.ndarray) -> Reduction:
+        settings: dict[str, Any] = {
+            "method": self.reduce,
+            "components": self.components,
+            "perplexity": self.perplexity,
+            "seed": self.seed,
+            "device": "cpu" if self.reduce == "none" else str(pick_device(self.device)),
+            "start": self.start,
+        }
+        keep = None if self.reduce == "none" else self.maps
+        return kept_reduction(keep, features, settings, lambda: reduce(features, **settings))
 
     def fit_points(self, samples: Samples, made: Reduction) -> "NetworkFilter":
         """Cluster and choose on points that exist already."""
