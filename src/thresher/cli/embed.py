@@ -1,7 +1,9 @@
 """`thresher embed`: penultimate features of a trained network."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import tyro
 
 from thresher.cli.commands import Outcome
 from thresher.errors import ThresherError
@@ -18,8 +20,8 @@ class Embed:
     """A pack's folder, or its name in the cache."""
     out: str
     """The folder to write the features to."""
-    run: str = ""
-    """The training run whose network to use."""
+    run: Annotated[str, tyro.conf.arg(aliases=["--from-run"])] = ""
+    """The training run whose network to use (torchrun takes --run for its own: see docs)."""
     model: str = ""
     """Instead of a run: a model by name, with --weights."""
     weights: str = ""

@@ -1,0 +1,234 @@
+"""`thresher embed`: right features, the same on any workers, and nothing lost at a kill."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from thresher.data.pack import Pack
+from thresher.errors import ThresherError
+from thresher.models import weights
+from thresher.models.embed import EmbedOptions, Network, embed
+from thresher.models.features import Features, features_and_logits, of_run
+from thresher.models.registry import build
+from thresher.paths import write_json
+
+
+@pytest.fixture
+def run(tmp_path: Path, digits: Path) -> Path:
+    """A run's folder as `thresher train` leaves it, with an untrained network."""
+    torch.manual_seed(0)
+    weights.save(build("tiny", 10, 1), tmp_path / "run" / "model.safetensors")
+    data = {"fingerprint": Pack.open(digits).fingerprint}
+    config = {"config": {"model": "tiny", "crop": 0}, "data": data}
+    write_json(tmp_path / "run" / "config.json", config)
+    return tmp_path / "run"
+
+
+def directly(pack: Pack, run: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Features and probabilities of the training split, written out plainly."""
+    model = build("tiny", 10, 1, weights=run / "model.safetensors").eval()
+    images = pack.images(pack.indices("train")) / 255
+    x = torch.from_numpy((images - pack.mean) / pack.std).permute(0, 3, 1, 2).float()
+    with torch.no_grad():
+        features, logits = features_and_logits(model, x)
+    return features.numpy(), logits.softmax(1).numpy()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_features_are_the_networks(tmp_path: Path, digits: Path, run: Path, dtype: str) -> None:
+    pack = Pack.open(digits)
+    network = Network.from_run(run, pack)
+    embed(network, pack, tmp_path / "f", EmbedOptions(dtype=dtype, batch_size=100))
+    features = Features.open(tmp_path / "f")
+    wanted, likely = directly(pack, run)
+    assert features.array.dtype == dtype
+    assert np.allclose(features.array, wanted, atol=1e-5 if dtype == "float32" else 5e-3)
+    assert features.probabilities is not None
+    assert np.allclose(features.probabilities, likely, atol=1e-5)
+    train = pack.indices("train")
+    assert features.ids == pack.ids.take(train).to_pylist()
+    assert features.labels is not None
+    assert np.array_equal(features.labels, pack.labels[train])
+    assert features.meta["fingerprint"] == pack.fingerprint
+    assert features.meta["split"] == "train"
+    assert {p.name for p in tmp_path.iterdir()} == {"run", "f"}
+    assert {p.name for p in (tmp_path / "f").iterdir()} == {
+        "features.json",
+        "features.npy",
+        "index.parquet",
+        "probabilities.npy",
+    }
+
+
+def test_torchrun_gives_the_same_bytes(tmp_path: Path, digits: Path, run: Path) -> None:
+    pack = Pack.open(digits)
+    options = EmbedOptions(dtype="float32", batch_size=32)
+    embed(Network.from_run(run, pack), pack, tmp_path / "one", options)
+    flags = f"--run {run} --data {digits} --out {tmp_path / 'two'} --dtype float32 --batch-size 32"
+    # `--` keeps torchrun's parser from taking our --run for its --run-path.
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    done = subprocess.run(
+        [*command, "-m", "--", "thresher", "embed", *flags.split(), "--json"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert (told["samples"], told["dimension"], told["workers"]) == (1437, 64, 2)
+    for name in ("features.npy", "probabilities.npy", "index.parquet"):
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+
+
+SLOW = """
+import os, time
+from pathlib import Path
+from thresher.models.registry import build
+
+def slow(classes, channels):
+    model = build("tiny", classes, channels)
+    def wait(*_):
+        time.sleep(float(os.environ.get("NAP", 0)))
+        with open(os.environ["CALLS"], "a") as file:
+            file.write("x")
+    model.register_forward_pre_hook(wait)
+    return model
+"""
+
+
+def test_a_killed_embedding_goes_on_where_it_stopped(
+    tmp_path: Path, digits: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "slow_net.py").write_text(SLOW)
+    monkeypatch.syspath_prepend(tmp_path)
+    torch.manual_seed(0)
+    file = tmp_path / "w.safetensors"
+    weights.save(build("tiny", 10, 1), file)
+    calls, out = tmp_path / "calls", tmp_path / "f"
+    flags = ["--model", "slow_net:slow", "--weights", str(file), "--data", str(digits)]
+    flags += ["--out", str(out), "--batch-size", "16", "--dtype", "float32"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "thresher", "embed", *flags],
+        cwd=tmp_path,
+        env={**os.environ, "NAP": "0.05", "CALLS": str(calls), "OMP_NUM_THREADS": "1"},
+        stderr=subprocess.DEVNULL,
+    )
+    deadline = time.monotonic() + 120
+    while len(list(tmp_path.glob(".f.partial/*.done"))) < 3:
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    done = len(list(tmp_path.glob(".f.partial/*.done")))
+    assert not out.exists()
+    with pytest.raises(ThresherError, match="there is no folder of features"):
+        Features.open(out)
+
+    monkeypatch.setenv("CALLS", str(calls))
+    monkeypatch.setenv("NAP", "0")
+    pack = Pack.open(digits)
+    calls.write_text("")
+    network = Network.from_weights("slow_net:slow", file, pack)
+    options = EmbedOptions(dtype="float32", batch_size=16)
+    embed(network, pack, out, options)
+    # 90 batches of 16, and one image at the start to learn the shape.
+    assert len(calls.read_text()) == 1 + 90 - 8 * done
+    whole = embed(network, pack, tmp_path / "whole", options)
+    assert (out / "features.npy").read_bytes() == (tmp_path / "whole/features.npy").read_bytes()
+    assert len(whole) == 1437
+
+
+def test_what_another_plan_left_is_not_gone_on_with(
+    tmp_path: Path, digits: Path, run: Path
+) -> None:
+    pack = Pack.open(digits)
+    staging = tmp_path / ".f.partial"
+    staging.mkdir()
+    write_json(staging / "plan.json", {"model": "another"})
+    (staging / "0.done").touch()
+    features = embed(Network.from_run(run, pack), pack, tmp_path / "f")
+    assert np.abs(features.array[:100]).sum() > 0
+
+
+def test_another_head_gives_features_but_no_probabilities(tmp_path: Path, digits: Path) -> None:
+    pack = Pack.open(digits)
+    weights.save(build("tiny", 1000, 1), tmp_path / "w.safetensors")
+    network = Network.from_weights("tiny", tmp_path / "w.safetensors", pack)
+    features = embed(network, pack, tmp_path / "f")
+    assert features.probabilities is None
+    assert features.array.shape == (1437, 64)
+
+
+def test_every_split_or_all(tmp_path: Path, digits: Path, run: Path) -> None:
+    pack = Pack.open(digits)
+    network = Network.from_run(run, pack)
+    assert len(embed(network, pack, tmp_path / "test", EmbedOptions(split="test"))) == 360
+    assert len(embed(network, pack, tmp_path / "all", EmbedOptions(split="all"))) == 1797
+    with pytest.raises(ThresherError, match='has no split "tset"; did you mean "test"'):
+        embed(network, pack, tmp_path / "x", EmbedOptions(split="tset"))
+    assert not list(tmp_path.glob(".x*"))
+
+
+def test_features_of_a_run_are_made_once(digits: Path, run: Path) -> None:
+    pack = Pack.open(digits)
+    first, path = of_run(run, pack)
+    stamp = (path / "features.npy").stat().st_mtime_ns
+    second, again = of_run(run, pack)
+    assert again == path
+    assert (path / "features.npy").stat().st_mtime_ns == stamp
+    assert np.array_equal(first.array, second.array)
+    torch.manual_seed(9)
+    weights.save(build("tiny", 10, 1), run / "model.safetensors")
+    with pytest.raises(ThresherError, match="other weights than the run has now"):
+        of_run(run, pack)
+
+
+def test_a_diverged_network_is_refused_and_leaves_nothing(tmp_path: Path, digits: Path) -> None:
+    pack = Pack.open(digits)
+    for value, sentence in ((np.nan, "not finite numbers"), (1e6, "too large for float16")):
+        model = build("tiny", 10, 1)
+        model.get_parameter("bn1.bias").data.fill_(value)
+        model.get_parameter("layer3.0.bn2.bias").data.fill_(value)
+        weights.save(model, tmp_path / "w.safetensors")
+        network = Network.from_weights("tiny", tmp_path / "w.safetensors", pack)
+        with pytest.raises(ThresherError, match=sentence):
+            embed(network, pack, tmp_path / "f")
+        assert {p.name for p in tmp_path.iterdir()} == {"w.safetensors"}
+
+
+def test_bad_input(tmp_path: Path, digits: Path, run: Path) -> None:
+    pack = Pack.open(digits)
+    with pytest.raises(ThresherError, match="there is no run at"):
+        Network.from_run(tmp_path / "none", pack)
+    (run / "model.safetensors").unlink()
+    with pytest.raises(ThresherError, match="has no model yet; let it finish"):
+        Network.from_run(run, pack)
+    weights.save(build("tiny", 10, 1), run / "model.safetensors")
+    network = Network.from_run(run, pack)
+    (tmp_path / "f").mkdir()
+    with pytest.raises(ThresherError, match="f exists already"):
+        embed(network, pack, tmp_path / "f")
+    with pytest.raises(ThresherError, match='features cannot be "int8"'):
+        embed(network, pack, tmp_path / "g", EmbedOptions(dtype="int8"))
+    with pytest.raises(ThresherError, match="a batch of 0 holds nothing"):
+        embed(network, pack, tmp_path / "g", EmbedOptions(batch_size=0))
+
+
+def test_the_command_asks_for_one_network(tmp_path: Path, digits: Path) -> None:
+    from thresher.cli.embed import Embed
+    from thresher.cli.embed import embed as command
+
+    with pytest.raises(ThresherError, match="no network to embed with; give --run RUN, or --model"):
+        command(Embed(data=str(digits), out=str(tmp_path / "f")))
+    with pytest.raises(ThresherError, match="exclude each other"):
+        command(Embed(data=str(digits), out=str(tmp_path / "f"), run="r", model="tiny"))

@@ -1,0 +1,123 @@
+"""Weights from files: names as published, another head, and every refusal."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from thresher.errors import ThresherError
+from thresher.models import weights
+from thresher.models.registry import build
+
+
+@pytest.fixture
+def state() -> dict[str, torch.Tensor]:
+    torch.manual_seed(1)
+    return {key: value.clone() for key, value in build("tiny", 10).state_dict().items()}
+
+
+def same(model: nn.Module, state: dict[str, torch.Tensor], but: tuple[str, ...] = ()) -> bool:
+    mine = model.state_dict()
+    return all(torch.equal(mine[key], state[key]) for key in state if key not in but)
+
+
+@pytest.mark.parametrize("suffix", ["safetensors", "pt", "pth"])
+@pytest.mark.parametrize("prefix", ["", "module.", "_orig_mod.", "_orig_mod.module."])
+def test_both_formats_load_with_or_without_a_wrappers_prefix(
+    tmp_path: Path, state: dict[str, torch.Tensor], suffix: str, prefix: str
+) -> None:
+    file = tmp_path / f"w.{suffix}"
+    named = {prefix + key: value for key, value in state.items()}
+    save_file(named, file) if suffix == "safetensors" else torch.save(named, file)
+    model = build("tiny", 10, weights=file)
+    assert same(model, state)
+
+
+def test_a_training_scripts_wrapping_is_taken_off(
+    tmp_path: Path, state: dict[str, torch.Tensor]
+) -> None:
+    torch.save({"epoch": 3, "state_dict": state}, tmp_path / "w.pth")
+    assert same(build("tiny", 10, weights=tmp_path / "w.pth"), state)
+
+
+def test_old_files_without_batch_counts_load(
+    tmp_path: Path, state: dict[str, torch.Tensor]
+) -> None:
+    old = {key: value for key, value in state.items() if "num_batches" not in key}
+    torch.save(old, tmp_path / "w.pth")
+    assert same(build("tiny", 10, weights=tmp_path / "w.pth"), old)
+
+
+def test_another_number_of_classes_leaves_the_head_new(
+    tmp_path: Path, state: dict[str, torch.Tensor]
+) -> None:
+    save_file(state, tmp_path / "w.safetensors")
+    model = build("tiny", 4)
+    before = model.get_parameter("fc.weight").clone()
+    assert weights.load_into(model, tmp_path / "w.safetensors") == ["fc.weight", "fc.bias"]
+    assert same(model, state, but=("fc.weight", "fc.bias"))
+    assert torch.equal(model.get_parameter("fc.weight"), before)
+    assert weights.load_into(build("tiny", 10), tmp_path / "w.safetensors") == []
+
+
+def test_save_and_load_are_inverse(tmp_path: Path) -> None:
+    torch.manual_seed(2)
+    model = build("tiny", 10).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    weights.save(nn.DataParallel(model), tmp_path / "w.safetensors")
+    assert set(load_file(tmp_path / "w.safetensors")) == set(model.state_dict())
+    assert same(build("tiny", 10, weights=tmp_path / "w.safetensors"), model.state_dict())
+    assert [p.name for p in tmp_path.iterdir()] == ["w.safetensors"]
+
+
+def refusal(name: str, file: Path, classes: int = 10, channels: int = 3) -> str:
+    with pytest.raises(ThresherError) as caught:
+        build(name, classes, channels, weights=file)
+    return str(caught.value)
+
+
+def test_wrong_shapes_are_refused_by_name(tmp_path: Path, state: dict[str, torch.Tensor]) -> None:
+    file = tmp_path / "w.safetensors"
+    save_file(state, file)
+    assert refusal("tiny", file, channels=1) == (
+        f'the tensor "conv1.weight" in {file} is 16×3×3×3, but tiny needs 16×1×3×3; '
+        "choose the model that these weights were made for"
+    )
+    assert refusal("resnet20", file).startswith(
+        f'{file} has no tensor "layer1.1.conv1.weight", which resnet20 needs'
+    )
+    save_file({**state, "extra": torch.zeros(2)}, file)
+    assert f'the tensor "extra" in {file} has no place in tiny' in refusal("tiny", file)
+
+
+def test_a_refused_file_leaves_the_model_as_it_was(
+    tmp_path: Path, state: dict[str, torch.Tensor]
+) -> None:
+    model = build("tiny", 10)
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    del state["fc.bias"]
+    save_file(state, tmp_path / "w.safetensors")
+    with pytest.raises(ThresherError, match=r'no tensor "fc\.bias"'):
+        weights.load_into(model, tmp_path / "w.safetensors")
+    assert same(model, before)
+
+
+def test_files_that_are_missing_cut_or_not_weights(
+    tmp_path: Path, state: dict[str, torch.Tensor]
+) -> None:
+    assert "there are no weights at" in refusal("tiny", tmp_path / "none.safetensors")
+    for suffix in ("safetensors", "pth"):
+        file = tmp_path / f"cut.{suffix}"
+        save_file(state, file) if suffix == "safetensors" else torch.save(state, file)
+        file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+        assert f"{file} is not a whole" in refusal("tiny", file)
+    (tmp_path / "text.pth").write_text("hello")
+    assert str(tmp_path / "text.pth") in refusal("tiny", tmp_path / "text.pth")
+    torch.save([1, 2], tmp_path / "list.pth")
+    assert "holds no state dict" in refusal("tiny", tmp_path / "list.pth")
+
+
+def test_no_code_runs_from_a_file(tmp_path: Path) -> None:
+    torch.save(nn.Linear(2, 2), tmp_path / "module.pth")
+    assert "is no plain state dict" in refusal("tiny", tmp_path / "module.pth")
