@@ -2,7 +2,7 @@
 
 Like AlexNet, `alexnet-small` holds nearly all its weights in fully connected layers: 4.3 million
 weights (17 MB of gradient) against few operations. Like GoogLeNet, `googlenet-small` holds few
-weights (0.3 million, 1.2 MB) and computes much with them. Both take images of any size from 8×8.
+weights (0.4 million, 1.5 MB) and computes much with them. Both take images of any size from 8×8.
 """
 
 import torch
@@ -26,6 +26,7 @@ class AlexNetSmall(nn.Module):
         self.convolutions = nn.Sequential(
             nn.Conv2d(channels, 32, 5, stride=2, padding=2),
             nn.ReLU(inplace=True),
+            nn.MaxPool2d(3, stride=2, padding=1),
             nn.Conv2d(32, 64, 3, padding=1),
             nn.ReLU(inplace=True),
             nn.Conv2d(64, 64, 3, padding=1),
@@ -79,6 +80,7 @@ class GoogLeNetSmall(nn.Module):
         super().__init__()
         self.body = nn.Sequential(
             _unit(channels, 32, 3),
+            nn.MaxPool2d(3, stride=2, padding=1),
             Inception(32, 24),
             Inception(96, 24),
             nn.MaxPool2d(3, stride=2, padding=1),
