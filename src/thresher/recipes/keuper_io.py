@@ -1,0 +1,77 @@
+"""Claims K5 and J1 (Keuper; Jitsev 2021): many small files at random are the worst way to read."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from thresher.recipes.base import Recipe, RecipeResult, row
+
+SIZES: dict[str, tuple[str, int, int]] = {
+    "smoke": ("digits", 1500, 3),
+    "gpu": ("cifar10", 10_000, 5),
+    "paper": ("cifar10", 50_000, 5),
+}
+"""Data set, images and rounds; the papers' shared file system is whatever `--out` lies on."""
+
+
+def reproduce(preset: str, out: Path) -> RecipeResult:
+    from thresher.data.bench import BenchOptions, bench
+    from thresher.data.get import get
+    from thresher.data.pack import Pack
+
+    name, images, rounds = SIZES[preset]
+    get(name)
+    out.mkdir(parents=True, exist_ok=True)
+    found = [
+        bench(Pack.open(name), BenchOptions(images=images, rounds=1, seconds=0.3), out)
+        for _ in range(rounds)
+    ]
+    rates = _by_place(found)
+    random = {c: r for (c, access), r in rates.items() if access == "random" and "memory" not in c}
+    medians = {container: float(np.median(values)) for container, values in random.items()}
+    worst = min(medians, key=lambda c: medians[c])
+    ratio = random["pack"] / random["folder"]
+    folder_ratio = rates["folder", "sequential"] / rates["folder", "random"]
+    rows = [
+        row(
+            "K5",
+            "many small files at random are the worst pattern",
+            f"slowest at random: {worst} ({medians[worst]:,.0f} images/s)",
+            "yes" if worst == "folder" else "no",
+        ),
+        row(
+            "K5",
+            "one large binary with fixed offsets cures it",
+            f"the pack gives {np.median(ratio):.0f}× the images/s of a folder",
+            "yes" if ratio.min() > 2 else "no",
+            f"{ratio.min():.0f} … {ratio.max():.0f}× over {rounds} rounds",
+        ),
+        row(
+            "J1",
+            "containers should be read in sequence",
+            f"a folder in sequence is {np.median(folder_ratio):.2f}× as fast as at random",
+            "yes" if folder_ratio.min() > 1.05 else "no",
+            f"{folder_ratio.min():.2f} … {folder_ratio.max():.2f}×",
+            "files in the system's cache: a cold, shared file system would show more",
+        ),
+    ]
+    return RecipeResult(rows, {"rounds": found})
+
+
+def _by_place(found: list[dict[str, Any]]) -> dict[tuple[str, str], np.ndarray]:
+    places: dict[tuple[str, str], list[float]] = {}
+    for result in found:
+        for line in result["results"]:
+            key = (line["container"], line["access"])
+            places.setdefault(key, []).append(line["images_per_s"])
+    return {key: np.array(values) for key, values in places.items()}
+
+
+RECIPE = Recipe(
+    "keuper-io",
+    "K5",
+    "reading many small files at random against one binary with fixed offsets",
+    {name: partial(reproduce, name) for name in SIZES},
+)
