@@ -17,29 +17,17 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
+from thresher.distributed.ranks import Finished, Rank, run_ranks
 from thresher.errors import ThresherError
 
 MOST = 8
 PORT = 29400
 _NAME = re.compile(r"^thresher-(\d+)-\d+-(?:switch|h\d+)$")
 _serial = itertools.count()
-
-
-@dataclass(frozen=True)
-class Finished:
-    """One rank that has ended."""
-
-    rank: int
-    code: int
-    stdout: str
-    stderr: str
 
 
 def why_not() -> str | None:
@@ -156,90 +144,16 @@ class Testbed:
     ) -> list[Finished]:
         """Run `argv` as one process group over the first `hosts` hosts, torchrun's variables set.
 
-        When a rank fails, or time is up, the others are ended and a ThresherError gives the last
-        lines of the first that failed.
+        See `ranks.run_ranks` for what happens when one fails.
         """
         used = self.hosts[: hosts or self.count]
-        world = len(used) * per_host
-        with tempfile.TemporaryDirectory(prefix="thresher-bed-") as folder:
-            started: list[subprocess.Popen[bytes]] = []
-            try:
-                for rank in range(world):
-                    started.append(
-                        self._start(
-                            argv, used, rank, per_host, dict(environment or {}), Path(folder)
-                        )
-                    )
-                self._wait(started, timeout_s)
-            finally:
-                for process in started:
-                    if process.poll() is None:
-                        os.killpg(process.pid, signal.SIGKILL)
-                        process.wait()
-            ranks = [
-                Finished(
-                    rank,
-                    process.returncode,
-                    (Path(folder) / f"{rank}.out").read_text(errors="replace"),
-                    (Path(folder) / f"{rank}.err").read_text(errors="replace"),
-                )
-                for rank, process in enumerate(started)
-            ]
-        # The one that failed of itself explains more than those which were killed after it.
-        failed = sorted((r for r in ranks if r.code), key=lambda r: (r.code < 0, r.rank))
-        if failed:
-            tail = "\n".join(failed[0].stderr.strip().splitlines()[-8:])
-            raise ThresherError(
-                f"rank {failed[0].rank} of {world} on the test bed ended with code "
-                f"{failed[0].code}:\n{tail}"
+        ranks = [
+            Rank(rank, host, local, per_host, f"h{host}", ("ip", "netns", "exec", used[host]))
+            for rank, (host, local) in enumerate(
+                divmod(rank, per_host) for rank in range(len(used) * per_host)
             )
-        return ranks
-
-    def _start(
-        self,
-        argv: Sequence[str],
-        used: list[str],
-        rank: int,
-        per_host: int,
-        environment: dict[str, str],
-        folder: Path,
-    ) -> "subprocess.Popen[bytes]":
-        host, local = divmod(rank, per_host)
-        places = {
-            "RANK": rank,
-            "WORLD_SIZE": len(used) * per_host,
-            "LOCAL_RANK": local,
-            "LOCAL_WORLD_SIZE": per_host,
-            "MASTER_ADDR": self.address(0),
-            "MASTER_PORT": PORT,
-            "GLOO_SOCKET_IFNAME": "e0",
-            "THRESHER_HOST": f"h{host}",
-            "OMP_NUM_THREADS": 1,
-        }
-        given = os.environ | {k: str(v) for k, v in places.items()} | environment
-        with open(folder / f"{rank}.out", "wb") as out, open(folder / f"{rank}.err", "wb") as err:
-            return subprocess.Popen(
-                ["ip", "netns", "exec", used[host], *argv],
-                env=given,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
-                start_new_session=True,
-                preexec_fn=_die_with_parent,
-            )
-
-    @staticmethod
-    def _wait(started: "list[subprocess.Popen[bytes]]", timeout_s: float) -> None:
-        """Until all have ended, one has failed, or time is up."""
-        end = time.monotonic() + timeout_s
-        while None in (codes := [process.poll() for process in started]):
-            if any(codes):
-                # Its peers find out by themselves, or not at all.
-                time.sleep(1.0)
-                return
-            if time.monotonic() > end:
-                raise ThresherError(f"the ranks on the test bed had not ended in {timeout_s:.0f} s")
-            time.sleep(0.02)
+        ]
+        return run_ranks(ranks, argv, self.address(0), PORT, "e0", environment, timeout_s)
 
     def close(self) -> None:
         """Remove the hosts and whatever still runs on them."""
@@ -293,10 +207,3 @@ def _call(*words: str, may_fail: bool = False) -> None:
     done = subprocess.run(words, capture_output=True, text=True)
     if done.returncode and not may_fail:
         raise ThresherError(f"`{' '.join(words)}` failed: {done.stderr.strip()}")
-
-
-def _die_with_parent() -> None:
-    import ctypes
-
-    parent_death_signal = 1  # PR_SET_PDEATHSIG
-    ctypes.CDLL(None).prctl(parent_death_signal, signal.SIGKILL)
