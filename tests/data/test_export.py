@@ -1,0 +1,87 @@
+"""Out to another format and back: the same samples, and the same fingerprint."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from made_images import Made, class_folder
+
+from thresher.data.export import WRITERS, export
+from thresher.data.pack import Pack
+from thresher.data.selection import Selection
+from thresher.data.sources.detect import detect, open_source
+from thresher.data.sources.folder import Folder
+from thresher.data.write import WriteOptions, write_pack
+from thresher.errors import ThresherError
+
+ONE = WriteOptions(processes=1)
+
+
+def again(path: Path, out: Path) -> Pack:
+    return write_pack(open_source(str(path)), out, ONE)
+
+
+@pytest.fixture(scope="module", params=["raw", "grey", "encoded"])
+def pack(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pack:
+    place = tmp_path_factory.mktemp("export")
+    if request.param == "encoded":
+        return write_pack(Folder(class_folder(place / "images")), place / "pack", ONE)
+    shape = (6, 5, 3) if request.param == "raw" else (5, 6, 1)
+    return write_pack(Made(shape=shape), place / "pack", ONE)
+
+
+@pytest.mark.parametrize("format", sorted(WRITERS))
+def test_there_and_back(pack: Pack, tmp_path: Path, format: str) -> None:
+    assert export(pack, tmp_path / "out", format) == len(pack)
+    assert detect(str(tmp_path / "out")) == format
+    back = again(tmp_path / "out", tmp_path / "back")
+    assert back.fingerprint == pack.fingerprint
+    assert (back.name, back.classes, back.image_shape) == (
+        pack.name,
+        pack.classes,
+        pack.image_shape,
+    )
+    assert back.meta["splits"] == pack.meta["splits"]
+    assert back.mean == pytest.approx(pack.mean)
+
+
+@pytest.mark.parametrize("format", sorted(WRITERS))
+def test_a_selection_leaves_out_what_it_drops(tmp_path: Path, format: str) -> None:
+    pack = write_pack(Made(), tmp_path / "pack", ONE)
+    train = pack.indices("train")
+    keep = np.arange(len(train)) % 3 != 0
+    selection = Selection(
+        ids=pack.ids.take(train).to_pylist(),
+        labels=pack.labels[train],
+        keep=keep,
+        score=np.zeros(len(train), np.float32),
+        reason=[""] * len(train),
+        fingerprint=pack.fingerprint,
+    )
+    count = export(pack, tmp_path / "out", format, selection)
+    assert count == keep.sum() + len(pack.indices("test"))
+    back = again(tmp_path / "out", tmp_path / "back")
+    assert back.meta["splits"] == {"train": int(keep.sum()), "test": 40}
+    there = set(back.ids.to_pylist())
+    assert all((id in there) == kept for id, kept in zip(selection.ids, keep, strict=True))
+    selection.fingerprint = "0" * 32
+    with pytest.raises(ThresherError, match="was made on a pack with the fingerprint"):
+        export(pack, tmp_path / "other", format, selection)
+    assert not (tmp_path / "other").exists()
+
+
+def test_refusals(tmp_path: Path) -> None:
+    pack = write_pack(Made(), tmp_path / "pack", ONE)
+    with pytest.raises(ThresherError, match='no format "tar"'):
+        export(pack, tmp_path / "out", "tar")
+    (tmp_path / "out").mkdir()
+    with pytest.raises(ThresherError, match="exists already"):
+        export(pack, tmp_path / "out", "folder")
+
+
+def test_a_damaged_export_is_refused(tmp_path: Path) -> None:
+    pack = write_pack(Made(), tmp_path / "pack", ONE)
+    export(pack, tmp_path / "out", "folder")
+    (tmp_path / "out" / "thresher.json").write_text('{"name": "x"}')
+    with pytest.raises(ThresherError, match=r"the description in .* is damaged"):
+        open_source(str(tmp_path / "out"))

@@ -1,0 +1,377 @@
+"""Each kind of source gives its images, labels, splits and ids, written by its own library."""
+
+import gzip
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from made_images import class_folder, picture
+
+from thresher.data.images import decode
+from thresher.data.pack import Pack
+from thresher.data.sources import fashion_mnist
+from thresher.data.sources.detect import detect, open_source
+from thresher.data.sources.encoded import ranges, split_of
+from thresher.data.sources.known import FINGERPRINTS
+from thresher.data.sources.protobuf import write_field
+from thresher.data.write import WriteOptions, write_pack
+from thresher.errors import ThresherError
+
+datasets = pytest.importorskip("datasets")
+h5py = pytest.importorskip("h5py")
+lmdb = pytest.importorskip("lmdb")
+webdataset = pytest.importorskip("webdataset")
+TFRecordWriter = pytest.importorskip("tfrecord.writer").TFRecordWriter
+
+ONE = WriteOptions(processes=1)
+
+
+def packed(where: Path | str, out: Path, **options: Any) -> Pack:
+    return write_pack(open_source(str(where), **options), out, ONE)
+
+
+def test_folder_with_splits(tmp_path: Path) -> None:
+    folder = class_folder(tmp_path / "animals")
+    (folder / "README.txt").write_text("no image")
+    (folder / "train/cat/.hidden.jpg").write_bytes(b"")
+    assert detect(str(folder)) == "folder"
+    pack = packed(folder, tmp_path / "pack")
+    assert pack.name == "animals"
+    assert pack.classes == ["cat", "dog", "eel"]
+    assert pack.meta["splits"] == {"train": 18, "validation": 18}
+    at = int(pack.positions(["val/eel/4.jpg"])[0])
+    assert pack.labels[at] == 2
+    assert pack.splits[at].as_py() == "validation"
+    assert pack.meta["broken"] == []
+
+
+def test_folder_of_classes_in_many_formats(tmp_path: Path) -> None:
+    for n, kind in enumerate(("PNG", "BMP", "WEBP", "TIFF", "GIF", "PPM")):
+        place = tmp_path / "kinds" / f"class {n % 2}" / "below"
+        place.mkdir(parents=True, exist_ok=True)
+        (place / f"{n}.{kind.lower()}").write_bytes(picture(n, 9, 7, kind))
+    pack = packed(tmp_path / "kinds", tmp_path / "pack", name="mine")
+    assert (pack.name, len(pack), pack.image_shape) == ("mine", 6, (7, 9, 3))
+    assert pack.classes == ["class 0", "class 1"]
+    assert pack.meta["splits"] == {"train": 6}
+    assert "class 1/below/3.tiff" in pack.ids.to_pylist()
+
+
+def test_grey_images_stay_grey_and_16_bits_keep_the_high_byte(tmp_path: Path) -> None:
+    from PIL import Image
+
+    for n in range(3):
+        (tmp_path / "grey" / "a").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "grey" / "a" / f"{n}.png").write_bytes(picture(n, 6, 6, "PNG", "L"))
+    deep = np.arange(36, dtype=np.uint16).reshape(6, 6) * 1800
+    Image.fromarray(deep).save(tmp_path / "grey" / "a" / "deep.png")
+    pack = packed(tmp_path / "grey", tmp_path / "pack")
+    assert pack.image_shape == (6, 6, 1)
+    at = int(pack.positions(["a/deep.png"])[0])
+    assert (pack.view(at)[:, :, 0] == deep >> 8).all()
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ([], "holds no image file; expected class/name.ext"),
+        (["a.png"], "a.png lies in no class folder"),
+        (["train/a.png"], "train/a.png lies in no class folder"),
+    ],
+)
+def test_folders_that_are_none(tmp_path: Path, files: list[str], message: str) -> None:
+    (tmp_path / "x").mkdir()
+    for name in files:
+        (tmp_path / "x" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "x" / name).write_bytes(picture(0, 4, 4, "PNG"))
+    with pytest.raises(ThresherError, match=message):
+        open_source(str(tmp_path / "x"))
+
+
+def test_a_folder_of_broken_files_only(tmp_path: Path) -> None:
+    (tmp_path / "x" / "a").mkdir(parents=True)
+    (tmp_path / "x" / "a" / "b.png").write_bytes(b"nothing")
+    with pytest.raises(ThresherError, match=r"no image that can be read \(1 could not.*a/b.png"):
+        packed(tmp_path / "x", tmp_path / "pack")
+    assert not (tmp_path / ".pack.partial").exists()
+
+
+def test_webdataset_as_its_own_library_writes_it(tmp_path: Path) -> None:
+    (tmp_path / "tars").mkdir()
+    for split in ("train", "val"):
+        for shard in range(2):
+            file = str(tmp_path / "tars" / f"{split}-{shard:04d}.tar")
+            with webdataset.TarWriter(file) as writer:
+                for n in range(5):
+                    image = picture(10 * shard + n, 30 + n, 20)
+                    writer.write({"__key__": f"k{n}", "jpg": image, "cls": (n + shard) % 7})
+    pack = packed(tmp_path / "tars", tmp_path / "pack")
+    assert pack.meta["splits"] == {"train": 10, "validation": 10}
+    assert pack.classes == [str(n) for n in range(6)]
+    at = int(pack.positions(["train-0001/k3"])[0])
+    assert pack.encoded(at) == picture(13, 33, 20)
+    assert pack.labels[at] == 4
+
+
+def test_webdataset_without_labels_or_cut(tmp_path: Path) -> None:
+    with webdataset.TarWriter(str(tmp_path / "a.tar")) as writer:
+        writer.write({"__key__": "one", "jpg": picture(0, 8, 8), "txt": "a caption"})
+    with pytest.raises(ThresherError, match=r'a.tar: the sample "one" has no label'):
+        packed(tmp_path / "a.tar", tmp_path / "pack", classes=named(tmp_path, "x"))
+    with webdataset.TarWriter(str(tmp_path / "b.tar")) as writer:
+        for n in range(40):
+            writer.write({"__key__": str(n), "png": picture(n, 40, 40, "PNG"), "cls": 0})
+    whole = (tmp_path / "b.tar").read_bytes()
+    (tmp_path / "b.tar").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ThresherError, match=r"b\.tar is cut short or damaged"):
+        packed(tmp_path / "b.tar", tmp_path / "pack")
+
+
+def named(folder: Path, *names: str) -> Path:
+    (folder / "names.txt").write_text("\n".join(names) + "\n")
+    return folder / "names.txt"
+
+
+@pytest.mark.parametrize("first_label", [0, 1])
+def test_tfrecord_in_imagenets_layout(tmp_path: Path, first_label: int) -> None:
+    (tmp_path / "records").mkdir()
+    for split, count in (("train", 7), ("validation", 4)):
+        file = tmp_path / "records" / f"{split}-00000-of-00001"
+        writer = TFRecordWriter(str(file))
+        for n in range(count):
+            writer.write(
+                {
+                    "image/encoded": (picture(n, 25, 20 + n), "byte"),
+                    "image/class/label": (n % 3 + first_label, "int"),
+                    "image/class/text": (f"name{n % 3}".encode(), "byte"),
+                    "image/filename": (f"{split}_{n}.JPEG".encode(), "byte"),
+                    "image/height": (20 + n, "int"),
+                    "image/object/bbox/xmin": ([0.25, 0.5], "float"),
+                }
+            )
+        writer.close()
+    assert detect(str(tmp_path / "records")) == "tfrecord"
+    pack = packed(tmp_path / "records", tmp_path / "pack")
+    assert pack.classes == ["name0", "name1", "name2"]
+    assert pack.meta["splits"] == {"train": 7, "validation": 4}
+    at = int(pack.positions(["train_5.JPEG"])[0])
+    assert pack.labels[at] == 2
+    assert pack.encoded(at) == picture(5, 25, 25)
+
+
+def test_tfrecord_cut_or_of_another_layout(tmp_path: Path) -> None:
+    file = tmp_path / "a.tfrecord"
+    writer = TFRecordWriter(str(file))
+    writer.write({"x": (1, "int")})
+    writer.close()
+    with pytest.raises(ThresherError, match=r"record 0 of .*a.tfrecord is not an image in"):
+        open_source(str(file))
+    file.write_bytes(file.read_bytes()[:-3])
+    with pytest.raises(ThresherError, match=r"a.tfrecord is cut short or is not a TFRecord"):
+        open_source(str(file))
+    file.write_bytes(b"some text that is no record at all")
+    with pytest.raises(ThresherError, match=r"a.tfrecord is cut short or is not a TFRecord"):
+        open_source(str(file))
+
+
+@pytest.mark.parametrize("encoded", [False, True])
+def test_lmdb_with_caffes_datum(tmp_path: Path, encoded: bool) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (9, 5, 4, 3), dtype=np.uint8)
+    with lmdb.open(str(tmp_path / "val_lmdb"), map_size=1 << 20) as env, env.begin(write=True) as t:
+        for n, image in enumerate(images):
+            if encoded:
+                value = write_field(4, picture(n, 30, 30 + n)) + write_field(7, 1)
+            else:
+                value = b"".join(write_field(k + 1, v) for k, v in enumerate((3, 5, 4)))
+                value += write_field(4, image[:, :, ::-1].transpose(2, 0, 1).tobytes())
+            t.put(f"{n:08d}".encode(), value + write_field(5, n % 4))
+    assert detect(str(tmp_path / "val_lmdb")) == "lmdb"
+    pack = packed(tmp_path / "val_lmdb", tmp_path / "pack", classes=named(tmp_path, *"abcd"))
+    assert pack.classes == ["a", "b", "c", "d"]
+    assert pack.meta["splits"] == {"validation": 9}
+    assert pack.labels.tolist() == [n % 4 for n in range(9)]
+    if encoded:
+        assert pack.encoded(3) == picture(3, 30, 33)
+    else:
+        assert (pack.images(np.arange(9)) == images).all()
+
+
+def test_lmdb_of_another_layout(tmp_path: Path) -> None:
+    with lmdb.open(str(tmp_path / "x"), map_size=1 << 20) as env, env.begin(write=True) as t:
+        t.put(b"key", b"\xff\xff\xff")
+    with pytest.raises(ThresherError, match=r'"key" in .* is not a Caffe Datum'):
+        open_source(str(tmp_path / "x"))
+    (tmp_path / "y").mkdir()
+    (tmp_path / "y" / "data.mdb").write_bytes(b"nothing of the kind")
+    with pytest.raises(ThresherError, match="cannot be opened as LMDB"):
+        open_source(str(tmp_path / "y"))
+
+
+def test_hdf5_with_a_group_per_split(tmp_path: Path) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (12, 6, 6), dtype=np.uint8)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for split, rows in (("train", slice(0, 8)), ("test", slice(8, 12))):
+            file[f"{split}/x"] = images[rows]
+            file[f"{split}/y"] = np.arange(12)[rows] % 3
+    pack = packed(tmp_path / "a.h5", tmp_path / "pack")
+    assert pack.meta["splits"] == {"train": 8, "test": 4}
+    assert pack.image_shape == (6, 6, 1)
+    assert "test/000001" in pack.ids.to_pylist()
+    got = pack.images(pack.positions([f"train/{n:06d}" for n in range(8)]))
+    assert (got[..., 0] == images[:8]).all()
+
+
+def test_hdf5_that_is_wrong(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["images"] = np.zeros((3, 4, 4), np.float32)
+        file["labels"] = np.zeros(3, int)
+    with pytest.raises(ThresherError, match="are float32, not uint8; convert them"):
+        open_source(str(tmp_path / "a.h5"))
+    with h5py.File(tmp_path / "b.h5", "w") as file:
+        file["pictures"] = np.zeros(3)
+    with pytest.raises(ThresherError, match="no data set named images; images may be called"):
+        open_source(str(tmp_path / "b.h5"))
+    whole = (tmp_path / "a.h5").read_bytes()
+    (tmp_path / "c.h5").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ThresherError, match=r"c\.h5 is cut short or is not an HDF5 file"):
+        open_source(str(tmp_path / "c.h5"))
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+@pytest.mark.parametrize("names", ["x_{0} y_{0}", "{0}_images {0}_labels"])
+def test_npz_with_a_pair_per_split(tmp_path: Path, save: Any, names: str) -> None:
+    random = np.random.default_rng(0)
+    arrays: dict[str, np.ndarray] = {}
+    for split, n in (("train", 30), ("test", 7)):
+        images, labels = names.format(split).split()
+        arrays[images] = random.integers(0, 256, (n, 3, 5, 6), dtype=np.uint8)
+        arrays[labels] = (np.arange(n) % 4).reshape(n, 1)
+    save(tmp_path / "a.npz", **arrays)
+    pack = packed(tmp_path / "a.npz", tmp_path / "pack")
+    assert pack.image_shape == (5, 6, 3)
+    assert pack.meta["splits"] == {"train": 30, "test": 7}
+    first = arrays[names.format("train").split()[0]]
+    got = pack.images(pack.indices("train"))
+    assert (got == first.transpose(0, 2, 3, 1)).all()
+
+
+def test_npz_that_is_wrong(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", images=np.zeros((3, 4, 4), np.uint8))
+    with pytest.raises(ThresherError, match=r"no pair of images and labels \(it holds images\)"):
+        open_source(str(tmp_path / "a.npz"))
+    np.savez(tmp_path / "b.npz", images=np.array([{}], object), labels=np.zeros(1, int))
+    with pytest.raises(ThresherError, match=r"b\.npz"):
+        open_source(str(tmp_path / "b.npz"))
+    (tmp_path / "c.npz").write_bytes(b"PK nothing")
+    with pytest.raises(ThresherError, match=r"c.npz is cut short, damaged"):
+        open_source(str(tmp_path / "c.npz"))
+    np.savez(tmp_path / "d.npz", images=np.zeros((3, 4, 4), np.uint8), labels=np.zeros(2, int))
+    with pytest.raises(ThresherError, match="has 3 images and 2 labels"):
+        packed(tmp_path / "d.npz", tmp_path / "pack")
+
+
+def test_hugging_face_from_disk(tmp_path: Path) -> None:
+    features = datasets.Features(
+        {"img": datasets.Image(), "label": datasets.ClassLabel(names=["no", "yes"])}
+    )
+    parts = {
+        split: datasets.Dataset.from_dict(
+            {
+                "img": [{"bytes": picture(n, 30 + n, 20), "path": None} for n in range(rows)],
+                "label": [n % 2 for n in range(rows)],
+            },
+            features=features,
+        )
+        for split, rows in (("train", 6), ("test", 3))
+    }
+    datasets.DatasetDict(parts).save_to_disk(str(tmp_path / "saved"))
+    assert detect(str(tmp_path / "saved")) == "huggingface"
+    pack = packed(tmp_path / "saved", tmp_path / "pack")
+    assert pack.classes == ["no", "yes"]
+    assert pack.meta["splits"] == {"train": 6, "test": 3}
+    at = int(pack.positions(["test/00001"])[0])
+    assert pack.encoded(at) == picture(1, 31, 20)
+    with pytest.raises(ThresherError, match="cannot be loaded by datasets"):
+        open_source(str(tmp_path), "huggingface")
+
+
+def test_fashion_mnist_of_the_system(tmp_path: Path) -> None:
+    folder = fashion_mnist.installed()
+    if folder is None:
+        pytest.skip("Debian's dataset-fashion-mnist is not installed")
+    pack = write_pack(fashion_mnist.FashionMnist(folder), tmp_path / "pack", ONE)
+    assert pack.fingerprint == FINGERPRINTS["fashion-mnist"]
+    assert pack.meta["splits"] == {"train": 60_000, "test": 10_000}
+    assert pack.labels[:5].tolist() == [9, 0, 0, 3, 0]
+
+
+def idx(array: np.ndarray) -> bytes:
+    return (
+        bytes([0, 0, 8, array.ndim])
+        + struct.pack(f">{array.ndim}I", *array.shape)
+        + array.tobytes()
+    )
+
+
+def test_idx_files_plain_or_packed(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    for stem, n in (("train", 20), ("t10k", 10)):
+        images = random.integers(0, 256, (n, 28, 28), dtype=np.uint8)
+        labels = (np.arange(n) % 10).astype(np.uint8)
+        (tmp_path / f"{stem}-images-idx3-ubyte").write_bytes(idx(images))
+        (tmp_path / f"{stem}-labels-idx1-ubyte.gz").write_bytes(gzip.compress(idx(labels)))
+    source = fashion_mnist.FashionMnist(tmp_path)
+    assert sum(len(b.ids) for chunk in source.chunks() for b in source.read(chunk)) == 30
+    file = tmp_path / "train-images-idx3-ubyte"
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(ThresherError, match="should hold 15,680 bytes and holds 15,679"):
+        list(source.read("train"))
+    file.write_bytes(b"text")
+    with pytest.raises(ThresherError, match="is not an idx file"):
+        list(source.read("train"))
+    packed_labels = tmp_path / "t10k-labels-idx1-ubyte.gz"
+    packed_labels.write_bytes(packed_labels.read_bytes()[:-9])
+    with pytest.raises(ThresherError, match=r"labels-idx1-ubyte.gz is cut short"):
+        list(source.read("test"))
+    file.unlink()
+    with pytest.raises(ThresherError, match=r"holds no train-images-idx3-ubyte.gz"):
+        fashion_mnist.FashionMnist(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("where", "format", "message"),
+    [
+        ("gone", None, "there is nothing at"),
+        ("a.txt", None, "is of no kind that is known; say it with --format"),
+        ("a.txt", "foldr", 'there is no format "foldr"; did you mean "folder"'),
+        ("pack", None, "is a pack already"),
+    ],
+)
+def test_what_no_source_is(tmp_path: Path, where: str, format: str | None, message: str) -> None:
+    (tmp_path / "a.txt").write_text("x")
+    (tmp_path / "pack").mkdir()
+    (tmp_path / "pack" / "pack.json").write_text("{}")
+    with pytest.raises(ThresherError, match=message):
+        open_source(str(tmp_path / where), format)
+
+
+def test_chunks_cover_everything_once() -> None:
+    random = np.random.default_rng(0)
+    for _ in range(50):
+        sizes = random.integers(0, 1 << 24, int(random.integers(0, 300))).tolist()
+        bounds = [tuple(map(int, chunk.split(":"))) for chunk in ranges(sizes)]
+        assert [n for begin, end in bounds for n in range(begin, end)] == list(range(len(sizes)))
+        assert all(sum(sizes[b:e]) <= 256 << 20 for b, e in bounds)
+
+
+def test_split_names() -> None:
+    said = {"val-0001.tar": "validation", "imagenet_test_lmdb": "test", "training": "train"}
+    assert {name: split_of(name) for name in said} == said
+    assert split_of("contest-001.tar") == "train"
+
+
+def test_decode_cuts_the_middle_square() -> None:
+    image = decode(picture(3, 40, 20, "PNG"))
+    assert (decode(picture(3, 40, 20, "PNG"), 20) == image[:, 10:30]).all()
