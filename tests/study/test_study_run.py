@@ -7,10 +7,12 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from few_digits import make_pack
 
 from thresher.errors import ThresherError
 from thresher.paths import RunPaths, write_text
@@ -25,21 +27,26 @@ Study.load(sys.argv[1], sys.argv[2]).run()
 """
 
 
-def content(**more: Any) -> dict[str, Any]:
-    return {
-        "seeds": 2,
-        "base": {
-            "data": "digits",
-            "model": "tiny",
-            "epochs": 2,
-            "device": "cpu",
-            "checkpoint_every": 5,
-            "evaluate_every": 0,
-        },
-        "grid": {"batch_size": [64, 256], "lr": [0.05, 0.1]},
-        "executor": {"kind": "local", "workers": 2, "threads": 1},
-        **more,
-    }
+Content = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def content(tmp_path_factory: pytest.TempPathFactory) -> Content:
+    """A study of eight short trials; tables of `base` are merged, other keys replaced."""
+    pack = make_pack(tmp_path_factory.mktemp("packs"))
+
+    def make(base: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
+        plain = {"data": pack, "model": "tiny", "epochs": 3, "device": "cpu"}
+        often = {"checkpoint_every": 3, "evaluate_every": 0}
+        return {
+            "seeds": 2,
+            "base": {**plain, **often, **(base or {})},
+            "grid": {"batch_size": [32, 96], "lr": [0.05, 0.1]},
+            "executor": {"kind": "local", "workers": 2, "threads": 1},
+            **more,
+        }
+
+    return make
 
 
 def results(study: Study) -> dict[str, tuple[Any, ...]]:
@@ -53,7 +60,9 @@ def results(study: Study) -> dict[str, tuple[Any, ...]]:
 
 
 @pytest.fixture(scope="module")
-def unbroken(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Any, ...]]:
+def unbroken(
+    content: Content, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, tuple[Any, ...]]:
     """The results of the study above, run by one process without interruption."""
     study = Study.make(content(), tmp_path_factory.mktemp("unbroken"))
     status = study.run({"kind": "in-process"})
@@ -62,7 +71,7 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Any, .
 
 
 def test_killed_five_times_and_finished_once(
-    unbroken: dict[str, tuple[Any, ...]], tmp_path: Path
+    unbroken: dict[str, tuple[Any, ...]], content: Content, tmp_path: Path
 ) -> None:
     file, out = tmp_path / "study.toml", tmp_path / "out"
     write_text(file, dumps(content()))
@@ -82,7 +91,7 @@ def test_killed_five_times_and_finished_once(
     while killed < 5:
         process = subprocess.Popen([sys.executable, "-c", RUN, str(file), str(out)])
         try:
-            process.wait(chance.uniform(3.0, 6.0))
+            process.wait(chance.uniform(2.5, 5.0))
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGKILL)
             process.wait()
@@ -97,9 +106,9 @@ def test_killed_five_times_and_finished_once(
     assert not Failures(out).folder.exists()
 
 
-def test_a_kill_takes_the_workers_with_it(tmp_path: Path) -> None:
+def test_a_kill_takes_the_workers_with_it(content: Content, tmp_path: Path) -> None:
     file, out = tmp_path / "study.toml", tmp_path / "out"
-    write_text(file, dumps(content(base={**content()["base"], "epochs": 500})))
+    write_text(file, dumps(content({"epochs": 3000})))
     process = subprocess.Popen([sys.executable, "-c", RUN, str(file), str(out)])
     workers: list[int] = []
     limit = time.monotonic() + 60
@@ -127,10 +136,10 @@ def _alive(pid: int) -> bool:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
 
 
-def test_interrupted_politely_it_saves_and_goes_on(tmp_path: Path) -> None:
+def test_interrupted_politely_it_saves_and_goes_on(content: Content, tmp_path: Path) -> None:
     file, out = tmp_path / "study.toml", tmp_path / "out"
-    base = {**content()["base"], "epochs": 30, "checkpoint_every": 100_000}
-    small = content(base=base, grid={"batch_size": [64]}, seeds=1)
+    base = {"epochs": 40, "checkpoint_every": 100_000}
+    small = content(base=base, grid={"batch_size": [16]}, seeds=1)
     write_text(file, dumps(small))
     study = Study.load(file, out)
     (trial,) = study.plan().trials.values()
@@ -149,8 +158,8 @@ def test_interrupted_politely_it_saves_and_goes_on(tmp_path: Path) -> None:
     assert results(study) == results(whole)
 
 
-def test_a_study_of_two_worker_trials(tmp_path: Path) -> None:
-    base = {**content()["base"], "epochs": 1, "workers": 2, "batch_norm": "sync"}
+def test_a_study_of_two_worker_trials(content: Content, tmp_path: Path) -> None:
+    base = {"epochs": 1, "workers": 2, "batch_norm": "sync"}
     study = Study.make(content(base=base, grid={"lr": [0.05]}, seeds=1), tmp_path)
     assert study.run().complete
     (trial,) = study.plan().trials.values()
@@ -158,7 +167,7 @@ def test_a_study_of_two_worker_trials(tmp_path: Path) -> None:
     assert result["resolved"]["workers"] == 2
 
 
-def test_a_failure_is_kept_and_retried_on_request(tmp_path: Path) -> None:
+def test_a_failure_is_kept_and_retried_on_request(content: Content, tmp_path: Path) -> None:
     # A batch larger than the data cannot be trained; the others can.
     study = Study.make(content(grid={"batch_size": [64, 5000]}, seeds=1), tmp_path)
     status = study.run()
@@ -173,8 +182,8 @@ def test_a_failure_is_kept_and_retried_on_request(tmp_path: Path) -> None:
     assert len(errors) == 2
 
 
-def test_a_worker_that_dies_costs_its_trial_and_no_other(tmp_path: Path) -> None:
-    base = {**content()["base"], "model": "dying_model:build"}
+def test_a_worker_that_dies_costs_its_trial_and_no_other(content: Content, tmp_path: Path) -> None:
+    base = {"model": "dying_model:build"}
     study = Study.make(content(base=base, grid={"lr": [0.05, 0.1]}, seeds=1), tmp_path / "out")
     (tmp_path / "dying_model.py").write_text(
         "import os\ndef build(*args, **kwargs):\n    os.kill(os.getpid(), 9)\n"
@@ -189,7 +198,9 @@ def test_a_worker_that_dies_costs_its_trial_and_no_other(tmp_path: Path) -> None
     assert all("SIGKILL" in trial.error for trial in status.trials)
 
 
-def test_a_second_run_into_the_folder_is_told_who_holds_it(tmp_path: Path) -> None:
+def test_a_second_run_into_the_folder_is_told_who_holds_it(
+    content: Content, tmp_path: Path
+) -> None:
     from thresher.study.lock import hold
 
     with (
@@ -199,7 +210,7 @@ def test_a_second_run_into_the_folder_is_told_who_holds_it(tmp_path: Path) -> No
         Study.make(content(), tmp_path).run()
 
 
-def test_status_of_a_study_that_was_begun(tmp_path: Path) -> None:
+def test_status_of_a_study_that_was_begun(content: Content, tmp_path: Path) -> None:
     study = Study.make(content(seeds=1), tmp_path)
     before = study.status()
     assert before.count("waiting") == 4

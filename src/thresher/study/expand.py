@@ -17,6 +17,7 @@ from typing import Any
 from thresher.errors import ThresherError, nearest
 from thresher.paths import StudyPaths
 from thresher.study.definition import ARM, FULL, StepDefinition, StudyDefinition
+from thresher.study.selecting import check_embed, check_select
 from thresher.train.config import TrainConfig, check
 
 REFERENCES = ("run", "features", "like", "selection", "selections", "dynamics", "probabilities")
@@ -166,8 +167,13 @@ class _Expansion:
         for key in REFERENCES:
             if key in settings:
                 settings[key], identity[key] = self.reference(definition, key, settings, own, needs)
+        place = f"[steps.{definition.name}]"
         if definition.do == "train":
-            _checked({**settings, "out": "-"}, f"steps.{definition.name}")
+            _checked({**settings, "out": "-"}, place)
+        elif definition.do == "embed":
+            check_embed(settings, place)
+        else:
+            check_select(settings, place)
         digest = _digest({"do": definition.do, **identity})
         varied = f",{_words(own)}" if own else ""
         name = f"{definition.name}{varied},id={digest}"

@@ -25,7 +25,7 @@ def main() -> None:
 
     for line in sys.stdin:
         order = json.loads(line)
-        _print_to(Path(order["log"]))
+        print_to(Path(order["log"]))
         ended = attempt(from_json(order["task"]), threads)
         if ended.detail:
             print(ended.detail, file=sys.stderr)
@@ -50,7 +50,7 @@ def die_with(parent: int) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def _print_to(log: Path) -> None:
+def print_to(log: Path) -> None:
     """Send both outputs, those of libraries and children as well, to the end of `log`."""
     log.parent.mkdir(parents=True, exist_ok=True)
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
