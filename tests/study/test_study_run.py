@@ -138,7 +138,7 @@ def _alive(pid: int) -> bool:
 
 def test_interrupted_politely_it_saves_and_goes_on(content: Content, tmp_path: Path) -> None:
     file, out = tmp_path / "study.toml", tmp_path / "out"
-    base = {"epochs": 40, "checkpoint_every": 100_000}
+    base = {"epochs": 12, "checkpoint_every": 100_000}
     small = content(base=base, grid={"batch_size": [16]}, seeds=1)
     write_text(file, dumps(small))
     study = Study.load(file, out)

@@ -21,8 +21,9 @@ def ended_file(root: Path, task: str) -> Path:
     return root / "slurm" / "ended" / f"{task}.json"
 
 
-class TimeUp(Exception):
-    """The limit is near, and nothing had begun that would need saving."""
+class TimeUp(BaseException):
+    """The limit is near, and nothing had begun that would need saving. No error: like an interrupt,
+    it passes by whoever handles those."""
 
 
 @dataclass(frozen=True)
@@ -79,11 +80,12 @@ def _listen() -> None:
 
 
 def _requeue() -> None:
-    """Put this job, or this element of its array alone, back into the queue and wait to be ended."""
+    """Put this job (of an array, this element alone) back into the queue; wait to be ended."""
     env = os.environ
     job = env["SLURM_JOB_ID"]
     if "SLURM_ARRAY_JOB_ID" in env:
         job = f"{env['SLURM_ARRAY_JOB_ID']}_{env['SLURM_ARRAY_TASK_ID']}"
     subprocess.run(["scontrol", "requeue", job], check=True)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     # Returning would let submitit write a result, and the job end before SLURM requeues it.
     time.sleep(60)

@@ -1,0 +1,174 @@
+"""A study on a real SLURM of two nodes: arrays, two workers on two nodes, time limits, leaving."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from few_digits import make_pack
+from slurm_bed import SlurmBed, missing
+
+from thresher.errors import ThresherError
+from thresher.paths import RunPaths, write_text
+from thresher.study.slurm import SlurmSettings
+from thresher.study.study import Study
+from thresher.study.toml import dumps
+
+SLOW = """
+import time
+from thresher.models.registry import build as build_known
+
+def build(classes, channels):
+    model = build_known("tiny", classes, channels)
+    model.register_forward_pre_hook(lambda *_: time.sleep(0.15))
+    return model
+"""
+RUN = """
+import sys
+from thresher.study.study import Study
+Study.load(sys.argv[1], sys.argv[2]).run()
+"""
+EXECUTOR: dict[str, Any] = {
+    "kind": "slurm",
+    "minutes": 10,
+    "save_seconds": 90,
+    "workers_per_node": 1,
+    "poll_seconds": 0.5,
+    # The nodes of the test bed have names that only SLURM knows.
+    "setup": ["export MASTER_ADDR=127.0.0.1 MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))"],
+}
+
+
+@pytest.fixture(scope="module")
+def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmBed]:
+    why = missing()
+    if why:
+        pytest.skip(why)
+    with SlurmBed(tmp_path_factory.mktemp("slurm")) as bed:
+        yield bed
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    pack = make_pack(tmp_path_factory.mktemp("packs"))
+    return {"data": pack, "model": "tiny", "device": "cpu", "evaluate_every": 0, "threads": 1}
+
+
+def test_eight_trials_one_of_two_workers_one_out_of_time(
+    bed: SlurmBed, base: dict[str, Any], tmp_path: Path
+) -> None:
+    content = {
+        "seeds": 1,
+        "base": {**base, "epochs": 1, "checkpoint_every": 1_000_000},
+        "arms": {
+            **{f"rate {n}": {"lr": 0.02 * n} for n in range(1, 7)},
+            "two workers": {"workers": 2, "batch_norm": "sync"},
+            # 300 steps that sleep for 45 s in all.
+            "long": {"model": "slow_model:build", "epochs": 20, "batch_size": 16},
+        },
+        "executor": EXECUTOR,
+    }
+    file, out = tmp_path / "study.toml", tmp_path / "out"
+    write_text(file, dumps(content))
+    study = Study.load(file, out)
+    (tmp_path / "slow_model.py").write_text(SLOW)
+    path = f"{tmp_path}{os.pathsep}{os.environ['PYTHONPATH']}"
+    environment = {**os.environ, **bed.environment, "PYTHONPATH": path}
+    command = [sys.executable, "-c", RUN, str(file), str(out)]
+    by_arm = {t.cell["arm"]: t for t in study.plan().trials.values() if t.cell is not None}
+    long = by_arm["long"]
+    log = out / "logs" / f"{long.name}.log"
+    # Leave the study on its login node while the long trial trains.
+    first = subprocess.Popen(command, env=environment)
+    _until(lambda: RunPaths(long.out).config.exists())
+    first.terminate()
+    first.wait(30)
+    before = _book(out)
+    # Two minutes, of which SLURM warns 90 + 30 s ahead: at its next look, twice a minute.
+    _limit(bed, before[long.name], minutes=2)
+    _until(lambda: "queued again (requeue 1)" in log.read_text())
+    _limit(bed, before[long.name], minutes=10)
+    # Pick it up again: the jobs are still there.
+    subprocess.run(command, env=environment, check=True, timeout=300)
+    assert study.status().complete
+    assert _book(out) == before, "a job that was there was submitted again"
+    two = json.loads(RunPaths(by_arm["two workers"].out).result.read_text())
+    assert two["resolved"]["workers"] == 2
+    assert "going on from step" in log.read_text()
+    result = json.loads(RunPaths(long.out).result.read_text())
+    assert (result["status"], result["epochs"]) == ("finished", 20)
+
+
+def _until(seen: Callable[[], bool], seconds: float = 180) -> None:
+    limit = time.monotonic() + seconds
+    while not seen():
+        assert time.monotonic() < limit, "it did not happen"
+        time.sleep(0.2)
+
+
+def _limit(bed: SlurmBed, entry: dict[str, Any], minutes: int) -> None:
+    """Change the time limit of one task's job."""
+    for line in bed.command("squeue", "-h", "-r", "-o", "%j|%K|%i").splitlines():
+        name, index, job = line.split("|")
+        if name == entry["job"] and index in (str(entry["index"]), "N/A"):
+            bed.command("scontrol", "update", f"JobId={job}", f"TimeLimit={minutes}")
+            return
+    raise AssertionError("the job is not in the queue")
+
+
+def _book(out: Path) -> Any:
+    return json.loads((out / "slurm" / "jobs.json").read_text())
+
+
+def test_a_failure_on_a_node_comes_back_with_its_reason(
+    bed: SlurmBed, base: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_CONF", bed.environment["SLURM_CONF"])
+    grid = {"batch_size": [5000]}
+    content = {"seeds": 1, "base": {**base, "epochs": 1}, "grid": grid, "executor": EXECUTOR}
+    status = Study.make(content, tmp_path).run()
+    (trial,) = status.trials
+    assert trial.state == "failed"
+    assert "larger than the 240 training samples" in trial.error
+
+
+def test_a_cancelled_job_is_submitted_again(
+    bed: SlurmBed, base: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_CONF", bed.environment["SLURM_CONF"])
+    bed.command("scontrol", "update", "PartitionName=all", "State=DOWN")
+    content = {"seeds": 1, "base": {**base, "epochs": 1}, "executor": EXECUTOR}
+    study = Study.make(content, tmp_path)
+    file = tmp_path / "study.toml"
+    write_text(file, dumps(content))
+    process = subprocess.Popen([sys.executable, "-c", RUN, str(file), str(tmp_path)])
+    try:
+        _until(lambda: bool(bed.command("squeue", "-h", "-o", "%A")))
+        bed.command("scancel", *bed.command("squeue", "-h", "-o", "%A").split())
+        _until(lambda: not bed.command("squeue", "-h", "-o", "%A"))
+        # Twice unseen, and it is submitted again; only then may it run.
+        _until(lambda: bool(bed.command("squeue", "-h", "-o", "%A")))
+        bed.command("scontrol", "update", "PartitionName=all", "State=UP")
+        assert process.wait(180) == 0
+    finally:
+        process.kill()
+        process.wait()
+    assert study.status().complete
+    (entry,) = _book(tmp_path).values()
+    assert entry["attempt"] == 2
+
+
+def test_settings() -> None:
+    assert SlurmSettings(workers_per_node=4).layout(8) == (2, 4)
+    assert SlurmSettings().layout(8) == (1, 8)
+    with pytest.raises(ThresherError, match="cannot be spread evenly"):
+        SlurmSettings(workers_per_node=3).layout(8)
+    with pytest.raises(ThresherError, match='did you mean "partition"'):
+        SlurmSettings.from_dict({"partitoin": "gpu"})
+    chosen = SlurmSettings(gpus=1, partition="gpu", memory_gb=4).parameters(2, "n")
+    assert (chosen["gpus_per_node"], chosen["mem"], chosen["partition"]) == (2, "4096M", "gpu")
