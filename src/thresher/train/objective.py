@@ -14,7 +14,7 @@ class Objective(nn.Module):
         self.label_smoothing = label_smoothing
         self.per_sample = per_sample
         self.runs_empty = not any(
-            isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules()
+            isinstance(m, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d) for m in model.modules()
         )
         """Whether an empty part may go through the network: torch's batch norm refuses one."""
 

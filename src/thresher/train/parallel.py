@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from thresher.distributed.group import Group
@@ -57,7 +58,7 @@ class Parallel:
         parameters = list(self.model.named_parameters())
         self.state, hook = gradient_hook(self.config.compress, self.config.allreduce, parameters)
 
-        def listening(state: Any, bucket: Any) -> torch.futures.Future[Tensor]:
+        def listening(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
             if self._noise is not None:
                 self._heard.append(bucket.buffer().double().square().sum())
                 if bucket.is_last():

@@ -28,7 +28,7 @@ from thresher.train.samples import Samples
 from thresher.train.setup import Parts
 from thresher.train.signals import Wishes
 from thresher.train.state import Progress, collect
-from thresher.train.step import Part
+from thresher.train.step import Part, buffers_kept_on_error
 from thresher.train.trace import Trace
 
 LOOK_EVERY = 64
@@ -224,18 +224,15 @@ class Run:
         pieces = piece_count(count, self.group.world, self.micro, self.step.ghost)
         if self.config.micro_batch != "auto" or not self.group.alone:
             return self.step(mine, count, pieces, measure)
-        buffers = list(self.parts.model.buffers())
-        before = [buffer.clone() for buffer in buffers]
         try:
-            return self.step(mine, count, pieces, measure)
+            with buffers_kept_on_error(self.parts.model):
+                return self.step(mine, count, pieces, measure)
         except (RuntimeError, MemoryError) as error:
             smallest = self.step.ghost or 1
             now = self.micro or self.resolved.per_worker_batch
             if not out_of_memory(error) or now <= smallest:
                 raise
         self.step.optimizer.zero_grad(set_to_none=True)
-        for buffer, value in zip(buffers, before, strict=True):
-            buffer.copy_(value)
         if self.group.device.type == "cuda":
             torch.cuda.empty_cache()
         self.micro = max(smallest, now // 2)

@@ -15,7 +15,7 @@ from thresher.data.augment import Augment
 from thresher.data.loader import Loader
 from thresher.data.pack import Pack
 from thresher.distributed.group import Group
-from thresher.models import registry
+from thresher.models import batch_norm, registry
 from thresher.train import optimizers
 from thresher.train.config import TrainConfig
 from thresher.train.epoch_table import EpochTable
@@ -73,9 +73,7 @@ def assemble(
         model = model.double()
     # One worker that sees the whole batch at once has its statistics already.
     if config.batch_norm != "local" and not (config.batch_norm == "sync" and group.alone):
-        from thresher.models.batch_norm import convert
-
-        model = convert(model, config.batch_norm)
+        model = batch_norm.convert(model, config.batch_norm)
     model = model.to(group.device)
     if group.device.type == "cuda":
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]

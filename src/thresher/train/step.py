@@ -14,6 +14,7 @@ from thresher.data.augment import Augment
 from thresher.data.loader import Loader
 from thresher.distributed.group import Group
 from thresher.errors import ThresherError
+from thresher.models import batch_norm
 from thresher.train import optimizers
 from thresher.train.config import TrainConfig, ghost_size
 from thresher.train.epoch_table import EpochTable
@@ -94,7 +95,7 @@ class Step:
         listening = measure and self.noise is not None
         n = len(part.rows)
         loss = torch.zeros((), device=self.device, dtype=self.augment.dtype)
-        offload = self.config.batch_norm == "sync" and pieces > 1
+        offload = batch_norm.in_one_piece(self.config.batch_norm) and pieces > 1
         if offload:
             # Statistics of the whole batch at every layer need all pieces at that layer at once.
             pieces = 1
@@ -102,7 +103,7 @@ class Step:
         if listening and self.noise is not None and not self.group.alone:
             scale = (count / n) ** 2 * unscaled if n else 0.0
             self.parallel.listen(self.noise, scale, count / self.group.world)
-        with self._offloaded() if offload else contextlib.nullcontext():
+        with batch_norm.spill(self.device) if offload else contextlib.nullcontext():
             for number, (begin, end) in enumerate(bounds(n, pieces, self.ghost)):
                 last = number == pieces - 1
                 with contextlib.nullcontext() if last else self.parallel.no_sync():
@@ -125,6 +126,7 @@ class Step:
         else:
             self.optimizer.step()
         self.parallel.after_update()
+        batch_norm.finish_step(self.model)
 
     def autocast(self) -> AbstractContextManager[Any]:
         dtype = _AUTOCAST.get(self.config.precision)
@@ -171,27 +173,33 @@ class Step:
             self.noise.small(squared_norm(self.model) / self.scaler.get_scale() ** 2, half)
         self.table = table
 
-    @contextlib.contextmanager
-    def _offloaded(self) -> Iterator[None]:
-        """Keep what the backward pass needs in the host's memory, where a GPU's would be short."""
-        if self.device.type != "cuda":
-            yield
-            return
-        with torch.autograd.graph.save_on_cpu(pin_memory=True):
-            yield
-
 
 @contextlib.contextmanager
 def buffers_kept(model: nn.Module) -> Iterator[None]:
     """Undo, in place, what the block does to the model's buffers (running statistics)."""
-    buffers = list(model.buffers())
-    before = [buffer.clone() for buffer in buffers]
+    before = [buffer.clone() for buffer in model.buffers()]
     try:
         yield
     finally:
-        with torch.no_grad():
-            for buffer, value in zip(buffers, before, strict=True):
-                buffer.copy_(value)
+        _put_back(model, before)
+
+
+@contextlib.contextmanager
+def buffers_kept_on_error(model: nn.Module) -> Iterator[None]:
+    """The same, only where the block fails."""
+    before = [buffer.clone() for buffer in model.buffers()]
+    try:
+        yield
+    except BaseException:
+        _put_back(model, before)
+        raise
+
+
+def _put_back(model: nn.Module, before: list[Tensor]) -> None:
+    with torch.no_grad():
+        for buffer, value in zip(model.buffers(), before, strict=True):
+            buffer.copy_(value)
+    _forget(model)
 
 
 @contextlib.contextmanager
@@ -216,6 +224,14 @@ def unchanged(model: nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[No
                 else:
                     value.zero_()
         optimizer.zero_grad(set_to_none=True)
+        _forget(model)
+
+
+def _forget(model: nn.Module) -> None:
+    """Ghost batch norm sums up what a step saw until its end; here a step did not come to it."""
+    for module in model.modules():
+        if isinstance(module, batch_norm.GhostBatchNorm):
+            module.seen_here().zero_()
 
 
 def _held(optimizer: torch.optim.Optimizer) -> list[Tensor]:
