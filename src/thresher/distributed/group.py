@@ -199,7 +199,24 @@ def _connect(where: Place, kind: str) -> None:
         job, step = int(env.get("SLURM_JOB_ID", 0)), int(env.get("SLURM_STEP_ID", 0) or 0)
         env.setdefault("MASTER_PORT", str(20000 + (job * 31 + step) % 20000))
     backend = "cpu:gloo,cuda:nccl" if kind == "cuda" else "gloo"
-    dist.init_process_group(backend, rank=where.rank, world_size=where.world, timeout=TIMEOUT)
+    # torch's agent keeps one store over restarts: without a prefix of its own a restarted group
+    # reads the addresses of the dead one, and waits for them.
+    attempt = env.get("TORCHELASTIC_RESTART_COUNT", "0")
+    served = env.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    base = dist.TCPStore(
+        env["MASTER_ADDR"],
+        int(env["MASTER_PORT"]),
+        where.world,
+        is_master=where.rank == 0 and not served,
+        timeout=TIMEOUT,
+    )
+    dist.init_process_group(
+        backend,
+        store=dist.PrefixStore(f"thresher/{attempt}/{where.world}", base),
+        rank=where.rank,
+        world_size=where.world,
+        timeout=TIMEOUT,
+    )
     atexit.register(leave)
 
 
