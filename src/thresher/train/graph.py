@@ -1,9 +1,11 @@
 """A whole training step in a CUDA graph: replayed without any work on the host.
 
 The rows of an epoch's batches, their rates and the number of the step are tensors on the device;
-the graph looks up its own inputs, writes its loss and counts on. Only full batches are replayed:
-an epoch's last, smaller one runs eagerly.
+the graph looks up its own inputs, writes its loss and counts on. Shapes are fixed in a graph, so
+there is one for full batches and one for an epoch's last, smaller batch.
 """
+
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,16 +18,19 @@ WARM_UP = 3
 
 
 class CapturedStep:
-    """`begin` an epoch, then call it once per full batch."""
+    """`begin` an epoch, then call it once per batch of this size."""
 
-    def __init__(self, step: Step, batch: int, pieces: int, losses: Tensor) -> None:
-        """`losses`: (most steps in an epoch,), where each step writes its own."""
+    def __init__(
+        self, step: Step, batch: int, pieces: int, capacity: int, losses: Tensor, pool: Any
+    ) -> None:
+        """`capacity`: most batches of this size in an epoch; `losses`: where theirs are written;
+        `pool`: the memory of another graph, to be shared."""
         device = step.device
         self.step, self.losses = step, losses
-        self.rows = torch.zeros((len(losses), batch), dtype=torch.int64, device=device)
-        self.rates = torch.zeros(len(losses), dtype=torch.float32, device=device)
+        self.rows = torch.arange(batch, device=device).repeat(capacity, 1)
+        self.rates = torch.zeros(capacity, dtype=torch.float32, device=device)
+        self.numbers = torch.zeros(capacity, dtype=torch.int64, device=device)
         self.at = torch.zeros(1, dtype=torch.int64, device=device)
-        self.rows[:] = torch.arange(batch, device=device)
         table = None if step.table is None else step.table.values.clone()
         with unchanged(step.model, step.optimizer):
             side = torch.cuda.Stream(device)
@@ -38,46 +43,58 @@ class CapturedStep:
             self.at.zero_()
             step.optimizer.zero_grad(set_to_none=True)
             self.graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self.graph):
+            with torch.cuda.graph(self.graph, pool=pool):
                 self._body(batch, pieces)
         self.at.zero_()
         if table is not None and step.table is not None:
             step.table.values.copy_(table)
 
     def _body(self, count: int, pieces: int) -> None:
+        # index_select, since indexing by a 0-d tensor would fetch it to the host.
         rows = self.rows.index_select(0, self.at).view(-1)
         self.step.set_rate(self.rates.index_select(0, self.at).view(()))
         loss = self.step(Part(rows), count, pieces)
-        self.losses.index_copy_(0, self.at, loss.view(1).to(self.losses.dtype))
+        number = self.numbers.index_select(0, self.at)
+        self.losses.index_copy_(0, number, loss.view(1).to(self.losses.dtype))
         self.at += 1
 
-    def begin(self, rows: np.ndarray, rates: list[float]) -> None:
-        """(steps, batch) rows of this epoch's full batches still to come, and a rate for each."""
+    def begin(self, rows: np.ndarray, rates: list[float], numbers: list[int]) -> None:
+        """Of this epoch's batches still to come: (steps, batch) rows, a rate for each, and its
+        number among the epoch's steps, which is the place of its loss."""
         n = len(rows)
-        self.rows[:n].copy_(torch.from_numpy(np.ascontiguousarray(rows)))
+        self.rows[:n].copy_(torch.from_numpy(rows))
         self.rates[:n].copy_(torch.tensor(rates, dtype=torch.float32))
+        self.numbers[:n].copy_(torch.tensor(numbers))
         self.at.zero_()
 
     def __call__(self) -> None:
         self.graph.replay()
 
     def skip(self) -> None:
-        """The next batch was run eagerly."""
+        """The next batch is run eagerly."""
         self.at += 1
 
 
-def capture(step: Step, batch: int, pieces: int, losses: Tensor, must: bool) -> CapturedStep | None:
-    """The captured step; None, and a word about it, where the step cannot be captured."""
+def capture(
+    step: Step, sizes: dict[int, int], pieces: dict[int, int], losses: Tensor, must: bool
+) -> dict[int, CapturedStep]:
+    """A captured step for each batch size, of which an epoch has so many (`sizes`), cut into so
+    many `pieces`; none, and a word about it, where the step cannot be captured."""
+    captured: dict[int, CapturedStep] = {}
+    pool = None
     try:
-        return CapturedStep(step, batch, pieces, losses)
-    except torch.cuda.OutOfMemoryError:
+        for batch, capacity in sizes.items():
+            captured[batch] = CapturedStep(step, batch, pieces[batch], capacity, losses, pool)
+            pool = captured[batch].graph.pool()
+        return captured
+    except torch.OutOfMemoryError:
         raise
     except RuntimeError as error:
         if must:
             raise
         torch.cuda.synchronize()
         say(f"this step cannot be captured in a CUDA graph, it runs eagerly ({_first(error)})")
-        return None
+        return {}
 
 
 def possible(step: Step) -> str:

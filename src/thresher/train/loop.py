@@ -148,17 +148,19 @@ def _owned(config: TrainConfig, group: Group) -> Iterator[None]:
         yield
 
 
-def _capture(run: Run, config: TrainConfig, resolved: Resolved) -> Any:
+def _capture(run: Run, config: TrainConfig, resolved: Resolved) -> dict[int, graph.CapturedStep]:
     if config.graph == "off":
-        return None
+        return {}
     why_not = graph.possible(run.step)
     if why_not:
         if config.graph == "on":
             raise ThresherError(f"--graph on is not possible: {why_not}", "leave it out")
-        return None
-    batch = resolved.global_batch
-    pieces = piece_count(batch, 1, run.micro, run.step.ghost)
-    return graph.capture(run.step, batch, pieces, run.losses, must=config.graph == "on")
+        return {}
+    sizes = {resolved.global_batch: resolved.samples // resolved.global_batch}
+    if run.pruner is None:
+        sizes.setdefault(resolved.last_batch, 1)
+    pieces = {n: piece_count(n, 1, run.micro, run.step.ghost) for n in sizes}
+    return graph.capture(run.step, sizes, pieces, run.losses, must=config.graph == "on")
 
 
 def _with_micro(resolved: Resolved, micro: int, ghost: int | None) -> Resolved:

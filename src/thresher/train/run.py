@@ -60,7 +60,8 @@ class Run:
         self.progress = Progress()
         self.schedule = schedule(config, resolved)
         self.watched = samples.validation if len(samples.validation) else samples.test
-        self.captured: CapturedStep | None = None
+        self.captured: dict[int, CapturedStep] = {}
+        """By batch size; empty where steps run eagerly."""
         self.trace = Trace(self.paths.root, config.trace and self.group.first)
         self.losses = torch.zeros(resolved.steps_per_epoch, device=self.group.device)
         if config.precision == "fp64":
@@ -103,8 +104,7 @@ class Run:
         self.step.set_epoch(done.epoch)
         rates = [self._rate(begin, end, epoch_size) for begin, end in cuts]
         rows = torch.from_numpy(order).to(self.group.device)
-        if self.captured is not None:
-            self._load_graph(order, cuts, rates)
+        self._load_graphs(order, cuts, rates)
         feed = self._feed(rows, order, cuts)
         looked = 0
         begun = time.perf_counter()
@@ -210,12 +210,12 @@ class Run:
 
     def _one(self, number: int, mine: Part, count: int, rate: float) -> None:
         measure = self.parts.noise is not None and self.progress.step % noise_scale.EVERY == 0
-        full = count == self.resolved.global_batch
-        if self.captured is not None and full and not measure:
-            self.captured()
+        captured = self.captured.get(count)
+        if captured is not None and not measure:
+            captured()
             return
-        if self.captured is not None:
-            self.captured.skip()
+        if captured is not None:
+            captured.skip()
         self.step.set_rate(rate)
         self.losses[number] = self._eager(mine, count, measure)
 
@@ -239,14 +239,15 @@ class Run:
         say(f"out of memory in step {self.progress.step}; going on with {self.micro} at once")
         return self._eager(mine, count, measure)
 
-    def _load_graph(
+    def _load_graphs(
         self, order: np.ndarray, cuts: list[tuple[int, int]], rates: list[float]
     ) -> None:
-        assert self.captured is not None
-        batch = self.resolved.global_batch
-        full = [(b, e) for b, e in cuts if e - b == batch]
-        rows = np.stack([order[b:e] for b, e in full]) if full else np.empty((0, batch), np.int64)
-        self.captured.begin(rows, rates[: len(full)])
+        """Tell the graphs which samples and rates this epoch's batches have."""
+        for size, captured in self.captured.items():
+            mine = [n for n, (begin, end) in enumerate(cuts) if end - begin == size]
+            if mine:
+                rows = np.stack([order[cuts[n][0] : cuts[n][1]] for n in mine])
+                captured.begin(rows, [rates[n] for n in mine], mine)
 
     # ---- between steps ------------------------------------------------------------------------
 
