@@ -31,6 +31,11 @@ def installed() -> bool:
     return True
 
 
+def require() -> None:
+    """Refuse, in one sentence, where Horovod is not installed."""
+    _load()
+
+
 def _load() -> Any:
     try:
         import horovod.torch as hvd
@@ -47,7 +52,7 @@ def join(fusion_mb: float | None = None, cycle_ms: float | None = None) -> Any:
 
     `fusion_mb`: size of the fusion buffer (Horovod's own: 128; 0 sends each gradient alone);
     `cycle_ms`: time between negotiations (Horovod's own: 1). Both are read when Horovod starts and
-    hold for the whole process. HOROVOD_TIMELINE names a file for its timeline, as always.
+    hold until `leave`. HOROVOD_TIMELINE names a file for its timeline, as always.
     """
     hvd = _load()
     if hvd.is_initialized():
@@ -78,6 +83,12 @@ def join(fusion_mb: float | None = None, cycle_ms: float | None = None) -> Any:
     os.environ.update({name: str(value) for name, value in wanted.items() if value != ""})
     hvd.init()
     return hvd
+
+
+def leave() -> None:
+    """Leave Horovod on all ranks, which makes its timeline whole. Joining again in the same
+    process crashed Horovod 0.28.1: other settings want other processes."""
+    _load().shutdown()
 
 
 def _gathered(value: Any) -> list[Any]:
