@@ -35,7 +35,11 @@ def eight_bit(image: "PilImage", channels: int) -> "PilImage":
     if image.mode.startswith("I"):
         high = np.clip(np.asarray(image).astype(np.int64) >> 8, 0, 255).astype(np.uint8)
         image = Image.fromarray(high)
-    return image.convert("RGB" if channels == 3 else "L")
+    mode = "RGB" if channels == 3 else "L"
+    if image.mode == mode:  # convert() would make a copy all the same
+        image.load()
+        return image
+    return image.convert(mode)
 
 
 def square(image: "PilImage", size: int | None) -> "PilImage":
