@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 from thresher.data.pack import Pack
 from thresher.data.selection import Selection
@@ -249,11 +250,12 @@ def test_a_selection_is_refused_on_another_pack_and_selects_datasets(digits: Pat
     with pytest.raises(ThresherError, match="select on this pack"):
         selection.indices(pack)
 
-    class Rows(list[int]):
-        def select(self, rows: list[int]) -> "Rows":
-            return Rows(self[row] for row in rows)
+    from datasets import Dataset
+    from torch.utils.data import TensorDataset
 
-    kept = selection.select(Rows(range(1437)))
-    assert kept == np.flatnonzero(selection.keep).tolist()
+    everyone = Dataset.from_dict({"row": list(range(1437))})
+    expected = np.flatnonzero(selection.keep).tolist()
+    assert list(selection.select(everyone)["row"]) == expected
+    assert [int(row) for (row,) in selection.apply(TensorDataset(torch.arange(1437)))] == expected
     with pytest.raises(ThresherError, match="1436 samples, the selection 1437"):
-        selection.select(Rows(range(1436)))
+        selection.select(everyone.select(range(1436)))

@@ -29,6 +29,7 @@ from thresher.select.spanning_tree import mutual_reachability_tree
 
 NOISE = -1
 UNCLUSTERED = -2
+TREE_DIMENSIONS = 15
 Eps = float | np.ndarray | Mapping[int, float]
 
 
@@ -268,12 +269,28 @@ def _reach(x: np.ndarray, min_samples: int) -> tuple[np.ndarray, np.ndarray, np.
     everyone = np.arange(len(x))
     if min_samples == 1:
         return everyone[:, None], np.zeros(len(x)), np.zeros(len(x))
-    near = cKDTree(x).query(x, k=min_samples, workers=-1)[1]
-    d2 = _gather_squared(x, everyone, near)
+    near, d2 = _nearest(x, everyone, min_samples)
     core2 = d2.max(axis=1)
     # Among duplicates a point may be missing from its own list; it reaches itself all the same.
     threshold2 = np.minimum(core2, np.maximum(d2, core2[near]).min(axis=1))
     return near, core2, threshold2
+
+
+def _nearest(x: np.ndarray, everyone: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """The k nearest of each point (n, k), itself included, and their squared distances."""
+    if x.shape[1] <= TREE_DIMENSIONS:
+        near = cKDTree(x).query(x, k=k, workers=-1)[1]
+        return near, _gather_squared(x, everyone, near)
+    # Trees see nearly every point in many dimensions: products of blocks are faster. They round,
+    # so a few more are asked for, and the distances themselves decide.
+    from sklearn.neighbors import NearestNeighbors
+
+    more = min(k + 8, len(x))
+    index = NearestNeighbors(n_neighbors=more, algorithm="brute").fit(x)
+    near = index.kneighbors(x, return_distance=False)
+    d2 = _gather_squared(x, everyone, near)
+    order = np.argsort(d2, axis=1, kind="stable")[:, :k]
+    return np.take_along_axis(near, order, axis=1), np.take_along_axis(d2, order, axis=1)
 
 
 def _gather_squared(x: np.ndarray, rows: np.ndarray, near: np.ndarray) -> np.ndarray:
