@@ -1,5 +1,6 @@
 """Resident and streamed data give the same batches, in bounded memory."""
 
+import gc
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from made_images import Made
 from PIL import Image
 
 from thresher.data import loader as loader_module
@@ -15,7 +17,7 @@ from thresher.data.loader import Loader
 from thresher.data.pack import Pack
 from thresher.data.sources.base import Block, Source
 from thresher.data.sources.digits import Digits
-from thresher.data.write import write_pack
+from thresher.data.write import WriteOptions, write_pack
 from thresher.errors import ThresherError
 
 
@@ -82,6 +84,30 @@ def test_one_large_batch_still_streams(digits: Pack, monkeypatch: pytest.MonkeyP
     loader = Loader(digits, resident=False)
     sizes = [len(batch.images) for batch in loader.batches(order(digits))]
     assert sizes == [len(positions) for positions in order(digits)]
+
+
+def anonymous_bytes() -> int:
+    """Memory of this process's own, the maps of files not counted."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line.split()[1] for line in lines if line.startswith("RssAnon"))) << 10
+
+
+def test_memory_does_not_grow_with_the_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """250 MB in random order, through buffers of 16 MB."""
+    monkeypatch.setattr(loader_module, "READ_AHEAD", 16 << 20)
+    source = Made(rows=850, chunks=2, shape=(224, 224, 3), blocks=20)
+    pack = write_pack(source, tmp_path / "pack", WriteOptions(processes=1))
+    loader = Loader(pack, resident=False)
+    shuffled = np.random.default_rng(0).permutation(len(pack))
+    gc.collect()
+    before = anonymous_bytes()
+    peak = 0
+    for batch in loader.batches(np.array_split(shuffled, 100)):
+        assert len(batch.images) == 17
+        peak = max(peak, anonymous_bytes() - before)
+    assert peak < 80e6
 
 
 class _Photos(Source):

@@ -100,10 +100,10 @@ class Loader:
         yield from self._stream(iter(order))
 
     def _stream(self, order: Iterator[np.ndarray]) -> Iterator[Batch]:
-        """Reads ahead as many batches as the buffers hold; each buffer is used again and again.
+        """Reads ahead as many batches as the buffers hold.
 
-        On a GPU the buffers are pinned and copied asynchronously; an event says when a buffer may
-        be overwritten.
+        On a GPU the buffers are pinned, copied asynchronously and used again; an event says when
+        one may be overwritten. On a CPU a buffer becomes the batch itself.
         """
         pinned = self.device.type == "cuda"
         waiting: deque[tuple[np.ndarray, Tensor, Future[Tensor]]] = deque()
@@ -144,9 +144,9 @@ class Loader:
                         images = filled.to(self.device, non_blocking=True)
                         busy[buffer.data_ptr()] = event = torch.cuda.Event()
                         event.record()
+                        buffers.append(buffer)
                     else:
-                        images = filled.clone()
-                    buffers.append(buffer)
+                        images = filled  # the user's from now on, so it is not used again
                     rows = self.rows(positions)
                     yield Batch(images, self.labels[rows], self.keys[rows])
             finally:
