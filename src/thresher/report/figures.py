@@ -77,7 +77,7 @@ def _figure(
         "svg.fonttype": "none",
         "svg.hashsalt": name,
         "font.family": "sans-serif",
-        "font.size": 9.5,
+        "font.size": 10,
         "text.color": INK,
         "axes.labelcolor": INK,
         "axes.edgecolor": INK,
@@ -308,7 +308,7 @@ def _differences(analysis: Analysis) -> list[Drawing]:
             f"{v['arm']} − {v['baseline']}\n{spoken_cell(v['cell']) or 'over all cells'}"
             for v in reversed(rows)
         ]
-        axes.set_yticks(range(len(rows)), labels, fontsize=8)
+        axes.set_yticks(range(len(rows)), labels, fontsize=9)
         axes.set_ylim(-0.6, len(rows) - 0.4)
         axes.grid(axis="y", visible=False)
         axes.set_xlabel(f"difference ({analysis.unit or analysis.metric})")
@@ -317,7 +317,7 @@ def _differences(analysis: Analysis) -> list[Drawing]:
         "Paired by seed, with 95 % intervals. Green: better, red: worse, blue: equivalent, grey: "
         "not enough runs. The band is the margin."
     )
-    size = (SIZE[0], max(2.2, 0.34 * len(rows) + 0.9))
+    size = (SIZE[0], max(2.2, 0.38 * len(rows) + 0.9))
     return [_figure("differences", "Differences and their intervals", caption, paint, size)]
 
 

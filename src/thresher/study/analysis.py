@@ -269,6 +269,7 @@ class _Analyst:
             "p_equivalent": verdict.p_equivalent,
             "no_worse": verdict.no_worse,
             "seeds_needed": verdict.seeds_needed,
+            "seeds_if_as_seen": verdict.seeds_if_as_seen,
             "comparisons": verdict.family,
         }
 

@@ -90,6 +90,12 @@ class Verdict:
         """Seeds to see a difference of the size of the margin; None where that is unknown."""
         return seeds_needed(self.margin, self.paired.sd, self.alpha, comparisons=self.family)
 
+    @property
+    def seeds_if_as_seen(self) -> int | None:
+        """Seeds that would show the difference, were it as large as it looks now."""
+        mean = self.paired.mean if self.paired.n else 0.0
+        return seeds_needed(mean, self.paired.sd, self.alpha, comparisons=self.family)
+
 
 def paired(
     arm: Sequence[float] | np.ndarray,
@@ -279,11 +285,14 @@ def sentence(verdict: Verdict, arm: str, baseline: str, unit: str = "points") ->
         return f"{arm} is {verdict.word} than {baseline}{small} ({evidence}, p = {_p(verdict.p)})."
     if verdict.word == "equivalent":
         return f"{arm} and {baseline} are equivalent within {verdict.margin:g} {unit} ({evidence})."
+    needed, seen = verdict.seeds_needed, verdict.seeds_if_as_seen
     more = (
-        f"about {verdict.seeds_needed} seeds would show a difference of {verdict.margin:g} {unit}"
-        if verdict.seeds_needed is not None
+        f"about {needed} seeds would show a difference of {verdict.margin:g} {unit}"
+        if needed is not None
         else f"more seeds than are practical would show a difference of {verdict.margin:g} {unit}"
     )
+    if seen is not None and abs(c.mean) > verdict.margin:
+        more = f"about {seen} seeds would show a difference of this size; {more}"
     safe = f"; {arm} is no worse by {verdict.margin:g} {unit} or more" if verdict.no_worse else ""
     return f"{arm} against {baseline}: not enough runs ({evidence}; {more}{safe})."
 

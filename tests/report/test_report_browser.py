@@ -1,0 +1,60 @@
+"""The page in a real browser: no request, no sideways scrolling on a phone, light and dark."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import finished_study
+import pytest
+
+from thresher.report.page import write_report
+from thresher.study.analysis import analyse
+from thresher.study.study import Study
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    sync_api = pytest.importorskip("playwright.sync_api")
+    program = shutil.which("chromium") or shutil.which("chromium-browser")
+    if program is None:
+        pytest.skip("chromium is not installed")
+    with sync_api.sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield started
+        started.close()
+
+
+def test_it_reads_on_a_phone_and_at_a_desk_and_prints(
+    browser: Any, digits: Path, tmp_path: Path
+) -> None:
+    study = finished_study.write(Study.make(finished_study.definition(seeds=2), tmp_path))
+    page_file = write_report(analyse(study))
+    colours = {}
+    for width, scheme in ((390, "light"), (1280, "light"), (390, "dark")):
+        page = browser.new_page(
+            viewport={"width": width, "height": 800}, color_scheme=scheme, offline=True
+        )
+        asked: list[str] = []
+        page.on("request", lambda request, asked=asked: asked.append(request.url))
+        page.goto(page_file.as_uri())
+        assert [url for url in asked if not url.startswith(("file:", "data:"))] == []
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        # A figure's words are no smaller than eight pixels, on a phone as well.
+        size = page.evaluate(
+            """() => Math.min(...[...document.querySelectorAll('figure svg')].map(s => {
+                const scale = s.getBoundingClientRect().width / s.viewBox.baseVal.width;
+                const sizes = [...s.querySelectorAll('text')].map(
+                    t => parseFloat(getComputedStyle(t).fontSize));
+                return scale * Math.min(...sizes);
+            }))"""
+        )
+        assert size >= 8
+        colours[width, scheme] = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        page.close()
+    assert colours[390, "light"] == "rgb(255, 255, 255)"
+    assert colours[390, "dark"] != colours[390, "light"]
+    page = browser.new_page()
+    page.goto(page_file.as_uri())
+    assert page.pdf(format="A4").startswith(b"%PDF")
+    page.close()

@@ -1,0 +1,98 @@
+"""The command line of studies, word for word as a person types it."""
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from few_digits import make_pack
+
+from thresher.paths import write_text
+from thresher.study import definition
+from thresher.study.expand import expand
+from thresher.study.toml import dumps
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+@pytest.mark.parametrize("file", sorted(EXAMPLES.glob("*.toml")), ids=lambda file: file.stem)
+def test_every_example_expands(file: Path, tmp_path: Path) -> None:
+    study = definition.load(file)
+    plan = expand(study, tmp_path)
+    assert plan.trials
+    if file.stem == "ornl-fig7":
+        assert len(plan.trials) == 72
+
+
+@pytest.fixture(scope="module")
+def study_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Full, random and network on a tiny pack: every kind of step."""
+    folder = tmp_path_factory.mktemp("cli")
+    content: dict[str, Any] = {
+        "title": "Few digits",
+        "seeds": 2,
+        "base": {"data": make_pack(folder), "epochs": 1, "batch_size": 48, "device": "cpu"},
+        "grid": {"selection": ["full", "random", "network"]},
+        "steps": {
+            "extractor": {"do": "train"},
+            "features": {"do": "embed", "run": "extractor", "device": "cpu"},
+            "network": {
+                "do": "select",
+                "filter": "network",
+                "features": "features",
+                "drop": 0.1,
+                "reduce": "pca",
+                "components": 2,
+            },
+            "random": {"do": "select", "filter": "random", "like": "network", "each": ["seed"]},
+        },
+        "executor": {"kind": "local", "workers": 2},
+    }
+    write_text(folder / "study.toml", dumps(content))
+    return folder / "study.toml"
+
+
+def test_run_status_report(thresher: Run, study_file: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    ran = thresher("study", "run", study_file, "--out", out)
+    assert ran.returncode == 0, ran.stderr
+    assert "network against full" in ran.stdout
+    assert (out / "report" / "index.html").exists()
+    status = json.loads(thresher("study", "status", out, "--json").stdout)
+    assert status["complete"]
+    assert status["counts"]["finished"] == 6
+    assert {step["state"] for step in status["steps"]} == {"finished"}
+    said = thresher("study", "status", out)
+    assert "6 trials: 6 finished; nobody runs it" in said.stdout
+    report = thresher("study", "report", out, "--json")
+    data = json.loads(report.stdout)
+    assert {"verdicts", "cells", "trials"} <= set(data)
+    assert [cell["selection"] for cell in data["cells"]] == ["full", "random", "network"]
+    kept = {cell["selection"]: cell["train_samples"] for cell in data["cells"]}
+    assert kept["full"] == 240
+    assert kept["random"] == kept["network"] == 216
+    # Run again: everything is there, and nothing is done twice.
+    before = {file: file.stat().st_mtime_ns for file in out.glob("*/*/*") if file.is_file()}
+    again = thresher("study", "run", study_file, "--out", out)
+    assert "6 of 6 trials are finished already" in again.stderr
+    after = {file: file.stat().st_mtime_ns for file in before if "report" not in file.parts}
+    assert after == {file: before[file] for file in after}
+
+
+def test_a_misspelt_key_is_refused_with_the_nearest(thresher: Run, tmp_path: Path) -> None:
+    file = tmp_path / "study.toml"
+    write_text(file, '[base]\ndata = "digits"\nbatchsize = 32\n')
+    done = thresher("study", "run", file, "--out", tmp_path / "out")
+    assert done.returncode == 2
+    assert 'did you mean "batch_size"?' in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_without_a_study(thresher: Run, tmp_path: Path) -> None:
+    done = thresher("study", "report", tmp_path)
+    assert done.returncode == 2
+    assert "there is no study in" in done.stderr
