@@ -2,7 +2,7 @@
 
     python benchmarks/plan_check.py [--data digits] [--target 0.85] [--seeds 2]
 
-The pilot sees one batch for a few epochs. The sweep then trains at every batch, at the rate that
+The pilots see two batches for a few epochs. The sweep then trains at every batch, at the rate that
 the plan gives it, until the target, and counts the samples. The plan is good if its batch needs at
 most twice the samples of the sweep's best.
 """
@@ -71,7 +71,7 @@ def main() -> None:
     ).data
     pilot, best = answer["pilot"], answer["recommended"]
     stats = Statistics(
-        pilot.noise_scale, pilot.samples, pilot.batch_size, pilot.lr, pilot.train_samples
+        pilot.critical_batch, pilot.samples, pilot.batch_size, pilot.lr, pilot.train_samples
     )
     wanted = sorted({*(int(b) for b in args.batches.split(",")), best["batch_size"]})
     measured: dict[int, float] = {}
@@ -91,7 +91,9 @@ def main() -> None:
         "",
         markdown(),
         "",
-        f"Pilot: batch {pilot.batch_size}, rate {pilot.lr}; noise scale {pilot.noise_scale:.0f}. "
+        f"Pilots: batches {pilot.batch_size} and {pilot.large_batch}; critical batch "
+        f"{pilot.critical_batch:.0f} (noise scale {pilot.noise_scale}, by samples "
+        f"{pilot.critical_by_samples}). "
         f"Recommended: batch {best['batch_size']} on {best['workers']} workers "
         f"({best['reason']}).",
         "",

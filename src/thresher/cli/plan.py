@@ -24,11 +24,11 @@ class Plan:
     """Money (250) or hours (3h) that the run may take."""
     epochs: float = 30.0
     """Epochs to the target at the pilot's batch, where the pilot does not get there itself."""
-    pilot_epochs: float = 6.0
-    """How long the pilot may train."""
-    pilot_batch: int = 32
-    """The pilot's batch."""
-    lr: float = 0.05
+    pilot_epochs: float = 8.0
+    """How long each of the two pilots may train."""
+    pilot_batch: int = 16
+    """The smaller pilot's batch; the other's is eight times it."""
+    lr: float = 0.03
     """The pilot's learning rate: one that works at its batch."""
     precision: Literal["fp32", "tf32", "bf16", "fp16"] = "fp32"
     """What the layers compute in."""
@@ -44,8 +44,9 @@ class Plan:
 
 def plan(config: Plan) -> Outcome:
     """Say which batch, rate, warm-up and number of workers to use, how long it takes and what it
-    costs. A short pilot here measures the speed and the gradient's noise; the noise says how many
-    samples each batch needs to the target, the profile and the cluster how long a step takes.
+    costs. Two short pilots here measure the speed, the gradient's noise and the samples to an
+    accuracy: from them comes the critical batch, and with it the samples that each batch needs;
+    the profile and the cluster say how long a step takes.
     """
     _check(config)
     from thresher.scaling import plan as p
@@ -74,7 +75,7 @@ def plan(config: Plan) -> Outcome:
     )
     samples = pilot.samples if pilot.reached else config.epochs * pilot.train_samples
     stats = p.Statistics(
-        pilot.noise_scale, samples, pilot.batch_size, pilot.lr, pilot.train_samples
+        pilot.critical_batch, samples, pilot.batch_size, pilot.lr, pilot.train_samples
     )
     overhead = p.overhead(profile, cluster, config.precision, pilot.batch_size, pilot.images_per_s)
     found = p.options(stats, profile, cluster, config.precision, config.max_workers, overhead)
@@ -194,7 +195,10 @@ def _text(data: dict[str, Any], rows: list[Any], best: Any, pilot: Any) -> str:
         f"warm-up {best.warmup_epochs:.2g} epochs, {_time(best.seconds)}.",
         f"Why: {said['reason']}.",
         f"The pilot saw {pilot.images_per_s:,.0f} images/s here and reached "
-        f"{pilot.accuracy:.3f} after {pilot.samples:,} samples.",
+        f"{pilot.accuracy:.3f} after {pilot.samples:,} samples. The critical batch: "
+        f"{_count(pilot.noise_scale)} by the gradient's noise, "
+        f"{_count(pilot.critical_by_samples)} by the samples that batches {pilot.batch_size} and "
+        f"{pilot.large_batch} needed.",
     ]
     if data["samples_to_target"] == "assumed":
         lines.append(
@@ -202,6 +206,10 @@ def _text(data: dict[str, Any], rows: list[Any], best: Any, pilot: Any) -> str:
             "ratios on measurement."
         )
     return "\n".join([*lines, "", said["command"]])
+
+
+def _count(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:,.0f}"
 
 
 def _time(seconds: float) -> str:

@@ -1,6 +1,6 @@
 """Which batch, rate, warm-up and number of workers: time, cost and a reason for each.
 
-Statistics: with the critical batch B_crit (the gradient noise scale), reaching a target takes
+Statistics: with the critical batch B_crit (see pilot.py), reaching a target takes
 S = S_min(1 + B_crit/B) steps and E = E_min(1 + B/B_crit) samples, which is
 (S/S_min − 1)(E/E_min − 1) = 1. Machines: a profile and a cluster give the seconds of a step.
 """
@@ -17,11 +17,19 @@ from thresher.scaling.predict import Setting, limit_of, step
 from thresher.scaling.profile import Profile
 
 WASTE = 2.0
-"""A plan may use up to twice the device time of the thriftiest one: what the critical batch is."""
+"""A plan may use up to twice the device time of the thriftiest one."""
+SAFE = 0.5
+"""The largest batch recommended unasked, in critical batches: half of it costs 1.5 times the
+samples of the smallest batch, and leaves room for an estimate that is off by two."""
 WARMUP = 0.01
 WARMUP_BATCH = 256
 """Warm-up share of the epochs, times √(B/256): 5 of 90 epochs at 7,680, 10 at 30,720 (claim M2)."""
 WARMUP_MOST = 0.2
+
+
+def rate_at(batch: float, critical: float, base_batch: float, base_lr: float) -> float:
+    """ε(B) = ε_max/(1 + B_crit/B): linear in the batch while it is small, then flat."""
+    return base_lr * (1 + critical / base_batch) / (1 + critical / batch)
 
 
 @dataclass(frozen=True)
@@ -43,9 +51,7 @@ class Statistics:
         return self.samples_min * (1 + batch / self.critical_batch)
 
     def rate_at(self, batch: float) -> float:
-        """ε(B) = ε_max/(1 + B_noise/B): linear in the batch while it is small, then flat."""
-        full = self.lr * (1 + self.critical_batch / self.batch_size)
-        return full / (1 + self.critical_batch / batch)
+        return rate_at(batch, self.critical_batch, self.batch_size, self.lr)
 
     def warmup_at(self, batch: float) -> float:
         """Epochs of warm-up."""
@@ -195,8 +201,8 @@ def recommend(found: Sequence[Option], critical_batch: float, budget: Budget) ->
     """The option to take, and why, in words.
 
     Without a budget: the fastest that uses at most twice the device time of the thriftiest, at no
-    more than the critical batch. Money: the fastest that it buys. Hours: the cheapest that is in
-    time.
+    more than half the critical batch. Money: the fastest that it buys. Hours: the cheapest that
+    is in time.
     """
     if budget.money is not None:
         if found[0].cost is None:
@@ -222,7 +228,8 @@ def recommend(found: Sequence[Option], critical_batch: float, budget: Budget) ->
             )
         best = min(timely, key=lambda o: (o.device_hours, o.workers))
         return best, f"the thriftiest run that ends within {budget.hours:g} h"
-    sound = [o for o in found if o.batch_size <= critical_batch] or list(found)
+    least = min(o.batch_size for o in found)
+    sound = [o for o in found if o.batch_size <= max(least, SAFE * critical_batch)]
     thrifty = min(o.device_hours for o in sound)
     allowed = [o for o in sound if o.device_hours <= WASTE * thrifty]
     # Among equals in time (within 2 %) the smaller batch and the fewer workers are the safer.
@@ -234,7 +241,7 @@ def recommend(found: Sequence[Option], critical_batch: float, budget: Budget) ->
 
 def _reason(best: Option, found: Sequence[Option], critical: float, thrifty: float) -> str:
     text = (
-        f"the gradient's noise makes {critical:,.0f} the critical batch; at {best.batch_size:,} "
+        f"the pilots put the critical batch at {critical:,.0f}; at {best.batch_size:,} "
         f"each sample is still worth {100 * best.sample_efficiency:.0f} % of its best"
     )
     more = [o for o in found if o.batch_size == best.batch_size and o.workers == 2 * best.workers]

@@ -1,0 +1,53 @@
+"""The test bed of hosts: needs root and network namespaces."""
+
+import pytest
+
+from thresher.distributed.testbed import Testbed, why_not
+from thresher.scaling.bed import Case, calibrate, host_shares, run_case, wire_bytes
+
+ALONE = {
+    "layers": [
+        {
+            "name": "fc",
+            "kind": "Linear",
+            "parameters": 1_000_000,
+            "flops": 2e6,
+            "activation_bytes": 4e3,
+            "forward_s": 0.01,
+            "backward_s": 0.02,
+        }
+    ],
+    "times": {
+        "batch": 8,
+        "forward_s": 0.01,
+        "backward_s": 0.02,
+        "optimizer_s": 0.001,
+        "step_s": 0.031,
+        "spread": 0.0,
+    },
+}
+POINTS = [(float(n), 2 * 1e-4 + n * 1e-8) for n in (1e3, 1e5, 1e7)]
+
+
+def test_two_hosts_are_what_they_were_measured_to_be() -> None:
+    predictor = calibrate(Case("tiny", 8), ALONE, POINTS, two_s=0.09)
+    assert predictor.seconds(1) == pytest.approx(0.031)
+    assert predictor.seconds(2) == pytest.approx(0.09)
+    # Four hosts send 1.5 times the bytes of two, and pay three times the latency.
+    assert 0.031 + 1.4 * 0.059 < predictor.seconds(4) < 0.031 + 1.6 * 0.059
+    assert wire_bytes(predictor.profile, 4) == pytest.approx(1.5 * 4e6)
+
+
+def test_four_hosts_are_predicted_from_one_and_two() -> None:
+    """A small form of benchmarks/predict_check.py, with room for the noise of a busy machine."""
+    reason = why_not()
+    if reason is not None:
+        pytest.skip(reason)
+    case = Case("alexnet-small", 4, image_size=16, seconds=0.5)
+    with host_shares(4, 0.3) as groups, Testbed(4, "200mbit") as bed:
+        alone = run_case(bed, case, 1, groups, "profile")
+        points = run_case(bed, case, 2, groups, "links")["points"]
+        pair = run_case(bed, case, 2, groups, "step")
+        four = run_case(bed, case, 4, groups, "step")
+    predictor = calibrate(case, alone, points, pair["step_s"])
+    assert predictor.seconds(4) == pytest.approx(four["step_s"], rel=0.3)

@@ -1,0 +1,234 @@
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+from scaling_profiles import make_profile
+
+from thresher.cli.plan import Plan
+from thresher.cli.plan import plan as plan_command
+from thresher.errors import ThresherError
+from thresher.scaling.cluster import load
+from thresher.scaling.pilot import critical_from, samples_until
+from thresher.scaling.plan import (
+    Budget,
+    Statistics,
+    memory_bytes,
+    option,
+    options,
+    parse_budget,
+    powers,
+    recommend,
+)
+
+STATS = Statistics(critical_batch=512, samples=1e6, batch_size=64, lr=0.1, train_samples=50_000)
+
+
+def test_steps_and_samples_obey_the_hyperbola() -> None:
+    samples_min = STATS.samples_min
+    steps_min = samples_min / STATS.critical_batch
+    for batch in (8, 64, 512, 4096):
+        samples = STATS.samples_at(batch)
+        steps = samples / batch
+        assert (steps / steps_min - 1) * (samples / samples_min - 1) == pytest.approx(1)
+    assert STATS.samples_at(64) == pytest.approx(1e6)
+    assert STATS.samples_at(512) == pytest.approx(2 * samples_min)
+
+
+def test_the_rate_is_linear_in_small_batches_and_flat_in_large_ones() -> None:
+    assert STATS.rate_at(64) == pytest.approx(0.1)
+    assert STATS.rate_at(2) / STATS.rate_at(1) == pytest.approx(2, rel=0.01)
+    assert STATS.rate_at(2**20) / STATS.rate_at(2**19) == pytest.approx(1, rel=0.01)
+
+
+def test_warm_up_is_that_of_claim_m2() -> None:
+    stats = dataclasses.replace(STATS, samples=90 * 50_000, critical_batch=1e9)
+    assert stats.warmup_at(7_680) == pytest.approx(5, abs=0.3)
+    assert stats.warmup_at(30_720) == pytest.approx(10, abs=0.3)
+    assert stats.warmup_at(10**7) <= 0.2 * 90 * 1.02
+
+
+def test_the_critical_batch_comes_out_of_the_courses_it_went_into() -> None:
+    def course(batch: int, critical: float) -> list[tuple[float, float]]:
+        """Accuracy 0.1 an epoch's worth of useful samples: those seen, over 1 + B/B_crit."""
+        return [(n * 1000.0, 0.1 * n / (1 + batch / critical)) for n in range(1, 8)]
+
+    for critical in (20.0, 100.0, 500.0):
+        one, other = course(16, critical), course(128, critical)
+        assert critical_from(one, other, 16, 128, 1000) == pytest.approx(critical, rel=1e-6)
+    assert critical_from(course(16, 1e9), course(16, 1e9), 16, 128, 1000) is None
+    assert critical_from([], course(128, 100), 16, 128, 1000) is None
+    # Beyond it everywhere: samples grow in proportion to the batch.
+    assert critical_from(course(16, 1e-6), course(128, 1e-6), 16, 128, 1000) == pytest.approx(1)
+
+
+def test_samples_until_reads_between_evaluations() -> None:
+    course = [(100.0, 0.2), (200.0, 0.1), (300.0, 0.6)]
+    assert samples_until(course, 0.1) == pytest.approx(50)
+    assert samples_until(course, 0.4) == pytest.approx(250)
+    assert samples_until(course, 0.7) is None
+
+
+def test_a_faster_option_is_never_passed_over_within_the_rules() -> None:
+    found = options(STATS, make_profile(), load("summit"), max_workers=64)
+    best, reason = recommend(found, STATS.critical_batch, Budget())
+    sound = [o for o in found if o.batch_size <= STATS.critical_batch / 2]
+    assert best in sound
+    thrifty = min(o.device_hours for o in sound)
+    for o in sound:
+        if o.device_hours <= 2 * thrifty:
+            assert best.seconds <= 1.021 * o.seconds
+    assert "critical batch" in reason
+
+
+def test_budgets_of_money_and_hours_are_kept() -> None:
+    priced = dataclasses.replace(load("summit"), device_hour=3.0)
+    found = options(STATS, make_profile(), priced, max_workers=64)
+    costs = sorted(o.cost for o in found if o.cost is not None)
+    money = costs[len(costs) // 2]
+    best, _ = recommend(found, STATS.critical_batch, Budget(money=money))
+    assert best.cost is not None
+    assert best.cost <= money
+    assert best.seconds == min(o.seconds for o in found if o.cost is not None and o.cost <= money)
+    times = sorted(o.seconds for o in found)
+    hours = times[len(times) // 2] / 3600
+    best, _ = recommend(found, STATS.critical_batch, Budget(hours=hours))
+    assert best.seconds <= hours * 3600
+    assert best.device_hours == min(o.device_hours for o in found if o.seconds <= hours * 3600)
+    with pytest.raises(ThresherError, match="buys no run: the cheapest costs"):
+        recommend(found, STATS.critical_batch, Budget(money=costs[0] / 2))
+    with pytest.raises(ThresherError, match="no run ends within"):
+        recommend(found, STATS.critical_batch, Budget(hours=times[0] / 7200))
+
+
+def test_a_budget_of_money_needs_a_price() -> None:
+    found = options(STATS, make_profile(), load("summit"), max_workers=8)
+    with pytest.raises(ThresherError, match="has no price"):
+        recommend(found, STATS.critical_batch, Budget(money=100))
+
+
+@pytest.mark.parametrize("text", ["much", "-3h", "0", "inf", "nanh"])
+def test_a_budget_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(ThresherError, match="budget"):
+        parse_budget(text)
+
+
+def test_budgets_are_read() -> None:
+    assert parse_budget("3h") == Budget(hours=3)
+    assert parse_budget("250") == Budget(money=250)
+    assert parse_budget(None) == Budget()
+    assert powers(8, 64) == [8, 16, 32, 64]
+
+
+def test_batches_beyond_the_memory_are_left_out() -> None:
+    profile = make_profile()
+    small = load("summit")
+    room = memory_bytes(profile, 64) / 1e9
+    small = dataclasses.replace(small, device=dataclasses.replace(small.device, memory_gb=room))
+    for o in options(STATS, profile, small, max_workers=64):
+        assert o.batch_size / o.workers <= 64
+    none = dataclasses.replace(small, device=dataclasses.replace(small.device, memory_gb=0.1))
+    with pytest.raises(ThresherError, match="does not fit the memory"):
+        options(STATS, profile, none, max_workers=1)
+
+
+def test_an_option_multiplies_out() -> None:
+    o = option(STATS, make_profile(), load("summit"), "fp32", 64, 4)
+    assert o.seconds == pytest.approx(o.steps * o.step_s)
+    assert o.device_hours == pytest.approx(4 * o.seconds / 3600)
+    assert o.seconds_low <= o.seconds <= o.seconds_high
+    assert o.sample_efficiency == pytest.approx(1 / (1 + 64 / 512))
+
+
+@pytest.fixture
+def digits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    from thresher.data.sources.digits import Digits
+    from thresher.data.write import write_pack
+
+    monkeypatch.setenv("THRESHER_HOME", str(tmp_path / "home"))
+    write_pack(Digits(), tmp_path / "digits")
+    return str(tmp_path / "digits")
+
+
+def quick_profile(path: Path, model: str = "tiny", channels: int = 1) -> Path:
+    profile = dataclasses.replace(make_profile(), model=model, channels=channels)
+    profile.save(path)
+    return path
+
+
+def test_the_plan_of_digits_holds_in_a_small_sweep(digits: str, tmp_path: Path) -> None:
+    """The recommended batch takes at most twice the samples of the best of three (claim: plan)."""
+    from thresher.train.config import TrainConfig
+    from thresher.train.loop import train
+
+    target = 0.6
+    config = Plan(
+        digits,
+        "tiny",
+        "summit",
+        target_accuracy=target,
+        pilot_epochs=12,
+        profile=quick_profile(tmp_path / "p.json"),
+        max_workers=8,
+    )
+    data = json.loads(json.dumps(plan_command(config).data, default=lambda x: x.__dict__))
+    best = data["recommended"]
+    assert {"workers", "batch_size", "lr", "warmup_epochs", "seconds"} <= set(best)
+    assert data["samples_to_target"] == "measured"
+    assert len(data["rows"]) > 5
+    assert f"--batch-size {best['batch_size']}" in best["command"]
+
+    def samples(batch: int, lr: float) -> float:
+        result = train(
+            TrainConfig(
+                data=digits,
+                out=str(tmp_path / f"run{batch}"),
+                model="tiny",
+                batch_size=batch,
+                lr=lr,
+                epochs=15,
+                schedule="constant",
+                validation=0.15,
+                target_accuracy=target,
+                threads=1,
+                seed=7,
+            ),
+            quiet=True,
+        )
+        return float(result["samples"]) if result["status"] == "target" else float("inf")
+
+    rates = {row["batch_size"]: row["lr"] for row in data["rows"]}
+    batches = sorted({best["batch_size"], 16, 128} & set(rates))
+    found = {batch: samples(batch, rates[batch]) for batch in batches}
+    # One epoch is the step of the count: that much is rounding, not a worse batch.
+    assert found[best["batch_size"]] <= 2 * min(found.values()) + 1300
+
+
+def test_a_second_plan_runs_no_second_pilot(digits: str, tmp_path: Path) -> None:
+    config = Plan(
+        digits,
+        "tiny",
+        "summit",
+        pilot_epochs=2,
+        profile=quick_profile(tmp_path / "p.json"),
+        max_workers=2,
+    )
+    first = plan_command(config).data["pilot"]
+    results = [Path(folder) / "result.json" for folder in first.folders]
+    written = [path.stat().st_mtime_ns for path in results]
+    assert plan_command(config).data["pilot"] == first
+    assert [path.stat().st_mtime_ns for path in results] == written
+
+
+def test_wrong_plans_are_refused_in_a_sentence(digits: str, tmp_path: Path) -> None:
+    other = quick_profile(tmp_path / "other.json", "resnet18")
+    with pytest.raises(ThresherError, match="is of the model resnet18, not tiny"):
+        plan_command(Plan(digits, "tiny", "summit", profile=other))
+    with pytest.raises(ThresherError, match=r"target accuracy of 90 cannot be"):
+        plan_command(Plan(digits, "tiny", "summit", target_accuracy=90))
+    with pytest.raises(ThresherError, match="the cluster summit has no price"):
+        plan_command(Plan(digits, "tiny", "summit", budget="100"))
+    with pytest.raises(ThresherError, match="no peak rate for bf16"):
+        plan_command(Plan(digits, "tiny", "summit", precision="bf16"))
+    with pytest.raises(ThresherError, match="--lr must be above 0"):
+        plan_command(Plan(digits, "tiny", "summit", lr=0))
