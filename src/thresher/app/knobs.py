@@ -19,6 +19,8 @@ from thresher.data.selection import Selection
 from thresher.errors import ThresherError, nearest
 from thresher.paths import SelectionPaths
 from thresher.select.cluster import ClassGraph
+from thresher.select.filters.random import RandomFilter
+from thresher.select.samples import Samples
 
 METHODS = {
     "network": "DBSCAN on the map",
@@ -30,6 +32,8 @@ MIN_SAMPLES = 5
 MIN_SAMPLES_LIMIT = 200
 GRAPHS_KEPT = 8
 CURVE_POINTS = 160
+CARRIED = ("data", "pack", "features", "run", "network")
+"""What a new selection takes over from the sidecar of the one it was made from."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +116,7 @@ class Knobs:
             by_class = zip(graph.classes.tolist(), knee.tolist(), strict=True)
             described["curve"] = {"eps": eps.tolist(), "share": share.tolist()}
             described["knee"] = {str(label): value for label, value in by_class}
-            stored = _setting(self.viewed.selection.meta, "eps", None)
+            stored = self.viewed.selection.meta.get("eps")
             described["eps"] = (
                 float(stored)
                 if isinstance(stored, int | float)
@@ -144,7 +148,9 @@ class Knobs:
             eps = self._eps(graph, settings)
             keep = ~graph.noise(eps)
             found = graph.clusters(eps) if clusters else None
-            score = graph.threshold
+            rank = np.searchsorted(graph.classes, graph.labels)
+            used = np.broadcast_to(eps, graph.classes.shape)[rank]
+            score = np.divide(graph.threshold, used, out=graph.threshold.copy(), where=used > 0)
             numbers["eps"] = eps if isinstance(eps, float) else eps.tolist()
             numbers["min_samples"] = settings.min_samples
             numbers["small"] = graph.small
@@ -181,14 +187,16 @@ class Knobs:
             cluster=old.cluster if preview.clusters is None else preview.clusters,
             votes=old.votes,
             meta={
-                **{k: old.meta[k] for k in ("data", "features", "run", "network") if k in old.meta},
+                **{k: old.meta[k] for k in CARRIED if k in old.meta},
                 "method": settings.method,
-                "settings": {**chosen, "eps": preview.numbers.get("eps")},
+                "settings": chosen,
+                "eps": preview.numbers.get("eps"),
                 "made_from": self.viewed.path.name,
                 "made_by": f"thresher view {__version__}",
                 "made_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
                 "dropped": preview.numbers["dropped"],
-                "share": preview.numbers["share"],
+                "dropped_share": preview.numbers["share"],
+                "kept": int(preview.keep.sum()),
             },
         ).save(path)
         assert new.path is not None
@@ -206,17 +214,18 @@ class Knobs:
         return graph.eps_for_share(settings.share or 0.0)
 
     def _ranked(self, settings: Settings) -> np.ndarray:
-        """Drop the first `share` of an order; ties are settled by position, so counts are exact."""
-        n = len(self.viewed)
+        """Drop the highest `share`; of equal ones the later, as the filters of `select` do."""
+        share, selection = settings.share or 0.0, self.viewed.selection
         if settings.method == "random":
-            order = np.random.Generator(np.random.Philox(key=[settings.seed, 0])).permutation(n)
-        else:
-            column = self.viewed.selection
-            by = column.votes if settings.method == "votes" else column.score
-            by = np.nan_to_num(np.asarray(by, np.float64), nan=-np.inf)
-            order = np.argsort(-by, kind="stable")
-        keep = np.ones(n, bool)
-        keep[order[: round((settings.share or 0.0) * n)]] = False
+            samples = Samples(selection.ids, selection.labels)
+            return RandomFilter(drop=share, seed=settings.seed).fit(samples).keep_
+        by = selection.votes if settings.method == "votes" else selection.score
+        by = np.asarray(by, np.float64)
+        order = np.argsort(by, kind="stable")
+        # NaN sorts last: such a sample is not known to the filter, and stays.
+        order = order[: len(by) - int(np.isnan(by).sum())]
+        keep = np.ones(len(by), bool)
+        keep[order[max(0, len(order) - round(share * len(by))) :]] = False
         return keep
 
     def _counts(self, keep: np.ndarray) -> dict[str, Any]:

@@ -29,7 +29,11 @@ POLICY = (
 
 
 class BodyTooLarge(Exception):
-    """Raised while a body is read, once it is longer than `BODY_LIMIT`."""
+    """Raised while a body is read, once it is longer than `BODY_LIMIT`; answered by `too_large`."""
+
+
+def too_large() -> JSONResponse:
+    return _refuse(413, f"the body is larger than {BODY_LIMIT:,} bytes")
 
 
 def new_token() -> str:
@@ -58,12 +62,7 @@ class Guard:
         if refusal is not None:
             await refusal(scope, receive, answer)
             return
-        try:
-            await self.app(scope, _counted(receive), answer)
-        except BodyTooLarge:
-            await _refuse(413, f"the body is larger than {BODY_LIMIT:,} bytes")(
-                scope, receive, answer
-            )
+        await self.app(scope, _counted(receive), answer)
 
     def _refusal(self, scope: Scope) -> JSONResponse | None:
         headers = Headers(scope=scope)
@@ -81,7 +80,7 @@ class Guard:
                 return _refuse(403, "the token is wrong: open the address as it was printed")
         length = headers.get("content-length", "0")
         if not length.isdigit() or int(length) > BODY_LIMIT:
-            return _refuse(413, f"the body is larger than {BODY_LIMIT:,} bytes")
+            return too_large()
         return None
 
     def _known_host(self, host: str) -> bool:

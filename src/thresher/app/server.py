@@ -24,7 +24,7 @@ from thresher.app.desk import Desk
 from thresher.app.events import Hub
 from thresher.app.knobs import Settings
 from thresher.app.neighbours import feature_neighbours, has_features
-from thresher.app.security import Guard
+from thresher.app.security import BodyTooLarge, Guard, too_large
 from thresher.app.viewed import UnknownSample, Viewed
 from thresher.errors import ThresherError
 
@@ -71,6 +71,7 @@ def build(desk: Desk, token: str, hosts: set[str], embed: bool = False) -> ASGIA
             UnknownSample: _problem(404),
             ThresherError: _problem(400),
             ClientDisconnect: _problem(400),
+            BodyTooLarge: lambda _, __: too_large(),
         },
     )
     app.state.hub = hub

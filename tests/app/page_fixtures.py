@@ -1,0 +1,100 @@
+"""A real selection of CIFAR-10, a real server over it, and Debian's Chromium to look at it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from page_site import Made, Opener, Site, select
+
+from thresher.app.desk import Desk
+from thresher.app.serve import prepare
+from thresher.data.pack import Pack
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+CHROMIUM = Path("/usr/bin/chromium")
+SCREENSHOTS = Path(__file__).parents[2] / "build" / "screenshots"
+
+
+@pytest.fixture(scope="session")
+def whole_cifar(cifar10: Path, tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """All 50,000 training images."""
+    pack = Pack.open(cifar10)
+    return select(pack, pack.indices("train"), tmp_path_factory.mktemp("whole") / "whole.parquet")
+
+
+@pytest.fixture(scope="session")
+def some_cifar(cifar10: Path, tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """3,000 of them, for what is about files rather than numbers."""
+    pack = Pack.open(cifar10)
+    return select(
+        pack, pack.indices("train")[:3000], tmp_path_factory.mktemp("some") / "some.parquet"
+    )
+
+
+@pytest.fixture
+def site(some_cifar: Made, tmp_path: Path) -> Iterator[Site]:
+    """A server over a fresh copy of the small selection."""
+    made = some_cifar.copy(tmp_path)
+    with prepare(Desk([made.path])).in_background() as url:
+        yield Site(url, made)
+
+
+@pytest.fixture
+def whole_site(whole_cifar: Made, tmp_path: Path) -> Iterator[Site]:
+    """A server over a fresh copy of the selection of all training images."""
+    made = whole_cifar.copy(tmp_path)
+    with prepare(Desk([made.path])).in_background() as url:
+        yield Site(url, made)
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator["Browser"]:
+    if not CHROMIUM.exists():
+        pytest.skip("Debian's chromium is not installed")
+    sync_api = pytest.importorskip("playwright.sync_api")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=str(CHROMIUM), args=["--no-sandbox", "--disable-dev-shm-usage"]
+        )
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def look(chromium: "Browser", request: pytest.FixtureRequest) -> Iterator[Opener]:
+    """Open an address in a window; fails the test at its end if the console showed an error.
+
+    The last state of each window is kept under build/screenshots.
+    """
+    pages: list[Page] = []
+    errors: list[str] = []
+
+    def opened(
+        url: str, width: int = 1280, height: int = 720, theme: str = "light", drawn: bool = True
+    ) -> "Page":
+        page = chromium.new_page(viewport={"width": width, "height": height})
+        page.set_default_timeout(60_000)
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.on(
+            "console",
+            lambda said: errors.append(said.text) if said.type == "error" else None,
+        )
+        pages.append(page)
+        page.goto(f"{url}{'&' if '?' in url else '?'}theme={theme}")
+        page.wait_for_selector("#page.ready")
+        if drawn:
+            page.wait_for_selector(".map[data-drawn]")
+        return page
+
+    yield opened
+    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+    for number, page in enumerate(pages):
+        if page.is_closed():
+            continue
+        name = request.node.name.replace("[", "-").replace("]", "")
+        page.screenshot(path=SCREENSHOTS / f"{name}-{number}.png")
+        page.close()
+    assert errors == []

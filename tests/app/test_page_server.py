@@ -1,0 +1,245 @@
+"""The HTTP interface as `docs/page.md` describes it, the command line, and the built bundle."""
+
+import gzip
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pyarrow as pa
+import pytest
+from page_site import Made, Site
+
+from thresher.app import bundle, notebook
+from thresher.app.desk import Desk, find
+from thresher.app.layout import Layout, places
+from thresher.app.serve import prepare
+from thresher.data.overrides import OverrideLog
+from thresher.data.selection import Selection
+from thresher.errors import ThresherError
+from thresher.paths import SelectionPaths
+
+pytest_plugins = ("page_fixtures",)
+
+ROOT = Path(__file__).parents[2]
+BUNDLE_LIMIT = 600_000
+
+
+def client(site: Site) -> httpx.Client:
+    headers = {"Authorization": f"Bearer {site.token}"}
+    return httpx.Client(base_url=site.base, headers=headers, timeout=60)
+
+
+def table(answer: httpx.Response) -> tuple[pa.Table, dict[str, Any]]:
+    assert answer.status_code == 200, answer.text
+    read = pa.ipc.open_stream(answer.content).read_all()
+    return read, json.loads((read.schema.metadata or {}).get(b"thresher", b"{}"))
+
+
+def test_points_travel_once_as_columns_and_changes_as_bitmasks(site: Site) -> None:
+    selection = Selection.load(site.made.path)
+    assert selection.x is not None
+    assert selection.cluster is not None
+    with client(site) as http:
+        points, _ = table(http.get("/api/points"))
+        assert points.column("id").to_pylist() == selection.ids
+        assert np.array_equal(points.column("label").to_numpy(), selection.labels)
+        assert np.array_equal(points.column("x").to_numpy(), selection.x)
+        assert np.array_equal(points.column("cluster").to_numpy(), selection.cluster)
+        answer = http.get("/api/state")
+        state, meta = table(answer)
+        assert state.schema.types == [pa.bool_(), pa.bool_()]
+        assert np.array_equal(state.column("keep").to_numpy(), selection.keep)
+        assert meta == {"version": 0, "undo": 0, "redo": 0}
+        assert len(answer.content) < 4 * len(selection.ids) / 8 + 1000
+
+
+def test_undo_in_one_window_restores_what_another_process_wrote_before(site: Site) -> None:
+    selection = Selection.load(site.made.path)
+    log = OverrideLog(SelectionPaths(site.made.path).overrides)
+    log.decide(selection.ids[:2], False, "script", selection.keep[:2].tolist())
+    with client(site) as http:
+        body = {"ids": selection.ids[1:4], "keep": True, "reason": "looked at them"}
+        state, meta = table(http.post("/api/overrides", json=body))
+        assert state.column("overruled").to_numpy().sum() == 4
+        assert meta["undo"] == 2
+        detail = http.get(f"/api/sample/{selection.ids[1]}").json()
+        assert detail["override"]["reason"] == "looked at them"
+        state, _ = table(http.post("/api/undo"))
+        assert not state.column("keep").to_numpy()[:2].any()
+        entries = http.get("/api/log").json()["entries"]
+        assert [entry["kind"] for entry in entries] == ["undo", "set", "set"]
+
+
+def test_a_new_selection_carries_the_decisions(site: Site) -> None:
+    selection = Selection.load(site.made.path)
+    noise = site.made.graph.noise(site.made.graph.eps_for_share(0.3))
+    id = selection.ids[int(np.flatnonzero(noise)[0])]
+    with client(site) as http:
+        table(http.post("/api/overrides", json={"ids": [id], "keep": True, "reason": "mine"}))
+        answer = http.post("/api/use", json={"share": 0.3, "name": "third"})
+        assert answer.status_code == 201
+        assert http.get("/api/info").json()["selections"] == ["chosen", "third"]
+        numbers = table(http.get("/api/compare", params={"with": "third"}))[1]
+    written = Selection.load(answer.json()["path"])
+    assert written.dropped == noise.sum() - 1
+    assert written.keep[written.ids.index(id)]
+    assert written.reason[written.ids.index(id)] == "override: mine"
+    assert Selection.load(answer.json()["path"], overrides=False).dropped == noise.sum()
+    kept = Selection.load(site.made.path).keep
+    assert numbers["both_drop"] == (~kept & ~written.keep).sum()
+    assert numbers["only_b_drops"] == (kept & ~written.keep).sum()
+    assert sum(numbers[key] for key in numbers if "keep" in key or "drop" in key) == len(kept)
+
+
+def test_random_and_score_previews_are_what_select_does(site: Site) -> None:
+    from thresher.select.filters.random import RandomFilter
+    from thresher.select.samples import Samples
+
+    selection = Selection.load(site.made.path)
+    chosen = RandomFilter(drop=0.25, seed=3).fit(Samples(selection.ids, selection.labels))
+    with client(site) as http:
+        body = {"method": "random", "share": 0.25, "seed": 3}
+        masks, meta = table(http.post("/api/preview", json=body))
+        assert np.array_equal(masks.column("keep").to_numpy(), chosen.keep_)
+        assert meta["dropped"] == 750
+        masks, _ = table(http.post("/api/preview", json={"method": "score", "share": 0.1}))
+        kept = masks.column("keep").to_numpy()
+        assert selection.score[~kept].min() >= selection.score[kept].max()
+        body = {"share": 0.1, "clusters": True}
+        masks, meta = table(http.post("/api/preview", json=body))
+        expected = site.made.graph.clusters(meta["eps"])
+        assert np.array_equal(masks.column("cluster").to_numpy(), expected)
+
+
+def test_feature_neighbours_are_the_most_alike(some_cifar: Made, tmp_path: Path) -> None:
+    import pyarrow.parquet as pq
+
+    selection = Selection.load(some_cifar.path)
+    random = np.random.default_rng(0)
+    features = random.normal(size=(len(selection.ids), 12)).astype(np.float32)
+    shuffled = random.permutation(len(features))
+    columns = {
+        "id": [selection.ids[n] for n in shuffled],
+        "features": list(features[shuffled]),
+    }
+    pq.write_table(pa.table(columns), tmp_path / "features.parquet")
+    made = some_cifar.copy(tmp_path)
+    sidecar = made.path.with_suffix(".json")
+    meta = json.loads(sidecar.read_text())
+    sidecar.write_text(json.dumps({**meta, "features": str(tmp_path / "features.parquet")}))
+    unit = features / np.linalg.norm(features, axis=1, keepdims=True)
+    likeness = unit @ unit[17]
+    likeness[17] = -1
+    expected = np.argsort(-likeness)[:5].tolist()
+    with prepare(Desk([made.path])).in_background() as url, client(Site(url, made)) as http:
+        assert http.get("/api/info").json()["features"] is True
+        answer = http.get(f"/api/sample/{selection.ids[17]}", params={"neighbours": 5}).json()
+    assert [one["row"] for one in answer["neighbours"]] == expected
+
+
+def test_places_are_the_majority_around() -> None:
+    x = np.array([0, 0.1, 0.2, 5, 5.1, 5.2, 5.3], np.float32)
+    labels = np.array([0, 0, 0, 1, 1, 1, 0])
+    got = places(Layout(x, np.zeros_like(x), "map"), labels)
+    assert got.dtype == np.int16
+    # With only six others every neighbourhood is the whole map: ties and majorities decide.
+    votes = [
+        np.bincount(np.delete(labels, n), minlength=2) + 0.5 * np.eye(2)[labels[n]]
+        for n in range(7)
+    ]
+    assert got.tolist() == [int(np.argmax(v)) for v in votes]
+
+
+def test_selections_of_a_folder_and_refusals(site: Site, tmp_path: Path) -> None:
+    assert find([site.made.path.parent]) == [site.made.path]
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ThresherError, match="holds no selection"):
+        find([tmp_path / "empty"])
+    with pytest.raises(ThresherError, match="no selection at"):
+        Desk([tmp_path / "none.parquet"]).viewed()
+
+
+def test_a_selection_of_another_pack_is_refused(site: Site, digits: Path) -> None:
+    from thresher.data.pack import Pack
+
+    with pytest.raises(ThresherError, match="--data"):
+        Desk([site.made.path], Pack.open(digits)).viewed()
+
+
+def test_the_command_prints_an_address_serves_and_stops_cleanly(site: Site) -> None:
+    arguments = ["view", str(site.made.path), "--no-browser", "--port", "0", "--json"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "thresher", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ,
+    )
+    try:
+        assert process.stdout is not None
+        url = json.loads(process.stdout.readline())["url"]
+        assert re.fullmatch(r"http://127\.0\.0\.1:\d+/\?token=[\w-]{32}", url)
+        assert httpx.get(url).status_code == 200
+        base = url.split("?")[0]
+        assert httpx.get(f"{base}api/points").status_code == 401
+        with httpx.stream("GET", url.replace("/?", "/api/events?")) as news:
+            assert next(news.iter_text()).startswith("retry")
+            process.send_signal(signal.SIGINT)
+            assert process.wait(20) == 0
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
+    finally:
+        process.kill()
+        process.wait()
+
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def test_the_command_refuses_in_one_sentence(thresher: Run, tmp_path: Path, site: Site) -> None:
+    done = thresher("view", tmp_path / "none.parquet", "--no-browser")
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    port = site.base.rsplit(":", 1)[1]
+    done = thresher("view", site.made.path, "--no-browser", "--port", port)
+    assert done.returncode == 2
+    assert f"port {port} is taken" in done.stderr
+
+
+def test_show_gives_a_frame_that_a_notebook_can_display(site: Site) -> None:
+    frame = notebook.show(Selection.load(site.made.path), height=500)
+    again = notebook.show(Selection.load(site.made.path))
+    try:
+        assert frame.url == again.url
+        assert frame.url in frame._repr_html_()
+        assert 'height="500"' in frame._repr_html_()
+        policy = httpx.get(frame.url).headers["content-security-policy"]
+        assert "frame-ancestors http://localhost:*" in policy
+    finally:
+        notebook.close()
+    with pytest.raises(ThresherError, match="not saved"):
+        notebook.show(Selection([], np.array([], int), np.array([], bool), np.array([]), [], "f"))
+
+
+def test_the_bundle_is_small_and_holds_no_inline_script() -> None:
+    files = bundle.files()
+    page = files["index.html"].data.decode()
+    assert bundle.LIVE_MARK in page
+    assert re.findall(r"<script[^>]*>([^<]*)</script>", page) == [""]
+    assert "style=" not in page
+    assert sum(len(gzip.compress(file.data, mtime=0)) for file in files.values()) < BUNDLE_LIMIT
+    assert b"unsafe-eval" not in files["index.html"].data
+
+
+def test_the_lock_file_names_no_download_addresses() -> None:
+    lock = json.loads((ROOT / "web" / "package-lock.json").read_text())
+    assert lock["packages"]
+    assert not [name for name, package in lock["packages"].items() if "resolved" in package]
