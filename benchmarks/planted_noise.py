@@ -109,7 +109,7 @@ def prepare(options: argparse.Namespace) -> tuple[Pack, Path]:
     pack = Pack.open(folder) if folder.exists() else write_pack(source, folder)
     run = work / f"{options.model}-{options.epochs}"
     if not RunPaths(run).result.exists():
-        train(
+        result = train(
             TrainConfig(
                 data=str(folder),
                 out=str(run),
@@ -123,6 +123,8 @@ def prepare(options: argparse.Namespace) -> tuple[Pack, Path]:
                 resume=RunPaths(run).config.exists(),
             )
         )
+        if result["status"] != "finished":
+            raise SystemExit(f"training ended as {result['status']}; the same command goes on")
     return pack, run
 
 

@@ -9,11 +9,20 @@ Everything here is in *squared* distances: that is what scikit-learn compares.
 
 import numpy as np
 
+from thresher.select.boruvka import boruvka
+
 
 def mutual_reachability_tree(
     x: np.ndarray, core2: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Edges (u, v) int64 and squared weights, n-1 of each, of the points x (n, d) float64."""
+    """Edges (u, v) int64 and squared weights, n-1 of each, of the points x (n, d) float64.
+
+    A plane, or many points in few dimensions, are searched with a tree; in many dimensions trees
+    prune nothing and Prim's plain loop is faster.
+    """
+    n, d = x.shape
+    if n > 1000 and (d <= 2 or (d <= 10 and n > 20_000)):
+        return boruvka(x, core2)
     return prim(x, core2)
 
 

@@ -1,0 +1,171 @@
+"""Borůvka's algorithm on a kd-tree, for the mutual reachability of many points.
+
+Every round finds for each component its lightest edge to another one and joins along it. Pairs of
+a leaf and a node are left out when they cannot hold such an edge: both lie in one component, or the
+boxes are farther apart than the best edge known. All of it is array work, level by level, after the
+dual-tree algorithm of March, Ram and Gray (2010). Memory is linear in the points.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components, minimum_spanning_tree
+
+LEAF = 12
+LEAVES_AT_ONCE = 1024
+BLOCKS_AT_ONCE = 4096
+
+
+@dataclass(frozen=True)
+class _Level:
+    """Nodes of one depth, a power of two of them, as slices of the points in tree order."""
+
+    start: np.ndarray
+    low: np.ndarray
+    """(nodes, d), corner of the bounding box."""
+    high: np.ndarray
+    least: np.ndarray
+    """(nodes,) least squared core distance."""
+    most: np.ndarray
+
+
+def boruvka(x: np.ndarray, core2: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Edges (u, v) and squared weights of a minimum spanning tree of x (n, d), d small."""
+    order, levels = _build(x, core2)
+    search = _Search(x[order], core2[order], levels)
+    n = len(x)
+    part = np.arange(n)
+    edges: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+    while part.max() > 0:
+        u, v, weight = _acyclic(part, *search.lightest(part))
+        edges.append((order[u], order[v], weight))
+        ones = np.ones(len(u), np.int8)
+        count = int(part.max()) + 1
+        joined = coo_array((ones, (part[u], part[v])), shape=(count, count))
+        part = connected_components(joined, directed=False)[1][part]
+    u, v, weight = (np.concatenate(column) for column in zip(*edges, strict=True))
+    return u, v, weight
+
+
+def _build(x: np.ndarray, core2: np.ndarray) -> tuple[np.ndarray, list[_Level]]:
+    """The points in tree order, and the nodes level by level: medians along the widest side."""
+    n = len(x)
+    depth = max(0, int(np.ceil(np.log2(n / LEAF))))
+    order = np.arange(n)
+    levels = []
+    for level in range(depth + 1):
+        start = np.arange(1 << level) * n // (1 << level)
+        low = np.minimum.reduceat(x[order], start)
+        high = np.maximum.reduceat(x[order], start)
+        if level < depth:
+            size = np.diff(np.append(start, n))
+            node = np.repeat(np.arange(1 << level), size)
+            side = np.argmax(high - low, axis=1)
+            order = order[np.lexsort((x[order, side[node]], node))]
+        levels.append([start, low, high])
+    core = core2[order]
+    made = [
+        _Level(s, lo, hi, np.minimum.reduceat(core, s), np.maximum.reduceat(core, s))
+        for s, lo, hi in levels
+    ]
+    return order, made
+
+
+class _Search:
+    """The lightest edge out of each component; points and nodes in tree order."""
+
+    def __init__(self, x: np.ndarray, core2: np.ndarray, levels: list[_Level]) -> None:
+        self.x, self.core2, self.levels = x, core2, levels
+        bounds = np.append(levels[-1].start, len(x))
+        size = np.diff(bounds)
+        # Leaves differ by one point: the shorter ones repeat their last, which does no harm.
+        reach = np.minimum(np.arange(size.max())[None, :], size[:, None] - 1)
+        self.members = bounds[:-1, None] + reach
+
+    def lightest(self, part: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Per component: points u inside and v outside, and the squared weight between them."""
+        count = int(part.max()) + 1
+        self.part = part
+        self.weight = np.full(count, np.inf)
+        self.u, self.v = np.zeros(count, np.int64), np.zeros(count, np.int64)
+        self.bound = np.full(count, np.inf)
+        """Never less than the weight sought: from whole boxes, before any edge is known."""
+        self.first = [np.minimum.reduceat(part, level.start) for level in self.levels]
+        self.last = [np.maximum.reduceat(part, level.start) for level in self.levels]
+        leaves = np.arange(len(self.members))
+        mixed = leaves[self.first[-1] != self.last[-1]]
+        self._compare(mixed, mixed)
+        for begin in range(0, len(leaves), LEAVES_AT_ONCE):
+            self._descend(leaves[begin : begin + LEAVES_AT_ONCE])
+        return self.u, self.v, self.weight
+
+    def _descend(self, leaves: np.ndarray) -> None:
+        """Go down the tree from its root for each of these leaves, keeping what may matter."""
+        q, r = leaves, np.zeros(len(leaves), np.int64)
+        floor = self.levels[-1]
+        for level in range(len(self.levels)):
+            if level:
+                q, r = np.repeat(q, 2), np.repeat(2 * r, 2) + np.tile([0, 1], len(r))
+            node = self.levels[level]
+            first, last = self.first[level][r], self.last[level][r]
+            own = np.where(self.first[-1][q] == self.last[-1][q], self.first[-1][q], -1)
+            q, r, own = _masked((first != own) | (last != own), q, r, own)
+            apart = np.maximum(node.low[r] - floor.high[q], floor.low[q] - node.high[r])
+            least = np.square(np.maximum(apart, 0)).sum(axis=1)
+            least = np.maximum(least, np.maximum(floor.least[q], node.least[r]))
+            whole = own >= 0
+            wide = np.maximum(node.high[r] - floor.low[q], floor.high[q] - node.low[r])
+            most = np.maximum(np.square(wide).sum(axis=1), np.maximum(floor.most[q], node.most[r]))
+            np.minimum.at(self.bound, own[whole], most[whole])
+            here = self.part[self.members]
+            hope = np.minimum(self.bound, self.weight)[here[leaves]].max(axis=1)
+            known = self.weight[here[leaves]].max(axis=1)
+            at = q - leaves[0]
+            # An edge as light as a known one is no gain; one as light as a bound may be it. Boxes
+            # round differently from points: a hair of slack keeps equal ones.
+            slack = least * (1 - 1e-12)
+            q, r = _masked((slack <= hope[at]) & (slack < known[at]), q, r)
+        self._compare(q, r)
+
+    def _compare(self, q: np.ndarray, r: np.ndarray) -> None:
+        """All points of leaves q against all of leaves r, pair by pair."""
+        for begin in range(0, len(q), BLOCKS_AT_ONCE):
+            a = self.members[q[begin : begin + BLOCKS_AT_ONCE]]
+            b = self.members[r[begin : begin + BLOCKS_AT_ONCE]]
+            weight = np.zeros((len(a), a.shape[1], b.shape[1]))
+            for column in self.x.T:
+                weight += (column[a][:, :, None] - column[b][:, None, :]) ** 2
+            np.maximum(weight, self.core2[a][:, :, None], out=weight)
+            np.maximum(weight, self.core2[b][:, None, :], out=weight)
+            weight[self.part[a][:, :, None] == self.part[b][:, None, :]] = np.inf
+            best = weight.argmin(axis=2)
+            found = np.take_along_axis(weight, best[:, :, None], axis=2)[:, :, 0].ravel()
+            u, v = a.ravel(), np.take_along_axis(b, best, axis=1).ravel()
+            own = self.part[u]
+            better = found < self.weight[own]
+            u, v, own, found = u[better], v[better], own[better], found[better]
+            np.minimum.at(self.weight, own, found)
+            (is_least,) = np.nonzero(found == self.weight[own])
+            self.u[own[is_least]], self.v[own[is_least]] = u[is_least], v[is_least]
+
+
+def _masked(mask: np.ndarray, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
+    return tuple(array[mask] for array in arrays)
+
+
+def _acyclic(
+    part: np.ndarray, u: np.ndarray, v: np.ndarray, weight: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The chosen edges without those that close a circle, which ties can make."""
+    a, b = part[u], part[v]
+    count = int(part.max()) + 1
+    key = np.minimum(a, b) * count + np.maximum(a, b)
+    by = np.lexsort((weight, key))
+    by = by[np.unique(key[by], return_index=True)[1]]
+    by = by[np.argsort(weight[by], kind="stable")]
+    # Ranks instead of weights: a sparse matrix takes a weight of zero for no edge at all.
+    ends = np.minimum(a, b)[by], np.maximum(a, b)[by]
+    graph = coo_array((np.arange(1.0, len(by) + 1), ends), shape=(count, count))
+    kept = by[minimum_spanning_tree(graph.tocsr()).data.astype(np.int64) - 1]
+    return u[kept], v[kept], weight[kept]
