@@ -32,7 +32,9 @@ def describe(packages: tuple[str, ...] = PACKAGES) -> dict[str, str]:
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
         **found,
-        "command": " ".join(["python", *sys.argv]),
+        "command": " ".join(
+            ["python", "-m", f"benchmarks.{Path(sys.argv[0]).stem}", *sys.argv[1:]]
+        ),
     }
 
 
