@@ -63,7 +63,12 @@ def run(config: Run) -> Outcome:
     analysis = analyse(study)
     page = write_report(analysis) if status.count("finished") else None
     data = {**analysis.to_dict(), "status": status.to_dict()["counts"], "report": page}
-    return Outcome(data, _found(analysis, page))
+    failed = any(task.state == "failed" for task in [*status.steps, *status.trials])
+    return Outcome(data, _found(analysis, page), then=_fail if failed else None)
+
+
+def _fail() -> None:
+    raise SystemExit(1)
 
 
 def _executor(config: Run, settings: dict[str, Any]) -> dict[str, Any]:

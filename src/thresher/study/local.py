@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
+import thresher
 from thresher.errors import ThresherError
 from thresher.study.executors import Ended, Executor
 from thresher.study.expand import Task
@@ -106,7 +107,7 @@ class Local(Executor):
     def _spawn(self) -> "_Worker":
         used = {worker.number for worker in self.workers}
         number = next(n for n in range(self.slots + 1) if n not in used)
-        environment = {**os.environ, "OMP_NUM_THREADS": str(self.threads)}
+        environment = {**os.environ, "OMP_NUM_THREADS": str(self.threads), **_importable()}
         if self.gpus:
             environment["CUDA_VISIBLE_DEVICES"] = self.gpus[number % len(self.gpus)]
         worker = _Worker(number, self.threads, environment)
@@ -182,6 +183,15 @@ class _Worker:
             self.process.stdin.close()
 
 
+def _importable() -> dict[str, str]:
+    """Workers must find this very package, also where a script put it on its path by hand."""
+    here = str(Path(thresher.__file__).resolve().parent.parent)
+    known = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    if here in known or Path(here).name in ("site-packages", "dist-packages"):
+        return {}
+    return {"PYTHONPATH": os.pathsep.join([here, *known])}
+
+
 def available_cores() -> int:
     """Cores that this process may use, which on a cluster are fewer than the machine has."""
     if hasattr(os, "sched_getaffinity"):
@@ -206,5 +216,5 @@ def visible_gpus() -> list[str]:
             ["nvidia-smi", "-L"], capture_output=True, text=True, timeout=20, check=True
         ).stdout
     except (OSError, subprocess.SubprocessError):
-        return []
+        return [path.name.removeprefix("nvidia") for path in Path("/dev").glob("nvidia[0-9]*")]
     return re.findall(r"^GPU (\d+):", listing, flags=re.MULTILINE)

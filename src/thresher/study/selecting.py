@@ -128,6 +128,14 @@ def _make(
 
         chosen = [Selection.load(path) for path in settings.get("selections", [])]
         return CombineFilter(chosen, rule=kind, **own)  # type: ignore[arg-type]
+    if kind == "recursive":
+        from thresher.select.filters.recursive import RecursiveFilter
+        from thresher.study.recursive import Retrainer
+
+        rounds = own.pop("rounds", 2)
+        folder = out.parent / "rounds"
+        retrain = Retrainer(Path(settings["run"]), pack, samples, folder, own.get("device", "auto"))
+        return RecursiveFilter(retrain, _filters()["network"](**own), rounds)
     if kind == "network" and ("votes" in own or own.get("perplexities")):
         from thresher.select.stability import VotedNetworkFilter
 
@@ -159,15 +167,19 @@ def _filters() -> dict[str, Any]:
 
 def _kind(settings: dict[str, Any], where: str) -> str:
     kind = settings.get("filter")
-    known = [*_filters(), *COMBINATIONS]
+    known = [*_filters(), "recursive", *COMBINATIONS]
     if kind not in known:
         raise ThresherError(f"{where} says filter = {kind!r}", nearest(str(kind), known))
+    if kind == "recursive" and not settings.get("run"):
+        raise ThresherError(f"{where} filters again and again, but has no run", "give run = a step")
     return str(kind)
 
 
 def _own_settings(kind: str) -> set[str]:
     if kind in COMBINATIONS:
         return {"quorum"}
+    if kind == "recursive":
+        return _own_settings("network") - {"votes", "perplexities"} | {"rounds"}
     made = _filters()[kind]
     if dataclasses.is_dataclass(made):
         own = {f.name for f in dataclasses.fields(made)}

@@ -91,6 +91,7 @@ class _Driver:
         self.over: set[str] = {n for n in plan.tasks if self.failures.last(n) is not None}
         """Tasks not to be started any more in this run: failed before, failed now, or stopped."""
         self.flying: set[str] = set()
+        self.shown: dict[str, str] | None = None
 
     def drive(self) -> None:
         trials = self.plan.trials
@@ -144,9 +145,10 @@ class _Driver:
         progress.say(f"{ended.name} failed: {error}")
 
     def show(self) -> None:
-        write_json(
-            running_file(self.root), {"time": time.time(), "running": self.executor.running()}
-        )
+        running = self.executor.running()
+        if running != self.shown:
+            self.shown = running
+            write_json(running_file(self.root), {"time": time.time(), "running": running})
 
 
 @contextlib.contextmanager
