@@ -190,10 +190,12 @@ class LAMB(torch.optim.Optimizer):
             return list(torch._foreach_div(first, below))
         step = self._count(group, first[0])
         beta1, beta2 = group["betas"]
-        torch._foreach_div_(below, (1 - beta2**step).sqrt())
+        # Cast: on a GPU a list and its scalar must be of one type.
+        exact = first[0].dtype
+        torch._foreach_div_(below, (1 - beta2**step).sqrt().to(exact))
         torch._foreach_add_(below, group["eps"])
         update = torch._foreach_div(first, below)
-        torch._foreach_div_(update, 1 - beta1**step)
+        torch._foreach_div_(update, (1 - beta1**step).to(exact))
         return list(update)
 
     @staticmethod
@@ -239,6 +241,6 @@ def _ratio(above: Tensor, below: Tensor, eps: float = 0.0) -> list[Tensor]:
 def _descend(params: list[Tensor], update: list[Tensor], lr: float | Tensor) -> None:
     """params -= lr · update, for a rate that is a number or a 0-d tensor."""
     if isinstance(lr, Tensor):
-        torch._foreach_sub_(params, torch._foreach_mul(update, lr))
+        torch._foreach_sub_(params, torch._foreach_mul(update, lr.to(update[0].dtype)))
     else:
         torch._foreach_add_(params, update, alpha=-lr)
