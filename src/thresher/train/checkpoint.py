@@ -118,8 +118,14 @@ def unpack_optimizer(
 ) -> None:
     """Restore what `pack_optimizer` took; rates and flags stay those of this run."""
     state: dict[int, dict[str, Any]] = {}
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
     for name, value in {**checkpoint.part("optimizer"), **plain}.items():
         index, _, key = name.partition(".")
+        parameter = parameters[int(index)]
+        if isinstance(value, Tensor) and value.shape == parameter.shape:
+            # Fused updates want a momentum in its parameter's layout (channels last); a file
+            # holds it row by row.
+            value = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
         state.setdefault(int(index), {})[key] = value
     groups = optimizer.state_dict()["param_groups"]
     optimizer.load_state_dict({"state": state, "param_groups": groups})
