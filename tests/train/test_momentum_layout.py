@@ -15,7 +15,8 @@ from thresher.train.checkpoint import (
 
 def _network() -> tuple[torch.nn.Conv2d, torch.optim.Optimizer]:
     torch.manual_seed(0)
-    layer = torch.nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)
+    layer: torch.nn.Conv2d = torch.nn.Conv2d(3, 4, 3)
+    layer.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return layer, torch.optim.SGD(layer.parameters(), lr=0.1, momentum=0.9)
 
 
