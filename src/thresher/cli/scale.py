@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from thresher.cli.columns import columns
 from thresher.cli.commands import Outcome
+from thresher.cli.compare import compare as compare
 from thresher.errors import ThresherError
 
 

@@ -40,6 +40,10 @@ class AlexNetSmall(nn.Module):
             nn.ReLU(inplace=True),
         )
         self.head = nn.Linear(1024, classes)
+        # Without batch norm the signal must neither die nor grow on its way through five ReLUs.
+        for module in (*self.convolutions, *self.connected):
+            if isinstance(module, nn.Conv2d | nn.Linear):
+                nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
 
     def forward_features(self, x: Tensor) -> Tensor:
         """(n, channels, h, w) → (n, 1024)."""
