@@ -78,8 +78,8 @@ class TrainConfig:
     """Side of the crop in pixels; 0: the image's own."""
     image_size: int = 0
     """Side that encoded images of different sizes are decoded to (raw ones have their own)."""
-    flip: bool = True
-    """Mirror half of the images."""
+    flip: bool | None = None
+    """Mirror half of the images; None: those in colour (a mirrored digit is another shape)."""
     cutout: int = 0
     """Side in pixels of the square blanked out of each image; 0: none."""
     validation: float = 0.0
@@ -215,6 +215,15 @@ def check(config: TrainConfig) -> None:
         raise ThresherError(
             "--average-every sends no gradients, so --compress and --allreduce mean nothing",
             "leave them out",
+        )
+    if config.delay and config.precision == "fp16":
+        raise ThresherError("--delay and --precision fp16 exclude each other", "use bf16")
+    if config.engine == "horovod" and (
+        config.average_every > 1 or config.delay or config.allreduce != "default"
+    ):
+        raise ThresherError(
+            "--engine horovod brings its own exchange",
+            "leave out --average-every, --delay and --allreduce",
         )
     ghost_size(config.batch_norm)
 

@@ -25,7 +25,7 @@ def evaluate(step: Step, positions: np.ndarray) -> tuple[float, float]:
     sums = torch.zeros(2, dtype=torch.float64, device=group.device)
     was_training = model.training
     model.eval()
-    with torch.no_grad(), buffers_averaged(model, group):
+    with torch.no_grad(), averaged(model, group, weights=not step.parallel.equal):
         for batch in loader.batches(cuts):
             with step.autocast():
                 logits = model(step.augment.evaluate(batch.images))
@@ -38,10 +38,13 @@ def evaluate(step: Step, positions: np.ndarray) -> tuple[float, float]:
 
 
 @contextlib.contextmanager
-def buffers_averaged(model: nn.Module, group: Group) -> Iterator[None]:
+def averaged(model: nn.Module, group: Group, weights: bool = False) -> Iterator[None]:
     """Running statistics are each worker's own, unless they are synchronised: test with their
-    mean, and give each its own back, so that *when* one evaluates changes nothing."""
+    mean, and give each its own back, so that *when* one evaluates changes nothing. `weights`: they
+    are each worker's own as well (local SGD between two averages)."""
     floats = [buffer for buffer in model.buffers() if buffer.is_floating_point()]
+    if weights:
+        floats += [parameter.data for parameter in model.parameters()]
     if group.alone or not floats:
         yield
         return

@@ -5,6 +5,7 @@ the graph looks up its own inputs, writes its loss and counts on. Shapes are fix
 there is one for full batches and one for an epoch's last, smaller batch.
 """
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,7 @@ class CapturedStep:
         self.at = torch.zeros(1, dtype=torch.int64, device=device)
         table = None if step.table is None else step.table.values.clone()
         with unchanged(step.model, step.optimizer):
-            side = torch.cuda.Stream(device)
+            side = _side_stream(device)
             side.wait_stream(torch.cuda.current_stream(device))
             with torch.cuda.stream(side):
                 for _ in range(WARM_UP):
@@ -75,6 +76,13 @@ class CapturedStep:
         self.at += 1
 
 
+@functools.cache
+def _side_stream(device: torch.device) -> torch.cuda.Stream:
+    """For warming up. One for all runs of the process: cuBLAS keeps 65 MB for every stream that it
+    ever saw, so a new one each time would look like a leak."""
+    return torch.cuda.Stream(device)
+
+
 def capture(
     step: Step, sizes: dict[int, int], pieces: dict[int, int], losses: Tensor, must: bool
 ) -> dict[int, CapturedStep]:
@@ -103,6 +111,8 @@ def possible(step: Step) -> str:
         return "there is no GPU"
     if not step.group.alone:
         return "several workers reduce between backward pass and update"
+    if step.config.delay:
+        return "gradients are applied a step late"
     if step.loader.images is None:
         return "the data does not fit on the device"
     if step.scaler.is_enabled():

@@ -21,14 +21,20 @@ from thresher.progress import bar, say
 from thresher.train import checkpoint, folder, graph, launched
 from thresher.train.config import TrainConfig, check
 from thresher.train.dynamics import Dynamics
-from thresher.train.evaluate import buffers_averaged, evaluate
+from thresher.train.evaluate import averaged, evaluate
 from thresher.train.parts import bounds, piece_count
 from thresher.train.record import Metrics, finite, git_commit, hardware, versions
 from thresher.train.rehearsal import rehearse
 from thresher.train.resolved import Resolved, resolve
 from thresher.train.run import Run
 from thresher.train.samples import Samples, choose
-from thresher.train.setup import assemble, build_model, make_augment, torch_settings
+from thresher.train.setup import (
+    assemble,
+    build_model,
+    free_device_memory,
+    make_augment,
+    torch_settings,
+)
 from thresher.train.signals import Wishes, listen
 from thresher.train.state import Progress, exchange_states, restore
 
@@ -50,6 +56,14 @@ def train(
             )
         return launched.train_in_group(config)
     announce()
+    try:
+        return _train_here(config, pruner, quiet)
+    finally:
+        if torch.cuda.is_initialized():
+            free_device_memory(config)
+
+
+def _train_here(config: TrainConfig, pruner: DynamicPruner | None, quiet: bool) -> dict[str, Any]:
     done = folder.finished(config)
     if done is not None:
         return done
@@ -106,7 +120,7 @@ def _train(
         step.parallel.close()
         metrics.close()
     if status != "stopped":
-        with buffers_averaged(parts.model, group):
+        with averaged(parts.model, group):
             weights = {n: t.cpu().contiguous().clone() for n, t in parts.model.state_dict().items()}
         group.on_first(lambda: _finish(run, result, weights))
     return result
@@ -180,6 +194,8 @@ def _write_config(
             "data": {
                 "name": pack.name,
                 "fingerprint": pack.fingerprint,
+                "mean": pack.mean.tolist(),
+                "std": pack.std.tolist(),
                 "train": samples.count,
                 "validation": len(samples.validation),
                 "test": len(samples.test),

@@ -31,7 +31,8 @@ def rehearse(step: Step, resolved: Resolved) -> int:
     micro = 0 if config.micro_batch == "auto" else config.micro_batch
     if config.micro_batch == "auto":
         micro = _largest(step, resolved)
-    if not step.parallel.reduces:
+    if not step.parallel.by_ddp:
+        step.parallel.ready()
         return micro
     count = resolved.global_batch
     pieces = piece_count(count, group.world, micro, step.ghost)

@@ -125,7 +125,7 @@ class Run:
                 return "diverged"
             if self._want_save or self._want_stop:
                 done.seconds += time.perf_counter() - begun
-                if self._settled():
+                if self.step.parallel.equal:
                     self.save()
                     if self._want_stop and number < len(cuts) - 1:
                         return "stopped"
@@ -136,8 +136,11 @@ class Run:
     def _epoch_over(self, epoch_size: int) -> str:
         done = self.progress
         self._after_epoch_tables()
-        done.train_loss = done.epoch_loss / max(1, min(epoch_size, done.offset))
+        offset = done.offset
+        done.train_loss = done.epoch_loss / max(1, min(epoch_size, offset))
         done.epoch, done.offset, done.epoch_loss = done.epoch + 1, 0, 0.0
+        if self._over():
+            self.step.finish()
         self.chosen = None
         if self.parts.noise is not None:
             self.parts.noise.settle()
@@ -150,7 +153,7 @@ class Run:
             return "target"
         if self._over():
             return "finished"
-        if self._want_stop and self._settled():
+        if self._want_stop and self.step.parallel.equal:
             self.save()
             return "stopped"
         return ""
@@ -286,10 +289,6 @@ class Run:
         if every:
             return self.progress.step % every == 0
         return self.group.first and time.monotonic() - self._saved_at > SAVE_EVERY_S
-
-    def _settled(self) -> bool:
-        """With local SGD a checkpoint waits until the weights are averaged."""
-        return self.progress.step % self.config.average_every == 0
 
     def save(self) -> None:
         """Write a checkpoint of this very step."""

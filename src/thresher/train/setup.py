@@ -3,6 +3,7 @@
 import contextlib
 import gc
 import os
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -51,7 +52,7 @@ def make_augment(config: TrainConfig, pack: Pack) -> Augment:
         std=pack.std.tolist(),
         crop_padding=side // 8 if config.crop_padding < 0 else config.crop_padding,
         crop=config.crop or None,
-        flip=config.flip,
+        flip=len(pack.mean) > 1 if config.flip is None else config.flip,
         cutout=config.cutout,
         dtype=torch.float64 if config.precision == "fp64" else torch.float32,
     )
@@ -105,16 +106,20 @@ def torch_settings(config: TrainConfig, group: Group) -> Iterator[None]:
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // group.local_world))
     torch.backends.cudnn.benchmark = group.device.type == "cuda"
     try:
-        yield
+        with warnings.catch_warnings():
+            # Only newer torch knows what it recommends instead; the strides are those of weights
+            # with one input channel, where the order means nothing.
+            warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated")
+            warnings.filterwarnings("ignore", "Grad strides do not match bucket view strides")
+            yield
     finally:
         torch.set_num_threads(threads)
         torch.backends.cudnn.benchmark = benchmark
-        if group.device.type == "cuda":
-            free_device_memory(config)
 
 
 def free_device_memory(config: TrainConfig) -> None:
-    """Many runs in one process: graphs and their pools go with the run."""
+    """Many runs in one process: graphs and their pools go with the run, once nothing of it is
+    referred to."""
     if config.compile:
         compiler: Any = torch._dynamo
         compiler.reset()

@@ -48,16 +48,11 @@ def collect(
     step, group = parts.step, parts.step.group
     optimizer_tensors, plain = pack_optimizer(step.optimizer)
     tensors = {f"model.{name}": t for name, t in parts.model.state_dict().items()}
+    tensors |= optimizer_tensors
     own = {f"buffer.{name}": buffer.cpu() for name, buffer in parts.model.named_buffers()}
     own |= {f"exchange.{name}": t.cpu() for name, t in step.parallel.state_dict().items()}
-    if step.parallel.reduces or group.alone:
-        tensors |= optimizer_tensors
-    else:
-        # Local SGD: weights are equal after averaging, momenta are not.
-        own |= {name: tensor.cpu() for name, tensor in optimizer_tensors.items()}
-    if not group.alone:
-        for rank, theirs in enumerate(group.gather(own)):
-            tensors |= {f"rank.{rank}.{name}": tensor for name, tensor in theirs.items()}
+    for rank, theirs in enumerate(group.gather(own)):
+        tensors |= {f"rank.{rank}.{name}": tensor for name, tensor in theirs.items()}
     if parts.table is not None:
         tensors["table"] = parts.table.summed()
     if dynamics is not None:
@@ -85,10 +80,7 @@ def restore(checkpoint: Checkpoint, parts: Parts, dynamics: Dynamics | None) -> 
         for name, buffer in parts.model.named_buffers():
             if f"buffer.{name}" in own:
                 buffer.copy_(own[f"buffer.{name}"])
-    source = checkpoint
-    if any(name.startswith("optimizer.") for name in own):
-        source = Checkpoint(checkpoint.meta, own)
-    unpack_optimizer(step.optimizer, source, checkpoint.meta["optimizer"])
+    unpack_optimizer(step.optimizer, checkpoint, checkpoint.meta["optimizer"])
     if parts.table is not None:
         parts.table.restore(checkpoint.tensors["table"])
     if dynamics is not None:
@@ -101,11 +93,9 @@ def restore(checkpoint: Checkpoint, parts: Parts, dynamics: Dynamics | None) -> 
 
 
 def mine(checkpoint: Checkpoint, rank: int, world: int) -> dict[str, Tensor]:
-    """A worker's own tensors. On another number of workers: running statistics and momenta are
-    the mean of what the workers had; the exchange's is dealt out by the exchange itself."""
+    """A worker's own tensors. On another number of workers: running statistics are the mean of
+    what the workers had; the exchange's memory is dealt out by the exchange itself."""
     saved = checkpoint.meta["workers"]
-    if saved == 1:
-        return {}
     every = [checkpoint.part(f"rank.{r}") for r in range(saved)]
     if saved == world:
         return every[rank]
@@ -116,7 +106,7 @@ def mine(checkpoint: Checkpoint, rank: int, world: int) -> dict[str, Tensor]:
 def exchange_states(checkpoint: Checkpoint) -> list[dict[str, Tensor]]:
     """What each worker's exchange (error feedback, PowerSGD) had saved, in rank order."""
     saved = checkpoint.meta["workers"]
-    return [checkpoint.part(f"rank.{rank}.exchange") for rank in range(saved)] if saved > 1 else []
+    return [checkpoint.part(f"rank.{rank}.exchange") for rank in range(saved)]
 
 
 def _mean(tensors: list[Tensor]) -> Tensor:

@@ -55,7 +55,12 @@ class Step:
         self.table, self.noise = table, noise
         self.objective = Objective(model, config.label_smoothing, per_sample=table is not None)
         inner: Any = torch.compile(self.objective) if config.compile else self.objective
-        self.parallel = Parallel(inner, model, config, group)
+        self.parallel = Parallel(inner, model, optimizer, config, group)
+        if noise is not None and not group.alone and not self.parallel.by_ddp:
+            raise ThresherError(
+                "the noise scale is measured where DDP reduces",
+                "leave out --noise-scale, or --average-every, --delay and --engine horovod",
+            )
         self.weights: Tensor | None = None
         self.ghost = ghost_size(config.batch_norm)
         on_gpu = self.device.type == "cuda"
@@ -81,12 +86,12 @@ class Step:
 
         `measure`: take the norms for the noise scale as well.
         """
-        if measure and self.noise is not None and self.group.alone and pieces == 1:
+        if measure and self.noise is not None and not self.parallel.by_ddp and pieces == 1:
             self._measure_half(part)
         loss = self.gradients(part, count, pieces, measure)
         if measure and self.noise is not None:
             self.noise.big(squared_norm(self.model), count)
-        self.update()
+        self.update(len(part.rows))
         return loss
 
     def gradients(self, part: Part, count: int, pieces: int, measure: bool = False) -> Tensor:
@@ -100,7 +105,7 @@ class Step:
             # Statistics of the whole batch at every layer need all pieces at that layer at once.
             pieces = 1
         unscaled = 1.0 / self.scaler.get_scale() ** 2 if listening else 1.0
-        if listening and self.noise is not None and not self.group.alone:
+        if listening and self.noise is not None and self.parallel.by_ddp:
             scale = (count / n) ** 2 * unscaled if n else 0.0
             self.parallel.listen(self.noise, scale, count / self.group.world)
         with batch_norm.spill(self.device) if offload else contextlib.nullcontext():
@@ -113,20 +118,26 @@ class Step:
                     if pieces > 1 and small:
                         scale = (count / small) ** 2 * unscaled
                         self.noise.small(squared_norm(self.model) * scale, small)
+        self.parallel.after_backward()
         if self.scaler.is_enabled():
             self.scaler.unscale_(self.optimizer)
         return loss
 
-    def update(self) -> None:
-        """Apply the gradients."""
-        self.parallel.before_update()
-        if self.scaler.is_enabled():
-            self.scaler.step(self.optimizer)
-            self.scaler.update()
-        else:
-            self.optimizer.step()
-        self.parallel.after_update()
+    def update(self, samples: int) -> None:
+        """Apply the gradients of a step that had `samples` on this worker."""
+        if self.parallel.before_update():
+            if self.scaler.is_enabled():
+                self.scaler.step(self.optimizer)
+                self.scaler.update()
+            else:
+                self.optimizer.step()
+        self.parallel.after_update(samples)
         batch_norm.finish_step(self.model)
+
+    def finish(self) -> None:
+        """After the last step: apply what is still under way."""
+        if self.parallel.flush():
+            self.optimizer.step()
 
     def autocast(self) -> AbstractContextManager[Any]:
         dtype = _AUTOCAST.get(self.config.precision)
@@ -153,11 +164,11 @@ class Step:
                 "batch norm got a part of one sample, which has no variance",
                 "choose another --batch-size, or --batch-norm sync",
             ) from error
-        loss = total / count
-        self.scaler.scale(loss).backward()
+        shared = len(part.rows) if self.parallel.local else count
+        self.scaler.scale(total / max(1, shared)).backward()
         if self.table is not None and len(losses):
             self.table.note(rows, labels, losses, logits)
-        return loss.detach()
+        return total.detach() / count
 
     def _measure_half(self, part: Part) -> None:
         """One worker and one piece: the small batch is the first half, run once more beside the
