@@ -20,7 +20,7 @@ from thresher.train.checkpoint import Checkpoint
 from thresher.train.config import TrainConfig
 from thresher.train.loop import train
 
-pytest_plugins = ["few_digits"]
+pytest_plugins = ["train_data"]
 
 COMMON = {"model": "tiny", "batch_size": "20", "epochs": "4", "lr": "0.05", "checkpoint-every": "4"}
 

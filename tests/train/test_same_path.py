@@ -14,7 +14,7 @@ from thresher.train.config import TrainConfig
 from thresher.train.loop import train
 from thresher.train.resolved import resolve
 
-pytest_plugins = ["few_digits"]
+pytest_plugins = ["train_data"]
 
 BATCH = 20
 """287 samples: 14 full batches and one of 7 in an epoch, so two epochs are thirty steps. Of that

@@ -8,7 +8,7 @@ import pytest
 from thresher.train.config import TrainConfig
 from thresher.train.loop import train
 
-pytest_plugins = ["few_digits"]
+pytest_plugins = ["train_data"]
 
 pytestmark = pytest.mark.gpu
 
