@@ -157,11 +157,9 @@ def _stop_at(few: Path, out: Path, step: int, **more: Any) -> None:
             os.kill(os.getpid(), signal.SIGTERM)
         return written
 
-    checkpoint.write = write
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checkpoint, "write", write)
         assert train(_config(few, out, **more), quiet=True)["status"] == "stopped"
-    finally:
-        checkpoint.write = real
 
 
 def test_a_cut_checkpoint_is_skipped_and_named(

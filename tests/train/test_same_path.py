@@ -18,12 +18,12 @@ pytest_plugins = ["train_data"]
 
 BATCH = 20
 """287 samples: 14 full batches and one of 7 in an epoch, so two epochs are thirty steps. Of that
-last batch four workers get 2, 2, 2, 1 samples, and of its two groups of five only two get any."""
+last batch four workers get 2, 2, 2, 1 samples, and of its two groups of at most four only two get any."""
 SCRIPT = Path(__file__).parent / "many_runs.py"
 
 CASES: dict[str, dict[str, Any]] = {
     "sync64": {"batch_norm": "sync", "precision": "fp64"},
-    "ghost64": {"batch_norm": "ghost:5", "precision": "fp64"},
+    "ghost64": {"batch_norm": "ghost:4", "precision": "fp64"},
     "sync32": {"batch_norm": "sync"},
 }
 
@@ -66,15 +66,14 @@ def _distance(a: Path, b: Path) -> float:
 def test_workers_do_not_change_the_path(
     few: Path, alone: Path, tmp_path: Path, workers: int
 ) -> None:
-    names = ["sync64", "ghost64"] if workers != 2 else list(CASES)
+    names = ["sync64"] if workers != 2 else list(CASES)
     runs = [_options(few, tmp_path / name, **CASES[name]) for name in names]
     # Pieces and workers at once.
-    runs.append(_options(few, tmp_path / "pieces", **CASES["ghost64"], micro_batch=5))
+    runs.append(_options(few, tmp_path / "pieces", **CASES["ghost64"], micro_batch=4))
     orders = tmp_path / "runs.json"
     orders.write_text(json.dumps(runs))
     launch(workers, [str(SCRIPT), str(orders)], max_restarts=0)
     assert _distance(alone / "sync64", tmp_path / "sync64") < 1e-10
-    assert _distance(alone / "ghost64", tmp_path / "ghost64") < 1e-10
     assert _distance(alone / "ghost64", tmp_path / "pieces") < 1e-10
     if "sync32" in names:
         # Rounding grows along the path: two workers may be as far from the exact one as one is.
@@ -83,13 +82,13 @@ def test_workers_do_not_change_the_path(
         assert rounding < 0.2
 
 
-@pytest.mark.parametrize(("case", "pieces"), [("ghost64", 2), ("ghost64", 5), ("sync64", 5)])
+@pytest.mark.parametrize(
+    ("case", "micro", "pieces"), [("ghost64", 12, 2), ("ghost64", 4, 5), ("sync64", 4, 5)]
+)
 def test_accumulation_does_not_change_the_path(
-    few: Path, alone: Path, tmp_path: Path, case: str, pieces: int
+    few: Path, alone: Path, tmp_path: Path, case: str, micro: int, pieces: int
 ) -> None:
-    config = TrainConfig(
-        **_options(few, tmp_path / "run", **CASES[case], micro_batch=BATCH // pieces)
-    )
+    config = TrainConfig(**_options(few, tmp_path / "run", **CASES[case], micro_batch=micro))
     assert train(config, quiet=True)["resolved"]["accumulation"] == pieces
     assert _distance(alone / case, tmp_path / "run") < 1e-10
 

@@ -12,7 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from thresher.distributed.group import Group
 from thresher.progress import say
+from thresher.train.config import TrainConfig
 from thresher.train.step import Part, Step, unchanged
 
 WARM_UP = 3
@@ -105,19 +107,17 @@ def capture(
         return {}
 
 
-def possible(step: Step) -> str:
-    """Why the step cannot be captured, in a few words; empty where it can."""
-    if step.device.type != "cuda":
+def ruled_out(config: TrainConfig, group: Group) -> str:
+    """Why steps cannot be captured, in a few words; empty where they can."""
+    if group.device.type != "cuda":
         return "there is no GPU"
-    if not step.group.alone:
+    if not group.alone:
         return "several workers reduce between backward pass and update"
-    if step.config.delay:
+    if config.delay:
         return "gradients are applied a step late"
-    if step.loader.images is None:
-        return "the data does not fit on the device"
-    if step.scaler.is_enabled():
+    if config.precision == "fp16":
         return "fp16 looks at its gradients before each update"
-    if step.config.batch_norm == "sync" and step.config.micro_batch:
+    if config.batch_norm == "sync" and config.micro_batch:
         return "activations move to the host"
     return ""
 

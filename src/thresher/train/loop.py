@@ -73,6 +73,9 @@ def _train_here(config: TrainConfig, pruner: DynamicPruner | None, quiet: bool) 
     make_augment(config, pack).output_size(*(pack.image_shape or (config.image_size,) * 2)[:2])
     model = build_model(config, pack)
     group = join(config.device)
+    why_not = graph.ruled_out(config, group)
+    if config.graph == "on" and why_not:
+        raise ThresherError(f"--graph on is not possible: {why_not}", "leave it out")
     with contextlib.ExitStack() as stack:
         stack.enter_context(torch_settings(config, group))
         wishes = stack.enter_context(listen())
@@ -163,12 +166,8 @@ def _owned(config: TrainConfig, group: Group) -> Iterator[None]:
 
 
 def _capture(run: Run, config: TrainConfig, resolved: Resolved) -> dict[int, graph.CapturedStep]:
-    if config.graph == "off":
-        return {}
-    why_not = graph.possible(run.step)
-    if why_not:
-        if config.graph == "on":
-            raise ThresherError(f"--graph on is not possible: {why_not}", "leave it out")
+    resident = run.step.loader.images is not None
+    if config.graph == "off" or not resident or graph.ruled_out(config, run.group):
         return {}
     sizes = {resolved.global_batch: resolved.samples // resolved.global_batch}
     if run.pruner is None:
