@@ -18,7 +18,7 @@ pytest_plugins = ["train_data"]
 
 BATCH = 20
 """287 samples: 14 full batches and one of 7 in an epoch, so two epochs are thirty steps. Of that
-last batch four workers get 2, 2, 2, 1 samples, and of its two groups of at most four only two get any."""
+last batch four workers get 2, 2, 2, 1 samples, and of its two groups only two get any."""
 SCRIPT = Path(__file__).parent / "many_runs.py"
 
 CASES: dict[str, dict[str, Any]] = {

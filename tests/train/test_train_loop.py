@@ -171,7 +171,7 @@ def test_auto_survives_an_out_of_memory_error(
 @pytest.mark.parametrize(
     "more",
     [
-        {"precision": "bf16"},
+        {"precision": "bf16", "epochs": 0.2},
         {"delay": 1, "optimizer": "nesterov"},
         {"optimizer": "lars", "schedule": "poly", "label_smoothing": 0.1},
         {"optimizer": "adamw", "lr": 0.002, "schedule": "step", "step_epochs": (1.0,)},
