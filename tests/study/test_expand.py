@@ -8,6 +8,7 @@ import pytest
 from thresher.errors import ThresherError
 from thresher.study import definition
 from thresher.study.expand import Plan, expand
+from thresher.study.study import Study
 
 STEPS: dict[str, Any] = {
     "extractor": {"do": "train", "epochs": 2, "model": "resnet20"},
@@ -127,3 +128,19 @@ def test_long_trials_cost_more() -> None:
     assert small > large
     deep = plan(base={"data": "d", "model": "resnet101"}, grid={"batch_size": [10368]}, seeds=1)
     assert trials(deep)[0].cost > large
+
+
+def test_the_output_of_a_step_is_found_by_its_name(tmp_path: Path) -> None:
+    content = {
+        "base": {"data": "digits"},
+        "grid": {"selection": ["random", "network"]},
+        "steps": STEPS,
+        "seeds": 2,
+    }
+    study = Study.make(content, tmp_path)
+    assert study.output("network").name == "selection.parquet"
+    assert study.output("random", seed=1) != study.output("random", seed=0)
+    with pytest.raises(ThresherError, match="was done 2 times; say for which"):
+        study.output("random")
+    with pytest.raises(ThresherError, match='needs a step "other"'):
+        study.output("other")

@@ -62,8 +62,7 @@ def _story() -> dict[str, Any]:
 
 
 def _selection(study: Any) -> Path:
-    (path,) = (step.out for step in study.plan().steps.values() if step.name == "network")
-    return Path(path)
+    return Path(study.output("network"))
 
 
 def _ending(

@@ -351,7 +351,7 @@ def _maps(analysis: Analysis) -> list[Drawing]:
             axes.spines[:].set_visible(False)
             axes.legend(loc="lower right", markerscale=max(1.0, 3 / size))
 
-        name = step.name.split(",")[0]
+        name = step.step
         share = selection.dropped / max(1, len(selection.ids))
         drawings.append(
             _figure(

@@ -133,7 +133,7 @@ def _what_was_run(analysis: Analysis) -> str:
     ]
     rows.append(["seeds", " · ".join(map(str, definition.seeds))])
     for step in analysis.plan.steps.values():
-        rows.append([f"step “{step.name.split(',')[0]}”", _step(step.settings, step.kind)])
+        rows.append([f"step “{step.step}”", _step(step.settings, step.kind)])
     settings = tables.html_table(["setting", "value"], rows, wrap=True)
     made = _provenance(analysis)
     return settings + (tables.html_table(["made with", ""], made, wrap=True) if made else "")

@@ -10,7 +10,7 @@ import itertools
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,10 @@ class Task:
     cell: dict[str, Any] | None = None
     """Values of the axes, for a trial; None for a step."""
     seed: int | None = None
+    step: str = ""
+    """Name of the step in the study's file; "" for a trial."""
+    at: dict[str, Any] = field(default_factory=dict)
+    """For a step done more than once: the values that this one was done for."""
 
     @property
     def is_trial(self) -> bool:
@@ -180,7 +184,9 @@ class _Expansion:
         out = self.paths.steps / name
         if definition.do == "select":
             out = out / "selection.parquet"
-        task = Task(name, definition.do, settings, out, digest, tuple(needs))
+        task = Task(
+            name, definition.do, settings, out, digest, tuple(needs), step=definition.name, at=own
+        )
         self.open.pop()
         return self.steps.setdefault(name, task)
 

@@ -57,6 +57,22 @@ class Study:
     def plan(self) -> Plan:
         return expand(self.definition, self.root)
 
+    def output(self, step: str, **at: Any) -> Path:
+        """Where a step's result is: the run, the features or the selection of `[steps.NAME]`.
+
+        A step that is done for each seed, or each value of an axis, needs those (`seed=0`).
+        """
+        found = [
+            task
+            for task in self.plan().steps.values()
+            if task.step == step and all(task.at.get(key) == value for key, value in at.items())
+        ]
+        if not found:
+            raise ThresherError(f'no trial of the study in {self.root} needs a step "{step}"')
+        if len(found) > 1:
+            raise ThresherError(f'the step "{step}" was done {len(found)} times', "say for which")
+        return found[0].out
+
     def status(self) -> StudyStatus:
         return read_status(self.definition, self.plan(), self.root)
 
