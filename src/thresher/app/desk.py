@@ -35,8 +35,11 @@ class Desk:
         return self.names[0]
 
     def add(self, path: Path) -> str:
-        """Lay a selection on the desk; its name is the file's, made unique by its folder's."""
-        name = path.stem
+        """Lay a selection on the desk; its name is the file's, made unique by its folder's.
+
+        A study names all of them `selection.parquet`, each in a folder that says which it is.
+        """
+        name = path.resolve().parent.name if path.stem == "selection" else path.stem
         if name in self._paths and self._paths[name].resolve() != path.resolve():
             name = f"{path.resolve().parent.name}.{path.stem}"
         number = 2

@@ -7,6 +7,7 @@ import threading
 import time
 from collections import OrderedDict
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +77,6 @@ class Preview:
 
     keep: np.ndarray
     clusters: np.ndarray | None
-    score: np.ndarray | None
     numbers: dict[str, Any]
 
 
@@ -88,6 +88,7 @@ class Knobs:
         self._graphs: OrderedDict[int, ClassGraph] = OrderedDict()
         self._lock = threading.Lock()
 
+    @cached_property
     def methods(self) -> dict[str, str]:
         """Those that this selection has the columns for."""
         info = self.viewed.info()
@@ -103,7 +104,7 @@ class Knobs:
         """What the sliders need: methods, where they start, and the curve from eps to share."""
         at = _setting(self.viewed.selection.meta, "min_samples", MIN_SAMPLES)
         k = _whole("min_samples", min_samples or int(at), 1, MIN_SAMPLES_LIMIT)
-        methods = self.methods()
+        methods = self.methods
         described: dict[str, Any] = {
             "methods": methods,
             "min_samples": k,
@@ -137,20 +138,17 @@ class Knobs:
     def preview(self, settings: Settings, clusters: bool = False) -> Preview:
         """What these settings keep; milliseconds once the graph of `min_samples` is there."""
         begun = time.perf_counter()
-        if settings.method not in self.methods():
+        if settings.method not in self.methods:
             raise ThresherError(
                 f'the selection {self.viewed.name} has nothing for the method "{settings.method}"'
             )
         numbers: dict[str, Any] = {"method": settings.method}
-        found, score = None, None
+        found = None
         if settings.method == "network":
             graph = self.graph(settings.min_samples)
             eps = self._eps(graph, settings)
             keep = ~graph.noise(eps)
             found = graph.clusters(eps) if clusters else None
-            rank = np.searchsorted(graph.classes, graph.labels)
-            used = np.broadcast_to(eps, graph.classes.shape)[rank]
-            score = np.divide(graph.threshold, used, out=graph.threshold.copy(), where=used > 0)
             numbers["eps"] = eps if isinstance(eps, float) else eps.tolist()
             numbers["min_samples"] = settings.min_samples
             numbers["small"] = graph.small
@@ -158,7 +156,7 @@ class Knobs:
             keep = self._ranked(settings)
         numbers |= self._counts(keep)
         numbers["milliseconds"] = round(1e3 * (time.perf_counter() - begun), 3)
-        return Preview(keep, found, score, numbers)
+        return Preview(keep, found, numbers)
 
     def write(self, settings: Settings, name: str) -> Path:
         """A new selection beside the viewed one, with its map and the decisions that stand.
@@ -179,7 +177,7 @@ class Knobs:
             ids=old.ids,
             labels=old.labels,
             keep=preview.keep,
-            score=old.score if preview.score is None else preview.score.astype(np.float32),
+            score=self._score(settings, preview),
             reason=["" if kept else reason for kept in preview.keep.tolist()],
             fingerprint=old.fingerprint,
             x=old.x,
@@ -205,6 +203,16 @@ class Knobs:
             base = preview.keep[self.viewed.rows(list(entry.ids))].tolist()
             log.decide(entry.ids, entry.keep, entry.reason, base)
         return new.path
+
+    def _score(self, settings: Settings, preview: Preview) -> np.ndarray:
+        """(n,) float32: of DBSCAN, the least eps that keeps a sample over the eps used."""
+        if settings.method != "network":
+            return np.asarray(self.viewed.selection.score, np.float32)
+        graph = self.graph(settings.min_samples)
+        rank = np.searchsorted(graph.classes, graph.labels)
+        used = np.broadcast_to(np.asarray(preview.numbers["eps"]), graph.classes.shape)[rank]
+        score = np.divide(graph.threshold, used, out=graph.threshold.copy(), where=used > 0)
+        return score.astype(np.float32)
 
     def _eps(self, graph: ClassGraph, settings: Settings) -> Any:
         if settings.knee:
