@@ -15,6 +15,7 @@ from thresher.recipes.studies import (
     pipeline,
     run,
     span,
+    tuned,
     verdict,
 )
 
@@ -31,7 +32,7 @@ STUDIES: dict[str, dict[str, Any]] = {
         "seeds": 4,
     },
     "gpu": {
-        "base": GPU,
+        "base": {**GPU, "lr_rule": "none"},
         "grid": {"batch_size": [256, 1024, 2048, 4096, 6272, 10368]},
         "steps": pipeline({**GPU, "model": "resnet34", "batch_size": 256}, {"drop": DROP}),
         "seeds": 4,
@@ -44,10 +45,19 @@ STUDIES: dict[str, dict[str, Any]] = {
     },
 }
 
+RATES: dict[str, dict[str, list[Any]]] = {
+    "gpu": {"batch_size": [1024, 6272, 10368], "lr": [0.05, 0.1, 0.2, 0.4]},
+    "paper": {"batch_size": [1024, 6272, 10368], "lr": [0.05, 0.1, 0.2, 0.4]},
+}
+"""The paper does not say its rate: one for all batches is chosen on validation, on full data."""
+
 
 def reproduce(preset: str, out: Path) -> RecipeResult:
-    study = STUDIES[preset]
+    study = dict(STUDIES[preset])
     grid = {**study["grid"], "selection": ["full", "random", "network"]}
+    if preset in RATES:
+        rate = tuned(study["base"], RATES[preset], "lr", out / "rate", preset)
+        study["base"] = {**study["base"], "lr": rate}
     analysis = run(
         {
             "title": "Filtered data at large batches (figure 7)",
@@ -56,13 +66,14 @@ def reproduce(preset: str, out: Path) -> RecipeResult:
             "grid": grid,
             "executor": EXECUTORS[preset],
         },
-        out,
+        out / "study",
     )
     batches = grid["batch_size"]
     large = [b for b in batches if b >= LARGE] or batches[-1:]
     rows = [_against_full(analysis, b, b in large) for b in batches]
     rows += [_against_random(analysis, b) for b in batches]
-    return RecipeResult(rows, {"report": str(out / "report" / "index.html")})
+    report = out / "study" / "report" / "index.html"
+    return RecipeResult(rows, {"report": str(report), "lr": study["base"]["lr"]})
 
 
 def _against_full(analysis: Any, batch: int, large: bool) -> dict[str, Any]:
