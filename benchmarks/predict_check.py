@@ -40,7 +40,7 @@ def main() -> None:
                 bed.set_link(link)
                 points = run_case(bed, case, 2, groups, "links")["points"]
                 pair = run_case(bed, case, 2, groups, "step")
-                predictor = calibrate(case, alone, points, pair["step_s"])
+                predictor = calibrate(case, alone, points, pair["step_s"], groups is not None)
                 for count in hosts:
                     found = run_case(bed, case, count, groups, "step")
                     predicted = predictor.seconds(count)

@@ -3,7 +3,7 @@
 import pytest
 
 from thresher.distributed.testbed import Testbed, why_not
-from thresher.scaling.bed import Case, calibrate, host_shares, run_case, wire_bytes
+from thresher.scaling.bed import Case, calibrate, host_shares, run_case
 
 ALONE = {
     "layers": [
@@ -30,12 +30,16 @@ POINTS = [(float(n), 2 * 1e-4 + n * 1e-8) for n in (1e3, 1e5, 1e7)]
 
 
 def test_two_hosts_are_what_they_were_measured_to_be() -> None:
-    predictor = calibrate(Case("tiny", 8), ALONE, POINTS, two_s=0.09)
+    predictor = calibrate(Case("tiny", 8), ALONE, POINTS, two_s=0.14)
     assert predictor.seconds(1) == pytest.approx(0.031)
-    assert predictor.seconds(2) == pytest.approx(0.09)
-    # Four hosts send 1.5 times the bytes of two, and pay three times the latency.
-    assert 0.031 + 1.4 * 0.059 < predictor.seconds(4) < 0.031 + 1.6 * 0.059
-    assert wire_bytes(predictor.profile, 4) == pytest.approx(1.5 * 4e6)
+    assert predictor.seconds(2) == pytest.approx(0.14)
+    # The one bucket comes last: two hosts pay 40.2 ms for it, stall twice for two periods of 10 ms
+    # at most, and drag for the rest. Four hosts take three times the steps, 1.5 times the bytes.
+    assert predictor.stall_s == pytest.approx(0.02)
+    assert predictor.drag_s == pytest.approx(0.14 - 0.031 - 0.0402 - 0.04)
+    assert predictor.seconds(4) == pytest.approx(0.031 + 0.0606 + 6 * 0.02 + 1.5 * predictor.drag_s)
+    free = calibrate(Case("tiny", 8), ALONE, POINTS, two_s=0.14, held=False)
+    assert free.stall_s == 0
 
 
 def test_four_hosts_are_predicted_from_one_and_two() -> None:
@@ -49,5 +53,5 @@ def test_four_hosts_are_predicted_from_one_and_two() -> None:
         points = run_case(bed, case, 2, groups, "links")["points"]
         pair = run_case(bed, case, 2, groups, "step")
         four = run_case(bed, case, 4, groups, "step")
-    predictor = calibrate(case, alone, points, pair["step_s"])
+    predictor = calibrate(case, alone, points, pair["step_s"], held=groups is not None)
     assert predictor.seconds(4) == pytest.approx(four["step_s"], rel=0.3)

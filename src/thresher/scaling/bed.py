@@ -22,8 +22,7 @@ from thresher.scaling.predict import Setting, step
 from thresher.scaling.profile import BatchTimes, Layer, Profile
 
 CONTROL = Path("/sys/fs/cgroup/cpu")
-PERIOD_US = 2_000
-"""Short: within a period a host that has used its share stands still, and its peers wait."""
+PERIOD_US = 10_000
 WEIGHT = 100_000
 """Against the other work of the machine: a host must get its share when it asks for it."""
 SIZES = (2**10, 2**14, 2**17, 2**20, 2**22)
@@ -134,29 +133,34 @@ class Predictor:
 
     profile: Profile
     cluster: Cluster
-    interference: float
-    """Seconds of processor time that a byte on the wire takes from the computation."""
+    stall_s: float
+    """Of what two hosts took beyond the model, the part that each step of the ring pays again: a
+    message needs both ends, and either may stand still for a period of its control group."""
+    drag_s: float
+    """The rest of it, on two hosts; it goes with the bytes."""
 
     def seconds(self, hosts: int, bucket_mb: float = 25.0) -> float:
-        """Predicted step on `hosts`: the model's, and what handling its bytes costs the host."""
+        """Predicted step on `hosts`: 2(p−1) steps of the ring, 2(p−1)/p of the gradient's bytes."""
         setting = Setting(allreduce="ring", bucket_mb=bucket_mb)
         bare = step(self.profile, self.cluster, hosts, setting).step_s
-        return bare + self.interference * wire_bytes(self.profile, hosts)
-
-
-def wire_bytes(profile: Profile, hosts: int) -> float:
-    """What a ring makes each host send: 2(p−1)/p of the gradient."""
-    return 2 * (hosts - 1) / hosts * profile.gradient_bytes
+        return bare + 2 * (hosts - 1) * self.stall_s + 2 * (hosts - 1) / hosts * self.drag_s
 
 
 def calibrate(
-    case: Case, alone: dict[str, Any], points: list[tuple[float, float]], two_s: float
+    case: Case,
+    alone: dict[str, Any],
+    points: list[tuple[float, float]],
+    two_s: float,
+    held: bool = True,
 ) -> Predictor:
-    """From the profile of one host, the links of two and one real step of two."""
-    profile = profile_of(case, alone)
-    plain = Predictor(profile, cluster_of(points), 0.0)
+    """From the profile of one host, the links of two and one real step of two.
+
+    `held`: the hosts are held to a share of a core, and so can stall.
+    """
+    plain = Predictor(profile_of(case, alone), cluster_of(points), 0.0, 0.0)
     surplus = two_s - plain.seconds(2)
-    return replace(plain, interference=surplus / wire_bytes(profile, 2))
+    stall = min(surplus / 2, 2 * PERIOD_US * 1e-6) if held else 0.0
+    return replace(plain, stall_s=stall, drag_s=surplus - 2 * stall)
 
 
 def _worker(task: dict[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Time each layer of a model, forward and backward, in real training steps."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from statistics import median, quantiles
 from typing import Any
@@ -11,6 +11,8 @@ from torch import nn
 
 from thresher.progress import bar
 from thresher.scaling.profile import BatchTimes, Layer
+
+Statistic = Callable[[Iterable[float]], float]
 
 
 class _Clock:
@@ -144,6 +146,7 @@ def time_layers(
     precision: str = "fp32",
     seconds_per_batch: float = 1.0,
     batches: list[int] | None = None,
+    statistic: Statistic = median,
 ) -> tuple[list[Layer], list[BatchTimes]]:
     """Median times of every leaf module and of the step, at B, B/2 … 1.
 
@@ -162,9 +165,11 @@ def time_layers(
             gathered[batch] = list(_until(steps, seconds_per_batch))
             shown.advance()
         layers = [
-            _layer(name, watch.seen[name], gathered) for name in watch.order if name in watch.seen
+            _layer(name, watch.seen[name], gathered, statistic)
+            for name in watch.order
+            if name in watch.seen
         ]
-    return layers, [_batch_times(batch, steps) for batch, steps in gathered.items()]
+    return layers, [_batch_times(batch, steps, statistic) for batch, steps in gathered.items()]
 
 
 def _until(steps: Iterator[_Step], seconds: float) -> Iterator[_Step]:
@@ -243,7 +248,7 @@ def _backward(watch: Watch, end: Any) -> dict[str, float]:
     }
 
 
-def _layer(name: str, seen: _Seen, gathered: dict[int, list[_Step]]) -> Layer:
+def _layer(name: str, seen: _Seen, gathered: dict[int, list[_Step]], statistic: Statistic) -> Layer:
     numel = 1
     for length in seen.output[1:]:
         numel *= length
@@ -254,18 +259,19 @@ def _layer(name: str, seen: _Seen, gathered: dict[int, list[_Step]]) -> Layer:
         flops=flops_of(seen.module, seen.output),
         activation_bytes=4.0 * numel,
         forward_s={
-            batch: median(step.forward.get(name, 0.0) for step in steps)
+            batch: statistic(step.forward.get(name, 0.0) for step in steps)
             for batch, steps in gathered.items()
         },
         backward_s={
-            batch: median(step.backward.get(name, 0.0) for step in steps)
+            batch: statistic(step.backward.get(name, 0.0) for step in steps)
             for batch, steps in gathered.items()
         },
     )
 
 
-def _batch_times(batch: int, steps: list[_Step]) -> BatchTimes:
+def _batch_times(batch: int, steps: list[_Step], statistic: Statistic) -> BatchTimes:
     wholes = [step.whole[3] for step in steps]
     low, middle, high = quantiles(wholes, n=4)
-    parts = [median(step.whole[index] for step in steps) for index in range(3)]
-    return BatchTimes(batch, parts[0], parts[1], parts[2], middle, (high - low) / 1.35 / middle)
+    parts = [statistic(step.whole[index] for step in steps) for index in range(4)]
+    spread = (high - low) / 1.35 / middle
+    return BatchTimes(batch, parts[0], parts[1], parts[2], parts[3], spread)

@@ -3,7 +3,9 @@
 import os
 import platform
 import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -30,12 +32,14 @@ def measure(
     precision: str = "fp32",
     device: str = "auto",
     seconds_per_batch: float = 1.0,
+    statistic: Callable[[Iterable[float]], float] = median,
 ) -> Profile:
     """Make a profile. `data` names a pack: its classes, channels and size are taken, and its
     reading speed is measured; without it images are random, `image_size` × `image_size` × 3.
 
     With `workers` > 1, as many processes are started here to time the all-reduce at sizes from
-    1 KiB to 16 MiB and a real DDP step at `batch_size` (the global batch).
+    1 KiB to 16 MiB and a real DDP step at `batch_size` (the global batch). `statistic` sums up the
+    repetitions: the median, or `min` on a machine that others disturb.
     """
     if batch_size < 1:
         raise ThresherError(f"a batch of {batch_size} holds nothing", "--batch-size 64")
@@ -56,7 +60,14 @@ def measure(
     parameters = sum(p.numel() for p in network.parameters() if p.requires_grad)
     shape = (channels, image_size, image_size)
     layers, batches = time_layers(
-        network, shape, classes, batch_size, where, precision, seconds_per_batch
+        network,
+        shape,
+        classes,
+        batch_size,
+        where,
+        precision,
+        seconds_per_batch,
+        statistic=statistic,
     )
     allreduce = overlap = None
     if workers > 1:

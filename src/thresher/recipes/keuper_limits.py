@@ -1,0 +1,184 @@
+"""Claims K1 to K3: the limits of data-parallel SGD, measured layer by layer and predicted."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from thresher.recipes.base import Recipe, RecipeResult, row
+
+FDR = """
+title = "K80 nodes on FDR InfiniBand, as in the paper"
+[device]
+name = "K80"
+memory_gb = 12
+memory_gbs = 240
+peak_tflops = { fp32 = 4.1 }
+[node]
+devices = 1
+link_gbs = 6.8
+latency_us = 5
+[network]
+link_gbs = 6.8
+latency_us = 5
+[storage]
+total_gbs = 100
+node_gbs = 10
+"""
+WORKERS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+
+
+def alexnet() -> Any:
+    """AlexNet's five convolutions and three fully connected layers, on the meta device."""
+    import torch
+    from torch import nn
+
+    with torch.device("meta"):
+        return nn.Sequential(
+            nn.Conv2d(3, 96, 11, stride=4, padding=2),
+            nn.ReLU(),
+            nn.MaxPool2d(3, stride=2),
+            nn.Conv2d(96, 256, 5, padding=2, groups=2),
+            nn.ReLU(),
+            nn.MaxPool2d(3, stride=2),
+            nn.Conv2d(256, 384, 3, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(384, 384, 3, padding=1, groups=2),
+            nn.ReLU(),
+            nn.Conv2d(384, 256, 3, padding=1, groups=2),
+            nn.ReLU(),
+            nn.MaxPool2d(3, stride=2),
+            nn.Flatten(),
+            nn.Linear(9216, 4096),
+            nn.ReLU(),
+            nn.Linear(4096, 4096),
+            nn.ReLU(),
+            nn.Linear(4096, 1000),
+        )
+
+
+def run(image_size: int, batch: int, seconds: float) -> Callable[[Path], RecipeResult]:
+    def at(out: Path) -> RecipeResult:
+        from thresher.models.registry import build
+        from thresher.scaling.cluster import parse
+        from thresher.scaling.compute import amdahl
+        from thresher.scaling.figures import profile_figure
+        from thresher.scaling.measure import measure
+        from thresher.scaling.predict import Setting, predict, stops_paying
+        from thresher.scaling.skeleton import skeleton
+
+        whole = {
+            "AlexNet": skeleton(alexnet(), "alexnet", (3, 224, 224), 1000, 256),
+            "ResNet-50": skeleton(build("resnet50", 1000), "resnet50", (3, 224, 224), 1000, 32),
+        }
+        cluster = parse(FDR, "fdr", "fdr")
+        strong = {
+            name: predict(profile, cluster, WORKERS, Setting(scaling="strong"))
+            for name, profile in whole.items()
+        }
+        measured = {}
+        for name in ("alexnet-small", "googlenet-small"):
+            file = out / f"{name}.json"
+            profile = measure(
+                name, batch, image_size=image_size, seconds_per_batch=seconds, statistic=min
+            )
+            profile.save(file)
+            profile_figure(profile, file.with_suffix(".png"))
+            measured[name] = profile
+        bounds = {name: amdahl(profile) for name, profile in measured.items()}
+        rows = [_sizes(whole), *(_bound(name, strong[name], stops_paying) for name in strong)]
+        rows += [_free(name, measured[name], bounds[name]) for name in measured]
+        rows += [_skinny(measured["alexnet-small"]), _hard(whole, cluster)]
+        return RecipeResult(
+            rows,
+            {
+                "gradient_bytes": {n: p.gradient_bytes for n, p in whole.items()},
+                "strong": {n: [r.as_dict() for r in found] for n, found in strong.items()},
+                "amdahl": bounds,
+            },
+        )
+
+    return at
+
+
+def _sizes(whole: dict[str, Any]) -> dict[str, Any]:
+    mega = {name: profile.gradient_bytes / 1e6 for name, profile in whole.items()}
+    near = abs(mega["AlexNet"] / 250 - 1) < 0.1 and abs(mega["ResNet-50"] / 100 - 1) < 0.1
+    return row(
+        "K1",
+        "gradients are as large as the model: AlexNet ~250 MB, ResNet-50 ~100 MB",
+        ", ".join(f"{name} {size:.0f} MB" for name, size in mega.items()) + " counted",
+        "yes" if near else "no",
+    )
+
+
+def _bound(name: str, rows: list[Any], stops_paying: Any) -> dict[str, Any]:
+    stop = stops_paying(rows)
+    ends = f"stops paying at {stop.workers} nodes ({stop.limit})" if stop else "pays to the end"
+    at = stop or rows[-1]
+    share = at.exposed_s / at.step_s
+    bound = stop is not None and at.exposed_s >= at.compute_s
+    return row(
+        "K1",
+        f"communication bounds data-parallel {name} (K80, FDR), a step takes < 1 s",
+        f"predicted: {ends}; there {100 * share:.0f} % of a step of {1e3 * at.step_s:.0f} ms waits",
+        "yes" if bound and at.step_s < 1 else "partly" if stop else "no",
+        note="predicted from counted operations and data sheets",
+    )
+
+
+def _free(name: str, profile: Any, bound: dict[str, float]) -> dict[str, Any]:
+    top = bound["hard"]
+    return row(
+        "K2",
+        f"{name}: even with free communication the speed-up of splitting batch {top:.0f} ends",
+        f"{bound['measured']:.1f}× at {top:.0f} parts; Amdahl's bound {bound['bound']:.1f}×, "
+        f"{100 * bound['serial']:.1f} % does not scale",
+        "yes" if bound["measured"] < 0.8 * top else "no",
+        note=f"measured on {profile.device['name']}, layer by layer, fastest of the repetitions",
+    )
+
+
+def _skinny(profile: Any) -> dict[str, Any]:
+    """Fully connected against convolutional layers, from batch B to 1."""
+    top, low = (choose(b.batch for b in profile.batches) for choose in (max, min))
+
+    def speed(kind: str) -> float:
+        layers = [x for x in profile.layers if x.kind == kind]
+        big = sum(x.forward_s[top] + x.backward_s[top] for x in layers)
+        small = sum(x.forward_s[low] + x.backward_s[low] for x in layers)
+        return float(big / small)
+
+    connected, convolved = speed("Linear"), speed("Conv2d")
+    return row(
+        "K2",
+        "small batches make skinny matrix products: fully connected layers scale worst",
+        f"alexnet-small, batch {top} split into {top}: fully connected {connected:.1f}×, "
+        f"convolutions {convolved:.1f}×",
+        "yes" if connected < convolved else "no",
+    )
+
+
+def _hard(whole: dict[str, Any], cluster: Any) -> dict[str, Any]:
+    from thresher.scaling.predict import Setting, predict
+
+    def speeds(batch: int) -> list[float]:
+        setting = Setting(scaling="strong", batch_size=batch)
+        found = predict(whole["ResNet-50"], cluster, [batch, 2 * batch], setting)
+        return [r.images_per_s for r in found]
+
+    ends = all(later <= first for first, later in (speeds(32), speeds(256)))
+    return row(
+        "K3",
+        "b ≥ 1: batch 32 ends at 32 workers, 256 at 256",
+        "no batch gains from more workers than it has samples",
+        "yes" if ends else "no",
+        note="by construction; `thresher train` refuses more workers than the batch has samples",
+    )
+
+
+RECIPE = Recipe(
+    "keuper-limits",
+    "K1",
+    "communication bound, skinny products, one sample a worker: where data parallelism ends",
+    {"smoke": run(32, 32, 0.3), "gpu": run(224, 256, 1.0), "paper": run(224, 256, 3.0)},
+)
