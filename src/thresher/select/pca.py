@@ -29,7 +29,7 @@ class Components:
     explained: np.ndarray
     """(m,) share of the variance along each axis."""
 
-    def project(self, features: np.ndarray) -> torch.Tensor:
+    def project(self, features: np.ndarray | torch.Tensor) -> torch.Tensor:
         """features (n, d) → (n, m) float32 on the device; memory n·m and one block."""
         device = self.mean.device
         out = torch.empty((len(features), self.axes.shape[1]), dtype=torch.float32, device=device)
@@ -39,13 +39,13 @@ class Components:
 
 
 def fit_pca(
-    features: np.ndarray,
+    features: np.ndarray | torch.Tensor,
     components: int,
     seed: int = 0,
     device: torch.device | str = "cpu",
     exact: bool | None = None,
 ) -> Components:
-    """Fit to features (n, d), any float type, possibly memory-mapped.
+    """Fit to features (n, d), any float type, possibly memory-mapped or on the device already.
 
     `exact` None takes the covariance up to 4,096 columns and the randomised way beyond.
     """
@@ -70,17 +70,20 @@ def fit_pca(
     return Components(mean, _signed(axes), share.cpu().numpy())
 
 
-def blocks(features: np.ndarray, device: torch.device) -> Iterator[tuple[int, torch.Tensor]]:
+def blocks(
+    features: np.ndarray | torch.Tensor, device: torch.device
+) -> Iterator[tuple[int, torch.Tensor]]:
     """(first row, float64 tensor on the device) of each block of rows."""
     rows = max(1, BLOCK_BYTES // (8 * features.shape[1]))
     for begin in range(0, len(features), rows):
+        part = features[begin : begin + rows]
         # A copy: torch refuses read-only memory maps, and the disk is read here, once.
-        block = torch.from_numpy(np.array(features[begin : begin + rows]))
+        block = part if isinstance(part, torch.Tensor) else torch.from_numpy(np.array(part))
         yield begin, block.to(device).to(torch.float64)
 
 
 def _exact(
-    features: np.ndarray, mean: torch.Tensor, m: int
+    features: np.ndarray | torch.Tensor, mean: torch.Tensor, m: int
 ) -> tuple[torch.Tensor, torch.Tensor, float]:
     d = len(mean)
     covariance = torch.zeros((d, d), dtype=torch.float64, device=mean.device)
@@ -93,7 +96,7 @@ def _exact(
 
 
 def _randomised(
-    features: np.ndarray, mean: torch.Tensor, m: int, seed: int
+    features: np.ndarray | torch.Tensor, mean: torch.Tensor, m: int, seed: int
 ) -> tuple[torch.Tensor, torch.Tensor, float]:
     """Subspace iteration on the covariance, never formed: (AᵀA)ᵏ applied to random vectors."""
     n, d = features.shape

@@ -26,6 +26,7 @@ EXAGGERATED_ITERATIONS = 250
 ITERATIONS = 750
 START_STD = 1e-4
 JITTER = 0.01
+RESIDENT_BYTES = 8 << 30
 
 
 @dataclass(frozen=True)
@@ -70,8 +71,13 @@ def reduce(
         return Reduction(points)
     where = pick_device(device)
     begun = time.perf_counter()
-    fitted = fit_pca(features, components, seed, where)
-    x = fitted.project(features)
+    held: np.ndarray | torch.Tensor = features
+    if where.type == "cuda" and features.nbytes <= RESIDENT_BYTES:
+        # PCA passes over them three times: up to a few gigabytes they go to the device once.
+        held = torch.from_numpy(np.array(features)).to(where)
+    fitted = fit_pca(held, components, seed, where)
+    x = fitted.project(held)
+    del held
     seconds = {"pca": time.perf_counter() - begun}
     explained = float(fitted.explained.sum())
     if method == "pca":
