@@ -1,6 +1,8 @@
 """Horovod and DDP train to the same weights; skipped where Horovod is not installed."""
 
+import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -80,6 +82,40 @@ def test_horovod_with_fp16_keeps_replicas_equal() -> None:
 def test_what_horovod_cannot_compress_is_refused() -> None:
     with pytest.raises(ThresherError, match="horovod has no --compress topk"):
         HorovodReducer([], "topk")
+
+
+@needs_horovod
+def test_a_run_on_horovod_ends_with_the_weights_of_ddp(tmp_path: Path) -> None:
+    """`train` on two workers, 20 steps of digits with batch norm, in double precision."""
+    from safetensors.torch import load_file
+
+    from thresher.data.sources.digits import Digits
+    from thresher.data.write import write_pack
+    from thresher.distributed.ranks import run_here
+
+    write_pack(Digits(), tmp_path / "digits")
+    weights = {}
+    for engine in ("ddp", "horovod"):
+        order = tmp_path / f"{engine}.json"
+        config = {
+            "data": str(tmp_path / "digits"),
+            "out": str(tmp_path / engine),
+            "model": "tiny",
+            "batch_size": 72,
+            "epochs": 1.0,
+            "precision": "fp64",
+            "engine": engine,
+            "evaluate_every": 0,
+            "device": "cpu",
+        }
+        order.write_text(json.dumps(config))
+        answer = tmp_path / f"{engine}-answer.json"
+        worker = [sys.executable, "-m", "thresher.train.worker", str(order), str(answer)]
+        run_here(2, worker)
+        assert json.loads(answer.read_text())["result"]["steps"] == 20
+        weights[engine] = load_file(tmp_path / engine / "model.safetensors")
+    for name, tensor in weights["ddp"].items():
+        torch.testing.assert_close(weights["horovod"][name], tensor, rtol=1e-9, atol=1e-9)
 
 
 def test_without_horovod_the_engine_is_refused_in_one_sentence(

@@ -1,0 +1,72 @@
+"""What each compression saves on a slow network: a step of alexnet-small (17 MB of gradient) on two
+hosts of the test bed, against the same step uncompressed.
+
+    python -m benchmarks.compression [--link 100mbit] [--hosts 2]     (needs root)
+
+Writes benchmarks/results/compression.json and .md.
+"""
+
+import argparse
+import os
+from pathlib import Path
+
+from benchmarks.machine import describe
+from thresher.paths import write_json, write_text
+from thresher.scaling.compare import Setting, compare_engines
+
+KINDS = ("none", "fp16", "bf16", "int8", "topk", "powersgd")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--link", default="100mbit")
+    parser.add_argument("--hosts", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=5)
+    chosen = parser.parse_args()
+    rows = []
+    for compress in KINDS:
+        (row,) = compare_engines(
+            "alexnet-small",
+            [chosen.hosts],
+            [Setting("ddp", bucket_mb=5.0)],
+            batch_size=8,
+            compress=compress,
+            steps=chosen.steps,
+            hosts=True,
+            link=chosen.link,
+        )
+        rows.append({"compress": compress, **row.as_dict()})
+    plain = rows[0]["step_s"]
+    for found in rows:
+        found["ratio"] = found["step_s"] / plain
+    about = {
+        **describe(),
+        "load_average": f"{os.getloadavg()[0]:.1f} (the hosts share the cores)",
+        "link": chosen.link,
+        "hosts": str(chosen.hosts),
+    }
+    folder = Path(__file__).parent / "results"
+    write_json(folder / "compression.json", {**about, "rows": rows})
+    lines = [
+        f"# A step of alexnet-small on {chosen.hosts} hosts, links of {chosen.link}",
+        "",
+        *(f"- {key}: {value}" for key, value in about.items()),
+        "",
+        "| compress | step, ms | computation, ms | ratio to none |",
+        "|---|---|---|---|",
+    ]
+    lines += [
+        f"| {r['compress']} | {1e3 * r['step_s']:,.0f} | {1e3 * r['compute_s']:,.0f} "
+        f"| {r['ratio']:.2f} |"
+        for r in rows
+    ]
+    lines += [
+        "",
+        "The step includes what the hosts compute, on cores that they share; on a busy machine "
+        "that part varies, the time on the link does not.",
+    ]
+    write_text(folder / "compression.md", "\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()
