@@ -47,7 +47,7 @@ def train_in_group(config: TrainConfig, worker: str = "thresher.train.worker") -
     if result.exists():
         return read_json(result, "run's result")
     raise ThresherError(
-        f"the run in {config.out} was stopped before its first checkpoint", "start it again"
+        f"the run in {config.out} was stopped while it was starting", "start it again with --resume"
     )
 
 
