@@ -69,6 +69,7 @@ def test_all_points_equal() -> None:
 def test_share_eps_and_curve_agree() -> None:
     x, labels = blobs(5000, 2, 10, seed=3)
     graph = ClassGraph(x, labels, 5)
+    assert not graph.noise(graph.eps_for_share(0.9999)).all(), "something is always kept"
     for share in (0.0, 0.01, 0.05, 0.4, 0.9):
         eps = graph.eps_for_share(share)
         assert abs(graph.noise(eps).mean() - share) <= 0.001

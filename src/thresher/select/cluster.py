@@ -163,7 +163,7 @@ class ClassGraph:
         return eps, 1 - np.searchsorted(t, eps, side="right") / n
 
     def eps_for_share(self, share: float) -> float:
-        """The eps that drops `share` of all points, as nearly as ties allow."""
+        """The eps that drops `share` of all points, as nearly as ties allow; never all of them."""
         if not 0 <= share < 1:
             raise ThresherError(f"a share of {share} cannot be dropped", "choose one in [0, 1)")
         t = np.sort(self._threshold)
@@ -171,7 +171,7 @@ class ClassGraph:
         if n == 0:
             return 0.0
         want = share * n
-        steps = np.concatenate([[0.0], np.unique(t)])
+        steps = np.unique(t)
         dropped = n - np.searchsorted(t, steps, side="right")
         # `dropped` falls with eps; of equally near ones take the larger eps, which keeps more.
         gap = np.abs(dropped - want)
