@@ -214,7 +214,7 @@ def test_status_of_a_study_that_was_begun(content: Content, tmp_path: Path) -> N
     study = Study.make(content(seeds=1), tmp_path)
     before = study.status()
     assert before.count("waiting") == 4
-    Study.make(content(seeds=1, grid={"batch_size": [64], "lr": [0.05]}), tmp_path).run()
+    Study.make(content(seeds=1, grid={"batch_size": [32], "lr": [0.05]}), tmp_path).run()
     # Extending the grid keeps what was finished.
     after = study.status()
     assert (after.count("finished"), after.count("waiting")) == (1, 3)
