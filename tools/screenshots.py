@@ -24,7 +24,9 @@ from thresher.progress import say
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
-OUT = Path(__file__).parents[1] / "docs" / "images"
+ROOT = Path(__file__).parents[1]
+OUT = ROOT / "docs" / "images"
+MADE = ROOT / "build" / "pictures" / "fashion.parquet"
 SIZE = (1440, 860)
 SAMPLES = 6_000
 
@@ -38,11 +40,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         # A copy: the pictures must not add decisions to someone's selection.
         path = Path(folder) / "network.parquet"
-        if options.selection is None:
-            fashion(path)
-        else:
-            for suffix in (".parquet", ".json"):
-                shutil.copy(options.selection.with_suffix(suffix), path.with_suffix(suffix))
+        chosen = options.selection or MADE
+        if options.selection is None and not MADE.exists():
+            chosen.parent.mkdir(parents=True, exist_ok=True)
+            fashion(chosen)
+        for suffix in (".parquet", ".json"):
+            shutil.copy(chosen.with_suffix(suffix), path.with_suffix(suffix))
         shoot(path, options.out)
 
 

@@ -60,6 +60,7 @@ export class Search {
     if (first === undefined) return;
     if (this.rows.length > 1) this.model.pick(this.rows, `found for “${this.input.value.trim()}”`);
     this.model.setFocus(first);
+    this.input.value = "";
     this.close();
   }
 

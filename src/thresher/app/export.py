@@ -45,6 +45,7 @@ def export(desk: Desk, folder: Path) -> dict[str, Any]:
             compared[other] = f"compare-{number}.arrow"
         info = {
             **viewed.info(),
+            "name": desk.first,
             "selections": desk.names,
             "compare": compared,
             "knobs": described,

@@ -1,5 +1,7 @@
 """Nearest neighbours in the network's feature space, where the selection says which that is."""
 
+from pathlib import Path
+
 import numpy as np
 
 from thresher.app.viewed import Viewed
@@ -9,7 +11,11 @@ BLOCK = 8192
 
 
 def has_features(viewed: Viewed) -> bool:
-    return _features(viewed) is not None
+    """Whether the selection names features that are there; they are opened when first used."""
+    if "features" in viewed.kept:
+        return viewed.kept["features"] is not None
+    where = viewed.selection.meta.get("features")
+    return isinstance(where, str) and len(viewed) > 0 and Path(where).exists()
 
 
 def feature_neighbours(viewed: Viewed, id: str, k: int) -> list[dict[str, object]]:

@@ -9,11 +9,13 @@ import { makeRegl } from "./regl";
 type Plot = ReturnType<typeof createScatterplot>;
 /** Above this many points, squares without blending: a frame must not take longer than it shows. */
 const FAST_FROM = 300_000;
-const MARGIN = 0.94;
+const MARGIN = 0.92;
 /** Above this many, picked points are not also lit one by one on the map. */
 const LIT_LIMIT = 200_000;
 /** Below this many, picked points also get a rim. */
 const OUTLINED_LIMIT = 3_000;
+
+const AFTER_LASSO_MS = 300;
 
 export type Mode = "panZoom" | "lasso";
 
@@ -31,6 +33,7 @@ export class MapView {
   private drawing = false;
   private stale = false;
   private lassoing = false;
+  private lassoed = -Infinity;
   private index: ArrayBuffer | undefined;
   private waiting: (() => void)[] = [];
   private filterStale = false;
@@ -87,6 +90,7 @@ export class MapView {
       performanceMode: many,
       opacityInactiveMax: 0.25,
       pointScaleMode: "asinh",
+      cameraDistance: this.distance(),
     });
     this.plot.subscribe("pointOver", (row) => this.onHover(row));
     this.plot.subscribe("pointOut", () => this.onHover(NO_ROW));
@@ -96,6 +100,7 @@ export class MapView {
     });
     this.plot.subscribe("lassoEnd", () => {
       this.lassoing = false;
+      this.lassoed = performance.now();
       this.element.classList.remove("lassoing");
     });
     this.plot.subscribe("select", ({ points }) => this.chosen(points));
@@ -121,7 +126,13 @@ export class MapView {
   }
 
   fit(): void {
-    void this.plot?.zoomToOrigin({ transition: true, transitionDuration: 250 });
+    void this.plot?.zoomToLocation([0, 0], this.distance(), { transition: true, transitionDuration: 250 });
+  }
+
+  /** How far back the camera must stand to see the whole map; 1 shows it from top to bottom. */
+  private distance(): number {
+    const { width, height } = this.element.getBoundingClientRect();
+    return Math.max(1, height / Math.max(width, 1));
   }
 
   zoomTo(rows: number[]): void {
@@ -156,9 +167,10 @@ export class MapView {
       this.model.pick(rows, "lassoed");
       return;
     }
-    // A click: look at that sample, and leave what was lassoed lit.
+    // A click: look at that sample, and leave what was lassoed lit. Letting go of a closed lasso
+    // counts as a click to the plot, but was not meant as one.
     const [row] = rows;
-    if (row !== undefined) this.model.setFocus(row);
+    if (row !== undefined && performance.now() - this.lassoed > AFTER_LASSO_MS) this.model.setFocus(row);
     this.light(true);
   }
 
