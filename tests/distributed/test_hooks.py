@@ -146,6 +146,39 @@ def test_error_feedback_sums_to_the_uncompressed_gradient(compress: str, world: 
         torch.testing.assert_close(given + left, whole, rtol=1e-9, atol=1e-9)
 
 
+def _channels_last(rank: int, world: int, compress: str) -> tuple[Tensor, Tensor, Tensor]:
+    """Sums over 5 steps of a convolution's own gradient, the given one, and what is left, all in
+    the order of a channels-last weight's memory."""
+    torch.manual_seed(0)
+    net = nn.Conv2d(6, 16, 3, bias=False).double().to(memory_format=torch.channels_last)
+    ddp = DistributedDataParallel(net, gradient_as_bucket_view=True)
+    state, hook = gradient_hook(compress, "default", net.named_parameters(), share=0.1)
+    ddp.register_comm_hook(state, hook)
+    own = torch.zeros(16, 3, 3, 6, dtype=torch.float64)
+    given = torch.zeros_like(own)
+    torch.manual_seed(rank)
+    for _ in range(5):
+        x = torch.randn(2, 6, 5, 5, dtype=torch.float64)
+        net.zero_grad()
+        (mine,) = torch.autograd.grad(net(x).square().sum(), [net.weight])
+        ddp(x).square().sum().backward()
+        assert net.weight.grad is not None
+        own += mine.permute(0, 2, 3, 1)
+        given += net.weight.grad.permute(0, 2, 3, 1)
+    left = state.state_dict()["error.weight"]
+    state.close()
+    return own.flatten(), given.flatten(), left
+
+
+@pytest.mark.parametrize("compress", WITH_FEEDBACK)
+def test_channels_last_weights(compress: str) -> None:
+    ranks = run_ranks(2, _channels_last, compress)
+    whole, left = (torch.stack([r[i] for r in ranks]).sum(0) for i in (0, 2))
+    for _, given, _ in ranks:
+        torch.testing.assert_close(given + left, whole, rtol=1e-9, atol=1e-9)
+        assert not torch.allclose(given, whole, rtol=1e-9)
+
+
 @pytest.mark.parametrize("compress", WITH_FEEDBACK)
 def test_resumed_run_equals_the_unbroken_one(compress: str) -> None:
     """To the last bit, once a backward pass has settled the new DDP's buckets."""

@@ -12,6 +12,7 @@ fp16 and PowerSGD are torch's, rescaled from a mean to a sum; torch's bf16 hook 
 that cast is ours, as are int8 and top-k.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -195,6 +196,7 @@ class PowerSGD(Exchange):
     def sum(self, bucket: Bucket) -> None:
         if self.world == 1:
             return
+        bucket = _as_matrices(bucket)
         power, number = self._power, bucket.number
         if power.iter >= power.start_powerSGD_iter:
             power.error_dict[number] = self.residual.of(bucket)
@@ -211,8 +213,8 @@ class PowerSGD(Exchange):
         """(name, rows, columns, rank) of the matrices torch compresses, in its order."""
         by_shape: dict[tuple[int, int], list[str]] = {}
         for name, view in zip(bucket.names, bucket.views, strict=True):
-            rows = view.shape[0] if view.dim() else 1
-            by_shape.setdefault((rows, view.numel() // rows), []).append(name)
+            rows, columns = view.shape
+            by_shape.setdefault((rows, columns), []).append(name)
         found = []
         for (rows, columns), names in by_shape.items():
             rank = min(rows, columns, self._power.matrix_approximation_rank)
@@ -250,3 +252,13 @@ class PowerSGD(Exchange):
             if key.startswith("factor.")
         }
         self._power.iter = int(state["steps"]) if "steps" in state else 0
+
+
+def _as_matrices(bucket: Bucket) -> Bucket:
+    """The same bucket with each gradient as (first dimension, rest), in the order of its memory:
+    torch's hook would call `view`, which a channels-last weight refuses."""
+    views = [
+        bucket.flat[first : first + count].view(view.shape[0] if view.dim() else 1, -1)
+        for (_, first, count), view in zip(bucket.slices(), bucket.views, strict=True)
+    ]
+    return replace(bucket, views=views)
