@@ -150,7 +150,8 @@ def _channels_last(rank: int, world: int, compress: str) -> tuple[Tensor, Tensor
     """Sums over 5 steps of a convolution's own gradient, the given one, and what is left, all in
     the order of a channels-last weight's memory."""
     torch.manual_seed(0)
-    net = nn.Conv2d(6, 16, 3, bias=False).double().to(memory_format=torch.channels_last)
+    net = nn.Conv2d(6, 16, 3, bias=False).double()
+    net.weight.data = net.weight.data.contiguous(memory_format=torch.channels_last)
     ddp = DistributedDataParallel(net, gradient_as_bucket_view=True)
     state, hook = gradient_hook(compress, "default", net.named_parameters(), share=0.1)
     ddp.register_comm_hook(state, hook)

@@ -134,6 +134,7 @@ def test_rules_are_compared_on_hosts(tmp_path: Path) -> None:
         link="1gbit",
         models="tiny",
         rules="strong,weak+linear",
+        compress="none",
         data=str(pack),
         batch_size=256,
         epochs=1.0,

@@ -25,8 +25,8 @@ class Compare:
     """Each worker's batch (strong scaling: the global one)."""
     scaling: Literal["weak", "strong"] = "weak"
     """How engines are given their batch; rules on hosts know their own."""
-    compress: str = "none"
-    """On hosts a list (none,int8); for engines one."""
+    compress: str = ""
+    """Compressions, see `train --compress`; empty: none, and on hosts int8 as well."""
     bucket_mb: str = "1,5,25"
     """DDP's bucket sizes in MB."""
     fusion_mb: str = "0,128"
@@ -91,7 +91,7 @@ def _engines(config: Compare) -> Outcome:
         swept,
         config.batch_size,
         config.scaling,
-        config.compress,
+        config.compress or "none",
         config.image_size,
         steps=config.steps,
     )
@@ -156,7 +156,7 @@ def _rules(config: Compare) -> Outcome:
         config.link,
         models,
         config.rules.split(","),
-        config.compress.split(","),
+        (config.compress or "none,int8").split(","),
         config.batch_size,
         config.lr,
         config.target_loss,
