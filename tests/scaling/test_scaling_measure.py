@@ -9,6 +9,7 @@ from torch import nn
 from thresher.cli.scale import Measure
 from thresher.cli.scale import measure as measure_command
 from thresher.errors import ThresherError
+from thresher.scaling.cluster import load
 from thresher.scaling.layers import batches_down, flops_of, time_layers
 from thresher.scaling.links import measure_group
 from thresher.scaling.measure import bucket_table, measure, pick_device
@@ -102,3 +103,15 @@ def test_a_worker_that_fails_is_named() -> None:
     task = {"model": "no-such-model", "classes": 10, "shape": [3, 8, 8], "batch": 2}
     with pytest.raises(ThresherError, match=r"worker \d of 2 failed: .*no-such-model"):
         measure_group(2, task)
+
+
+def test_this_machine_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("THRESHER_HOME", str(tmp_path))
+    first = load("local")
+    assert first.nodes == 1
+    assert first.peak_flops("fp32") > 1e8
+    assert 1e6 < first.inner_bytes_s < 1e13
+    (file,) = (tmp_path / "clusters").iterdir()
+    written = file.stat().st_mtime_ns
+    assert load("local") == first
+    assert file.stat().st_mtime_ns == written
