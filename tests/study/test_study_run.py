@@ -19,6 +19,7 @@ from thresher.paths import RunPaths, write_text
 from thresher.study.folder import Failures
 from thresher.study.study import Study
 from thresher.study.toml import dumps
+from thresher.study.tune import choices, reported_trials
 
 RUN = """
 import sys
@@ -221,3 +222,24 @@ def test_status_of_a_study_that_was_begun(content: Content, tmp_path: Path) -> N
     done = next(trial for trial in after.trials if trial.state == "finished")
     assert done.accuracy is not None
     assert Study.open(tmp_path).status().complete
+
+
+def test_tuning_runs_every_candidate_once_and_the_chosen_one_with_every_seed(
+    content: Content, tmp_path: Path
+) -> None:
+    tuned = content(
+        {"validation": 0.2, "epochs": 1},
+        grid={"batch_size": [32, 96], "lr": [0.05, 1e-6]},
+        tune=["lr"],
+        tune_seeds=1,
+    )
+    study = Study.make(tuned, tmp_path)
+    status = study.run({"kind": "in-process"})
+    assert status.complete
+    assert (status.count("finished"), status.count("not chosen")) == (6, 2)
+    found = choices(study.definition, study.plan())
+    assert [choice.chosen for choice in found] == [{"lr": 0.05}] * 2
+    second = [t for t in study.plan().trials.values() if t.seed == 1 and t.finished]
+    assert {t.settings["lr"] for t in second} == {0.05}
+    # A result that nobody chose is never reported.
+    assert {t.settings["lr"] for t in reported_trials(study.definition, study.plan())} == {0.05}
