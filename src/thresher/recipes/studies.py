@@ -45,7 +45,7 @@ PAPER: dict[str, Any] = {**GPU, "precision": "fp32", "workers": 8}
 
 EXECUTORS: dict[str, dict[str, Any]] = {
     "smoke": {"kind": "local", "workers": 2},
-    "gpu": {"kind": "local", "workers": 8},
+    "gpu": {"kind": "local", "workers": 8, "mps": True},
     "paper": {"kind": "slurm", "minutes": 240},
 }
 

@@ -23,18 +23,22 @@ import thresher
 from thresher.errors import ThresherError
 from thresher.study.executors import Ended, Executor
 from thresher.study.expand import Task
+from thresher.study.mps import Mps
 from thresher.study.tasks import to_json
 
-LOCAL_SETTINGS = {"workers", "threads", "gpus"}
+LOCAL_SETTINGS = {"workers", "threads", "gpus", "mps"}
 STOP_SECONDS = 30.0
 """How long a task has to save itself when the study is interrupted."""
 
 
 class Local(Executor):
     """`workers` tasks at once (0: one per GPU, or per core), `threads` CPU threads each (0: the
-    cores divided), on the first `gpus` GPUs (-1: all that there are)."""
+    cores divided), on the first `gpus` GPUs (-1: all that there are); with `mps` they share a GPU
+    at the same time instead of taking turns on it."""
 
-    def __init__(self, root: Path, workers: int = 0, threads: int = 0, gpus: int = -1) -> None:
+    def __init__(
+        self, root: Path, workers: int = 0, threads: int = 0, gpus: int = -1, mps: bool = False
+    ) -> None:
         for name, value, least in (
             ("workers", workers, 0),
             ("threads", threads, 0),
@@ -49,6 +53,7 @@ class Local(Executor):
         cores = available_cores()
         self.slots = workers or len(self.gpus) or cores
         self.threads = threads or max(1, cores // self.slots)
+        self.mps = Mps() if mps and self.gpus and self.slots > len(self.gpus) else None
         self.logs = root / "logs"
         self.queue: deque[Task] = deque()
         self.workers: list[_Worker] = []
@@ -87,6 +92,8 @@ class Local(Executor):
             worker.end(max(0.1, limit - time.monotonic()))
         self.workers.clear()
         self.select.close()
+        if self.mps is not None:
+            self.mps.close()
 
     def _start(self) -> None:
         """Give queued tasks to idle workers. A trial of k workers takes k slots; the first in the
@@ -110,6 +117,8 @@ class Local(Executor):
         environment = {**os.environ, "OMP_NUM_THREADS": str(self.threads), **_importable()}
         if self.gpus:
             environment["CUDA_VISIBLE_DEVICES"] = self.gpus[number % len(self.gpus)]
+        if self.mps is not None:
+            environment |= self.mps.environment
         worker = _Worker(number, self.threads, environment)
         self.workers.append(worker)
         self.select.register(worker.replies, selectors.EVENT_READ, worker)
