@@ -84,7 +84,11 @@ def get(config: Get) -> Outcome:
     `fashion-mnist` is found where Debian's package puts it, or with --from.
     """
     from thresher.data.get import get as get_pack
+    from thresher.paths import PackPaths, cached_pack
+    from thresher.progress import say
 
+    if PackPaths(cached_pack(config.name)).meta.exists():
+        say(f"{config.name} is in the cache already: {cached_pack(config.name)}")
     pack = get_pack(config.name, config.source)
     splits = ", ".join(f"{count:,} {split}" for split, count in pack.meta["splits"].items())
     return Outcome(
@@ -122,7 +126,7 @@ def verify(config: Named) -> Outcome:
     n = len(pack.meta["shards"])
     return Outcome(
         {"path": str(pack.root), "shards": n, "samples": len(pack), "ok": True},
-        f"{Path(pack.root)}: {n} shards, {len(pack):,} samples, every byte as written",
+        f"{pack.root}: {n} shard{'s' * (n != 1)}, {len(pack):,} samples, every byte as written",
     )
 
 

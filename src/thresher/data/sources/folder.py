@@ -31,6 +31,8 @@ class _File:
     label: int
     split: str
     size: int
+    time: int = 0
+    """When it was last changed, in nanoseconds."""
 
 
 class Folder(EncodedSource):
@@ -53,7 +55,9 @@ class Folder(EncodedSource):
     def key(self) -> str:
         listing = hashlib.sha256()
         for file in self._files:
-            listing.update(f"{file.path}\0{file.id}\0{file.label}\0{file.size}\n".encode())
+            listing.update(
+                f"{file.path}\0{file.id}\0{file.label}\0{file.size}\0{file.time}\n".encode()
+            )
         return f"folder {self.root.name}, {len(self._files)} files, {listing.hexdigest()[:16]}"
 
     def chunks(self) -> list[str]:
@@ -99,28 +103,29 @@ def _listed(root: Path) -> tuple[list[str], list[_File]]:
         raise ThresherError(
             f"{root} holds no image file", "expected class/name.ext or split/class/name.ext"
         )
-    tops = {path.split("/", 1)[0] for path, _ in found if "/" in path}
+    tops = {path.split("/", 1)[0] for path, _, _ in found if "/" in path}
     split_first = bool(tops) and all(top.lower() in SPLITS for top in tops)
     depth = 2 if split_first else 1
     rows = []
-    for path, size in found:
+    for path, size, changed in found:
         parts = path.split("/")
         if len(parts) <= depth:
             raise ThresherError(
                 f"{root / path} lies in no class folder",
                 "expected class/name.ext or split/class/name.ext",
             )
-        rows.append((path, SPLITS[parts[0].lower()] if split_first else "train", parts, size))
-    classes = sorted({parts[depth - 1] for _, _, parts, _ in rows})
+        split = SPLITS[parts[0].lower()] if split_first else "train"
+        rows.append((parts[depth - 1], path, split, size, changed))
+    classes = sorted({row[0] for row in rows})
     number = {name: n for n, name in enumerate(classes)}
     return classes, [
-        _File(path, path, number[parts[depth - 1]], split, size)
-        for path, split, parts, size in rows
+        _File(path, path, number[name], split, size, changed)
+        for name, path, split, size, changed in rows
     ]
 
 
-def _walk(root: Path, suffixes: set[str]) -> Iterator[tuple[str, int]]:
-    """Image files below `root` with their sizes; linked folders are followed once."""
+def _walk(root: Path, suffixes: set[str]) -> Iterator[tuple[str, int, int]]:
+    """Image files below `root`: path, size, time of change; linked folders are followed once."""
     waiting, seen = [""], set()
     while waiting:
         inside = waiting.pop()
@@ -129,19 +134,23 @@ def _walk(root: Path, suffixes: set[str]) -> Iterator[tuple[str, int]]:
         if real in seen:
             continue
         seen.add(real)
-        with os.scandir(place) as entries:
-            for entry in entries:
-                path = f"{inside}/{entry.name}" if inside else entry.name
-                if entry.name.startswith("."):
-                    continue
-                if entry.is_dir():
-                    waiting.append(path)
-                elif os.path.splitext(entry.name)[1].lower() in suffixes:
-                    try:
-                        size = entry.stat().st_size
-                    except OSError:  # a link to nothing: listed as broken when it is read
-                        size = 0
-                    yield path, size
+        try:
+            entries = list(os.scandir(place))
+        except OSError as error:
+            raise ThresherError(f"the folder {place} cannot be read ({error.strerror})") from None
+        for entry in entries:
+            path = f"{inside}/{entry.name}" if inside else entry.name
+            if entry.name.startswith("."):
+                continue
+            if entry.is_dir():
+                waiting.append(path)
+            elif os.path.splitext(entry.name)[1].lower() in suffixes:
+                try:
+                    status = entry.stat()
+                except OSError:  # a link to nothing: listed as broken when it is read
+                    yield path, 0, 0
+                else:
+                    yield path, status.st_size, status.st_mtime_ns
 
 
 def _indexed(root: Path, described: Description) -> list[_File]:
