@@ -134,13 +134,14 @@ class SlurmBed:
             time.sleep(0.2)
 
     def stop(self) -> None:
-        """Cancel every job, then end the daemons, the last started first."""
+        """Cancel every job, then end the daemons, the last started first, and what they left."""
         if len(self.processes) > 1:
             jobs = self.command("squeue", "-h", "-o", "%A").split()
             if jobs:
-                self.command("scancel", "--signal=KILL", "--full", *jobs)
                 self.command("scancel", *jobs)
-                time.sleep(1)
+        limit = time.monotonic() + 10
+        while len(self.processes) > 1 and self._steps() and time.monotonic() < limit:
+            time.sleep(0.2)
         for process in reversed(self.processes):
             process.send_signal(signal.SIGTERM)
         for process in reversed(self.processes):
@@ -149,7 +150,23 @@ class SlurmBed:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+        for pid in self._steps():
+            # It would ask a slurmd that is gone, again and again.
+            os.kill(pid, signal.SIGKILL)
         self.processes.clear()
+
+    def _steps(self) -> list[int]:
+        """Processes that look after this bed's job steps; they outlive slurmd on purpose."""
+        ours = f"SLURM_CONF={self.environment['SLURM_CONF']}".encode()
+        found = []
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                if (folder / "comm").read_text().strip() == "slurmstepd":
+                    environment = (folder / "environ").read_bytes().split(b"\0")
+                    found += [int(folder.name)] if ours in environment else []
+            except OSError:
+                continue  # it ended while we looked
+        return found
 
 
 def free_ports(count: int) -> list[int]:
