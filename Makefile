@@ -34,7 +34,7 @@ bench: setup
 	$(BIN)/python -m benchmarks
 
 horovod: setup
-	PATH="$(CURDIR)/$(BIN):$$PATH" tools/build_horovod.sh
+	PATH="$(CURDIR)/$(BIN):$$PATH" PIP_CONSTRAINT=$(CURDIR)/constraints.txt tools/build_horovod.sh
 
 page:
 	cd web && npm ci --no-audit --no-fund && npm run build
