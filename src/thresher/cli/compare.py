@@ -41,7 +41,7 @@ class Compare:
     """Scaling rules to compare on hosts."""
     data: str = "digits"
     """The pack that runs on hosts train on."""
-    target_loss: float = 0.5
+    target_loss: float = 0.6
     """The test loss at which a run on hosts stops."""
     lr: float = 0.02
     """Learning rate of one worker on hosts."""

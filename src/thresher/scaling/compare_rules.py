@@ -57,7 +57,7 @@ def compare_rules(
     compress: Sequence[str] = ("none", "int8"),
     batch_size: int = 64,
     lr: float = 0.02,
-    target_loss: float = 0.5,
+    target_loss: float = 0.6,
     epochs: float = 20.0,
     seed: int = 0,
     timeout_s: float = 1200.0,
