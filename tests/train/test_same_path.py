@@ -25,6 +25,7 @@ CASES: dict[str, dict[str, Any]] = {
     "sync64": {"batch_norm": "sync", "precision": "fp64"},
     "ghost64": {"batch_norm": "ghost:4", "precision": "fp64"},
     "sync32": {"batch_norm": "sync"},
+    "delay64": {"batch_norm": "sync", "precision": "fp64", "delay": 1},
 }
 
 
@@ -70,6 +71,8 @@ def test_workers_do_not_change_the_path(
     runs = [_options(few, tmp_path / name, **CASES[name]) for name in names]
     # Pieces and workers at once.
     runs.append(_options(few, tmp_path / "pieces", **CASES["ghost64"], micro_batch=4))
+    if workers == 2:
+        runs.append(_options(few, tmp_path / "averaged", average_every=4, checkpoint_every=7))
     orders = tmp_path / "runs.json"
     orders.write_text(json.dumps(runs))
     launch(workers, [str(SCRIPT), str(orders)], max_restarts=0)
@@ -80,6 +83,11 @@ def test_workers_do_not_change_the_path(
         rounding = _distance(alone / "sync64", alone / "sync32")
         assert 0 < _distance(alone / "sync64", tmp_path / "sync32") < 10 * rounding
         assert rounding < 0.2
+        assert _distance(alone / "delay64", tmp_path / "delay64") < 1e-10
+        assert _distance(alone / "delay64", alone / "sync64") > 1e-3
+        averaged = json.loads((tmp_path / "averaged" / "result.json").read_text())
+        assert averaged["status"] == "finished"
+        assert averaged["train_loss"] < 2.3
 
 
 @pytest.mark.parametrize(

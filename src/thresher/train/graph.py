@@ -97,12 +97,13 @@ def capture(
             captured[batch] = CapturedStep(step, batch, pieces[batch], capacity, losses, pool)
             pool = captured[batch].graph.pool()
         return captured
-    except torch.OutOfMemoryError:
-        raise
     except RuntimeError as error:
+        # Out of memory is one of the reasons: a graph holds its memory beside what is cached.
         if must:
             raise
+        captured.clear()
         torch.cuda.synchronize()
+        torch.cuda.empty_cache()
         say(f"this step cannot be captured in a CUDA graph, it runs eagerly ({_first(error)})")
         return {}
 
