@@ -105,9 +105,8 @@ def measure(page: "Page", url: str, samples: int) -> dict[str, float]:
     for share in SHARES:
         seen = page.evaluate("performance.getEntriesByName('knob').length")
         page.fill("#share", str(share))
-        page.wait_for_function(
-            f"performance.getEntriesByName('knob').length > {seen}", timeout=300_000
-        )
+        while page.evaluate("performance.getEntriesByName('knob').length") == seen:
+            page.wait_for_timeout(20)
     entries = page.evaluate("performance.getEntriesByName('knob').map(e => e.duration)")
     server = page.evaluate(
         """async shares => {

@@ -181,7 +181,7 @@ def test_sliders_answer_as_the_library_does(whole_site: Site, look: Opener) -> N
     assert min(took) < 150, "the server's part; benchmarks/page.py measures the screen's as well"
 
     page.fill("#eps", "400")
-    page.wait_for_function("document.querySelector('#share').value !== '0.2'")
+    page.wait_for_selector('#share-value:not(:text-is("20.0 %"))')
     eps = asked[-1]["eps"]
     expected = made.graph.noise(eps)
     wait_for(page, "dropped", int(expected.sum()))
@@ -264,9 +264,7 @@ def test_keyboard(site: Site, look: Opener) -> None:
     page.wait_for_selector(f'.card.large .id:text-is("{selection.ids[order[1]]}")')
     assert page.locator(".cell.focused").get_attribute("data-id") == selection.ids[order[1]]
     page.keyboard.press("ArrowDown")
-    page.wait_for_function(
-        f"document.querySelector('.card.large .id').textContent !== '{selection.ids[order[1]]}'"
-    )
+    page.wait_for_selector(f'.card.large .id:not(:text-is("{selection.ids[order[1]]}"))')
     page.keyboard.press("ArrowUp")
     page.wait_for_selector(f'.card.large .id:text-is("{selection.ids[order[1]]}")')
     page.keyboard.press("k")
