@@ -137,13 +137,18 @@ def _lines(
     if log:
         axes.set_xscale("log")
         axes.minorticks_off()
-    axes.set_xticks(positions, [f"{p:,g}" if p < 10_000 else f"{p / 1000:g}k" for p in positions])
+    axes.set_xticks(positions, [_spoken(p) for p in positions])
     if len(positions) > 6:
         axes.tick_params(axis="x", rotation=40)
     axes.set_ylabel(_metric_label(analysis))
     if series and len(values) > 1:
         title = series.replace("_", " ") if series not in ("selection", "arm") else None
         axes.legend(title=title, ncols=min(3, len(values)), loc="best")
+
+
+def _spoken(value: float) -> str:
+    """4,096 and 10.4k: five digits side by side on an axis run into each other."""
+    return f"{value:,g}" if value < 10_000 else f"{value / 1000:.3g}k"
 
 
 def _metric_label(analysis: Analysis) -> str:
