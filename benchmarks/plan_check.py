@@ -49,6 +49,10 @@ def samples_to_target(
     return int(result["samples"]) if result["status"] == "target" else None
 
 
+def _whole(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:.0f}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", default="digits")
@@ -92,8 +96,8 @@ def main() -> None:
         markdown(),
         "",
         f"Pilots: batches {pilot.batch_size} and {pilot.large_batch}; critical batch "
-        f"{pilot.critical_batch:.0f} (noise scale {pilot.noise_scale}, by samples "
-        f"{pilot.critical_by_samples}). "
+        f"{pilot.critical_batch:.0f} (noise scale {_whole(pilot.noise_scale)}, by samples "
+        f"{_whole(pilot.critical_by_samples)}). "
         f"Recommended: batch {best['batch_size']} on {best['workers']} workers "
         f"({best['reason']}).",
         "",
