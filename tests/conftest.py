@@ -128,13 +128,10 @@ def cifar10() -> Path:
 
 
 def _pack(name: str) -> Path:
-    from thresher.paths import PackPaths, cached_pack
+    from thresher.data.get import get
+    from thresher.errors import ThresherError
 
-    path = cached_pack(name)
-    if not PackPaths(path).meta.exists():
-        done = subprocess.run(
-            [sys.executable, "-m", "thresher", "data", "get", name], capture_output=True, text=True
-        )
-        if done.returncode:
-            pytest.skip(f"{name} could not be had: {done.stderr.strip()}")
-    return path
+    try:
+        return get(name).root
+    except ThresherError as error:
+        pytest.skip(f"{name} could not be had: {error}")
