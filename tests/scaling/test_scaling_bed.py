@@ -40,6 +40,7 @@ def test_two_hosts_are_what_they_were_measured_to_be() -> None:
     assert predictor.seconds(4) == pytest.approx(0.031 + 0.0606 + 6 * 0.02 + 1.5 * predictor.drag_s)
     free = calibrate(Case("tiny", 8), ALONE, POINTS, two_s=0.14, held=False)
     assert free.stall_s == 0
+    assert calibrate(Case("tiny", 8), ALONE, POINTS, two_s=0.05).stall_s == 0
 
 
 def test_four_hosts_are_predicted_from_one_and_two() -> None:

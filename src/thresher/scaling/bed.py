@@ -159,7 +159,8 @@ def calibrate(
     """
     plain = Predictor(profile_of(case, alone), cluster_of(points), 0.0, 0.0)
     surplus = two_s - plain.seconds(2)
-    stall = min(surplus / 2, 2 * PERIOD_US * 1e-6) if held else 0.0
+    # A surplus below zero is the measurements' noise: it must not be paid out at every step.
+    stall = min(max(0.0, surplus / 2), 2 * PERIOD_US * 1e-6) if held else 0.0
     return replace(plain, stall_s=stall, drag_s=surplus - 2 * stall)
 
 
