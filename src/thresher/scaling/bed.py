@@ -42,6 +42,7 @@ class Case:
 @contextlib.contextmanager
 def host_shares(hosts: int, share: float) -> Iterator[list[str] | None]:
     """Control groups that hold each host to `share` of a core; None where there can be none."""
+    _remove([group for group in CONTROL.glob("thresher-*-h*") if _stale(group)])
     made = [CONTROL / f"thresher-{os.getpid()}-h{host}" for host in range(hosts)]
     try:
         for group in made:
@@ -58,6 +59,11 @@ def host_shares(hosts: int, share: float) -> Iterator[list[str] | None]:
         yield [f"/proc/{os.getpid()}/root{group}" for group in made]
     finally:
         _remove(made)
+
+
+def _stale(group: Path) -> bool:
+    """Left by a process that was killed."""
+    return not Path(f"/proc/{group.name.split('-')[1]}").exists()
 
 
 def _remove(groups: list[Path]) -> None:
