@@ -1,0 +1,41 @@
+"""Where a process stands is read from torchrun's environment, or from SLURM's."""
+
+import pytest
+
+from thresher.distributed.group import Place, first_host, place
+
+NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+SLURM = ("SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE")
+
+
+def _set(monkeypatch: pytest.MonkeyPatch, **values: str) -> None:
+    for name in (*NAMES, *SLURM):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in values.items():
+        monkeypatch.setenv(name, value)
+
+
+def test_place_of_one_of_torchrun_and_of_srun(monkeypatch: pytest.MonkeyPatch) -> None:
+    _set(monkeypatch)
+    assert place() == Place(0, 1, 0, 1)
+    _set(monkeypatch, RANK="5", WORLD_SIZE="8", LOCAL_RANK="1", LOCAL_WORLD_SIZE="4")
+    assert place() == Place(5, 8, 1, 4)
+    _set(
+        monkeypatch,
+        SLURM_STEP_NUM_TASKS="6",
+        SLURM_PROCID="4",
+        SLURM_LOCALID="1",
+        SLURM_STEP_TASKS_PER_NODE="3(x2)",
+    )
+    assert place() == Place(4, 6, 1, 3)
+    # One task of a step is no group, whatever the job asked for.
+    _set(monkeypatch, SLURM_STEP_NUM_TASKS="1", SLURM_PROCID="0")
+    assert place() == Place(0, 1, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "first"),
+    [("n[3-5,9],m1", "n3"), ("n07", "n07"), ("a,b", "a"), ("gpu-[001-4]", "gpu-001")],
+)
+def test_the_first_node_of_a_list(nodes: str, first: str) -> None:
+    assert first_host(nodes) == first
