@@ -41,9 +41,10 @@ def test_budgets(budget: str, steps: int, samples: int) -> None:
 
 
 def test_a_filtered_run_with_the_full_budget_lowers_its_rate_at_the_same_sample() -> None:
-    options: dict[str, Any] = {"schedule": "step", "step_epochs": (1.0,), "epochs": 2}
+    common: dict[str, Any] = {"schedule": "step", "step_epochs": (1.0,), "epochs": 2}
     for samples, budget in ((500, "epochs"), (310, "samples")):
-        config = TrainConfig(data="d", out="o", batch_size=100, budget=budget, **options)
+        options = {**common, "batch_size": 100, "budget": budget}
+        config = TrainConfig(data="d", out="o", **options)
         course = schedule(config, resolve(config, samples, 500))
         assert course.factor(499, 1) == 1
         assert course.factor(500, 1) == pytest.approx(0.1)
