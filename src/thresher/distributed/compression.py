@@ -76,15 +76,13 @@ class Int8(Exchange):
     def sum(self, bucket: Bucket) -> None:
         if self.world == 1:
             return
-        wanted = bucket.flat + self.residual.of(bucket)
-        count, world = wanted.numel(), self.world
+        count, world = bucket.flat.numel(), self.world
         blocks = max(1, -(-count // (BLOCK * world)))
-        parts = wanted.new_zeros(world, blocks, BLOCK)
-        parts.view(-1)[:count] = wanted
-        left_out = parts.clone()
+        parts = bucket.flat.new_zeros(world, blocks, BLOCK)
+        torch.add(bucket.flat, self.residual.of(bucket), out=parts.view(-1)[:count])
 
         codes, scales = _quantise(parts)
-        left_out -= _dequantise(codes, scales)
+        left_out = parts.sub_(_dequantise(codes, scales))
         codes, scales = self._to_owners(codes), self._to_owners(scales)
 
         # One rank after the other, in rank order: the same sum whichever rank owns the part.
@@ -114,10 +112,12 @@ class Int8(Exchange):
 
 def _quantise(blocks: Tensor) -> tuple[Tensor, Tensor]:
     """(…, BLOCK) → int8 codes in [−127, 127] and a scale (…, 1); a NaN or infinity makes the
-    scale one too, so that a diverged gradient stays visible on every rank."""
+    scale one too, so that a diverged gradient stays visible on every rank: 0·∞ is NaN."""
     scales = blocks.abs().amax(-1, keepdim=True) / 127
-    codes = torch.where(scales > 0, blocks / scales, torch.zeros_like(blocks))
-    return codes.round_().clamp_(-127, 127).nan_to_num_(nan=1.0).to(torch.int8), scales
+    # Below the smallest normal number 1/scale overflows: such blocks wait in the residual.
+    usable = scales > torch.finfo(scales.dtype).tiny
+    inverse = torch.where(usable, scales.reciprocal(), torch.zeros_like(scales))
+    return (blocks * inverse).round_().to(torch.int8), scales
 
 
 def _dequantise(codes: Tensor, scales: Tensor) -> Tensor:
