@@ -8,6 +8,7 @@ it has; on a machine without a GPU that is a software renderer, which draws many
 
 import argparse
 import json
+import os
 import statistics
 import tempfile
 import time
@@ -140,6 +141,7 @@ def main() -> None:
     parser.add_argument("--pack", default="digits")
     options = parser.parse_args()
     rows = []
+    before = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path="/usr/bin/chromium", args=["--no-sandbox"]
@@ -173,6 +175,7 @@ def main() -> None:
         machine.markdown(("numpy", "pyarrow", "starlette", "uvicorn", "playwright")),
         f"- browser: Chromium {version}, 1280 × 720",
         f"- graphics: {renderer}",
+        f"- load average at the start and the end: {before:.1f}, {os.getloadavg()[0]:.1f}",
         "",
         "| samples | load to first map | frames/s while panning | server's answer to a slider | "
         "slider to new map, median | least |",
