@@ -46,7 +46,7 @@ PAPER: dict[str, Any] = {**GPU, "precision": "fp32", "workers": 8}
 EXECUTORS: dict[str, dict[str, Any]] = {
     "smoke": {"kind": "local", "workers": 2},
     "gpu": {"kind": "local", "workers": 8, "mps": True},
-    "paper": {"kind": "slurm", "minutes": 240},
+    "paper": {"kind": "slurm", "minutes": 240, "gpus": 1, "cpus": 4},
 }
 
 Steps = dict[str, dict[str, Any]]
