@@ -54,7 +54,7 @@ def _check(result: RecipeResult, claim: str, lines: int) -> None:
 
 def test_figure_7(few: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ornl_fig7.STUDIES, "smoke", _small(ornl_fig7.STUDIES["smoke"], few))
-    rates = {"batch_size": BATCHES, "lr": [0.05, 0.1]}
+    rates: dict[str, list[Any]] = {"batch_size": BATCHES, "lr": [0.05, 0.1]}
     monkeypatch.setitem(ornl_fig7.RATES, "smoke", rates)
     result = ornl_fig7.RECIPE.run("smoke", tmp_path)
     _check(result, "O4", 2 * len(BATCHES))
