@@ -13,14 +13,22 @@ if TYPE_CHECKING:
     from thresher.data.pack import Pack as Pack
     from thresher.data.selection import Selection as Selection
     from thresher.errors import ThresherError as ThresherError
+    from thresher.models.features import Features as Features
+    from thresher.select.filters.network import NetworkFilter as NetworkFilter
+    from thresher.study.study import Study as Study
+    from thresher.train.config import TrainConfig as TrainConfig
 
 _WHERE = {
+    "Features": "thresher.models.features",
+    "NetworkFilter": "thresher.select.filters.network",
     "Pack": "thresher.data.pack",
     "Selection": "thresher.data.selection",
+    "Study": "thresher.study.study",
     "ThresherError": "thresher.errors",
+    "TrainConfig": "thresher.train.config",
 }
 
-__all__ = ["Pack", "Selection", "ThresherError", "__version__"]
+__all__ = [*_WHERE, "__version__"]
 
 
 def __getattr__(name: str) -> Any:
