@@ -1,12 +1,17 @@
 """What every test stands on: a cache folder, real data, and nothing left behind."""
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 ROOT = Path(__file__).parent.parent
 IN_CI = os.environ.get("THRESHER_CI") == "1"
@@ -125,6 +130,21 @@ def digits() -> Path:
 def cifar10() -> Path:
     """The folder of the real, complete CIFAR-10 pack, fetched on first use."""
     return _pack("cifar10")
+
+
+@pytest.fixture(scope="session")
+def chromium() -> "Iterator[Browser]":
+    """One browser for the whole session: Playwright cannot be started twice in a process."""
+    program = shutil.which("chromium") or shutil.which("chromium-browser")
+    if program is None:
+        pytest.skip("chromium is not installed")
+    sync_api = pytest.importorskip("playwright.sync_api")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=program, args=["--no-sandbox", "--disable-dev-shm-usage"]
+        )
+        yield browser
+        browser.close()
 
 
 def _pack(name: str) -> Path:

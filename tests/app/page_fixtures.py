@@ -14,7 +14,6 @@ from thresher.data.pack import Pack
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-CHROMIUM = Path("/usr/bin/chromium")
 SCREENSHOTS = Path(__file__).parents[2] / "build" / "screenshots"
 
 
@@ -48,19 +47,6 @@ def whole_site(whole_cifar: Made, tmp_path: Path) -> Iterator[Site]:
     made = whole_cifar.copy(tmp_path)
     with prepare(Desk([made.path])).in_background() as url:
         yield Site(url, made)
-
-
-@pytest.fixture(scope="session")
-def chromium() -> Iterator["Browser"]:
-    if not CHROMIUM.exists():
-        pytest.skip("Debian's chromium is not installed")
-    sync_api = pytest.importorskip("playwright.sync_api")
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=str(CHROMIUM), args=["--no-sandbox", "--disable-dev-shm-usage"]
-        )
-        yield browser
-        browser.close()
 
 
 @pytest.fixture

@@ -1,38 +1,23 @@
 """The page in a real browser: no request, no sideways scrolling on a phone, light and dark."""
 
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import finished_study
-import pytest
 
 from thresher.report.page import write_report
 from thresher.study.analysis import analyse
 from thresher.study.study import Study
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    sync_api = pytest.importorskip("playwright.sync_api")
-    program = shutil.which("chromium") or shutil.which("chromium-browser")
-    if program is None:
-        pytest.skip("chromium is not installed")
-    with sync_api.sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        yield started
-        started.close()
-
-
 def test_it_reads_on_a_phone_and_at_a_desk_and_prints(
-    browser: Any, digits: Path, tmp_path: Path
+    chromium: Any, digits: Path, tmp_path: Path
 ) -> None:
     study = finished_study.write(Study.make(finished_study.definition(seeds=2), tmp_path))
     page_file = write_report(analyse(study))
     colours = {}
     for width, scheme in ((390, "light"), (1280, "light"), (390, "dark")):
-        page = browser.new_page(
+        page = chromium.new_page(
             viewport={"width": width, "height": 800}, color_scheme=scheme, offline=True
         )
         asked: list[str] = []
@@ -54,7 +39,7 @@ def test_it_reads_on_a_phone_and_at_a_desk_and_prints(
         page.close()
     assert colours[390, "light"] == "rgb(255, 255, 255)"
     assert colours[390, "dark"] != colours[390, "light"]
-    page = browser.new_page()
+    page = chromium.new_page()
     page.goto(page_file.as_uri())
     assert page.pdf(format="A4").startswith(b"%PDF")
     page.close()
