@@ -50,13 +50,14 @@ def _story() -> dict[str, Any]:
     """The study: what `examples/*.toml` hold, as a dictionary."""
     from thresher.recipes.studies import SMOKE, pipeline
 
+    base = {**SMOKE, "epochs": 8}
     return {
         "title": "Does dropping the map's noise help on digits?",
         "seeds": 3,
         "compare": "selection",
-        "base": SMOKE,
+        "base": base,
         "grid": {"batch_size": BATCHES, "selection": ["full", "random", "network"]},
-        "steps": pipeline({**SMOKE, "batch_size": 64}, {"drop": DROP}),
+        "steps": pipeline({**base, "batch_size": 64}, {"drop": DROP}),
         "executor": {"kind": "local", "workers": 2},
     }
 
