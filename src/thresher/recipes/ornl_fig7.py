@@ -27,7 +27,7 @@ DROP = 0.0512
 STUDIES: dict[str, dict[str, Any]] = {
     "smoke": {
         "base": SMOKE,
-        "grid": {"batch_size": [64, 256, 718]},
+        "grid": {"batch_size": [64, 256, 480]},
         "steps": pipeline({**SMOKE, "batch_size": 64}, {"drop": DROP}),
         "seeds": 4,
     },

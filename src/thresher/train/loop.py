@@ -25,7 +25,7 @@ from thresher.train.evaluate import averaged, evaluate
 from thresher.train.parts import bounds, piece_count
 from thresher.train.record import Metrics, finite, git_commit, hardware, versions
 from thresher.train.rehearsal import rehearse
-from thresher.train.resolved import Resolved, resolve
+from thresher.train.resolved import Resolved, resolve, tiny_last_batch
 from thresher.train.run import Run
 from thresher.train.samples import Samples, choose
 from thresher.train.setup import (
@@ -262,6 +262,14 @@ def _show(group: Group, quiet: bool, config: TrainConfig, resolved: Resolved) ->
     width = max(map(len, rows))
     text = "\n".join(f"  {k.replace('_', ' ').ljust(width)}  {v}" for k, v in rows.items())
     say_first(group, quiet, text)
+    few = tiny_last_batch(resolved)
+    if few:
+        say_first(
+            group,
+            quiet,
+            f"careful: the last batch of each epoch holds {few} of {resolved.global_batch:,} "
+            "samples and steps at the full rate; another --batch-size avoids that",
+        )
 
 
 @contextlib.contextmanager
