@@ -36,6 +36,12 @@ def main(argv: Sequence[str] | None = None) -> None:
         # `thresher … | head`: the reader has gone; close quietly, as other tools do.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    # A worker among several has its own way out; only such a process has loaded that module.
+    group = sys.modules.get("thresher.distributed.group")
+    if group is not None:
+        group.end(code)
     raise SystemExit(code)
 
 

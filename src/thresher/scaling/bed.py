@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from thresher.distributed.group import end_at_once
 from thresher.distributed.testbed import Testbed
 from thresher.errors import ThresherError
 from thresher.scaling.cluster import Cluster, Device
@@ -222,3 +223,4 @@ if __name__ == "__main__":
         print(json.dumps(_worker(json.loads(sys.argv[1]))), flush=True)
     except ThresherError as error:
         raise SystemExit(str(error)) from None
+    end_at_once(0)

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from thresher.distributed.group import end_at_once
 from thresher.scaling.timeline import Span, horovod_spans, span
 
 WARM = 3
@@ -184,3 +185,4 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+    end_at_once(0)

@@ -16,6 +16,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from thresher.distributed.group import end_at_once
 from thresher.errors import ThresherError
 
 SIZES = tuple(4**k for k in range(5, 13))
@@ -216,3 +217,4 @@ def _worker(rank: int, arguments: dict[str, Any]) -> None:
 
 if __name__ == "__main__":
     _worker(int(sys.argv[1]), json.loads(sys.argv[2]))
+    end_at_once(0)

@@ -1,7 +1,6 @@
 """A run in a group of processes on this machine, started and watched from here."""
 
 import json
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -56,7 +55,7 @@ def work(arguments: list[str], train: Any) -> None:
 
     A ThresherError is an answer, not a crash: the agent must not start the group again for it.
     """
-    from thresher.distributed.group import place
+    from thresher.distributed.group import end, place
 
     order, answer = map(Path, arguments)
     config = TrainConfig.from_dict(json.loads(order.read_text()))
@@ -67,4 +66,4 @@ def work(arguments: list[str], train: Any) -> None:
         said = {"error": [error.what, error.fix]}
     if first or "error" in said:
         write_json(answer, said)
-    sys.exit(0)
+    end(0)
