@@ -19,6 +19,7 @@ from thresher.train import checkpoint
 from thresher.train.checkpoint import Checkpoint
 from thresher.train.config import TrainConfig
 from thresher.train.loop import train
+from thresher.train.run import Run
 
 pytest_plugins = ["train_data"]
 
@@ -160,6 +161,33 @@ def _stop_at(few: Path, out: Path, step: int, **more: Any) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(checkpoint, "write", write)
         assert train(_config(few, out, **more), quiet=True)["status"] == "stopped"
+
+
+def test_a_run_killed_after_its_last_step_still_closes_the_epoch(
+    few: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last checkpoint stands, the last evaluation and the epoch's record do not."""
+    options: dict[str, Any] = {"epochs": 2, "validation": 47, "checkpoint_every": 4}
+    whole = train(_config(few, tmp_path / "whole", **options), quiet=True)
+    assert whole["steps"] % 4 == 0, "a checkpoint must fall on the last step"
+
+    def killed(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    real = Run._evaluate
+    monkeypatch.setattr(
+        Run, "_evaluate", lambda run: killed() if run.progress.epoch == 2 else real(run)
+    )
+    with pytest.raises(KeyboardInterrupt):
+        train(_config(few, tmp_path / "broken", **options), quiet=True)
+    monkeypatch.undo()
+    resumed = train(_config(few, tmp_path / "broken", **options, resume=True), quiet=True)
+    for key in ("train_loss", "validation_loss", "validation_accuracy", "loss", "epochs"):
+        assert resumed[key] == whole[key], key
+    records = [
+        (tmp_path / run / "metrics.jsonl").read_text().splitlines() for run in ("whole", "broken")
+    ]
+    assert len(records[0]) == len(records[1])
 
 
 def test_a_cut_checkpoint_is_skipped_and_named(

@@ -8,6 +8,8 @@ weights (0.4 million, 1.5 MB) and computes much with them. Both take images of a
 import torch
 from torch import Tensor, nn
 
+from thresher.models.convolution import Conv2d
+
 NAMES = ("alexnet-small", "googlenet-small")
 
 
@@ -27,9 +29,9 @@ class AlexNetSmall(nn.Module):
             nn.Conv2d(channels, 32, 5, stride=2, padding=2),
             nn.ReLU(inplace=True),
             nn.MaxPool2d(3, stride=2, padding=1),
-            nn.Conv2d(32, 64, 3, padding=1),
+            Conv2d(32, 64, 3, padding=1),
             nn.ReLU(inplace=True),
-            nn.Conv2d(64, 64, 3, padding=1),
+            Conv2d(64, 64, 3, padding=1),
             nn.ReLU(inplace=True),
             nn.AdaptiveAvgPool2d(4),
         )
@@ -55,7 +57,7 @@ class AlexNetSmall(nn.Module):
 
 def _unit(inside: int, out: int, size: int) -> nn.Sequential:
     return nn.Sequential(
-        nn.Conv2d(inside, out, size, padding=size // 2, bias=False),
+        Conv2d(inside, out, size, padding=size // 2, bias=False),
         nn.BatchNorm2d(out),
         nn.ReLU(inplace=True),
     )

@@ -9,9 +9,11 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
+from thresher.models.convolution import Conv2d
 
-def _conv3x3(inputs: int, outputs: int, stride: int = 1) -> nn.Conv2d:
-    return nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
+
+def _conv3x3(inputs: int, outputs: int, stride: int = 1) -> Conv2d:
+    return Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
 
 
 class BasicBlock(nn.Module):
@@ -45,11 +47,11 @@ class Bottleneck(nn.Module):
         self, inputs: int, width: int, stride: int = 1, downsample: nn.Module | None = None
     ) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(inputs, width, 1, bias=False)
+        self.conv1 = Conv2d(inputs, width, 1, bias=False)
         self.bn1 = nn.BatchNorm2d(width)
         self.conv2 = _conv3x3(width, width, stride)
         self.bn2 = nn.BatchNorm2d(width)
-        self.conv3 = nn.Conv2d(width, width * self.expansion, 1, bias=False)
+        self.conv3 = Conv2d(width, width * self.expansion, 1, bias=False)
         self.bn3 = nn.BatchNorm2d(width * self.expansion)
         self.relu = nn.ReLU(inplace=True)
         self.downsample = downsample

@@ -77,7 +77,8 @@ class Run:
         """finished, target, diverged or stopped."""
         begun, before = time.monotonic(), self.progress.wall
         try:
-            while not self._over():
+            # A run killed after the last step's checkpoint has that epoch still to close.
+            while not self._over() or self.progress.offset:
                 status = self._epoch(bar)
                 self.progress.wall = before + time.monotonic() - begun
                 if status:

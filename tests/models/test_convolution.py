@@ -1,0 +1,53 @@
+"""Our convolution is torch's, value by value and gradient by gradient."""
+
+import pytest
+import torch
+from torch import nn
+
+from thresher.models import convolution
+from thresher.models.convolution import Conv2d
+
+SHAPES = [(3, 1, True), (3, 1, False), (1, 0, False), (5, 2, True), (3, 0, False), (5, 1, False)]
+
+
+@pytest.mark.parametrize("channels_last", [True, False], ids=["channels-last", "contiguous"])
+@pytest.mark.parametrize(("kernel", "padding", "bias"), SHAPES)
+def test_equals_torchs(
+    kernel: int, padding: int, bias: bool, channels_last: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(convolution, "ARM", True)  # the other way round is torch's own
+    torch.manual_seed(0)
+    ours = Conv2d(5, 7, kernel, padding=padding, bias=bias)
+    theirs = nn.Conv2d(5, 7, kernel, padding=padding, bias=bias)
+    theirs.load_state_dict(ours.state_dict())
+    x = torch.randn(4, 5, 9, 8)
+    if channels_last:
+        x = x.contiguous(memory_format=torch.channels_last)
+    found = []
+    for layer in (ours, theirs):
+        given = x.clone().requires_grad_()
+        made = layer(given)
+        (made * torch.linspace(-1, 1, made.numel()).reshape(made.shape)).sum().backward()
+        found.append([made, given.grad, *(p.grad for p in layer.parameters())])
+    assert "_Turned" in type(ours(x.clone().requires_grad_()).grad_fn).__name__ or bias
+    for mine, right in zip(*found, strict=True):
+        torch.testing.assert_close(mine, right, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("options", [{"stride": 2}, {"dilation": 2}, {"groups": 5}])
+def test_others_take_torchs_own_way(
+    options: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(convolution, "ARM", True)
+    made = Conv2d(5, 5, 3, padding=1, bias=False, **options)(
+        torch.randn(2, 5, 8, 8).requires_grad_()
+    )
+    assert "Turned" not in type(made.grad_fn).__name__
+
+
+def test_autocast_and_double_precision_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(convolution, "ARM", True)
+    layer, x = Conv2d(3, 4, 3, padding=1, bias=False), torch.randn(2, 3, 8, 8).requires_grad_()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert "Turned" not in type(layer(x).grad_fn).__name__
+    assert "Turned" not in type(layer.double()(x.double()).grad_fn).__name__
