@@ -190,11 +190,10 @@ def _keep_encoded(rows: list[Row], files: list[bytes], tally: Tally) -> tuple[li
     seen: dict[str, list[np.ndarray]] = {}
     for row, data in zip(rows, files, strict=True):
         try:
-            image = pixels_of.opened(data)
+            array = pixels_of.decode(data)
         except Exception:  # Pillow raises a dozen kinds on broken files; each means the same.
             tally.broken.append(row[0])
             continue
-        array = pixels_of.pixels(image)
         tally.add(row, array)
         seen.setdefault(row[2], []).append(_some_pixels(array))
         kept.append(row)
