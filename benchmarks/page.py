@@ -1,14 +1,17 @@
 """The page under load: loading, panning and moving a slider at 50,000 and 1,000,000 samples.
 
 A made-up map over a real pack (images repeat beyond its size), in Chromium with whatever graphics
-it has; on a machine without a GPU that is a software renderer, which draws many times slower.
+it has; on a machine without a GPU that is a software renderer, which draws many times slower. So
+the time of our own script and server is told apart from the time of the drawing.
 
     python -m benchmarks.page [--samples 50000 1000000] [--pack digits]
 """
 
 import argparse
+import itertools
 import json
 import os
+import resource
 import statistics
 import tempfile
 import time
@@ -19,6 +22,7 @@ import numpy as np
 
 from benchmarks import machine
 from thresher.app.desk import Desk
+from thresher.app.knobs import Settings
 from thresher.app.serve import prepare
 from thresher.data.pack import Pack
 from thresher.data.selection import Selection
@@ -27,26 +31,103 @@ from thresher.data.write import WriteOptions, write_pack
 from thresher.paths import write_text
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import Browser, Page
 
 RESULT = Path(__file__).parent / "results" / "page.md"
-SHARES = (0.05, 0.1, 0.15, 0.2, 0.08, 0.12)
+SHARES = [0.05, 0.1, 0.15, 0.2, 0.08, 0.12, 0.06, 0.18, 0.03, 0.25, 0.11]
+WARM_UP = 3
+PAN_FRAMES = 60
 
-FRAMES = """async ([steps]) => {
+# Before the page's own script: counts what is asked of WebGL, and times every animation frame.
+WATCH = """() => {
+  const seen = globalThis.seen = {draws: 0, uploads: 0, bytes: 0, spent: 0,
+    gl: null, awaited: null};
+  const size = data => data?.byteLength ?? (typeof data === 'number' ? data : 0);
+  const made = HTMLCanvasElement.prototype.getContext;
+  HTMLCanvasElement.prototype.getContext = function (kind, ...more) {
+    const gl = made.call(this, kind, ...more);
+    if (kind !== 'webgl' || gl === null || seen.gl !== null) return gl;
+    seen.gl = gl;
+    for (const name of ['drawArrays', 'drawElements']) {
+      const call = gl[name].bind(gl);
+      gl[name] = (...given) => { seen.draws++; call(...given); };
+    }
+    for (const [name, at] of [['bufferData', 1], ['bufferSubData', 2], ['texImage2D', 8],
+                              ['texSubImage2D', 8]]) {
+      const call = gl[name].bind(gl);
+      gl[name] = (...given) => { seen.uploads++; seen.bytes += size(given[at]); call(...given); };
+    }
+    return gl;
+  };
+  const next = requestAnimationFrame.bind(globalThis);
+  globalThis.requestAnimationFrame = action => next(now => {
+    const [begun, draws] = [performance.now(), seen.draws];
+    action(now);
+    const given = performance.now();
+    seen.spent += given - begun;
+    if (seen.awaited === null || seen.draws === draws) return;
+    // A pixel read back has to wait until all is drawn.
+    seen.gl.readPixels(0, 0, 1, 1, seen.gl.RGBA, seen.gl.UNSIGNED_BYTE, new Uint8Array(4));
+    seen.awaited = {given, rastered: performance.now()};
+  });
+}"""
+
+# Drags the map; per frame the script's time is that of the mouse's listeners and of the frame's.
+PAN = """async frames => {
   const canvas = document.querySelector('canvas.points');
   const box = canvas.getBoundingClientRect();
-  const at = (dx, kind, target) => target.dispatchEvent(new MouseEvent(kind, {bubbles: true,
-    clientX: box.x + box.width / 2 + dx, clientY: box.y + box.height / 2, buttons: 1}));
+  const at = (n, kind, target) => target.dispatchEvent(new MouseEvent(kind, {bubbles: true,
+    clientX: box.x + box.width / 2 + 60 * Math.sin(n / 5), clientY: box.y + box.height / 2 + n,
+    buttons: 1}));
+  const frame = () => new Promise(done => requestAnimationFrame(done));
+  const wheel = new WheelEvent('wheel', {deltaY: -4, bubbles: true, cancelable: true,
+    clientX: box.x + box.width / 2, clientY: box.y + box.height / 2});
   at(0, 'mousedown', canvas);
+  await frame();
+  const script = [];
+  const before = {draws: seen.draws, uploads: seen.uploads, bytes: seen.bytes};
   const begun = performance.now();
-  for (let n = 0; n < steps; n++) {
-    at(4 * Math.sin(n), 'mousemove', window);
-    at(4 * Math.sin(n), 'mousemove', canvas);
-    await new Promise(done => requestAnimationFrame(done));
+  for (let n = 1; n <= frames; n++) {
+    seen.spent = 0;
+    const handed = performance.now();
+    at(n, 'mousemove', canvas);
+    if (n % 2) canvas.dispatchEvent(wheel);
+    const handled = performance.now() - handed;
+    await frame();
+    script.push(handled + seen.spent);
   }
   const spent = performance.now() - begun;
-  at(0, 'mouseup', window);
-  return 1000 * steps / spent;
+  at(frames, 'mouseup', window);
+  return {script, rate: 1000 * frames / spent, draws: (seen.draws - before.draws) / frames,
+    uploads: (seen.uploads - before.uploads) / frames,
+    bytes: (seen.bytes - before.bytes) / frames};
+}"""
+
+# Moves the slider, and waits for the frame that shows the answer.
+SLIDE = """async shares => {
+  const slider = document.querySelector('#share');
+  const found = [];
+  for (const share of shares) {
+    const bytes = seen.bytes;
+    const entry = new Promise(done => new PerformanceObserver((list, self) => {
+      self.disconnect();
+      done({...list.getEntries()[0].detail, ...seen.awaited, painted: performance.now(),
+        bytes: seen.bytes - bytes});
+      seen.awaited = null;
+    }).observe({type: 'measure'}));
+    seen.awaited = {};
+    slider.value = share;
+    slider.dispatchEvent(new Event('input', {bubbles: true}));
+    found.push(await entry);
+    await new Promise(done => setTimeout(done, 150));
+  }
+  return found;
+}"""
+
+RENDERER = """() => {
+  const gl = document.createElement('canvas').getContext('webgl');
+  const ask = gl.getExtension('WEBGL_debug_renderer_info');
+  return gl.getParameter(ask ? ask.UNMASKED_RENDERER_WEBGL : gl.RENDERER);
 }"""
 
 
@@ -82,7 +163,8 @@ def made_up(pack: Pack, path: Path) -> None:
     random = np.random.default_rng(0)
     blobs = random.normal(scale=30, size=(len(pack.classes), 4, 2))
     xy = blobs[labels, random.integers(0, 4, len(labels))]
-    xy = xy + random.standard_t(3, size=xy.shape) * 3
+    # Heavy tails, but no single point so far out that the rest shrinks to a dot.
+    xy = xy + np.clip(random.standard_t(3, size=xy.shape), -8, 8) * 3
     Selection(
         ids=pack.ids.to_pylist(),
         labels=labels,
@@ -96,41 +178,131 @@ def made_up(pack: Pack, path: Path) -> None:
     ).save(path)
 
 
-def measure(page: "Page", url: str, samples: int) -> dict[str, float]:
+def prepared(desk: Desk) -> dict[str, float]:
+    """Seconds that the server spends before it can answer, part by part."""
+    viewed, seconds = desk.viewed, {}
+    knobs = desk.knobs
+    for name, part in (
+        ("open", lambda: viewed()),
+        ("points", lambda: viewed().points),
+        ("knobs", lambda: knobs().describe()),
+        ("places", lambda: viewed().places),
+        ("preview", lambda: knobs().preview(Settings(share=0.1))),
+    ):
+        begun = time.perf_counter()
+        part()
+        seconds[name] = time.perf_counter() - begun
+    return seconds
+
+
+def loaded(page: "Page", url: str) -> dict[str, float]:
+    """Seconds from the address to the map, to the knobs and to what lies under the pointer."""
     begun = time.perf_counter()
     page.goto(url)
-    page.wait_for_selector(".map[data-drawn]", timeout=300_000)
-    load = time.perf_counter() - begun
-    page.wait_for_timeout(1000)
-    frames = page.evaluate(FRAMES, [60 if samples <= 100_000 else 15])
-    for share in SHARES:
-        seen = page.evaluate("performance.getEntriesByName('knob').length")
-        page.fill("#share", str(share))
-        while page.evaluate("performance.getEntriesByName('knob').length") == seen:
-            page.wait_for_timeout(20)
-    entries = page.evaluate("performance.getEntriesByName('knob').map(e => e.duration)")
-    server = page.evaluate(
-        """async shares => {
-          const token = new URL(location.href).searchParams.get('token');
-          const times = [];
-          for (const share of shares) {
-            const begun = performance.now();
-            const answer = await fetch('./api/preview', {method: 'POST',
-              headers: {Authorization: `Bearer ${token}`}, body: JSON.stringify({share})});
-            await answer.arrayBuffer();
-            times.push(performance.now() - begun);
-          }
-          return times;
-        }""",
-        list(SHARES),
-    )
-    return {
-        "load": load,
-        "frames": frames,
-        "answer": statistics.median(server),
-        "slider": statistics.median(entries[1:]),
-        "slider_best": min(entries),
+    seconds = {}
+    for name, selector in (
+        ("map", ".map[data-drawn]"),
+        ("knobs", ".knobs[data-ready]"),
+        ("pointer", ".map[data-indexed]"),
+    ):
+        page.wait_for_selector(selector)
+        seconds[name] = time.perf_counter() - begun
+    return seconds
+
+
+def slid(page: "Page") -> dict[str, float]:
+    """Median milliseconds of each phase from the slider to the screen."""
+    rounds = page.evaluate(SLIDE, SHARES)[WARM_UP:]
+    order = ("moved", "sent", "answered", "decoded", "applied", "given", "rastered", "painted")
+    phases = {
+        f"{begin}-{end}": statistics.median(one[end] - one[begin] for one in rounds)
+        for begin, end in itertools.pairwise(order)
     }
+    return {
+        **phases,
+        "server": statistics.median(one["server"] for one in rounds),
+        "ours": statistics.median(
+            one["painted"] - one["moved"] - (one["rastered"] - one["given"]) for one in rounds
+        ),
+        "whole": statistics.median(one["painted"] - one["moved"] for one in rounds),
+        "worst": max(one["painted"] - one["moved"] for one in rounds),
+        "bytes": statistics.median(one["bytes"] for one in rounds),
+    }
+
+
+def measure(browser: "Browser", path: Path) -> dict[str, Any]:
+    desk = Desk([path])
+    with prepare(desk).in_background() as url:
+        page = browser.new_page(viewport={"width": 1280, "height": 720})
+        page.set_default_timeout(300_000)
+        page.add_init_script(f"({WATCH})()")
+        found: dict[str, Any] = {"load": loaded(page, url)}
+        page.wait_for_timeout(1500)
+        found["slider"] = slid(page)
+        pan = page.evaluate(PAN, PAN_FRAMES)
+        script = sorted(pan.pop("script"))
+        found["pan"] = {
+            **pan,
+            "script": statistics.median(script),
+            "script_95": script[int(0.95 * len(script))],
+        }
+        found["heap_mb"] = page.evaluate("performance.memory.usedJSHeapSize / 1e6")
+        found["renderer"] = page.evaluate(RENDERER)
+        page.close()
+    # After the browser: what a fresh server does by itself.
+    found["server"] = prepared(Desk([path]))
+    found["server_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+    return found
+
+
+def table(rows: list[tuple[str, str]], found: dict[int, dict[str, Any]]) -> list[str]:
+    """A line per quantity, a column per number of samples. `rows`: (text, format of a result)."""
+    return [
+        "| | " + " | ".join(f"{samples:,}" for samples in found) + " |",
+        "|---|" + "---|" * len(found),
+        *(
+            f"| {text} | " + " | ".join(shape.format(**one) for one in found.values()) + " |"
+            for text, shape in rows
+        ),
+    ]
+
+
+PREPARING = [
+    ("open the selection", "{server[open]:.2f} s"),
+    ("the points as Arrow", "{server[points]:.2f} s"),
+    ("the graph behind the knobs (after the map)", "{server[knobs]:.2f} s"),
+    ("among whom each sample lies (after the map)", "{server[places]:.2f} s"),
+    ("one answer to a slider", "{server[preview]:.4f} s"),
+    ("greatest memory of server and benchmark together", "{server_mb:.0f} MB"),
+]
+LOADING = [
+    ("address → map drawn", "{load[map]:.1f} s"),
+    ("address → knobs usable", "{load[knobs]:.1f} s"),
+    ("address → images under the pointer", "{load[pointer]:.1f} s"),
+    ("JavaScript heap", "{heap_mb:.0f} MB"),
+]
+SLIDING = [
+    ("slider → request sent", "{slider[moved-sent]:.1f} ms"),
+    ("request → whole answer", "{slider[sent-answered]:.1f} ms"),
+    ("… of which the filter itself", "{slider[server]:.1f} ms"),
+    ("bitmask decoded", "{slider[answered-decoded]:.1f} ms"),
+    ("model, colours, legend, bars, gallery", "{slider[decoded-applied]:.1f} ms"),
+    ("waiting for the frame, drawing commands given", "{slider[applied-given]:.1f} ms"),
+    ("graphics: the points drawn", "{slider[given-rastered]:.1f} ms"),
+    ("the browser's layout, paint and hand-over", "{slider[rastered-painted]:.1f} ms"),
+    ("**slider → next task after the frame**", "**{slider[whole]:.0f} ms**"),
+    ("**the same without the graphics**", "**{slider[ours]:.0f} ms**"),
+    ("the slowest round", "{slider[worst]:.0f} ms"),
+    ("sent to the graphics per move", "{slider[bytes]:,.0f} bytes"),
+]
+PANNING = [
+    ("script per frame, median", "{pan[script]:.2f} ms"),
+    ("script per frame, 95th percentile", "{pan[script_95]:.2f} ms"),
+    ("draw calls per frame", "{pan[draws]:.1f}"),
+    ("uploads per frame", "{pan[uploads]:.1f}"),
+    ("bytes sent to the graphics per frame", "{pan[bytes]:.0f}"),
+    ("frames a second with these graphics", "{pan[rate]:.0f}"),
+]
 
 
 def main() -> None:
@@ -139,34 +311,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--samples", type=int, nargs="+", default=[50_000, 1_000_000])
     parser.add_argument("--pack", default="digits")
+    parser.add_argument("--out", type=Path, default=RESULT)
     options = parser.parse_args()
-    rows = []
+    found: dict[int, dict[str, Any]] = {}
     before = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         browser = playwright.chromium.launch(
-            executable_path="/usr/bin/chromium", args=["--no-sandbox"]
+            executable_path="/usr/bin/chromium",
+            args=["--no-sandbox", "--enable-precise-memory-info"],
         )
         for samples in options.samples:
             source = Repeated(Pack.open(options.pack), samples)
             pack = write_pack(source, Path(folder) / f"pack-{samples}", WriteOptions(processes=1))
             path = Path(folder) / f"s{samples}.parquet"
             made_up(pack, path)
-            with prepare(Desk([path])).in_background() as url:
-                page = browser.new_page(viewport={"width": 1280, "height": 720})
-                page.set_default_timeout(300_000)
-                found = measure(page, url, samples)
-                renderer = page.evaluate(
-                    """() => { const gl = document.createElement('canvas').getContext('webgl');
-                    const ask = gl.getExtension('WEBGL_debug_renderer_info');
-                    return gl.getParameter(ask ? ask.UNMASKED_RENDERER_WEBGL : gl.RENDERER); }"""
-                )
-                page.close()
-            print(json.dumps({"samples": samples, **found}), flush=True)
-            rows.append(
-                f"| {samples:,} | {found['load']:.1f} s | {found['frames']:.0f} | "
-                f"{found['answer']:.0f} ms | {found['slider']:.0f} ms | "
-                f"{found['slider_best']:.0f} ms |"
-            )
+            found[samples] = measure(browser, path)
+            print(json.dumps({"samples": samples, **found[samples]}), flush=True)
         version = browser.version
         browser.close()
     lines = [
@@ -174,19 +334,32 @@ def main() -> None:
         "",
         machine.markdown(("numpy", "pyarrow", "starlette", "uvicorn", "playwright")),
         f"- browser: Chromium {version}, 1280 × 720",
-        f"- graphics: {renderer}",
+        f"- graphics: {next(iter(found.values()))['renderer']}",
         f"- load average at the start and the end: {before:.1f}, {os.getloadavg()[0]:.1f}",
         "",
-        "| samples | load to first map | frames/s while panning | server's answer to a slider | "
-        "slider to new map, median | least |",
-        "|---|---|---|---|---|---|",
-        *rows,
+        "## Preparing, in the server",
         "",
-        "Load: from the address to the drawn map, all points included. Slider: from the moment the",
-        "request is sent to the frame that shows the answer. With a software renderer the drawing",
-        "is most of it; the server's answer is the part that does not depend on the graphics.",
+        *table(PREPARING, found),
+        "",
+        "## Loading, in the browser",
+        "",
+        *table(LOADING, found),
+        "",
+        "## Slider → map",
+        "",
+        f"Medians of {len(SHARES) - WARM_UP} moves. The graphics' part ends when a pixel read back",
+        "from the map has come; with SwiftShader that is a software rasteriser on the same cores.",
+        "",
+        *table(SLIDING, found),
+        "",
+        "## Moving and zooming",
+        "",
+        f"{PAN_FRAMES} frames of dragging, every other one with a turn of the wheel. Script is",
+        "what our code and the libraries take in the main thread: listeners and animation frames.",
+        "",
+        *table(PANNING, found),
     ]
-    write_text(RESULT, "\n".join(lines) + "\n")
+    write_text(options.out, "\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":

@@ -14,6 +14,8 @@ export class Card {
   onNeighbours: (rows: number[]) => void = () => undefined;
   private space: "map" | "features" = "map";
   private shown = 0;
+  private near: number[] = [];
+  private states = "";
 
   constructor(
     private readonly model: Model,
@@ -64,6 +66,15 @@ export class Card {
     if (model.overruled[row] || this.space === "features") void this.detail(row, why, near, turn);
   }
 
+  /** Show the same sample again, if it or a neighbour is now kept or dropped instead. */
+  renew(): void {
+    if (this.row !== NO_ROW && this.states !== this.statesNow()) this.show(this.row);
+  }
+
+  private statesNow(): string {
+    return [this.row, ...this.near].map((row) => `${this.model.shown[row]}${this.model.overruled[row]}`).join();
+  }
+
   private fixedReasons(): boolean {
     return !this.model.source.live;
   }
@@ -89,7 +100,7 @@ export class Card {
     const cluster = (model.preview?.cluster ?? model.cluster)[row] ?? -2;
     if (cluster >= 0) parts.push(`cluster ${cluster}`);
     else if (cluster === -1) parts.push("no cluster");
-    const place = model.place[row] ?? 0;
+    const place = model.place?.[row] ?? model.label[row] ?? 0;
     if (place !== model.label[row]) parts.push(`among ${model.info.classes[place] ?? "?"}`);
     return parts.join(" · ");
   }
@@ -150,6 +161,8 @@ export class Card {
       return cell;
     });
     near.replaceChildren(title, h("div", { className: "strip" }, ...pictures));
+    this.near = rows;
+    this.states = this.statesNow();
     this.onNeighbours(rows);
   }
 

@@ -4,10 +4,21 @@ import { classColour } from "./colours";
 import { count, h, percent, swatch } from "./dom";
 import type { Model } from "./model";
 
+interface Row {
+  item: HTMLElement;
+  box: HTMLInputElement;
+  bar: HTMLElement;
+  number: HTMLElement;
+  count: HTMLElement;
+  share: HTMLElement;
+  /** What the row shows: it is touched only when that changes. */
+  key: string;
+}
+
 export class Classes {
   readonly element: HTMLElement;
   private readonly list = h("ul", { className: "classes" });
-  private readonly rows: { item: HTMLElement; box: HTMLInputElement; bar: HTMLElement; hand: HTMLElement; number: HTMLElement }[];
+  private readonly rows: Row[];
 
   constructor(private readonly model: Model) {
     const classes = model.info.classes;
@@ -15,8 +26,8 @@ export class Classes {
       const box = h("input", { type: "checkbox", checked: true, "aria-label": `Show ${name}` });
       box.addEventListener("change", () => this.toggle(label, box.checked));
       const bar = h("span", { className: "bar" });
-      const hand = h("span", { className: "bar hand" });
-      const number = h("span", { className: "number" });
+      const [dropped, share] = [h("b"), h("span")];
+      const number = h("span", { className: "number" }, dropped, share);
       const only = h(
         "button",
         { type: "button", className: "only", "aria-label": `Show only ${name}`, onclick: () => this.only(label) },
@@ -27,10 +38,10 @@ export class Classes {
         {},
         h("label", {}, box, swatch(classColour(label, classes.length)), h("span", { className: "text", title: name }, name)),
         only,
-        h("span", { className: "track", "aria-hidden": "true" }, bar, hand),
+        h("span", { className: "track", "aria-hidden": "true" }, bar),
         number,
       );
-      return { item, box, bar, hand, number };
+      return { item, box, bar, number, count: dropped, share, key: "" };
     });
     this.list.append(...this.rows.map((row) => row.item));
     const all = h("button", { type: "button", className: "quiet", onclick: () => model.hideClasses([]) }, "all");
@@ -63,18 +74,22 @@ export class Classes {
   }
 
   private refresh(): void {
-    const counts = this.model.perClass();
-    const largest = Math.max(1e-9, ...counts.map((one) => (one.total ? one.dropped / one.total : 0)));
+    const { classCounts: counts, hiddenClasses } = this.model;
+    const largest = counts.reduce((most, one) => Math.max(most, one.total ? one.dropped / one.total : 0), 1e-9);
     counts.forEach((one, label) => {
       const row = this.rows[label];
       if (row === undefined) return;
       const share = one.total ? one.dropped / one.total : 0;
+      const shown = !hiddenClasses.has(label);
+      const key = `${one.dropped} ${one.overruled} ${share / largest} ${shown}`;
+      if (key === row.key) return;
+      row.key = key;
       row.bar.style.width = `${(100 * share) / largest}%`;
-      row.number.replaceChildren(h("b", {}, count(one.dropped)), ` ${percent(share)}`);
+      row.count.textContent = count(one.dropped);
+      row.share.textContent = ` ${percent(share)}`;
       row.number.title = `${count(one.dropped)} of ${count(one.total)} dropped, ${count(one.overruled)} decided by hand`;
-      row.hand.hidden = one.overruled === 0;
-      row.box.checked = !this.model.hiddenClasses.has(label);
-      row.item.classList.toggle("off", !row.box.checked);
+      row.box.checked = shown;
+      row.item.classList.toggle("off", !shown);
     });
   }
 }

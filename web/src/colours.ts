@@ -1,7 +1,9 @@
 /** Which colour each sample has on the map, and the legend that explains it. */
 
 import { brief, count } from "./dom";
+import { HOLLOW } from "./map/outline";
 import type { Model } from "./model";
+import { ascending } from "./order";
 
 export type ColourBy = "class" | "decision" | "cluster" | "place" | "score" | "votes" | "comparison";
 
@@ -9,16 +11,18 @@ export interface LegendItem {
   colour: string;
   text: string;
   count: number;
+  /** Drawn as a ring. */
+  hollow?: boolean;
 }
 
 export interface Encoding {
   palette: string[];
   /** Per row, an index into `palette`. */
   index: Uint8Array | Uint16Array;
-  /** Per row: 0 kept, 1 dropped, 2 decided by hand. */
+  /** Per row: 0 kept, 1 dropped, 2 decided by hand, 3 dropped and drawn as a ring. */
   state: Uint8Array;
-  /** Opacity of the three states. */
-  opacity: [number, number, number];
+  /** Opacity of the four states. */
+  opacity: [number, number, number, number];
   legend: LegendItem[];
   /** For a scale: the texts at its two ends. */
   ends?: [string, string];
@@ -54,53 +58,69 @@ export function classColour(label: number, classes: number): string {
   return fromHsl((label * 137.508) % 360, 0.58, [0.56, 0.44, 0.68][label % 3] ?? 0.56);
 }
 
+/** Colours before it is settled how dropped samples are drawn. */
+interface Colouring {
+  palette: string[];
+  index: Uint8Array | Uint16Array;
+  /** Opacity of what is kept and of what is dropped. */
+  opacity: [number, number];
+  legend: LegendItem[];
+  ends?: [string, string];
+}
+
 export function encode(model: Model): Encoding {
-  const state = states(model);
+  const { palette, index, opacity, legend, ends } = colouring(model);
+  const { n, shown, overruled, droppedStyle: style } = model;
+  const state = new Uint8Array(n);
+  const out = style === "ring" ? HOLLOW : 1;
+  for (let i = 0; i < n; i++) state[i] = overruled[i] ? 2 : shown[i] ? 0 : out;
+  const about: LegendItem = { colour: grey(), text: "dropped", count: model.counts.dropped, hollow: style === "ring" };
+  const greyed = style === "grey";
+  if (greyed) for (let i = 0; i < n; i++) if (!shown[i]) index[i] = palette.length;
+  return {
+    palette: greyed ? [...palette, grey()] : palette,
+    index,
+    state,
+    opacity: [opacity[0], greyed ? 0.6 : opacity[1], 1, 1],
+    // Where the colour already tells, the legend does too.
+    legend: style !== "plain" && model.colourBy !== "decision" ? [...legend, about] : legend,
+    ...(ends === undefined ? {} : { ends }),
+  };
+}
+
+function colouring(model: Model): Colouring {
   switch (model.colourBy) {
     case "class":
-      return byClass(model, state);
+      return byClass(model);
     case "place":
-      return byPlace(model, state);
+      return byPlace(model);
     case "decision":
-      return byDecision(model, state);
+      return byDecision(model);
     case "cluster":
-      return byCluster(model, state);
+      return byCluster(model);
     case "score":
-      return byScale(model, state, model.score);
+      return byScale(model.score);
     case "votes":
-      return byScale(model, state, model.votes ?? model.score);
+      return byScale(model.votes ?? model.score);
     case "comparison":
-      return byComparison(model, state);
+      return byComparison(model);
   }
 }
 
-function states(model: Model): Uint8Array {
-  const state = new Uint8Array(model.n);
-  for (let i = 0; i < model.n; i++) state[i] = model.overruled[i] ? 2 : model.kept(i) ? 0 : 1;
-  return state;
-}
-
-function byClass(model: Model, state: Uint8Array): Encoding {
+/** The classes' own colours are in the list of classes. */
+function byClass(model: Model): Colouring {
   const classes = model.info.classes.length;
-  const palette = [...model.info.classes.map((_, label) => classColour(label, classes)), grey()];
-  const index = new Uint16Array(model.n);
-  let dropped = 0;
-  for (let i = 0; i < model.n; i++) {
-    const out = !model.kept(i);
-    index[i] = out ? classes : (model.label[i] ?? 0);
-    if (out) dropped++;
-  }
-  const legend = [{ colour: grey(), text: "dropped", count: dropped }];
-  return { palette, index, state, opacity: [0.82, 0.6, 1], legend };
+  const palette = model.info.classes.map((_, label) => classColour(label, classes));
+  return { palette, index: Uint16Array.from(model.label), opacity: [0.82, 0.82], legend: [] };
 }
 
-function byPlace(model: Model, state: Uint8Array): Encoding {
+function byPlace(model: Model): Colouring {
   const classes = model.info.classes.length;
   const palette = [...model.info.classes.map((_, label) => classColour(label, classes)), grey()];
   const index = new Uint16Array(model.n);
   let strangers = 0;
   for (let i = 0; i < model.n; i++) {
-    const stranger = model.place[i] !== model.label[i];
+    const stranger = model.place !== null && model.place[i] !== model.label[i];
     index[i] = stranger ? (model.label[i] ?? 0) : classes;
     if (stranger) strangers++;
   }
@@ -108,10 +128,10 @@ function byPlace(model: Model, state: Uint8Array): Encoding {
     { colour: CLASSES[0] ?? "", text: "lies among another class", count: strangers },
     { colour: grey(), text: "lies among its own", count: model.n - strangers },
   ];
-  return { palette, index, state, opacity: [0.75, 0.75, 1], legend };
+  return { palette, index, opacity: [0.75, 0.75], legend };
 }
 
-function byDecision(model: Model, state: Uint8Array): Encoding {
+function byDecision(model: Model): Colouring {
   const palette = [STATES.kept, STATES.dropped, STATES.newlyDropped, STATES.newlyKept, STATES.hand, STATES.hand];
   const texts = ["kept", "dropped", "newly dropped", "newly kept", "kept by hand", "dropped by hand"];
   const index = new Uint8Array(model.n);
@@ -125,10 +145,10 @@ function byDecision(model: Model, state: Uint8Array): Encoding {
     index[i] = at;
     counts[at] = (counts[at] ?? 0) + 1;
   }
-  return { palette, index, state, opacity: [0.5, 0.95, 1], legend: legendOf(palette, texts, counts) };
+  return { palette, index, opacity: [0.5, 0.95], legend: legendOf(palette, texts, counts) };
 }
 
-function byCluster(model: Model, state: Uint8Array): Encoding {
+function byCluster(model: Model): Colouring {
   const hues = 24;
   const palette = [...Array.from({ length: hues }, (_, n) => fromHsl((n * 137.508) % 360, 0.55, 0.56)), grey()];
   const cluster = model.preview?.cluster ?? model.cluster;
@@ -149,22 +169,36 @@ function byCluster(model: Model, state: Uint8Array): Encoding {
     { colour: palette[0] ?? "", text: `in ${count(seen.size)} clusters`, count: model.n - noise },
     { colour: grey(), text: "in none", count: noise },
   ];
-  return { palette, index, state, opacity: [0.8, 0.6, 1], legend };
+  return { palette, index, opacity: [0.8, 0.6], legend };
 }
+
+const ranked = new WeakMap<Float32Array, Uint8Array>();
 
 /** Colours by rank, so that a few extreme values do not flatten the rest. */
-function byScale(model: Model, state: Uint8Array, values: Float32Array): Encoding {
-  const sorted = Float32Array.from(values).sort();
-  const index = new Uint8Array(model.n);
-  for (let i = 0; i < model.n; i++) {
-    const rank = lowerBound(sorted, values[i] ?? 0) / Math.max(model.n - 1, 1);
-    index[i] = Math.min(STEPS - 1, Math.floor(rank * STEPS));
+function byScale(values: Float32Array): Colouring {
+  let steps = ranked.get(values);
+  if (steps === undefined) ranked.set(values, (steps = stepsOf(values)));
+  let [low, high] = [Infinity, -Infinity];
+  for (const value of values) {
+    low = Math.min(low, value);
+    high = Math.max(high, value);
   }
-  const ends: [string, string] = [brief(sorted[0] ?? 0), brief(sorted[model.n - 1] ?? 0)];
-  return { palette: scale(), index, state, opacity: [0.8, 0.8, 1], legend: [], ends };
+  return { palette: scale(), index: steps.slice(), opacity: [0.8, 0.8], legend: [], ends: [brief(low), brief(high)] };
 }
 
-function byComparison(model: Model, state: Uint8Array): Encoding {
+/** Per row a step of the scale; equal values share the step of the first of them. */
+function stepsOf(values: Float32Array): Uint8Array {
+  const order = ascending(values);
+  const steps = new Uint8Array(values.length);
+  let first = 0;
+  order.forEach((row, rank) => {
+    if (values[row] !== values[order[first] ?? 0]) first = rank;
+    steps[row] = Math.min(STEPS - 1, Math.floor((first / Math.max(values.length - 1, 1)) * STEPS));
+  });
+  return steps;
+}
+
+function byComparison(model: Model): Colouring {
   const palette = [grey(), "#8a5fd0", STATES.dropped, STATES.newlyKept, grey()];
   const a = model.info.name;
   const b = model.comparison?.numbers.b ?? "B";
@@ -176,7 +210,7 @@ function byComparison(model: Model, state: Uint8Array): Encoding {
     index[i] = at;
     counts[at] = (counts[at] ?? 0) + 1;
   }
-  return { palette, index, state, opacity: [0.85, 0.85, 1], legend: legendOf(palette, texts, counts) };
+  return { palette, index, opacity: [0.85, 0.85], legend: legendOf(palette, texts, counts) };
 }
 
 /** 0 both keep, 1 both drop, 2 only A drops, 3 only B drops, 4 not in B. */
@@ -224,15 +258,4 @@ function fromHsl(hue: number, saturation: number, lightness: number): string {
 
 function hex(parts: number[]): string {
   return `#${parts.map((part) => part.toString(16).padStart(2, "0")).join("")}`;
-}
-
-function lowerBound(sorted: Float32Array, value: number): number {
-  let low = 0;
-  let high = sorted.length;
-  while (low < high) {
-    const middle = (low + high) >> 1;
-    if ((sorted[middle] ?? 0) < value) low = middle + 1;
-    else high = middle;
-  }
-  return low;
 }

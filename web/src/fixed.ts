@@ -56,6 +56,10 @@ export class FixedSource implements Source {
     return { ...knobs, methods };
   }
 
+  async places(): Promise<Int16Array | null> {
+    return numbers<Int16Array>(await this.table, "place");
+  }
+
   /** Each sample's threshold is in the export: it is noise where eps is below it. */
   async preview(settings: Settings): Promise<Preview> {
     const begun = performance.now();
@@ -77,7 +81,9 @@ export class FixedSource implements Source {
         total++;
       } else keep[i] = 1;
     }
+    const now = performance.now();
     return {
+      times: { sent: begun, answered: now, decoded: now },
       keep,
       cluster: null,
       numbers: {

@@ -14,6 +14,8 @@ interface Cell {
   element: HTMLElement;
   canvas: HTMLCanvasElement;
   at: number;
+  /** How its sample stands: kept or dropped, by the filter or by hand. */
+  state: string;
 }
 
 export class Gallery {
@@ -83,7 +85,7 @@ export class Gallery {
       this.scroller,
     );
     model.on(["picked", "filter"], () => this.refresh());
-    model.on(["decisions", "preview"], () => (model.show === "all" ? this.renew() : this.refresh()));
+    model.on(["decisions", "preview"], () => (model.show === "all" ? this.restate() : this.refresh()));
     model.on(["focus"], () => this.reveal());
     this.refresh();
     new ResizeObserver(perFrame(() => this.measure())).observe(this.scroller);
@@ -188,7 +190,7 @@ export class Gallery {
   private make(): Cell {
     const canvas = h("canvas", { className: "thumb", "aria-hidden": "true" });
     const element = h("div", { className: "cell", role: "option" }, canvas);
-    const cell = { element, canvas, at: -1 };
+    const cell = { element, canvas, at: -1, state: "" };
     element.addEventListener("click", () => {
       this.model.setFocus(this.rows[cell.at] ?? NO_ROW);
       this.scroller.focus({ preventScroll: true });
@@ -207,17 +209,37 @@ export class Gallery {
     element.style.width = element.style.height = `${this.side}px`;
     element.style.transform = `translate(${GAP + (at % this.columns) * pitch}px, ${GAP + Math.floor(at / this.columns) * pitch}px)`;
     element.style.setProperty("--class", classColour(this.model.label[row] ?? 0, this.model.info.classes.length));
-    element.classList.toggle("dropped", !this.model.kept(row));
-    element.classList.toggle("overruled", this.model.overruled[row] === 1);
+    this.mark(cell, row);
     element.classList.toggle("focused", row === this.model.focus);
     element.id = `cell-${row}`;
     element.dataset["id"] = this.model.id(row);
-    element.setAttribute("aria-label", this.model.describe(row));
     element.setAttribute("aria-selected", String(row === this.model.focus));
     element.setAttribute("aria-posinset", String(at + 1));
     element.setAttribute("aria-setsize", String(this.rows.length));
-    element.title = this.model.describe(row);
     this.thumbs.paint(cell.canvas, row);
+  }
+
+  private mark(cell: Cell, row: number): void {
+    const { element } = cell;
+    const told = this.model.describe(row);
+    cell.state = this.stateOf(row);
+    element.classList.toggle("dropped", !this.model.kept(row));
+    element.classList.toggle("overruled", this.model.overruled[row] === 1);
+    element.setAttribute("aria-label", told);
+    element.title = told;
+  }
+
+  private stateOf(row: number): string {
+    return `${this.model.shown[row]}${this.model.overruled[row]}`;
+  }
+
+  /** The same samples, some of them now kept or dropped: only their cells change. */
+  private restate(): void {
+    for (const cell of this.cells) {
+      const row = this.rows[cell.at];
+      if (row !== undefined && cell.state !== this.stateOf(row)) this.mark(cell, row);
+    }
+    this.title();
   }
 
   private reveal(): void {

@@ -74,13 +74,8 @@ export class Header {
 
   private refresh(): void {
     const { model } = this;
-    let kept = 0;
-    let overruled = 0;
-    for (let i = 0; i < model.n; i++) {
-      if (model.kept(i)) kept++;
-      if (model.overruled[i]) overruled++;
-    }
-    const dropped = model.n - kept;
+    const { dropped, overruled } = model.counts;
+    const kept = model.n - dropped;
     this.numbers.replaceChildren(
       part("kept", kept, "kept"),
       part("dropped", dropped, "dropped", model.n ? percent(dropped / model.n) : ""),

@@ -6,6 +6,7 @@ import { Refused, type KnobsInfo, type Settings } from "./source";
 
 const WIDTH = 248;
 const HEIGHT = 84;
+const FLOOR = HEIGHT - 14;
 const SHARE_END = 0.6;
 
 export class Knobs {
@@ -33,17 +34,15 @@ export class Knobs {
   private high = 0;
   private by: "eps" | "share" = "share";
   private asked: Settings | null = null;
+  private movedAt = 0;
+  /** The dashed line and the dot on the curve; the rest of it stays while a slider moves. */
+  private readonly marker = svg("g", { class: "markers" }, svg("line", { class: "marker", y1: 4 }), svg("circle", { class: "marker", r: 4.5 }));
+  private info: KnobsInfo | null = null;
   private busy = false;
 
-  constructor(
-    private readonly model: Model,
-    private info: KnobsInfo,
-  ) {
-    this.method = h(
-      "select",
-      { id: "method", "aria-label": "Method" },
-      ...Object.entries(info.methods).map(([name, text]) => h("option", { value: name }, text)),
-    );
+  /** The knobs rest until `describe` tells what they can do. */
+  constructor(private readonly model: Model) {
+    this.method = h("select", { id: "method", "aria-label": "Method" });
     this.eps = slider("eps", 0, 1000, 1, "eps");
     this.share = slider("share", 0, SHARE_END, 0.001, "Share to drop");
     this.minSamples = slider("min-samples", 2, 50, 1, "Minimum samples");
@@ -81,7 +80,19 @@ export class Knobs {
       this.use,
     );
     this.wire();
-    this.start();
+    this.lay();
+    this.texts.result.textContent = model.n === 0 ? "" : "Preparing the filter…";
+  }
+
+  describe(info: KnobsInfo): void {
+    this.info = info;
+    this.method.replaceChildren(...Object.entries(info.methods).map(([name, text]) => h("option", { value: name }, text)));
+    this.start(info);
+    this.element.dataset["ready"] = "true";
+  }
+
+  fail(error: unknown): void {
+    this.texts.result.textContent = `The knobs cannot be used: ${error instanceof Error ? error.message : String(error)}`;
   }
 
   /** What the sliders say. */
@@ -128,7 +139,7 @@ export class Knobs {
     });
     this.buttons.reset.addEventListener("click", () => {
       this.asked = null;
-      this.start();
+      if (this.info !== null) this.start(this.info);
       this.model.setPreview(null);
     });
     this.buttons.use.addEventListener("click", () => {
@@ -145,14 +156,11 @@ export class Knobs {
     });
   }
 
-  private start(): void {
-    const { info } = this;
+  private start(info: KnobsInfo): void {
     this.minSamples.value = String(info.min_samples);
     this.share.value = String(Math.min(info.share, SHARE_END));
     this.knee.checked = false;
-    const positive = (info.curve?.eps ?? []).filter((eps) => eps > 0);
-    this.low = positive[0] ?? 1;
-    this.high = positive[positive.length - 1] ?? 1;
+    this.drawCurve();
     this.eps.value = String(this.sliderAt(info.eps ?? this.low));
     this.by = "share";
     this.lay();
@@ -160,10 +168,11 @@ export class Knobs {
   }
 
   private lay(): void {
-    const network = this.method.value === "network";
+    // Until they are described, all have their place, so that nothing jumps.
+    const network = this.info === null ? this.model.info.layout === "map" && this.model.n > 0 : this.method.value === "network";
     for (const part of Object.values(this.fields)) part.hidden = !network;
-    this.method.disabled = this.method.options.length === 0;
-    this.share.disabled = this.method.options.length === 0;
+    const none = this.method.options.length === 0;
+    for (const input of [this.method, this.share, this.eps, this.minSamples, this.knee]) input.disabled = none;
   }
 
   private moved(by: "eps" | "share"): void {
@@ -175,7 +184,7 @@ export class Knobs {
   /** One request at a time; while it is under way, only the latest wish is kept. */
   private ask(): void {
     this.asked = this.settings();
-    performance.mark("knob-moved");
+    this.movedAt = performance.now();
     if (!this.busy) void this.answer();
   }
 
@@ -184,7 +193,7 @@ export class Knobs {
     while (this.asked !== null) {
       const wish = this.asked;
       this.asked = null;
-      const begun = performance.now();
+      const moved = this.movedAt;
       try {
         const preview = await this.model.source.preview(wish, this.model.colourBy === "cluster");
         this.model.setPreview(preview);
@@ -192,8 +201,11 @@ export class Knobs {
         const eps = typeof numbers.eps === "number" ? numbers.eps : undefined;
         this.follow(eps, numbers.share);
         this.label(eps, numbers.share, numbers.dropped);
+        const applied = performance.now();
         await this.settled();
-        performance.measure("knob", { start: begun, end: performance.now() });
+        const detail = { moved, ...preview.times, applied, server: numbers.milliseconds };
+        performance.clearMeasures("knob");
+        performance.measure("knob", { start: moved, detail });
       } catch (error) {
         this.say(error instanceof Refused ? error.message : String(error), true);
       }
@@ -213,7 +225,7 @@ export class Knobs {
     this.texts.minSamples.textContent = this.minSamples.value;
     if (dropped === null) this.texts.result.textContent = "";
     else this.texts.result.replaceChildren("drops ", h("b", {}, count(dropped)), ` of ${count(this.model.n)}, ${percent(share, 2)}`);
-    this.drawCurve(eps, share);
+    this.pointAt(eps, share);
   }
 
   private async newCurve(): Promise<void> {
@@ -221,43 +233,50 @@ export class Knobs {
     try {
       const info = await this.model.source.knobs(at);
       if (Number(this.minSamples.value) !== at) return;
+      if (this.info === null) return;
       this.info = { ...this.info, ...(info.curve === undefined ? {} : { curve: info.curve }) };
-      const positive = (info.curve?.eps ?? []).filter((eps) => eps > 0);
-      this.low = positive[0] ?? 1;
-      this.high = positive[positive.length - 1] ?? 1;
+      this.drawCurve();
       const now = this.model.preview?.numbers;
       const eps = typeof now?.eps === "number" ? now.eps : undefined;
       if (eps !== undefined) this.eps.value = String(this.sliderAt(eps));
-      this.drawCurve(eps, now?.share ?? this.info.share);
+      this.pointAt(eps, now?.share ?? this.info.share);
     } catch (error) {
       this.say(String(error), true);
     }
   }
 
-  private drawCurve(eps: number | undefined, share: number): void {
-    const { curve } = this.info;
+  private drawCurve(): void {
+    const curve = this.info?.curve;
+    const positive = (curve?.eps ?? []).filter((eps) => eps > 0);
+    this.low = positive[0] ?? 1;
+    this.high = positive[positive.length - 1] ?? 1;
     if (curve === undefined) return;
     const line = curve.eps
       .map((value, n) => (value > 0 ? `${this.across(value).toFixed(1)},${up(curve.share[n] ?? 0).toFixed(1)}` : ""))
       .filter(Boolean)
       .join(" ");
-    const floor = HEIGHT - 14;
-    const parts: SVGElement[] = [
-      svg("line", { x1: 0, x2: WIDTH, y1: floor, y2: floor, class: "axis" }),
-      svg("polygon", { points: `0,${floor} 0,${up(1)} ${line} ${WIDTH},${floor}`, class: "area" }),
+    this.curve.replaceChildren(
+      svg("line", { x1: 0, x2: WIDTH, y1: FLOOR, y2: FLOOR, class: "axis" }),
+      svg("polygon", { points: `0,${FLOOR} 0,${up(1)} ${line} ${WIDTH},${FLOOR}`, class: "area" }),
       svg("polyline", { points: line, class: "line" }),
       svg("text", { x: 2, y: HEIGHT - 3 }, `eps ${brief(this.low)}`),
       svg("text", { x: WIDTH - 2, y: HEIGHT - 3, "text-anchor": "end" }, brief(this.high)),
       svg("text", { x: WIDTH - 2, y: 10, "text-anchor": "end" }, "share dropped"),
-    ];
-    if (eps !== undefined && eps > 0) {
-      const x = Math.max(0, Math.min(WIDTH, this.across(eps)));
-      parts.push(
-        svg("line", { x1: x, x2: x, y1: 4, y2: floor, class: "marker" }),
-        svg("circle", { cx: x, cy: up(share), r: 4.5, class: "marker" }),
-      );
-    }
-    this.curve.replaceChildren(...parts);
+      this.marker,
+    );
+  }
+
+  private pointAt(eps: number | undefined, share: number): void {
+    const there = eps !== undefined && eps > 0;
+    this.marker.classList.toggle("away", !there);
+    const [line, dot] = this.marker.children;
+    if (!there || line === undefined || dot === undefined) return;
+    const x = String(Math.max(0, Math.min(WIDTH, this.across(eps))));
+    line.setAttribute("x1", x);
+    line.setAttribute("x2", x);
+    line.setAttribute("y2", String(FLOOR));
+    dot.setAttribute("cx", x);
+    dot.setAttribute("cy", String(up(share)));
   }
 
   private drag(event: PointerEvent): void {

@@ -46,11 +46,20 @@ export class LiveSource implements Source {
     return this.json("knobs", minSamples === undefined ? {} : { min_samples: String(minSamples) });
   }
 
+  async places(): Promise<Int16Array | null> {
+    return numbers<Int16Array>(read(await this.binary("places")), "place");
+  }
+
   async preview(settings: Settings, clusters: boolean): Promise<Preview> {
     const body = JSON.stringify({ ...settings, clusters });
-    const table = read(await this.binary("preview", {}, { method: "POST", body }));
+    const sent = performance.now();
+    const raw = await this.binary("preview", {}, { method: "POST", body });
+    const answered = performance.now();
+    const table = read(raw);
+    const keep = bytes(table, "keep");
     return {
-      keep: bytes(table, "keep"),
+      times: { sent, answered, decoded: performance.now() },
+      keep,
       cluster: numbers<Int32Array>(table, "cluster"),
       numbers: meta<PreviewNumbers>(table),
     };

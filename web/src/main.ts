@@ -28,10 +28,20 @@ const HOVER_DELAY = 40;
 async function start(root: HTMLElement): Promise<void> {
   const kind = document.querySelector('meta[name="thresher-source"]')?.getAttribute("content");
   const source: Source = kind === "static" ? new FixedSource() : new LiveSource(new URL(location.href));
-  const [info, table, masks, knobsInfo] = await Promise.all([source.info(), source.points(), source.state(), source.knobs()]);
+  const [info, table, masks] = await Promise.all([source.info(), source.points(), source.state()]);
   const model = new Model(source, info, table, masks);
   document.title = `${info.name} · Thresher`;
-  lay(root, model, new Knobs(model, knobsInfo));
+  const knobs = new Knobs(model);
+  lay(root, model, knobs);
+  // What takes the server seconds for a million samples comes after the map.
+  await source.knobs().then(
+    (described) => knobs.describe(described),
+    (error: unknown) => knobs.fail(error),
+  );
+  if (model.place === null) {
+    const places = await source.places().catch(() => null);
+    if (places !== null) model.setPlaces(places);
+  }
 }
 
 function lay(root: HTMLElement, model: Model, knobs: Knobs): void {
@@ -93,7 +103,8 @@ function lay(root: HTMLElement, model: Model, knobs: Knobs): void {
   hover.element.classList.add("hover");
   hover.element.hidden = true;
   hover.element.setAttribute("aria-hidden", "true");
-  model.on(["focus", "decisions", "preview"], () => focus.show(model.focus));
+  model.on(["focus", "decisions", "places"], () => focus.show(model.focus));
+  model.on(["preview"], () => focus.renew());
   model.on(["picked"], () => {
     if (model.picked !== null) tabs.show("Gallery");
     toast.announce(model.picked === null ? "nothing picked" : `${count(model.picked.rows.length)} samples picked`);

@@ -3,6 +3,7 @@
 import type { Table, Vector } from "apache-arrow";
 import { bytes, numbers } from "./arrow";
 import type { ColourBy } from "./colours";
+import { descending } from "./order";
 import type { Comparison, Info, Masks, Preview, Source } from "./source";
 
 export type Topic =
@@ -14,10 +15,21 @@ export type Topic =
   | "picked"
   | "focus"
   | "selections"
+  | "places"
+  | "dropped"
   | "theme";
 
 export type Show = "all" | "kept" | "dropped" | "overruled";
+/** How dropped samples are drawn: in grey, as rings of their own colour, or like the others. */
+export type DroppedStyle = "grey" | "ring" | "plain";
 export const NO_ROW = -1;
+
+/** How many there are, how many are dropped as shown, how many a person overruled. */
+export interface Counts {
+  total: number;
+  dropped: number;
+  overruled: number;
+}
 
 export interface Picked {
   rows: Int32Array;
@@ -31,18 +43,25 @@ export class Model {
   readonly y: Float32Array;
   readonly cluster: Int32Array;
   readonly score: Float32Array;
-  readonly place: Int16Array;
+  /** The label that prevails around each sample; null until the server has worked it out. */
+  place: Int16Array | null;
   readonly votes: Float32Array | null;
   /** What the filter itself keeps. */
   readonly filterKeep: Uint8Array;
   keep: Uint8Array;
   overruled: Uint8Array;
+  /** 1 where a sample is kept as shown now: a person's decision, else the preview's, else the filter's. */
+  shown = new Uint8Array();
+  counts: Counts = { total: 0, dropped: 0, overruled: 0 };
+  classCounts: Counts[] = [];
   undoable = 0;
   redoable = 0;
   preview: Preview | null = null;
   comparison: Comparison | null = null;
   colourBy: ColourBy = "class";
   show: Show = "all";
+  /** Chosen by the person, per colouring: where the colour tells what is dropped, grey would hide it. */
+  private readonly droppedStyles = new Map<ColourBy, DroppedStyle>([["class", "grey"]]);
   readonly hiddenClasses = new Set<number>();
   picked: Picked | null = null;
   focus = NO_ROW;
@@ -67,13 +86,14 @@ export class Model {
     this.y = numbers<Float32Array>(table, "y") ?? new Float32Array(this.n);
     this.cluster = numbers<Int32Array>(table, "cluster") ?? new Int32Array(this.n).fill(-2);
     this.score = numbers<Float32Array>(table, "score") ?? new Float32Array(this.n);
-    this.place = numbers<Int16Array>(table, "place") ?? this.label;
+    this.place = numbers<Int16Array>(table, "place");
     this.votes = numbers<Float32Array>(table, "votes");
     this.filterKeep = bytes(table, "keep");
     this.keep = masks.keep;
     this.overruled = masks.overruled;
     this.undoable = masks.undo;
     this.redoable = masks.redo;
+    this.settle();
   }
 
   on(topics: Topic[], listener: () => void): void {
@@ -99,10 +119,8 @@ export class Model {
     return String((this.notes ?? this.reasons)?.get(row) ?? "");
   }
 
-  /** Whether a sample is kept as shown now: a person's decision, else the preview's, else the filter's. */
   kept(row: number): boolean {
-    if (this.preview !== null && !this.overruled[row]) return this.preview.keep[row] === 1;
-    return this.keep[row] === 1;
+    return this.shown[row] === 1;
   }
 
   passes(row: number): boolean {
@@ -132,12 +150,7 @@ export class Model {
 
   /** All rows, the most suspicious first; made once. */
   suspicious(): Int32Array {
-    if (this.byScore === null) {
-      const score = this.score;
-      this.byScore = Int32Array.from({ length: this.n }, (_, i) => i).sort(
-        (a, b) => (score[b] ?? 0) - (score[a] ?? 0) || a - b,
-      );
-    }
+    this.byScore ??= descending(this.score);
     return this.byScore;
   }
 
@@ -146,11 +159,13 @@ export class Model {
     this.overruled = masks.overruled;
     this.undoable = masks.undo;
     this.redoable = masks.redo;
+    this.settle();
     this.tell("decisions");
   }
 
   setPreview(preview: Preview | null): void {
     this.preview = preview;
+    this.settle();
     this.tell("preview");
   }
 
@@ -162,6 +177,20 @@ export class Model {
   setColour(by: ColourBy): void {
     this.colourBy = by;
     this.tell("colour");
+  }
+
+  get droppedStyle(): DroppedStyle {
+    return this.droppedStyles.get(this.colourBy) ?? "plain";
+  }
+
+  setDroppedStyle(style: DroppedStyle): void {
+    this.droppedStyles.set(this.colourBy, style);
+    this.tell("dropped");
+  }
+
+  setPlaces(place: Int16Array): void {
+    this.place = place;
+    this.tell("places");
   }
 
   setShow(show: Show): void {
@@ -206,17 +235,35 @@ export class Model {
     return best.map((found) => found.row);
   }
 
-  /** Per class: how many there are, how many are dropped as shown, how many a person overruled. */
-  perClass(): { total: number; dropped: number; overruled: number }[] {
-    const rows = this.info.classes.map(() => ({ total: 0, dropped: 0, overruled: 0 }));
-    for (let i = 0; i < this.n; i++) {
-      const its = rows[this.label[i] ?? 0];
-      if (its === undefined) continue;
-      its.total++;
-      if (!this.kept(i)) its.dropped++;
-      if (this.overruled[i]) its.overruled++;
+  /** Work out what is kept as shown, and count it: one pass for all that shows it. */
+  private settle(): void {
+    const { n, keep, overruled, label } = this;
+    const base = this.preview?.keep ?? keep;
+    const shown = new Uint8Array(n);
+    const classes = this.info.classes.length;
+    const total = new Int32Array(classes);
+    const dropped = new Int32Array(classes);
+    const decided = new Int32Array(classes);
+    let out = 0;
+    let hands = 0;
+    for (let i = 0; i < n; i++) {
+      const its = label[i] ?? 0;
+      const hand = overruled[i] ?? 0;
+      const kept = (hand ? keep[i] : base[i]) ?? 0;
+      shown[i] = kept;
+      out += 1 - kept;
+      hands += hand;
+      total[its] = (total[its] ?? 0) + 1;
+      dropped[its] = (dropped[its] ?? 0) + 1 - kept;
+      decided[its] = (decided[its] ?? 0) + hand;
     }
-    return rows;
+    this.shown = shown;
+    this.classCounts = Array.from(total, (all, its) => ({
+      total: all,
+      dropped: dropped[its] ?? 0,
+      overruled: decided[its] ?? 0,
+    }));
+    this.counts = { total: n, dropped: out, overruled: hands };
   }
 
   /** In words, for people and for screen readers. */

@@ -6,6 +6,7 @@ import type { Model } from "./model";
 
 const BINS = 36;
 const MATRIX_LIMIT = 20;
+const MATRIX_TITLE = "Labels against the clusters they lie in";
 
 export class Reading {
   readonly element = h("section", { className: "reading", "aria-label": "Reading" });
@@ -14,7 +15,7 @@ export class Reading {
   });
 
   constructor(private readonly model: Model) {
-    model.on(["decisions", "preview", "theme"], this.refresh);
+    model.on(["decisions", "preview", "theme", "places"], this.refresh);
   }
 
   render(): void {
@@ -29,7 +30,7 @@ export class Reading {
   /** Dropped per class, the most first. */
   private bars(): HTMLElement {
     const { model } = this;
-    const counts = model.perClass().map((one, label) => ({ ...one, label, share: one.total ? one.dropped / one.total : 0 }));
+    const counts = model.classCounts.map((one, label) => ({ ...one, label, share: one.total ? one.dropped / one.total : 0 }));
     counts.sort((a, b) => b.share - a.share);
     const most = Math.max(1e-9, counts[0]?.share ?? 0);
     const all = counts.reduce((sum, one) => sum + one.dropped, 0) / model.n;
@@ -68,10 +69,14 @@ export class Reading {
   /** Rows: a sample's label; columns: the label that prevails around it on the map. */
   private confusion(): HTMLElement {
     const { model } = this;
+    const { place } = model;
+    if (place === null) {
+      return h("div", { className: "block" }, h("h3", {}, MATRIX_TITLE), h("p", { className: "note", role: "status" }, "Looking at every sample's neighbours…"));
+    }
     const classes = model.info.classes.length;
     const counts = new Int32Array(classes * classes);
     for (let i = 0; i < model.n; i++) {
-      const at = (model.label[i] ?? 0) * classes + (model.place[i] ?? 0);
+      const at = (model.label[i] ?? 0) * classes + (place[i] ?? 0);
       counts[at] = (counts[at] ?? 0) + 1;
     }
     const shown = this.shownClasses(counts, classes);
@@ -90,7 +95,7 @@ export class Reading {
     return h(
       "div",
       { className: "block" },
-      h("h3", {}, "Labels against the clusters they lie in"),
+      h("h3", {}, MATRIX_TITLE),
       h(
         "p",
         { className: "note" },
@@ -127,7 +132,7 @@ export class Reading {
   private pickCell(a: number, b: number, why: string): void {
     const { model } = this;
     model.pick(
-      [...Array(model.n).keys()].filter((row) => model.label[row] === a && model.place[row] === b),
+      [...Array(model.n).keys()].filter((row) => model.label[row] === a && model.place?.[row] === b),
       why,
     );
   }

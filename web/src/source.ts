@@ -56,7 +56,15 @@ export interface PreviewNumbers {
   milliseconds: number;
 }
 
+/** Moments of one answer, as `performance.now` gives them. */
+export interface Times {
+  sent: number;
+  answered: number;
+  decoded: number;
+}
+
 export interface Preview {
+  times: Times;
   keep: Uint8Array;
   cluster: Int32Array | null;
   numbers: PreviewNumbers;
@@ -109,6 +117,8 @@ export interface Source {
   points(): Promise<Table>;
   state(): Promise<Masks>;
   knobs(minSamples?: number): Promise<KnobsInfo>;
+  /** The label that prevails around each sample. */
+  places(): Promise<Int16Array | null>;
   preview(settings: Settings, clusters: boolean): Promise<Preview>;
   compare(other: string): Promise<Comparison>;
   log(): Promise<LogEntry[]>;

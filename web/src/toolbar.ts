@@ -3,8 +3,8 @@
 import type { ColourBy, Encoding } from "./colours";
 import { scale } from "./colours";
 import { count, h, icon, swatch } from "./dom";
-import type { Mode } from "./map/map";
-import type { Model, Show } from "./model";
+import { MANY, type Mode } from "./map/map";
+import type { DroppedStyle, Model, Show } from "./model";
 
 export class Toolbar {
   readonly element: HTMLElement;
@@ -13,10 +13,13 @@ export class Toolbar {
   onFit: () => void = () => undefined;
   private mode: Mode = "panZoom";
   private readonly colour = h("select", { id: "colour", "aria-label": "Colour by" });
+  private readonly dropped = h("select", { id: "dropped-style", "aria-label": "Draw dropped samples" });
+  private shown = "";
   private readonly tools: Record<Mode, HTMLButtonElement>;
 
   constructor(private readonly model: Model) {
     this.colour.addEventListener("change", () => model.setColour(this.colour.value as ColourBy));
+    this.dropped.addEventListener("change", () => model.setDroppedStyle(this.dropped.value as DroppedStyle));
     const show = h(
       "select",
       { id: "show", "aria-label": "Show" },
@@ -44,6 +47,7 @@ export class Toolbar {
       { className: "toolbar", role: "toolbar", "aria-label": "Map" },
       h("label", {}, "Colour", this.colour),
       h("label", {}, "Show", show),
+      h("label", {}, "Dropped", this.dropped),
       h("span", { className: "tools" }, this.tools.panZoom, this.tools.lasso, fit),
     );
     model.on(["comparison", "colour"], () => this.options());
@@ -62,18 +66,29 @@ export class Toolbar {
   }
 
   show(encoding: Encoding): void {
-    this.legend.hidden = this.model.n === 0;
+    // While a slider moves, only the numbers change.
+    const key = JSON.stringify([encoding.ends, encoding.legend.map(({ count: _, ...rest }) => rest)]);
+    if (key === this.shown) {
+      const numbers = this.legend.querySelectorAll("b");
+      encoding.legend.forEach((item, n) => {
+        const number = numbers[n];
+        if (number !== undefined) number.textContent = count(item.count);
+      });
+      return;
+    }
+    this.shown = key;
+    const parts: (Node | string)[] = encoding.legend.map((item) => {
+      const mark = swatch(item.colour);
+      mark.classList.toggle("hollow", item.hollow === true);
+      return h("span", { className: "item" }, mark, item.text, h("b", {}, count(item.count)));
+    });
     if (encoding.ends !== undefined) {
       const ramp = h("span", { className: "ramp" });
       ramp.style.backgroundImage = `linear-gradient(to right, ${scale().join(", ")})`;
-      this.legend.replaceChildren(encoding.ends[0], ramp, encoding.ends[1], h("span", { className: "note" }, "by rank"));
-      return;
+      parts.unshift(encoding.ends[0], ramp, encoding.ends[1], h("span", { className: "note" }, "by rank"));
     }
-    this.legend.replaceChildren(
-      ...encoding.legend.map((item) =>
-        h("span", { className: "item" }, swatch(item.colour), item.text, h("b", {}, count(item.count))),
-      ),
-    );
+    this.legend.replaceChildren(...parts);
+    this.legend.hidden = this.model.n === 0 || parts.length === 0;
   }
 
   private tool(sign: "pan" | "lasso", mode: Mode, text: string): HTMLButtonElement {
@@ -99,6 +114,17 @@ export class Toolbar {
       ...choices
         .filter(([, , there]) => there)
         .map(([value, text]) => h("option", { value, selected: value === colourBy }, text)),
+    );
+    const styles: [DroppedStyle, string][] = [
+      ["grey", "grey"],
+      ["ring", "outlined"],
+      ["plain", "like the rest"],
+    ];
+    this.dropped.replaceChildren(
+      ...styles
+        // A ring around a point of a pixel or two is not seen.
+        .filter(([value]) => value !== "ring" || this.model.n <= MANY)
+        .map(([value, text]) => h("option", { value, selected: value === this.model.droppedStyle }, text)),
     );
   }
 }

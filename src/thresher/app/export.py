@@ -71,6 +71,7 @@ def _columns(viewed: Viewed, slot: np.ndarray) -> dict[str, pa.Array]:
         reasons[viewed.row[id]] = entry.reason
     return {
         **columns,
+        "place": viewed.places,
         "decided": pa.array(state.keep),
         "overruled": pa.array(state.overruled),
         "note": pa.array(reasons, pa.string()).dictionary_encode(),

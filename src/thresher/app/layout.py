@@ -7,6 +7,8 @@ import numpy as np
 from thresher.data.selection import Selection
 
 NEIGHBOURS = 10
+BLOCK = 100_000
+"""Samples looked up at once, so that a million of them need no more memory than this many."""
 
 
 @dataclass(frozen=True)
@@ -55,12 +57,25 @@ def places(where: Layout, labels: np.ndarray) -> np.ndarray:
     from scipy.spatial import cKDTree
 
     tree = cKDTree(where.xy)
-    _, near = tree.query(where.xy, k=k + 1, workers=-1)
-    others = labels[near].astype(np.int64)
-    # The point itself is among its neighbours (or a twin at the same place, which is as good).
-    votes = np.zeros((n, int(labels.max()) + 1), np.float32)
-    rows = np.arange(n)
-    for column in range(1, k + 1):
-        np.add.at(votes, (rows, others[:, column]), 1)
-    votes[rows, labels] += 0.5
-    return votes.argmax(axis=1).astype(np.int16)
+    place = np.empty(n, np.int16)
+    # In the tree's own order neighbouring queries read the same memory: twice as fast for millions.
+    for begin in range(0, n, BLOCK):
+        rows = tree.indices[begin : begin + BLOCK]
+        _, near = tree.query(tree.data[rows], k=k + 1, workers=-1)
+        # The first is the point itself (or a twin at the same place, which is as good).
+        place[rows] = _prevailing(labels[near[:, 1:]], labels[rows])
+    return place
+
+
+def _prevailing(others: np.ndarray, own: np.ndarray) -> np.ndarray:
+    """The commonest of each row of `others` (m, k); ties go to `own` (m,), then to the smallest."""
+    best = np.full(len(own), -1, np.int64)
+    found = own
+    for column in others.T:
+        votes = 2 * (others == column[:, None]).sum(axis=1) + (column == own)
+        # One number to compare by: more votes, then the smaller label.
+        rank = (votes.astype(np.int64) << 32) - column
+        better = rank > best
+        best = np.where(better, rank, best)
+        found = np.where(better, column, found)
+    return found

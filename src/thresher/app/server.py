@@ -50,6 +50,7 @@ def build(desk: Desk, token: str, hosts: set[str], embed: bool = False) -> ASGIA
         Route("/assets/{name:path}", api.asset),
         Route("/api/info", api.info),
         Route("/api/points", api.points),
+        Route("/api/places", api.places),
         Route("/api/state", api.state),
         Route("/api/log", api.log),
         Route("/api/sample/{id:path}", api.sample),
@@ -113,6 +114,11 @@ class Api:
     async def points(self, request: Request) -> Response:
         name = self._name(request)
         return _arrow(await run_in_threadpool(lambda: self.desk.viewed(name).points))
+
+    async def places(self, request: Request) -> Response:
+        name = self._name(request)
+        place = await run_in_threadpool(lambda: self.desk.viewed(name).places)
+        return _arrow(arrow.encode({"place": place}))
 
     async def state(self, request: Request) -> Response:
         name = self._name(request)

@@ -150,12 +150,16 @@ class Viewed:
             "cluster": pa.array(self.clusters),
             "score": pa.array(self._scores),
             "keep": pa.array(np.asarray(selection.keep, bool)),
-            "place": pa.array(places(self.layout, selection.labels), pa.int16()),
             "reason": pa.array(selection.reason, pa.string()).dictionary_encode(),
         }
         if selection.votes is not None:
             columns["votes"] = pa.array(np.nan_to_num(selection.votes.astype(np.float32)))
         return columns
+
+    @cached_property
+    def places(self) -> pa.Array:
+        """Among whom each sample lies, int16; seconds for a million, so not one of `columns`."""
+        return pa.array(places(self.layout, self.selection.labels), pa.int16())
 
     @cached_property
     def points(self) -> bytes:

@@ -94,6 +94,8 @@ class ClassGraph:
     def noise(self, eps: Eps) -> np.ndarray:
         """(n,) bool: what DBSCAN at eps calls noise. eps: one number, or one per class (an array
         in the order of `classes`, or a mapping from the class)."""
+        if not isinstance(eps, Mapping) and np.ndim(eps) == 0:
+            return self.threshold > eps
         return self._back(self._per_point(eps) < self._threshold)
 
     def share(self, eps: Eps) -> float:
@@ -166,16 +168,16 @@ class ClassGraph:
         """The eps that drops `share` of all points, as nearly as ties allow; never all of them."""
         if not 0 <= share < 1:
             raise ThresherError(f"a share of {share} cannot be dropped", "choose one in [0, 1)")
-        t = np.sort(self._threshold)
-        n = len(t)
+        n = len(self)
         if n == 0:
             return 0.0
         want = share * n
-        steps = np.unique(t)
-        dropped = n - np.searchsorted(t, steps, side="right")
-        # `dropped` falls with eps; of equally near ones take the larger eps, which keeps more.
-        gap = np.abs(dropped - want)
-        return float(steps[len(gap) - 1 - np.argmin(gap[::-1])])
+        steps, dropped = self._levels
+        # `dropped` falls with eps. The nearest to `want` is the last that drops as much or the one
+        # after it; of equally near ones take the larger eps, which keeps more.
+        after = len(dropped) - int(np.searchsorted(dropped[::-1], want, side="left"))
+        near = [at for at in (after, after - 1) if 0 <= at < len(steps)]
+        return float(steps[min(near, key=lambda at: abs(dropped[at] - want))])
 
     def eps_knee(self) -> np.ndarray:
         """Per class, the knee of its sorted k-distance curve: the point farthest below the chord
@@ -192,6 +194,12 @@ class ClassGraph:
             along = np.linspace(0, 1, len(core))
             found[rank] = core[int(np.argmax(along - (core - core[0]) / rise))]
         return found
+
+    @cached_property
+    def _levels(self) -> tuple[np.ndarray, np.ndarray]:
+        """Every eps at which the noise changes, ascending, and how many are noise there."""
+        steps, counts = np.unique(self._threshold, return_counts=True)
+        return steps, len(self) - np.cumsum(counts)
 
     @cached_property
     def _tree(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -1,21 +1,25 @@
 /** The map: every sample a point, drawn by regl-scatterplot. */
 
-import createScatterplot, { createRenderer } from "regl-scatterplot";
+import createScatterplot, { createSpatialIndex } from "regl-scatterplot";
 import { dark, encode, grey, type Encoding } from "../colours";
 import { h, perFrame, svg } from "../dom";
 import { NO_ROW, type Model, type Picked } from "../model";
-import { makeRegl } from "./regl";
+import { MapRenderer, type StateTexture } from "./renderer";
 
 type Plot = ReturnType<typeof createScatterplot>;
-/** Above this many points, squares without blending: a frame must not take longer than it shows. */
-const FAST_FROM = 300_000;
+/** Above this many points, the map is shown before it is known what lies under the pointer. */
+export const MANY = 300_000;
 const MARGIN = 0.92;
 /** Above this many, picked points are not also lit one by one on the map. */
 const LIT_LIMIT = 200_000;
 /** Below this many, picked points also get a rim. */
 const OUTLINED_LIMIT = 3_000;
 
+/** A ring is larger than a disc, or its hole would not be seen. */
+const RING_MORE = 3.5;
 const AFTER_LASSO_MS = 300;
+/** Time for the first picture of very many points to be seen before the page is busy again. */
+const AFTER_FIRST_MS = 200;
 
 export type Mode = "panZoom" | "lasso";
 
@@ -28,13 +32,15 @@ export class MapView {
   private linked: number[] = [];
   private readonly canvas: HTMLCanvasElement;
   private readonly marks = svg("svg", { class: "marks", "aria-hidden": "true" });
+  /** As the plot wants them, (x, y) each; colours and states live in `state` alone. */
   private readonly points: number[][];
+  private readonly state: StateTexture;
+  private renderer: MapRenderer | null = null;
   private plot: Plot | null = null;
   private drawing = false;
   private stale = false;
   private lassoing = false;
   private lassoed = -Infinity;
-  private index: ArrayBuffer | undefined;
   private waiting: (() => void)[] = [];
   private filterStale = false;
   private styled = "";
@@ -49,7 +55,8 @@ export class MapView {
     });
     this.element = h("div", { className: "map" }, this.canvas, this.marks);
     this.points = scaled(model);
-    model.on(["decisions", "preview", "colour", "theme", "comparison"], () => this.redraw());
+    this.state = stateOf(this.points);
+    model.on(["decisions", "preview", "colour", "theme", "comparison", "places", "dropped"], () => this.redraw());
     model.on(["filter"], () => {
       this.filterStale = true;
       this.redraw();
@@ -61,18 +68,10 @@ export class MapView {
   /** Start drawing; the element must be in the page, since its size is read. Throws without WebGL. */
   start(): void {
     if (this.model.n === 0) return;
-    // Drawn on a canvas of its own and copied: its content can then be read at any time.
-    const hidden = document.createElement("canvas");
-    const renderer = createRenderer({ regl: makeRegl(hidden), canvas: hidden });
-    const resize = (): void => {
-      const { width, height } = this.element.getBoundingClientRect();
-      renderer.resize(Math.max(1, Math.round(width)), Math.max(1, Math.round(height)));
-      renderer.refresh();
-    };
-    resize();
-    const many = this.model.n > FAST_FROM;
+    this.renderer = new MapRenderer(this.canvas);
+    const many = this.model.n > MANY;
     this.plot = createScatterplot({
-      renderer,
+      renderer: this.renderer.renderer,
       canvas: this.canvas,
       width: "auto",
       height: "auto",
@@ -87,7 +86,6 @@ export class MapView {
       deselectOnEscape: false,
       // A worker would be made from text, which the policy forbids.
       spatialIndexUseWorker: false,
-      performanceMode: many,
       opacityInactiveMax: 0.25,
       pointScaleMode: "asinh",
       cameraDistance: this.distance(),
@@ -112,12 +110,11 @@ export class MapView {
     this.plot.subscribe("draw", mark);
     new ResizeObserver(
       perFrame(() => {
-        resize();
         void this.plot?.set({ width: "auto", height: "auto" });
       }),
     ).observe(this.element);
     this.filterStale = this.model.filtered;
-    this.redraw();
+    void this.first(this.plot, many);
   }
 
   setMode(mode: Mode): void {
@@ -196,7 +193,7 @@ export class MapView {
       // Lit points keep their colours; the others step back.
       pointColorActive: encoding.palette as never,
       pointColorHover: strong,
-      pointSize: [size, size, size + 2.5],
+      pointSize: [size, size, size + 2.5, size + RING_MORE],
       opacity: encoding.opacity,
       backgroundColor: dark() ? "#14171c" : "#fbfbf9",
       reticleColor: grey(),
@@ -207,6 +204,50 @@ export class MapView {
   private redraw(): void {
     this.stale = true;
     if (!this.drawing) void this.draw();
+  }
+
+  /** The first picture. Of very many points, what lies under the pointer is worked out after it. */
+  private async first(plot: Plot, many: boolean): Promise<void> {
+    this.drawing = true;
+    this.recolour(plot);
+    await this.upload(plot, many ? await createSpatialIndex([], false) : undefined);
+    this.drawing = false;
+    await this.draw();
+    if (many) {
+      await new Promise((resolve) => setTimeout(resolve, AFTER_FIRST_MS));
+      const index = await createSpatialIndex(this.points as [number, number][], false);
+      await this.settled();
+      this.drawing = true;
+      await this.upload(plot, index, true);
+      this.drawing = false;
+      await this.draw();
+    }
+    this.element.dataset["indexed"] = "true";
+  }
+
+  /** Give the plot all points; takes the longer, the more they are. */
+  private async upload(plot: Plot, index?: ArrayBuffer, again = false): Promise<void> {
+    this.renderer?.take(this.state);
+    await plot.draw(this.points, {
+      zDataType: "categorical",
+      wDataType: "categorical",
+      preventFilterReset: again,
+      ...(index === undefined ? {} : { spatialIndex: index }),
+    });
+  }
+
+  /** Put the model's colours and states into the texture's rows. */
+  private recolour(plot: Plot): void {
+    const encoding = encode(this.model);
+    this.onEncoded(encoding);
+    const { index, state } = encoding;
+    const { data } = this.state;
+    for (let i = 0, at = 2; i < this.model.n; i++, at += 4) {
+      data[at] = index[i] ?? 0;
+      data[at + 1] = state[i] ?? 0;
+    }
+    // Not awaited: it would wait for a frame of its own before the one that shows the points.
+    this.style(plot, encoding);
   }
 
   private async draw(): Promise<void> {
@@ -220,28 +261,14 @@ export class MapView {
     let refiltered = false;
     while (this.stale) {
       this.stale = false;
-      const encoding = encode(this.model);
-      this.onEncoded(encoding);
-      const { index, state } = encoding;
-      for (let i = 0; i < this.points.length; i++) {
-        const point = this.points[i];
-        if (point === undefined) continue;
-        point[2] = index[i] ?? 0;
-        point[3] = state[i] ?? 0;
-      }
-      // Not awaited: it would wait for a frame of its own before the one that shows the points.
-      this.style(plot, encoding);
+      this.recolour(plot);
       const refilter = this.filterStale || (this.model.show !== "all" && this.model.filtered);
       this.filterStale = false;
       refiltered ||= refilter;
-      await plot.draw(this.points, {
-        zDataType: "categorical",
-        wDataType: "categorical",
-        preventFilterReset: !refilter,
-        ...(this.index === undefined ? {} : { spatialIndex: this.index }),
-      });
-      this.index ??= plot.get("spatialIndex");
-      if (refilter && this.model.filtered) await plot.filter(this.model.passing(), { preventEvent: true });
+      this.renderer?.send(this.state);
+      if (!refilter) await drawn(plot);
+      else if (this.model.filtered) await plot.filter(this.model.passing(), { preventEvent: true });
+      else await plot.unfilter({ preventEvent: true });
     }
     this.drawing = false;
     this.light(refiltered);
@@ -269,6 +296,24 @@ export class MapView {
   }
 }
 
+/** Resolves in the frame that shows what was last sent. */
+function drawn(plot: Plot): Promise<void> {
+  return new Promise((resolve) => {
+    plot.subscribe("drawing", () => resolve(), 1);
+    plot.redraw();
+  });
+}
+
+function stateOf(points: number[][]): StateTexture {
+  const side = Math.max(2, Math.ceil(Math.sqrt(points.length)));
+  const data = new Float32Array(side * side * 4);
+  points.forEach(([x, y], n) => {
+    data[4 * n] = x ?? 0;
+    data[4 * n + 1] = y ?? 0;
+  });
+  return { data, side };
+}
+
 function pointSize(n: number): number {
   if (n > 500_000) return 1;
   if (n > 100_000) return 1.5;
@@ -291,7 +336,7 @@ function scaled(model: Model): number[][] {
   const factor = span > 0 ? (2 * MARGIN) / span : 1;
   const points: number[][] = new Array<number[]>(n);
   for (let i = 0; i < n; i++) {
-    points[i] = [((x[i] ?? 0) - (x0 + x1) / 2) * factor, ((y[i] ?? 0) - (y0 + y1) / 2) * factor, 0, 0];
+    points[i] = [((x[i] ?? 0) - (x0 + x1) / 2) * factor, ((y[i] ?? 0) - (y0 + y1) / 2) * factor];
   }
   return points;
 }

@@ -30,7 +30,8 @@ globalThis.reglProcedure = (names, text) => {
  * texts. Throws where WebGL, or floating-point textures, are missing.
  */
 export function makeRegl(canvas: HTMLCanvasElement): Regl {
-  const gl = canvas.getContext("webgl", { antialias: true, preserveDrawingBuffer: true });
+  // The points are smoothed by their own shader.
+  const gl = canvas.getContext("webgl", { antialias: false });
   if (gl === null) throw new Error("This browser has no WebGL.");
   const ask = gl.getParameter.bind(gl);
   gl.getParameter = (name: number): unknown => (name === MAX_VERTEX_ATTRIBS ? ATTRIBUTES : ask(name));
