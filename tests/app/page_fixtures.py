@@ -5,11 +5,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from page_site import Made, Opener, Site, select
+from page_site import Few, Made, Opener, Site, select
 
 from thresher.app.desk import Desk
 from thresher.app.serve import prepare
 from thresher.data.pack import Pack
+from thresher.data.write import WriteOptions, write_pack
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -31,6 +32,22 @@ def some_cifar(cifar10: Path, tmp_path_factory: pytest.TempPathFactory) -> Made:
     return select(
         pack, pack.indices("train")[:3000], tmp_path_factory.mktemp("some") / "some.parquet"
     )
+
+
+@pytest.fixture(scope="session")
+def few_cifar(cifar10: Path, tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """A pack of 600 training and 100 test images of it, for what trains."""
+    folder = tmp_path_factory.mktemp("few")
+    pack = write_pack(Few(Pack.open(cifar10)), folder / "pack", WriteOptions(processes=1))
+    return select(pack, pack.indices("train"), folder / "few.parquet")
+
+
+@pytest.fixture
+def few_site(few_cifar: Made, tmp_path: Path) -> Iterator[Site]:
+    """A server over a fresh copy of the selection of those few."""
+    made = few_cifar.copy(tmp_path)
+    with prepare(Desk([made.path])).in_background() as url:
+        yield Site(url, made)
 
 
 @pytest.fixture

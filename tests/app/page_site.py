@@ -1,7 +1,7 @@
 """What the tests of the page share: a selection made cheaply, and a server over it."""
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +11,7 @@ import numpy as np
 
 from thresher.data.pack import Pack
 from thresher.data.selection import Selection
+from thresher.data.sources.base import Block
 from thresher.select.cluster import ClassGraph
 
 if TYPE_CHECKING:
@@ -52,6 +53,30 @@ class Site:
     @property
     def token(self) -> str:
         return parse_qs(urlparse(self.url).query)["token"][0]
+
+
+class Few:
+    """The first images of a pack, as the source of a smaller one."""
+
+    def __init__(self, pack: Pack, train: int = 600, test: int = 100) -> None:
+        self.pack = pack
+        self.rows = {"train": pack.indices("train")[:train], "test": pack.indices("test")[:test]}
+        self.name, self.classes, self.image_shape = "few", pack.classes, pack.image_shape
+
+    def key(self) -> str:
+        return f"few of {self.pack.fingerprint}"
+
+    def chunks(self) -> list[str]:
+        return ["train", "test"]
+
+    def read(self, chunk: str) -> Iterator[Block]:
+        rows = self.rows[chunk]
+        yield Block(
+            ids=self.pack.ids.take(rows).to_pylist(),
+            labels=self.pack.labels[rows],
+            splits=[chunk] * len(rows),
+            images=self.pack.images(rows),
+        )
 
 
 def select(pack: Pack, rows: np.ndarray, path: Path) -> Made:

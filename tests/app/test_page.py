@@ -2,12 +2,17 @@
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from subprocess import CompletedProcess
+from typing import Any
 
 import httpx
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from page_eyes import counts, focus_by_search, lonely, screen_of, wait_for
 from page_site import Made, Opener, Site
 
 from thresher.app.desk import Desk
@@ -17,10 +22,9 @@ from thresher.data.selection import Selection
 from thresher.paths import SelectionPaths
 from thresher.select.cluster import ClassGraph
 
-if TYPE_CHECKING:
-    from playwright.sync_api import Page
-
 pytest_plugins = ("page_fixtures",)
+
+Run = Callable[..., CompletedProcess[str]]
 
 SCREENSHOTS = Path(__file__).parents[2] / "build" / "screenshots"
 PIXELS = """image => {
@@ -30,56 +34,6 @@ PIXELS = """image => {
   context.drawImage(image, 0, 0);
   return Array.from(context.getImageData(0, 0, canvas.width, canvas.height).data);
 }"""
-
-
-def counts(page: "Page") -> dict[str, int]:
-    """What the header says: kept, dropped and, if any, by hand."""
-    parts = page.locator("#numbers .part").all()
-    return {
-        str(part.get_attribute("class")).split()[1]: int(part.get_attribute("data-count") or -1)
-        for part in parts
-    }
-
-
-def wait_for(page: "Page", kind: str, value: int) -> None:
-    page.wait_for_selector(f'#numbers .part.{kind}[data-count="{value}"]')
-
-
-def focus_by_search(page: "Page", id: str) -> tuple[float, float]:
-    """Look a sample up by its id; gives where the ring around it stands on the screen."""
-    page.fill("#search", id)
-    page.press("#search", "Enter")
-    page.wait_for_selector(f'.card.large .id:text-is("{id}")')
-    page.wait_for_selector(".marks .ring")
-    box = page.locator(".map").bounding_box()
-    assert box is not None
-    ring = page.locator(".marks .ring")
-    return (
-        box["x"] + float(ring.get_attribute("cx") or 0),
-        box["y"] + float(ring.get_attribute("cy") or 0),
-    )
-
-
-def screen_of(page: "Page", made: Made, ids: list[str]) -> np.ndarray:
-    """Every sample's place on the screen, (n, 2), learnt from where three of them are shown."""
-    rows = [int(np.argmin(made.xy[:, 0])), int(np.argmax(made.xy[:, 0]))]
-    rows.append(int(np.argmax(made.xy[:, 1])))
-    shown = np.array([focus_by_search(page, ids[row]) for row in rows])
-    known = np.column_stack([made.xy[rows], np.ones(3)])
-    affine = np.linalg.solve(known.astype(np.float64), shown)
-    return np.column_stack([made.xy, np.ones(len(made.xy))]) @ affine
-
-
-def lonely(screen: np.ndarray, rows: np.ndarray, box: dict[str, Any], gap: float) -> int:
-    """A row among `rows` on the open map whose nearest neighbour is `gap` pixels away or more."""
-    for row in rows:
-        x, y = screen[row]
-        inside = box["x"] + 60 < x < box["x"] + box["width"] - 60
-        inside &= box["y"] + 70 < y < box["y"] + box["height"] - 60
-        near = np.hypot(*(screen - screen[row]).T)
-        if inside and np.sort(near)[1] > gap:
-            return int(row)
-    raise AssertionError("no sample stands alone on this map")
 
 
 def test_load_hover_and_lasso(whole_site: Site, look: Opener) -> None:
@@ -211,11 +165,31 @@ def test_sliders_answer_as_the_library_does(whole_site: Site, look: Opener) -> N
     assert int(text.replace(",", "")) == both
 
 
-def test_a_decision_survives_a_reload_and_counts_in_training(site: Site, look: Opener) -> None:
-    made = site.made
+def kept_ids(selection: Selection) -> list[str]:
+    return sorted(id for id, keep in zip(selection.ids, selection.keep, strict=True) if keep)
+
+
+def trained_on(thresher: Run, made: Made, out: Path) -> list[str]:
+    """The ids of the samples that a real run of `thresher train --selection` has seen, sorted."""
+    run = thresher(
+        "train", "--data", made.pack.root, "--selection", made.path, "--out", out, "--json",
+        "--model", "tiny", "--epochs", 1, "--batch-size", 64, "--crop-padding", 0,
+        "--threads", 1, "--device", "cpu", "--record-dynamics",
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    seen = pq.read_table(out / "dynamics.parquet")
+    seen = seen.filter(pc.is_finite(seen["loss"]))
+    assert json.loads(run.stdout)["samples"] == len(seen)
+    return sorted(seen["id"].to_pylist())
+
+
+def test_a_decision_survives_a_reload_and_counts_in_training(
+    few_site: Site, look: Opener, thresher: Run, tmp_path: Path
+) -> None:
+    made = few_site.made
     before = Selection.load(made.path)
     kept = [id for id, keep in zip(before.ids, before.keep, strict=True) if keep][7]
-    page = look(site.url)
+    page = look(few_site.url)
     focus_by_search(page, kept)
     page.keyboard.press("d")
     wait_for(page, "dropped", before.dropped + 1)
@@ -224,11 +198,17 @@ def test_a_decision_survives_a_reload_and_counts_in_training(site: Site, look: O
     wait_for(page, "hand", 1)
     focus_by_search(page, kept)
     assert page.inner_text(".card.large .state") == "dropped by hand"
+    wrongly = next(id for id, keep in zip(before.ids, before.keep, strict=True) if not keep)
+    focus_by_search(page, wrongly)
+    page.keyboard.press("k")
+    wait_for(page, "hand", 2)
     after = Selection.load(made.path)
-    position = int(made.pack.positions([kept])[0])
-    assert position in before.indices(made.pack)
-    assert set(before.indices(made.pack)) - set(after.indices(made.pack)) == {position}
+    assert set(kept_ids(before)) - set(kept_ids(after)) == {kept}
+    assert set(kept_ids(after)) - set(kept_ids(before)) == {wrongly}
+    assert trained_on(thresher, made, tmp_path / "run") == kept_ids(after)
 
+    page.keyboard.press("u")
+    wait_for(page, "hand", 1)
     page.click("#tab-log")
     page.wait_for_selector(f'.history .what:has-text("dropped {kept}")')
     page.keyboard.press("u")
@@ -239,7 +219,7 @@ def test_a_decision_survives_a_reload_and_counts_in_training(site: Site, look: O
     page.click("#undo")
     wait_for(page, "dropped", before.dropped)
     kinds = [e.kind for e in OverrideLog(SelectionPaths(made.path).overrides).read()]
-    assert kinds == ["set", "undo", "redo", "undo"]
+    assert kinds == ["set", "set", "undo", "undo", "redo", "undo"]
 
 
 def test_two_windows_and_another_process_see_each_other(site: Site, look: Opener) -> None:

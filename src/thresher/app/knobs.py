@@ -33,6 +33,8 @@ MIN_SAMPLES = 5
 MIN_SAMPLES_LIMIT = 200
 GRAPHS_KEPT = 8
 CURVE_POINTS = 160
+TREE_LIMIT = 200_000
+"""Above this many samples clusters are found anew for each eps: a spanning tree takes too long."""
 CARRIED = ("data", "pack", "features", "run", "network")
 """What a new selection takes over from the sidecar of the one it was made from."""
 
@@ -86,6 +88,7 @@ class Knobs:
     def __init__(self, viewed: Viewed) -> None:
         self.viewed = viewed
         self._graphs: OrderedDict[int, ClassGraph] = OrderedDict()
+        self._preparing: set[int] = set()
         self._lock = threading.Lock()
 
     @cached_property
@@ -131,7 +134,7 @@ class Knobs:
                 labels = self.viewed.selection.labels
                 self._graphs[min_samples] = ClassGraph(self.viewed.layout.xy, labels, min_samples)
                 while len(self._graphs) > GRAPHS_KEPT:
-                    self._graphs.popitem(last=False)
+                    self._preparing.discard(self._graphs.popitem(last=False)[0])
             self._graphs.move_to_end(min_samples)
             return self._graphs[min_samples]
 
@@ -148,7 +151,7 @@ class Knobs:
             graph = self.graph(settings.min_samples)
             eps = self._eps(graph, settings)
             keep = ~graph.noise(eps)
-            found = graph.clusters(eps) if clusters else None
+            found = self._clusters(graph, eps) if clusters else None
             numbers["eps"] = eps if isinstance(eps, float) else eps.tolist()
             numbers["min_samples"] = settings.min_samples
             numbers["small"] = graph.small
@@ -203,6 +206,16 @@ class Knobs:
             base = preview.keep[self.viewed.rows(list(entry.ids))].tolist()
             log.decide(entry.ids, entry.keep, entry.reason, base)
         return new.path
+
+    def _clusters(self, graph: ClassGraph, eps: Any) -> np.ndarray:
+        """The clusters at eps; the first answer does not wait for what makes later ones fast."""
+        if graph.prepared:
+            return graph.clusters(eps)
+        with self._lock:
+            if len(graph) <= TREE_LIMIT and graph.min_samples not in self._preparing:
+                self._preparing.add(graph.min_samples)
+                threading.Thread(target=graph.prepare, daemon=True, name="clusters").start()
+        return graph.clusters_once(eps)
 
     def _score(self, settings: Settings, preview: Preview) -> np.ndarray:
         """(n,) float32: of DBSCAN, the least eps that keeps a sample over the eps used."""

@@ -125,6 +125,15 @@ class ClassGraph:
         part[cores] = linked_parts(self._x[cores], self._rank[cores], per_point[cores])
         return self._numbered(part, per_point)
 
+    @property
+    def prepared(self) -> bool:
+        """Whether `clusters` has its spanning tree, and answers in milliseconds."""
+        return "_tree" in self.__dict__
+
+    def prepare(self) -> None:
+        """Make the spanning tree that `clusters` cuts; a second for 50,000 points."""
+        _ = self._tree
+
     def _numbered(self, part: np.ndarray, per_point: np.ndarray) -> np.ndarray:
         """Clusters as DBSCAN numbers them, from the connected parts (n,) of the core points."""
         n = len(self)

@@ -203,6 +203,7 @@ export class MapView {
 
   private redraw(): void {
     this.stale = true;
+    this.element.dataset["stale"] = "true";
     if (!this.drawing) void this.draw();
   }
 
@@ -273,6 +274,7 @@ export class MapView {
     this.drawing = false;
     this.light(refiltered);
     this.element.dataset["drawn"] = "true";
+    delete this.element.dataset["stale"];
     for (const resolve of this.waiting.splice(0)) resolve();
   }
 
