@@ -25,7 +25,7 @@ class Dots:
 
     name = "dots"
     classes: ClassVar[list[str]] = ["even", "odd"]
-    image_shape = (2, 2, 1)
+    image_shape: tuple[int, int, int] | None = (2, 2, 1)
 
     def key(self) -> str:
         return f"dots {MANY}"

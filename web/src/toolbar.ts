@@ -25,10 +25,10 @@ export class Toolbar {
       { id: "show", "aria-label": "Show" },
       ...(
         [
-          ["all", "all samples"],
+          ["all", "all"],
           ["kept", "kept"],
           ["dropped", "dropped"],
-          ["overruled", "decided by hand"],
+          ["overruled", "by hand"],
         ] as const
       ).map(([value, text]) => h("option", { value }, text)),
     );
@@ -118,7 +118,7 @@ export class Toolbar {
     const styles: [DroppedStyle, string][] = [
       ["grey", "grey"],
       ["ring", "outlined"],
-      ["plain", "like the rest"],
+      ["plain", "as the rest"],
     ];
     this.dropped.replaceChildren(
       ...styles
