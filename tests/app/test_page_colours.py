@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -43,7 +43,7 @@ def voted(some_cifar: Made, tmp_path: Path) -> Iterator[Site]:
         yield Site(url, made)
 
 
-def places(page: "Page", site: Site) -> tuple[Selection, np.ndarray, dict[str, float]]:
+def places(page: "Page", site: Site) -> tuple[Selection, np.ndarray, dict[str, Any]]:
     """The selection, its samples' places on the screen, and the map's box."""
     selection = Selection.load(site.made.path)
     screen = screen_of(page, site.made, selection.ids)
