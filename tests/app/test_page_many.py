@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 from page_eyes import counts, wait_for
@@ -23,9 +22,9 @@ MANY = 301_000
 class Dots:
     """Images of four pixels, as many as one likes."""
 
-    name = "dots"
-    classes: ClassVar[list[str]] = ["even", "odd"]
-    image_shape: tuple[int, int, int] | None = (2, 2, 1)
+    def __init__(self) -> None:
+        self.name, self.classes = "dots", ["even", "odd"]
+        self.image_shape: tuple[int, int, int] | None = (2, 2, 1)
 
     def key(self) -> str:
         return f"dots {MANY}"

@@ -23,6 +23,9 @@ export class Card {
     private readonly large: boolean,
   ) {
     this.element.classList.toggle("large", large);
+    if (!large) return;
+    this.element.setAttribute("role", "group");
+    this.element.setAttribute("aria-label", "Sample in focus");
   }
 
   show(row: number): void {

@@ -39,7 +39,7 @@ export class Gallery {
     private readonly thumbs: Thumbs,
   ) {
     this.heading = h("h2", { className: "gallery-title", "aria-live": "polite" });
-    this.field = h("div", { className: "field" });
+    this.field = h("div", { className: "field", role: "presentation" });
     this.scroller = h(
       "div",
       {
@@ -142,7 +142,7 @@ export class Gallery {
   private title(): void {
     const { picked, filtered, n } = this.model;
     const what = picked !== null ? picked.why : filtered ? "filtered" : n === 0 ? "nothing to show" : "all samples";
-    this.heading.replaceChildren(h("b", {}, count(this.rows.length)), ` ${what}`);
+    this.heading.replaceChildren(...(n === 0 ? [] : [h("b", {}, count(this.rows.length)), " "]), what);
     this.buttons.clear.hidden = picked === null;
     const targets = picked !== null ? this.rows.length : this.model.focus === NO_ROW ? 0 : 1;
     for (const [button, word, sign] of [

@@ -9,7 +9,7 @@ export class Header {
   readonly element: HTMLElement;
   onUndo: () => void = () => undefined;
   onRedo: () => void = () => undefined;
-  private readonly numbers = h("p", { className: "numbers", id: "numbers", "aria-live": "polite" });
+  private readonly numbers = h("p", { className: "numbers", id: "numbers" });
   private readonly undo = button("undo", "Undo (u)", () => this.onUndo());
   private readonly redo = button("redo", "Redo (r)", () => this.onRedo());
   private readonly theme = h("button", { type: "button", className: "tool", id: "theme", "aria-label": "Light or dark" });

@@ -8,6 +8,7 @@ const WIDTH = 248;
 const HEIGHT = 84;
 const FLOOR = HEIGHT - 14;
 const SHARE_END = 0.6;
+const TOO_SMALL = "Every class is smaller than min samples: density drops nothing here.";
 
 export class Knobs {
   readonly element: HTMLElement;
@@ -39,6 +40,7 @@ export class Knobs {
   private readonly marker = svg("g", { class: "markers" }, svg("line", { class: "marker", y1: 4 }), svg("circle", { class: "marker", r: 4.5 }));
   private info: KnobsInfo | null = null;
   private busy = false;
+  private small = false;
 
   /** The knobs rest until `describe` tells what they can do. */
   constructor(private readonly model: Model) {
@@ -81,7 +83,8 @@ export class Knobs {
     );
     this.wire();
     this.lay();
-    this.texts.result.textContent = model.n === 0 ? "" : "Preparing the filter…";
+    this.texts.result.textContent = "Preparing the filter…";
+    this.element.hidden = model.n === 0;
   }
 
   describe(info: KnobsInfo): void {
@@ -169,8 +172,13 @@ export class Knobs {
 
   private lay(): void {
     // Until they are described, all have their place, so that nothing jumps.
-    const network = this.info === null ? this.model.info.layout === "map" && this.model.n > 0 : this.method.value === "network";
+    const waiting = this.info === null;
+    const network = waiting ? this.model.info.layout === "map" && this.model.n > 0 : this.method.value === "network";
     for (const part of Object.values(this.fields)) part.hidden = !network;
+    // Where every class is smaller than min samples, no eps drops anything.
+    const flat = network && !waiting && this.high <= this.low;
+    for (const part of [this.fields.curve, this.fields.eps, this.fields.knee]) part.hidden ||= flat;
+    this.small = flat;
     const none = this.method.options.length === 0;
     for (const input of [this.method, this.share, this.eps, this.minSamples, this.knee]) input.disabled = none;
   }
@@ -223,7 +231,11 @@ export class Knobs {
     this.texts.eps.textContent = eps === undefined ? "per class" : brief(eps);
     this.texts.share.textContent = percent(Number(this.share.value));
     this.texts.minSamples.textContent = this.minSamples.value;
-    if (dropped === null) this.texts.result.textContent = "";
+    for (const [input, text] of [
+      [this.eps, this.texts.eps],
+      [this.share, this.texts.share],
+    ] as const) input.setAttribute("aria-valuetext", text.textContent);
+    if (dropped === null) this.texts.result.textContent = this.small ? TOO_SMALL : "";
     else this.texts.result.replaceChildren("drops ", h("b", {}, count(dropped)), ` of ${count(this.model.n)}, ${percent(share, 2)}`);
     this.pointAt(eps, share);
   }
@@ -236,6 +248,7 @@ export class Knobs {
       if (this.info === null) return;
       this.info = { ...this.info, ...(info.curve === undefined ? {} : { curve: info.curve }) };
       this.drawCurve();
+      this.lay();
       const now = this.model.preview?.numbers;
       const eps = typeof now?.eps === "number" ? now.eps : undefined;
       if (eps !== undefined) this.eps.value = String(this.sliderAt(eps));

@@ -8,7 +8,7 @@ import type { DroppedStyle, Model, Show } from "./model";
 
 export class Toolbar {
   readonly element: HTMLElement;
-  readonly legend = h("div", { className: "legend", "aria-label": "Legend" });
+  readonly legend = h("div", { className: "legend", role: "group", "aria-label": "Legend" });
   onMode: (mode: Mode) => void = () => undefined;
   onFit: () => void = () => undefined;
   private mode: Mode = "panZoom";
@@ -44,7 +44,7 @@ export class Toolbar {
     );
     this.element = h(
       "div",
-      { className: "toolbar", role: "toolbar", "aria-label": "Map" },
+      { className: "toolbar", role: "toolbar", "aria-label": "Map", hidden: model.n === 0 },
       h("label", {}, "Colour", this.colour),
       h("label", {}, "Show", show),
       h("label", {}, "Dropped", this.dropped),
