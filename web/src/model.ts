@@ -70,6 +70,7 @@ export class Model {
   private readonly notes: Vector | null;
   private readonly listeners = new Map<Topic, Set<() => void>>();
   private byScore: Int32Array | null = null;
+  private haystack: Haystack | null | undefined;
 
   constructor(
     readonly source: Source,
@@ -109,6 +110,29 @@ export class Model {
 
   id(row: number): string {
     return String(this.ids.get(row));
+  }
+
+  /** The first `limit` rows whose ids hold `text`, given in small letters. */
+  find(text: string, limit: number): number[] {
+    if (this.haystack === undefined) this.haystack = haystack(this.ids);
+    const found: number[] = [];
+    if (this.haystack === null) {
+      for (let row = 0; row < this.n && found.length < limit; row++) {
+        if (this.id(row).toLowerCase().includes(text)) found.push(row);
+      }
+      return found;
+    }
+    const { letters, ends } = this.haystack;
+    let row = 0;
+    let at = letters.indexOf(text);
+    while (at >= 0 && found.length < limit) {
+      while ((ends[row] ?? Infinity) <= at) row++;
+      const end = ends[row] ?? Infinity;
+      // What reaches into the next id is in neither.
+      if (at + text.length <= end) found.push(row);
+      at = letters.indexOf(text, at + text.length <= end ? end : at + 1);
+    }
+    return found;
   }
 
   className(row: number): string {
@@ -272,6 +296,22 @@ export class Model {
     const by = this.overruled[row] ? " by hand" : "";
     return `${this.className(row)}, ${state}${by}, score ${(this.score[row] ?? 0).toPrecision(3)}, ${this.id(row)}`;
   }
+}
+
+/** All ids in small letters, one after the other, and where each ends: a million is searched at once. */
+interface Haystack {
+  letters: string;
+  ends: Int32Array;
+}
+
+/** Null where the ids are not plain ASCII in one piece, and letters would not be bytes. */
+function haystack(ids: Vector): Haystack | null {
+  const [data, ...more] = ids.data;
+  if (data === undefined || more.length > 0 || data.offset !== 0) return null;
+  const offsets = data.valueOffsets as Int32Array;
+  const bytes = (data.values as Uint8Array).subarray(0, offsets[data.length] ?? 0);
+  const letters = new TextDecoder().decode(bytes).toLowerCase();
+  return offsets[0] === 0 && letters.length === bytes.length ? { letters, ends: offsets.subarray(1) } : null;
 }
 
 function column(table: Table, name: string): Vector {

@@ -6,13 +6,15 @@ const DIGIT = 1 << 16;
 export function ascending(values: Float32Array): Int32Array {
   const n = values.length;
   // A float's bits sort like its value once the sign is seen to.
-  const keys = new Uint32Array(n);
-  const bits = new Uint32Array(Float32Array.from(values, (value) => value + 0).buffer);
+  const floats = new Float32Array(n);
+  // Zero added: minus zero and zero are equal, but their bits are not.
+  for (let i = 0; i < n; i++) floats[i] = (values[i] ?? 0) + 0;
+  const keys = new Uint32Array(floats.buffer);
   for (let i = 0; i < n; i++) {
-    const its = bits[i] ?? 0;
+    const its = keys[i] ?? 0;
     keys[i] = its & 0x80000000 ? ~its : its | 0x80000000;
   }
-  let from = Int32Array.from({ length: n }, (_, i) => i);
+  let from = everyone(n);
   let to = new Int32Array(n);
   for (const shift of [0, 16]) {
     const starts = new Int32Array(DIGIT + 1);
@@ -36,4 +38,29 @@ export function ascending(values: Float32Array): Int32Array {
 /** Rows from the greatest value to the least; of equal ones the lower row first. */
 export function descending(values: Float32Array): Int32Array {
   return ascending(values.map((value) => -value));
+}
+
+/** `rows` by a small whole number each, otherwise as they stand. */
+export function grouped(rows: Int32Array, group: Int16Array, groups: number): Int32Array {
+  const starts = new Int32Array(groups + 1);
+  for (const row of rows) {
+    const its = (group[row] ?? 0) + 1;
+    starts[its] = (starts[its] ?? 0) + 1;
+  }
+  for (let its = 0; its < groups; its++) starts[its + 1] = (starts[its + 1] ?? 0) + (starts[its] ?? 0);
+  const out = new Int32Array(rows.length);
+  for (const row of rows) {
+    const its = group[row] ?? 0;
+    const at = starts[its] ?? 0;
+    starts[its] = at + 1;
+    out[at] = row;
+  }
+  return out;
+}
+
+/** All rows of `n`, as they stand. */
+export function everyone(n: number): Int32Array<ArrayBuffer> {
+  const rows = new Int32Array(n);
+  for (let i = 0; i < n; i++) rows[i] = i;
+  return rows;
 }

@@ -33,12 +33,7 @@ export class Search {
 
   private look(): void {
     const text = this.input.value.trim().toLowerCase();
-    this.rows = [];
-    if (text !== "") {
-      for (let row = 0; row < this.model.n && this.rows.length < FOUND_LIMIT; row++) {
-        if (this.model.id(row).toLowerCase().includes(text)) this.rows.push(row);
-      }
-    }
+    this.rows = text === "" ? [] : this.model.find(text, FOUND_LIMIT);
     const shown = this.rows.slice(0, LISTED).map((row) =>
       h(
         "li",
