@@ -103,7 +103,7 @@ export class Toolbar {
     const { info, comparison, colourBy } = this.model;
     const choices: [ColourBy, string, boolean][] = [
       ["class", "class", true],
-      ["decision", "kept / dropped", true],
+      ["decision", "decision", true],
       ["cluster", "cluster", info.clusters],
       ["place", "strangers", info.layout === "map"],
       ["score", "score", info.scores],

@@ -20,12 +20,12 @@ export function hollowed<T extends Command>(command: T): T {
       put(vert, "varying float finalPointSize;", "varying float finalPointSize;\nvarying float hollow;"),
       "gl_PointSize = finalPointSize;",
       // Not where points are lit or hovered: those are drawn over the ring.
-      `gl_PointSize = finalPointSize;\n  hollow = step(${HOLLOW - 0.5}, state.w) * step(globalState, 0.5);`,
+      `gl_PointSize = finalPointSize;\n  hollow = step(${HOLLOW - 0.5}, state.w) * step(globalState, 0.5) * devicePixelRatio;`,
     ),
     frag: put(
       put(frag, "varying float finalPointSize;", "varying float finalPointSize;\nvarying float hollow;"),
       "gl_FragColor =",
-      `alpha *= 1.0 - hollow * linearstep(finalPointSize - ${(2 * RIM).toFixed(1)}, finalPointSize - ${(2 * RIM + 1).toFixed(1)}, sdf);\n  gl_FragColor =`,
+      `float rim = ${(2 * RIM).toFixed(1)} * hollow;\n  alpha *= 1.0 - step(0.5, hollow) * linearstep(finalPointSize - rim, finalPointSize - rim - 1.0, sdf);\n  gl_FragColor =`,
     ),
   };
 }

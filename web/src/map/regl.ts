@@ -1,6 +1,7 @@
 /** regl under a content policy that forbids making code from text. */
 
 import createRegl, { type Regl } from "regl";
+import { readActives } from "./actives";
 import { procedures } from "./regl-procedures";
 
 declare global {
@@ -35,6 +36,7 @@ export function makeRegl(canvas: HTMLCanvasElement): Regl {
   if (gl === null) throw new Error("This browser has no WebGL.");
   const ask = gl.getParameter.bind(gl);
   gl.getParameter = (name: number): unknown => (name === MAX_VERTEX_ATTRIBS ? ATTRIBUTES : ask(name));
+  readActives(gl);
   if (gl.getExtension("OES_texture_float") === null) throw new Error("This browser's WebGL has no floating-point textures.");
   return createRegl({ gl, extensions: EXTENSIONS.filter((name) => gl.getExtension(name) !== null) });
 }
