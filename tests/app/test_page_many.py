@@ -1,10 +1,12 @@
 """More points than are prepared before the map is shown: it draws all the same, and answers."""
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from page_eyes import counts, wait_for
+from page_eyes import counts, picture, wait_for
 from page_site import Opener
 
 from thresher.app.desk import Desk
@@ -13,6 +15,9 @@ from thresher.data.selection import Selection
 from thresher.data.sources.base import Block
 from thresher.data.write import WriteOptions, write_pack
 from thresher.select.cluster import ClassGraph
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
 
 pytest_plugins = ("page_fixtures",)
 
@@ -73,4 +78,33 @@ def test_three_hundred_thousand_points(tmp_path: Path, look: Opener) -> None:
         page.mouse.move(x - 30, y)
         page.mouse.move(x, y, steps=4)
         page.wait_for_selector(".card.hover .id")
-        page.close()
+
+        # While the map moves a sample of the points may be drawn; once it stands, all of them.
+        page.mouse.move(box["x"] + 60, box["y"] + 120)
+        page.wait_for_selector(".card.hover", state="hidden")
+        still = seen(page, box)
+        page.mouse.down()
+        page.mouse.move(box["x"] + 160, box["y"] + 120, steps=5)
+        page.mouse.up()
+        until(lambda: changed(page, box, still) > 0.05)
+        page.keyboard.press("f")
+        until(lambda: changed(page, box, still) < 0.01)
+
+
+def until(holds: Callable[[], bool]) -> None:
+    """Look again until it holds: the map moves in its own time."""
+    end = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < end
+
+
+def changed(page: "Page", box: Any, before: np.ndarray) -> float:
+    """The share of pixels that differ from before."""
+    return float((np.abs(seen(page, box) - before).max(axis=2) > 30).mean())
+
+
+def seen(page: "Page", box: Any) -> np.ndarray:
+    """The middle of the map once it stands still, (height, width, 3)."""
+    page.wait_for_selector(".map:not([data-thinned])")
+    left, top = int(box["x"]), int(box["y"]) + 100
+    return picture(page)[top : top + 400, left + 100 : left + 500]

@@ -4,12 +4,12 @@ import createScatterplot, { createSpatialIndex } from "regl-scatterplot";
 import { dark, encode, grey, type Encoding } from "../colours";
 import { h, perFrame, svg } from "../dom";
 import { NO_ROW, type Model, type Picked } from "../model";
+import { pointSize, scaled, scattered, stateOf } from "./points";
 import { MapRenderer, type StateTexture } from "./renderer";
 
 type Plot = ReturnType<typeof createScatterplot>;
 /** Above this many points, the map is shown before it is known what lies under the pointer. */
 export const MANY = 300_000;
-const MARGIN = 0.92;
 /** Above this many, picked points are not also lit one by one on the map. */
 const LIT_LIMIT = 200_000;
 /** Below this many, picked points also get a rim. */
@@ -20,6 +20,11 @@ const RING_MORE = 3.5;
 const AFTER_LASSO_MS = 300;
 /** Time for the first picture of very many points to be seen before the page is busy again. */
 const AFTER_FIRST_MS = 200;
+/** A frame may take so long while something moves; where it takes longer, fewer points are drawn. */
+const MOVING_MS = 50;
+const FEWEST = 50_000;
+/** What has not moved for so long is drawn in full. */
+const STILL_MS = 250;
 
 export type Mode = "panZoom" | "lasso";
 
@@ -45,6 +50,9 @@ export class MapView {
   private filterStale = false;
   private styled = "";
   private lit: Picked | null = null;
+  /** How many points are drawn while something moves. */
+  private few = Infinity;
+  private still = 0;
 
   constructor(private readonly model: Model) {
     this.canvas = h("canvas", {
@@ -61,6 +69,7 @@ export class MapView {
       this.filterStale = true;
       this.redraw();
     });
+    model.on(["preview"], () => this.moving());
     model.on(["picked"], () => this.light());
     model.on(["focus"], () => this.mark());
   }
@@ -69,6 +78,8 @@ export class MapView {
   start(): void {
     if (this.model.n === 0) return;
     this.renderer = new MapRenderer(this.canvas);
+    // Before the plot's own listener, which may ask for a frame with another point lit.
+    this.canvas.addEventListener("mousemove", () => this.moving());
     const many = this.model.n > MANY;
     this.plot = createScatterplot({
       renderer: this.renderer.renderer,
@@ -89,6 +100,8 @@ export class MapView {
       opacityInactiveMax: 0.25,
       pointScaleMode: "asinh",
       cameraDistance: this.distance(),
+      // So that the first of them, drawn while the map moves, are a fair sample of all.
+      ...(many ? { pointOrder: scattered(this.model.n) } : {}),
     });
     this.plot.subscribe("pointOver", (row) => this.onHover(row));
     this.plot.subscribe("pointOut", () => this.onHover(NO_ROW));
@@ -106,7 +119,10 @@ export class MapView {
       if (this.lassoing) this.model.pick(null);
     });
     const mark = perFrame(() => this.mark());
-    this.plot.subscribe("view", mark);
+    this.plot.subscribe("view", () => {
+      mark();
+      this.moving();
+    });
     this.plot.subscribe("draw", mark);
     new ResizeObserver(
       perFrame(() => {
@@ -220,10 +236,31 @@ export class MapView {
       await this.settled();
       this.drawing = true;
       await this.upload(plot, index, true);
+      const { renderer } = this;
+      const took = await new Promise<number>((resolve) => {
+        plot.subscribe("drawing", () => resolve(renderer?.wait() ?? 0), 1);
+        plot.redraw();
+      });
+      this.element.dataset["frameMs"] = took.toFixed(0);
+      if (took > MOVING_MS) this.few = Math.max(FEWEST, Math.round((this.model.n * MOVING_MS) / took));
       this.drawing = false;
       await this.draw();
     }
-    this.element.dataset["indexed"] = "true";
+    this.element.dataset["indexed"] = String(Math.min(this.few, this.model.n));
+  }
+
+  /** Draw a sample of the points until nothing has moved for a while, where all would take too long. */
+  private moving(): void {
+    const { plot, renderer } = this;
+    if (plot === null || renderer === null || this.few === Infinity) return;
+    renderer.limit = this.few;
+    this.element.dataset["thinned"] = "true";
+    window.clearTimeout(this.still);
+    this.still = window.setTimeout(() => {
+      renderer.limit = Infinity;
+      delete this.element.dataset["thinned"];
+      plot.redraw();
+    }, STILL_MS);
   }
 
   /** Give the plot all points; takes the longer, the more they are. */
@@ -304,41 +341,4 @@ function drawn(plot: Plot): Promise<void> {
     plot.subscribe("drawing", () => resolve(), 1);
     plot.redraw();
   });
-}
-
-function stateOf(points: number[][]): StateTexture {
-  const side = Math.max(2, Math.ceil(Math.sqrt(points.length)));
-  const data = new Float32Array(side * side * 4);
-  points.forEach(([x, y], n) => {
-    data[4 * n] = x ?? 0;
-    data[4 * n + 1] = y ?? 0;
-  });
-  return { data, side };
-}
-
-function pointSize(n: number): number {
-  if (n > 500_000) return 1;
-  if (n > 100_000) return 1.5;
-  if (n > 20_000) return 2.4;
-  if (n > 4_000) return 4;
-  return n > 300 ? 6 : 9;
-}
-
-/** Coordinates in [-1, 1], both axes by the same factor: distances on a map mean something. */
-function scaled(model: Model): number[][] {
-  const { x, y, n } = model;
-  let [x0, x1, y0, y1] = [Infinity, -Infinity, Infinity, -Infinity];
-  for (let i = 0; i < n; i++) {
-    x0 = Math.min(x0, x[i] ?? 0);
-    x1 = Math.max(x1, x[i] ?? 0);
-    y0 = Math.min(y0, y[i] ?? 0);
-    y1 = Math.max(y1, y[i] ?? 0);
-  }
-  const span = Math.max(x1 - x0, y1 - y0);
-  const factor = span > 0 ? (2 * MARGIN) / span : 1;
-  const points: number[][] = new Array<number[]>(n);
-  for (let i = 0; i < n; i++) {
-    points[i] = [((x[i] ?? 0) - (x0 + x1) / 2) * factor, ((y[i] ?? 0) - (y0 + y1) / 2) * factor];
-  }
-  return points;
 }

@@ -13,6 +13,13 @@ import { makeRegl } from "./regl";
 
 export type Renderer = ReturnType<typeof createRenderer>;
 
+interface Command {
+  vert?: string;
+  frag?: string;
+  primitive?: string;
+  count?: number | (() => number);
+}
+
 /** A row of four numbers per point: x, y, colour, state. */
 export interface StateTexture {
   data: Float32Array;
@@ -21,13 +28,17 @@ export interface StateTexture {
 
 export class MapRenderer {
   readonly renderer: Renderer;
+  /** At most so many points are drawn. */
+  limit = Infinity;
+  private readonly regl: Regl;
   private texture: Texture2D | null = null;
   private taking: StateTexture | null = null;
 
   /** Throws where there is no WebGL. */
   constructor(canvas: HTMLCanvasElement) {
     const regl = makeRegl(canvas);
-    const ours = Object.assign((options: never) => regl(hollowed(options)), regl, {
+    this.regl = regl;
+    const ours = Object.assign((options: Command) => regl(this.limited(hollowed(options)) as never), regl, {
       texture: (options: { data?: unknown }) => this.made(regl, options),
     }) as unknown as Regl;
     this.renderer = rendererOf(canvas, regl, ours);
@@ -42,6 +53,20 @@ export class MapRenderer {
   send(state: StateTexture): void {
     const { data, side } = state;
     this.texture?.subimage({ data, shape: [side, side, 4], type: "float" } as never);
+  }
+
+  /** Milliseconds until what was asked for is drawn; the page stands still meanwhile. */
+  wait(): number {
+    const begun = performance.now();
+    // A pixel can only be read back once all is drawn.
+    this.regl.read({ x: 0, y: 0, width: 1, height: 1 });
+    return performance.now() - begun;
+  }
+
+  private limited(command: Command): Command {
+    const { count } = command;
+    if (typeof count !== "function" || command.primitive !== "points") return command;
+    return { ...command, count: () => Math.min(count(), this.limit) };
   }
 
   private made(regl: Regl, options: { data?: unknown }): Texture2D {
