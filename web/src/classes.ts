@@ -44,10 +44,10 @@ export class Classes {
       return { item, box, bar, number, count: dropped, share, key: "" };
     });
     this.list.append(...this.rows.map((row) => row.item));
-    const all = h("button", { type: "button", className: "quiet", onclick: () => model.hideClasses([]) }, "all");
+    const all = h("button", { type: "button", className: "quiet", "aria-label": "Show all classes", onclick: () => model.hideClasses([]) }, "all");
     const none = h(
       "button",
-      { type: "button", className: "quiet", onclick: () => model.hideClasses(classes.keys()) },
+      { type: "button", className: "quiet", "aria-label": "Show none of the classes", onclick: () => model.hideClasses(classes.keys()) },
       "none",
     );
     this.element = h(
