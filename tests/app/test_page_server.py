@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,9 @@ def test_points_travel_once_as_columns_and_changes_as_bitmasks(site: Site) -> No
         assert np.array_equal(points.column("label").to_numpy(), selection.labels)
         assert np.array_equal(points.column("x").to_numpy(), selection.x)
         assert np.array_equal(points.column("cluster").to_numpy(), selection.cluster)
+        around, _ = table(http.get("/api/places"))
+        layout = Layout(selection.x, np.asarray(selection.y), "map")
+        assert np.array_equal(around["place"].to_numpy(), places(layout, selection.labels))
         answer = http.get("/api/state")
         state, meta = table(answer)
         assert state.schema.types == [pa.bool_(), pa.bool_()]
@@ -156,6 +160,35 @@ def test_places_are_the_majority_around() -> None:
         for n in range(7)
     ]
     assert got.tolist() == [int(np.argmax(v)) for v in votes]
+
+
+def test_places_of_many_are_found_as_by_counting_each_ones_neighbours() -> None:
+    random = np.random.default_rng(0)
+    xy = random.normal(size=(400, 2)).astype(np.float32)
+    labels = random.integers(0, 4, 400)
+    found = places(Layout(xy[:, 0], xy[:, 1], "map"), labels)
+    for row, own in enumerate(labels):
+        away = np.hypot(*(xy.astype(np.float64) - xy[row]).T)
+        near = labels[np.argsort(away)[1:11]]
+        votes = {label: (near == label).sum() + 0.5 * (label == own) for label in range(4)}
+        assert found[row] == max(votes, key=lambda label: votes[label])
+
+
+def test_clusters_are_the_same_before_and_after_they_are_prepared(site: Site) -> None:
+    """The first answer does not wait for the spanning tree that makes later ones fast."""
+    graph, body = site.made.graph, {"share": 0.1, "clusters": True}
+    wanted = graph.clusters(graph.eps_for_share(0.1))
+    with prepare(desk := Desk([site.made.path])).in_background() as url:
+        other = Site(url, site.made)
+        with client(other) as http:
+            first, _ = table(http.post("/api/preview", json=body))
+            end = time.monotonic() + 60
+            while not desk.knobs().graph(graph.min_samples).prepared:
+                assert time.monotonic() < end
+                time.sleep(0.05)
+            later, _ = table(http.post("/api/preview", json=body))
+    assert np.array_equal(first["cluster"].to_numpy(), wanted)
+    assert np.array_equal(later["cluster"].to_numpy(), wanted)
 
 
 def test_selections_of_a_folder_and_refusals(site: Site, tmp_path: Path) -> None:

@@ -66,6 +66,17 @@ def test_all_points_equal() -> None:
     assert graph.eps_for_share(0.5) == 0.0
 
 
+def test_the_eps_for_a_share_is_the_nearest_that_ties_allow() -> None:
+    x, labels = blobs(600, 2, 3, seed=5)
+    graph = ClassGraph(np.round(x, 1), labels, 3)
+    every = np.unique(graph.threshold)
+    dropped = np.array([graph.noise(eps).sum() for eps in every])
+    for share in np.linspace(0, 0.99, 67):
+        gap = np.abs(dropped - share * len(graph))
+        # Of equally near ones the larger, which keeps more.
+        assert graph.eps_for_share(share) == every[np.flatnonzero(gap == gap.min())[-1]]
+
+
 def test_share_eps_and_curve_agree() -> None:
     x, labels = blobs(5000, 2, 10, seed=3)
     graph = ClassGraph(x, labels, 5)
