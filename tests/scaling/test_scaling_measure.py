@@ -1,5 +1,8 @@
 """Real measurements of a small network; times are only compared with each other."""
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -66,6 +69,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, obje
     outcome = measure_command(
         Measure("tiny", out, batch_size=16, workers=2, image_size=8, seconds_per_batch=0.1)
     )
+    assert outcome is not None
     return out, outcome.data
 
 
@@ -84,6 +88,26 @@ def test_a_profile_of_two_workers_is_whole(tiny: tuple[Path, dict[str, object]])
     assert found.overlap is not None
     assert found.overlap["step_s"] > 0
     assert 0 <= found.overlap["hidden"] <= 1
+
+
+def test_under_torchrun_the_present_group_is_measured(tmp_path: Path) -> None:
+    out = tmp_path / "profile.json"
+    flags = ["--model", "tiny", "--batch-size", "4", "--image-size", "8", "--out", str(out)]
+    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    measure_it = ["-m", "thresher", "scale", "measure", *flags, "--seconds-per-batch", "0.1"]
+    done = subprocess.run(
+        [sys.executable, *command, *measure_it, "--json"],
+        capture_output=True,
+        text=True,
+        timeout=400,
+    )
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    profile = Profile.load(out)
+    assert profile.allreduce is not None
+    assert profile.overlap is not None
+    assert said["allreduce"]["workers"] == profile.overlap["workers"] == 2
+    assert len(profile.allreduce["points"]) == 8
 
 
 def test_impossible_measurements_are_refused() -> None:

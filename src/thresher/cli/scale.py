@@ -66,10 +66,13 @@ class Predict:
     """Draw efficiency against workers here."""
 
 
-def measure(config: Measure) -> Outcome:
+def measure(config: Measure) -> Outcome | None:
     """Measure what a step costs here: each layer forward and backward at batches B, B/2 … 1,
     gradient bytes by layer and bucket, the all-reduce, its overlap in a real step, and reading.
+
+    Under torchrun or srun the all-reduce and the step are those of that group, over its links.
     """
+    from thresher.distributed.group import place
     from thresher.paths import disk_errors
     from thresher.scaling.compute import amdahl
     from thresher.scaling.figures import profile_figure
@@ -89,6 +92,8 @@ def measure(config: Measure) -> Outcome:
         config.device,
         config.seconds_per_batch,
     )
+    if place().rank:
+        return None  # rank 0 writes and prints
     profile.save(config.out)
     picture = config.out.with_suffix(".png")
     profile_figure(profile, picture)

@@ -122,6 +122,7 @@ def run(task: dict[str, Any], setting: dict[str, Any], file: Path) -> dict[str, 
     torch.manual_seed(0)
     shape, classes = tuple(task["shape"]), task["classes"]
     model = build(task["model"], classes, shape[0])
+    model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     if setting["engine"] == "horovod":
         knobs = (setting["fusion_mb"], setting["cycle_ms"])
         engine: Any = HorovodEngine(model, task["compress"], *knobs, file)
@@ -129,7 +130,7 @@ def run(task: dict[str, Any], setting: dict[str, Any], file: Path) -> dict[str, 
         engine = DDPEngine(model, task["compress"], setting["bucket_mb"])
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
     torch.manual_seed(dist.get_rank())
-    images = torch.randn(task["batch"], *shape)
+    images = torch.randn(task["batch"], *shape).contiguous(memory_format=torch.channels_last)
     labels = torch.randint(classes, (task["batch"],))
 
     def step(together: bool) -> tuple[float, list[Span]]:

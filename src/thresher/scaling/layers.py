@@ -153,7 +153,8 @@ def time_layers(
     `shape` is (channels, height, width). Each batch is repeated for about `seconds_per_batch`,
     three times at least; the model's weights move meanwhile (it is a real step), so give a copy.
     """
-    model = model.to(device).train()
+    # As training lays them out.
+    model = model.to(device=device, memory_format=torch.channels_last).train()  # type: ignore[call-overload]
     optimiser = torch.optim.SGD(model.parameters(), lr=1e-6, momentum=0.9)
     clock = _Clock(device)
     wanted = batches or batches_down(batch_size)
@@ -192,7 +193,7 @@ def _steps(
     precision: str,
 ) -> Iterator[_Step]:
     clock, model = watch.clock, watch.model
-    images = torch.randn(batch, *shape, device=device)
+    images = torch.randn(batch, *shape, device=device).contiguous(memory_format=torch.channels_last)
     labels = torch.randint(classes, (batch,), device=device)
     half = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
     # Batch normalisation over one value per channel is refused in training; evaluation does the

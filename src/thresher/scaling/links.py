@@ -1,8 +1,8 @@
 """Time all-reduces, and whole data-parallel steps, on a group of processes.
 
 `measure_group` starts N processes on this machine, lets them meet through a file, and gathers what
-the first of them timed. Inside a group that is already there (torchrun, srun, the network test
-bed), call `time_allreduce` and `time_step` directly.
+the first of them timed. Inside a group that is already there (torchrun, srun) all ranks call
+`measure_present`.
 """
 
 import json
@@ -81,10 +81,10 @@ def time_step(
     from torch import nn
     from torch.nn.parallel import DistributedDataParallel
 
-    model = model.to(device).train()
+    model = model.to(device=device, memory_format=torch.channels_last).train()
     wrapped = DistributedDataParallel(model, bucket_cap_mb=bucket_mb, broadcast_buffers=False)
     optimiser = torch.optim.SGD(model.parameters(), lr=1e-6, momentum=0.9)
-    images = torch.randn(batch, *shape, device=device)
+    images = torch.randn(batch, *shape, device=device).contiguous(memory_format=torch.channels_last)
     labels = torch.randint(classes, (batch,), device=device)
 
     def step(together: bool) -> None:
@@ -165,6 +165,28 @@ def measure_group(workers: int, task: dict[str, Any] | None = None) -> dict[str,
         return found
 
 
+def measure_present(task: dict[str, Any] | None, device: str) -> dict[str, Any]:
+    """The same on the group that this process belongs to; every rank must call it."""
+    import torch
+    import torch.distributed as dist
+
+    found: dict[str, Any] = {
+        "backend": "nccl" if device.startswith("cuda") else "gloo",
+        "workers": dist.get_world_size(),
+        "device": device,
+        "points": time_allreduce(device=device),
+    }
+    if task is not None:
+        from thresher.models.registry import build
+
+        torch.manual_seed(0)
+        shape, classes = tuple(task["shape"]), task["classes"]
+        model = build(task["model"], classes, shape[0])
+        step = time_step(model, shape, classes, task["batch"], device)
+        found["overlap"] = {"workers": found["workers"], **step}
+    return found
+
+
 def _await(processes: list["subprocess.Popen[bytes]"], folder: Path) -> None:
     """Until all have ended well; the first that fails is named, since the others then hang."""
     end = time.monotonic() + LIMIT_S
@@ -196,19 +218,7 @@ def _worker(rank: int, arguments: dict[str, Any]) -> None:
     dist.init_process_group(
         backend, init_method=f"file://{folder}/meet", rank=rank, world_size=workers
     )
-    found: dict[str, Any] = {"backend": backend, "workers": workers, "device": device}
-    if task is not None:
-        from thresher.models.registry import build
-
-        torch.manual_seed(0)
-        shape = tuple(task["shape"])
-        model = build(task["model"], task["classes"], shape[0])
-    found["points"] = time_allreduce(device=device)
-    if task is not None:
-        found["overlap"] = {
-            "workers": workers,
-            **time_step(model, shape, task["classes"], task["batch"], device),
-        }
+    found = measure_present(task, device)
     if rank == 0:
         (folder / "found.json").write_text(json.dumps(found))
     dist.barrier()

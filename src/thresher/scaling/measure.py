@@ -12,12 +12,13 @@ import numpy as np
 import torch
 
 from thresher.data.pack import Pack
+from thresher.distributed.group import join, place
 from thresher.errors import ThresherError
 from thresher.models.registry import build
 from thresher.progress import say
 from thresher.scaling.costs import fit_ring
 from thresher.scaling.layers import time_layers
-from thresher.scaling.links import measure_group
+from thresher.scaling.links import measure_group, measure_present
 from thresher.scaling.pipeline import MEGA, Gradient, buckets
 from thresher.scaling.profile import Profile
 
@@ -38,9 +39,17 @@ def measure(
     reading speed is measured; without it images are random, `image_size` × `image_size` × 3.
 
     With `workers` > 1, as many processes are started here to time the all-reduce at sizes from
-    1 KiB to 16 MiB and a real DDP step at `batch_size` (the global batch). `statistic` sums up the
-    repetitions: the median, or `min` on a machine that others disturb.
+    1 KiB to 16 MiB and a real DDP step at `batch_size` (the global batch). Under torchrun or srun
+    that is done on their group instead, over its real links, and every rank must call this.
+    `statistic` sums up the repetitions: the median, or `min` on a machine that others disturb.
     """
+    group = join(device) if place().world > 1 else None
+    if group is not None:
+        if workers not in (1, group.world):
+            raise ThresherError(
+                f"--workers {workers}, but this group has {group.world}", "leave --workers out"
+            )
+        workers = group.world
     if batch_size < 1:
         raise ThresherError(f"a batch of {batch_size} holds nothing", "--batch-size 64")
     if workers > batch_size:
@@ -48,7 +57,7 @@ def measure(
             f"a batch of {batch_size} cannot be split over {workers} workers",
             "every worker needs a sample",
         )
-    where = pick_device(device)
+    where = pick_device(device) if group is None else group.device
     channels, pack = 3, None
     if data is not None:
         pack = Pack.open(data)
@@ -71,14 +80,16 @@ def measure(
     )
     allreduce = overlap = None
     if workers > 1:
-        say(f"timing all-reduces and a step on {workers} workers")
+        if group is None or group.first:
+            say(f"timing all-reduces and a step on {workers} workers")
         task = {
             "model": model,
             "classes": classes,
             "shape": shape,
             "batch": batch_size // workers,
         }
-        allreduce, overlap = communication(measure_group(workers, task))
+        found = measure_present(task, str(where)) if group else measure_group(workers, task)
+        allreduce, overlap = communication(found)
     return Profile(
         model=model,
         classes=classes,
