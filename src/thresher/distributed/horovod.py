@@ -169,7 +169,7 @@ class HorovodReducer:
     def _start(self, name: str, parameter: nn.Parameter) -> None:
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
-        sent, how = self._cast.compress(parameter.grad)
+        sent, how = self._cast.compress(_flat(parameter.grad))
         handle = self._hvd.allreduce_async_(sent, name=f"gradient.{name}", op=self._hvd.Sum)
         self._under_way[name] = (handle, how)
 
@@ -193,7 +193,7 @@ class HorovodReducer:
             gradient = self.parameters[name].grad
             assert gradient is not None
             if gradient.data_ptr() != summed.data_ptr():
-                gradient.copy_(summed)
+                _flat(gradient).copy_(summed)
         self._under_way.clear()
 
     def close(self) -> None:
@@ -201,3 +201,9 @@ class HorovodReducer:
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
+
+
+def _flat(gradient: torch.Tensor) -> torch.Tensor:
+    """The gradient's memory as one row: Horovod refuses what does not lie in torch's default
+    order, such as channels last. A gradient lies as its parameter does, on every rank alike."""
+    return gradient.as_strided((gradient.numel(),), (1,))
