@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-ARM = platform.machine().lower() in ("aarch64", "arm64")
+ARM = platform.machine().lower() in ("aarch64", "arm64") and torch.backends.mkldnn.is_available()
+"""Whether oneDNN computes convolutions here, and on such a processor."""
 
 
 class Conv2d(nn.Conv2d):
