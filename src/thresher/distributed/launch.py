@@ -44,7 +44,7 @@ def launch(workers: int, argv: Sequence[str], max_restarts: int = 3) -> None:
             monitor_interval=0.1,
             local_addr="127.0.0.1",
         )
-        previous = signal.signal(signal.SIGUSR1, _pass_on(Path(folder)))
+        previous = signal.signal(signal.SIGUSR1, _PassOn(Path(folder)))
         handlers = {s: signal.getsignal(s) for s in (signal.SIGTERM, signal.SIGINT)}
         try:
             elastic_launch(config, sys.executable)(*argv)
@@ -68,12 +68,15 @@ def announce() -> None:
     folder = os.environ.get("THRESHER_AGENT_FOLDER")
     if folder is None:
         return
-    _die_with_parent()
+    die_with_parent()
     (Path(folder) / f"pid-{os.environ.get('LOCAL_RANK', '0')}").write_text(str(os.getpid()))
 
 
-def _die_with_parent() -> None:
-    """An agent killed with -9 must not leave workers that hold the run's folder."""
+def die_with_parent() -> None:
+    """On Linux: have the kernel kill this process with its parent, however that ends.
+
+    An agent killed with -9, say, must not leave workers that hold the run's folder.
+    """
     if not sys.platform.startswith("linux"):
         return
     import ctypes
@@ -103,11 +106,9 @@ def _environment(folder: str, workers: int) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _pass_on(folder: Path) -> "_Handler":
-    return _Handler(folder)
+class _PassOn:
+    """Gives a signal on to the workers that have announced themselves."""
 
-
-class _Handler:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 

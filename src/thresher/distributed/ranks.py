@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from thresher.distributed.launch import die_with_parent
 from thresher.errors import ThresherError
 
 
@@ -122,7 +123,7 @@ def _start(
             stdout=out,
             stderr=err,
             start_new_session=True,
-            preexec_fn=_die_with_parent,
+            preexec_fn=die_with_parent,
         )
 
 
@@ -137,10 +138,3 @@ def _wait(started: "list[subprocess.Popen[bytes]]", timeout_s: float) -> None:
         if time.monotonic() > end:
             raise ThresherError(f"{len(started)} ranks had not ended in {timeout_s:.0f} s")
         time.sleep(0.02)
-
-
-def _die_with_parent() -> None:
-    import ctypes
-
-    parent_death_signal = 1  # PR_SET_PDEATHSIG
-    ctypes.CDLL(None).prctl(parent_death_signal, signal.SIGKILL)

@@ -24,6 +24,7 @@ from torch import nn
 
 import thresher
 from thresher.data.augment import Augment
+from thresher.data.digest import file_sha256
 from thresher.data.loader import Loader
 from thresher.data.pack import Pack
 from thresher.distributed.group import Group, join
@@ -34,7 +35,6 @@ from thresher.models.features import (
     FeaturePaths,
     Features,
     features_and_logits,
-    file_sha256,
 )
 from thresher.paths import RunPaths, atomic_file, disk_errors, read_json, write_json
 from thresher.progress import bar, say

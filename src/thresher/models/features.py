@@ -5,7 +5,6 @@ both memory-mapped on reading; `index.parquet` with `id` and `label`; `features.
 pack and by which network. No torch here unless features are computed.
 """
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from thresher.data.digest import file_sha256
 from thresher.errors import ThresherError
 from thresher.paths import RunPaths, read_json
 
@@ -154,11 +154,6 @@ def of_run(run: str | Path, pack: "Pack", split: str = "train") -> tuple[Feature
             "remove that folder",
         )
     return features, path
-
-
-def file_sha256(file: Path) -> str:
-    with open(file, "rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 def penultimate(model: "nn.Module", x: "Tensor") -> "Tensor":

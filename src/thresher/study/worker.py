@@ -5,15 +5,15 @@ to its own log. When the study dies, however it dies, its workers die at once: a
 unseen could be run twice to the end.
 """
 
-import ctypes
 import dataclasses
 import json
 import os
-import signal
 import sys
 import threading
 import time
 from pathlib import Path
+
+from thresher.distributed.launch import die_with_parent
 
 
 def main() -> None:
@@ -36,9 +36,7 @@ def main() -> None:
 
 def die_with(parent: int) -> None:
     """The kernel kills this process with its parent; elsewhere than on Linux, look each second."""
-    if sys.platform.startswith("linux"):
-        parent_death_signal = 1  # PR_SET_PDEATHSIG
-        ctypes.CDLL(None).prctl(parent_death_signal, signal.SIGKILL)
+    die_with_parent()
     if os.getppid() != parent:
         os._exit(1)
 
