@@ -19,6 +19,13 @@ def cpu_name() -> str:
     return platform.processor() or platform.machine()
 
 
+def gpu_name() -> str | None:
+    """The first GPU that torch sees; None where there is none."""
+    import torch
+
+    return torch.cuda.get_device_name(0) if torch.cuda.is_available() else None
+
+
 def describe(packages: tuple[str, ...] = PACKAGES) -> dict[str, str]:
     """Processor, cores, system, Python and package versions, and the command line."""
     found = {}
@@ -29,6 +36,7 @@ def describe(packages: tuple[str, ...] = PACKAGES) -> dict[str, str]:
             continue
     return {
         "processor": f"{cpu_name()} ({platform.machine()}), {os.cpu_count()} cores",
+        **({"gpu": gpu} if (gpu := gpu_name()) else {}),
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
         **found,

@@ -1,6 +1,8 @@
 """Is the batch that `thresher plan` recommends a good one? Against a real sweep, by samples.
 
-    python benchmarks/plan_check.py [--data digits] [--target 0.85] [--seeds 2]
+    python -m benchmarks.plan_check --data digits --target 0.85 --seeds 2
+    python -m benchmarks.plan_check --data cifar10 --model resnet20 --target 0.8 \
+        --pilot-batch 32 --lr 0.03 --batches 32,64,…,4096 --seeds 3 --jobs 8   (a GPU)
 
 The pilots see two batches for a few epochs. The sweep then trains at every batch, at the rate that
 the plan gives it, until the target, and counts the samples. The plan is good if its batch needs at
@@ -8,14 +10,15 @@ most twice the samples of the sweep's best.
 """
 
 import argparse
-import sys
+import multiprocessing
 import tempfile
+from collections import defaultdict
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-sys.path.insert(0, str(Path(__file__).parent))
-from machine import markdown
-
+from benchmarks.machine import markdown
 from thresher.cli.plan import Plan, plan
 from thresher.paths import write_text
 from thresher.progress import say
@@ -23,30 +26,51 @@ from thresher.scaling.plan import Statistics
 from thresher.train.config import TrainConfig
 from thresher.train.loop import train
 
-LIMIT_EPOCHS = 40
+
+@dataclass(frozen=True)
+class Trial:
+    """One training run of the sweep."""
+
+    data: str
+    model: str
+    batch: int
+    lr: float
+    target: float
+    limit: float
+    seed: int
 
 
-def samples_to_target(
-    data: str, model: str, batch: int, lr: float, target: float, seed: int
-) -> int | None:
+def samples_to_target(trial: Trial) -> int | None:
+    """How many samples `trial` saw until its target; None where it never got there."""
     with tempfile.TemporaryDirectory() as folder:
         result = train(
             TrainConfig(
-                data=data,
+                data=trial.data,
                 out=f"{folder}/run",
-                model=model,
-                batch_size=batch,
-                lr=lr,
-                epochs=LIMIT_EPOCHS,
+                model=trial.model,
+                batch_size=trial.batch,
+                lr=trial.lr,
+                epochs=trial.limit,
                 schedule="constant",
                 validation=0.15,
-                target_accuracy=target,
-                seed=seed,
+                target_accuracy=trial.target,
+                seed=trial.seed,
                 threads=1,
             ),
             quiet=True,
         )
     return int(result["samples"]) if result["status"] == "target" else None
+
+
+def sweep(trials: list[Trial], jobs: int) -> dict[int, list[int | None]]:
+    """Samples to the target of every trial, by batch."""
+    found: dict[int, list[int | None]] = defaultdict(list)
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, mp_context=context) as pool:
+        for trial, samples in zip(trials, pool.map(samples_to_target, trials), strict=True):
+            found[trial.batch].append(samples)
+            say(f"batch {trial.batch}, seed {trial.seed}: {samples} samples")
+    return found
 
 
 def _whole(value: float | None) -> str:
@@ -61,6 +85,11 @@ def main() -> None:
     parser.add_argument("--target", type=float, default=0.85)
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--batches", default="8,16,32,64,128,256,512")
+    parser.add_argument("--pilot-batch", type=int, default=16)
+    parser.add_argument("--pilot-epochs", type=float, default=15)
+    parser.add_argument("--lr", type=float, default=0.03, help="the pilot's rate at its batch")
+    parser.add_argument("--limit", type=float, default=40, help="epochs after which to give up")
+    parser.add_argument("--jobs", type=int, default=1, help="trainings at once")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/plan_check.md"))
     args = parser.parse_args()
     answer = plan(
@@ -69,7 +98,9 @@ def main() -> None:
             args.model,
             args.cluster,
             target_accuracy=args.target,
-            pilot_epochs=15,
+            pilot_epochs=args.pilot_epochs,
+            pilot_batch=args.pilot_batch,
+            lr=args.lr,
             seed=100,
         )
     ).data
@@ -78,18 +109,33 @@ def main() -> None:
         pilot.critical_batch, pilot.samples, pilot.batch_size, pilot.lr, pilot.train_samples
     )
     wanted = sorted({*(int(b) for b in args.batches.split(",")), best["batch_size"]})
-    measured: dict[int, float] = {}
-    for batch in wanted:
-        found = [
-            samples_to_target(args.data, args.model, batch, stats.rate_at(batch), args.target, s)
-            for s in range(args.seeds)
-        ]
-        reached = [count for count in found if count is not None]
-        say(f"batch {batch}: {found}")
-        if len(reached) == len(found):
-            measured[batch] = median(reached)
+    found = sweep(
+        [
+            Trial(args.data, args.model, b, stats.rate_at(b), args.target, args.limit, seed)
+            for b in wanted
+            for seed in range(args.seeds)
+        ],
+        args.jobs,
+    )
+    # A batch counts only where every seed of it got there.
+    measured = {
+        batch: median(count for count in counts if count is not None)
+        for batch, counts in found.items()
+        if None not in counts
+    }
     least = min(measured.values())
     ratio = measured.get(best["batch_size"], float("inf")) / least
+
+    def row(batch: int) -> str:
+        seeds = ", ".join("never" if n is None else f"{n:,}" for n in found[batch])
+        cells = [f"{batch}{' ←' if batch == best['batch_size'] else ''}"]
+        cells += [f"{stats.rate_at(batch):.3g}", f"{stats.samples_at(batch):,.0f}"]
+        if batch in measured:
+            cells += [f"{measured[batch]:,.0f}", seeds, f"{measured[batch] / least:.2f}"]
+        else:
+            cells += [f"not within {args.limit:g} epochs", seeds, "–"]
+        return f"| {' | '.join(cells)} |"
+
     lines = [
         f"# Plan against a sweep: {args.model} on {args.data}, to accuracy {args.target}",
         "",
@@ -101,18 +147,9 @@ def main() -> None:
         f"Recommended: batch {best['batch_size']} on {best['workers']} workers "
         f"({best['reason']}).",
         "",
-        "| batch | rate | samples predicted | samples measured | measured / least |",
-        "|---|---|---|---|---|",
-        *(
-            f"| {batch}{' ←' if batch == best['batch_size'] else ''} | {stats.rate_at(batch):.3g} "
-            f"| {stats.samples_at(batch):,.0f} | "
-            + (
-                f"{measured[batch]:,.0f} | {measured[batch] / least:.2f} |"
-                if batch in measured
-                else f"not within {LIMIT_EPOCHS} epochs | – |"
-            )
-            for batch in wanted
-        ),
+        "| batch | rate | samples predicted | samples measured | each seed | measured / least |",
+        "|---|---|---|---|---|---|",
+        *(row(batch) for batch in wanted),
         "",
         f"Median of {args.seeds} seeds. The recommended batch takes {ratio:.2f} times the samples "
         f"of the best of the sweep: {'within' if ratio <= 2 else 'NOT within'} a factor of 2.",

@@ -1,19 +1,16 @@
 """Predicted against measured step time on a test bed of hosts with limited links.
 
-    sudo python benchmarks/predict_check.py [--hosts 1,2,4] [--links 100mbit,1gbit]
+    sudo python -m benchmarks.predict_check [--hosts 1,2,4] [--links 100mbit,1gbit]
 
 Profile: the layers on one host; the links and one step on two. Everything else is predicted. Each
 host is held to the same share of a core, so that four hosts on two cores do not contend.
 """
 
 import argparse
-import sys
 from pathlib import Path
 from statistics import median
 
-sys.path.insert(0, str(Path(__file__).parent))
-from machine import markdown
-
+from benchmarks.machine import markdown
 from thresher.distributed.testbed import Testbed
 from thresher.paths import write_text
 from thresher.progress import say

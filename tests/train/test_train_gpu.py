@@ -67,14 +67,20 @@ def test_many_runs_leave_no_memory_behind(few: Path, tmp_path: Path) -> None:
 
 def test_auto_survives_a_full_device(few: Path, tmp_path: Path) -> None:
     """First with all the memory, then with a third of what that took."""
+    import gc
+
     import torch
 
+    gc.collect()
+    before = torch.cuda.memory_allocated()
     more: dict[str, Any] = {"model": "resnet110", "batch_size": 256, "epochs": 1, "graph": "off"}
     torch.cuda.reset_peak_memory_stats()
     _run(few, tmp_path / "roomy", **more)
-    taken = torch.cuda.max_memory_allocated() / torch.cuda.mem_get_info()[1]
+    taken = torch.cuda.max_memory_allocated() - before
+    gc.collect()
     torch.cuda.empty_cache()
-    torch.cuda.set_per_process_memory_fraction(taken / 3)
+    allowed = torch.cuda.memory_reserved() + taken / 3
+    torch.cuda.set_per_process_memory_fraction(allowed / torch.cuda.mem_get_info()[1])
     try:
         result = _run(few, tmp_path / "tight", micro_batch="auto", **more)
     finally:

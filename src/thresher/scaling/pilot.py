@@ -9,7 +9,7 @@ factor of several after so few steps; their geometric mean is taken, and both ar
 import hashlib
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -91,30 +91,29 @@ def _run(
     device: str,
     seed: int,
 ) -> tuple[dict[str, Any], Path]:
-    wanted = [pack.fingerprint, model, batch, lr, epochs, target, seed]
-    key = hashlib.sha256(json.dumps(wanted).encode()).hexdigest()[:16]
+    config = TrainConfig(
+        data=data,
+        out="",
+        model=model,
+        epochs=epochs,
+        batch_size=batch,
+        lr=lr,
+        schedule="constant",
+        validation=SHARE_HELD_OUT,
+        noise_scale=True,
+        target_accuracy=target,
+        seed=seed,
+        device=device,  # type: ignore[arg-type]
+        resume=True,
+    )
+    # By all that the run depends on: a pilot of a version with other defaults is another pilot.
+    wanted = {**config.to_dict(), "data": pack.fingerprint}
+    key = hashlib.sha256(json.dumps(wanted, sort_keys=True).encode()).hexdigest()[:16]
     name = f"{pack.name}-{model.replace(':', '-').replace('/', '-')}-{batch}-{key}"
     out = home() / "pilots" / name
     if not RunPaths(out).result.exists():
         say(f"pilot: at most {epochs:g} epochs of {model} on {pack.name} at batch {batch}")
-    result = train(
-        TrainConfig(
-            data=data,
-            out=str(out),
-            model=model,
-            epochs=epochs,
-            batch_size=batch,
-            lr=lr,
-            schedule="constant",
-            validation=SHARE_HELD_OUT,
-            noise_scale=True,
-            target_accuracy=target,
-            seed=seed,
-            device=device,  # type: ignore[arg-type]
-            resume=True,
-        ),
-        quiet=True,
-    )
+    result = train(replace(config, out=str(out)), quiet=True)
     if result["status"] == "diverged":
         raise ThresherError(
             f"the pilot diverged at rate {lr:g} and batch {batch}", "give a lower --lr"
