@@ -14,7 +14,8 @@ from benchmarks.machine import markdown
 from thresher.distributed.testbed import Testbed
 from thresher.paths import write_text
 from thresher.progress import say
-from thresher.scaling.bed import Case, calibrate, host_shares, run_case
+from thresher.scaling.bed import Case, calibrate, run_case
+from thresher.scaling.shares import host_shares
 
 CASES = (Case("alexnet-small", 32), Case("googlenet-small", 16))
 

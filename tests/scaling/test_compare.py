@@ -8,6 +8,7 @@ import pytest
 from thresher.cli.compare import Compare, compare
 from thresher.distributed import testbed
 from thresher.distributed.horovod import installed
+from thresher.distributed.ranks import Finished
 from thresher.errors import ThresherError
 from thresher.scaling.compare import settings
 from thresher.scaling.compare_rules import Trial, verdicts
@@ -100,9 +101,10 @@ def test_engines_are_compared_on_real_workers(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "compare.json").read_text())["model"] == "alexnet-small"
 
 
-def _trial(rule: str, hosts: int, seconds: float | None) -> Trial:
+def _trial(rule: str, hosts: int, seconds: float | None, seed: int = 0) -> Trial:
     status = "finished" if seconds is None else "target"
-    return Trial("m", rule, "none", hosts, "1gbit", status, seconds, 9, 90, 0.1, 100.0, 0.4, 0.9)
+    reached = (seconds, 9, 90, 0.1, 100.0, 0.4, 0.9)
+    return Trial("m", rule, "none", hosts, seed, "1gbit", status, *reached)
 
 
 def test_the_verdict_names_the_rule_that_was_first() -> None:
@@ -117,6 +119,49 @@ def test_the_verdict_names_the_rule_that_was_first() -> None:
     (nobody,) = verdicts([_trial("strong", 2, None)])
     assert nobody["first"] is None
     assert nobody["strong_first"] is None
+
+
+def test_the_verdict_is_by_the_mean_of_the_seeds_that_all_got_there() -> None:
+    trials = [
+        *(_trial("strong", 2, seconds, seed) for seed, seconds in enumerate((4.0, 9.0))),
+        *(_trial("weak", 2, seconds, seed) for seed, seconds in enumerate((5.0, 5.0))),
+        *(_trial("weak+linear", 2, seconds, seed) for seed, seconds in enumerate((1.0, None))),
+    ]
+    (verdict,) = verdicts(trials)
+    assert (verdict["first"], verdict["seconds"], verdict["seeds"]) == ("weak", 5.0, 2)
+    assert verdict["rules"]["strong"] == {"mean": 6.5, "low": 4.0, "high": 9.0}
+    assert verdict["rules"]["weak+linear"] is None
+    # With the first seed the linear rule was ahead of it, with the second plain weak scaling.
+    assert verdict["strong_first_in"] == 0
+
+
+def test_a_comparison_of_engines_that_was_killed_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second of two worker counts fails; the next call measures only that one."""
+    from thresher.scaling import compare as module
+
+    config = Compare(
+        engines="ddp", workers="1,2", models="tiny", batch_size=2, bucket_mb="1", steps=2,
+        image_size=8, out=tmp_path,
+    )  # fmt: skip
+    counts: list[int] = []
+    real = module.run_here
+
+    def watched(workers: int, argv: list[str]) -> list[Finished]:
+        counts.append(workers)
+        if counts == [1, 2]:
+            raise ThresherError("the power went")
+        return real(workers, argv)
+
+    monkeypatch.setattr(module, "run_here", watched)
+    with pytest.raises(ThresherError, match="the power went"):
+        compare(config)
+    assert not (tmp_path / "compare.json").exists()
+    data = compare(config).data
+    assert counts == [1, 2, 2]
+    assert [row["workers"] for row in data["rows"]] == [1, 2]
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["compare.json", "compare.png"]
 
 
 @pytest.mark.skipif(REASON is not None, reason=f"no test bed: {REASON}")
@@ -145,5 +190,7 @@ def test_rules_are_compared_on_hosts(tmp_path: Path) -> None:
     assert one["steps"] == strong["steps"] > weak["steps"]
     assert data["verdicts"][0]["first"] is None
     assert (tmp_path / "compare.png").exists()
+    # The runs are kept: asking again trains nothing, down to the seconds of each step.
+    assert compare(config).data["rows"] == data["rows"]
     with pytest.raises(ThresherError, match='no scaling rule "stong"; did you mean "strong"'):
         compare(Compare(hosts=2, rules="stong", data=str(pack)))

@@ -4,7 +4,8 @@ import pytest
 
 from thresher.distributed.testbed import Testbed, why_not
 from thresher.errors import ThresherError
-from thresher.scaling.bed import Case, calibrate, host_shares, run_case
+from thresher.scaling.bed import Case, calibrate, run_case
+from thresher.scaling.shares import host_shares
 
 ALONE = {
     "layers": [

@@ -217,6 +217,9 @@ def test_a_second_plan_runs_no_second_pilot(digits: str, tmp_path: Path) -> None
     results = [Path(folder) / "result.json" for folder in first.folders]
     written = [path.stat().st_mtime_ns for path in results]
     assert plan_command(config).data["pilot"] == first
+    # Another configuration, be it by another version's defaults, is another pilot.
+    elsewhere = plan_command(dataclasses.replace(config, device="cpu")).data["pilot"]
+    assert not set(elsewhere.folders) & set(first.folders)
     assert [path.stat().st_mtime_ns for path in results] == written
 
 

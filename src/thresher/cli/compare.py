@@ -8,6 +8,8 @@ from thresher.cli.columns import columns
 from thresher.cli.commands import Outcome
 from thresher.errors import ThresherError
 
+UNFINISHED = "unfinished.json"
+
 
 @dataclass(frozen=True)
 class Compare:
@@ -47,8 +49,10 @@ class Compare:
     """Learning rate of one worker on hosts."""
     epochs: float = 20.0
     """Where a run on hosts ends that does not reach the loss."""
+    seeds: int = 1
+    """Runs of each rule on hosts; times are given as their mean, least and most."""
     out: Path | None = None
-    """Folder for compare.json and compare.png."""
+    """Folder for compare.json, compare.png and what is done so far: the same command goes on."""
 
 
 def compare(config: Compare) -> Outcome:
@@ -60,6 +64,7 @@ def compare(config: Compare) -> Outcome:
         from thresher.paths import write_json
 
         write_json(config.out / "compare.json", outcome.data)
+        (config.out / UNFINISHED).unlink(missing_ok=True)
     return outcome
 
 
@@ -94,6 +99,7 @@ def _engines(config: Compare) -> Outcome:
         config.compress or "none",
         config.image_size,
         steps=config.steps,
+        kept=None if config.out is None else config.out / UNFINISHED,
     )
     data: dict[str, Any] = {
         "model": model,
@@ -144,9 +150,11 @@ def _engines(config: Compare) -> Outcome:
 def _rules(config: Compare) -> Outcome:
     from thresher.data.pack import Pack
     from thresher.models.registry import check
-    from thresher.scaling.compare_rules import MODELS, as_rows, compare_rules, verdicts
+    from thresher.scaling.compare_rules import MODELS, as_rows, cells, compare_rules, verdicts
 
     Pack.open(config.data)
+    if config.seeds < 1:
+        raise ThresherError(f"--seeds {config.seeds} runs nothing", "give one or more")
     models = config.models.split(",") if config.models else list(MODELS)
     for model in models:
         check(model)
@@ -161,10 +169,13 @@ def _rules(config: Compare) -> Outcome:
         config.lr,
         config.target_loss,
         config.epochs,
+        config.seeds,
+        None if config.out is None else config.out / "runs",
     )
     data: dict[str, Any] = {
         "link": config.link,
         "hosts": config.hosts,
+        "seeds": config.seeds,
         "target_loss": config.target_loss,
         "rows": as_rows(trials),
         "verdicts": verdicts(trials),
@@ -177,27 +188,42 @@ def _rules(config: Compare) -> Outcome:
     table = columns(
         f"{config.hosts} hosts, links of {config.link}, to a loss of {config.target_loss:g}",
         ("model", "rule", "hosts", "compress", "to the loss", "steps", "ms a step", "images/s"),
-        [
-            (
-                t.model,
-                t.rule,
-                str(t.hosts),
-                t.compress,
-                f"{t.seconds_to_loss:,.1f} s" if t.seconds_to_loss is not None else t.status,
-                f"{t.steps:,}",
-                f"{1e3 * t.step_s:,.0f}",
-                f"{t.images_per_s:,.0f}",
-            )
-            for t in trials
-        ],
+        [_rule_cells(cell) for cell in cells(trials)],
     )
     said = [
         f"{v['model']}, {v['compress']}, {v['hosts']} hosts: {v['first'] or 'no rule'} "
         + ("reached the loss first" if v["first"] else "reached the loss")
-        + (f", {v['speed_up']:.2f}× one host." if v["speed_up"] else ".")
+        + (f", {v['speed_up']:.2f}× one host" if v["speed_up"] else "")
+        + f"; strong scaling was first in {v['strong_first_in']} of {v['seeds']}."
         for v in data["verdicts"]
     ]
     return Outcome(data, "\n".join([table, "", *said, *_figure_line(data)]))
+
+
+def _rule_cells(runs: Any) -> tuple[str, ...]:
+    """A line of the table: runs that differ in their seed only."""
+    from statistics import mean
+
+    from thresher.scaling.compare_rules import seconds
+
+    one, found = runs[0], seconds(runs)
+    if found is None:
+        missed = sum(run.seconds_to_loss is None for run in runs)
+        reached = f"{missed} of {len(runs)} not"
+    elif len(runs) == 1:
+        reached = f"{found['mean']:,.1f} s"
+    else:
+        reached = f"{found['mean']:,.1f} s ({found['low']:,.1f}–{found['high']:,.1f})"
+    return (
+        one.model,
+        one.rule,
+        str(one.hosts),
+        one.compress,
+        reached,
+        f"{mean(run.steps for run in runs):,.0f}",
+        f"{1e3 * mean(run.step_s for run in runs):,.0f}",
+        f"{mean(run.images_per_s for run in runs):,.0f}",
+    )
 
 
 def _figure_line(data: dict[str, Any]) -> list[str]:

@@ -17,6 +17,8 @@ from pathlib import Path
 from thresher.distributed.launch import die_with_parent
 from thresher.errors import ThresherError
 
+GRACE_S = 1.0
+
 
 @dataclass(frozen=True)
 class Rank:
@@ -66,7 +68,7 @@ def run_ranks(
     """Run `argv` as `ranks`, torchrun's variables set; one thread each unless told otherwise.
 
     When a rank fails, or time is up, the others are ended and a ThresherError gives the last lines
-    of the first that failed. All ranks die with this process.
+    of the first that failed. All ranks die with this process. A rank that crashes prints its stack.
     """
     with tempfile.TemporaryDirectory(prefix="thresher-ranks-") as name:
         folder = Path(name)
@@ -84,10 +86,11 @@ def run_ranks(
                     "GLOO_SOCKET_IFNAME": interface,
                     "THRESHER_HOST": rank.host,
                     "OMP_NUM_THREADS": 1,
+                    "PYTHONFAULTHANDLER": 1,
                 }
                 given = {k: str(v) for k, v in places.items()} | dict(environment or {})
                 started.append(_start([*rank.through, *argv], given, folder, rank.rank))
-            _wait(started, timeout_s)
+            order = _wait(started, timeout_s)
         finally:
             for process in started:
                 if process.poll() is None:
@@ -102,14 +105,24 @@ def run_ranks(
             )
             for rank, process in zip(ranks, started, strict=True)
         ]
-    # The one that failed of itself explains more than those which were killed after it.
-    failed = sorted((r for r in ended if r.code), key=lambda r: (r.code < 0, r.rank))
+    failed = [ended[rank] for rank in order if ended[rank].code]
     if failed:
-        tail = "\n".join(failed[0].stderr.strip().splitlines()[-8:])
-        raise ThresherError(
-            f"rank {failed[0].rank} of {len(ranks)} ended with code {failed[0].code}:\n{tail}"
-        )
+        told = [_story(rank, len(ranks), 16 if rank is failed[0] else 1) for rank in failed[:3]]
+        raise ThresherError("\n".join(told))
     return ended
+
+
+def _story(rank: Finished, world: int, lines: int) -> str:
+    """How a rank ended and its last lines."""
+    tail = "\n".join(rank.stderr.strip().splitlines()[-lines:])
+    return f"rank {rank.rank} of {world} {_end(rank.code)}:\n{tail}"
+
+
+def _end(code: int) -> str:
+    """How a rank ended, in words."""
+    if code > 0:
+        return f"ended with code {code}"
+    return f"was ended by signal {-code} ({signal.Signals(-code).name})"
 
 
 def _start(
@@ -127,14 +140,22 @@ def _start(
         )
 
 
-def _wait(started: "list[subprocess.Popen[bytes]]", timeout_s: float) -> None:
-    """Until all have ended, one has failed, or time is up."""
+def _wait(started: "list[subprocess.Popen[bytes]]", timeout_s: float) -> list[int]:
+    """Until all have ended, one has failed, or time is up; the ranks in the order of their end.
+
+    When one has failed the others are given a second: they may fail because of it, or it may have
+    failed because of one of them that takes longer to end.
+    """
     end = time.monotonic() + timeout_s
-    while None in (codes := [process.poll() for process in started]):
-        if any(codes):
-            # Its peers may find out by themselves and say why.
-            time.sleep(1.0)
-            return
+    order: list[int] = []
+    while len(order) < len(started):
+        now = [r for r, p in enumerate(started) if p.poll() is not None and r not in order]
+        order += now
+        if any(started[rank].returncode for rank in now):
+            end = min(end, time.monotonic() + GRACE_S)
         if time.monotonic() > end:
-            raise ThresherError(f"{len(started)} ranks had not ended in {timeout_s:.0f} s")
+            if not any(started[rank].returncode for rank in order):
+                raise ThresherError(f"{len(started)} ranks had not ended in {timeout_s:.0f} s")
+            break
         time.sleep(0.02)
+    return order

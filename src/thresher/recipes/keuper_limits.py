@@ -24,41 +24,15 @@ latency_us = 5
 total_gbs = 100
 node_gbs = 10
 """
+SIZES_MB = {"AlexNet": 250, "GoogLeNet": 50, "ResNet-50": 100}
+"""Of the gradients, as the paper gives them."""
 WORKERS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-
-
-def alexnet() -> Any:
-    """AlexNet's five convolutions and three fully connected layers, on the meta device."""
-    import torch
-    from torch import nn
-
-    with torch.device("meta"):
-        return nn.Sequential(
-            nn.Conv2d(3, 96, 11, stride=4, padding=2),
-            nn.ReLU(),
-            nn.MaxPool2d(3, stride=2),
-            nn.Conv2d(96, 256, 5, padding=2, groups=2),
-            nn.ReLU(),
-            nn.MaxPool2d(3, stride=2),
-            nn.Conv2d(256, 384, 3, padding=1),
-            nn.ReLU(),
-            nn.Conv2d(384, 384, 3, padding=1, groups=2),
-            nn.ReLU(),
-            nn.Conv2d(384, 256, 3, padding=1, groups=2),
-            nn.ReLU(),
-            nn.MaxPool2d(3, stride=2),
-            nn.Flatten(),
-            nn.Linear(9216, 4096),
-            nn.ReLU(),
-            nn.Linear(4096, 4096),
-            nn.ReLU(),
-            nn.Linear(4096, 1000),
-        )
 
 
 def run(image_size: int, batch: int, seconds: float) -> Callable[[Path], RecipeResult]:
     def at(out: Path) -> RecipeResult:
         from thresher.models.registry import build
+        from thresher.recipes.networks import alexnet, googlenet
         from thresher.scaling.cluster import parse
         from thresher.scaling.compute import amdahl
         from thresher.scaling.figures import profile_figure
@@ -68,6 +42,7 @@ def run(image_size: int, batch: int, seconds: float) -> Callable[[Path], RecipeR
 
         whole = {
             "AlexNet": skeleton(alexnet(), "alexnet", (3, 224, 224), 1000, 256),
+            "GoogLeNet": skeleton(googlenet(), "googlenet", (3, 224, 224), 1000, 32),
             "ResNet-50": skeleton(build("resnet50", 1000), "resnet50", (3, 224, 224), 1000, 32),
         }
         cluster = parse(FDR, "fdr", "fdr")
@@ -102,10 +77,11 @@ def run(image_size: int, batch: int, seconds: float) -> Callable[[Path], RecipeR
 
 def _sizes(whole: dict[str, Any]) -> dict[str, Any]:
     mega = {name: profile.gradient_bytes / 1e6 for name, profile in whole.items()}
-    near = abs(mega["AlexNet"] / 250 - 1) < 0.1 and abs(mega["ResNet-50"] / 100 - 1) < 0.1
+    near = all(abs(mega[name] / size - 1) < 0.1 for name, size in SIZES_MB.items())
     return row(
         "K1",
-        "gradients are as large as the model: AlexNet ~250 MB, ResNet-50 ~100 MB",
+        "gradients are as large as the model: "
+        + ", ".join(f"{name} ~{size} MB" for name, size in SIZES_MB.items()),
         ", ".join(f"{name} {size:.0f} MB" for name, size in mega.items()) + " counted",
         "yes" if near else "no",
     )

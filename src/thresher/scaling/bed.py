@@ -1,17 +1,9 @@
-"""Step times on the test bed of hosts: measured for real, and predicted from one host and two.
+"""Step times on the test bed of hosts: measured for real, and predicted from one host and two."""
 
-The hosts of the test bed share this machine's cores. Each is held to the same share of a core by a
-control group, so that a host is as fast beside seven others as alone, as real hosts are; where the
-system offers none, the hosts contend, and `share` is None.
-"""
-
-import contextlib
 import json
 import os
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from thresher.distributed.group import end_at_once
@@ -21,11 +13,8 @@ from thresher.scaling.cluster import Cluster, Device
 from thresher.scaling.costs import fit_ring
 from thresher.scaling.predict import Setting, step
 from thresher.scaling.profile import BatchTimes, Layer, Profile
+from thresher.scaling.shares import PERIOD_US, enter_share
 
-CONTROL = Path("/sys/fs/cgroup/cpu")
-PERIOD_US = 10_000
-WEIGHT = 100_000
-"""Against the other work of the machine: a host must get its share when it asks for it."""
 SIZES = (2**10, 2**14, 2**17, 2**20, 2**22)
 
 
@@ -38,39 +27,6 @@ class Case:
     image_size: int = 32
     classes: int = 10
     seconds: float = 6.0
-
-
-@contextlib.contextmanager
-def host_shares(hosts: int, share: float) -> Iterator[list[str] | None]:
-    """Control groups that hold each host to `share` of a core; None where there can be none."""
-    _remove([group for group in CONTROL.glob("thresher-*-h*") if _stale(group)])
-    made = [CONTROL / f"thresher-{os.getpid()}-h{host}" for host in range(hosts)]
-    try:
-        for group in made:
-            group.mkdir()
-            (group / "cpu.cfs_period_us").write_text(str(PERIOD_US))
-            (group / "cpu.cfs_quota_us").write_text(str(int(PERIOD_US * share)))
-            (group / "cpu.shares").write_text(str(WEIGHT))
-    except OSError:
-        _remove(made)
-        yield None
-        return
-    try:
-        # `ip netns exec` mounts a /sys of its own; through this process's root the real one shows.
-        yield [f"/proc/{os.getpid()}/root{group}" for group in made]
-    finally:
-        _remove(made)
-
-
-def _stale(group: Path) -> bool:
-    """Left by a process that was killed."""
-    return not Path(f"/proc/{group.name.split('-')[1]}").exists()
-
-
-def _remove(groups: list[Path]) -> None:
-    for group in groups:
-        with contextlib.suppress(OSError):
-            group.rmdir()
 
 
 def run_case(
@@ -185,8 +141,8 @@ def _worker(task: dict[str, Any]) -> dict[str, Any]:
     model = build(task["model"], task["classes"], 3)
     shape = (3, task["image_size"], task["image_size"])
     if task["groups"]:
-        # After the imports, which need no measuring and would take minutes at this speed.
-        (Path(task["groups"][rank]) / "cgroup.procs").write_text(str(os.getpid()))
+        # After the imports, which need no measuring and would take long at this speed.
+        enter_share(task["groups"][rank])
     if task["what"] == "profile":
         layers, batches = time_layers(
             model,

@@ -11,11 +11,13 @@ import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 from thresher.distributed.ranks import Finished, run_here
 from thresher.distributed.testbed import Testbed
 from thresher.errors import ThresherError, nearest
+from thresher.paths import read_json, write_json
 from thresher.progress import bar
 from thresher.scaling.timeline import Span, summary
 
@@ -102,18 +104,23 @@ def compare_engines(
     steps: int = 10,
     hosts: bool = False,
     link: str | None = None,
+    kept: Path | None = None,
 ) -> list[Row]:
     """Time every setting on every number of workers; the fastest of each engine is marked `best`.
 
     `batch_size` is the global batch (strong) or each worker's (weak). Efficiency is images per
     second and worker, against the best that the fewest workers reached.
     `hosts`: each worker on a host of its own, with links of speed `link`.
+    `kept`: a file for what is measured so far; the same call made again after a kill goes on.
     """
     if scaling == "strong" and batch_size < max(workers):
         raise ThresherError(
             f"{max(workers)} workers cannot share a batch of {batch_size}", "use a larger batch"
         )
     rows: list[Row] = []
+    measured: dict[str, Any] = {}
+    if kept is not None and kept.exists():
+        measured = read_json(kept, "unfinished comparison")
     # Horovod reads its settings once in the life of a process; DDP may be made anew.
     groups = [[s for s in swept if s.engine == "ddp"]]
     groups = [g for g in groups if g] + [[s] for s in swept if s.engine == "horovod"]
@@ -133,17 +140,21 @@ def compare_engines(
             "classes": classes,
             "compress": compress,
             "steps": steps,
-            "folder": folder,
         }
         for count, together in itertools.product(workers, groups):
             shown.note(f"{together[0].engine}, {count} workers")
             local = batch_size if scaling == "weak" else -(-batch_size // count)
             chosen = [asdict(setting) for setting in together]
-            text = json.dumps({**task, "settings": chosen, "batch": local})
-            ranks = run(count, [sys.executable, "-m", "thresher.scaling.compare_step", text])
-            answers = json.loads(ranks[0].stdout.strip().splitlines()[-1])
+            asked = {**task, "settings": chosen, "batch": local}
+            key = json.dumps([count, link if hosts else "here", asked])
+            if key not in measured:
+                text = json.dumps({**asked, "folder": folder})
+                ranks = run(count, [sys.executable, "-m", "thresher.scaling.compare_step", text])
+                measured[key] = json.loads(ranks[0].stdout.strip().splitlines()[-1])
+                if kept is not None:
+                    write_json(kept, measured)
             whole = batch_size * count if scaling == "weak" else batch_size
-            for setting, found in zip(together, answers, strict=True):
+            for setting, found in zip(together, measured[key], strict=True):
                 rows.append(_row(setting, count, whole, found))
             shown.advance()
     _judge(rows)

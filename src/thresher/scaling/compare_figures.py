@@ -6,7 +6,7 @@ from typing import Any
 
 from thresher.paths import atomic_file
 from thresher.scaling.compare import Row
-from thresher.scaling.compare_rules import Trial
+from thresher.scaling.compare_rules import Trial, cells, seconds
 
 COLOURS = {
     "forward": "#7fa7d1",
@@ -71,7 +71,7 @@ def _timeline(axes: Any, row: Row) -> None:
         )
         seen.add(kind)
     axes.set_yticks(range(3), LANES)
-    axes.invert_yaxis()
+    axes.set_ylim(3.1, -0.5)  # from the top down, with room for the legend
     knobs = (
         f"buckets of {row.bucket_mb:g} MB"
         if row.engine == "ddp"
@@ -95,18 +95,21 @@ def rules_figure(trials: Sequence[Trial], path: Path) -> None:
         1, len(models), figsize=(6 * len(models), 4), layout="constrained", squeeze=False
     )
     for axes, model in zip(panels[0], models, strict=True):
-        mine = [trial for trial in trials if trial.model == model]
-        for place, trial in enumerate(mine):
-            seconds = trial.seconds_to_loss
-            colour = "C0" if trial.compress == "none" else "C1"
-            if seconds is None:
+        mine = cells([trial for trial in trials if trial.model == model])
+        for place, cell in enumerate(mine):
+            found = seconds(cell)
+            colour = "C0" if cell[0].compress == "none" else "C1"
+            if found is None:
                 axes.plot(0, place, "x", color=colour)
             else:
-                axes.barh(place, seconds, color=colour)
-        labels = [f"{t.rule}, {t.hosts} hosts, {t.compress}" for t in mine]
+                axes.barh(place, found["mean"], color=colour)
+                axes.plot([found["low"], found["high"]], [place, place], "k-", lw=1)
+        labels = [f"{c[0].rule}, {c[0].hosts} hosts, {c[0].compress}" for c in mine]
         axes.set_yticks(range(len(mine)), labels, fontsize=7)
         axes.invert_yaxis()
-        axes.set(xlabel="seconds to the loss", title=f"{model}, links of {mine[0].link}")
+        title = f"{model}, links of {mine[0][0].link}; mean, least and most of {len(mine[0])}"
+        axes.set(xlabel="seconds to the loss", title=title)
+        axes.title.set_fontsize(9)
     _save(figure, path)
 
 

@@ -44,9 +44,11 @@ def profile_figure(profile: Profile, path: Path) -> None:
     }
     bottom = [0.0] * len(batches)
     labels = [str(batch) for batch in batches]
+    colours = dict(zip((layer.name for layer in heavy), plt.get_cmap("tab20").colors, strict=False))
     for layer in heavy:
         heights = [1e3 * total(layer, batch) / batch for batch in batches]
-        left.bar(labels, heights, bottom=bottom, label=f"{layer.name} ({layer.kind})")
+        name = f"{layer.name} ({layer.kind})"
+        left.bar(labels, heights, bottom=bottom, color=colours[layer.name], label=name)
         bottom = [a + b for a, b in zip(bottom, heights, strict=True)]
     heights = [1e3 * rest[batch] / batch for batch in batches]
     left.bar(labels, heights, bottom=bottom, color="lightgrey", label="all others")
@@ -55,7 +57,7 @@ def profile_figure(profile: Profile, path: Path) -> None:
     splits = [top / batch for batch in batches]
     for layer in heavy:
         speed = [total(layer, top) / max(1e-12, total(layer, batch)) for batch in batches]
-        middle.plot(splits, speed, marker=".", label=layer.name)
+        middle.plot(splits, speed, marker=".", color=colours[layer.name], label=layer.name)
     middle.plot(splits, splits, "k--", linewidth=0.8, label="perfect")
     middle.set(
         xscale="log",

@@ -1,0 +1,114 @@
+"""The papers' own networks at full size, on torch's meta device: to be counted, not computed."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+def alexnet() -> nn.Module:
+    """AlexNet's five convolutions and three fully connected layers."""
+    with torch.device("meta"):
+        return nn.Sequential(
+            nn.Conv2d(3, 96, 11, stride=4, padding=2),
+            nn.ReLU(),
+            nn.MaxPool2d(3, stride=2),
+            nn.Conv2d(96, 256, 5, padding=2, groups=2),
+            nn.ReLU(),
+            nn.MaxPool2d(3, stride=2),
+            nn.Conv2d(256, 384, 3, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(384, 384, 3, padding=1, groups=2),
+            nn.ReLU(),
+            nn.Conv2d(384, 256, 3, padding=1, groups=2),
+            nn.ReLU(),
+            nn.MaxPool2d(3, stride=2),
+            nn.Flatten(),
+            nn.Linear(9216, 4096),
+            nn.ReLU(),
+            nn.Linear(4096, 4096),
+            nn.ReLU(),
+            nn.Linear(4096, 1000),
+        )
+
+
+def googlenet() -> nn.Module:
+    """GoogLeNet with the two auxiliary classifiers that it is trained with."""
+    with torch.device("meta"):
+        return _GoogLeNet()
+
+
+def _convolution(inside: int, out: int, size: int, **more: Any) -> nn.Sequential:
+    return nn.Sequential(nn.Conv2d(inside, out, size, padding=size // 2, **more), nn.ReLU())
+
+
+class _Inception(nn.Module):
+    """Paths of 1×1, 3×3, 5×5 and a pooled one side by side, the larger behind a reduction."""
+
+    def __init__(
+        self, inside: int, one: int, to_three: int, three: int, to_five: int, five: int, pooled: int
+    ) -> None:
+        super().__init__()
+        self.paths = nn.ModuleList(
+            [
+                _convolution(inside, one, 1),
+                nn.Sequential(_convolution(inside, to_three, 1), _convolution(to_three, three, 3)),
+                nn.Sequential(_convolution(inside, to_five, 1), _convolution(to_five, five, 5)),
+                nn.Sequential(
+                    nn.MaxPool2d(3, stride=1, padding=1), _convolution(inside, pooled, 1)
+                ),
+            ]
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([path(x) for path in self.paths], 1)
+
+
+class _GoogLeNet(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.begin = nn.Sequential(
+            _convolution(3, 64, 7, stride=2),
+            nn.MaxPool2d(3, stride=2, ceil_mode=True),
+            _convolution(64, 64, 1),
+            _convolution(64, 192, 3),
+            nn.MaxPool2d(3, stride=2, ceil_mode=True),
+            _Inception(192, 64, 96, 128, 16, 32, 32),
+            _Inception(256, 128, 128, 192, 32, 96, 64),
+            nn.MaxPool2d(3, stride=2, ceil_mode=True),
+            _Inception(480, 192, 96, 208, 16, 48, 64),
+        )
+        self.middle = nn.Sequential(
+            _Inception(512, 160, 112, 224, 24, 64, 64),
+            _Inception(512, 128, 128, 256, 24, 64, 64),
+            _Inception(512, 112, 144, 288, 32, 64, 64),
+        )
+        self.end = nn.Sequential(
+            _Inception(528, 256, 160, 320, 32, 128, 128),
+            nn.MaxPool2d(3, stride=2, ceil_mode=True),
+            _Inception(832, 256, 160, 320, 32, 128, 128),
+            _Inception(832, 384, 192, 384, 48, 128, 128),
+            nn.AvgPool2d(7),
+            nn.Flatten(),
+            nn.Linear(1024, 1000),
+        )
+        self.first_side, self.second_side = _side(512), _side(528)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.begin(x)
+        first = self.first_side(x)
+        x = self.middle(x)
+        second = self.second_side(x)
+        return self.end(x) + 0.3 * (first + second)
+
+
+def _side(inside: int) -> nn.Sequential:
+    """An auxiliary classifier on 14×14 places."""
+    return nn.Sequential(
+        nn.AvgPool2d(5, stride=3),
+        _convolution(inside, 128, 1),
+        nn.Flatten(),
+        nn.Linear(2048, 1024),
+        nn.ReLU(),
+        nn.Linear(1024, 1000),
+    )
