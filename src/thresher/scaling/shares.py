@@ -10,10 +10,11 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-CONTROL = Path("/sys/fs/cgroup/cpu")
+FIRST = Path("/sys/fs/cgroup/cpu")
+"""Where the kernel's first version of control groups shows its processor time."""
+SECOND = (Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/unified"))
+"""Where the second version is mounted, alone or beside the first."""
 PERIOD_US = 10_000
-WEIGHT = 100_000
-"""Against the other work of the machine: a host must get its share when it asks for it."""
 LEFT = 0.2
 """Of the cores, for the links, the kernel and whatever else runs."""
 
@@ -26,14 +27,14 @@ def fair_share(hosts: int) -> float:
 @contextlib.contextmanager
 def host_shares(hosts: int, share: float) -> Iterator[list[str] | None]:
     """Control groups that hold each host to `share` of a core; None where there can be none."""
-    _remove([group for group in CONTROL.glob("thresher-*-h*") if _stale(group)])
-    made = [CONTROL / f"thresher-{os.getpid()}-h{host}" for host in range(hosts)]
+    made: list[Path] = []
     try:
+        parent = _parent()
+        _remove([group for group in parent.glob("thresher-*-h*") if _stale(group)])
+        made = [parent / f"thresher-{os.getpid()}-h{host}" for host in range(hosts)]
         for group in made:
             group.mkdir()
-            (group / "cpu.cfs_period_us").write_text(str(PERIOD_US))
-            (group / "cpu.cfs_quota_us").write_text(str(int(PERIOD_US * share)))
-            (group / "cpu.shares").write_text(str(WEIGHT))
+            _hold(group, share)
     except OSError:
         _remove(made)
         yield None
@@ -43,6 +44,31 @@ def host_shares(hosts: int, share: float) -> Iterator[list[str] | None]:
         yield [f"/proc/{os.getpid()}/root{group}" for group in made]
     finally:
         _remove(made)
+
+
+def _parent() -> Path:
+    """The group to make ours in; an OSError where processor time cannot be held."""
+    if (FIRST / "cpu.shares").exists():
+        return FIRST
+    for root in SECOND:
+        listed = root / "cgroup.controllers"
+        if listed.exists() and "cpu" in listed.read_text().split():
+            (root / "cgroup.subtree_control").write_text("+cpu")
+            return root
+    raise FileNotFoundError("no control group holds processor time")
+
+
+def _hold(group: Path, share: float) -> None:
+    """Limit `group`, and give it the most weight there is: against the other work of the machine
+    a host must get its share when it asks for it."""
+    quota = int(PERIOD_US * share)
+    if (group / "cpu.max").exists():
+        (group / "cpu.max").write_text(f"{quota} {PERIOD_US}")
+        (group / "cpu.weight").write_text("10000")
+    else:
+        (group / "cpu.cfs_period_us").write_text(str(PERIOD_US))
+        (group / "cpu.cfs_quota_us").write_text(str(quota))
+        (group / "cpu.shares").write_text("100000")
 
 
 def enter_share(group: str) -> None:
