@@ -97,10 +97,10 @@ def compare_rules(
         if folder is None:
             made = tempfile.TemporaryDirectory(prefix="thresher-rules-")
             folder = Path(stack.enter_context(made))
-        groups = stack.enter_context(host_shares(max(hosts), fair_share(max(hosts))))
+        bed = stack.enter_context(Testbed(max(hosts), link))
+        groups = stack.enter_context(host_shares(bed.count, fair_share(bed.count)))
         if groups is None:
             say("no control groups here: the hosts contend for the cores, more hosts are slower")
-        bed = stack.enter_context(Testbed(max(hosts), link))
         shown = stack.enter_context(bar("training on hosts", len(plans), "runs"))
         trials = []
         for seed, model, squeeze, count, rule in plans:
