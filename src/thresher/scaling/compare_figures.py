@@ -100,7 +100,7 @@ def rules_figure(trials: Sequence[Trial], path: Path) -> None:
             found = seconds(cell)
             colour = "C0" if cell[0].compress == "none" else "C1"
             if found is None:
-                axes.plot(0, place, "x", color=colour)
+                axes.plot(0, place, "x", color=colour, clip_on=False)
             else:
                 axes.barh(place, found["mean"], color=colour)
                 axes.plot([found["low"], found["high"]], [place, place], "k-", lw=1)
