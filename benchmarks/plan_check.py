@@ -1,8 +1,8 @@
 """Is the batch that `thresher plan` recommends a good one? Against a real sweep, by samples.
 
     python -m benchmarks.plan_check --data digits --target 0.85 --seeds 2
-    python -m benchmarks.plan_check --data cifar10 --model resnet20 --target 0.8 \
-        --pilot-batch 32 --lr 0.03 --batches 32,64,…,4096 --seeds 3 --jobs 8   (a GPU)
+    python -m benchmarks.plan_check --data cifar10 --model resnet20 --target 0.75 \
+        --pilot-batch 32 --lr 0.01 --batches 32,64,…,4096 --seeds 3 --jobs 8   (a GPU)
 
 The pilots see two batches for a few epochs. The sweep then trains at every batch, at the rate that
 the plan gives it, until the target, and counts the samples. The plan is good if its batch needs at
@@ -14,7 +14,7 @@ import multiprocessing
 import tempfile
 from collections import defaultdict
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
@@ -22,54 +22,27 @@ from benchmarks.machine import markdown
 from thresher.cli.plan import Plan, plan
 from thresher.paths import write_text
 from thresher.progress import say
+from thresher.scaling.pilot import SHARE_HELD_OUT
 from thresher.scaling.plan import Statistics
 from thresher.train.config import TrainConfig
 from thresher.train.loop import train
 
 
-@dataclass(frozen=True)
-class Trial:
-    """One training run of the sweep."""
-
-    data: str
-    model: str
-    batch: int
-    lr: float
-    target: float
-    limit: float
-    seed: int
-
-
-def samples_to_target(trial: Trial) -> int | None:
-    """How many samples `trial` saw until its target; None where it never got there."""
+def samples_to_target(config: TrainConfig) -> int | None:
+    """How many samples a run saw until its target; None where it never got there."""
     with tempfile.TemporaryDirectory() as folder:
-        result = train(
-            TrainConfig(
-                data=trial.data,
-                out=f"{folder}/run",
-                model=trial.model,
-                batch_size=trial.batch,
-                lr=trial.lr,
-                epochs=trial.limit,
-                schedule="constant",
-                validation=0.15,
-                target_accuracy=trial.target,
-                seed=trial.seed,
-                threads=1,
-            ),
-            quiet=True,
-        )
+        result = train(replace(config, out=f"{folder}/run"), quiet=True)
     return int(result["samples"]) if result["status"] == "target" else None
 
 
-def sweep(trials: list[Trial], jobs: int) -> dict[int, list[int | None]]:
+def sweep(trials: list[TrainConfig], jobs: int) -> dict[int, list[int | None]]:
     """Samples to the target of every trial, by batch."""
     found: dict[int, list[int | None]] = defaultdict(list)
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, mp_context=context) as pool:
         for trial, samples in zip(trials, pool.map(samples_to_target, trials), strict=True):
-            found[trial.batch].append(samples)
-            say(f"batch {trial.batch}, seed {trial.seed}: {samples} samples")
+            found[trial.batch_size].append(samples)
+            say(f"batch {trial.batch_size}, seed {trial.seed}: {samples} samples")
     return found
 
 
@@ -111,8 +84,20 @@ def main() -> None:
     wanted = sorted({*(int(b) for b in args.batches.split(",")), best["batch_size"]})
     found = sweep(
         [
-            Trial(args.data, args.model, b, stats.rate_at(b), args.target, args.limit, seed)
-            for b in wanted
+            TrainConfig(
+                data=args.data,
+                out="",
+                model=args.model,
+                batch_size=batch,
+                lr=stats.rate_at(batch),
+                epochs=args.limit,
+                schedule="constant",
+                validation=SHARE_HELD_OUT,
+                target_accuracy=args.target,
+                seed=seed,
+                threads=1,
+            )
+            for batch in wanted
             for seed in range(args.seeds)
         ],
         args.jobs,

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import mean
 from typing import Any, Literal
 
 from thresher.cli.columns import columns
@@ -202,8 +203,6 @@ def _rules(config: Compare) -> Outcome:
 
 def _rule_cells(runs: Any) -> tuple[str, ...]:
     """A line of the table: runs that differ in their seed only."""
-    from statistics import mean
-
     from thresher.scaling.compare_rules import seconds
 
     one, found = runs[0], seconds(runs)

@@ -182,12 +182,10 @@ def verdicts(trials: Sequence[Trial]) -> list[dict[str, Any]]:
     keys = dict.fromkeys((t.model, t.compress, t.hosts) for t in trials if t.hosts > 1)
     for model, compress, hosts in keys:
         same = [t for t in trials if (t.model, t.compress, t.hosts) == (model, compress, hosts)]
-        spans = {
-            rule: seconds(t for t in same if t.rule == rule) for rule in {t.rule: 0 for t in same}
-        }
+        spans = {cell[0].rule: seconds(cell) for cell in cells(same)}
         reached = {rule: span["mean"] for rule, span in spans.items() if span is not None}
         alone = seconds(t for t in trials if t.model == model and t.hosts == 1)
-        first = min(reached, key=lambda rule: reached[rule]) if reached else None
+        first = _fastest(reached)
         seeds = sorted({t.seed for t in same})
         found.append(
             {
@@ -227,7 +225,10 @@ def seconds(trials: Iterable[Trial]) -> dict[str, float] | None:
 def _first(trials: Sequence[Trial], seed: int) -> str | None:
     """The rule that reached the loss first with `seed`."""
     times = {t.rule: t.seconds_to_loss for t in trials if t.seed == seed}
-    reached = {rule: time for rule, time in times.items() if time is not None}
+    return _fastest({rule: time for rule, time in times.items() if time is not None})
+
+
+def _fastest(reached: dict[str, float]) -> str | None:
     return min(reached, key=lambda rule: reached[rule]) if reached else None
 
 
