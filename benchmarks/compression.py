@@ -11,8 +11,8 @@ import os
 from pathlib import Path
 
 from benchmarks.machine import describe
+from thresher.lab.engines import Setting, compare_engines
 from thresher.paths import write_json, write_text
-from thresher.scaling.compare import Setting, compare_engines
 
 KINDS = ("none", "fp16", "bf16", "int8", "topk", "powersgd")
 

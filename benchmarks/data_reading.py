@@ -23,12 +23,13 @@ import numpy as np
 from PIL import Image
 
 from benchmarks.machine import describe, markdown
-from thresher.data import bench, export, gather
+from thresher.data import export, gather
 from thresher.data.pack import Pack
-from thresher.data.readers import FolderReader
 from thresher.data.sources.cifar import Cifar
 from thresher.data.sources.folder import Folder
 from thresher.data.write import WriteOptions, write_pack
+from thresher.lab import reading as bench
+from thresher.lab.readers import FolderReader
 from thresher.paths import write_json, write_text
 
 BATCH = 512

@@ -24,8 +24,8 @@ from thresher.paths import write_text
 from thresher.progress import say
 from thresher.scaling.pilot import SHARE_HELD_OUT
 from thresher.scaling.plan import Statistics
-from thresher.train.config import TrainConfig
-from thresher.train.loop import train
+from thresher.training.config import TrainConfig
+from thresher.training.loop import train
 
 
 def samples_to_target(config: TrainConfig) -> int | None:

@@ -100,8 +100,8 @@ class Planted:
 
 def prepare(options: argparse.Namespace) -> tuple[Pack, Path]:
     """The planted pack and a network trained on it, both made once."""
-    from thresher.train.config import TrainConfig
-    from thresher.train.loop import train
+    from thresher.training.config import TrainConfig
+    from thresher.training.loop import train
 
     work = options.work / f"{options.data}-{options.limit or 'all'}"
     source = Planted(options.data, options.limit)

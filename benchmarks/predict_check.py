@@ -11,11 +11,11 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.machine import markdown
-from thresher.distributed.testbed import Testbed
+from thresher.lab.calibrate import Case, calibrate, run_case
+from thresher.lab.shares import host_shares
+from thresher.lab.testbed import Testbed
 from thresher.paths import write_text
 from thresher.progress import say
-from thresher.scaling.bed import Case, calibrate, run_case
-from thresher.scaling.shares import host_shares
 
 CASES = (Case("alexnet-small", 32), Case("googlenet-small", 16))
 

@@ -32,8 +32,8 @@ from thresher.data.pack import Pack  # noqa: E402
 from thresher.data.sources.base import Block  # noqa: E402
 from thresher.data.write import WriteOptions, write_pack  # noqa: E402
 from thresher.models import registry  # noqa: E402
-from thresher.train.config import TrainConfig  # noqa: E402
-from thresher.train.loop import train  # noqa: E402
+from thresher.training.config import TrainConfig  # noqa: E402
+from thresher.training.loop import train  # noqa: E402
 
 CLASSES = 10
 

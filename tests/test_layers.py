@@ -1,4 +1,4 @@
-"""The flow is one way: a layer imports only layers to its left, anywhere in its files."""
+"""The package structure: imports point one way, without cycles, and commands start quickly."""
 
 import ast
 import subprocess
@@ -10,55 +10,91 @@ import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "thresher"
 
-GROUND = {"", "errors", "paths", "progress", "distributed"}
-MAY_IMPORT: dict[str, set[str]] = {
-    "errors": set(),
-    "paths": {"errors"},
-    "progress": set(),
-    "distributed": {"errors", "paths", "progress"},
-    "data": GROUND,
-    "models": GROUND | {"data"},
-    "select": GROUND | {"data", "models"},
-    "train": GROUND | {"data", "models"},
-    "scaling": GROUND | {"data", "models", "select", "train"},
-    "study": GROUND | {"data", "models", "select", "train", "scaling"},
-    "report": GROUND | {"data", "models", "select", "train", "scaling", "study"},
-    "app": GROUND | {"data", "models", "select", "train", "scaling", "study"},
-}
-MAY_IMPORT["recipes"] = GROUND | set(MAY_IMPORT)
-MAY_IMPORT["cli"] = GROUND | set(MAY_IMPORT)
+# A package may import itself and what stands before it. `select` and `training` are siblings, and
+# so are `report` and `app`: neither imports the other.
+LAYERS: list[set[str]] = [
+    {"version"},
+    {"errors"},
+    {"paths", "progress", "options", "plugins", "environment"},
+    {"locks"},
+    {"distributed"},
+    {"data"},
+    {"models"},
+    {"select", "training"},
+    {"scaling"},
+    {"study"},
+    {"report", "app"},
+    {"lab"},
+    {"recipes"},
+    {"cli"},
+]
+RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
+ENTRY_POINTS = {"__init__", "__main__"}
+"""The package root only re-exports, so it may name every layer; nothing imports it."""
 
 
 def _layer(path: Path) -> str:
     return path.relative_to(SOURCE).parts[0].removesuffix(".py")
 
 
-FILES = sorted(path for path in SOURCE.rglob("*.py") if _layer(path) in MAY_IMPORT)
+def _module(path: Path) -> str:
+    parts = path.relative_to(SOURCE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def _imports(path: Path) -> list[tuple[int, str]]:
-    """Every thresher module named in an import anywhere in the file, functions included."""
-    found = []
-    for node in ast.walk(ast.parse(path.read_text())):
+FILES = sorted(path for path in SOURCE.rglob("*.py") if _layer(path) not in ENTRY_POINTS)
+MODULES = {_module(path): path for path in FILES}
+
+
+def _imports(path: Path, top_level_only: bool = False) -> list[tuple[int, str]]:
+    """Return (line, module) for each import of a thresher module anywhere in the file."""
+    tree = ast.parse(path.read_text())
+    nodes = list(tree.body) if top_level_only else list(ast.walk(tree))
+    names: list[tuple[int, str]] = []
+    for node in nodes:
         if isinstance(node, ast.Import):
-            found += [(node.lineno, alias.name) for alias in node.names]
+            names += [(node.lineno, alias.name) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}:{node.lineno} imports relatively"
-            if node.module == "thresher":
-                found += [(node.lineno, f"thresher.{alias.name}") for alias in node.names]
-            else:
-                found.append((node.lineno, node.module or ""))
-    return [(line, name) for line, name in found if name.split(".")[0] == "thresher"]
+            assert node.level == 0, f"{path}:{node.lineno} uses a relative import"
+            base = node.module or ""
+            for alias in node.names:
+                inner = f"{base}.{alias.name}"
+                names.append((node.lineno, inner if inner in MODULES else base))
+    return [(line, name) for line, name in names if name.split(".")[0] == "thresher"]
+
+
+def test_every_package_has_its_place() -> None:
+    assert {_layer(path) for path in FILES} == set(RANK)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SOURCE)))
-def test_a_layer_imports_only_layers_to_its_left(path: Path) -> None:
+def test_imports_point_to_the_left(path: Path) -> None:
     layer = _layer(path)
     for line, name in _imports(path):
-        target = [*name.split("."), ""][1]
-        target = "" if target.startswith("__") else target
-        allowed = MAY_IMPORT[layer] | {layer}
-        assert target in allowed, f"{path}:{line} ({layer}) imports {name}"
+        assert name != "thresher", f"{path}:{line} imports the package root"
+        target = name.split(".")[1]
+        assert target == layer or RANK[target] < RANK[layer], f"{path}:{line} imports {name}"
+
+
+def test_no_module_imports_itself_through_others() -> None:
+    """No cycles, also inside a package and also through imports inside functions."""
+    graph = {name: {t for _, t in _imports(path) if t != name} for name, path in MODULES.items()}
+    done: set[str] = set()
+    cycles: list[list[str]] = []
+
+    def visit(name: str, trail: list[str]) -> None:
+        if name in trail:
+            cycles.append([*trail[trail.index(name) :], name])
+            return
+        if name in done:
+            return
+        for target in sorted(graph.get(name, ())):
+            visit(target, [*trail, name])
+        done.add(name)
+
+    for name in sorted(graph):
+        visit(name, [])
+    assert not cycles, "\n".join(" -> ".join(cycle) for cycle in cycles)
 
 
 def _seconds(command: list[str]) -> float:
@@ -77,7 +113,9 @@ def test_help_answers_at_once_and_does_not_load_torch() -> None:
         assert f" {heavy}\n" not in loaded, f"thresher --help imports {heavy}"
 
 
-@pytest.mark.parametrize("module", ["data.pack", "data.selection", "train.config", "cli.commands"])
+@pytest.mark.parametrize(
+    "module", ["data.pack", "data.selection", "training.config", "cli.commands"]
+)
 def test_configuration_and_data_load_without_torch(module: str) -> None:
     code = f"import sys, thresher.{module}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

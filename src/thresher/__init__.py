@@ -7,7 +7,7 @@ costs milliseconds and does not load torch.
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from thresher.version import __version__
 
 if TYPE_CHECKING:
     from thresher.data.pack import Pack as Pack
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from thresher.models.features import Features as Features
     from thresher.select.filters.network import NetworkFilter as NetworkFilter
     from thresher.study.study import Study as Study
-    from thresher.train.config import TrainConfig as TrainConfig
+    from thresher.training.config import TrainConfig as TrainConfig
 
 _WHERE = {
     "Features": "thresher.models.features",
@@ -25,7 +25,7 @@ _WHERE = {
     "Selection": "thresher.data.selection",
     "Study": "thresher.study.study",
     "ThresherError": "thresher.errors",
-    "TrainConfig": "thresher.train.config",
+    "TrainConfig": "thresher.training.config",
 }
 
 __all__ = [*_WHERE, "__version__"]

@@ -1,25 +1,62 @@
-"""The one error that Thresher raises for what a user can mend."""
+"""Errors that a user can fix: one sentence that says what is wrong and what to do next.
+
+Each also subclasses the built-in error that a Python user expects. Messages name Python
+parameters; only the command line turns those names into flags.
+"""
 
 import difflib
 from collections.abc import Iterable
 
 
 class ThresherError(Exception):
-    """What went wrong and where, and what to do about it: one sentence, no traceback.
+    """Base class of every error that the user can fix.
 
-    The command line prints it and exits with 2; set THRESHER_DEBUG=1 to see the traceback.
+    The command line prints it and exits with code 2. Set THRESHER_DEBUG=1 to see the traceback.
+
+    Args:
+        what: What is wrong, and where.
+        fix: What to do about it.
+        parameter: The parameter that is wrong, where `what` begins with its name.
     """
 
-    def __init__(self, what: str, fix: str = "") -> None:
+    def __init__(self, what: str, fix: str = "", parameter: str | None = None) -> None:
         self.what = what
         self.fix = fix
+        self.parameter = parameter
         super().__init__(f"{what}; {fix}" if fix else what)
+
+    def __str__(self) -> str:
+        return f"{self.what}; {self.fix}" if self.fix else self.what
+
+
+class InvalidValueError(ThresherError, ValueError):
+    """A parameter or a field of a file has a value that is not allowed."""
+
+
+class NotFoundError(ThresherError, FileNotFoundError):
+    """A file, folder, pack, run or selection does not exist."""
+
+
+class AlreadyExistsError(ThresherError, FileExistsError):
+    """An output exists and is not overwritten."""
+
+
+class BusyError(ThresherError, BlockingIOError):
+    """Another process is writing to the same place."""
+
+
+class MissingDependencyError(ThresherError, ImportError):
+    """An optional package is needed and cannot be imported."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """`did you mean "x"?`, or the list of what there is: the second half of a good refusal."""
+    """Suggest the closest known name, or list all of them.
+
+    >>> nearest("netwrok", ["network", "random"])
+    'did you mean "network"?'
+    """
     names = sorted(known)
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     if close:
         return f'did you mean "{close[0]}"?'
-    return f"there is {', '.join(names)}" if names else "there is none"
+    return f"choose one of {', '.join(names)}" if names else "none is available"

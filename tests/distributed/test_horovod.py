@@ -91,7 +91,7 @@ def test_a_run_on_horovod_ends_with_the_weights_of_ddp(tmp_path: Path) -> None:
 
     from thresher.data.sources.digits import Digits
     from thresher.data.write import write_pack
-    from thresher.distributed.ranks import run_here
+    from thresher.lab.ranks import run_here
 
     write_pack(Digits(), tmp_path / "digits")
     weights = {}
@@ -110,7 +110,7 @@ def test_a_run_on_horovod_ends_with_the_weights_of_ddp(tmp_path: Path) -> None:
         }
         order.write_text(json.dumps(config))
         answer = tmp_path / f"{engine}-answer.json"
-        worker = [sys.executable, "-m", "thresher.train.worker", str(order), str(answer)]
+        worker = [sys.executable, "-m", "thresher.training.worker", str(order), str(answer)]
         run_here(2, worker)
         assert json.loads(answer.read_text())["result"]["steps"] == 20
         weights[engine] = load_file(tmp_path / engine / "model.safetensors")

@@ -47,8 +47,8 @@ def test_published_times_are_the_tables(records: list[dict[str, Any]]) -> None:
 def test_a_row_does_not_teach_its_own_prediction() -> None:
     from dataclasses import replace
 
+    from thresher.lab.records import RECORDS, leave_one_out
     from thresher.models.registry import build
-    from thresher.scaling.records import RECORDS, leave_one_out
     from thresher.scaling.skeleton import skeleton
 
     profile = skeleton(build("resnet50", 1000), "resnet50", (3, 224, 224), 1000, 32)

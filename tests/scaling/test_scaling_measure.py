@@ -11,11 +11,12 @@ from torch import nn
 
 from thresher.cli.scale import Measure
 from thresher.cli.scale import measure as measure_command
+from thresher.environment import choose_device
 from thresher.errors import ThresherError
 from thresher.scaling.cluster import load
 from thresher.scaling.layers import batches_down, flops_of, time_layers
 from thresher.scaling.links import measure_group
-from thresher.scaling.measure import bucket_table, measure, pick_device
+from thresher.scaling.measure import bucket_table, measure
 from thresher.scaling.profile import Profile
 
 
@@ -120,7 +121,7 @@ def test_impossible_measurements_are_refused() -> None:
     with pytest.raises(ThresherError, match="two workers"):
         measure_group(1)
     with pytest.raises(ThresherError, match='there is no device "tpu"'):
-        pick_device("tpu")
+        choose_device("tpu")
     with pytest.raises(ThresherError, match="there is no model"):
         measure("tinny", 4)
 

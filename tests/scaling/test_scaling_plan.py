@@ -158,8 +158,8 @@ def quick_profile(path: Path, model: str = "tiny", channels: int = 1) -> Path:
 
 def test_the_plan_of_digits_holds_in_a_small_sweep(digits: str, tmp_path: Path) -> None:
     """The recommended batch takes at most twice the samples of the best of three (claim: plan)."""
-    from thresher.train.config import TrainConfig
-    from thresher.train.loop import train
+    from thresher.training.config import TrainConfig
+    from thresher.training.loop import train
 
     target = 0.6
     config = Plan(

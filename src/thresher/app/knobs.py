@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from thresher import __version__
 from thresher.app.viewed import Viewed
 from thresher.data.overrides import OverrideLog, stacks
 from thresher.data.selection import Selection
@@ -22,6 +21,7 @@ from thresher.paths import SelectionPaths
 from thresher.select.cluster import ClassGraph
 from thresher.select.filters.random import RandomFilter
 from thresher.select.samples import Samples
+from thresher.version import __version__
 
 METHODS = {
     "network": "DBSCAN on the map",

@@ -77,8 +77,8 @@ def _numbers(text: str, flag: str) -> list[float]:
 
 
 def _engines(config: Compare) -> Outcome:
+    from thresher.lab.engines import compare_engines, settings
     from thresher.models.registry import check
-    from thresher.scaling.compare import compare_engines, settings
 
     workers = [int(n) for n in _numbers(config.workers, "--workers")]
     if min(workers) < 1 or config.steps < 1 or config.batch_size < 1:
@@ -111,7 +111,7 @@ def _engines(config: Compare) -> Outcome:
         },
     }
     if config.out is not None:
-        from thresher.scaling.compare_figures import engines_figure
+        from thresher.report.comparison_figures import engines_figure
 
         data["figure"] = str(config.out / "compare.png")
         engines_figure(rows, config.out / "compare.png")
@@ -150,8 +150,8 @@ def _engines(config: Compare) -> Outcome:
 
 def _rules(config: Compare) -> Outcome:
     from thresher.data.pack import Pack
+    from thresher.lab.rules import MODELS, as_rows, cells, compare_rules, verdicts
     from thresher.models.registry import check
-    from thresher.scaling.compare_rules import MODELS, as_rows, cells, compare_rules, verdicts
 
     Pack.open(config.data)
     if config.seeds < 1:
@@ -182,7 +182,7 @@ def _rules(config: Compare) -> Outcome:
         "verdicts": verdicts(trials),
     }
     if config.out is not None:
-        from thresher.scaling.compare_figures import rules_figure
+        from thresher.report.comparison_figures import rules_figure
 
         data["figure"] = str(config.out / "compare.png")
         rules_figure(trials, config.out / "compare.png")
@@ -203,7 +203,7 @@ def _rules(config: Compare) -> Outcome:
 
 def _rule_cells(runs: Any) -> tuple[str, ...]:
     """A line of the table: runs that differ in their seed only."""
-    from thresher.scaling.compare_rules import seconds
+    from thresher.lab.rules import seconds
 
     one, found = runs[0], seconds(runs)
     if found is None:

@@ -178,9 +178,9 @@ def bench(config: Bench) -> Outcome:
     """
     from rich.table import Table
 
-    from thresher.data.bench import BenchOptions, figure
-    from thresher.data.bench import bench as measure
     from thresher.data.pack import Pack
+    from thresher.lab.reading import BenchOptions, figure
+    from thresher.lab.reading import bench as measure
 
     opened = Pack.open(config.pack)
     options = BenchOptions(config.images, config.batch, config.seconds, config.rounds, config.size)

@@ -12,9 +12,9 @@ import traceback
 from collections.abc import Sequence
 from typing import Annotated, Any, get_type_hints
 
-from thresher import __version__
 from thresher.cli.commands import COMMANDS, GROUPS, Command, Outcome
 from thresher.errors import ThresherError, nearest
+from thresher.version import __version__
 
 INTERRUPTED = 130
 

@@ -74,8 +74,8 @@ def measure(config: Measure) -> Outcome | None:
     """
     from thresher.distributed.group import place
     from thresher.paths import disk_errors
+    from thresher.report.scaling_figures import profile_figure
     from thresher.scaling.compute import amdahl
-    from thresher.scaling.figures import profile_figure
     from thresher.scaling.measure import bucket_table
     from thresher.scaling.measure import measure as run
 
@@ -193,7 +193,7 @@ def predict(config: Predict) -> Outcome:
         "alternatives": others,
     }
     if config.figure is not None:
-        from thresher.scaling.figures import efficiency_figure
+        from thresher.report.scaling_figures import efficiency_figure
 
         efficiency_figure(
             {config.engine: [(row.workers, row.efficiency) for row in rows]}, config.figure

@@ -4,7 +4,7 @@ from typing import Any
 
 from thresher.cli.commands import Outcome
 from thresher.errors import ThresherError, nearest
-from thresher.train.config import TrainConfig
+from thresher.training.config import TrainConfig
 
 STOPPED = 143
 """The exit code of a process that ended on SIGTERM, as shells and schedulers know it."""
@@ -34,15 +34,15 @@ def train(config: TrainConfig) -> Outcome | None:
 def run(config: TrainConfig) -> dict[str, Any]:
     """Train here, or in a group of workers that know the pruners."""
     from thresher.distributed.group import place
-    from thresher.train.config import check
+    from thresher.training.config import check
 
     check(config)
     make_pruner(config)
     if config.workers > 1 and place().world == 1:
-        from thresher.train.launched import train_in_group
+        from thresher.training.launched import train_in_group
 
         return train_in_group(config, worker="thresher.cli.worker")
-    from thresher.train.loop import train as train_here
+    from thresher.training.loop import train as train_here
 
     return train_here(config, make_pruner(config))
 

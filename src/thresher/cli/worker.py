@@ -4,6 +4,6 @@ import sys
 
 if __name__ == "__main__":
     from thresher.cli.train import run
-    from thresher.train.launched import work
+    from thresher.training.launched import work
 
     work(sys.argv[1:], run)

@@ -37,6 +37,7 @@ from thresher.data.shard import (
 )
 from thresher.data.sources.base import Source
 from thresher.data.sources.encoded import EncodedSource, Uneven
+from thresher.environment import core_count
 from thresher.errors import ThresherError
 from thresher.paths import PackPaths, disk_errors, read_json, write_json
 from thresher.progress import bar, say
@@ -148,7 +149,7 @@ def _sweep(staging: Path, keep: set[str]) -> None:
 
 def _write_shards(source: Source, chunks: list[str], staging: Path, options: WriteOptions) -> None:
     todo = [n for n in range(len(chunks)) if not record_file(staging, n).exists()]
-    processes = min(options.processes or _cores(), len(todo))
+    processes = min(options.processes or core_count(), len(todo))
     with bar(f"packing {source.name}", len(chunks), "shards") as shown:
         shown.advance(len(chunks) - len(todo))
         if processes <= 1:
@@ -180,11 +181,6 @@ def _write_shards(source: Source, chunks: list[str], staging: Path, options: Wri
                         "--processes",
                     ) from None
                 raise
-
-
-def _cores() -> int:
-    """Cores that this process may use (a job on a cluster may use fewer than there are)."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 _given: tuple[Source, list[str], Path, WriteOptions] | None = None

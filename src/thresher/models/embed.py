@@ -7,7 +7,6 @@ workers: batches are cut within chunks.
 
 import fcntl
 import os
-import platform
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -22,12 +21,12 @@ import pyarrow.parquet as pq
 import torch
 from torch import nn
 
-import thresher
 from thresher.data.augment import Augment
 from thresher.data.digest import file_sha256
 from thresher.data.loader import Loader
 from thresher.data.pack import Pack
 from thresher.distributed.group import Group, join
+from thresher.environment import versions
 from thresher.errors import ThresherError
 from thresher.models import registry, weights
 from thresher.models.features import (
@@ -297,18 +296,12 @@ def _finish(
     with atomic_file(staging.index) as temporary:
         pq.write_table(index, temporary)
     width = np.load(staging.array, mmap_mode="r").shape[1]
-    versions = {
-        "thresher": thresher.__version__,
-        "torch": str(torch.__version__),
-        "numpy": np.__version__,
-        "python": platform.python_version(),
-    }
     meta = {
         **plan,
         "dimension": width,
         "workers": workers,
         "seconds": round(seconds, 3),
-        "versions": versions,
+        "versions": versions(),
     }
     write_json(staging.meta, meta)
     for leftover in [*staging.root.glob("*.done"), staging.root / "plan.json"]:

@@ -8,8 +8,8 @@ from thresher.recipes.base import Recipe, RecipeResult, row
 
 def run(out: Path) -> RecipeResult:
     """Count ResNet-50's operations, fit one efficiency per left-out row, predict that row."""
+    from thresher.lab.records import leave_one_out
     from thresher.models.registry import build
-    from thresher.scaling.records import leave_one_out
     from thresher.scaling.skeleton import skeleton
 
     profile = skeleton(build("resnet50", 1000), "resnet50", (3, 224, 224), 1000, 32)

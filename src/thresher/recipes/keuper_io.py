@@ -17,9 +17,9 @@ SIZES: dict[str, tuple[str, int, int]] = {
 
 
 def reproduce(preset: str, out: Path) -> RecipeResult:
-    from thresher.data.bench import BenchOptions, bench
     from thresher.data.get import get
     from thresher.data.pack import Pack
+    from thresher.lab.reading import BenchOptions, bench
 
     name, images, rounds = SIZES[preset]
     get(name)

@@ -33,9 +33,9 @@ def run(image_size: int, batch: int, seconds: float) -> Callable[[Path], RecipeR
     def at(out: Path) -> RecipeResult:
         from thresher.models.registry import build
         from thresher.recipes.networks import alexnet, googlenet
+        from thresher.report.scaling_figures import profile_figure
         from thresher.scaling.cluster import parse
         from thresher.scaling.compute import amdahl
-        from thresher.scaling.figures import profile_figure
         from thresher.scaling.measure import measure
         from thresher.scaling.predict import Setting, predict, stops_paying
         from thresher.scaling.skeleton import skeleton

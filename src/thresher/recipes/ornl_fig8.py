@@ -14,8 +14,8 @@ FUSIONS_MB = (16, 64, 128)
 def run(out: Path) -> RecipeResult:
     """Predict efficiency for both engines, with rings and with trees, and draw figure 8."""
     from thresher.models.registry import build
+    from thresher.report.scaling_figures import efficiency_figure, timeline_figure
     from thresher.scaling.cluster import load
-    from thresher.scaling.figures import efficiency_figure, timeline_figure
     from thresher.scaling.pipeline import MEGA, Horovod
     from thresher.scaling.predict import Setting, predict, step
     from thresher.scaling.skeleton import skeleton

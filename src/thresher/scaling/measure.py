@@ -13,6 +13,7 @@ import torch
 
 from thresher.data.pack import Pack
 from thresher.distributed.group import join, place
+from thresher.environment import choose_device
 from thresher.errors import ThresherError
 from thresher.models.registry import build
 from thresher.progress import say
@@ -57,7 +58,7 @@ def measure(
             f"a batch of {batch_size} cannot be split over {workers} workers",
             "every worker needs a sample",
         )
-    where = pick_device(device) if group is None else group.device
+    where = choose_device(device) if group is None else group.device
     channels, pack = 3, None
     if data is not None:
         pack = Pack.open(data)
@@ -124,16 +125,6 @@ def communication(found: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]
         "error": fit.error,
     }
     return allreduce, found.get("overlap")
-
-
-def pick_device(device: str) -> torch.device:
-    if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if device == "cuda" and not torch.cuda.is_available():
-        raise ThresherError("there is no CUDA device here", "--device cpu")
-    if device not in ("cpu", "cuda"):
-        raise ThresherError(f'there is no device "{device}"', "auto, cpu or cuda")
-    return torch.device(device)
 
 
 def describe_device(device: torch.device) -> dict[str, Any]:

@@ -18,8 +18,8 @@ from thresher.errors import ThresherError
 from thresher.paths import RunPaths, home
 from thresher.progress import say
 from thresher.scaling.plan import rate_at
-from thresher.train.config import TrainConfig
-from thresher.train.loop import train
+from thresher.training.config import TrainConfig
+from thresher.training.loop import train
 
 SHARE_HELD_OUT = 0.15
 """Of the training samples, for the pilot's own accuracy: the test set is not touched."""

@@ -1,7 +1,6 @@
 """Reductions kept beside the features they came from: another eps needs no other map."""
 
 import hashlib
-import importlib.metadata
 import json
 import zipfile
 from collections.abc import Callable
@@ -10,13 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from thresher.environment import versions
 from thresher.errors import ThresherError
 from thresher.paths import atomic_file
 from thresher.progress import say
 from thresher.select.reduce import Reduction
 
 BLOCK_ROWS = 1 << 14
-PACKAGES = ("thresher", "numpy", "torch", "openTSNE", "umap-learn")
+PACKAGES = ("numpy", "torch", "openTSNE", "umap-learn")
 
 
 def kept_reduction(
@@ -51,13 +51,7 @@ def _key(features: np.ndarray, settings: dict[str, Any]) -> str:
     digest = hashlib.sha256(f"{features.shape} {features.dtype}".encode())
     for begin in range(0, len(features), BLOCK_ROWS):
         digest.update(np.ascontiguousarray(features[begin : begin + BLOCK_ROWS]).data)
-    versions = {}
-    for name in PACKAGES:
-        try:
-            versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    digest.update(json.dumps([settings, versions], sort_keys=True).encode())
+    digest.update(json.dumps([settings, versions(PACKAGES)], sort_keys=True).encode())
     return digest.hexdigest()[:24]
 
 

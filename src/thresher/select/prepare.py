@@ -1,7 +1,5 @@
 """From a pack to what a filter looks at, and from what it found to a selection file."""
 
-import importlib.metadata
-import platform
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,12 +11,13 @@ import pyarrow.parquet as pq
 
 from thresher.data.pack import Pack
 from thresher.data.selection import Selection
+from thresher.environment import versions
 from thresher.errors import ThresherError
 from thresher.select.filters.base import Filter, per_class_counts
 from thresher.select.samples import Samples
 
 DYNAMICS = ("el2n", "forgetting", "learned_epoch", "loss")
-PACKAGES = ("thresher", "numpy", "scipy", "scikit-learn", "torch", "openTSNE", "cleanlab")
+PACKAGES = ("numpy", "scipy", "scikit-learn", "torch", "openTSNE", "cleanlab")
 
 
 class FeatureTable(Protocol):
@@ -114,7 +113,7 @@ def as_selection(
         "per_class": per_class_counts(samples, fitted.keep_),
         **fitted.report_,
         "warnings": fitted.warnings_,
-        "versions": versions(),
+        "versions": versions(PACKAGES),
         "seconds": {stage: round(spent, 3) for stage, spent in fitted.seconds_.items()},
     }
     return Selection(
@@ -130,16 +129,6 @@ def as_selection(
         votes=fitted.votes_,
         meta=meta,
     )
-
-
-def versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
-    for name in PACKAGES:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
 
 
 def _rows(wanted: Sequence[str], there: Sequence[str]) -> np.ndarray:

@@ -5,7 +5,6 @@ On a CPU t-SNE is openTSNE's optimiser on neighbours of ours; on a CUDA device i
 same seed gives the same bytes on the same machine.
 """
 
-import os
 import time
 from dataclasses import dataclass, field
 from typing import Literal
@@ -13,6 +12,7 @@ from typing import Literal
 import numpy as np
 import torch
 
+from thresher.environment import choose_device, core_count
 from thresher.errors import ThresherError, nearest
 from thresher.progress import Bar, bar
 from thresher.select.affinities import neighbours
@@ -69,7 +69,7 @@ def reduce(
         if not np.isfinite(points).all():
             raise ThresherError("some features are not finite numbers")
         return Reduction(points)
-    where = pick_device(device)
+    where = choose_device(device)
     begun = time.perf_counter()
     held: np.ndarray | torch.Tensor = features
     if where.type == "cuda" and features.nbytes <= RESIDENT_BYTES:
@@ -107,15 +107,6 @@ def reduce(
     return Reduction(points, kl, explained, seconds)
 
 
-def pick_device(device: str) -> torch.device:
-    """`auto` is a CUDA device where there is one."""
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    if device.startswith("cuda") and not torch.cuda.is_available():
-        raise ThresherError("there is no CUDA device here", "use `--device cpu`")
-    return torch.device(device)
-
-
 def _begin(x: torch.Tensor, seed: int, how: Start) -> np.ndarray:
     """Where the points stand before the first step, (n, 2) float64, standard deviation 1e-4: the
     first two columns of x with a seeded jitter of a hundredth, which separates copies; or a
@@ -143,7 +134,7 @@ def open_tsne(
     from openTSNE.affinity import PerplexityBasedNN
     from openTSNE.nearest_neighbors import PrecomputedNeighbors
 
-    jobs = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    jobs = core_count()
     with bar("t-SNE", iterations, "iterations") as shown:
         k = min(len(x) - 1, int(3 * perplexity))
         squared, near = neighbours(x, k)

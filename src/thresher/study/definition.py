@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
 from thresher.errors import ThresherError, nearest
-from thresher.train.config import TrainConfig
+from thresher.training.config import TrainConfig
 
 FULL = "full"
 """The value of the axis `selection` that trains on everything."""

@@ -18,7 +18,7 @@ from thresher.errors import ThresherError, nearest
 from thresher.paths import StudyPaths
 from thresher.study.definition import ARM, FULL, StepDefinition, StudyDefinition
 from thresher.study.selecting import check_embed, check_select
-from thresher.train.config import TrainConfig, check
+from thresher.training.config import TrainConfig, check
 
 REFERENCES = ("run", "features", "like", "selection", "selections", "dynamics", "probabilities")
 """Settings of a step that may name other steps."""

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO
 
 import thresher
+from thresher.environment import core_count
 from thresher.errors import ThresherError
 from thresher.study.executors import Ended, Executor
 from thresher.study.expand import Task
@@ -50,7 +51,7 @@ class Local(Executor):
                 )
         devices = visible_gpus()
         self.gpus = devices if gpus < 0 else devices[:gpus]
-        cores = available_cores()
+        cores = core_count()
         self.slots = workers or len(self.gpus) or cores
         self.threads = threads or max(1, cores // self.slots)
         self.mps = Mps() if mps and self.gpus and self.slots > len(self.gpus) else None
@@ -199,13 +200,6 @@ def _importable() -> dict[str, str]:
     if here in known or Path(here).name in ("site-packages", "dist-packages"):
         return {}
     return {"PYTHONPATH": os.pathsep.join([here, *known])}
-
-
-def available_cores() -> int:
-    """Cores that this process may use, which on a cluster are fewer than the machine has."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def tail(log: Path | None, characters: int = 4000) -> str:

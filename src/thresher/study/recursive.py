@@ -12,7 +12,7 @@ from thresher.paths import RunPaths, read_json
 from thresher.select.prepare import with_features
 from thresher.select.run_features import features_of_run
 from thresher.select.samples import Samples
-from thresher.train.config import TrainConfig
+from thresher.training.config import TrainConfig
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Retrainer:
     device: str = "auto"
 
     def __call__(self, round_: int, keep: np.ndarray) -> np.ndarray:
-        from thresher.train.loop import train
+        from thresher.training.loop import train
 
         out = self.folder / f"round-{round_}"
         settings = read_json(RunPaths(self.run).config, "run")["config"]

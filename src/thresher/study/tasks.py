@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 
 from thresher.study.expand import Task
-from thresher.train.config import TrainConfig
+from thresher.training.config import TrainConfig
 
 
 class Stopped(Exception):

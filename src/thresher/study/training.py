@@ -4,7 +4,7 @@ import sys
 from typing import Any
 
 from thresher.errors import ThresherError, nearest
-from thresher.train.config import TrainConfig, check
+from thresher.training.config import TrainConfig, check
 
 
 def train(config: TrainConfig) -> dict[str, Any]:
@@ -14,11 +14,11 @@ def train(config: TrainConfig) -> dict[str, Any]:
     check(config)
     pruner = make_pruner(config.dynamic)
     if config.workers > 1 and place().world == 1:
-        from thresher.train.launched import train_in_group
+        from thresher.training.launched import train_in_group
 
         # Each worker makes its own pruner: this module is what they run.
         return train_in_group(config, worker="thresher.study.training")
-    from thresher.train.loop import train as train_here
+    from thresher.training.loop import train as train_here
 
     return train_here(config, pruner)
 
@@ -36,6 +36,6 @@ def make_pruner(name: str) -> Any:
 
 
 if __name__ == "__main__":
-    from thresher.train.launched import work
+    from thresher.training.launched import work
 
     work(sys.argv[1:], train)

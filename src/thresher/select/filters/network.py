@@ -7,11 +7,12 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from thresher.environment import choose_device
 from thresher.errors import ThresherError, nearest
 from thresher.select.cluster import NOISE, ClassGraph, hdbscan
 from thresher.select.filters.base import Filter, checked_share
 from thresher.select.maps import kept_reduction
-from thresher.select.reduce import Method, Reduction, Start, pick_device, reduce
+from thresher.select.reduce import Method, Reduction, Start, reduce
 from thresher.select.samples import Samples
 
 
@@ -57,7 +58,7 @@ class NetworkFilter(Filter):
             "components": self.components,
             "perplexity": self.perplexity,
             "seed": self.seed,
-            "device": "cpu" if self.reduce == "none" else str(pick_device(self.device)),
+            "device": "cpu" if self.reduce == "none" else str(choose_device(self.device)),
             "start": self.start,
         }
         keep = None if self.reduce == "none" else self.maps

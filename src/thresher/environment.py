@@ -1,0 +1,91 @@
+"""What a result was made on: versions, hardware, commit; and which cores and device to use."""
+
+import functools
+import importlib.metadata
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from thresher.errors import InvalidValueError
+from thresher.version import __version__
+
+if TYPE_CHECKING:
+    import torch
+
+
+def versions(packages: Iterable[str] = ("torch", "numpy")) -> dict[str, str]:
+    """Return the versions of Thresher, Python and those of `packages` that are installed."""
+    installed = {"thresher": __version__, "python": platform.python_version()}
+    for name in packages:
+        try:
+            installed[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.version.cuda:
+        installed["cuda"] = torch.version.cuda
+    return installed
+
+
+@functools.cache
+def hardware(device: str) -> dict[str, str | int]:
+    """Return processor, core count and system; also the GPU if `device` is "cuda"."""
+    described: dict[str, str | int] = {
+        "host": platform.node(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "cores": os.cpu_count() or 1,
+    }
+    with open("/proc/cpuinfo") if os.path.exists("/proc/cpuinfo") else open(os.devnull) as lines:
+        for line in lines:
+            if line.lower().startswith("model name"):
+                described["processor"] = line.split(":", 1)[1].strip()
+                break
+    if device == "cuda":
+        import torch
+
+        described["gpu"] = torch.cuda.get_device_name()
+        described["gpus"] = torch.cuda.device_count()
+    return described
+
+
+@functools.cache
+def git_commit() -> str | None:
+    """Return the commit of the checkout that this code runs from; None if it was installed."""
+    here = Path(__file__).resolve().parent
+    try:
+        root, commit = subprocess.run(
+            ["git", "-C", str(here), "rev-parse", "--show-toplevel", "HEAD"],
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+        ).stdout.split()
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return None
+    # site-packages inside somebody's repository is not a checkout of ours.
+    return commit if here.is_relative_to(Path(root) / "src") else None
+
+
+def core_count() -> int:
+    """Return how many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def choose_device(name: str = "auto") -> "torch.device":
+    """Return the torch device for "auto" (a GPU if there is one), "cpu", "cuda" or "mps"."""
+    import torch
+
+    available = {"cpu": True, "cuda": torch.cuda.is_available()}
+    available["mps"] = torch.backends.mps.is_available()
+    if name == "auto":
+        return torch.device(next(kind for kind in ("cuda", "mps", "cpu") if available[kind]))
+    kind = name.partition(":")[0]
+    if not available.get(kind, False):
+        raise InvalidValueError(f'device "{name}" is not available here', "use cpu", "device")
+    return torch.device(name)

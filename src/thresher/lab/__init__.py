@@ -1,0 +1,1 @@
+"""Experiments on scaling: the network test bed, engine and rule comparisons, published records."""

@@ -1,0 +1,69 @@
+"""Exact evaluation: every sample once, on any number of workers."""
+
+import contextlib
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from thresher.distributed.group import Group
+from thresher.training.parts import part
+from thresher.training.step import Step
+
+BATCH = 1024
+
+
+def evaluate(step: Step, positions: np.ndarray) -> tuple[float, float]:
+    """(accuracy, mean loss) of the model on the samples at `positions`; nan where there is none."""
+    if not len(positions):
+        return float("nan"), float("nan")
+    model, group, loader = step.model, step.group, step.loader
+    mine = part(positions, group.rank, group.world)
+    cuts = [mine[begin : begin + BATCH] for begin in range(0, len(mine), BATCH)]
+    sums = torch.zeros(2, dtype=torch.float64, device=group.device)
+    was_training = model.training
+    model.eval()
+    with torch.no_grad(), averaged(model, group, weights=not step.parallel.equal):
+        for batch in loader.batches(cuts):
+            with step.autocast():
+                logits = model(step.augment.evaluate(batch.images))
+            logits = logits.double()
+            sums[0] += (logits.argmax(1) == batch.labels).sum()
+            sums[1] += F.cross_entropy(logits, batch.labels, reduction="sum")
+    model.train(was_training)
+    correct, loss = group.all_reduce_sum(sums).tolist()
+    return correct / len(positions), loss / len(positions)
+
+
+@contextlib.contextmanager
+def averaged(model: nn.Module, group: Group, weights: bool = False) -> Iterator[None]:
+    """Running statistics are each worker's own, unless they are synchronised: test with their
+    mean, and give each its own back, so that *when* one evaluates changes nothing. `weights`: they
+    are each worker's own as well (local SGD between two averages)."""
+    floats = [buffer for buffer in model.buffers() if buffer.is_floating_point()]
+    if weights:
+        floats += [parameter.data for parameter in model.parameters()]
+    if group.alone or not floats:
+        yield
+        return
+    own = [buffer.clone() for buffer in floats]
+    average(floats, group)
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for buffer, value in zip(floats, own, strict=True):
+                buffer.copy_(value)
+
+
+def average(tensors: list[Tensor], group: Group) -> None:
+    """Replace each tensor by its mean over the group: one collective for all of them."""
+    with torch.no_grad():
+        flat = torch.cat([tensor.flatten() for tensor in tensors])
+        group.all_reduce_sum(flat).div_(group.world)
+        begin = 0
+        for tensor in tensors:
+            tensor.copy_(flat[begin : begin + tensor.numel()].view_as(tensor))
+            begin += tensor.numel()

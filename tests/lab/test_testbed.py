@@ -1,0 +1,121 @@
+"""Hosts in network namespaces: they reach each other at the speed of the link, and vanish."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from thresher.errors import ThresherError
+from thresher.lab import testbed
+from thresher.lab.testbed import Testbed, link_bytes_per_s, parse_link, run_on_hosts
+
+REASON = testbed.why_not()
+needs_hosts = pytest.mark.skipif(REASON is not None, reason=f"no test bed: {REASON}")
+
+SUM = """
+import os, time, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+x = torch.ones(int(os.environ["COUNT"]))
+dist.all_reduce(torch.ones(1))
+best = 1e9
+for _ in range(3):
+    y = x.clone()
+    dist.barrier()
+    begin = time.perf_counter()
+    dist.all_reduce(y)
+    best = min(best, time.perf_counter() - begin)
+print(os.environ["THRESHER_HOST"], y.sum().item() / len(y), best)
+dist.barrier()
+dist.destroy_process_group()  # without it one process in ten aborts at its end
+"""
+
+
+def _namespaces() -> list[str]:
+    listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True).stdout
+    return [line.split()[0] for line in listed.splitlines() if line]
+
+
+def _mine() -> list[str]:
+    return [name for name in _namespaces() if name.startswith(f"thresher-{os.getpid()}-")]
+
+
+@needs_hosts
+def test_an_all_reduce_takes_as_long_as_its_link_allows() -> None:
+    """1 MB over two hosts crosses each link once either way: 80 ms at 100 Mbit/s."""
+    ranks = run_on_hosts(2, [sys.executable, "-c", SUM], "100mbit", {"COUNT": str(250_000)})
+    ideal = 1e6 / link_bytes_per_s("100mbit")
+    for rank in ranks:
+        host, value, seconds = rank.stdout.split()
+        assert (host, float(value)) == (f"h{rank.rank}", 2.0)
+        # Never faster than the link; the upper bound leaves room for a busy machine.
+        assert 0.9 * ideal < float(seconds) < 5 * ideal
+    assert _mine() == []
+
+
+@needs_hosts
+def test_two_beds_side_by_side() -> None:
+    with Testbed(2) as first, Testbed(3, "1gbit") as second:
+        assert len(_mine()) == 7
+        for bed in (first, second):
+            there = bed.run(["ip", "-o", "-4", "addr", "show", "dev", "e0"])
+            assert [bed.address(r.rank) in r.stdout for r in there] == [True] * bed.count
+        second.set_link("unlimited")
+    assert _mine() == []
+
+
+@needs_hosts
+def test_nothing_is_left_when_the_block_or_a_rank_fails() -> None:
+    with pytest.raises(RuntimeError), Testbed(2):
+        raise RuntimeError
+    assert _mine() == []
+    fails = ["sh", "-c", 'if [ "$RANK" = 1 ]; then echo went wrong >&2; exit 1; fi; sleep 60']
+    begin = time.monotonic()
+    with pytest.raises(ThresherError, match=r"(?s)rank 1 of 2 ended with code 1.*went wrong"):
+        run_on_hosts(2, fails)
+    assert time.monotonic() - begin < 30
+    crashes = ["sh", "-c", 'if [ "$RANK" = 1 ]; then kill -SEGV $$; fi; sleep 0.3; exit 3']
+    told = r"(?s)rank 1 of 2 was ended by signal 11 \(SIGSEGV\).*rank 0 of 2 ended with code 3"
+    with pytest.raises(ThresherError, match=told):
+        run_on_hosts(2, crashes)
+    with pytest.raises(ThresherError, match="had not ended in 1 s"):
+        run_on_hosts(1, ["sleep", "60"], timeout_s=1)
+    assert _mine() == []
+
+
+@needs_hosts
+def test_what_a_killed_process_left_is_swept(tmp_path: Path) -> None:
+    script = (
+        "from thresher.lab.testbed import Testbed\n"
+        "import time\n"
+        "with Testbed(2) as bed:\n"
+        "    print(bed.hosts[0], flush=True)\n"
+        "    bed.run(['sleep', '300'])\n"
+    )
+    child = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    host = child.stdout.readline().strip()
+    time.sleep(0.5)
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+    assert host in _namespaces()
+    with Testbed(1):
+        assert host not in _namespaces()
+    assert not [n for n in _namespaces() if n.startswith(f"thresher-{child.pid}-")]
+
+
+def test_bad_words_are_refused() -> None:
+    for link in ("fast", "0gbit", "1gb", "-1mbit"):
+        with pytest.raises(ThresherError, match="no speed of a link; write 100mbit"):
+            parse_link(link)
+    with pytest.raises(ThresherError, match="test bed of 9 hosts; choose 1 to 8"):
+        Testbed(9)
+
+
+def test_without_root_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(ThresherError, match="needs root"), Testbed(2):
+        pass

@@ -1,0 +1,241 @@
+"""Nothing is lost: kills, signals, cut checkpoints, and the same bits afterwards."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from thresher.errors import ThresherError
+from thresher.training import checkpoint
+from thresher.training.checkpoint import Checkpoint
+from thresher.training.config import TrainConfig
+from thresher.training.loop import train
+from thresher.training.run import Run
+
+pytest_plugins = ["train_data"]
+
+COMMON = {"model": "tiny", "batch_size": "20", "epochs": "4", "lr": "0.05", "checkpoint-every": "4"}
+
+
+def _command(few: Path, out: Path, *more: str) -> list[str]:
+    flags = [x for k, v in COMMON.items() for x in (f"--{k.replace('_', '-')}", v)]
+    fixed = ["--data", str(few), "--out", str(out), "--threads", "1", "--json", "--device", "cpu"]
+    return [sys.executable, "-m", "thresher", "train", *fixed, *flags, *more]
+
+
+def _same(a: Path, b: Path) -> bool:
+    x, y = load_file(a / "model.safetensors"), load_file(b / "model.safetensors")
+    return all(torch.equal(x[name], y[name]) for name in x)
+
+
+def _children(pid: int) -> list[int]:
+    found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [int(child) for child in found if b"worker" in _cmdline(int(child))]
+
+
+def _cmdline(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def _wait_for_checkpoint(out: Path, running: subprocess.Popen[str], after: int = 0) -> None:
+    """Until a checkpoint later than step `after` stands."""
+    deadline = time.monotonic() + 240
+    while time.monotonic() < deadline:
+        steps = [int(p.stem.split("-")[1]) for p in out.glob("checkpoints/step-*")]
+        if any(step > after for step in steps):
+            time.sleep(random.random() * 0.2)
+            return
+        assert running.poll() is None, running.communicate()
+        time.sleep(0.01)
+    raise AssertionError("no checkpoint came")
+
+
+@pytest.fixture(scope="module")
+def unbroken(few: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three workers, never disturbed: DDP's sum of three depends on the order of its buckets."""
+    out = tmp_path_factory.mktemp("unbroken") / "run"
+    command = _command(few, out, "--workers", "3", "--compress", "int8")
+    done = subprocess.run(command, capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, done.stderr
+    return out
+
+
+def test_a_killed_worker_and_a_killed_group_lose_nothing(
+    few: Path, unbroken: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    command = _command(few, out, "--workers", "3", "--compress", "int8")
+    running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    _wait_for_checkpoint(out, running)
+    os.kill(random.choice(_children(running.pid)), signal.SIGKILL)
+    # The agent starts the group again; let it get further, then kill everything at once.
+    _wait_for_checkpoint(out, running, after=12)
+    workers = _children(running.pid)
+    os.kill(running.pid, signal.SIGKILL)
+    running.communicate()
+    deadline = time.monotonic() + 20
+    while any(b"worker" in _cmdline(pid) for pid in workers):
+        assert time.monotonic() < deadline, "workers outlived their agent"
+        time.sleep(0.05)
+    assert not (out / "result.json").exists()
+    done = subprocess.run([*command, "--resume"], capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["steps"] == 60
+    assert _same(unbroken, out)
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines if line["kind"] == "step"] == list(range(1, 61))
+
+
+def _config(few: Path, out: Path, **more: Any) -> TrainConfig:
+    options: dict[str, Any] = {
+        "data": str(few),
+        "out": str(out),
+        "batch_size": 20,
+        "epochs": 4,
+        "lr": 0.05,
+        "threads": 1,
+        "device": "cpu",
+        **more,
+    }
+    return TrainConfig(**options)
+
+
+def test_sigterm_saves_and_a_resumed_run_is_the_same_to_the_bit(few: Path, tmp_path: Path) -> None:
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    more = ("--record-dynamics", "--dynamic", "infobatch", "--optimizer", "lamb")
+    subprocess.run(_command(few, whole, *more), check=True, capture_output=True, timeout=300)
+    command = _command(few, broken, *more)
+    running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    _wait_for_checkpoint(broken, running)
+    running.send_signal(signal.SIGTERM)
+    answer, said = running.communicate(timeout=120)
+    assert running.returncode == 143, said
+    assert json.loads(answer)["status"] == "stopped"
+    done = subprocess.run(
+        [*command, "--resume"], capture_output=True, text=True, timeout=300, check=True
+    )
+    assert json.loads(done.stdout)["status"] == "finished"
+    assert _same(whole, broken)
+    import pyarrow.parquet as pq
+
+    assert pq.read_table(whole / "dynamics.parquet").equals(
+        pq.read_table(broken / "dynamics.parquet")
+    )
+
+
+def test_resuming_on_another_number_of_workers_takes_the_same_path(
+    few: Path, tmp_path: Path
+) -> None:
+    exact: dict[str, Any] = {"precision": "fp64", "batch_norm": "sync", "checkpoint_every": 7}
+    train(_config(few, tmp_path / "whole", **exact), quiet=True)
+    _stop_at(few, tmp_path / "broken", 28, **exact)
+    result = train(_config(few, tmp_path / "broken", **exact, resume=True, workers=2), quiet=True)
+    assert result["resolved"]["workers"] == 2
+    x = load_file(tmp_path / "whole" / "model.safetensors")
+    y = load_file(tmp_path / "broken" / "model.safetensors")
+    assert max((x[k].double() - y[k].double()).abs().max().item() for k in x) < 1e-10
+
+
+def _stop_at(few: Path, out: Path, step: int, **more: Any) -> None:
+    """Train in this process and stop, as SIGTERM does, once the checkpoint of `step` stands."""
+    real = checkpoint.write
+
+    def write(folder: Path, at: int, taken: Checkpoint) -> Path:
+        written = real(folder, at, taken)
+        if at == step:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return written
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checkpoint, "write", write)
+        assert train(_config(few, out, **more), quiet=True)["status"] == "stopped"
+
+
+def test_a_run_killed_after_its_last_step_still_closes_the_epoch(
+    few: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last checkpoint stands, the last evaluation and the epoch's record do not."""
+    options: dict[str, Any] = {"epochs": 2, "validation": 47, "checkpoint_every": 4}
+    whole = train(_config(few, tmp_path / "whole", **options), quiet=True)
+    assert whole["steps"] % 4 == 0, "a checkpoint must fall on the last step"
+
+    def killed(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    real = Run._evaluate
+    monkeypatch.setattr(
+        Run, "_evaluate", lambda run: killed() if run.progress.epoch == 2 else real(run)
+    )
+    with pytest.raises(KeyboardInterrupt):
+        train(_config(few, tmp_path / "broken", **options), quiet=True)
+    monkeypatch.undo()
+    resumed = train(_config(few, tmp_path / "broken", **options, resume=True), quiet=True)
+    for key in ("train_loss", "validation_loss", "validation_accuracy", "loss", "epochs"):
+        assert resumed[key] == whole[key], key
+    records = [
+        (tmp_path / run / "metrics.jsonl").read_text().splitlines() for run in ("whole", "broken")
+    ]
+    assert len(records[0]) == len(records[1])
+
+
+def test_a_cut_checkpoint_is_skipped_and_named(
+    few: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    train(_config(few, whole), quiet=True)
+    _stop_at(few, broken, 28, checkpoint_every=7)
+    newest = sorted((broken / "checkpoints").glob("step-*"))[-1]
+    newest.write_bytes(newest.read_bytes()[: newest.stat().st_size // 2])
+    train(_config(few, broken, resume=True), quiet=True)
+    assert newest.name in capsys.readouterr().err
+    assert _same(whole, broken)
+
+
+def test_when_every_checkpoint_is_cut_the_run_is_refused(few: Path, tmp_path: Path) -> None:
+    _stop_at(few, tmp_path / "run", 14, checkpoint_every=7)
+    files = sorted((tmp_path / "run" / "checkpoints").glob("step-*"))
+    for file in files:
+        file.write_bytes(file.read_bytes()[:-100])
+    before = {file: file.read_bytes() for file in files}
+    with pytest.raises(ThresherError, match=r"no checkpoint in .* is whole"):
+        train(_config(few, tmp_path / "run", resume=True), quiet=True)
+    assert {file: file.read_bytes() for file in files} == before
+
+
+def test_a_flipped_bit_in_a_checkpoint_is_found(tmp_path: Path) -> None:
+    taken = Checkpoint({"step": 1}, {"x": torch.arange(100.0)})
+    path = checkpoint.write(tmp_path, 1, taken)
+    read = checkpoint.read(path)
+    assert read is not None
+    assert torch.equal(read.tensors["x"], taken.tensors["x"])
+    data = bytearray(path.read_bytes())
+    data[-10] ^= 1
+    path.write_bytes(data)
+    assert checkpoint.read(path) is None
+
+
+def test_usr1_saves_and_goes_on(few: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    command = _command(few, out)
+    command[command.index("--checkpoint-every") + 1] = "1000"
+    running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    while not (out / "config.json").exists():
+        assert running.poll() is None, running.communicate()
+        time.sleep(0.01)
+    running.send_signal(signal.SIGUSR1)
+    _wait_for_checkpoint(out, running)
+    answer, said = running.communicate(timeout=300)
+    assert running.returncode == 0, said
+    assert json.loads(answer)["status"] == "finished"

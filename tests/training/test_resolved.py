@@ -1,0 +1,58 @@
+"""Everything derived from a configuration: parts, pieces, budgets and rates."""
+
+from typing import Any
+
+import pytest
+
+from thresher.training.config import TrainConfig
+from thresher.training.parts import bounds, piece_count
+from thresher.training.resolved import Resolved, resolve, schedule
+
+
+def _resolve(samples: int, full: int | None = None, **options: Any) -> Resolved:
+    return resolve(TrainConfig(data="d", out="o", **options), samples, full)
+
+
+def test_strong_scaling_splits_the_batch_and_weak_scaling_multiplies_it() -> None:
+    strong = _resolve(1000, batch_size=100, workers=3, lr_rule="linear", base_batch=50)
+    assert (strong.global_batch, strong.per_worker_batch, strong.peak_lr) == (100, 34, 0.2)
+    weak = _resolve(
+        1000, batch_size=100, workers=3, scaling="weak", lr_rule="linear", base_batch=50
+    )
+    assert (weak.global_batch, weak.per_worker_batch) == (300, 100)
+    assert weak.peak_lr == pytest.approx(0.6)
+
+
+def test_legw_scales_rate_and_warm_up() -> None:
+    found = _resolve(4000, batch_size=400, base_batch=100, lr_rule="legw", warmup_epochs=1)
+    assert found.peak_lr == pytest.approx(0.2)
+    assert found.warmup_epochs == 4
+    assert found.warmup_steps == 40
+
+
+@pytest.mark.parametrize(
+    ("budget", "steps", "samples"),
+    [("epochs", 2 * 4, 2 * 310), ("samples", 3 * 4 + 1, 1000), ("steps", 10, 2 * 310 + 200)],
+)
+def test_budgets(budget: str, steps: int, samples: int) -> None:
+    """500 samples, of which 310 are kept, in batches of 100, for two epochs."""
+    found = _resolve(310, 500, batch_size=100, epochs=2, budget=budget)
+    assert (found.total_steps, found.total_samples) == (steps, samples)
+
+
+def test_a_filtered_run_with_the_full_budget_lowers_its_rate_at_the_same_sample() -> None:
+    common: dict[str, Any] = {"schedule": "step", "step_epochs": (1.0,), "epochs": 2}
+    for samples, budget in ((500, "epochs"), (310, "samples")):
+        options = {**common, "batch_size": 100, "budget": budget}
+        config = TrainConfig(data="d", out="o", **options)
+        course = schedule(config, resolve(config, samples, 500))
+        assert course.factor(499, 1) == 1
+        assert course.factor(500, 1) == pytest.approx(0.1)
+
+
+def test_cuts_lose_nothing_and_fall_between_groups() -> None:
+    assert bounds(7, 4) == [(0, 2), (2, 4), (4, 6), (6, 7)]
+    assert bounds(7, 4, group=4) == [(0, 4), (4, 7), (7, 7), (7, 7)]
+    assert piece_count(100, 3, 0) == 1
+    assert piece_count(100, 3, 10) == 4
+    assert piece_count(100, 1, 25, group=10) == 5

@@ -1,0 +1,84 @@
+"""Rules and schedules against their closed forms."""
+
+import math
+
+import pytest
+
+from thresher.errors import ThresherError
+from thresher.training import rules
+from thresher.training.schedules import Schedule
+
+
+@pytest.mark.parametrize(
+    ("rule", "rate", "warmup"),
+    [
+        ("none", 0.1, 2.5),
+        ("linear", 0.8, 2.5),
+        ("sqrt", 0.1 * math.sqrt(8), 2.5),
+        ("legw", 0.1 * math.sqrt(8), 20),
+    ],
+)
+def test_rules(rule: str, rate: float, warmup: float) -> None:
+    got = rules.apply(rule, 0.1, 2048, 256, 2.5)
+    assert got.peak_lr == pytest.approx(rate, rel=1e-15)
+    assert got.warmup_epochs == pytest.approx(warmup, rel=1e-15)
+    assert rules.apply(rule, 0.1, 256, 256, 2.5) == rules.Rate(0.1, 2.5)
+
+
+def test_goyals_table() -> None:
+    """Rate 0.1 at 256 gives 3.2 at 8,192 under the linear rule."""
+    assert rules.apply("linear", 0.1, 8192, 256, 5).peak_lr == pytest.approx(3.2)
+
+
+def test_bad_rules() -> None:
+    with pytest.raises(ThresherError, match='no rate rule "lineal"; did you mean "linear"'):
+        rules.apply("lineal", 0.1, 1, 1)
+    with pytest.raises(ThresherError, match="base batch of 0"):
+        rules.apply("linear", 0.1, 128, 0)
+    with pytest.raises(ThresherError, match="negative"):
+        rules.apply("linear", -0.1, 128, 64)
+
+
+def test_warmup_is_linear_and_wastes_no_step() -> None:
+    schedule = Schedule("cosine", total=1000, warmup=100)
+    assert [schedule.factor(seen, 20) for seen in range(0, 100, 20)] == pytest.approx(
+        [0.2, 0.4, 0.6, 0.8, 1.0]
+    )
+    assert schedule.factor(100, 20) == 1.0
+    gradual = Schedule("constant", total=1000, warmup=100, start=0.25)
+    assert gradual.factor(30, 20) == pytest.approx(0.25 + 0.75 * 0.5)
+
+
+@pytest.mark.parametrize("seen", [100, 137, 550, 990])
+def test_decays(seen: int) -> None:
+    t = (seen - 100) / 900
+    assert Schedule("cosine", 1000, 100).factor(seen, 10) == pytest.approx(
+        0.5 * (1 + math.cos(math.pi * t))
+    )
+    assert Schedule("poly", 1000, 100, power=3).factor(seen, 10) == pytest.approx((1 - t) ** 3)
+    assert Schedule("constant", 1000, 100).factor(seen, 10) == 1.0
+
+
+def test_step_falls_at_each_milestone() -> None:
+    schedule = Schedule("step", 90, milestones=(30, 60, 80))
+    assert [schedule.factor(s, 1) for s in (0, 29, 30, 59, 60, 79, 80, 89)] == pytest.approx(
+        [1, 1, 0.1, 0.1, 0.01, 0.01, 0.001, 0.001]
+    )
+    early = Schedule("step", 90, warmup=40, milestones=(10,))
+    assert early.factor(19, 1) == pytest.approx(0.1 * 20 / 40)
+
+
+def test_the_factor_depends_on_samples_not_on_steps() -> None:
+    """Halving the batch leaves the decay at equal samples as it was."""
+    schedule = Schedule("poly", 10_000)
+    assert schedule.factor(4096, 64) == schedule.factor(4096, 2048)
+
+
+def test_the_end_is_zero_and_stays_there() -> None:
+    assert Schedule("cosine", 100).factor(100, 1) == pytest.approx(0, abs=1e-15)
+    assert Schedule("poly", 100).factor(150, 1) == 0
+
+
+def test_bad_schedules() -> None:
+    with pytest.raises(ThresherError, match='no schedule "cosin"; did you mean "cosine"'):
+        Schedule("cosin", 10)

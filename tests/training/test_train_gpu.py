@@ -1,0 +1,89 @@
+"""What only a GPU can show: captured steps, and no memory left behind."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+
+from thresher.training.config import TrainConfig
+from thresher.training.loop import train
+
+pytest_plugins = ["train_data"]
+
+pytestmark = pytest.mark.gpu
+
+
+def _run(few: Path, out: Path, **more: Any) -> dict[str, Any]:
+    options: dict[str, Any] = {
+        "data": str(few),
+        "out": str(out),
+        "model": "resnet20",
+        "batch_size": 32,
+        "epochs": 2,
+        "lr": 0.02,
+        "device": "cuda",
+        **more,
+    }
+    return train(TrainConfig(**options), quiet=True)
+
+
+@pytest.mark.parametrize("batch_norm", ["local", "ghost:8"])
+def test_a_captured_step_takes_the_eager_steps_path(
+    few: Path, tmp_path: Path, batch_norm: str
+) -> None:
+    """In float64, at a high rate, smaller last batches included: weights, running statistics and
+    counters."""
+    common: dict[str, Any] = {"precision": "fp64", "lr": 0.1, "epochs": 4, "batch_norm": batch_norm}
+    eager = _run(few, tmp_path / "eager", graph="off", **common)
+    captured = _run(few, tmp_path / "captured", graph="on", **common)
+    assert captured["steps"] == eager["steps"] == 36
+    x = load_file(tmp_path / "eager" / "model.safetensors")
+    y = load_file(tmp_path / "captured" / "model.safetensors")
+    for name in x:
+        assert (x[name].double() - y[name].double()).abs().max().item() < 1e-6, name
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "nesterov", "lars", "lamb", "adamw"])
+def test_every_optimizer_can_be_captured(few: Path, tmp_path: Path, optimizer: str) -> None:
+    assert _run(few, tmp_path / "run", optimizer=optimizer, graph="on")["status"] == "finished"
+
+
+def test_accumulation_and_dynamics_can_be_captured(few: Path, tmp_path: Path) -> None:
+    result = _run(few, tmp_path / "run", micro_batch=8, graph="on", record_dynamics=True)
+    assert result["resolved"]["accumulation"] == 4
+    assert (tmp_path / "run" / "dynamics.parquet").exists()
+
+
+def test_many_runs_leave_no_memory_behind(few: Path, tmp_path: Path) -> None:
+    import torch
+
+    held = []
+    for number in range(4):
+        _run(few, tmp_path / str(number))
+        held.append(torch.cuda.memory_allocated())
+    assert held[3] <= held[1]
+
+
+def test_auto_survives_a_full_device(few: Path, tmp_path: Path) -> None:
+    """First with all the memory, then with a third of what that took."""
+    import gc
+
+    import torch
+
+    gc.collect()
+    before = torch.cuda.memory_allocated()
+    more: dict[str, Any] = {"model": "resnet110", "batch_size": 256, "epochs": 1, "graph": "off"}
+    torch.cuda.reset_peak_memory_stats()
+    _run(few, tmp_path / "roomy", **more)
+    taken = torch.cuda.max_memory_allocated() - before
+    gc.collect()
+    torch.cuda.empty_cache()
+    allowed = torch.cuda.memory_reserved() + taken / 3
+    torch.cuda.set_per_process_memory_fraction(allowed / torch.cuda.mem_get_info()[1])
+    try:
+        result = _run(few, tmp_path / "tight", micro_batch="auto", **more)
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    assert result["status"] == "finished"
+    assert result["resolved"]["accumulation"] > 1
