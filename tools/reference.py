@@ -1,0 +1,237 @@
+"""Write the generated pages of the documentation from the code.
+
+Three kinds: the Python API (mkdocstrings directives), the commands (what `--help` prints) and the
+options (tables from `thresher.options.describe`). `undocumented` names what lacks a docstring.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import importlib
+import io
+import os
+import types
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import griffe
+
+import thresher
+from thresher.cli.commands import COMMANDS, GROUPS
+from thresher.options import OptionInfo, describe
+
+SOURCE = Path(__file__).resolve().parent.parent / "src"
+WIDTH = "98"
+
+API = {
+    "Training": ("train", "TrainConfig", "RunResult"),
+    "Data": ("Pack", "write_pack", "Selection", "Features"),
+    "Studies and reports": ("Study", "analyse", "write_report"),
+}
+"""Public names by heading; filters and errors have headings of their own."""
+
+EXTENDING = {
+    "Filters": ("thresher.select.filters.base",),
+    "Sources": ("thresher.data.sources.base",),
+    "Recipes": ("thresher.recipes.base",),
+    "Options": ("thresher.options",),
+    "Plugins": ("thresher.plugins",),
+}
+"""Modules that the author of a plugin uses."""
+
+
+def pages() -> dict[str, str]:
+    """Return the generated pages: file name to Markdown."""
+    return {
+        "api.md": _api(),
+        "extending.md": _extending(),
+        "commands.md": _commands(),
+        "options.md": _options(),
+    }
+
+
+def public_names() -> list[str]:
+    """Return the names of the Python API, without the version."""
+    return [name for name in thresher.__all__ if not name.startswith("_")]
+
+
+@functools.cache
+def _package() -> Any:
+    return griffe.load("thresher", search_paths=[str(SOURCE)])
+
+
+def undocumented() -> list[str]:
+    """Return every public name, public method and field without a docstring, as dotted paths."""
+    missing: list[str] = []
+    for name in public_names():
+        item = _package()[name]
+        if item.is_alias:
+            item = item.final_target
+        if item.docstring is None:
+            missing.append(f"thresher.{name}")
+        if item.is_class:
+            explained = _explained(item)
+            missing += [
+                f"thresher.{name}.{member.name} ({member.path})"
+                for member in _public_members(item)
+                if member.docstring is None and member.name not in explained
+            ]
+    return missing
+
+
+def _public_members(item: griffe.Class) -> Iterator[Any]:
+    """Yield methods, properties and annotated fields that Thresher itself defines."""
+    for name, listed in item.all_members.items():
+        if name.startswith("_"):
+            continue
+        member: Any = listed.final_target if isinstance(listed, griffe.Alias) else listed
+        if member.path.startswith("thresher.") and (
+            member.is_function or "property" in member.labels or member.annotation is not None
+        ):
+            yield member
+
+
+def _explained(item: griffe.Class) -> set[str]:
+    """Return the fields that the docstring of a class explains under Args or Attributes."""
+    if item.docstring is None:
+        return set()
+    sections = griffe.parse_google(item.docstring)
+    kinds = (griffe.DocstringSectionKind.parameters, griffe.DocstringSectionKind.attributes)
+    return {entry.name for section in sections if section.kind in kinds for entry in section.value}
+
+
+def _api() -> str:
+    named = {name for names in API.values() for name in names}
+    filters = [name for name in public_names() if name not in named and name.endswith("Filter")]
+    known = {*named, *filters, "ThresherError"}
+    others = [name for name in public_names() if name not in known]
+    groups = {**API, "Filters": tuple(filters), "Other": tuple(others)}
+    lines = ["# Python API", "", "Every name below is imported from `thresher`:", ""]
+    lines += ["```python", "from thresher import TrainConfig, train", "```", ""]
+    for heading, names in groups.items():
+        present = [name for name in names if name in public_names()]
+        if present:
+            lines += [f"## {heading}", ""]
+            for name in present:
+                path = _package()[name]
+                target = path.final_target.path if path.is_alias else f"thresher.{name}"
+                lines += _directive(target)
+    lines += ["## Errors", "", *_directive("thresher.errors")]
+    return "\n".join(lines)
+
+
+def _directive(path: str) -> list[str]:
+    """Return the lines that mkdocstrings replaces by the documentation of `path`."""
+    return [f"::: {path}", "    options:", "      heading_level: 3", ""]
+
+
+def _extending() -> str:
+    lines = [
+        "# Extending Thresher",
+        "",
+        "What a plugin uses; CONTRIBUTING shows complete ones.",
+        "",
+    ]
+    for heading, modules in EXTENDING.items():
+        lines += [f"## {heading}", ""]
+        for module in modules:
+            lines += _directive(module)
+    return "\n".join(lines)
+
+
+def _commands() -> str:
+    lines = ["# Commands", "", "What `--help` prints, for every command.", ""]
+    groups: list[str] = []
+    for command in COMMANDS:
+        first = command.words.split()[0]
+        if first in GROUPS and first not in groups:
+            groups.append(first)
+            lines += [f"## thresher {first}", "", f"{GROUPS[first]}.".capitalize(), ""]
+        level = "###" if first in GROUPS else "##"
+        lines += [f"{level} thresher {command.words}", "", "```text"]
+        lines += [help_text(command.words), "```", ""]
+    return "\n".join(lines)
+
+
+def help_text(words: str) -> str:
+    """Return what `thresher WORDS --help` prints, at a fixed width and without colours."""
+    from thresher.cli import main
+
+    before = dict(os.environ)
+    os.environ.update(COLUMNS=WIDTH, NO_COLOR="1", TERM="dumb")
+    printed = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
+            main([*words.split(), "--help"])
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+    return printed.getvalue().strip()
+
+
+def _options() -> str:
+    lines = ["# Options", "", "Each option is declared once. A Python parameter, a key of a study"]
+    lines += ["file and a command-line flag share a name: `batch_size` is `--batch-size`.", ""]
+    for heading, config in option_classes():
+        lines += [f"## {heading}", "", f"`{config.__module__}.{config.__qualname__}`", ""]
+        lines += [*_table(config), ""]
+    return "\n".join(lines)
+
+
+def option_classes() -> list[tuple[str, Any]]:
+    """Return (heading, configuration dataclass) for every set of options, training first."""
+    from thresher.training.config import TrainConfig
+
+    listed: list[tuple[str, Any]] = [("thresher train", TrainConfig)]
+    for command in COMMANDS:
+        if command.words == "train":
+            continue
+        module, _, name = command.target.partition(":")
+        function = getattr(importlib.import_module(module), name)
+        hints = typing.get_type_hints(function)
+        configs: list[Any] = [hint for key, hint in hints.items() if key != "return"]
+        if configs and dataclasses.is_dataclass(configs[0]):
+            listed.append((f"thresher {command.words}", configs[0]))
+    return listed
+
+
+def _table(config: type) -> list[str]:
+    lines = ["| option | type | default | meaning |", "|---|---|---|---|"]
+    return lines + [_row(info) for info in _flat(config)]
+
+
+def _flat(config: type) -> Iterator[OptionInfo]:
+    """Yield the options of a configuration, those of its groups in place."""
+    for info in describe(config):
+        if dataclasses.is_dataclass(info.type):
+            yield from _flat(typing.cast(type, info.type))
+        else:
+            yield info
+
+
+def _row(info: OptionInfo) -> str:
+    default = "required" if info.default is dataclasses.MISSING else f"`{_shown(info.default)}`"
+    meaning = " ".join(info.help.split()).replace("|", "\\|")
+    bounds = "" if str(info.bounds) == "finite" else f" Must be {info.bounds}."
+    return f"| `{info.name}` | {_type(info.type)} | {default} | {meaning}{bounds} |"
+
+
+def _shown(value: Any) -> str:
+    return "()" if value == () else str(value) if not isinstance(value, str) else f'"{value}"'
+
+
+def _type(hint: Any) -> str:
+    """Return a type as a reader writes it, for a table cell."""
+    if typing.get_origin(hint) is typing.Annotated:
+        return _type(typing.get_args(hint)[0])
+    if typing.get_origin(hint) is typing.Literal:
+        return " \\| ".join(f"`{choice}`" for choice in typing.get_args(hint))
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return " \\| ".join(_type(member) for member in typing.get_args(hint))
+    if hint is type(None):
+        return "None"
+    if typing.get_origin(hint) is not None:
+        return f"{typing.get_origin(hint).__name__} of {_type(typing.get_args(hint)[0])}"
+    return getattr(hint, "__name__", str(hint))
