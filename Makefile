@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test lint format docs bench page page-check horovod screenshots clean
+.PHONY: setup demo test test-fast lint format docs bench page page-check horovod screenshots clean
 
 setup: $(READY)
 
@@ -18,8 +18,15 @@ $(READY): pyproject.toml constraints.txt
 demo: setup
 	$(BIN)/python -m thresher demo
 
+# Three workers on two cores. WORKERS=0 runs in one process, for a debugger.
+WORKERS ?= auto
+
 test: setup
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(WORKERS)
+
+# For every save: a part of every package, without what takes long.
+test-fast: setup
+	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow"
 
 lint: setup
 	$(BIN)/ruff check .

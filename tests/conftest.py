@@ -1,12 +1,25 @@
-"""What every test stands on: a cache folder, real data, and nothing left behind."""
+"""Fixtures and hooks of every test: data, shared folders, workers side by side, leak checks.
 
+Under pytest-xdist (`-n`) every worker is a process of its own:
+
+- Tests of one file run in one worker, except those marked `slow`, which are handed out one by one.
+  Tests that share an expensive resource name it: `@pytest.mark.xdist_group("slurm")`.
+- A test marked `alone` runs while no other worker runs a test, because it measures time.
+- What is expensive to make is made once for all workers: `once("name", make)`.
+"""
+
+import contextlib
+import fcntl
+import functools
+import json
 import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -15,12 +28,16 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parent.parent
 IN_CI = os.environ.get("THRESHER_CI") == "1"
+PROCESS_GRACE_SECONDS = 5.0
+"""How long a test's processes may take to end after the test."""
 
-# Fixed before anything imports thresher: packs are made once and kept between test runs.
+# Set before anything imports thresher: packs are made once and kept between test runs.
 os.environ.setdefault("THRESHER_HOME", str(ROOT / "build" / "test-home"))
 os.environ["PYTHONPATH"] = os.pathsep.join(
     [str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
 )
+# Inherited by every process that a test starts, so that those left behind can be found.
+os.environ["THRESHER_TEST_SESSION"] = str(os.getpid())
 
 _LEFT_OUT = pytest.StashKey[int]()
 
@@ -35,19 +52,52 @@ _TOLERATED = {
     "TORCH_NCCL_ASYNC_ERROR_HANDLING",
     "TRITON_CACHE_DIR",
 }
+# Servers of Python's multiprocessing end with the process that started them.
+_SERVERS = (b"multiprocessing.forkserver", b"multiprocessing.resource_tracker")
+
+
+# ---- which tests run, where and in which order ------------------------------------------------
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Three workers for two cores: many tests wait for another process most of their time."""
+    return min(len(os.sched_getaffinity(0)) * 3 // 2, 12) or 1
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """GPU tests run where there is a GPU; elsewhere they are left out, and that is said."""
+    """Leave out GPU tests where there is no GPU; slow tests go first, those alone last."""
     gpu = [item for item in items if item.get_closest_marker("gpu")]
-    if not gpu:
-        return
-    import torch
-
-    if not torch.cuda.is_available():
+    if gpu and not _has_gpu():
         items[:] = [item for item in items if item not in gpu]
         config.hook.pytest_deselected(items=gpu)
         config.stash[_LEFT_OUT] = len(gpu)
+    if hasattr(config, "workerinput"):
+        items.sort(
+            key=lambda item: (
+                item.get_closest_marker("alone") is not None,
+                item.get_closest_marker("slow") is None,
+            )
+        )
+
+
+def _has_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None:  # a worker of pytest-xdist: only the controller prints a summary
+        output["left_out"] = session.config.stash.get(_LEFT_OUT, 0)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    left_out = getattr(node, "workeroutput", {}).get("left_out", 0)
+    if left_out:
+        node.config.stash[_LEFT_OUT] = left_out
 
 
 def pytest_terminal_summary(
@@ -62,7 +112,7 @@ def pytest_terminal_summary(
 def pytest_runtest_makereport(
     item: pytest.Item,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """In CI a skip is an error: every part that the suite needs is installed there."""
+    """Fail on a skip in CI: every part that the suite needs is installed there."""
     report = yield
     if IN_CI and report.skipped:
         report.outcome = "failed"
@@ -74,7 +124,7 @@ def pytest_runtest_makereport(
 def pytest_make_collect_report(
     collector: pytest.Collector,
 ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    """The same for a whole file that skips itself (`importorskip`)."""
+    """Fail on a file that skips itself (`importorskip`) in CI."""
     report = yield
     if IN_CI and report.skipped:
         report.outcome = "failed"
@@ -82,9 +132,118 @@ def pytest_make_collect_report(
     return report
 
 
+# ---- workers side by side ---------------------------------------------------------------------
+
+
+def _group(item: pytest.Item) -> str:
+    """Return the name of the group of tests that run in one worker, one after the other."""
+    if item.get_closest_marker("alone"):
+        return "alone"
+    if named := item.get_closest_marker("xdist_group"):
+        return str(named.args[0])
+    return item.nodeid if item.get_closest_marker("slow") else str(item.path)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    if hasattr(session.config, "workerinput"):
+        worker = session.config.workerinput["workerid"]
+        groups = {item.nodeid: _group(item) for item in session.items}
+        file = _run_folder(session.config) / f"groups-{worker}.json"
+        file.write_text(json.dumps(groups))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Hand out groups of tests in their order.
+
+    pytest-xdist's own `loadgroup` passes groups through node ids, which pytest 9.2 ignores, and it
+    hands out three slow tests at a time.
+    """
+    from xdist.scheduler import LoadScopeScheduling
+
+    class GroupScheduling(LoadScopeScheduling):
+        @functools.cached_property
+        def groups(self) -> dict[str, str]:
+            file = next(_run_folder(config).glob("groups-*.json"))
+            groups: dict[str, str] = json.loads(file.read_text())
+            return groups
+
+        def _split_scope(self, nodeid: str) -> str:
+            return self.groups[nodeid]
+
+        def _reschedule(self, node: Any) -> None:
+            # A worker needs to know the next test before it runs one, and no more.
+            if not self.workqueue or self._pending_of(self.assigned_work[node]) < 2:
+                super()._reschedule(node)
+
+    if config.getoption("dist") != "load":
+        return None
+    config.option.loadscopereorder = False
+    return GroupScheduling(config, log)
+
+
+def _run_folder(config: pytest.Config) -> Path:
+    """Return the temporary folder of this test run, the same in all workers."""
+    base: Path = config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]
+    return base.parent if hasattr(config, "workerinput") else base
+
+
+@contextlib.contextmanager
+def _locked(path: Path, kind: int = fcntl.LOCK_EX) -> Iterator[None]:
+    with open(path, "w") as file:
+        fcntl.flock(file, kind)
+        yield
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Let a test marked `alone` run while no other worker runs one."""
+    if not hasattr(item.config, "workerinput"):
+        return (yield)
+    folder = _run_folder(item.config)
+    with contextlib.ExitStack() as held:
+        # Whoever waits for all others holds the gate, so that nobody new gets in before it.
+        with contextlib.ExitStack() as gate:
+            gate.enter_context(_locked(folder / "gate.lock"))
+            alone = item.get_closest_marker("alone") is not None
+            held.enter_context(
+                _locked(folder / "tests.lock", fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+            )
+        return (yield)
+
+
+Once = Callable[[str, Callable[[Path], None]], Path]
+
+
+@pytest.fixture(scope="session")
+def once(pytestconfig: pytest.Config) -> Once:
+    """Make a folder once in this test run, whichever worker comes first.
+
+    `once("name", make)` calls `make(folder)` for a new, empty folder and returns that folder; later
+    calls with the same name only return it. Tests must not write into it.
+    """
+    root = _run_folder(pytestconfig) / "once"
+    root.mkdir(exist_ok=True)
+
+    def make_once(name: str, make: Callable[[Path], None]) -> Path:
+        folder, done = root / name, root / f"{name}.done"
+        with _locked(root / f"{name}.lock"):
+            if not done.exists():
+                shutil.rmtree(folder, ignore_errors=True)
+                folder.mkdir()
+                make(folder)
+                done.touch()
+        return folder
+
+    return make_once
+
+
+# ---- nothing is left behind -------------------------------------------------------------------
+
+
 @pytest.fixture(autouse=True)
 def _nothing_leaks() -> Iterator[None]:
-    """A test leaves the environment and the process group as it found them."""
+    """Fail a test that leaves the environment or the process group changed."""
     before = dict(os.environ)
     yield
     torch = sys.modules.get("torch")
@@ -99,12 +258,59 @@ def _nothing_leaks() -> Iterator[None]:
     assert not changed - _TOLERATED, f"the test changed the environment: {changed - _TOLERATED}"
 
 
+@pytest.fixture(autouse=True)
+def _no_process_is_left() -> Iterator[None]:
+    """Fail a test that leaves processes running, and end them.
+
+    Costs under a millisecond: /proc is listed twice, and only processes that are new are read.
+    """
+    before = _pids()
+    yield
+    deadline = time.monotonic() + PROCESS_GRACE_SECONDS
+    while left := [pid for pid in _pids() - before if _is_ours(pid)]:
+        if time.monotonic() > deadline:
+            commands = [_read(pid, "cmdline").replace(b"\0", b" ").decode() for pid in left]
+            for pid in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, 9)
+            pytest.fail(f"the test left processes running: {commands}")
+        time.sleep(0.02)
+
+
+def _pids() -> set[int]:
+    return {int(name) for name in os.listdir("/proc") if name.isdigit()}
+
+
+def _read(pid: int, name: str) -> bytes:
+    """Return a file of a process; empty if it has ended or belongs to another user."""
+    try:
+        return Path(f"/proc/{pid}/{name}").read_bytes()
+    except OSError:
+        return b""
+
+
+def _is_ours(pid: int) -> bool:
+    """Return whether a process was started, directly or not, by this one and still runs."""
+    # "pid (name) state parent ...", where the name may hold anything.
+    state = _read(pid, "stat").rpartition(b")")[2].split()
+    if not state or state[0] in b"ZX":
+        return False
+    child = int(state[1]) == os.getpid()
+    if not child and f"THRESHER_TEST_SESSION={os.getpid()}".encode() not in _read(
+        pid, "environ"
+    ).split(b"\0"):
+        return False
+    return not any(server in _read(pid, "cmdline") for server in _SERVERS)
+
+
+# ---- fixtures ---------------------------------------------------------------------------------
+
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture(scope="session")
 def thresher() -> Run:
-    """Run the real command line in a process of its own."""
+    """Run the command line in a new process."""
 
     def run(
         *arguments: object, timeout: float = 300, env: dict[str, str] | None = None
@@ -122,19 +328,19 @@ def thresher() -> Run:
 
 @pytest.fixture(scope="session")
 def digits() -> Path:
-    """The folder of the digits pack."""
+    """Return the folder of the digits pack."""
     return _pack("digits")
 
 
 @pytest.fixture(scope="session")
 def cifar10() -> Path:
-    """The folder of the real, complete CIFAR-10 pack, fetched on first use."""
+    """Return the folder of the complete CIFAR-10 pack, downloaded on first use."""
     return _pack("cifar10")
 
 
 @pytest.fixture(scope="session")
 def chromium() -> "Iterator[Browser]":
-    """One browser for the whole session: Playwright cannot be started twice in a process."""
+    """Start one browser per worker: Playwright cannot be started twice in a process."""
     program = shutil.which("chromium") or shutil.which("chromium-browser")
     if program is None:
         pytest.skip("chromium is not installed")
