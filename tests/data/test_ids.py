@@ -1,0 +1,23 @@
+"""Rows by id."""
+
+import pyarrow as pa
+import pytest
+
+from thresher.data.ids import rows_by_id
+
+AVAILABLE = ["b", "a", "c"]
+
+
+@pytest.mark.parametrize(
+    "available",
+    [AVAILABLE, tuple(AVAILABLE), pa.array(AVAILABLE), pa.chunked_array([["b"], ["a", "c"]])],
+)
+def test_rows_follow_the_wanted_order_and_mark_the_missing(available: object) -> None:
+    rows = rows_by_id(["c", "x", "b", "c"], available)  # type: ignore[arg-type]
+    assert rows.dtype == "int64"
+    assert rows.tolist() == [2, -1, 0, 2]
+
+
+def test_nothing_wanted_and_nothing_available() -> None:
+    assert rows_by_id([], AVAILABLE).tolist() == []
+    assert rows_by_id(["a"], []).tolist() == [-1]
