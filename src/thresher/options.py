@@ -69,6 +69,7 @@ def option(
     le: float | None = None,
     lt: float | None = None,
     changes_result: bool = True,
+    positional: bool = False,
 ) -> Any:
     """Declare an option of a configuration dataclass.
 
@@ -77,8 +78,9 @@ def option(
         ge, gt, le, lt: Bounds of a number, or of each number of a tuple.
         changes_result: False if two runs that differ only here give the same result, so that a
             run may be resumed with another value.
+        positional: On the command line the option is an argument without a flag.
     """
-    metadata = {_KEY: (Bounds(ge, gt, le, lt), changes_result)}
+    metadata = {_KEY: (Bounds(ge, gt, le, lt), changes_result, positional)}
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -93,6 +95,7 @@ class OptionInfo:
     help: str
     bounds: Bounds
     changes_result: bool
+    positional: bool
 
     @property
     def flag(self) -> str:
@@ -119,12 +122,12 @@ def describe(config: type) -> tuple[OptionInfo, ...]:
     for field in dataclasses.fields(config):
         if not field.init:
             continue
-        bounds, changes_result = field.metadata.get(_KEY, (Bounds(), True))
+        bounds, *facts = field.metadata.get(_KEY, (Bounds(), True, False))
         default = field.default
         if default is MISSING and field.default_factory is not MISSING:
             default = field.default_factory()
         text = texts.get(field.name, "")
-        info = OptionInfo(field.name, hints[field.name], default, text, bounds, changes_result)
+        info = OptionInfo(field.name, hints[field.name], default, text, bounds, *facts)
         described.append(info)
     return tuple(described)
 
@@ -134,7 +137,7 @@ def changes_result(config: type) -> frozenset[str]:
     return frozenset(info.name for info in describe(config) if info.changes_result)
 
 
-def validate(config: Any) -> None:
+def validate(config: object) -> None:
     """Check type, finiteness, range and choices of every option of a configuration dataclass.
 
     Raises:
@@ -163,7 +166,7 @@ def from_mapping(config: Callable[..., T], values: Mapping[str, Any], where: str
     return made
 
 
-def to_mapping(config: Any) -> dict[str, Any]:
+def to_mapping(config: object) -> dict[str, Any]:
     """Return the options as JSON values: tuples as lists, paths as strings."""
     return {info.name: _plain(getattr(config, info.name)) for info in describe(type(config))}
 

@@ -1,27 +1,28 @@
-"""Find the command, parse its configuration, run it, print what it found."""
+"""Find the command, parse its configuration, run it, print its outcome."""
 
-import contextlib
 import dataclasses
-import importlib
-import inspect
-import io
 import json
+import logging
 import os
 import sys
 import traceback
 from collections.abc import Sequence
-from typing import Annotated, Any, get_type_hints
+from typing import Any
 
 from thresher.cli.commands import COMMANDS, GROUPS, Command, Outcome
-from thresher.errors import ThresherError, nearest
+from thresher.errors import InvalidValueError, ThresherError, nearest
 from thresher.version import __version__
 
 INTERRUPTED = 130
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """The entry point of `thresher` and `python -m thresher`; ends in SystemExit."""
+    """Run the command line; always ends in SystemExit."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    # The installed script, unlike `python -m`, does not look in the current folder.
+    if "" not in sys.path and os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    _show_log()
     try:
         code = _dispatch(arguments)
     except ThresherError as error:
@@ -38,11 +39,28 @@ def main(argv: Sequence[str] | None = None) -> None:
         code = 0
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
-    # A worker among several has its own way out; only such a process has loaded that module.
+    # A member of a process group must leave through `end`; only such a process has loaded it.
     group = sys.modules.get("thresher.distributed.group")
     if group is not None:
         group.end(code)
     raise SystemExit(code)
+
+
+class _Lines(logging.Formatter):
+    """Plain lines; warnings and errors name their level."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = record.getMessage()
+        return text if record.levelno < logging.WARNING else f"{record.levelname.lower()}: {text}"
+
+
+def _show_log() -> None:
+    """Show the library's log on standard error."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(_Lines())
+    logger = logging.getLogger("thresher")
+    logger.handlers = [handler]
+    logger.setLevel(os.environ.get("THRESHER_LOG", "INFO").upper())
 
 
 def _dispatch(arguments: list[str]) -> int:
@@ -61,29 +79,46 @@ def _dispatch(arguments: list[str]) -> int:
 
 
 def _find(arguments: list[str]) -> tuple[Command | None, list[str]]:
-    """The command that the first one or two words name; None asks for a group's overview."""
+    """Return the command that the first one or two words name; None asks for a group's overview."""
     by_words = {command.words: command for command in COMMANDS}
     first = arguments[0]
     if first in by_words:
         return by_words[first], arguments[1:]
     if first not in GROUPS:
         known = {command.words.split()[0] for command in COMMANDS} | set(GROUPS)
-        raise ThresherError(f'there is no command "{first}"', nearest(first, known))
+        raise InvalidValueError(f'there is no command "{first}"', nearest(first, known))
     if len(arguments) == 1 or arguments[1] in ("-h", "--help"):
         return None, []
     words = f"{first} {arguments[1]}"
-    if words not in by_words:
+    command = by_words.get(words) or _plugin(first, arguments[1])
+    if command is None:
         known = {c.words.split()[1] for c in COMMANDS if c.words.startswith(f"{first} ")}
-        raise ThresherError(f'there is no command "thresher {words}"', nearest(arguments[1], known))
-    return by_words[words], arguments[2:]
+        raise InvalidValueError(
+            f'there is no command "thresher {words}"', nearest(arguments[1], known)
+        )
+    return command, arguments[2:]
+
+
+def _plugin(group: str, name: str) -> Command | None:
+    """Return the command of a filter from another package, or at package.module:Class."""
+    if group != "select":
+        return None
+    try:
+        from thresher.select.filters.registry import FILTERS
+    except ModuleNotFoundError:
+        return None
+
+    return Command(f"select {name}", "", "thresher.cli.select:command") if name in FILTERS else None
 
 
 def _run(command: Command, arguments: list[str]) -> None:
-    module, _, name = command.target.partition(":")
-    function = getattr(importlib.import_module(module), name)
-    config, as_json = _parse(command, function, arguments)
-    outcome: Outcome | None = function(config)
-    if outcome is None:  # a worker among several: another one prints
+    from thresher.cli.parse import parameters_as_flags, parse
+
+    config_class, function = command.load()
+    config, as_json = parse(command.words, config_class, function, arguments)
+    with parameters_as_flags(field.name for field in dataclasses.fields(config)):
+        outcome: Outcome | None = function(config)
+    if outcome is None:  # another process of the group prints
         return
     if as_json:
         print(json.dumps(outcome.data, allow_nan=False, default=_plain), flush=True)
@@ -97,54 +132,10 @@ def _run(command: Command, arguments: list[str]) -> None:
         outcome.then()
 
 
-def _parse(command: Command, function: Any, arguments: list[str]) -> tuple[Any, bool]:
-    """Flags from the dataclass that the function takes, with `--json` beside them."""
-    import tyro
-
-    (config,) = (h for n, h in get_type_hints(function).items() if n != "return")
-    json_flag = Annotated[
-        bool,
-        tyro.conf.FlagCreatePairsOff,
-        tyro.conf.arg(help="Print one JSON object on standard output."),
-    ]
-    with_json = dataclasses.make_dataclass(
-        config.__name__,
-        [("json", json_flag, dataclasses.field(default=False))],
-        bases=(config,),
-        frozen=config.__dataclass_params__.frozen,
-    )
-    said = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(said):
-            parsed: Any = tyro.cli(
-                with_json,
-                prog=f"thresher {command.words}",
-                description=inspect.cleandoc(function.__doc__ or command.summary),
-                args=arguments,
-            )
-    except SystemExit as ended:
-        if ended.code == 2:
-            raise ThresherError(_one_sentence(said.getvalue()), f"`{_help(command)}`") from None
-        raise
-    fields = [field.name for field in dataclasses.fields(config) if field.init]
-    return config(**{name: getattr(parsed, name) for name in fields}), parsed.json
-
-
-def _help(command: Command) -> str:
-    return f"thresher {command.words} --help"
-
-
-def _one_sentence(box: str) -> str:
-    """What tyro says of a mistake in a framed panel, as a sentence."""
-    lines = [line.strip(" │╭╮╰╯─\t") for line in box.splitlines()[1:]]
-    words = " ".join(line for line in lines if line)
-    for beyond in (" Argument helptext", " For full helptext", " (required)"):
-        words = words.partition(beyond)[0]
-    return words.strip(" .") or "the arguments do not parse"
-
-
 def _plain(value: Any) -> Any:
-    """numpy scalars and arrays, paths and dataclasses as JSON."""
+    """Convert numpy scalars and arrays, paths and dataclasses for JSON."""
+    if hasattr(value, "to_dict"):
+        return value.to_dict()
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return dataclasses.asdict(value)
     if hasattr(value, "tolist"):
@@ -153,29 +144,29 @@ def _plain(value: Any) -> Any:
 
 
 def _overview(group: str | None = None) -> str:
-    """`thresher --help` without tyro: it must answer in a few milliseconds."""
+    """Return the text of `thresher --help`, made without tyro: it must answer in milliseconds."""
     if group is not None:
         rows = [(c.words, c.summary) for c in COMMANDS if c.words.startswith(f"{group} ")]
         head = f"usage: thresher {group} COMMAND …\n\n{GROUPS[group]}\n"
-        more = f"`thresher {group} COMMAND --help` explains each."
+        more = f"Run `thresher {group} COMMAND --help` for the options of a command."
     else:
-        seen: dict[str, str] = {}
+        summaries: dict[str, str] = {}
         for command in COMMANDS:
             first = command.words.split()[0]
             if first in GROUPS:
                 words = [c.words.split()[1] for c in COMMANDS if c.words.startswith(f"{first} ")]
-                seen[first] = f"{GROUPS[first]}: {' | '.join(words)}"
+                summaries[first] = f"{GROUPS[first]}: {' | '.join(words)}"
             else:
-                seen[first] = command.summary
-        rows = list(seen.items())
+                summaries[first] = command.summary
+        rows = list(summaries.items())
         head = (
             "usage: thresher COMMAND …\n\n"
-            "Find the training images that do not help, look at them, train on the rest at scale,\n"
-            "and say with error bars whether it helped.\n"
+            "Find training images that are wrong or do not help, review them, train on the rest,\n"
+            "and measure with error bars whether it helped.\n"
         )
         more = (
-            "`thresher COMMAND --help` explains each; `--json` prints one JSON object instead.\n"
-            f"THRESHER_HOME names the cache folder. Version {__version__}."
+            "Run `thresher COMMAND --help` for the options of a command. `--json` prints one JSON\n"
+            f"object. THRESHER_HOME sets the cache folder. Version {__version__}."
         )
     width = max(len(words) for words, _ in rows)
     lines = [f"  {words.ljust(width)}  {summary}" for words, summary in rows]

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
 from thresher.cli.commands import Outcome
 from thresher.cli.select_flags import (
@@ -165,6 +165,12 @@ def vote(config: Vote) -> Outcome:
 
 
 Make = Callable[["Pack", "Samples"], "Filter"]
+
+
+def command(name: str) -> tuple[type, Callable[[Any], Outcome]]:
+    """Return the configuration class and the function of `thresher select NAME`."""
+    function = globals()[name.replace("-", "_")]
+    return get_type_hints(function)["config"], function
 
 
 def _plain(config: Common, make: Make) -> Outcome:

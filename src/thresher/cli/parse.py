@@ -1,0 +1,114 @@
+"""Command-line flags, derived from a configuration dataclass; errors, with parameters as flags."""
+
+import contextlib
+import dataclasses
+import inspect
+import io
+import re
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Annotated, Any, get_args, get_type_hints
+
+from thresher.errors import InvalidValueError, ThresherError
+from thresher.options import describe, flag, validate
+
+
+def parse(
+    words: str, config: type, function: Callable[..., Any], arguments: Sequence[str]
+) -> tuple[Any, bool]:
+    """Parse the arguments of the command `words` into `config`.
+
+    Returns:
+        The validated configuration, and whether `--json` was given.
+    """
+    import tyro
+
+    infos = describe(config)
+    names = [info.name for info in infos]
+    hints = get_type_hints(config, include_extras=True)
+    fields: list[Any] = [("json", *_json_flag())]
+    for info in infos:
+        marks = getattr(hints[info.name], "__metadata__", ())
+        positional = info.positional or tyro.conf.Positional in marks
+        extra = (tyro.conf.Positional,) if positional else ()
+        shown = tyro.conf.arg(
+            help=with_flags(info.help, names),
+            metavar=info.name.upper() if positional else _metavar(info.type),
+            help_behavior_hint="" if info.default in (None, ()) else None,
+        )
+        hint = _ANNOTATED[(hints[info.name], shown, *extra)]
+        default: Any = dataclasses.field(kw_only=True)
+        if info.default is not dataclasses.MISSING:
+            default = dataclasses.field(default=info.default, kw_only=True)
+        fields.append((info.name, hint, default))
+    flags = dataclasses.make_dataclass(config.__name__, fields)
+    messages = io.StringIO()
+    description = with_flags(inspect.cleandoc(function.__doc__ or ""), names)
+    try:
+        with contextlib.redirect_stderr(messages):
+            parsed: Any = tyro.cli(
+                flags, prog=f"thresher {words}", description=description, args=arguments
+            )
+    except SystemExit as ended:
+        if ended.code == 2:
+            raise InvalidValueError(
+                _one_sentence(messages.getvalue()), f"see `thresher {words} --help`"
+            ) from None
+        raise
+    options = config(**{name: getattr(parsed, name) for name in names})
+    with parameters_as_flags(names):
+        validate(options)
+    return options, parsed.json
+
+
+_ANNOTATED: Any = Annotated
+_METAVARS = {int: "INT", float: "FLOAT", str: "STR", Path: "PATH"}
+
+
+def _metavar(hint: Any) -> str | None:
+    """Name the value of `X | None` by X alone; None leaves it to tyro."""
+    members = [member for member in get_args(hint) if member is not type(None)]
+    if len(members) != 1 or len(get_args(hint)) != 2:
+        return None
+    return _METAVARS.get(members[0])
+
+
+def _json_flag() -> tuple[Any, Any]:
+    import tyro
+
+    help_text = tyro.conf.arg(help="Print one JSON object on standard output.")
+    hint = Annotated[bool, tyro.conf.FlagCreatePairsOff, help_text]
+    return hint, dataclasses.field(default=False, kw_only=True)
+
+
+@contextlib.contextmanager
+def parameters_as_flags(names: Iterable[str]) -> Any:
+    """Rewrite a ThresherError that leaves the block so that it names flags, not parameters."""
+    known = set(names)
+    try:
+        yield
+    except ThresherError as error:
+        if error.parameter in known and error.what.startswith(error.parameter):
+            error.what = flag(error.parameter) + error.what[len(error.parameter) :]
+        error.what = with_flags(error.what, known)
+        error.fix = with_flags(error.fix, known)
+        raise
+
+
+def with_flags(text: str, names: Iterable[str]) -> str:
+    """Replace each parameter in backticks by its flag: `batch_size` becomes --batch-size."""
+    known = set(names)
+
+    def replaced(match: re.Match[str]) -> str:
+        return flag(match[1]) if match[1] in known else match[0]
+
+    return re.sub(r"`([a-z_0-9]+)`", replaced, text)
+
+
+def _one_sentence(box: str) -> str:
+    """Join the lines that tyro prints in a frame into one sentence."""
+    lines = [line.strip(" │╭╮╰╯─\t") for line in box.splitlines()[1:]]
+    words = " ".join(line for line in lines if line)
+    for beyond in (" Argument helptext", " For full helptext", " (required)"):
+        words = words.partition(beyond)[0]
+    return words.strip(" .") or "the arguments do not parse"
