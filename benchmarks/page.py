@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from benchmarks import machine
-from thresher.app.desk import Desk
 from thresher.app.knobs import Settings
-from thresher.app.serve import prepare
+from thresher.app.server import create_server
+from thresher.app.workspace import Workspace
 from thresher.data.pack import Pack
 from thresher.data.selection import Selection
 from thresher.data.sources.base import Block
@@ -183,15 +183,15 @@ def made_up(pack: Pack, path: Path) -> None:
     ).save(path)
 
 
-def prepared(desk: Desk) -> dict[str, float]:
+def prepared(workspace: Workspace) -> dict[str, float]:
     """Seconds that the server spends before it can answer, part by part."""
-    viewed, seconds = desk.viewed, {}
-    knobs = desk.knobs
+    viewed, seconds = workspace.view, {}
+    knobs = workspace.knobs
     for name, part in (
         ("open", lambda: viewed()),
         ("points", lambda: viewed().points),
         ("knobs", lambda: knobs().describe()),
-        ("places", lambda: viewed().places),
+        ("places", lambda: viewed().neighbourhood_labels),
         ("preview", lambda: knobs().preview(Settings(share=0.1))),
     ):
         begun = time.perf_counter()
@@ -236,8 +236,8 @@ def slid(page: "Page") -> dict[str, float]:
 
 
 def measure(browser: "Browser", path: Path) -> dict[str, Any]:
-    desk = Desk([path])
-    with prepare(desk).in_background() as url:
+    workspace = Workspace([path])
+    with create_server(workspace).in_background() as url:
         page = browser.new_page(viewport={"width": 1280, "height": 720})
         page.set_default_timeout(300_000)
         page.add_init_script(f"({WATCH})()")
@@ -258,7 +258,7 @@ def measure(browser: "Browser", path: Path) -> dict[str, Any]:
         found["renderer"] = page.evaluate(RENDERER)
         page.close()
     # After the browser: what a fresh server does by itself.
-    found["server"] = prepared(Desk([path]))
+    found["server"] = prepared(Workspace([path]))
     found["server_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
     return found
 

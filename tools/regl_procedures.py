@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from thresher.app.desk import Desk
-from thresher.app.serve import prepare
+from thresher.app.server import create_server
+from thresher.app.workspace import Workspace
 from thresher.data.pack import Pack
 from thresher.data.selection import Selection
 
@@ -30,7 +30,7 @@ def main() -> None:
     from playwright.sync_api import sync_playwright
 
     with tempfile.TemporaryDirectory() as folder:
-        served = prepare(Desk([_selection(Path(folder) / "s.parquet")]))
+        served = create_server(Workspace([_selection(Path(folder) / "s.parquet")]))
         with served.in_background() as url, sync_playwright() as playwright:
             browser = playwright.chromium.launch(
                 executable_path="/usr/bin/chromium", args=["--no-sandbox"]

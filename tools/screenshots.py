@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from thresher.app.desk import Desk
-from thresher.app.serve import prepare
+from thresher.app.server import create_server
+from thresher.app.workspace import Workspace
 from thresher.data.pack import Pack
 from thresher.data.selection import Selection
 from thresher.progress import say
@@ -67,7 +67,7 @@ def fashion(path: Path) -> None:
 def shoot(path: Path, out: Path) -> None:
     from playwright.sync_api import sync_playwright
 
-    served = prepare(Desk([path]))
+    served = create_server(Workspace([path]))
     with served.in_background() as url, sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path="/usr/bin/chromium", args=["--no-sandbox"]

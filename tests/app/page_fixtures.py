@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 from page_site import Few, Made, Opener, Site, select
 
-from thresher.app.desk import Desk
-from thresher.app.serve import prepare
+from thresher.app.server import create_server
+from thresher.app.workspace import Workspace
 from thresher.data.pack import Pack
 from thresher.data.write import WriteOptions, write_pack
 
@@ -46,7 +46,7 @@ def few_cifar(cifar10: Path, tmp_path_factory: pytest.TempPathFactory) -> Made:
 def few_site(few_cifar: Made, tmp_path: Path) -> Iterator[Site]:
     """A server over a fresh copy of the selection of those few."""
     made = few_cifar.copy(tmp_path)
-    with prepare(Desk([made.path])).in_background() as url:
+    with create_server(Workspace([made.path])).in_background() as url:
         yield Site(url, made)
 
 
@@ -54,7 +54,7 @@ def few_site(few_cifar: Made, tmp_path: Path) -> Iterator[Site]:
 def site(some_cifar: Made, tmp_path: Path) -> Iterator[Site]:
     """A server over a fresh copy of the small selection."""
     made = some_cifar.copy(tmp_path)
-    with prepare(Desk([made.path])).in_background() as url:
+    with create_server(Workspace([made.path])).in_background() as url:
         yield Site(url, made)
 
 
@@ -62,7 +62,7 @@ def site(some_cifar: Made, tmp_path: Path) -> Iterator[Site]:
 def whole_site(whole_cifar: Made, tmp_path: Path) -> Iterator[Site]:
     """A server over a fresh copy of the selection of all training images."""
     made = whole_cifar.copy(tmp_path)
-    with prepare(Desk([made.path])).in_background() as url:
+    with create_server(Workspace([made.path])).in_background() as url:
         yield Site(url, made)
 
 

@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 from page_eyes import counts, focus_by_search, lonely, screen_of, wait_for
 from page_site import Made, Opener, Site
 
-from thresher.app.desk import Desk
-from thresher.app.serve import prepare
+from thresher.app.server import create_server
+from thresher.app.workspace import Workspace
 from thresher.data.overrides import OverrideLog
 from thresher.data.selection import Selection
 from thresher.paths import SelectionPaths
@@ -353,7 +353,7 @@ def test_tiny_and_empty_selections_look_right(
             y=None if n == 3 else whole.y[:n] if whole.y is not None else None,
             meta={"data": str(some_cifar.pack.root)},
         ).save(tmp_path / f"n{n}.parquet")
-        with prepare(Desk([tmp_path / f"n{n}.parquet"])).in_background() as url:
+        with create_server(Workspace([tmp_path / f"n{n}.parquet"])).in_background() as url:
             page = look(url, drawn=n > 0)
             assert sum(counts(page).values()) == n
             if n == 0:

@@ -10,8 +10,8 @@ import pytest
 from page_eyes import blended, colour_at, lonely, picture, screen_of
 from page_site import Made, Opener, Site
 
-from thresher.app.desk import Desk
-from thresher.app.serve import prepare
+from thresher.app.server import create_server
+from thresher.app.workspace import Workspace
 from thresher.data.selection import Selection
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def voted(some_cifar: Made, tmp_path: Path) -> Iterator[Site]:
     keep[np.flatnonzero(whole.keep)[::9]] = False
     replace(whole, keep=keep, path=None).save(tmp_path / "b.parquet")
     made = replace(made, path=tmp_path / "voted.parquet")
-    with prepare(Desk([made.path, tmp_path / "b.parquet"])).in_background() as url:
+    with create_server(Workspace([made.path, tmp_path / "b.parquet"])).in_background() as url:
         yield Site(url, made)
 
 

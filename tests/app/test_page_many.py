@@ -9,8 +9,8 @@ import numpy as np
 from page_eyes import counts, picture, wait_for
 from page_site import Opener
 
-from thresher.app.desk import Desk
-from thresher.app.serve import prepare
+from thresher.app.server import create_server
+from thresher.app.workspace import Workspace
 from thresher.data.selection import Selection
 from thresher.data.sources.base import Block
 from thresher.data.write import WriteOptions, write_pack
@@ -62,7 +62,7 @@ def test_three_hundred_thousand_points(tmp_path: Path, look: Opener) -> None:
         y=xy[:, 1],
         meta={"data": str(pack.root)},
     ).save(tmp_path / "many.parquet")
-    with prepare(Desk([tmp_path / "many.parquet"])).in_background() as url:
+    with create_server(Workspace([tmp_path / "many.parquet"])).in_background() as url:
         page = look(url)
         assert page.locator(".map .empty").count() == 0
         assert sum(counts(page).values()) == MANY

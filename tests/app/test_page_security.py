@@ -1,8 +1,12 @@
 """What an outsider may try: each is refused, and the images stay where they are."""
 
+import contextlib
 import json
 import socket
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from subprocess import CompletedProcess
 from urllib.parse import urlparse
 
 import httpx
@@ -10,15 +14,17 @@ import pyarrow as pa
 import pytest
 from page_site import Made, Site
 
-from thresher.app import arrow
-from thresher.app.desk import Desk
-from thresher.app.security import BODY_LIMIT, hosts_for
-from thresher.app.serve import prepare
+from thresher.app import arrow, server
+from thresher.app.guard import BODIES_LIMIT, BODY_LIMIT, hosts_for
+from thresher.app.server import create_server
+from thresher.app.workspace import Workspace
 from thresher.data.overrides import OverrideLog
 from thresher.data.selection import Selection
 from thresher.paths import SelectionPaths
 
 pytest_plugins = ("page_fixtures",)
+
+Run = Callable[..., CompletedProcess[str]]
 
 API = ["/api/info", "/api/points", "/api/state", "/api/log", "/api/knobs", "/api/events", "/"]
 POSTS = ["/api/overrides", "/api/undo", "/api/redo", "/api/preview", "/api/use"]
@@ -28,7 +34,7 @@ POSTS = ["/api/overrides", "/api/undo", "/api/redo", "/api/preview", "/api/use"]
 def site(some_cifar: Made, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """One server for all: none of this should change anything."""
     made = some_cifar.copy(tmp_path_factory.mktemp("guarded"))
-    with prepare(Desk([made.path])).in_background() as url:
+    with create_server(Workspace([made.path])).in_background() as url:
         yield Site(url, made)
 
 
@@ -145,6 +151,11 @@ def test_malformed_bodies_are_refused_and_nothing_is_written(site: Site) -> None
         (b'{"ids": "abc", "keep": true}', "application/json"),
         (b'{"ids": [], "keep": true}', "application/json"),
         (b'{"ids": [1], "keep": true}', "application/json"),
+        (b'{"ids": ["\\ud800"], "keep": true}', "application/json"),
+        (
+            json.dumps({"ids": selection.ids[:1], "keep": True, "reason": "a\ud800"}).encode(),
+            "application/json",
+        ),
         (json.dumps({"ids": selection.ids[:1], "keep": 1}).encode(), "application/json"),
         (
             json.dumps({"ids": selection.ids[:1], "keep": True, "reason": "x" * 600}).encode(),
@@ -219,6 +230,142 @@ def test_a_huge_body_is_cut_off(site: Site) -> None:
     assert answer == b"" or b" 413 " in answer.split(b"\r\n")[0]
     assert asked(site, "/api/info").status_code == 200, "the server goes on"
     assert size > BODY_LIMIT
+
+
+def test_a_lone_surrogate_in_an_old_log_is_replaced(
+    some_cifar: Made, tmp_path: Path, thresher: Run
+) -> None:
+    """JSON allows it, UTF-8 does not: the log must not answer 500 from then on."""
+    made = some_cifar.copy(tmp_path)
+    id = Selection.load(made.path).ids[0]
+    line = f'{{"kind": "set", "ids": ["{id}"], "keep": false, "reason": "a\\ud800b", "time": 1}}\n'
+    SelectionPaths(made.path).overrides.write_text(line)
+    with create_server(Workspace([made.path])).in_background() as url:
+        site = Site(url, made)
+        for path in ("/api/log", f"/api/sample/{id}", "/api/state"):
+            assert asked(site, path).status_code == 200
+        assert asked(site, "/api/log").json()["entries"][0]["reason"] == "a?b"
+    Selection.load(made.path).save(tmp_path / "saved.parquet")
+    done = thresher("view", made.path, "--export", tmp_path / "site")
+    assert done.returncode == 0, done.stderr
+
+
+def test_settings_in_the_sidecar_that_json_forbids(some_cifar: Made, tmp_path: Path) -> None:
+    made = some_cifar.copy(tmp_path)
+    sidecar = made.path.with_suffix(".json")
+    meta = json.loads(sidecar.read_text())
+    odd = {"high": float("inf"), "low": float("nan"), "text": "NaN and Infinity"}
+    sidecar.write_text(json.dumps({**meta, "odd": odd}))
+    with create_server(Workspace([made.path])).in_background() as url:
+        answer = asked(Site(url, made), "/api/info")
+    assert answer.json()["settings"]["odd"] == {**odd, "high": None, "low": None}
+
+
+def test_forwarded_headers_are_ignored(site: Site) -> None:
+    """They would let a page on https://HOST of the same port pass the check of Origin."""
+    origin = site.base.replace("http://", "https://")
+    forwarded = {"X-Forwarded-Proto": "https", "X-Forwarded-For": "10.0.0.1"}
+    assert asked(site, "/api/info", Origin=origin, **forwarded).status_code == 403
+    assert asked(site, "/api/info", Origin=site.base, **forwarded).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [b"", b"GET / HTTP/1.1\r\nHost: x", b"HEAD+BODY"],
+    ids=["nothing", "half a head", "half a body"],
+)
+def test_an_unfinished_request_is_closed(
+    some_cifar: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sent: bytes
+) -> None:
+    assert server.REQUEST_TIMEOUT_S == 10
+    monkeypatch.setattr(server, "REQUEST_TIMEOUT_S", 1.0)
+    made = some_cifar.copy(tmp_path)
+    with create_server(Workspace([made.path])).in_background() as url:
+        site = Site(url, made)
+        if sent == b"HEAD+BODY":
+            sent = head(site, "/api/overrides", "POST", "Content-Length: 100\r\n") + b"half"
+        parts = urlparse(site.base)
+        with socket.create_connection((parts.hostname or "", parts.port or 0), timeout=20) as line:
+            begun = time.monotonic()
+            line.sendall(sent)
+            end = begun + 0.7
+            while sent and time.monotonic() < end:
+                time.sleep(0.3)
+                line.sendall(b"x")  # slowly arriving bytes do not extend the time
+            with contextlib.suppress(ConnectionResetError):
+                assert line.recv(65536) == b""
+            assert 0.8 < time.monotonic() - begun < 10
+        with (
+            httpx.Client(base_url=site.base, params={"token": site.token}) as http,
+            http.stream("GET", "/api/events") as events,
+        ):
+            first = next(events.iter_raw())
+            assert first.startswith(b"retry")
+            time.sleep(1.5)
+            assert not events.is_closed, "an answer may take longer than a request"
+            assert http.get("/api/info").status_code == 200
+
+
+def test_unfinished_bodies_are_bounded_together(some_cifar: Made, tmp_path: Path) -> None:
+    made = some_cifar.copy(tmp_path)
+    with create_server(Workspace([made.path])).in_background() as url:
+        site = Site(url, made)
+        parts = urlparse(site.base)
+        size = 31 * 2**20
+        lines = [
+            socket.create_connection((parts.hostname or "", parts.port or 0), timeout=20)
+            for _ in range(6)
+        ]
+        try:
+            answers = []
+            for line in lines:
+                request = head(site, "/api/overrides", "POST", f"Content-Length: {size}\r\n")
+                with contextlib.suppress(ConnectionError):
+                    line.sendall(request + b" " * (size - 1))
+                line.settimeout(2)
+                try:
+                    answers.append(line.recv(65536).split(b"\r\n")[0])
+                except TimeoutError:
+                    answers.append(b"waiting")
+                except ConnectionError:
+                    answers.append(b"closed")
+            held = BODIES_LIMIT // size
+            assert answers[:held] == [b"waiting"] * held
+            assert all(b" 503 " in answer or answer == b"closed" for answer in answers[held:])
+            assert asked(site, "/api/info").status_code == 200
+        finally:
+            for line in lines:
+                line.close()
+        deadline = time.monotonic() + 10
+        while True:
+            answer = posted(site, "/api/overrides", b" " * size)
+            if answer.status_code != 503 or time.monotonic() > deadline:
+                break
+            time.sleep(0.1)
+        assert answer.status_code == 400, "the memory of closed requests is free again"
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "sample/ID?neighbours=65",
+        "sample/ID?neighbours=00000000000065",
+        "sample/ID?neighbours=99999999999999999999",
+        "sample/ID?neighbours=" + "9" * 5000,
+        "sample/ID?neighbours=-1",
+        "sample/ID?neighbours=%D9%A1",
+        "knobs?min_samples=0",
+        "knobs?min_samples=201",
+        "knobs?min_samples=0000000000201",
+        "sprite?rows=00000000000003000",
+        "sprite?rows=" + "1" * 5000,
+    ],
+)
+def test_integers_are_bounded_by_value(site: Site, query: str) -> None:
+    id = Selection.load(site.made.path).ids[0]
+    answer = asked(site, "/api/" + query.replace("ID", id))
+    assert answer.status_code == 400
+    assert "must be" in answer.json()["error"]
 
 
 @pytest.mark.parametrize("rows", ["", "x", "-1", "1,,2", "3000", "1e3", ",".join(["1"] * 257)])

@@ -18,10 +18,10 @@ import pyarrow as pa
 import pytest
 from page_site import Made, Site
 
-from thresher.app import bundle, notebook
-from thresher.app.desk import Desk, find
-from thresher.app.layout import Layout, places
-from thresher.app.serve import prepare
+from thresher.app import notebook, static_files
+from thresher.app.map_layout import MapLayout, neighbourhood_labels
+from thresher.app.server import create_server
+from thresher.app.workspace import Workspace, find_selections
 from thresher.data.overrides import OverrideLog
 from thresher.data.selection import Selection
 from thresher.errors import ThresherError
@@ -55,8 +55,10 @@ def test_points_travel_once_as_columns_and_changes_as_bitmasks(site: Site) -> No
         assert np.array_equal(points.column("x").to_numpy(), selection.x)
         assert np.array_equal(points.column("cluster").to_numpy(), selection.cluster)
         around, _ = table(http.get("/api/places"))
-        layout = Layout(selection.x, np.asarray(selection.y), "map")
-        assert np.array_equal(around["place"].to_numpy(), places(layout, selection.labels))
+        layout = MapLayout(selection.x, np.asarray(selection.y), "map")
+        assert np.array_equal(
+            around["place"].to_numpy(), neighbourhood_labels(layout, selection.labels)
+        )
         answer = http.get("/api/state")
         state, meta = table(answer)
         assert state.schema.types == [pa.bool_(), pa.bool_()]
@@ -143,7 +145,10 @@ def test_feature_neighbours_are_the_most_alike(some_cifar: Made, tmp_path: Path)
     likeness = unit @ unit[17]
     likeness[17] = -1
     expected = np.argsort(-likeness)[:5].tolist()
-    with prepare(Desk([made.path])).in_background() as url, client(Site(url, made)) as http:
+    with (
+        create_server(Workspace([made.path])).in_background() as url,
+        client(Site(url, made)) as http,
+    ):
         assert http.get("/api/info").json()["features"] is True
         answer = http.get(f"/api/sample/{selection.ids[17]}", params={"neighbours": 5}).json()
     assert [one["row"] for one in answer["neighbours"]] == expected
@@ -152,7 +157,7 @@ def test_feature_neighbours_are_the_most_alike(some_cifar: Made, tmp_path: Path)
 def test_places_are_the_majority_around() -> None:
     x = np.array([0, 0.1, 0.2, 5, 5.1, 5.2, 5.3], np.float32)
     labels = np.array([0, 0, 0, 1, 1, 1, 0])
-    got = places(Layout(x, np.zeros_like(x), "map"), labels)
+    got = neighbourhood_labels(MapLayout(x, np.zeros_like(x), "map"), labels)
     assert got.dtype == np.int16
     # With only six others every neighbourhood is the whole map: ties and majorities decide.
     votes = [
@@ -166,7 +171,7 @@ def test_places_of_many_are_found_as_by_counting_each_ones_neighbours() -> None:
     random = np.random.default_rng(0)
     xy = random.normal(size=(400, 2)).astype(np.float32)
     labels = random.integers(0, 4, 400)
-    found = places(Layout(xy[:, 0], xy[:, 1], "map"), labels)
+    found = neighbourhood_labels(MapLayout(xy[:, 0], xy[:, 1], "map"), labels)
     for row, own in enumerate(labels):
         away = np.hypot(*(xy.astype(np.float64) - xy[row]).T)
         near = labels[np.argsort(away)[1:11]]
@@ -178,12 +183,12 @@ def test_clusters_are_the_same_before_and_after_they_are_prepared(site: Site) ->
     """The first answer does not wait for the spanning tree that makes later ones fast."""
     graph, body = site.made.graph, {"share": 0.1, "clusters": True}
     wanted = graph.clusters(graph.eps_for_share(0.1))
-    with prepare(desk := Desk([site.made.path])).in_background() as url:
+    with create_server(workspace := Workspace([site.made.path])).in_background() as url:
         other = Site(url, site.made)
         with client(other) as http:
             first, _ = table(http.post("/api/preview", json=body))
             end = time.monotonic() + 60
-            while not desk.knobs().graph(graph.min_samples).prepared:
+            while not workspace.knobs().graph(graph.min_samples).prepared:
                 assert time.monotonic() < end
                 time.sleep(0.05)
             later, _ = table(http.post("/api/preview", json=body))
@@ -192,19 +197,19 @@ def test_clusters_are_the_same_before_and_after_they_are_prepared(site: Site) ->
 
 
 def test_selections_of_a_folder_and_refusals(site: Site, tmp_path: Path) -> None:
-    assert find([site.made.path.parent]) == [site.made.path]
+    assert find_selections([site.made.path.parent]) == [site.made.path]
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ThresherError, match="holds no selection"):
-        find([tmp_path / "empty"])
+    with pytest.raises(ThresherError, match="contains no selection"):
+        find_selections([tmp_path / "empty"])
     with pytest.raises(ThresherError, match="no selection at"):
-        Desk([tmp_path / "none.parquet"]).viewed()
+        Workspace([tmp_path / "none.parquet"]).view()
 
 
 def test_a_selection_of_another_pack_is_refused(site: Site, digits: Path) -> None:
     from thresher.data.pack import Pack
 
-    with pytest.raises(ThresherError, match="--data"):
-        Desk([site.made.path], Pack.open(digits)).viewed()
+    with pytest.raises(ThresherError, match="`data`"):
+        Workspace([site.made.path], Pack.open(digits)).view()
 
 
 def test_the_command_prints_an_address_serves_and_stops_cleanly(site: Site) -> None:
@@ -244,7 +249,7 @@ def test_the_command_refuses_in_one_sentence(thresher: Run, tmp_path: Path, site
     port = site.base.rsplit(":", 1)[1]
     done = thresher("view", site.made.path, "--no-browser", "--port", port)
     assert done.returncode == 2
-    assert f"port {port} is taken" in done.stderr
+    assert f"port {port} is in use" in done.stderr
 
 
 def test_show_gives_a_frame_that_a_notebook_can_display(site: Site) -> None:
@@ -263,9 +268,9 @@ def test_show_gives_a_frame_that_a_notebook_can_display(site: Site) -> None:
 
 
 def test_the_bundle_is_small_and_holds_no_inline_script() -> None:
-    files = bundle.files()
+    files = static_files.static_files()
     page = files["index.html"].data.decode()
-    assert bundle.LIVE_MARK in page
+    assert static_files.LIVE_MARK in page
     assert re.findall(r"<script[^>]*>([^<]*)</script>", page) == [""]
     assert "style=" not in page
     assert sum(len(gzip.compress(file.data, mtime=0)) for file in files.values()) < BUNDLE_LIMIT

@@ -1,1 +1,1 @@
-"""The local server of the interactive page, and the page itself under `static/`."""
+"""The review page: its local server, its static export and the built page under `static/`."""

@@ -1,20 +1,20 @@
-"""Columns as Arrow IPC streams: how points, bitmasks and ids travel to the page and back.
+"""Arrow IPC streams: the format of points, bitmasks and ids between server and page.
 
-A boolean column of Arrow *is* a bitmask, so "later changes as bitmasks" needs no format of ours.
+A boolean Arrow column is a bitmask, so changes need no format of their own.
 """
 
 import json
-from typing import Any
+from collections.abc import Mapping
 
 import pyarrow as pa
 
-from thresher.errors import ThresherError
+from thresher.errors import InvalidValueError
 
 MEDIA_TYPE = "application/vnd.apache.arrow.stream"
 
 
-def encode(columns: dict[str, pa.Array], meta: dict[str, Any] | None = None) -> bytes:
-    """One record batch; `meta` goes as JSON into the schema's metadata under `thresher`."""
+def encode(columns: Mapping[str, pa.Array], meta: Mapping[str, object] | None = None) -> bytes:
+    """Return one record batch as a stream; `meta` is JSON in the schema under `thresher`."""
     batch = pa.record_batch(list(columns.values()), names=list(columns))
     if meta is not None:
         text = json.dumps(meta, allow_nan=False)
@@ -25,16 +25,20 @@ def encode(columns: dict[str, pa.Array], meta: dict[str, Any] | None = None) -> 
     return sink.getvalue().to_pybytes()
 
 
-def decode(data: bytes) -> tuple[pa.Table, dict[str, Any]]:
-    """The inverse of `encode`; what does not parse or does not validate is refused."""
+def decode(data: bytes) -> tuple[pa.Table, dict[str, object]]:
+    """Return the table and metadata of a stream written by `encode`.
+
+    Raises:
+        InvalidValueError: `data` is not a valid stream.
+    """
     try:
         with pa.ipc.open_stream(data) as reader:
             table = reader.read_all()
-        # Offsets and dictionaries come from outside: an unchecked one would read past its buffer.
+        # Offsets and dictionaries come from outside: a wrong one would read beyond its buffer.
         table.validate(full=True)
         meta = json.loads((table.schema.metadata or {}).get(b"thresher", b"{}"))
-    except (pa.ArrowException, OSError, ValueError, KeyError):
-        raise ThresherError("the body is not an Arrow IPC stream") from None
+    except (pa.ArrowException, OSError, ValueError, KeyError, RecursionError):
+        raise InvalidValueError("the body is not an Arrow IPC stream") from None
     if not isinstance(meta, dict):
-        raise ThresherError("the stream's metadata is not a JSON object")
+        raise InvalidValueError("the metadata of the stream is not a JSON object")
     return table, meta

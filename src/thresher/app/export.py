@@ -1,77 +1,87 @@
-"""The same page with its data as plain files, read-only, for any web server."""
+"""The page with its data as plain files, read-only, for any web server."""
 
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from thresher.app import arrow, bundle, sprites
-from thresher.app.desk import Desk
-from thresher.app.viewed import Viewed
+from thresher.app import arrow, static_files, thumbnails
+from thresher.app.selection_view import SelectionView
+from thresher.app.workspace import Workspace
 from thresher.data.overrides import standing
 from thresher.paths import atomic_folder, write_json
 from thresher.progress import track
 
-SHEET = sprites.SPRITE_LIMIT
+
+@dataclass(frozen=True)
+class ExportResult:
+    """What `export_page` wrote."""
+
+    folder: str
+    files: int
+    bytes: int
+    samples: int
 
 
-def export(desk: Desk, folder: Path) -> dict[str, Any]:
-    """Write the page of the desk's first selection, the others beside it for comparison.
+def export_page(workspace: Workspace, folder: Path) -> ExportResult:
+    """Write the page of the first selection, with the others for comparison.
 
-    The folder must not exist; it appears whole or not at all.
+    Args:
+        workspace: The selections.
+        folder: A new folder; it is complete or does not exist.
     """
-    viewed, knobs = desk.viewed(), desk.knobs()
-    files = bundle.files()
+    view, knobs = workspace.view(), workspace.knobs()
     with atomic_folder(folder) as root:
-        for name, file in files.items():
+        for name, file in static_files.static_files().items():
             data = file.data
             if name == "index.html":
-                data = data.replace(bundle.LIVE_MARK.encode(), bundle.STATIC_MARK.encode())
+                live, static = static_files.LIVE_MARK, static_files.STATIC_MARK
+                data = data.replace(live.encode(), static.encode())
             _write(root / name, data)
-        slot = _map_order(viewed)
-        sheets = _write_sheets(viewed, slot, root / "data" / "sprites")
+        slot = _thumbnail_slots(view)
+        sheets = _write_sheets(view, slot, root / "data" / "sprites")
         described = knobs.describe()
-        columns = _columns(viewed, slot)
+        columns = _columns(view, slot)
         if "network" in described["methods"]:
-            # With each sample's threshold the page moves the eps slider without a server.
+            # With the threshold of each sample the eps slider works without a server.
             columns["threshold"] = pa.array(knobs.graph(described["min_samples"]).threshold)
         _write(root / "data" / "points.arrow", arrow.encode(columns))
         compared = {}
-        for number, other in enumerate(desk.names[1:]):
-            numbers, masks = desk.compare(desk.first, other)
-            arrays = {key: pa.array(mask) for key, mask in masks.items()}
-            _write(root / "data" / f"compare-{number}.arrow", arrow.encode(arrays, numbers))
+        for number, other in enumerate(workspace.names[1:]):
+            comparison = workspace.compare(workspace.first, other)
+            masks = {"keep": pa.array(comparison.keep), "held": pa.array(comparison.held)}
+            stream = arrow.encode(masks, asdict(comparison.counts))
+            _write(root / "data" / f"compare-{number}.arrow", stream)
             compared[other] = f"compare-{number}.arrow"
         info = {
-            **viewed.info(),
-            "name": desk.first,
-            "selections": desk.names,
+            **asdict(view.info()),
+            "name": workspace.first,
+            "selections": workspace.names,
             "compare": compared,
             "knobs": described,
-            "thumb": sprites.thumb_size(viewed.pack),
-            "sprite_columns": sprites.COLUMNS,
-            "sprite_limit": SHEET,
+            "thumb": thumbnails.thumbnail_size(view.pack),
+            "sprite_columns": thumbnails.COLUMNS,
+            "sprite_limit": thumbnails.SHEET_LIMIT,
             "sheets": sheets,
             "features": False,
-            "log": viewed.history(),
+            "log": [asdict(entry) for entry in view.history()],
         }
         write_json(root / "data" / "info.json", info)
         written = [path for path in root.rglob("*") if path.is_file()]
         size = sum(path.stat().st_size for path in written)
-    return {"folder": str(folder), "files": len(written), "bytes": size, "samples": len(viewed)}
+    return ExportResult(str(folder), len(written), size, len(view))
 
 
-def _columns(viewed: Viewed, slot: np.ndarray) -> dict[str, pa.Array]:
-    """The live page's points, with the decisions in force and the place of each thumbnail."""
-    state = viewed.state()
-    columns = viewed.columns()
-    reasons = list(viewed.selection.reason)
-    for id, entry in standing(viewed.log.read()).items():
-        reasons[viewed.row[id]] = entry.reason
+def _columns(view: SelectionView, slot: np.ndarray) -> dict[str, pa.Array]:
+    """The points of the live page with the decisions in force and the slot of each thumbnail."""
+    state = view.state()
+    reasons = list(view.selection.reason)
+    for id, entry in standing(view.log.read()).items():
+        reasons[view.row_by_id[id]] = entry.reason
     return {
-        **columns,
-        "place": viewed.places,
+        **view.columns(),
+        "place": view.neighbourhood_labels,
         "decided": pa.array(state.keep),
         "overruled": pa.array(state.overruled),
         "note": pa.array(reasons, pa.string()).dictionary_encode(),
@@ -79,32 +89,33 @@ def _columns(viewed: Viewed, slot: np.ndarray) -> dict[str, pa.Array]:
     }
 
 
-def _map_order(viewed: Viewed) -> np.ndarray:
-    """(n,) int32: the thumbnail's place in the sheets, near on the map → near in the sheets.
+def _thumbnail_slots(view: SelectionView) -> np.ndarray:
+    """(n,) int32: the index of each thumbnail in the sheets, in Z-order of a 1024 × 1024 grid.
 
-    A lasso then needs few sheets. Places follow a Z-order curve over a 1024 × 1024 grid.
+    Neighbours on the map share a sheet, so a lasso needs few of them.
     """
-    n = len(viewed)
+    n = len(view)
     if n == 0:
         return np.empty(0, np.int32)
-    cells = [_cells(viewed.layout.x), _cells(viewed.layout.y)]
-    order = np.lexsort((viewed.selection.labels, _interleave(*cells)))
+    cells = [_grid_cells(view.layout.x), _grid_cells(view.layout.y)]
+    order = np.lexsort((view.selection.labels, _interleave(*cells)))
     slot = np.empty(n, np.int32)
     slot[order] = np.arange(n, dtype=np.int32)
     return slot
 
 
-def _write_sheets(viewed: Viewed, slot: np.ndarray, folder: Path) -> int:
+def _write_sheets(view: SelectionView, slot: np.ndarray, folder: Path) -> int:
     order = np.argsort(slot)
-    starts = range(0, len(order), SHEET)
+    size = thumbnails.SHEET_LIMIT
+    starts = range(0, len(order), size)
     for begin in track(starts, "writing thumbnails", unit="sheets"):
-        positions = viewed.positions[order[begin : begin + SHEET]]
-        picture = sprites.sprite(viewed.pack, positions, lossy=True)
-        _write(folder / f"{begin // SHEET}.webp", picture)
+        positions = view.positions[order[begin : begin + size]]
+        picture = thumbnails.thumbnail_sheet(view.pack, positions, lossy=True)
+        _write(folder / f"{begin // size}.webp", picture)
     return len(starts)
 
 
-def _cells(values: np.ndarray) -> np.ndarray:
+def _grid_cells(values: np.ndarray) -> np.ndarray:
     low, high = float(values.min()), float(values.max())
     scaled = (values.astype(np.float64) - low) / max(high - low, 1e-12)
     return np.minimum(scaled * 1024, 1023).astype(np.uint32)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from thresher.app.viewed import Viewed
+from thresher.app.selection_view import SelectionView
 from thresher.data.overrides import OverrideLog, stacks
 from thresher.data.selection import Selection
 from thresher.errors import ThresherError, nearest
@@ -85,7 +85,7 @@ class Preview:
 class Knobs:
     """Previews of one viewed selection; graphs are made once per `min_samples` and kept."""
 
-    def __init__(self, viewed: Viewed) -> None:
+    def __init__(self, viewed: SelectionView) -> None:
         self.viewed = viewed
         self._graphs: OrderedDict[int, ClassGraph] = OrderedDict()
         self._preparing: set[int] = set()
@@ -96,9 +96,9 @@ class Knobs:
         """Those that this selection has the columns for."""
         info = self.viewed.info()
         has = {
-            "network": info["layout"] == "map",
-            "score": info["scores"],
-            "votes": info["votes"],
+            "network": info.layout == "map",
+            "score": info.scores,
+            "votes": info.votes,
             "random": len(self.viewed) > 0,
         }
         return {name: text for name, text in METHODS.items() if has[name]}

@@ -1,20 +1,21 @@
-"""The map in a notebook: an `<iframe>` on a server that runs as long as the kernel does."""
+"""The page in a notebook: an `<iframe>` on a server in the kernel's process."""
 
 from dataclasses import dataclass
 
-from thresher.app.desk import Desk
-from thresher.app.serve import Served, prepare
+from thresher.app.server import PageServer, create_server
+from thresher.app.workspace import Workspace
 from thresher.data.selection import Selection
-from thresher.errors import ThresherError
+from thresher.errors import InvalidValueError
 
-_running: dict[str, Served] = {}
+_servers: dict[str, PageServer] = {}
 
 
 @dataclass(frozen=True)
-class Frame:
-    """What a notebook displays; `url` opens the same page in a window of its own."""
+class NotebookFrame:
+    """A page that Jupyter displays inline."""
 
     url: str
+    """Opens the same page in a browser window."""
     height: int
 
     def _repr_html_(self) -> str:
@@ -24,23 +25,30 @@ class Frame:
         )
 
 
-def show(selection: Selection, height: int = 720) -> Frame:
-    """Serve a saved selection from this process and give the frame that shows it.
+def show(selection: Selection, height: int = 720) -> NotebookFrame:
+    """Serve a saved selection from this process and return the frame that displays it.
 
-    The page reads the file and its log: decisions made in it are seen by the next
-    `Selection.load`. A second call for the same file uses the same server.
+    The page reads and writes the files of the selection: the next `Selection.load` sees the
+    decisions made in it. A second call for the same file reuses the server.
+
+    Args:
+        selection: A selection that was loaded or saved.
+        height: Height of the frame in pixels.
+
+    Raises:
+        InvalidValueError: The selection is not saved.
     """
     if selection.path is None:
-        raise ThresherError("the selection is not saved yet", "save it first: `.save(PATH)`")
+        raise InvalidValueError("the selection is not saved", "call `.save(PATH)` first")
     key = str(selection.path.resolve())
-    if key not in _running:
-        served = prepare(Desk([selection.path]), embed=True)
-        served.start()
-        _running[key] = served
-    return Frame(_running[key].url, height)
+    if key not in _servers:
+        server = create_server(Workspace([selection.path]), embed=True)
+        server.start()
+        _servers[key] = server
+    return NotebookFrame(_servers[key].url, height)
 
 
 def close() -> None:
     """Stop every server that `show` started."""
-    while _running:
-        _running.popitem()[1].stop()
+    while _servers:
+        _servers.popitem()[1].stop()

@@ -1,81 +1,90 @@
-"""`thresher view`: look at the map and overrule the filter."""
+"""`thresher view`: review a selection in the browser."""
 
-from dataclasses import dataclass
+import logging
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from thresher.app.config import ServerConfig
 from thresher.cli.commands import Outcome
-from thresher.errors import ThresherError
+from thresher.errors import InvalidValueError
+from thresher.options import option
+
+if TYPE_CHECKING:
+    from thresher.app.workspace import Workspace
+
+logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class View:
+@dataclass(frozen=True, kw_only=True)
+class ViewConfig(ServerConfig):
+    """Options of `thresher view`."""
+
     selections: Annotated[tuple[Path, ...], tyro.conf.Positional]
-    """SEL.parquet, two or more to compare, or a study's folder."""
-    data: str = ""
-    """The pack: a folder or a name in the cache. Default: the one that the selection names."""
-    export: Path | None = None
-    """Write the page with its data as plain files into this new folder, and do not serve."""
-    host: str = "127.0.0.1"
-    """Address to listen on. Anything but this machine's own lets others reach your images."""
-    port: int = 0
-    """Port to listen on; 0 takes any free one."""
-    browser: bool = True
+    """SEL.parquet, several to compare, or the folder of a study."""
+    data: str | None = option(None)
+    """Pack: a folder or a name in the cache. Default: the pack named by the selection."""
+    export: Path | None = option(None)
+    """Write the page with its data as plain files to this new folder instead of serving it."""
+    browser: bool = option(True)
     """Open the page in a browser."""
 
 
-def view(config: View) -> Outcome:
-    """Look at a selection: its map, its images, the filter's knobs; keep or drop by hand.
+def view(config: ViewConfig) -> Outcome:
+    """Show the map and the images of a selection; preview filter settings; keep or drop by hand.
 
-    Serves a page on this machine until Ctrl-C and prints its address, which holds a secret token.
-    What you decide is appended beside the selection and counts whenever it is loaded. With
-    --export the page is written as plain files instead, read-only, for any web server.
+    Serves a page on this machine until Ctrl-C and prints its address, which contains a secret
+    token. Decisions are appended to a log beside the selection and apply whenever it is loaded.
+    With --export the page is written as plain files for any web server, read-only.
     """
-    from thresher.app.desk import Desk, find
+    from thresher.app.workspace import Workspace, find_selections
     from thresher.data.pack import Pack
 
     if not config.selections:
-        raise ThresherError("no selection is named", "thresher view SEL.parquet")
-    desk = Desk(find(list(config.selections)), Pack.open(config.data) if config.data else None)
-    desk.viewed()
+        raise InvalidValueError("no selection given", "thresher view SEL.parquet")
+    pack = Pack.open(config.data) if config.data else None
+    workspace = Workspace(find_selections(config.selections), pack)
+    workspace.view()
     if config.export is not None:
-        from thresher.app.export import export
-
-        written = export(desk, config.export)
-        return Outcome(
-            written,
-            f"{written['folder']}: {written['files']:,} files, {written['bytes'] / 1e6:,.1f} MB; "
-            f"put it on any web server (to try: python -m http.server -d {written['folder']})",
-        )
-    return _serve(desk, config)
+        return _export(workspace, config.export)
+    return _serve(workspace, config)
 
 
-def _serve(desk: object, config: View) -> Outcome:
+def _export(workspace: "Workspace", folder: Path) -> Outcome:
+    from thresher.app.export import export_page
+
+    result = export_page(workspace, folder)
+    return Outcome(
+        asdict(result),
+        f"{result.folder}: {result.files:,} files, {result.bytes / 1e6:,.1f} MB; copy it to any "
+        f"web server (to try it: python -m http.server -d {result.folder})",
+    )
+
+
+def _serve(workspace: "Workspace", config: ViewConfig) -> Outcome:
     import webbrowser
 
-    from thresher.app.desk import Desk
-    from thresher.app.serve import LOCAL, prepare
-    from thresher.progress import say
+    from thresher.app.server import create_server
 
-    assert isinstance(desk, Desk)
-    served = prepare(desk, config.host, config.port)
-    if config.host not in (LOCAL, "localhost", "::1"):
-        say(
-            f"thresher: warning: listening on {config.host}: whoever can reach this machine and "
-            "has the address can see these images and overrule the filter"
+    server = create_server(workspace, config)
+    if not config.is_local:
+        logger.warning(
+            "listening on %s: anyone who can reach this machine and knows the address can see "
+            "these images and change decisions",
+            config.host,
         )
 
     def serve() -> None:
         if config.browser:
-            webbrowser.open(served.url)
-        served.run()
+            webbrowser.open(server.url)
+        server.run()
 
-    viewed = desk.viewed()
+    selection = workspace.view()
     return Outcome(
-        {"url": served.url, "selections": desk.names},
-        f"{viewed.path}: {len(viewed):,} samples of {viewed.pack.name}\n"
-        f"{served.url}\nCtrl-C stops it.",
+        {"url": server.url, "selections": workspace.names},
+        f"{selection.path}: {len(selection):,} samples of {selection.pack.name}\n"
+        f"{server.url}\nPress Ctrl-C to stop.",
         serve,
     )

@@ -160,7 +160,8 @@ class OverrideLog:
         return Override(
             ids=record["ids"],
             keep=record["keep"],
-            reason=str(record.get("reason", "")),
+            # A lone surrogate is valid JSON but cannot be written to Parquet or sent to a browser.
+            reason=str(record.get("reason", "")).encode("utf-8", "replace").decode(),
             previous=record.get("previous", ()),
             time=float(record.get("time", 0.0)),
             kind=record.get("kind", "set"),

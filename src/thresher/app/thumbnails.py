@@ -1,4 +1,4 @@
-"""Thumbnails: many small images in one picture, so that a gallery needs few requests."""
+"""Sheets of thumbnails: many small images in one picture, so that a gallery needs few requests."""
 
 import io
 
@@ -6,23 +6,23 @@ import numpy as np
 
 from thresher.data.pack import Pack, decode
 
-THUMB_LIMIT = 64
-"""Pixels a side; smaller images keep their own size, larger ones are scaled down."""
+THUMBNAIL_LIMIT = 64
+"""Largest side in pixels; smaller images keep their size, larger ones are scaled down."""
 COLUMNS = 16
-SPRITE_LIMIT = 256
-"""Thumbnails per picture."""
+SHEET_LIMIT = 256
+"""Thumbnails per sheet."""
 
 
-def thumb_size(pack: Pack) -> int:
-    """Pixels a side of this pack's thumbnails."""
+def thumbnail_size(pack: Pack) -> int:
+    """Return the side of the thumbnails of a pack, in pixels."""
     if pack.image_shape is None:
-        return THUMB_LIMIT
-    return min(max(pack.image_shape[:2]), THUMB_LIMIT)
+        return THUMBNAIL_LIMIT
+    return min(max(pack.image_shape[:2]), THUMBNAIL_LIMIT)
 
 
-def thumbs(pack: Pack, positions: np.ndarray) -> np.ndarray:
-    """(n, size, size, 3) uint8; raw images that fit are passed pixel by pixel."""
-    size = thumb_size(pack)
+def thumbnails(pack: Pack, positions: np.ndarray) -> np.ndarray:
+    """Return square thumbnails, (n, size, size, 3) uint8; images that fit are not resampled."""
+    size = thumbnail_size(pack)
     if pack.image_shape is None:
         return pack.images(positions, size=size)
     images = pack.images(positions)
@@ -36,14 +36,14 @@ def thumbs(pack: Pack, positions: np.ndarray) -> np.ndarray:
         top, left = (size - height) // 2, (size - width) // 2
         square[:, top : top + height, left : left + width] = images
         return square
-    return np.stack([_shrunk(image, size) for image in images])
+    return np.stack([_shrink(image, size) for image in images])
 
 
-def sprite(pack: Pack, positions: np.ndarray, lossy: bool = False) -> bytes:
-    """One picture of `COLUMNS` thumbnails a line, in the order given: PNG, or WebP if `lossy`."""
+def thumbnail_sheet(pack: Pack, positions: np.ndarray, lossy: bool = False) -> bytes:
+    """Return a picture with `COLUMNS` thumbnails per line: PNG, or WebP if `lossy`."""
     from PIL import Image
 
-    images = thumbs(pack, positions)
+    images = thumbnails(pack, positions)
     n, size = images.shape[:2]
     lines = -(-n // COLUMNS)
     sheet = np.zeros((lines * COLUMNS, size, size, 3), np.uint8)
@@ -54,12 +54,12 @@ def sprite(pack: Pack, positions: np.ndarray, lossy: bool = False) -> bytes:
     if lossy:
         picture.save(file, "WEBP", quality=88, method=2)
     else:
-        # Level 1: photographs hardly shrink further, and the next room is on the same machine.
+        # Level 1: photographs hardly compress further, and the browser is usually local.
         picture.save(file, "PNG", compress_level=1)
     return file.getvalue()
 
 
-def _shrunk(image: np.ndarray, size: int) -> np.ndarray:
+def _shrink(image: np.ndarray, size: int) -> np.ndarray:
     from PIL import Image
 
     file = io.BytesIO()

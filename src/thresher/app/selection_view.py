@@ -1,0 +1,389 @@
+"""A selection opened for review: its rows, its pack and the decisions made so far.
+
+The server and the static export read the same `SelectionView`, so both show the same page.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from thresher.app import arrow
+from thresher.app.feature_index import FeatureIndex
+from thresher.app.map_layout import MapLayout, map_layout, neighbourhood_labels
+from thresher.data.overrides import Override, OverrideLog, stacks, standing
+from thresher.data.pack import Pack
+from thresher.data.selection import Selection
+from thresher.errors import InvalidValueError, NotFoundError
+from thresher.paths import SelectionPaths
+
+REASON_LIMIT = 500
+LOG_LIMIT = 200
+LOG_IDS_LIMIT = 50
+
+
+class UnknownSampleError(NotFoundError):
+    """The selection does not contain an id."""
+
+
+@dataclass(frozen=True)
+class ReviewState:
+    """The decisions in force."""
+
+    keep: np.ndarray
+    """(n,) bool, overrides included."""
+    overruled: np.ndarray
+    """(n,) bool: decided by a person."""
+    version: int
+    """Number of lines in the override log."""
+    undo: int
+    """How many decisions can be undone."""
+    redo: int
+    """How many decisions can be redone."""
+
+
+@dataclass(frozen=True)
+class SelectionInfo:
+    """What the page needs to know before the points arrive."""
+
+    name: str
+    samples: int
+    data: str
+    """Name of the pack."""
+    classes: list[str]
+    per_class: list[int]
+    image_shape: tuple[int, int, int] | None
+    layout: str
+    """Kind of `MapLayout`."""
+    clusters: bool
+    votes: bool
+    scores: bool
+    """Whether the scores differ."""
+    method: str
+    settings: dict[str, Any]
+    """The sidecar without paths of this machine."""
+
+
+@dataclass(frozen=True)
+class FilterDecision:
+    """What the filter itself decided about a sample."""
+
+    keep: bool
+    reason: str
+
+
+@dataclass(frozen=True)
+class OverrideDecision:
+    """What a person decided about a sample."""
+
+    keep: bool
+    reason: str
+    time: float
+
+
+@dataclass(frozen=True)
+class SampleDetail:
+    """One sample with the decisions about it."""
+
+    id: str
+    row: int
+    label: int
+    score: float
+    cluster: int
+    filter: FilterDecision
+    keep: bool
+    override: OverrideDecision | None
+
+
+@dataclass(frozen=True)
+class LogEntry:
+    """A line of the override log."""
+
+    time: float
+    kind: str
+    keep: bool
+    reason: str
+    count: int
+    ids: list[str]
+    """The first ids; `count` is the number of all."""
+
+
+class SelectionView:
+    """A selection without its overrides, beside the log of them.
+
+    Args:
+        path: The selection file.
+        pack: The pack it was made on; default: the one named by its sidecar.
+
+    Raises:
+        InvalidValueError: The pack is not the one that the selection was made on.
+    """
+
+    def __init__(self, path: Path, pack: Pack | None = None) -> None:
+        self.path = Path(path)
+        self.selection = Selection.load(self.path, overrides=False)
+        self.log = OverrideLog(SelectionPaths(self.path).overrides)
+        self.pack = pack if pack is not None else _pack_of(self.selection)
+        if len(self.selection.ids) and self.pack.fingerprint != self.selection.fingerprint:
+            raise InvalidValueError(
+                f"the selection {self.path} was made on a pack with fingerprint "
+                f"{self.selection.fingerprint[:8]}…, but {self.pack.name} has "
+                f"{self.pack.fingerprint[:8]}…",
+                "pass the right pack as `data`",
+            )
+        self.positions = self.pack.positions(self.selection.ids)
+        if (self.positions < 0).any():
+            raise InvalidValueError(
+                f"the selection {self.path} contains samples that {self.pack.name} does not",
+                "pass the right pack as `data`",
+            )
+        self.state()
+
+    def __len__(self) -> int:
+        return len(self.selection.ids)
+
+    @property
+    def name(self) -> str:
+        """The file name without its suffix."""
+        return self.path.stem
+
+    @cached_property
+    def row_by_id(self) -> dict[str, int]:
+        """The row of each id."""
+        return {id: row for row, id in enumerate(self.selection.ids)}
+
+    @cached_property
+    def layout(self) -> MapLayout:
+        """Coordinates of the samples on the map."""
+        return map_layout(self.selection, len(self.pack.classes))
+
+    def rows(self, ids: list[str]) -> np.ndarray:
+        """Return the rows of `ids`, (n,) int64.
+
+        Raises:
+            UnknownSampleError: An id is not in the selection.
+        """
+        unknown = next((id for id in ids if id not in self.row_by_id), None)
+        if unknown is not None:
+            raise UnknownSampleError(f'the selection {self.name} contains no sample "{unknown}"')
+        return np.array([self.row_by_id[id] for id in ids], np.int64)
+
+    # Decisions --------------------------------------------------------------------------------
+
+    def state(self) -> ReviewState:
+        """Replay the log over the decisions of the filter; O(overridden samples)."""
+        entries = self.log.read()
+        keep = np.asarray(self.selection.keep, bool).copy()
+        overruled = np.zeros(len(keep), bool)
+        decisions = standing(entries)
+        if decisions:
+            rows = self.rows(list(decisions))
+            keep[rows] = [entry.keep for entry in decisions.values()]
+            overruled[rows] = True
+        done, undone = stacks(entries)
+        return ReviewState(keep, overruled, len(entries), len(done), len(undone))
+
+    def decide(self, ids: list[str], keep: bool, reason: str) -> Override:
+        """Keep or drop samples by hand; the log is on disk when this returns."""
+        ids = list(dict.fromkeys(ids))
+        if not ids:
+            raise InvalidValueError("ids is empty", "select samples first", "ids")
+        if len(reason) > REASON_LIMIT:
+            raise InvalidValueError(
+                f"reason must have at most {REASON_LIMIT} characters, got {len(reason)}",
+                parameter="reason",
+            )
+        if not _is_unicode(reason):
+            raise InvalidValueError(
+                "reason must be valid Unicode, got a lone surrogate", parameter="reason"
+            )
+        filter_keep = np.asarray(self.selection.keep, bool)[self.rows(ids)]
+        return self.log.decide(ids, keep, reason.strip(), filter_keep.tolist())
+
+    def undo(self) -> Override | None:
+        """Undo the last decision; None if there is none."""
+        return self.log.undo(_FilterKeep(self))
+
+    def redo(self) -> Override | None:
+        """Redo the last undone decision; None if there is none."""
+        return self.log.redo(_FilterKeep(self))
+
+    # Data for the page ------------------------------------------------------------------------
+
+    def info(self) -> SelectionInfo:
+        """Describe the selection in a few kilobytes."""
+        labels = self.selection.labels
+        classes = len(self.pack.classes)
+        return SelectionInfo(
+            name=self.name,
+            samples=len(self),
+            data=self.pack.name,
+            classes=self.pack.classes,
+            per_class=np.bincount(labels, minlength=classes)[:classes].tolist(),
+            image_shape=self.pack.image_shape,
+            layout=self.layout.kind,
+            clusters=bool((self.clusters >= -1).any()),
+            votes=self.selection.votes is not None,
+            scores=bool(np.ptp(self._scores) > 0) if len(self) else False,
+            method=str(self.selection.meta.get("method", "")),
+            settings=_shareable(self.selection.meta),
+        )
+
+    def columns(self) -> dict[str, pa.Array]:
+        """Return a row per sample as the filter left it."""
+        selection = self.selection
+        columns = {
+            "id": pa.array(selection.ids, pa.string()),
+            "label": pa.array(selection.labels, pa.int16()),
+            "x": pa.array(self.layout.x),
+            "y": pa.array(self.layout.y),
+            "cluster": pa.array(self.clusters),
+            "score": pa.array(self._scores),
+            "keep": pa.array(np.asarray(selection.keep, bool)),
+            "reason": pa.array(selection.reason, pa.string()).dictionary_encode(),
+        }
+        if selection.votes is not None:
+            columns["votes"] = pa.array(np.nan_to_num(selection.votes.astype(np.float32)))
+        return columns
+
+    @cached_property
+    def neighbourhood_labels(self) -> pa.Array:
+        """The majority label around each sample, int16; takes seconds for a million samples."""
+        return pa.array(neighbourhood_labels(self.layout, self.selection.labels), pa.int16())
+
+    @cached_property
+    def points(self) -> bytes:
+        """`columns` as an Arrow IPC stream."""
+        return arrow.encode(self.columns())
+
+    def state_stream(self) -> bytes:
+        """Return `state` as an Arrow IPC stream: two bitmasks, the numbers as metadata."""
+        state = self.state()
+        meta = {"version": state.version, "undo": state.undo, "redo": state.redo}
+        masks = {"keep": pa.array(state.keep), "overruled": pa.array(state.overruled)}
+        return arrow.encode(masks, meta)
+
+    def sample(self, id: str) -> SampleDetail:
+        """Describe one sample, decisions included."""
+        row = int(self.rows([id])[0])
+        override = standing(self.log.read()).get(id)
+        keep = bool(self.selection.keep[row])
+        return SampleDetail(
+            id=id,
+            row=row,
+            label=int(self.selection.labels[row]),
+            score=float(self._scores[row]),
+            cluster=int(self.clusters[row]),
+            filter=FilterDecision(keep, self.selection.reason[row]),
+            keep=override.keep if override else keep,
+            override=OverrideDecision(override.keep, override.reason, override.time)
+            if override
+            else None,
+        )
+
+    def history(self) -> list[LogEntry]:
+        """Return the last lines of the log, newest first, with long lists of ids cut."""
+        return [
+            LogEntry(
+                time=entry.time,
+                kind=entry.kind,
+                keep=entry.keep,
+                reason=entry.reason,
+                count=len(entry.ids),
+                ids=list(entry.ids[:LOG_IDS_LIMIT]),
+            )
+            for entry in reversed(self.log.read()[-LOG_LIMIT:])
+        ]
+
+    def image(self, id: str) -> tuple[bytes, str]:
+        """Return an encoded image and its media type."""
+        data = self.pack.encoded(int(self.positions[self.rows([id])[0]]))
+        return data, _media_type(data)
+
+    @property
+    def has_features(self) -> bool:
+        """Whether the sidecar names features that exist; does not open them."""
+        if "features" in self.__dict__:
+            return self.features is not None
+        path = self._features_path
+        return path is not None and path.exists()
+
+    @cached_property
+    def features(self) -> FeatureIndex | None:
+        """Search in the features named by the sidecar; None if they are missing."""
+        path = self._features_path
+        return None if path is None else FeatureIndex.open(path, self.selection.ids)
+
+    @property
+    def _features_path(self) -> Path | None:
+        path = self.selection.meta.get("features")
+        return Path(path) if isinstance(path, str) and len(self) else None
+
+    @cached_property
+    def clusters(self) -> np.ndarray:
+        """(n,) int32; -1 noise, -2 not clustered."""
+        cluster = self.selection.cluster
+        if cluster is None:
+            return np.full(len(self), -2, np.int32)
+        return np.asarray(cluster, np.int32)
+
+    @cached_property
+    def _scores(self) -> np.ndarray:
+        """(n,) float32; NaN and -inf become the lowest finite score, inf the highest."""
+        score = np.asarray(self.selection.score, np.float32).copy()
+        finite = score[np.isfinite(score)]
+        low, high = (finite.min(), finite.max()) if len(finite) else (0.0, 0.0)
+        return np.nan_to_num(score, nan=float(low), posinf=float(high), neginf=float(low))
+
+
+class _FilterKeep:
+    """Maps an id to the decision of the filter."""
+
+    def __init__(self, view: SelectionView) -> None:
+        self.view = view
+
+    def __getitem__(self, id: str) -> bool:
+        return bool(self.view.selection.keep[self.view.rows([id])[0]])
+
+
+def _pack_of(selection: Selection) -> Pack:
+    path = selection.meta.get("data")
+    if not path:
+        raise InvalidValueError(
+            f"the sidecar of {selection.path} does not name its pack", "pass the pack as `data`"
+        )
+    return Pack.open(path)
+
+
+def _shareable(meta: Mapping[str, Any]) -> dict[str, Any]:
+    """The sidecar as strict JSON, without paths of this machine."""
+    hidden = {"data", "features", "run", "path", "out"}
+    shown = {key: value for key, value in meta.items() if key not in hidden}
+    return json.loads(json.dumps(shown, default=str), parse_constant=lambda _: None)
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _media_type(data: bytes) -> str:
+    for magic, media_type in (
+        (b"\x89PNG", "image/png"),
+        (b"\xff\xd8", "image/jpeg"),
+        (b"GIF8", "image/gif"),
+        (b"BM", "image/bmp"),
+    ):
+        if data.startswith(magic):
+            return media_type
+    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        return "image/webp"
+    return "application/octet-stream"

@@ -1,0 +1,155 @@
+"""The selections that a page can show: one, several to compare, or all of a study."""
+
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from thresher.app.knobs import Knobs
+from thresher.app.selection_view import SelectionView
+from thresher.data.pack import Pack
+from thresher.errors import InvalidValueError, NotFoundError, nearest
+from thresher.paths import StudyPaths
+
+
+@dataclass(frozen=True)
+class ComparisonCounts:
+    """How many samples two selections, a and b, treat alike or differently."""
+
+    a: str
+    b: str
+    both_keep: int
+    both_drop: int
+    only_a_drops: int
+    only_b_drops: int
+    not_in_b: int
+    jaccard: float
+    """Samples dropped by both, divided by samples dropped by either."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Selection b seen from the rows of selection a."""
+
+    counts: ComparisonCounts
+    keep: np.ndarray
+    """(n,) bool: b keeps the sample."""
+    held: np.ndarray
+    """(n,) bool: b contains the sample."""
+
+
+class Workspace:
+    """Selections by name. Each is opened on first use; more can be added.
+
+    Args:
+        paths: Selection files, at least one.
+        pack: The pack they were made on; default: the one named by each sidecar.
+    """
+
+    def __init__(self, paths: Iterable[Path], pack: Pack | None = None) -> None:
+        self._pack = pack
+        self._paths: dict[str, Path] = {}
+        self._opened: dict[str, tuple[SelectionView, Knobs]] = {}
+        self._lock = threading.Lock()
+        for path in paths:
+            self.add(path)
+        if not self._paths:
+            raise InvalidValueError("no selection given", "pass a SEL.parquet")
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the selections, in the order they were added."""
+        return list(self._paths)
+
+    @property
+    def first(self) -> str:
+        """Name of the selection shown by default."""
+        return self.names[0]
+
+    def add(self, path: Path) -> str:
+        """Add a selection and return its unique name.
+
+        The name is the stem of the file. Studies name all files `selection.parquet`; those take
+        the name of their folder.
+        """
+        name = path.resolve().parent.name if path.stem == "selection" else path.stem
+        if name in self._paths and self._paths[name].resolve() != path.resolve():
+            name = f"{path.resolve().parent.name}.{path.stem}"
+        number = 2
+        while name in self._paths and self._paths[name].resolve() != path.resolve():
+            name, number = f"{path.stem}-{number}", number + 1
+        self._paths[name] = path
+        return name
+
+    def view(self, name: str | None = None) -> SelectionView:
+        """Return the selection called `name`, default the first one."""
+        return self._open(name or self.first)[0]
+
+    def knobs(self, name: str | None = None) -> Knobs:
+        """Return the filter previews of the selection called `name`, default the first one."""
+        return self._open(name or self.first)[1]
+
+    def log_sizes(self) -> dict[str, int]:
+        """Return the size in bytes of the override log of each opened selection."""
+        sizes = {}
+        for name, (view, _) in list(self._opened.items()):
+            try:
+                sizes[name] = view.log.path.stat().st_size
+            except FileNotFoundError:
+                sizes[name] = 0
+        return sizes
+
+    def compare(self, name: str, other: str) -> Comparison:
+        """Compare the decisions in force in two selections of one pack."""
+        a, b = self.view(name), self.view(other)
+        if a.pack.fingerprint != b.pack.fingerprint:
+            raise InvalidValueError(
+                f"{name} and {other} were made on different packs", "compare selections of one pack"
+            )
+        keep, other_keep = a.state().keep, b.state().keep
+        rows = np.array([b.row_by_id.get(id, -1) for id in a.selection.ids], np.int64)
+        held = rows >= 0
+        b_keep = np.zeros(len(a), bool)
+        b_keep[held] = other_keep[rows[held]]
+        both_drop = int((~keep & ~b_keep & held).sum())
+        either_drops = int((~keep | ~b_keep)[held].sum())
+        counts = ComparisonCounts(
+            a=name,
+            b=other,
+            both_keep=int((keep & b_keep).sum()),
+            both_drop=both_drop,
+            only_a_drops=int((~keep & b_keep).sum()),
+            only_b_drops=int((keep & ~b_keep & held).sum()),
+            not_in_b=int((~held).sum()),
+            jaccard=both_drop / either_drops if either_drops else 1.0,
+        )
+        return Comparison(counts, b_keep, held)
+
+    def _open(self, name: str) -> tuple[SelectionView, Knobs]:
+        with self._lock:
+            if name not in self._paths:
+                raise NotFoundError(f'no selection "{name}" is open', nearest(name, self.names))
+            if name not in self._opened:
+                view = SelectionView(self._paths[name], self._pack)
+                self._opened[name] = (view, Knobs(view))
+            return self._opened[name]
+
+
+def find_selections(paths: Iterable[Path]) -> list[Path]:
+    """Return the selection files among `paths` and inside the folders among them."""
+    files: list[Path] = []
+    for path in paths:
+        if path.is_dir():
+            inside = sorted(p for p in path.rglob("*.parquet") if p.with_suffix(".json").is_file())
+            if not inside:
+                kind = "study" if StudyPaths(path).definition.exists() else "folder"
+                raise NotFoundError(
+                    f"the {kind} {path} contains no selection",
+                    "pass a SEL.parquet written by `thresher select`",
+                )
+            files += inside
+        else:
+            files.append(path)
+    return files
