@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from thresher.data.ids import rows_by_id
 from thresher.errors import ThresherError
 
 BLOCK = 8192
@@ -42,8 +43,7 @@ class FeatureIndex:
         except (ThresherError, OSError):
             # Features are large and often deleted after the map is made.
             return None
-        row_by_id = {id: row for row, id in enumerate(features.ids)}
-        positions = np.array([row_by_id.get(id, -1) for id in ids], np.int64)
+        positions = rows_by_id(ids, features.ids)
         return None if (positions < 0).any() else cls(features.array, positions)
 
     def nearest(self, row: int, k: int) -> list[FeatureNeighbour]:

@@ -9,6 +9,7 @@ import numpy as np
 
 from thresher.app.knobs import Knobs
 from thresher.app.selection_view import SelectionView
+from thresher.data.ids import rows_by_id
 from thresher.data.pack import Pack
 from thresher.errors import InvalidValueError, NotFoundError, nearest
 from thresher.paths import StudyPaths
@@ -109,7 +110,7 @@ class Workspace:
                 f"{name} and {other} were made on different packs", "compare selections of one pack"
             )
         keep, other_keep = a.state().keep, b.state().keep
-        rows = np.array([b.row_by_id.get(id, -1) for id in a.selection.ids], np.int64)
+        rows = rows_by_id(a.selection.ids, b.selection.ids)
         held = rows >= 0
         b_keep = np.zeros(len(a), bool)
         b_keep[held] = other_keep[rows[held]]
