@@ -15,13 +15,14 @@ import functools
 import inspect
 import itertools
 import math
+import numbers
 import textwrap
 import types
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from thresher.errors import InvalidValueError, nearest
 
@@ -48,17 +49,24 @@ class Bounds:
         )
 
     def __str__(self) -> str:
-        """Say it in words for a one-sided range, as an interval for a two-sided one."""
-        low = self.gt if self.ge is None else self.ge
-        high = self.lt if self.le is None else self.le
-        if low is None and high is None:
+        """Return words for a one-sided range, an interval for a two-sided one."""
+        low = _digits(self.gt if self.ge is None else self.ge)
+        high = _digits(self.lt if self.le is None else self.le)
+        if not low and not high:
             return "finite"
-        if high is None:
-            return f"at least {low:g}" if self.ge is not None else f"greater than {low:g}"
-        if low is None:
-            return f"at most {high:g}" if self.le is not None else f"less than {high:g}"
+        if not high:
+            return f"{'at least' if self.ge is not None else 'greater than'} {low}"
+        if not low:
+            return f"{'at most' if self.le is not None else 'less than'} {high}"
         left, right = "[" if self.ge is not None else "(", "]" if self.le is not None else ")"
-        return f"in {left}{low:g}, {high:g}{right}"
+        return f"in {left}{low}, {high}{right}"
+
+
+def _digits(number: float | None) -> str:
+    """Write a bound without a needless ".0", but never rounded."""
+    if number is None:
+        return ""
+    return str(int(number)) if float(number).is_integer() and abs(number) < 1e15 else str(number)
 
 
 def option(
@@ -143,45 +151,101 @@ def validate(config: object) -> None:
     Raises:
         InvalidValueError: For the first option that is wrong, naming it and its value.
     """
-    for info in describe(type(config)):
-        _check(info.name, getattr(config, info.name), info.type, info.bounds)
+    _validate(config, "")
 
 
 def from_mapping(config: Callable[..., T], values: Mapping[str, Any], where: str = "") -> T:
     """Build a configuration from TOML or JSON values and validate it.
 
-    Lists become tuples and strings become paths where the field says so. An unknown key is an
-    error that names the nearest known one; `where` says in which table or file it stands.
+    Lists become tuples, strings become paths, tables become dataclasses and keys of tables become
+    integers where the field says so.
+
+    Args:
+        config: The dataclass.
+        values: Options by name; those that are missing get their default.
+        where: The file or table that holds the values, for messages.
+
+    Raises:
+        InvalidValueError: A value is wrong, a required one is missing, or a key is unknown; the
+            nearest known key is named.
     """
-    infos = {info.name: info for info in describe(typing.cast(type, config))}
-    place = f" in {where}" if where else ""
-    for key in values:
-        if key not in infos:
-            raise InvalidValueError(f'unknown option "{key}"{place}', nearest(key, infos))
-    for name, info in infos.items():
-        if info.default is MISSING and name not in values:
-            raise InvalidValueError(f"{name} is required{place}", "", name)
-    made = config(**{key: _converted(value, infos[key].type) for key, value in values.items()})
-    validate(made)
-    return made
+    try:
+        built = _build(config, values, "")
+        validate(built)
+    except InvalidValueError as error:
+        if not where:
+            raise
+        what = f"{error.what} (in {where})"
+        raise InvalidValueError(what, error.fix, error.parameter) from None
+    return built
 
 
 def to_mapping(config: object) -> dict[str, Any]:
-    """Return the options as JSON values: tuples as lists, paths as strings."""
-    return {info.name: _plain(getattr(config, info.name)) for info in describe(type(config))}
+    """Return the options as JSON values: tuples as lists, paths as text, dataclasses as dicts."""
+    kind: Any = type(config)
+    return {info.name: _plain(getattr(config, info.name)) for info in describe(kind)}
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, tuple | list):
         return [_plain(item) for item in value]
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if dataclasses.is_dataclass(value):
+        return to_mapping(value)
+    if _is_number(value):  # also numpy's, which json does not write
+        return int(value) if isinstance(value, numbers.Integral) else float(value)
     return str(value) if isinstance(value, Path) else value
 
 
+def _build(config: Callable[..., T], values: Any, path: str) -> T:
+    """Call `config` with the converted values of a table; `path` precedes the names of options."""
+    if not isinstance(values, Mapping):
+        raise InvalidValueError(f"expected a table of options, got {_short(values)}")
+    infos = {info.name: info for info in describe(typing.cast(type, config))}
+    for key in values:
+        if key not in infos:
+            raise InvalidValueError(f'unknown option "{path}{key}"', nearest(str(key), infos))
+    for name, info in infos.items():
+        if info.default is MISSING and name not in values:
+            raise InvalidValueError(f"{path}{name} is required", "", name)
+    return config(
+        **{key: _converted(item, infos[key].type, f"{path}{key}") for key, item in values.items()}
+    )
+
+
+def _converted(value: Any, hint: Any, path: str) -> Any:
+    """Convert a TOML or JSON value to the type of its field; a wrong one is left to `_check`."""
+    members = _members(hint)
+    if isinstance(value, str) and str not in members and value not in _literals(hint):
+        return Path(value) if Path in members else value
+    if type(value) is int and float in members and int not in members:
+        return float(value) if abs(value) <= LARGEST_INT else value
+    for member in members:
+        origin, arguments = get_origin(member), get_args(member)
+        if isinstance(value, list) and origin is tuple:
+            hints = _item_hints(arguments, len(value))
+            return tuple(
+                _converted(item, inner, f"{path}[{position}]")
+                for position, (item, inner) in enumerate(zip(value, hints, strict=True))
+            )
+        if isinstance(value, dict) and dataclasses.is_dataclass(member):
+            return _build(typing.cast(type, member), value, f"{path}.")
+        if isinstance(value, dict) and origin is dict:
+            return {
+                int(key) if arguments[0] is int and key.isdecimal() else key: _converted(
+                    item, arguments[1], f"{path}.{key}"
+                )
+                for key, item in value.items()
+            }
+    return value
+
+
 def _members(hint: Any) -> tuple[Any, ...]:
-    """The alternatives of a union, else the type itself."""
+    """Return the alternatives of a union, else the type itself."""
     if get_origin(hint) in (Union, types.UnionType):
         return tuple(inner for member in get_args(hint) for inner in _members(member))
-    return (hint,)
+    return (get_args(hint)[0],) if get_origin(hint) is Annotated else (hint,)
 
 
 def _literals(hint: Any) -> tuple[Any, ...]:
@@ -190,76 +254,109 @@ def _literals(hint: Any) -> tuple[Any, ...]:
     )
 
 
-def _converted(value: Any, hint: Any) -> Any:
-    for member in _members(hint):
-        if isinstance(value, list) and get_origin(member) is tuple:
-            inner = (get_args(member) or (Any,))[0]
-            return tuple(_converted(item, inner) for item in value)
-        if isinstance(value, str) and member is Path:
-            return Path(value)
-        if isinstance(value, int) and not isinstance(value, bool) and member is float:
-            return float(value) if abs(value) <= LARGEST_INT else value
-    return value
+def _item_hints(arguments: tuple[Any, ...], count: int) -> tuple[Any, ...]:
+    """Return the types of `count` items of a tuple type; Any for those beyond its length."""
+    if len(arguments) == 2 and arguments[1] is Ellipsis:
+        return (arguments[0],) * count
+    return (*arguments, *[Any] * count)[:count]
 
 
-def _check(name: str, value: Any, hint: Any, bounds: Bounds) -> None:
-    if hint is Any:
-        return
+def _validate(config: object, path: str) -> None:
+    kind: Any = type(config)
+    for info in describe(kind):
+        _check(f"{path}{info.name}", info.name, getattr(config, info.name), info.type, info.bounds)
+
+
+def _check(label: str, name: str, value: Any, hint: Any, bounds: Bounds) -> None:
+    """Check one value; `label` is its name in messages, such as "points[2].seconds"."""
     members = _members(hint)
-    if value is None and type(None) in members:
-        return
     choices = _literals(hint)
-    if value in choices and type(value) in {type(choice) for choice in choices}:
+    member = next((member for member in members if _accepts(value, member)), MISSING)
+    if member is MISSING:
+        if isinstance(value, str) and choices and set(map(get_origin, members)) == {Literal}:
+            raise InvalidValueError(
+                f'{label} cannot be "{value}"', nearest(value, map(str, choices)), name
+            )
+        raise InvalidValueError(f"{label} must be {_words(hint)}, got {_short(value)}", "", name)
+    arguments = get_args(member)
+    if get_origin(member) is Literal:
         return
-    if isinstance(value, tuple) and any(get_origin(member) is tuple for member in members):
-        (member,) = (member for member in members if get_origin(member) is tuple)
-        for item in value:
-            _check(name, item, get_args(member)[0], bounds)
-        return
-    if isinstance(value, bool) and bool in members:
-        return
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if number and (float in members or (int in members and isinstance(value, int))):
-        _check_number(name, value, bounds)
-        return
-    if isinstance(value, str) and str in members:
-        return
-    if isinstance(value, Path) and Path in members:
-        return
-    if isinstance(value, str) and choices:
-        raise InvalidValueError(
-            f'{name} cannot be "{value}"', nearest(value, map(str, choices)), name
-        )
-    others = [m for m in members if inspect.isclass(m) and m not in _WORDS]
-    if any(isinstance(value, member) for member in others):
-        return
-    raise InvalidValueError(f"{name} must be {_words(hint)}, got {value!r}", "", name)
+    if _is_number(value):
+        _check_number(label, name, value, bounds)
+    elif isinstance(value, tuple | list) and arguments:
+        variadic = isinstance(value, list) or arguments[-1] is Ellipsis
+        if not variadic and len(value) != len(arguments):
+            raise InvalidValueError(
+                f"{label} must have {len(arguments)} values, got {len(value)}", "", name
+            )
+        for position, item in enumerate(value):
+            inner = arguments[0] if variadic else arguments[position]
+            _check(f"{label}[{position}]", name, item, inner, bounds)
+    elif isinstance(value, Mapping) and len(arguments) == 2:
+        for key, item in value.items():
+            _check(label, name, key, arguments[0], Bounds())
+            _check(f"{label}.{key}", name, item, arguments[1], bounds)
+    elif dataclasses.is_dataclass(value) and dataclasses.is_dataclass(member):
+        _validate(value, f"{label}.")
 
 
-def _check_number(name: str, value: float, bounds: Bounds) -> None:
-    too_large = isinstance(value, int) and abs(value) > LARGEST_INT
-    if too_large or not math.isfinite(value) or value not in bounds:
+def _accepts(value: Any, member: Any) -> bool:
+    """Return whether a value has the type `member`, its items not looked at."""
+    origin = get_origin(member)
+    if member is None:
+        return value is None
+    if origin is Literal:
+        return any(value == c and type(value) is type(c) for c in get_args(member))
+    if member in (int, float):
+        kind = numbers.Integral if member is int else numbers.Real
+        return isinstance(value, kind) and not isinstance(value, bool)
+    kind = origin or member
+    return isinstance(value, kind) if inspect.isclass(kind) and kind is not Any else True
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def _check_number(label: str, name: str, value: Any, bounds: Bounds) -> None:
+    wanted = ""
+    if value not in bounds:
         wanted = str(bounds)
-        if not too_large and not math.isfinite(value) and value in bounds:
-            wanted = "finite"
-        if too_large and value in bounds:
-            wanted = f"at most {LARGEST_INT}"
-        raise InvalidValueError(f"{name} must be {wanted}, got {value}", "", name)
+    elif isinstance(value, numbers.Integral):
+        if abs(int(value)) > LARGEST_INT:
+            wanted = f"at most {LARGEST_INT}" if int(value) > 0 else f"at least {-LARGEST_INT}"
+    elif not math.isfinite(value):
+        wanted = "finite"
+    if wanted:
+        raise InvalidValueError(f"{label} must be {wanted}, got {_short(value, str)}", "", name)
 
 
 _WORDS = {int: "an integer", float: "a number", str: "text", bool: "true or false", Path: "a path"}
 
 
 def _words(hint: Any) -> str:
-    said = []
+    """Return the types that a field accepts, in words."""
+    words = []
     for member in _members(hint):
-        if get_origin(member) is tuple:
-            said.append("a list")
-        elif get_origin(member) is Literal:
-            said.append("one of " + ", ".join(map(str, get_args(member))))
+        origin = get_origin(member)
+        if origin in (tuple, list):
+            words.append("a list")
+        elif origin is dict or dataclasses.is_dataclass(member):
+            words.append("a table")
+        elif origin is Literal:
+            choices = [f'"{choice}"' for choice in get_args(member)]
+            words.append(("one of " if len(choices) > 1 else "") + ", ".join(choices))
         elif member is not type(None):
-            said.append(_WORDS.get(member, getattr(member, "__name__", str(member))))
-    return " or ".join(dict.fromkeys(said))
+            words.append(_WORDS.get(member, getattr(member, "__name__", str(member))))
+    return " or ".join(dict.fromkeys(words))
+
+
+def _short(value: Any, show: Callable[[Any], str] = repr) -> str:
+    try:
+        text = show(value)
+    except ValueError:  # an integer of thousands of digits
+        return "a huge integer"
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def _help_texts(config: type) -> dict[str, str]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from thresher.errors import InvalidValueError, NotFoundError, nearest
+from thresher.errors import InvalidValueError, MissingDependencyError, NotFoundError, nearest
 
 
 class Registry:
@@ -57,8 +57,10 @@ def load_attribute(path: str, kind: str) -> Callable[..., Any]:
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
-        if error.name and not module_name.startswith(error.name):
-            raise
+        if error.name and not f"{module_name}.".startswith(f"{error.name}."):
+            raise MissingDependencyError(
+                f'{kind} "{path}" needs the package "{error.name}"', "install it"
+            ) from error
         raise NotFoundError(
             f'cannot import {kind} "{path}": no module named "{error.name}"',
             "give package.module:NAME, importable from the current folder",
