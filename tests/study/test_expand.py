@@ -7,8 +7,9 @@ import pytest
 
 from thresher.errors import ThresherError
 from thresher.study import definition
-from thresher.study.expand import Plan, expand
+from thresher.study.expand import expand
 from thresher.study.study import Study
+from thresher.study.tasks import StudyPlan
 
 STEPS: dict[str, Any] = {
     "extractor": {"do": "train", "epochs": 2, "model": "resnet20"},
@@ -18,7 +19,7 @@ STEPS: dict[str, Any] = {
 }
 
 
-def plan(root: Path = Path("study"), **content: Any) -> Plan:
+def plan(root: Path = Path("study"), **content: Any) -> StudyPlan:
     base = {
         "base": {"data": "digits", "epochs": 1},
         "grid": {"batch_size": [32, 64], "selection": ["full", "random", "network"]},
@@ -36,7 +37,7 @@ def test_every_combination_once() -> None:
     assert {step.split(",")[0] for step in found.steps} == set(STEPS)
 
 
-def trials(found: Plan) -> list[Any]:
+def trials(found: StudyPlan) -> list[Any]:
     return list(found.trials.values())
 
 

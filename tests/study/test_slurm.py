@@ -15,7 +15,8 @@ from slurm_bed import SlurmBed, missing
 
 from thresher.errors import ThresherError
 from thresher.paths import RunPaths, write_text
-from thresher.study.slurm import SlurmSettings
+from thresher.study.executors import executor_config
+from thresher.study.slurm import SlurmConfig
 from thresher.study.study import Study
 from thresher.study.toml import dumps
 
@@ -91,7 +92,7 @@ def test_eight_trials_one_of_two_workers_one_out_of_time(
     before = _book(out)
     # Two minutes, of which SLURM warns 90 + 30 s ahead: at its next look, twice a minute.
     _limit(bed, before[long.name], minutes=2)
-    _until(lambda: "queued again (requeue 1)" in log.read_text())
+    _until(lambda: "requeued (requeue 1)" in log.read_text())
     _limit(bed, before[long.name], minutes=10)
     # Pick it up again: the jobs are still there.
     subprocess.run(command, env=environment, check=True, timeout=300)
@@ -163,11 +164,11 @@ def test_a_cancelled_job_is_submitted_again(
 
 
 def test_settings() -> None:
-    assert SlurmSettings(workers_per_node=4).layout(8) == (2, 4)
-    assert SlurmSettings().layout(8) == (1, 8)
-    with pytest.raises(ThresherError, match="cannot be spread evenly"):
-        SlurmSettings(workers_per_node=3).layout(8)
+    assert SlurmConfig(workers_per_node=4).layout(8) == (2, 4)
+    assert SlurmConfig().layout(8) == (1, 8)
+    with pytest.raises(ThresherError, match="must divide the 8 workers of a trial, got 3"):
+        SlurmConfig(workers_per_node=3).layout(8)
     with pytest.raises(ThresherError, match='did you mean "partition"'):
-        SlurmSettings.from_dict({"partitoin": "gpu"})
-    chosen = SlurmSettings(gpus=1, partition="gpu", memory_gb=4).parameters(2, "n")
+        executor_config({"kind": "slurm", "partitoin": "gpu"})
+    chosen = SlurmConfig(gpus=1, partition="gpu", memory_gb=4).parameters(2, "n")
     assert (chosen["gpus_per_node"], chosen["mem"], chosen["partition"]) == (2, "4096M", "gpu")

@@ -34,7 +34,7 @@ def test_the_second_is_told_who_holds_it_and_a_kill_frees_it(tmp_path: Path) -> 
             pass
         found = holder(tmp_path)
         assert found is not None
-        assert found["pid"] == first.pid
+        assert found.pid == first.pid
     finally:
         first.send_signal(signal.SIGKILL)
         first.wait()
@@ -42,7 +42,7 @@ def test_the_second_is_told_who_holds_it_and_a_kill_frees_it(tmp_path: Path) -> 
     with hold(tmp_path):
         found = holder(tmp_path)
         assert found is not None
-        assert found["pid"] == os.getpid()
+        assert found.pid == os.getpid()
 
 
 def test_nobody_holds_what_was_never_run(tmp_path: Path) -> None:

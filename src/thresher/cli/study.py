@@ -131,7 +131,7 @@ def status_table(found: "StudyStatus") -> Any:
         state = f"[{colour}]{task.state}[/{colour}]"
         table.add_row(state, task.name, epoch, accuracy, task.where or task.error)
     who = found.held_by
-    running = f"run by process {who.get('pid')} on {who.get('host')}" if who else "nobody runs it"
+    running = f"run by {who}" if who else "nobody runs it"
     counts = ", ".join(f"{n} {s}" for s, n in found.to_dict()["counts"].items() if n)
     return Group(table, f"{len(found.trials)} trials: {counts}; {running}")
 

@@ -15,9 +15,9 @@ from thresher.data.pack import Pack
 from thresher.errors import ThresherError
 from thresher.paths import RunPaths, read_json
 from thresher.study import statistics
-from thresher.study.expand import Plan, Task
 from thresher.study.folder import StudyStatus
 from thresher.study.study import Study
+from thresher.study.tasks import StudyPlan, StudyTask
 from thresher.study.tune import Choice, choices, reported_trials
 
 POINTS = ("accuracy", "validation_accuracy")
@@ -47,7 +47,7 @@ class Analysis:
 
     study: Study
     status: StudyStatus
-    plan: Plan
+    plan: StudyPlan
     rows: list[dict[str, Any]]
     """A row per trial that is wanted or finished."""
     cells: list[dict[str, Any]]
@@ -121,7 +121,7 @@ class _Analyst:
             cost=self.cost(rows),
         )
 
-    def row(self, task: Task) -> dict[str, Any]:
+    def row(self, task: StudyTask) -> dict[str, Any]:
         assert task.cell is not None
         row: dict[str, Any] = {"trial": task.name, **task.cell, "seed": task.seed}
         paths = RunPaths(task.out)

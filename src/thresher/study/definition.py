@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
 from thresher.errors import ThresherError, nearest
+from thresher.study.tasks import TaskKind
 from thresher.training.config import TrainConfig
 
 FULL = "full"
@@ -48,7 +49,7 @@ class StepDefinition:
     """Something made once before the trials: `do` is train, embed or select."""
 
     name: str
-    do: str
+    do: TaskKind
     settings: dict[str, Any]
     each: tuple[str, ...] = ()
     """Axes (and `seed`) for each value of which the step is done again."""

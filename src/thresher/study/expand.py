@@ -10,7 +10,6 @@ import itertools
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from thresher.errors import ThresherError, nearest
 from thresher.paths import StudyPaths
 from thresher.study.definition import ARM, FULL, StepDefinition, StudyDefinition
 from thresher.study.selecting import check_embed, check_select
+from thresher.study.tasks import StudyPlan, StudyTask
 from thresher.training.config import TrainConfig, check
 
 REFERENCES = ("run", "features", "like", "selection", "selections", "dynamics", "probabilities")
@@ -29,74 +29,7 @@ NOT_IDENTITY = frozenset(
 """Settings that say how a trial is run, not what comes out."""
 
 
-@dataclass(frozen=True)
-class Task:
-    """One thing to do: a step or a trial. `settings` is plain JSON; `out` is where it ends up."""
-
-    name: str
-    kind: str
-    """train, embed or select."""
-    settings: dict[str, Any]
-    out: Path
-    """The run's folder, the features' folder or the selection's .parquet file."""
-    identity: str
-    needs: tuple[str, ...] = ()
-    """Names of the steps whose outputs are used."""
-    cell: dict[str, Any] | None = None
-    """Values of the axes, for a trial; None for a step."""
-    seed: int | None = None
-    step: str = ""
-    """Name of the step in the study's file; "" for a trial."""
-    at: dict[str, Any] = field(default_factory=dict)
-    """For a step done more than once: the values that this one was done for."""
-
-    @property
-    def is_trial(self) -> bool:
-        return self.cell is not None
-
-    @property
-    def workers(self) -> int:
-        return int(self.settings.get("workers", 1)) if self.kind == "train" else 1
-
-    @property
-    def mark(self) -> Path:
-        """The file whose existence says that the task is finished; it is renamed into place."""
-        if self.kind == "train":
-            return self.out / "result.json"
-        return self.out / "features.json" if self.kind == "embed" else self.out
-
-    @property
-    def finished(self) -> bool:
-        return self.mark.exists()
-
-    @property
-    def cost(self) -> float:
-        """A guess of how long it takes, only good for putting long ones first.
-
-        A step costs about as much as 500 samples on top of its own (launching small kernels), and
-        a network as much as the number in its name says.
-        """
-        if self.kind != "train":
-            return 0.0
-        depth = re.search(r"(\d+)", str(self.settings.get("model", "")))
-        size = float(depth.group(1)) if depth else 1.0
-        batch = float(self.settings.get("batch_size", 128)) or 1.0
-        return float(self.settings.get("epochs", 10.0)) * size * (1 + 500 / batch)
-
-
-@dataclass(frozen=True)
-class Plan:
-    """Every step and trial of a study, by name, steps before what needs them."""
-
-    steps: dict[str, Task]
-    trials: dict[str, Task]
-
-    @property
-    def tasks(self) -> dict[str, Task]:
-        return {**self.steps, **self.trials}
-
-
-def expand(study: StudyDefinition, root: Path | str) -> Plan:
+def expand(study: StudyDefinition, root: Path | str) -> StudyPlan:
     """All that `study` asks for in the folder `root`; nothing is written."""
     return _Expansion(study, StudyPaths(Path(root))).plan()
 
@@ -104,18 +37,18 @@ def expand(study: StudyDefinition, root: Path | str) -> Plan:
 class _Expansion:
     def __init__(self, study: StudyDefinition, paths: StudyPaths) -> None:
         self.study, self.paths = study, paths
-        self.steps: dict[str, Task] = {}
+        self.steps: dict[str, StudyTask] = {}
         self.open: list[str] = []
 
-    def plan(self) -> Plan:
+    def plan(self) -> StudyPlan:
         trials = {}
         for cell in cells(self.study):
             for seed in self.study.seeds:
                 trial = self.trial(cell, seed)
                 trials[trial.name] = trial
-        return Plan(self.steps, trials)
+        return StudyPlan(self.steps, trials)
 
-    def trial(self, cell: dict[str, Any], seed: int) -> Task:
+    def trial(self, cell: dict[str, Any], seed: int) -> StudyTask:
         settings: dict[str, Any] = dict(self.study.base)
         for axis, value in cell.items():
             settings.update(self.study.arms[value] if axis == ARM else {axis: value})
@@ -129,7 +62,7 @@ class _Expansion:
         name = f"{_words({**cell, 'seed': seed})},id={digest}"
         out = self.paths.trial(name).root
         _checked({**settings, "out": str(out)}, name)
-        return Task(name, "train", settings, out, digest, tuple(needs), dict(cell), seed)
+        return StudyTask(name, "train", settings, out, digest, tuple(needs), dict(cell), seed)
 
     def selection(
         self, value: str, here: dict[str, Any], needs: list[str], identity: dict[str, Any]
@@ -151,7 +84,7 @@ class _Expansion:
             nearest(value, [FULL, *self.study.steps]),
         )
 
-    def step(self, definition: StepDefinition, here: dict[str, Any]) -> Task:
+    def step(self, definition: StepDefinition, here: dict[str, Any]) -> StudyTask:
         """The instance of a step for the values `here` of the axes that it is done for."""
         if definition.name in self.open:
             raise ThresherError(
@@ -184,7 +117,7 @@ class _Expansion:
         out = self.paths.steps / name
         if definition.do == "select":
             out = out / "selection.parquet"
-        task = Task(
+        task = StudyTask(
             name, definition.do, settings, out, digest, tuple(needs), step=definition.name, at=own
         )
         self.open.pop()

@@ -4,14 +4,14 @@ import json
 import os
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from thresher.paths import RunPaths, disk_errors, read_json
 from thresher.study.definition import StudyDefinition
-from thresher.study.expand import Plan, Task
-from thresher.study.lock import holder
+from thresher.study.lock import StudyHolder, holder
+from thresher.study.tasks import StudyPlan, StudyTask
 from thresher.study.tune import wanted_trials
 
 STATES = ("finished", "running", "failed", "waiting", "not chosen")
@@ -36,7 +36,7 @@ class TaskStatus:
 @dataclass(frozen=True)
 class StudyStatus:
     root: Path
-    held_by: dict[str, Any] | None
+    held_by: StudyHolder | None
     """Who runs it now; None when nobody does."""
     steps: list[TaskStatus]
     trials: list[TaskStatus]
@@ -52,7 +52,7 @@ class StudyStatus:
     def to_dict(self) -> dict[str, Any]:
         return {
             "path": str(self.root),
-            "held_by": self.held_by,
+            "held_by": asdict(self.held_by) if self.held_by else None,
             "counts": {state: self.count(state) for state in STATES},
             "complete": self.complete,
             "steps": [vars(step) for step in self.steps],
@@ -107,7 +107,7 @@ def running_file(root: Path) -> Path:
     return root / "running.json"
 
 
-def read_status(study: StudyDefinition, plan: Plan, root: Path) -> StudyStatus:
+def read_status(study: StudyDefinition, plan: StudyPlan, root: Path) -> StudyStatus:
     held_by = holder(root)
     running: dict[str, str] = {}
     if held_by is not None and running_file(root).exists():
@@ -115,7 +115,7 @@ def read_status(study: StudyDefinition, plan: Plan, root: Path) -> StudyStatus:
     wanted = {trial.name for trial in wanted_trials(study, plan)}
     failures = Failures(root)
 
-    def status(task: Task) -> TaskStatus:
+    def status(task: StudyTask) -> TaskStatus:
         if task.finished:
             state, error = "finished", ""
         elif task.name in running:
@@ -137,7 +137,7 @@ def read_status(study: StudyDefinition, plan: Plan, root: Path) -> StudyStatus:
     )
 
 
-def _progress(task: Task) -> dict[str, Any]:
+def _progress(task: StudyTask) -> dict[str, Any]:
     """How far a run is, from its result or from the last whole line of its metrics."""
     paths = RunPaths(task.out)
     epochs = float(task.settings.get("epochs", 10.0))

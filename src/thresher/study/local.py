@@ -1,8 +1,8 @@
-"""Tasks on this machine, several at once, in workers that stay.
+"""Run several tasks at once on this machine, in worker processes that stay alive.
 
-A worker imports torch and wakes the GPU once and then does many tasks, one after another. The CPU
-cores are divided among the workers; with GPUs, the workers are dealt out over them in turn, so
-that `workers = 10` on one GPU puts ten small trials on it at a time.
+A worker imports torch and initialises the GPU once, then runs many tasks. The CPU cores are divided
+among the workers. Workers are assigned to GPUs in turn, so `workers = 10` on one GPU runs ten
+trials on it at the same time.
 """
 
 import contextlib
@@ -16,55 +16,60 @@ import sys
 import time
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-import thresher
+from thresher import version
 from thresher.environment import core_count
-from thresher.errors import ThresherError
-from thresher.study.executors import Ended, Executor
-from thresher.study.expand import Task
+from thresher.options import option
+from thresher.study.executor import Executor
 from thresher.study.mps import Mps
-from thresher.study.tasks import to_json
+from thresher.study.perform import log_tail
+from thresher.study.tasks import StudyTask, TaskOutcome
 
-LOCAL_SETTINGS = {"workers", "threads", "gpus", "mps"}
 STOP_SECONDS = 30.0
-"""How long a task has to save itself when the study is interrupted."""
+"""Time that a running task has to save its state when the study is interrupted."""
 
 
-class Local(Executor):
-    """`workers` tasks at once (0: one per GPU, or per core), `threads` CPU threads each (0: the
-    cores divided), on the first `gpus` GPUs (-1: all that there are); with `mps` they share a GPU
-    at the same time instead of taking turns on it."""
+@dataclass(frozen=True, kw_only=True)
+class LocalConfig:
+    """`[executor]` with kind = "local"."""
 
-    def __init__(
-        self, root: Path, workers: int = 0, threads: int = 0, gpus: int = -1, mps: bool = False
-    ) -> None:
-        for name, value, least in (
-            ("workers", workers, 0),
-            ("threads", threads, 0),
-            ("gpus", gpus, -1),
-        ):
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise ThresherError(
-                    f"{name} of the executor is {value!r}", f"give a number from {least} up"
-                )
-        devices = visible_gpus()
-        self.gpus = devices if gpus < 0 else devices[:gpus]
+    workers: int | None = option(None, ge=1, le=1024)
+    """Tasks that run at once; default: one per GPU, or one per core without a GPU."""
+    threads: int | None = option(None, ge=1, le=1024)
+    """CPU threads of each task; default: the cores divided by `workers`."""
+    gpus: int | None = option(None, ge=0)
+    """Number of GPUs to use; default: all."""
+    mps: bool = False
+    """Share each GPU through NVIDIA MPS, so that its tasks run concurrently."""
+
+
+class LocalExecutor(Executor):
+    """Run tasks in worker processes on this machine.
+
+    Args:
+        root: Folder of the study; logs go to `root/logs`.
+        config: Options.
+    """
+
+    def __init__(self, root: Path, config: LocalConfig) -> None:
+        self.gpus = visible_gpus()[: config.gpus]
         cores = core_count()
-        self.slots = workers or len(self.gpus) or cores
-        self.threads = threads or max(1, cores // self.slots)
-        self.mps = Mps() if mps and self.gpus and self.slots > len(self.gpus) else None
+        self.slots = config.workers or len(self.gpus) or cores
+        self.threads = config.threads or max(1, cores // self.slots)
+        self.mps = Mps() if config.mps and self.gpus and self.slots > len(self.gpus) else None
         self.logs = root / "logs"
-        self.queue: deque[Task] = deque()
+        self.queue: deque[StudyTask] = deque()
         self.workers: list[_Worker] = []
         self.select = selectors.DefaultSelector()
 
-    def submit(self, tasks: Sequence[Task]) -> None:
+    def submit(self, tasks: Sequence[StudyTask]) -> None:
         self.queue = deque(sorted([*self.queue, *tasks], key=lambda task: -task.cost))
         self._start()
 
-    def wait(self) -> list[Ended]:
+    def wait(self) -> list[TaskOutcome]:
         self._start()
         if not self.select.get_map():
             return []
@@ -97,8 +102,11 @@ class Local(Executor):
             self.mps.close()
 
     def _start(self) -> None:
-        """Give queued tasks to idle workers. A trial of k workers takes k slots; the first in the
-        queue is never passed by, so a wide one gets its turn."""
+        """Send queued tasks to idle workers.
+
+        A trial with k workers takes k slots. Tasks never overtake the head of the queue, so a
+        trial with many workers is not starved.
+        """
         while self.queue:
             task = self.queue[0]
             taken = sum(self._width(w.task) for w in self.workers if w.task is not None)
@@ -107,15 +115,15 @@ class Local(Executor):
             idle = next((w for w in self.workers if w.task is None), None)
             worker = idle or self._spawn()
             self.queue.popleft()
-            worker.give(task, self.logs / f"{task.name}.log")
+            worker.send(task, self.logs / f"{task.name}.log")
 
-    def _width(self, task: Task) -> int:
+    def _width(self, task: StudyTask) -> int:
         return min(task.workers, self.slots)
 
     def _spawn(self) -> "_Worker":
         used = {worker.number for worker in self.workers}
         number = next(n for n in range(self.slots + 1) if n not in used)
-        environment = {**os.environ, "OMP_NUM_THREADS": str(self.threads), **_importable()}
+        environment = {**os.environ, "OMP_NUM_THREADS": str(self.threads), **_import_path()}
         if self.gpus:
             environment["CUDA_VISIBLE_DEVICES"] = self.gpus[number % len(self.gpus)]
         if self.mps is not None:
@@ -127,11 +135,11 @@ class Local(Executor):
 
 
 class _Worker:
-    """The study's end of one worker process (`worker.py` is the other)."""
+    """A worker process as the study sees it; `worker.py` is the code that it runs."""
 
     def __init__(self, number: int, threads: int, environment: dict[str, str]) -> None:
         self.number = number
-        self.task: Task | None = None
+        self.task: StudyTask | None = None
         self.log: Path | None = None
         self.dead = False
         read, write = os.pipe()
@@ -141,37 +149,37 @@ class _Worker:
             stdin=subprocess.PIPE,
             pass_fds=(write,),
             env=environment,
-            # Ctrl-C is for the study, which then lets its workers save.
+            # Ctrl-C must reach only the study, which then lets its workers save.
             start_new_session=True,
         )
         os.close(write)
         self.replies: IO[str] = os.fdopen(read, encoding="utf-8")
 
-    def give(self, task: Task, log: Path) -> None:
+    def send(self, task: StudyTask, log: Path) -> None:
         self.task, self.log = task, log
         assert self.process.stdin is not None
-        order = json.dumps({"task": to_json(task), "log": str(log)})
+        order = json.dumps({"task": task.to_json(), "log": str(log)})
         try:
             self.process.stdin.write(order.encode() + b"\n")
             self.process.stdin.flush()
         except BrokenPipeError:
-            pass  # it died between two tasks; `read` will see that and say so
+            pass  # it died between two tasks; `read` reports that
 
-    def read(self) -> Ended | None:
+    def read(self) -> TaskOutcome | None:
         line = self.replies.readline()
         if line.endswith("\n"):
             assert self.task is not None
             self.task = None
-            return Ended(**json.loads(line))
+            return TaskOutcome(**json.loads(line))
         self.dead = True
         code = self.process.wait()
         if self.task is None:
             return None
         how = signal.Signals(-code).name if code < 0 else f"code {code}"
-        return Ended(self.task.name, f"its process ended with {how}", tail(self.log))
+        return TaskOutcome(self.task.name, f"its process ended with {how}", log_tail(self.log))
 
     def stop(self) -> None:
-        """Ask the task under way to save and end; an idle worker ends at once."""
+        """Ask the running task to save and end; an idle worker ends at once."""
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()
@@ -193,25 +201,17 @@ class _Worker:
             self.process.stdin.close()
 
 
-def _importable() -> dict[str, str]:
-    """Workers must find this very package, also where a script put it on its path by hand."""
-    here = str(Path(thresher.__file__).resolve().parent.parent)
+def _import_path() -> dict[str, str]:
+    """Return the PYTHONPATH with which workers import this copy of the package."""
+    package = str(Path(version.__file__).resolve().parent.parent)
     known = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
-    if here in known or Path(here).name in ("site-packages", "dist-packages"):
+    if package in known or Path(package).name in ("site-packages", "dist-packages"):
         return {}
-    return {"PYTHONPATH": os.pathsep.join([here, *known])}
-
-
-def tail(log: Path | None, characters: int = 4000) -> str:
-    """The end of a log; "" where there is none."""
-    try:
-        return log.read_text(encoding="utf-8", errors="replace")[-characters:] if log else ""
-    except OSError:
-        return ""
+    return {"PYTHONPATH": os.pathsep.join([package, *known])}
 
 
 def visible_gpus() -> list[str]:
-    """What CUDA_VISIBLE_DEVICES may be set to, one per GPU, without loading torch."""
+    """Return one value of CUDA_VISIBLE_DEVICES per GPU, without importing torch."""
     if "CUDA_VISIBLE_DEVICES" in os.environ:
         return [name for name in os.environ["CUDA_VISIBLE_DEVICES"].split(",") if name]
     try:

@@ -1,69 +1,61 @@
-"""One `study run` per folder; a second one is told who holds it."""
+"""Allow one `Study.run` per folder, and say which process holds the folder."""
 
 import contextlib
-import fcntl
 import json
 import os
 import socket
 import time
 from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
-from thresher.errors import ThresherError
-from thresher.paths import StudyPaths, disk_errors
+from thresher import locks
+from thresher.paths import StudyPaths
+
+
+@dataclass(frozen=True)
+class StudyHolder:
+    """The process that runs a study."""
+
+    pid: int | None = None
+    """None if the process has taken the lock but not yet written its id."""
+    host: str = ""
+    since: float | None = None
+    """When it started, in seconds since 1970."""
+
+    def __str__(self) -> str:
+        if self.pid is None:
+            return "another process"
+        minutes = (time.time() - (self.since or time.time())) / 60
+        return f"process {self.pid} on {self.host}, for {minutes:.0f} minutes"
 
 
 @contextlib.contextmanager
 def hold(root: Path) -> Iterator[None]:
-    """Hold the study's folder while the block runs. The system frees it when the process dies,
-    however it dies, so there is never a stale lock to remove by hand."""
-    paths = StudyPaths(root)
-    with disk_errors(root):
-        root.mkdir(parents=True, exist_ok=True)
-        handle = os.open(paths.lock, os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ThresherError(
-                f"the study in {root} is run by {_spoken(_read(handle))}",
-                "wait for it, or give another folder",
-            ) from None
-        who = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.time()}
+    """Hold the study in `root` while the block runs.
+
+    Raises:
+        BusyError: Another process holds it; the message names that process.
+    """
+    path = StudyPaths(root).lock
+    busy = f"the study in {root} is being run by {_read(path)}"
+    fix = "wait for it, or choose another folder"
+    with locks.exclusive_lock(path, busy, fix) as handle:
+        me = StudyHolder(os.getpid(), socket.gethostname(), time.time())
         os.ftruncate(handle, 0)
-        os.pwrite(handle, json.dumps(who).encode(), 0)
+        os.pwrite(handle, json.dumps(asdict(me)).encode(), 0)
         yield
-    finally:
-        os.close(handle)
 
 
-def holder(root: Path) -> dict[str, Any] | None:
-    """Who runs the study in `root` now (pid, host, since); None when nobody does."""
+def holder(root: Path) -> StudyHolder | None:
+    """Return the process that runs the study in `root` now; None if there is none."""
+    path = StudyPaths(root).lock
+    return _read(path) if locks.is_locked(path) else None
+
+
+def _read(path: Path) -> StudyHolder:
     try:
-        handle = os.open(StudyPaths(root).lock, os.O_RDWR)
-    except OSError:
-        return None
-    try:
-        # Shared, so that two readers do not take each other for a runner.
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return _read(handle)
-    finally:
-        os.close(handle)
-    return None
-
-
-def _read(handle: int) -> dict[str, Any]:
-    try:
-        who = json.loads(os.pread(handle, 4096, 0))
-    except ValueError:
-        who = {}  # taken this very moment, and not yet signed
-    return who if isinstance(who, dict) else {}
-
-
-def _spoken(who: dict[str, Any]) -> str:
-    if "pid" not in who:
-        return "another process"
-    minutes = (time.time() - who.get("since", time.time())) / 60
-    return f"process {who['pid']} on {who['host']}, for {minutes:.0f} minutes now"
+        values = json.loads(path.read_text(encoding="utf-8"))
+        return StudyHolder(**values)
+    except (OSError, ValueError, TypeError):
+        return StudyHolder()

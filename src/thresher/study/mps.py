@@ -1,44 +1,48 @@
-"""NVIDIA's multi-process service: lets several small trials use one GPU at the same time.
+"""NVIDIA MPS (multi-process service): lets trials on one GPU run concurrently.
 
-Without it the processes take turns on the GPU, and eight trials at batch 256 take eight times as
-long as one. It is a daemon of the user's, with a folder of its own; no setting of the card changes.
+Without it the processes take turns on the GPU: eight trials at batch size 256 take eight times as
+long as one. MPS is a daemon of the current user with its own folder; no GPU setting changes.
 """
 
+import logging
 import os
 import shutil
 import subprocess
 import tempfile
 
-from thresher.progress import say
-
+logger = logging.getLogger(__name__)
 CONTROL = "nvidia-cuda-mps-control"
 
 
 class Mps:
-    """The service while a study runs; does nothing where it cannot be started."""
+    """Run the MPS daemon; logs a warning and does nothing if it cannot be started."""
 
     def __init__(self) -> None:
         self.environment: dict[str, str] = {}
-        """What a process needs to be served."""
+        """Environment variables of a process that uses the daemon."""
         self._folder: str | None = None
         if shutil.which(CONTROL) is None:
-            say(f"{CONTROL} is not installed: trials take turns on the GPU")
+            logger.warning("%s is not installed: trials take turns on the GPU", CONTROL)
             return
         self._folder = tempfile.mkdtemp(prefix="thresher-mps-")
-        served = {
+        variables = {
             "CUDA_MPS_PIPE_DIRECTORY": self._folder,
             "CUDA_MPS_LOG_DIRECTORY": self._folder,
         }
         started = subprocess.run(
-            [CONTROL, "-d"], env={**os.environ, **served}, capture_output=True, text=True
+            [CONTROL, "-d"], env={**os.environ, **variables}, capture_output=True, text=True
         )
         if started.returncode:
-            say(f"{CONTROL} did not start: trials take turns on the GPU ({started.stderr.strip()})")
+            logger.warning(
+                "%s did not start: trials take turns on the GPU (%s)",
+                CONTROL,
+                started.stderr.strip(),
+            )
             return
-        self.environment = served
+        self.environment = variables
 
     def close(self) -> None:
-        """Stop the service; its clients have ended before."""
+        """Stop the daemon; its client processes must have ended."""
         if self.environment:
             subprocess.run(
                 [CONTROL],

@@ -1,82 +1,84 @@
-"""Tasks on a cluster: SLURM job arrays through submitit, left alone and picked up again.
+"""Run tasks on a cluster: SLURM job arrays, submitted through submitit.
 
-What is submitted is written down before it is submitted (a job name that nobody else has, and the
-task of each element of the array), so that a study killed on the login node at any moment finds
-its jobs again. A job that runs out of time saves, asks SLURM to queue it again, and goes on.
+Each submission is recorded before it is made (a unique job name and the task of each array
+element), so a study that is killed on the login node finds its jobs again. A job that runs out of
+time saves a checkpoint and is requeued.
 """
 
-import dataclasses
+import logging
 import math
 import secrets
+import shutil
 import subprocess
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from thresher.errors import ThresherError, nearest
+from thresher.errors import InvalidValueError, MissingDependencyError, NotFoundError, ThresherError
+from thresher.options import option
 from thresher.paths import read_json, write_json
-from thresher.progress import say
-from thresher.study.executors import Ended, Executor
-from thresher.study.expand import Task
-from thresher.study.local import tail
-from thresher.study.slurm_job import SlurmJob, ended_file
-from thresher.study.tasks import to_json
+from thresher.study.executor import Executor
+from thresher.study.perform import log_tail
+from thresher.study.slurm_job import SlurmJob, outcome_file
+from thresher.study.tasks import StudyTask, TaskOutcome
+
+logger = logging.getLogger(__name__)
+Queue = dict[tuple[str, int], str]
+"""State of each queued job, by (job name, index in its array)."""
 
 
-@dataclass(frozen=True)
-class SlurmSettings:
-    """[executor] with kind = "slurm"."""
+@dataclass(frozen=True, kw_only=True)
+class SlurmConfig:
+    """`[executor]` with kind = "slurm"."""
 
-    partition: str = ""
-    account: str = ""
-    qos: str = ""
-    constraint: str = ""
-    minutes: int = 60
-    """Time limit of a job; a trial that needs more is requeued and goes on."""
-    cpus: int = 1
-    """Cores for each worker."""
-    gpus: int = 0
-    """GPUs for each worker: 0 or 1."""
-    memory_gb: float = 0.0
-    """Memory of a node's share; 0: the cluster's default."""
-    at_once: int = 256
-    """Most jobs of one array that run at the same time."""
-    workers_per_node: int = 0
-    """For trials of several workers; 0: all on one node."""
-    save_seconds: int = 120
-    """How long before the limit a job is told to save."""
-    most_requeues: int = 50
-    """A trial that ran out of time more often is given up."""
-    most_attempts: int = 3
-    """A job that vanished (a node died, it was cancelled) is submitted again so often."""
-    poll_seconds: float = 10.0
-    setup: list[str] = field(default_factory=list)
-    """Shell lines before each job: modules to load, variables to set."""
+    partition: str | None = None
+    """Partition; default: the cluster's."""
+    account: str | None = None
+    """Account to charge; default: the user's."""
+    qos: str | None = None
+    """Quality of service; default: the user's."""
+    constraint: str | None = None
+    """Required node features."""
+    minutes: int = option(60, ge=1)
+    """Time limit of a job; a trial that needs longer is requeued and resumed."""
+    cpus: int = option(1, ge=1)
+    """Cores per worker."""
+    gpus: int = option(0, ge=0)
+    """GPUs per worker: 0 or 1."""
+    memory_gb: float | None = option(None, gt=0)
+    """Memory per node in GB; default: the cluster's."""
+    at_once: int = option(256, ge=1)
+    """Maximum number of jobs of an array that run at the same time."""
+    workers_per_node: int | None = option(None, ge=1)
+    """Workers of a trial on each node; default: all on one node."""
+    save_seconds: int = option(120, ge=0)
+    """How long before the time limit a job is asked to save."""
+    most_requeues: int = option(50, ge=0)
+    """A trial that runs out of time more often than this fails."""
+    most_attempts: int = option(3, ge=1)
+    """How often a job is submitted if it disappears (cancelled, or its node failed)."""
+    poll_seconds: float = option(10.0, ge=0, le=3600)
+    """Time between two looks at the queue."""
+    setup: tuple[str, ...] = ()
+    """Shell lines that run before each job: modules to load, variables to set."""
     extra: dict[str, Any] = field(default_factory=dict)
-    """Further sbatch options, by their long names."""
-
-    @classmethod
-    def from_dict(cls, settings: dict[str, Any]) -> "SlurmSettings":
-        known = {f.name for f in dataclasses.fields(cls)}
-        for key in settings:
-            if key not in known:
-                raise ThresherError(f'the executor "slurm" has no "{key}"', nearest(key, known))
-        return cls(**settings)
+    """More sbatch options, by their long names."""
 
     def layout(self, workers: int) -> tuple[int, int]:
-        """(nodes, workers on each) for a trial of so many workers."""
+        """Return (nodes, workers per node) of a trial with `workers` workers."""
         per_node = min(workers, self.workers_per_node or workers)
         if workers % per_node:
-            raise ThresherError(
-                f"{workers} workers cannot be spread evenly, {per_node} to a node",
-                "choose another workers_per_node",
+            raise InvalidValueError(
+                f"workers_per_node must divide the {workers} workers of a trial, got {per_node}",
+                "",
+                "workers_per_node",
             )
         return workers // per_node, per_node
 
     def parameters(self, workers: int, name: str) -> dict[str, Any]:
-        """For submitit's SlurmExecutor."""
+        """Return the arguments of submitit's SlurmExecutor for a trial with `workers` workers."""
         nodes, per_node = self.layout(workers)
         chosen: dict[str, Any] = {
             "job_name": name,
@@ -97,165 +99,176 @@ class SlurmSettings:
             chosen["mem"] = f"{math.ceil(1024 * self.memory_gb)}M"
         if self.setup:
             chosen["setup"] = list(self.setup)
-        extra = dict(self.extra)
-        extra.setdefault("requeue", True)
-        chosen["additional_parameters"] = extra
+        chosen["additional_parameters"] = {"requeue": True, **self.extra}
         return chosen
 
 
-class Slurm(Executor):
-    """Submits what it is given, and watches results and the queue."""
+@dataclass(frozen=True)
+class JobRecord:
+    """Which element of which job array runs a task."""
 
-    def __init__(self, root: Path, settings: SlurmSettings) -> None:
-        self.root, self.settings = root.absolute(), settings
-        self.book = _Book(self.root / "slurm" / "jobs.json")
-        self.flying: dict[str, Task] = {}
-        self.lost: dict[str, int] = {}
-        """How often in a row a task's job was not in the queue."""
-        self.left = False
-        _check_commands()
+    job: str
+    index: int
+    attempt: int
+    time: float
 
-    def submit(self, tasks: Sequence[Task]) -> None:
+    @property
+    def key(self) -> tuple[str, int]:
+        return self.job, self.index
+
+
+class JobRecords:
+    """The file of job records by task; written before each submission."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        entries = read_json(path, "file of SLURM jobs") if path.exists() else {}
+        self.records = {task: JobRecord(**entry) for task, entry in entries.items()}
+
+    def add(self, job: str, tasks: list[str], attempt: int) -> None:
+        now = time.time()
+        for index, task in enumerate(tasks):
+            self.records[task] = JobRecord(job, index, attempt, now)
+        write_json(self.path, {task: asdict(record) for task, record in self.records.items()})
+
+
+class SlurmExecutor(Executor):
+    """Submit tasks as SLURM jobs and watch their results and the queue.
+
+    Args:
+        root: Folder of the study, on a file system that all nodes share.
+        config: Options.
+    """
+
+    def __init__(self, root: Path, config: SlurmConfig) -> None:
+        self.root, self.config = root.absolute(), config
+        self.jobs = JobRecords(self.root / "slurm" / "jobs.json")
+        self.submitted: dict[str, StudyTask] = {}
+        self.unseen: dict[str, int] = {}
+        """How often in a row the job of a task was not in the queue."""
+
+    def submit(self, tasks: Sequence[StudyTask]) -> None:
         if not tasks:
             return
         queue = self._queue()
-        fresh = []
+        new = []
         for task in tasks:
-            self.flying[task.name] = task
-            entry = self.book.entry(task.name)
-            if entry is not None and (entry["job"], entry["index"]) in queue:
-                say(
-                    f"{task.name}: its job is {queue[entry['job'], entry['index']].lower()} already"
-                )
+            self.submitted[task.name] = task
+            state = self._state(task.name, queue)
+            if state is None:
+                new.append(task)
             else:
-                fresh.append(task)
-        self._send(fresh)
+                logger.info("%s: its job is already %s", task.name, state.lower())
+        self._send(new)
 
-    def _send(self, tasks: list[Task], attempt: int = 1) -> None:
+    def _send(self, tasks: list[StudyTask], attempt: int = 1) -> None:
         for workers in sorted({task.workers for task in tasks}, reverse=True):
             group = [task for task in tasks if task.workers == workers]
             name = f"thresher-{secrets.token_hex(4)}"
             for task in group:
-                ended_file(self.root, task.name).unlink(missing_ok=True)
-            # Written down first: between the two a kill can only leave a name nobody uses.
-            self.book.write(name, [task.name for task in group], attempt)
-            jobs = [SlurmJob(to_json(task), str(self.root), self.settings.cpus,
-                             self.settings.most_requeues) for task in group]  # fmt: skip
-            self._executor(workers, name).map_array(_call, jobs)
+                outcome_file(self.root, task.name).unlink(missing_ok=True)
+            # Recorded first: a kill in between leaves only a job name that nobody uses.
+            self.jobs.add(name, [task.name for task in group], attempt)
+            cpus, requeues = self.config.cpus, self.config.most_requeues
+            jobs = [SlurmJob(task.to_json(), str(self.root), cpus, requeues) for task in group]
+            self._submitit(workers, name).map_array(_run, jobs)
 
-    def _executor(self, workers: int, name: str) -> Any:
-        from submitit import SlurmExecutor
+    def _submitit(self, workers: int, name: str) -> Any:
+        from submitit import SlurmExecutor as SubmititExecutor
 
-        executor = SlurmExecutor(folder=self.root / "slurm" / "jobs")
-        executor.update_parameters(**self.settings.parameters(workers, name))
+        executor = SubmititExecutor(folder=self.root / "slurm" / "jobs")
+        executor.update_parameters(**self.config.parameters(workers, name))
         return executor
 
-    def wait(self) -> list[Ended]:
-        if not self.flying:
+    def wait(self) -> list[TaskOutcome]:
+        if not self.submitted:
             return []
-        time.sleep(self.settings.poll_seconds)
+        time.sleep(self.config.poll_seconds)
         queue = self._queue()
-        ended = []
-        for name, task in list(self.flying.items()):
-            outcome = self._look(task, queue)
+        outcomes = []
+        for name, task in list(self.submitted.items()):
+            outcome = self._outcome(task, queue)
             if outcome is not None:
-                del self.flying[name]
-                self.lost.pop(name, None)
-                ended.append(outcome)
-        return ended
+                del self.submitted[name]
+                self.unseen.pop(name, None)
+                outcomes.append(outcome)
+        return outcomes
 
-    def _look(self, task: Task, queue: dict[tuple[str, int], str]) -> Ended | None:
+    def _outcome(self, task: StudyTask, queue: Queue) -> TaskOutcome | None:
+        """Return how the task ended, None if it has not; submit it again if its job vanished."""
         if task.finished:
-            return Ended(task.name)
-        file = ended_file(self.root, task.name)
+            return TaskOutcome(task.name)
+        file = outcome_file(self.root, task.name)
         if file.exists():
-            said = Ended(**read_json(file, "job's end"))
-            if not said.stopped:
-                return said
-        entry = self.book.entry(task.name)
-        if entry is not None and (entry["job"], entry["index"]) in queue:
-            self.lost[task.name] = 0
+            outcome = TaskOutcome(**read_json(file, "outcome of a SLURM job"))
+            if not outcome.stopped:
+                return outcome
+        if self._state(task.name, queue) is not None:
+            self.unseen[task.name] = 0
             return None
-        # Twice in a row: a shared file system may show a result later than the queue its end.
-        self.lost[task.name] = self.lost.get(task.name, 0) + 1
-        if self.lost[task.name] < 2:
+        # Twice in a row: on a shared file system a result may appear after its job has left.
+        self.unseen[task.name] = self.unseen.get(task.name, 0) + 1
+        if self.unseen[task.name] < 2:
             return None
-        attempt = entry["attempt"] if entry is not None else 1
-        if attempt >= self.settings.most_attempts:
-            log = tail(self.root / "logs" / f"{task.name}.log")
-            return Ended(task.name, f"its job vanished {attempt} times without a result", log)
-        say(f"{task.name}: its job vanished; submitted again")
-        self.lost[task.name] = 0
+        record = self.jobs.records.get(task.name)
+        attempt = record.attempt if record is not None else 1
+        if attempt >= self.config.most_attempts:
+            log = log_tail(self.root / "logs" / f"{task.name}.log")
+            return TaskOutcome(task.name, f"its job vanished {attempt} times without a result", log)
+        logger.warning("%s: its job vanished; submitting it again", task.name)
+        self.unseen[task.name] = 0
         self._send([task], attempt + 1)
         return None
 
     def running(self) -> dict[str, str]:
         queue = self._queue()
-        found = {}
-        for name in self.flying:
-            entry = self.book.entry(name)
-            state = queue.get((entry["job"], entry["index"])) if entry is not None else None
-            if state is not None:
-                found[name] = f"SLURM: {state.lower()}"
-        return found
+        states = {name: self._state(name, queue) for name in self.submitted}
+        return {name: f"SLURM: {state.lower()}" for name, state in states.items() if state}
 
     def close(self) -> None:
-        if self.flying:
-            say(
-                f"{len(self.flying)} jobs go on in SLURM without this process; "
-                "run the study again to pick them up"
+        if self.submitted:
+            logger.info(
+                "%d jobs keep running in SLURM; run the study again to collect their results",
+                len(self.submitted),
             )
 
-    def _queue(self) -> dict[tuple[str, int], str]:
-        """(job name, index in its array) → state, of this user's jobs in the queue."""
+    def _state(self, task: str, queue: Queue) -> str | None:
+        record = self.jobs.records.get(task)
+        return queue.get(record.key) if record is not None else None
+
+    def _queue(self) -> Queue:
+        """Return the jobs of this user in the queue."""
         done = subprocess.run(
             ["squeue", "--noheader", "--me", "--array", "--format=%j|%K|%T"],
             capture_output=True,
             text=True,
         )
         if done.returncode:
-            raise ThresherError(f"squeue failed: {done.stderr.strip()}", "is SLURM up?")
-        found = {}
+            raise ThresherError(
+                f"squeue failed: {done.stderr.strip()}", "check that SLURM is running"
+            )
+        queue = {}
         for line in done.stdout.splitlines():
             name, index, state = line.strip().split("|")
-            found[name, int(index) if index.isdigit() else 0] = state
-        return found
+            queue[name, int(index) if index.isdigit() else 0] = state
+        return queue
 
 
-class _Book:
-    """Which job does which task: {task: {job, index, attempt, time}}, written before submitting."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.entries: dict[str, dict[str, Any]] = read_json(path, "book") if path.exists() else {}
-
-    def entry(self, task: str) -> dict[str, Any] | None:
-        return self.entries.get(task)
-
-    def write(self, job: str, tasks: list[str], attempt: int) -> None:
-        now = time.time()
-        for index, task in enumerate(tasks):
-            self.entries[task] = {"job": job, "index": index, "attempt": attempt, "time": now}
-        write_json(self.path, self.entries)
-
-
-def _call(job: SlurmJob) -> None:
+def _run(job: SlurmJob) -> None:
     job.run()
 
 
-def _check_commands() -> None:
-    import shutil
-
+def check_commands() -> None:
+    """Check that SLURM's commands and submitit are installed."""
     for name in ("sbatch", "squeue", "scontrol"):
         if shutil.which(name) is None:
-            raise ThresherError(
-                f"there is no {name} here",
-                "run on a login node of the cluster, or use kind = local",
+            raise NotFoundError(
+                f"SLURM command {name} not found",
+                'run on a login node of the cluster, or set kind = "local"',
             )
     try:
         import submitit  # noqa: F401
     except ImportError:
-        raise ThresherError(
-            "SLURM is reached through submitit, which is not installed",
-            "pip install 'thresher[slurm]'",
+        raise MissingDependencyError(
+            "SLURM needs the package submitit", "pip install 'thresher[slurm]'"
         ) from None

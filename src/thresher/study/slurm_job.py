@@ -1,9 +1,10 @@
-"""One task inside a SLURM job: save before the time is up, queue again, say how it ended."""
+"""Run one task inside a SLURM job: save before the time limit, requeue, report the outcome."""
 
 import dataclasses
 import os
 import signal
 import subprocess
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,24 +12,25 @@ from types import FrameType
 from typing import Any
 
 from thresher.paths import write_json
-from thresher.study.executors import Ended, attempt
-from thresher.study.tasks import from_json
-from thresher.study.worker import print_to
+from thresher.study.perform import attempt, redirect_output
+from thresher.study.tasks import StudyTask, TaskOutcome
 
 
-def ended_file(root: Path, task: str) -> Path:
-    """Where a job says how its task ended, for the study to read."""
+def outcome_file(root: Path, task: str) -> Path:
+    """Return the file in which a job reports how its task outcome."""
     return root / "slurm" / "ended" / f"{task}.json"
 
 
-class TimeUp(BaseException):
-    """The limit is near, and nothing had begun that would need saving. No error: like an interrupt,
-    it passes by whoever handles those."""
+class OutOfTime(BaseException):
+    """The time limit is near and there is nothing to save yet.
+
+    Like KeyboardInterrupt it is not an Exception, so that error handlers let it pass.
+    """
 
 
 @dataclass(frozen=True)
 class SlurmJob:
-    """What submitit carries to the node: plain texts and numbers."""
+    """What submitit sends to the node; plain values only."""
 
     task: str
     root: str
@@ -36,56 +38,61 @@ class SlurmJob:
     most_requeues: int
 
     def run(self) -> None:
-        """Called in every process of the job; the first speaks for all."""
+        """Run in every process of the job; rank 0 reports the outcome."""
         from thresher.distributed.group import place
 
-        task = from_json(self.task)
+        task = StudyTask.from_json(self.task)
         root, rank = Path(self.root), place().rank
         suffix = f".rank{rank}" if rank else ""
-        print_to(root / "logs" / f"{task.name}{suffix}.log")
-        _listen()
+        redirect_output(root / "logs" / f"{task.name}{suffix}.log")
+        _handle_time_limit()
         try:
-            ended = attempt(task, self.threads)
-        except TimeUp:
-            ended = Ended(task.name, stopped=True)
-        if ended.detail:
-            print(ended.detail, flush=True)
+            outcome = attempt(task, self.threads)
+        except OutOfTime:
+            outcome = TaskOutcome(task.name, stopped=True)
+        if outcome.detail:
+            _log(outcome.detail)
         if rank:
             return
         restarts = int(os.environ.get("SLURM_RESTART_COUNT", "0"))
-        if ended.stopped and restarts < self.most_requeues:
-            print(f"out of time: queued again (requeue {restarts + 1})", flush=True)
+        if outcome.stopped and restarts < self.most_requeues:
+            _log(f"out of time: requeued (requeue {restarts + 1})")
             _requeue()
             return
-        if ended.stopped:
-            ended = Ended(task.name, f"it ran out of time {restarts + 1} times")
-        write_json(ended_file(root, task.name), dataclasses.asdict(ended))
+        if outcome.stopped:
+            outcome = TaskOutcome(task.name, f"it ran out of time {restarts + 1} times")
+        write_json(outcome_file(root, task.name), dataclasses.asdict(outcome))
 
 
-def _listen() -> None:
-    """Before the time limit SLURM sends USR2 to every process of the job (submitit asks it to).
+def _log(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
 
-    Training saves and ends on SIGTERM; where it is not listening yet there is nothing to save.
-    submitit's own handler would end the process in the middle of a step.
+
+def _handle_time_limit() -> None:
+    """Turn SIGUSR2, which SLURM sends before the time limit, into SIGTERM's handler.
+
+    Training saves and ends on SIGTERM; before it has installed that handler there is nothing to
+    save. submitit's own handler would end the process in the middle of a step.
     """
     outside = signal.getsignal(signal.SIGTERM)
 
     def time_up(number: int, frame: FrameType | None) -> None:
         handler: Any = signal.getsignal(signal.SIGTERM)
         if handler is outside or handler == outside:
-            raise TimeUp
+            raise OutOfTime
         handler(signal.SIGTERM, frame)
 
     signal.signal(signal.SIGUSR2, time_up)
 
 
 def _requeue() -> None:
-    """Put this job (of an array, this element alone) back into the queue; wait to be ended."""
+    """Put this job (of an array, this element alone) back into the queue; wait to be outcome."""
     env = os.environ
     job = env["SLURM_JOB_ID"]
     if "SLURM_ARRAY_JOB_ID" in env:
         job = f"{env['SLURM_ARRAY_JOB_ID']}_{env['SLURM_ARRAY_TASK_ID']}"
     subprocess.run(["scontrol", "requeue", job], check=True)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    # Returning would let submitit write a result, and the job end before SLURM requeues it.
+    # On return, submitit would write a result and the job would end before it is requeued.
     time.sleep(60)

@@ -20,11 +20,13 @@ from thresher import progress
 from thresher.errors import ThresherError
 from thresher.paths import StudyPaths, write_json, write_text
 from thresher.study import definition as definitions
-from thresher.study import executors
 from thresher.study.definition import StudyDefinition
-from thresher.study.expand import Plan, Task, expand
+from thresher.study.executor import Executor
+from thresher.study.executors import check_executor, executor_config, make_executor
+from thresher.study.expand import expand
 from thresher.study.folder import Failures, StudyStatus, read_status, running_file
 from thresher.study.lock import hold
+from thresher.study.tasks import StudyPlan, StudyTask, TaskOutcome
 from thresher.study.toml import dumps
 from thresher.study.tune import wanted_trials
 
@@ -54,7 +56,7 @@ class Study:
             raise ThresherError(f"there is no study in {root}", "run one: `thresher study run`")
         return cls(definitions.load(paths.definition), paths.root)
 
-    def plan(self) -> Plan:
+    def plan(self) -> StudyPlan:
         return expand(self.definition, self.root)
 
     def output(self, step: str, **at: Any) -> Path:
@@ -83,12 +85,13 @@ class Study:
         run into the same folder is refused while the first goes on.
         """
         plan = self.plan()
-        settings = self.definition.executor if executor is None else executor
+        config = executor_config(self.definition.executor if executor is None else executor)
+        check_executor(config)
         with hold(self.root), _terminate_as_interrupt():
             write_text(StudyPaths(self.root).definition, self.definition.text)
             if retry:
                 Failures(self.root).forgive(plan.tasks)
-            with executors.make(settings, self.root) as chosen:
+            with make_executor(config, self.root) as chosen:
                 try:
                     _Driver(self.definition, plan, self.root, chosen).drive()
                 finally:
@@ -100,7 +103,7 @@ class _Driver:
     """Keeps an executor fed with what may run, until nothing more can."""
 
     def __init__(
-        self, study: StudyDefinition, plan: Plan, root: Path, executor: executors.Executor
+        self, study: StudyDefinition, plan: StudyPlan, root: Path, executor: Executor
     ) -> None:
         self.study, self.plan, self.root, self.executor = study, plan, root, executor
         self.failures = Failures(root)
@@ -129,7 +132,7 @@ class _Driver:
                         bar.advance()
                         bar.note(ended.name)
 
-    def ready(self) -> list[Task]:
+    def ready(self) -> list[StudyTask]:
         """What can be started now and was not, the longest first."""
         wanted = {t.name: t for t in wanted_trials(self.study, self.plan) if not t.finished}
         needed = dict(wanted)
@@ -149,7 +152,7 @@ class _Driver:
         self.flying |= {task.name for task in now}
         return sorted(now, key=lambda task: (task.is_trial, -task.cost))
 
-    def note(self, ended: executors.Ended) -> None:
+    def note(self, ended: TaskOutcome) -> None:
         if self.plan.tasks[ended.name].finished:
             return
         self.over.add(ended.name)

@@ -1,54 +1,102 @@
-"""Do one task, in whatever process: train a run, embed a data set, select samples.
-
-Every kind goes on where an earlier attempt was stopped, and ends by renaming its result into
-place, so that a task is finished exactly when its mark is there.
-"""
+"""What a study has to do: tasks (steps and trials), the plan that holds them, and how one ended."""
 
 import dataclasses
 import json
+import re
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Literal
 
-from thresher.study.expand import Task
-from thresher.training.config import TrainConfig
-
-
-class Stopped(Exception):
-    """The task was asked to stop, has saved what it had, and can be gone on with."""
+Values = dict[str, Any]
+"""Values from a TOML or JSON file, by name."""
+TaskKind = Literal["train", "embed", "select"]
 
 
-def to_json(task: Task) -> str:
-    """One line, for a worker or a job elsewhere."""
-    return json.dumps({**dataclasses.asdict(task), "out": str(task.out)})
+@dataclass(frozen=True)
+class StudyTask:
+    """One step or trial of a study."""
+
+    name: str
+    kind: TaskKind
+    settings: Values
+    """JSON values: the training, embedding or filter options."""
+    out: Path
+    """The run folder, the features folder or the selection's .parquet file."""
+    identity: str
+    """Digest of everything that changes the result."""
+    needs: tuple[str, ...] = ()
+    """Names of the steps whose outputs this task reads."""
+    cell: Values | None = None
+    """Values of the axes for a trial; None for a step."""
+    seed: int | None = None
+    step: str = ""
+    """Name of the step in the study file; "" for a trial."""
+    at: Values = field(default_factory=dict)
+    """Values of the axes in `each` that this instance of a step belongs to."""
+
+    @property
+    def is_trial(self) -> bool:
+        return self.cell is not None
+
+    @property
+    def workers(self) -> int:
+        """Number of processes that the task trains with."""
+        return int(self.settings.get("workers") or 1) if self.kind == "train" else 1
+
+    @property
+    def mark(self) -> Path:
+        """The file that exists once the task is finished; it is renamed into place."""
+        if self.kind == "train":
+            return self.out / "result.json"
+        return self.out / "features.json" if self.kind == "embed" else self.out
+
+    @property
+    def finished(self) -> bool:
+        return self.mark.exists()
+
+    @property
+    def cost(self) -> float:
+        """Estimate the relative duration; used only to start long tasks first.
+
+        The model's cost is the number in its name (resnet50: 50). Each optimizer step has a fixed
+        overhead equal to about 500 samples.
+        """
+        if self.kind != "train":
+            return 0.0
+        depth = re.search(r"(\d+)", str(self.settings.get("model", "")))
+        size = float(depth.group(1)) if depth else 1.0
+        batch = float(self.settings.get("batch_size", 128)) or 1.0
+        return float(self.settings.get("epochs", 10.0)) * size * (1 + 500 / batch)
+
+    def to_json(self) -> str:
+        """Return the task as one line of JSON, for a worker or a SLURM job."""
+        return json.dumps({**dataclasses.asdict(self), "out": str(self.out)})
+
+    @classmethod
+    def from_json(cls, line: str) -> "StudyTask":
+        values = json.loads(line)
+        return cls(**{**values, "out": Path(values["out"]), "needs": tuple(values["needs"])})
 
 
-def from_json(line: str) -> Task:
-    values = json.loads(line)
-    return Task(**{**values, "out": Path(values["out"]), "needs": tuple(values["needs"])})
+@dataclass(frozen=True)
+class StudyPlan:
+    """Every step and trial of a study by name; a step comes before the tasks that need it."""
+
+    steps: dict[str, StudyTask]
+    trials: dict[str, StudyTask]
+
+    @property
+    def tasks(self) -> dict[str, StudyTask]:
+        return {**self.steps, **self.trials}
 
 
-def perform(task: Task, threads: int = 0) -> None:
-    """Do `task` unless it is finished; raise Stopped when it was asked to stop before the end.
+@dataclass(frozen=True)
+class TaskOutcome:
+    """How an attempt at a task ended. Without `error` and `stopped`, it finished."""
 
-    `threads` is this task's share of the CPU cores, where its settings do not say.
-    """
-    if task.finished:
-        return
-    if task.kind == "train":
-        _train(task, threads)
-    elif task.kind == "embed":
-        from thresher.study.selecting import embed
-
-        embed(task.settings, task.out)
-    else:
-        from thresher.study.selecting import select
-
-        select(task.settings, task.out)
-    if not task.finished:
-        raise Stopped(task.name)
-
-
-def _train(task: Task, threads: int) -> None:
-    from thresher.study.training import train
-
-    settings = {"threads": threads, **task.settings, "out": str(task.out), "resume": True}
-    train(TrainConfig.from_dict(settings))
+    name: str
+    error: str = ""
+    detail: str = ""
+    """The traceback, or the end of the log."""
+    stopped: bool = False
+    """Whether the task saved its state on request and can be resumed."""

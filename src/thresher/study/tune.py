@@ -10,7 +10,7 @@ from typing import Any
 
 from thresher.paths import RunPaths, read_json
 from thresher.study.definition import StudyDefinition
-from thresher.study.expand import Plan, Task
+from thresher.study.tasks import StudyPlan, StudyTask
 
 Key = tuple[Any, ...]
 
@@ -27,12 +27,12 @@ class Choice:
     """Each with its values, the mean `validation_accuracy` (None: unfinished) and `seeds`."""
 
 
-def choices(study: StudyDefinition, plan: Plan) -> list[Choice]:
+def choices(study: StudyDefinition, plan: StudyPlan) -> list[Choice]:
     """One choice per cell, in the order of the grid; [] where nothing is tuned."""
     if not study.tune:
         return []
     seeds = set(study.seeds[: study.tune_seeds] if study.tune_seeds else study.seeds)
-    groups: dict[Key, dict[Key, list[Task]]] = {}
+    groups: dict[Key, dict[Key, list[StudyTask]]] = {}
     for trial in plan.trials.values():
         if trial.seed in seeds:
             cell, values = _split(study, trial)
@@ -62,7 +62,7 @@ def choices(study: StudyDefinition, plan: Plan) -> list[Choice]:
     return found
 
 
-def wanted_trials(study: StudyDefinition, plan: Plan) -> list[Task]:
+def wanted_trials(study: StudyDefinition, plan: StudyPlan) -> list[StudyTask]:
     """The trials to run as far as is known now.
 
     Without `tune_seeds` all of them. With it, every candidate runs with the first seeds only, and
@@ -80,7 +80,7 @@ def wanted_trials(study: StudyDefinition, plan: Plan) -> list[Task]:
     return wanted
 
 
-def reported_trials(study: StudyDefinition, plan: Plan) -> list[Task]:
+def reported_trials(study: StudyDefinition, plan: StudyPlan) -> list[StudyTask]:
     """The trials whose test results may be reported: those of the chosen candidates."""
     if not study.tune:
         return list(plan.trials.values())
@@ -89,7 +89,7 @@ def reported_trials(study: StudyDefinition, plan: Plan) -> list[Task]:
     return [trial for trial, (cell, values) in split if chosen.get(cell) == values]
 
 
-def chosen_values(study: StudyDefinition, plan: Plan) -> dict[Key, Key]:
+def chosen_values(study: StudyDefinition, plan: StudyPlan) -> dict[Key, Key]:
     """Per cell the chosen values, for the cells that are decided."""
     return {
         tuple(choice.cell.values()): tuple(choice.chosen.values())
@@ -98,13 +98,13 @@ def chosen_values(study: StudyDefinition, plan: Plan) -> dict[Key, Key]:
     }
 
 
-def _split(study: StudyDefinition, trial: Task) -> tuple[Key, Key]:
+def _split(study: StudyDefinition, trial: StudyTask) -> tuple[Key, Key]:
     assert trial.cell is not None
     cell = tuple(value for axis, value in trial.cell.items() if axis not in study.tune)
     return cell, tuple(trial.cell[axis] for axis in study.tune)
 
 
-def _validation(trial: Task) -> float | None:
+def _validation(trial: StudyTask) -> float | None:
     """A diverged run has no accuracy: it is the worst there is, and not a gap."""
     paths = RunPaths(trial.out)
     if not paths.result.exists():

@@ -1,8 +1,8 @@
-"""A worker process: reads tasks from standard input, does them, answers on a pipe.
+"""A worker process: read tasks from standard input, run them, write outcomes to a pipe.
 
-`python -m thresher.study.worker FD PARENT THREADS`, started by `local.py`. What a task prints goes
-to its own log. When the study dies, however it dies, its workers die at once: a task that went on
-unseen could be run twice to the end.
+`python -m thresher.study.worker FD PARENT THREADS`, started by `local.py`. The output of a task
+goes to its own log. Workers die with the study, however it dies; otherwise a task could be run
+twice at the same time.
 """
 
 import dataclasses
@@ -19,23 +19,23 @@ from thresher.distributed.launch import die_with_parent
 def main() -> None:
     replies, parent, threads = (int(argument) for argument in sys.argv[1:4])
     os.set_inheritable(replies, False)
-    die_with(parent)
-    from thresher.study.executors import attempt
-    from thresher.study.tasks import from_json
+    die_with(parent)  # before the imports below, which take seconds
+    from thresher.study.perform import attempt, redirect_output
+    from thresher.study.tasks import StudyTask
 
     for line in sys.stdin:
         order = json.loads(line)
-        print_to(Path(order["log"]))
-        ended = attempt(from_json(order["task"]), threads)
-        if ended.detail:
-            print(ended.detail, file=sys.stderr)
+        redirect_output(Path(order["log"]))
+        outcome = attempt(StudyTask.from_json(order["task"]), threads)
+        if outcome.detail:
+            sys.stderr.write(f"{outcome.detail}\n")
         sys.stdout.flush()
         sys.stderr.flush()
-        os.write(replies, json.dumps(dataclasses.asdict(ended)).encode() + b"\n")
+        os.write(replies, json.dumps(dataclasses.asdict(outcome)).encode() + b"\n")
 
 
 def die_with(parent: int) -> None:
-    """The kernel kills this process with its parent; elsewhere than on Linux, look each second."""
+    """End this process when `parent` ends: by the kernel on Linux, by polling elsewhere."""
     die_with_parent()
     if os.getppid() != parent:
         os._exit(1)
@@ -46,17 +46,6 @@ def die_with(parent: int) -> None:
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
-
-
-def print_to(log: Path) -> None:
-    """Send both outputs, those of libraries and children as well, to the end of `log`."""
-    log.parent.mkdir(parents=True, exist_ok=True)
-    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os.dup2(file, 1)
-    os.dup2(file, 2)
-    os.close(file)
 
 
 if __name__ == "__main__":

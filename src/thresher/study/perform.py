@@ -1,0 +1,96 @@
+"""Run one task in the current process: train a run, embed a data set, or select samples.
+
+Each kind of task resumes an earlier attempt and renames its result into place at the end, so a
+task is finished exactly when its mark exists.
+"""
+
+import gc
+import os
+import sys
+import traceback
+from pathlib import Path
+
+from thresher.errors import ThresherError
+from thresher.study.tasks import StudyTask, TaskOutcome
+
+
+class TaskStopped(Exception):
+    """The task was asked to stop and saved its state; it can be resumed."""
+
+
+def perform(task: StudyTask, threads: int | None = None) -> None:
+    """Run `task` unless it is finished.
+
+    Args:
+        task: The task.
+        threads: CPU threads for a task whose settings do not set `threads`.
+
+    Raises:
+        TaskStopped: The task was asked to stop before the end.
+    """
+    if task.finished:
+        return
+    if task.kind == "train":
+        _train(task, threads)
+    elif task.kind == "embed":
+        from thresher.study.selecting import embed
+
+        embed(task.settings, task.out)
+    else:
+        from thresher.study.selecting import select
+
+        select(task.settings, task.out)
+    if not task.finished:
+        raise TaskStopped(task.name)
+
+
+def _train(task: StudyTask, threads: int | None) -> None:
+    from thresher.study.training import train
+    from thresher.training.config import TrainConfig
+
+    settings = {**task.settings, "out": str(task.out), "resume": True}
+    if threads is not None:
+        settings.setdefault("threads", threads)
+    train(TrainConfig.from_dict(settings))
+
+
+def attempt(task: StudyTask, threads: int | None = None) -> TaskOutcome:
+    """Perform a task and return how it ended; only KeyboardInterrupt and SystemExit propagate."""
+    try:
+        perform(task, threads)
+    except TaskStopped:
+        return TaskOutcome(task.name, stopped=True)
+    except ThresherError as error:
+        return TaskOutcome(task.name, str(error), traceback.format_exc())
+    except Exception as error:
+        return TaskOutcome(task.name, f"{type(error).__name__}: {error}", traceback.format_exc())
+    finally:
+        _release_memory()
+    return TaskOutcome(task.name)
+
+
+def _release_memory() -> None:
+    """Free the memory of a finished trial, so that later trials start with an empty cache."""
+    gc.collect()
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+
+
+def redirect_output(log: Path) -> None:
+    """Append standard output and error of this process and its children to `log`."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    os.close(file)
+
+
+def log_tail(log: Path | None, characters: int = 4000) -> str:
+    """Return the end of a log file; "" if there is none."""
+    try:
+        return log.read_text(encoding="utf-8", errors="replace")[-characters:] if log else ""
+    except OSError:
+        return ""
