@@ -25,14 +25,14 @@ from thresher.progress import say
 from thresher.scaling.pilot import SHARE_HELD_OUT
 from thresher.scaling.plan import Statistics
 from thresher.training.config import TrainConfig
-from thresher.training.loop import train
+from thresher.training.train import train
 
 
 def samples_to_target(config: TrainConfig) -> int | None:
     """How many samples a run saw until its target; None where it never got there."""
     with tempfile.TemporaryDirectory() as folder:
         result = train(replace(config, out=f"{folder}/run"), quiet=True)
-    return int(result["samples"]) if result["status"] == "target" else None
+    return result.samples if result.status == "target" else None
 
 
 def sweep(trials: list[TrainConfig], jobs: int) -> dict[int, list[int | None]]:

@@ -101,7 +101,7 @@ class Planted:
 def prepare(options: argparse.Namespace) -> tuple[Pack, Path]:
     """The planted pack and a network trained on it, both made once."""
     from thresher.training.config import TrainConfig
-    from thresher.training.loop import train
+    from thresher.training.train import train
 
     work = options.work / f"{options.data}-{options.limit or 'all'}"
     source = Planted(options.data, options.limit)
@@ -123,8 +123,8 @@ def prepare(options: argparse.Namespace) -> tuple[Pack, Path]:
                 resume=RunPaths(run).config.exists(),
             )
         )
-        if result["status"] != "finished":
-            raise SystemExit(f"training ended as {result['status']}; the same command goes on")
+        if result.status != "finished":
+            raise SystemExit(f"training ended as {result.status}; the same command goes on")
     return pack, run
 
 

@@ -33,7 +33,8 @@ from thresher.data.sources.base import Block  # noqa: E402
 from thresher.data.write import WriteOptions, write_pack  # noqa: E402
 from thresher.models import registry  # noqa: E402
 from thresher.training.config import TrainConfig  # noqa: E402
-from thresher.training.loop import train  # noqa: E402
+from thresher.training.result import RunResult  # noqa: E402
+from thresher.training.train import train  # noqa: E402
 
 CLASSES = 10
 
@@ -129,7 +130,7 @@ def bare_cpu(pack: Pack, model_name: str, batch: int, count: int, epochs: int) -
             loss.item()
 
 
-def ours(pack: Path, epochs: float, **options: Any) -> dict[str, Any]:
+def ours(pack: Path, epochs: float, **options: Any) -> RunResult:
     with tempfile.TemporaryDirectory() as folder:
         config = TrainConfig(
             data=str(pack), out=f"{folder}/run", epochs=epochs, evaluate_every=0, **options
@@ -157,14 +158,14 @@ def on_gpu(pack: Path, samples: int, quick: bool) -> list[dict[str, Any]]:
             "compile": compiled,
             "device": "cuda",
         }
-        mine = [ours(pack, epochs, **common)["images_per_s"]]
+        mine = [ours(pack, epochs, **common).images_per_s or 0.0]
         if not quick:
             bare.append(bare_gpu(model, side, batch, compiled, seconds))
-            mine.append(ours(pack, epochs, **common)["images_per_s"])
+            mine.append(ours(pack, epochs, **common).images_per_s or 0.0)
         memory = torch.cuda.memory_allocated() / 2**20
         rows.append(_row(f"{model} {side}×{side} batch {batch}", bare, mine, memory_mb=memory))
     eager = ours(pack, 1, model="resnet18", batch_size=256, crop=28, precision="bf16", graph="off")
-    rows.append({"case": "resnet18 28×28 batch 256, no graph", "ours": eager["images_per_s"]})
+    rows.append({"case": "resnet18 28×28 batch 256, no graph", "ours": eager.images_per_s})
     return rows
 
 
@@ -199,11 +200,11 @@ def _epoch_cost(run: Callable[[int], None]) -> float:
     return (spent[1] - spent[0]) / 2
 
 
-def check_graph(pack: Path) -> dict[str, float]:
+def check_graph(pack: Path) -> dict[str, float | None]:
     """The captured step must take the eager step's path, to rounding."""
     common: dict[str, Any] = {"model": "resnet20", "batch_size": 512, "device": "cuda", "lr": 0.02}
     taken = {graph: ours(pack, 0.5, graph=graph, **common) for graph in ("on", "off")}
-    return {graph: result["train_loss"] for graph, result in taken.items()}
+    return {graph: result.train_loss for graph, result in taken.items()}
 
 
 def _row(case: str, bare: list[float], mine: list[float], **more: float) -> dict[str, Any]:

@@ -17,15 +17,19 @@ if TYPE_CHECKING:
     from thresher.select.filters.network import NetworkFilter as NetworkFilter
     from thresher.study.study import Study as Study
     from thresher.training.config import TrainConfig as TrainConfig
+    from thresher.training.result import RunResult as RunResult
+    from thresher.training.train import train as train
 
 _WHERE = {
     "Features": "thresher.models.features",
     "NetworkFilter": "thresher.select.filters.network",
     "Pack": "thresher.data.pack",
+    "RunResult": "thresher.training.result",
     "Selection": "thresher.data.selection",
     "Study": "thresher.study.study",
     "ThresherError": "thresher.errors",
     "TrainConfig": "thresher.training.config",
+    "train": "thresher.training.train",
 }
 
 __all__ = [*_WHERE, "__version__"]

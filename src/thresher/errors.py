@@ -28,6 +28,10 @@ class ThresherError(Exception):
     def __str__(self) -> str:
         return f"{self.what}; {self.fix}" if self.fix else self.what
 
+    def __reduce__(self) -> tuple[type, tuple[str, str, str | None]]:
+        """Pickle the parts, not the sentence, for other processes."""
+        return type(self), (self.what, self.fix, self.parameter)
+
 
 class InvalidValueError(ThresherError, ValueError):
     """A parameter or a field of a file has a value that is not allowed."""

@@ -108,9 +108,10 @@ def test_a_run_on_horovod_ends_with_the_weights_of_ddp(tmp_path: Path) -> None:
             "evaluate_every": 0,
             "device": "cpu",
         }
-        order.write_text(json.dumps(config))
+        order.write_text(json.dumps({"config": config, "quiet": True}))
         answer = tmp_path / f"{engine}-answer.json"
-        worker = [sys.executable, "-m", "thresher.training.worker", str(order), str(answer)]
+        target = ["thresher.distributed.worker", "thresher.training.train:train_in_worker"]
+        worker = [sys.executable, "-m", *target, str(order), str(answer)]
         run_here(2, worker)
         assert json.loads(answer.read_text())["result"]["steps"] == 20
         weights[engine] = load_file(tmp_path / engine / "model.safetensors")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from thresher.distributed.group import Place, first_host, place
+from thresher.distributed.group import Placement, first_host, placement
 
 NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 SLURM = ("SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE")
@@ -17,9 +17,9 @@ def _set(monkeypatch: pytest.MonkeyPatch, **values: str) -> None:
 
 def test_place_of_one_of_torchrun_and_of_srun(monkeypatch: pytest.MonkeyPatch) -> None:
     _set(monkeypatch)
-    assert place() == Place(0, 1, 0, 1)
+    assert placement() == Placement(0, 1, 0, 1)
     _set(monkeypatch, RANK="5", WORLD_SIZE="8", LOCAL_RANK="1", LOCAL_WORLD_SIZE="4")
-    assert place() == Place(5, 8, 1, 4)
+    assert placement() == Placement(5, 8, 1, 4)
     _set(
         monkeypatch,
         SLURM_STEP_NUM_TASKS="6",
@@ -27,10 +27,10 @@ def test_place_of_one_of_torchrun_and_of_srun(monkeypatch: pytest.MonkeyPatch) -
         SLURM_LOCALID="1",
         SLURM_STEP_TASKS_PER_NODE="3(x2)",
     )
-    assert place() == Place(4, 6, 1, 3)
+    assert placement() == Placement(4, 6, 1, 3)
     # One task of a step is no group, whatever the job asked for.
     _set(monkeypatch, SLURM_STEP_NUM_TASKS="1", SLURM_PROCID="0")
-    assert place() == Place(0, 1, 0, 1)
+    assert placement() == Placement(0, 1, 0, 1)
 
 
 @pytest.mark.parametrize(

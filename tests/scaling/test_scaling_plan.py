@@ -159,7 +159,7 @@ def quick_profile(path: Path, model: str = "tiny", channels: int = 1) -> Path:
 def test_the_plan_of_digits_holds_in_a_small_sweep(digits: str, tmp_path: Path) -> None:
     """The recommended batch takes at most twice the samples of the best of three (claim: plan)."""
     from thresher.training.config import TrainConfig
-    from thresher.training.loop import train
+    from thresher.training.train import train
 
     target = 0.6
     config = Plan(
@@ -195,7 +195,7 @@ def test_the_plan_of_digits_holds_in_a_small_sweep(digits: str, tmp_path: Path) 
             ),
             quiet=True,
         )
-        return float(result["samples"]) if result["status"] == "target" else float("inf")
+        return float(result.samples) if result.status == "target" else float("inf")
 
     rates = {row["batch_size"]: row["lr"] for row in data["rows"]}
     batches = sorted({best["batch_size"], 16, 128} & set(rates))

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from thresher.training.config import TrainConfig
-from thresher.training.loop import train
+from thresher.training.train import train
 
 if __name__ == "__main__":
     for options in json.loads(Path(sys.argv[1]).read_text()):

@@ -18,8 +18,8 @@ from thresher.errors import ThresherError
 from thresher.training import checkpoint
 from thresher.training.checkpoint import Checkpoint
 from thresher.training.config import TrainConfig
-from thresher.training.loop import train
 from thresher.training.run import Run
+from thresher.training.train import train
 
 pytest_plugins = ["train_data"]
 
@@ -142,7 +142,7 @@ def test_resuming_on_another_number_of_workers_takes_the_same_path(
     train(_config(few, tmp_path / "whole", **exact), quiet=True)
     _stop_at(few, tmp_path / "broken", 28, **exact)
     result = train(_config(few, tmp_path / "broken", **exact, resume=True, workers=2), quiet=True)
-    assert result["resolved"]["workers"] == 2
+    assert result.resolved.workers == 2
     x = load_file(tmp_path / "whole" / "model.safetensors")
     y = load_file(tmp_path / "broken" / "model.safetensors")
     assert max((x[k].double() - y[k].double()).abs().max().item() for k in x) < 1e-10
@@ -160,7 +160,7 @@ def _stop_at(few: Path, out: Path, step: int, **more: Any) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(checkpoint, "write", write)
-        assert train(_config(few, out, **more), quiet=True)["status"] == "stopped"
+        assert train(_config(few, out, **more), quiet=True).status == "stopped"
 
 
 def test_a_run_killed_after_its_last_step_still_closes_the_epoch(
@@ -169,7 +169,7 @@ def test_a_run_killed_after_its_last_step_still_closes_the_epoch(
     """The last checkpoint stands, the last evaluation and the epoch's record do not."""
     options: dict[str, Any] = {"epochs": 2, "validation": 47, "checkpoint_every": 4}
     whole = train(_config(few, tmp_path / "whole", **options), quiet=True)
-    assert whole["steps"] % 4 == 0, "a checkpoint must fall on the last step"
+    assert whole.steps % 4 == 0, "a checkpoint must fall on the last step"
 
     def killed(*_: Any) -> None:
         raise KeyboardInterrupt
@@ -183,7 +183,7 @@ def test_a_run_killed_after_its_last_step_still_closes_the_epoch(
     monkeypatch.undo()
     resumed = train(_config(few, tmp_path / "broken", **options, resume=True), quiet=True)
     for key in ("train_loss", "validation_loss", "validation_accuracy", "loss", "epochs"):
-        assert resumed[key] == whole[key], key
+        assert getattr(resumed, key) == getattr(whole, key), key
     records = [
         (tmp_path / run / "metrics.jsonl").read_text().splitlines() for run in ("whole", "broken")
     ]

@@ -11,8 +11,8 @@ from safetensors.torch import load_file
 from thresher.distributed.launch import launch
 from thresher.errors import ThresherError
 from thresher.training.config import TrainConfig
-from thresher.training.loop import train
 from thresher.training.resolved import resolve
+from thresher.training.train import train
 
 pytest_plugins = ["train_data"]
 
@@ -51,7 +51,7 @@ def alone(few: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("alone")
     for name, case in CASES.items():
         result = train(TrainConfig(**_options(few, root / name, **case)), quiet=True)
-        assert result["steps"] == 30
+        assert result.steps == 30
     return root
 
 
@@ -97,7 +97,7 @@ def test_accumulation_does_not_change_the_path(
     few: Path, alone: Path, tmp_path: Path, case: str, micro: int, pieces: int
 ) -> None:
     config = TrainConfig(**_options(few, tmp_path / "run", **CASES[case], micro_batch=micro))
-    assert train(config, quiet=True)["resolved"]["accumulation"] == pieces
+    assert train(config, quiet=True).resolved.accumulation == pieces
     assert _distance(alone / case, tmp_path / "run") < 1e-10
 
 

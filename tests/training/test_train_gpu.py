@@ -7,14 +7,15 @@ import pytest
 from safetensors.torch import load_file
 
 from thresher.training.config import TrainConfig
-from thresher.training.loop import train
+from thresher.training.result import RunResult
+from thresher.training.train import train
 
 pytest_plugins = ["train_data"]
 
 pytestmark = pytest.mark.gpu
 
 
-def _run(few: Path, out: Path, **more: Any) -> dict[str, Any]:
+def _run(few: Path, out: Path, **more: Any) -> RunResult:
     options: dict[str, Any] = {
         "data": str(few),
         "out": str(out),
@@ -37,7 +38,7 @@ def test_a_captured_step_takes_the_eager_steps_path(
     common: dict[str, Any] = {"precision": "fp64", "lr": 0.1, "epochs": 4, "batch_norm": batch_norm}
     eager = _run(few, tmp_path / "eager", graph="off", **common)
     captured = _run(few, tmp_path / "captured", graph="on", **common)
-    assert captured["steps"] == eager["steps"] == 36
+    assert captured.steps == eager.steps == 36
     x = load_file(tmp_path / "eager" / "model.safetensors")
     y = load_file(tmp_path / "captured" / "model.safetensors")
     for name in x:
@@ -46,12 +47,12 @@ def test_a_captured_step_takes_the_eager_steps_path(
 
 @pytest.mark.parametrize("optimizer", ["sgd", "nesterov", "lars", "lamb", "adamw"])
 def test_every_optimizer_can_be_captured(few: Path, tmp_path: Path, optimizer: str) -> None:
-    assert _run(few, tmp_path / "run", optimizer=optimizer, graph="on")["status"] == "finished"
+    assert _run(few, tmp_path / "run", optimizer=optimizer, graph="on").status == "finished"
 
 
 def test_accumulation_and_dynamics_can_be_captured(few: Path, tmp_path: Path) -> None:
     result = _run(few, tmp_path / "run", micro_batch=8, graph="on", record_dynamics=True)
-    assert result["resolved"]["accumulation"] == 4
+    assert result.resolved.accumulation == 4
     assert (tmp_path / "run" / "dynamics.parquet").exists()
 
 
@@ -85,5 +86,5 @@ def test_auto_survives_a_full_device(few: Path, tmp_path: Path) -> None:
         result = _run(few, tmp_path / "tight", micro_batch="auto", **more)
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
-    assert result["status"] == "finished"
-    assert result["resolved"]["accumulation"] > 1
+    assert result.status == "finished"
+    assert result.resolved.accumulation > 1

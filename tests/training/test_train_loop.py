@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,14 @@ from thresher.data.pack import Pack
 from thresher.data.selection import Selection
 from thresher.errors import ThresherError
 from thresher.training.config import TrainConfig
-from thresher.training.loop import train
+from thresher.training.result import RunResult
 from thresher.training.step import Step
+from thresher.training.train import train
 
 pytest_plugins = ["train_data"]
 
 
-def _run(few: Path, out: Path, **more: Any) -> dict[str, Any]:
+def _run(few: Path, out: Path, **more: Any) -> RunResult:
     options: dict[str, Any] = {
         "data": str(few),
         "out": str(out),
@@ -59,22 +61,24 @@ def _lines(out: Path, kind: str) -> list[dict[str, Any]]:
 def test_a_run_learns_and_leaves_a_whole_record(few: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     result = _run(few, out, epochs=12, validation=47, lr=0.1, warmup_epochs=2)
-    assert result["status"] == "finished"
-    assert result["accuracy"] > 0.6
-    assert result["validation_accuracy"] > 0.6
+    assert result.status == "finished"
+    assert result.accuracy is not None
+    assert result.validation_accuracy is not None
+    assert min(result.accuracy, result.validation_accuracy) > 0.6
     steps = _lines(out, "step")
-    assert [line["step"] for line in steps] == list(range(1, result["steps"] + 1))
-    assert steps[-1]["samples"] == result["samples"] == 12 * 240
+    assert [line["step"] for line in steps] == list(range(1, result.steps + 1))
+    assert steps[-1]["samples"] == result.samples == 12 * 240
     assert steps[0]["lr"] < steps[14]["lr"]
     assert steps[-1]["lr"] < steps[20]["lr"]
     epochs = _lines(out, "epoch")
     assert len(epochs) == 12
     assert epochs[-1]["train_loss"] < epochs[0]["train_loss"] / 2
     saved = json.loads((out / "config.json").read_text())
-    assert saved["resolved"] == result["resolved"]
-    assert json.loads((out / "result.json").read_text()) == result
+    assert saved["resolved"] == asdict(result.resolved)
+    assert json.loads((out / "result.json").read_text()) == result.to_dict()
+    assert RunResult.load(out) == result
     for key in ("versions", "hardware", "git_commit", "config", "images_per_s", "train_loss"):
-        assert key in result
+        assert key in result.to_dict()
     assert not (out / "checkpoints").exists()
     assert load_file(out / "model.safetensors")
 
@@ -85,27 +89,29 @@ def test_a_selection_trains_on_what_it_keeps_under_each_budget(few: Path, tmp_pa
     by_epochs = _run(few, tmp_path / "epochs", epochs=1, selection=half)
     by_samples = _run(few, tmp_path / "samples", epochs=1, selection=half, budget="samples")
     by_steps = _run(few, tmp_path / "steps", epochs=1, selection=half, budget="steps")
-    assert full["samples"] == 287
-    assert by_epochs["samples"] == 144
-    assert by_samples["samples"] == full["samples"]
-    assert by_steps["steps"] == full["steps"]
-    assert by_samples["epochs"] == pytest.approx(287 / 144)
+    assert full.samples == 287
+    assert by_epochs.samples == 144
+    assert by_samples.samples == full.samples
+    assert by_steps.steps == full.steps
+    assert by_samples.epochs == pytest.approx(287 / 144)
 
 
 def test_a_target_stops_the_run_and_says_when(few: Path, tmp_path: Path) -> None:
     result = _run(few, tmp_path / "run", epochs=50, target_accuracy=0.5, lr=0.1)
-    assert result["status"] == "target"
-    target = result["time_to_target"]
-    assert target["steps"] == result["steps"] < 50 * 9
-    assert target["samples"] == result["samples"]
-    assert 0 < target["seconds"] <= result["seconds"]
-    assert result["accuracy"] >= 0.5
+    assert result.status == "target"
+    target = result.time_to_target
+    assert target is not None
+    assert target.steps == result.steps < 50 * 9
+    assert target.samples == result.samples
+    assert 0 < target.seconds <= result.seconds
+    assert result.accuracy is not None
+    assert result.accuracy >= 0.5
 
 
 def test_a_diverged_run_is_a_result(few: Path, tmp_path: Path) -> None:
     result = _run(few, tmp_path / "run", lr=1e20, epochs=3)
-    assert result["status"] == "diverged"
-    assert result["loss"] is None
+    assert result.status == "diverged"
+    assert result.loss is None
     assert json.loads((tmp_path / "run" / "result.json").read_text())["status"] == "diverged"
 
 
@@ -125,19 +131,19 @@ def test_dynamics_are_recorded_for_every_sample(few: Path, tmp_path: Path) -> No
 def test_the_noise_scale_does_not_change_the_run(few: Path, tmp_path: Path) -> None:
     plain = _run(few, tmp_path / "plain")
     measured = _run(few, tmp_path / "noise", noise_scale=True)
-    assert measured["noise_scale"] is None or measured["noise_scale"] > 0
-    assert _lines(tmp_path / "noise", "epoch")[-1]["noise_scale"] == measured["noise_scale"]
-    assert plain["loss"] == measured["loss"]
+    assert measured.noise_scale is None or measured.noise_scale > 0
+    assert _lines(tmp_path / "noise", "epoch")[-1]["noise_scale"] == measured.noise_scale
+    assert plain.loss == measured.loss
 
 
 def test_the_noise_scale_agrees_with_its_definition() -> None:
     """Gradients of known mean and noise: B_noise = tr(Σ) / |G|²."""
-    from thresher.distributed.group import Group, Place
+    from thresher.distributed.group import Group, Placement
     from thresher.training.noise_scale import NoiseScale
 
     random = np.random.default_rng(0)
     mean, spread, small, big = 0.5, 2.0, 8, 64
-    noise = NoiseScale(Group(Place(), torch.device("cpu")))
+    noise = NoiseScale(Group(Placement(), torch.device("cpu")))
     for _ in range(4000):
         samples = mean + spread * random.standard_normal((big, 20))
         for batch, tell in ((small, noise.small), (big, noise.big)):
@@ -164,8 +170,9 @@ def test_auto_survives_an_out_of_memory_error(
     result = _run(
         few, tmp_path / "auto", micro_batch="auto", batch_norm="ghost:4", precision="fp64"
     )
-    assert result["resolved"]["accumulation"] == 4
-    assert result["loss"] == pytest.approx(plain["loss"], abs=1e-9)
+    assert result.resolved.accumulation == 8
+    assert result.resolved.micro_batch == 4
+    assert result.loss == pytest.approx(plain.loss, abs=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -181,7 +188,7 @@ def test_auto_survives_an_out_of_memory_error(
 )
 def test_options_train(few: Path, tmp_path: Path, more: dict[str, Any]) -> None:
     result = _run(few, tmp_path / "run", **more)
-    assert result["status"] == "finished"
+    assert result.status == "finished"
     losses = [line["loss"] for line in _lines(tmp_path / "run", "step")]
     assert all(loss is not None for loss in losses)
     if "trace" in more:
@@ -197,7 +204,7 @@ def test_streamed_data_gives_the_same_run(
 
     kept = _run(few, tmp_path / "kept")
     monkeypatch.setattr(loader, "_RESIDENT_ON_CPU", 0)
-    assert _run(few, tmp_path / "streamed")["loss"] == kept["loss"]
+    assert _run(few, tmp_path / "streamed").loss == kept.loss
 
 
 # ---- refusals ---------------------------------------------------------------------------------
@@ -254,7 +261,7 @@ def test_a_second_run_into_the_same_folder_is_refused(few: Path, tmp_path: Path)
 
     with locked(tmp_path / "run"):
         _refused(few, tmp_path / "run", "another run is writing to")
-    assert _run(few, tmp_path / "run", epochs=1)["status"] == "finished"
+    assert _run(few, tmp_path / "run", epochs=1).status == "finished"
 
 
 def test_a_full_disk_is_one_sentence(few: Path, tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def embed(config: Embed) -> Outcome | None:
     ids beside it, which `thresher select` reads.
     """
     from thresher.data.pack import Pack
-    from thresher.distributed.group import place
+    from thresher.distributed.group import placement
     from thresher.models import embed as embedding
 
     try:
@@ -59,11 +59,11 @@ def embed(config: Embed) -> Outcome | None:
         )
         features = embedding.embed(network, pack, config.out, options)
     except ThresherError:
-        if place().rank:
+        if placement().rank:
             # Rank 0 says the same sentence.
             raise SystemExit(2) from None
         raise
-    return None if place().rank else _outcome(config, features)
+    return None if placement().rank else _outcome(config, features)
 
 
 def _network(config: Embed, pack: "Pack") -> "Network":

@@ -72,7 +72,7 @@ def measure(config: Measure) -> Outcome | None:
 
     Under torchrun or srun the all-reduce and the step are those of that group, over its links.
     """
-    from thresher.distributed.group import place
+    from thresher.distributed.group import placement
     from thresher.paths import disk_errors
     from thresher.report.scaling_figures import profile_figure
     from thresher.scaling.compute import amdahl
@@ -92,7 +92,7 @@ def measure(config: Measure) -> Outcome | None:
         config.device,
         config.seconds_per_batch,
     )
-    if place().rank:
+    if placement().rank:
         return None  # rank 0 writes and prints
     profile.save(config.out)
     picture = config.out.with_suffix(".png")

@@ -1,93 +1,59 @@
 """`thresher train`: one run."""
 
-from typing import Any
-
 from thresher.cli.commands import Outcome
-from thresher.errors import ThresherError, nearest
+from thresher.errors import ThresherError
 from thresher.training.config import TrainConfig
+from thresher.training.result import RunResult
 
 STOPPED = 143
 """The exit code of a process that ended on SIGTERM, as shells and schedulers know it."""
 
 
 def train(config: TrainConfig) -> Outcome | None:
-    """Train one network on a pack, at any batch size on any number of workers.
+    """Train one network on a pack.
 
-    The batch is the global one: 1, 2 or 4 workers take the same path. Everything derived (rates,
-    steps, parts) is shown before the run and saved with it. Killed runs go on with --resume.
+    The batch size is global: 1, 2 or 4 workers train to the same weights. Derived settings (rates,
+    steps, batches per worker) are shown before the run and saved with it. Use --resume to continue
+    a killed run.
     """
-    from thresher.distributed.group import place
+    from thresher.distributed.group import placement
+    from thresher.training import train as training
 
-    where = place()
+    rank = placement().rank
     try:
-        result = run(config)
+        result = training.train(config)
     except ThresherError:
-        if where.rank:
-            # Rank 0 says the same sentence.
+        if rank:
+            # Rank 0 reports the same error.
             raise SystemExit(2) from None
         raise
-    if where.rank:
+    if rank:
         return None
-    return Outcome(result, summary(result), then=_leave if result["status"] == "stopped" else None)
+    stopped = result.status == "stopped"
+    return Outcome(result.to_dict(), summary(result), then=_leave if stopped else None)
 
 
-def run(config: TrainConfig) -> dict[str, Any]:
-    """Train here, or in a group of workers that know the pruners."""
-    from thresher.distributed.group import place
-    from thresher.training.config import check
-
-    check(config)
-    make_pruner(config)
-    if config.workers > 1 and place().world == 1:
-        from thresher.training.launched import train_in_group
-
-        return train_in_group(config, worker="thresher.cli.worker")
-    from thresher.training.loop import train as train_here
-
-    return train_here(config, make_pruner(config))
-
-
-def make_pruner(config: TrainConfig) -> Any:
-    """What `--dynamic` names; None for `none`."""
-    if config.dynamic == "none":
-        return None
-    import importlib
-
-    dynamic = importlib.import_module("thresher.select.dynamic")
-    known = {"infobatch": "InfoBatch", "dynamic-random": "DynamicRandom"}
-    if config.dynamic not in known:
-        raise ThresherError(
-            f'there is no dynamic pruner "{config.dynamic}"', nearest(config.dynamic, known)
-        )
-    return getattr(dynamic, known[config.dynamic])()
-
-
-def summary(result: dict[str, Any]) -> str:
-    """A few lines for people."""
-    lines = [f"{result['status']} after {result['steps']:,} steps, {result['seconds']:,.1f} s"]
-    for key, label in (
-        ("accuracy", "test accuracy"),
-        ("loss", "test loss"),
-        ("validation_accuracy", "validation accuracy"),
-        ("validation_loss", "validation loss"),
-        ("images_per_s", "images per second"),
-        ("noise_scale", "batch that the noise scale suggests"),
+def summary(result: RunResult) -> str:
+    """Describe a result in a few lines."""
+    rows: dict[str, str] = {}
+    for label, value in (
+        ("test accuracy", result.accuracy),
+        ("test loss", result.loss),
+        ("validation accuracy", result.validation_accuracy),
+        ("validation loss", result.validation_loss),
+        ("images per second", result.images_per_s),
+        ("suggested batch size (noise scale)", result.noise_scale),
     ):
-        value = result[key]
         if value is not None:
-            lines.append(
-                f"  {label.ljust(36)} {value:,.4f}"
-                if value < 100
-                else f"  {label.ljust(36)} {value:,.0f}"
-            )
-    if result["time_to_target"]:
-        target = result["time_to_target"]
-        lines.append(
-            f"  {'target reached after'.ljust(36)} {target['seconds']:,.1f} s, "
-            f"{target['samples']:,} samples, {target['steps']:,} steps"
+            rows[label] = f"{value:,.4f}" if value < 100 else f"{value:,.0f}"
+    target = result.time_to_target
+    if target is not None:
+        rows["target reached after"] = (
+            f"{target.seconds:,.1f} s, {target.samples:,} samples, {target.steps:,} steps"
         )
-    lines.append(f"  {'run'.ljust(36)} {result['config']['out']}")
-    return "\n".join(lines)
+    rows["run"] = result.config.out
+    head = f"{result.status} after {result.steps:,} steps, {result.seconds:,.1f} s"
+    return "\n".join([head, *(f"  {label.ljust(36)} {text}" for label, text in rows.items())])
 
 
 def _leave() -> None:

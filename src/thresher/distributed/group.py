@@ -1,7 +1,7 @@
-"""The workers of one run: who I am among them, and the few collectives that training needs.
+"""The workers of one run: this process's rank, and the collectives that training needs.
 
-One process alone is a group of one in which every collective is a no-op, so that nothing above
-asks how many there are.
+A single process is a group of one in which every collective is a no-op, so that callers need not
+distinguish the two.
 """
 
 import atexit
@@ -9,22 +9,26 @@ import os
 import re
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from thresher.errors import ThresherError
+from thresher.environment import choose_device
+from thresher.errors import InvalidValueError, ThresherError
 
 if TYPE_CHECKING:
     import torch
 
 T = TypeVar("T")
 TIMEOUT = timedelta(minutes=30)
+"""How long a collective may take: rank 0 may be packing or writing meanwhile."""
+CONNECT_TIMEOUT = timedelta(minutes=5)
+"""How long ranks wait for each other when they connect."""
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where this process stands, as torchrun, srun or nobody said."""
+class Placement:
+    """Rank and world size of this process, on this machine and in all."""
 
     rank: int = 0
     world: int = 1
@@ -32,12 +36,12 @@ class Place:
     local_world: int = 1
 
 
-def place() -> Place:
-    """Read the environment (no torch, no connection): torchrun's names first, then SLURM's."""
+def placement() -> Placement:
+    """Read the placement from the environment: torchrun's variables first, then SLURM's."""
     env = os.environ
     if "RANK" in env and "WORLD_SIZE" in env:
         world = int(env["WORLD_SIZE"])
-        return Place(
+        return Placement(
             int(env["RANK"]),
             world,
             int(env.get("LOCAL_RANK", 0)),
@@ -46,27 +50,33 @@ def place() -> Place:
     if int(env.get("SLURM_STEP_NUM_TASKS", 1)) > 1 and "SLURM_PROCID" in env:
         world = int(env["SLURM_STEP_NUM_TASKS"])
         per_node = re.match(r"\d+", env.get("SLURM_STEP_TASKS_PER_NODE", ""))
-        return Place(
+        return Placement(
             int(env["SLURM_PROCID"]),
             world,
             int(env.get("SLURM_LOCALID", 0)),
             int(per_node.group()) if per_node else world,
         )
-    return Place()
+    return Placement()
 
 
 def first_host(nodes: str) -> str:
-    """The first name of a SLURM node list: `n[3-5,9],m1` gives n3."""
+    """Return the first name of a SLURM node list: `n[3-5,9],m1` gives n3."""
     match = re.match(r"([^,\[]+)(?:\[(\d+))?", nodes)
     if match is None:
-        raise ThresherError(f'the node list "{nodes}" has no first node', "set MASTER_ADDR")
+        raise InvalidValueError(f'cannot parse the node list "{nodes}"', "set MASTER_ADDR")
     return match.group(1) + (match.group(2) or "")
 
 
 class Group:
-    """`rank` of `world` processes, with `device` the one that this process computes on."""
+    """The workers of a run, seen from one of them.
 
-    def __init__(self, where: Place, device: "torch.device") -> None:
+    Attributes:
+        rank, world: This process's number and how many there are.
+        local_rank, local_world: The same on this machine.
+        device: The device that this process computes on.
+    """
+
+    def __init__(self, where: Placement, device: "torch.device") -> None:
         self.rank, self.world = where.rank, where.world
         self.local_rank, self.local_world = where.local_rank, where.local_world
         self.device = device
@@ -77,7 +87,7 @@ class Group:
 
     @property
     def first(self) -> bool:
-        """Whether this process writes and prints for all."""
+        """Whether this process writes and prints for the group."""
         return self.rank == 0
 
     def all_reduce_sum(self, tensor: "torch.Tensor") -> "torch.Tensor":
@@ -97,7 +107,7 @@ class Group:
         return tensor
 
     def broadcast(self, value: T, source: int = 0) -> T:
-        """`source`'s picklable value, on every rank."""
+        """Return the picklable value of rank `source` on every rank."""
         if self.alone:
             return value
         import torch.distributed as dist
@@ -107,7 +117,7 @@ class Group:
         return box[0]
 
     def broadcast_tensors(self, tensors: list["torch.Tensor"], source: int = 0) -> None:
-        """Overwrite each tensor with that of `source`."""
+        """Overwrite each tensor with that of rank `source`."""
         if self.alone:
             return
         import torch.distributed as dist
@@ -116,7 +126,7 @@ class Group:
             dist.broadcast(tensor, source)
 
     def gather(self, value: T) -> list[T]:
-        """Every rank's picklable value, in rank order, on every rank."""
+        """Return every rank's picklable value, in rank order, on every rank."""
         if self.alone:
             return [value]
         import torch.distributed as dist
@@ -132,22 +142,22 @@ class Group:
             dist.barrier()
 
     def on_first(self, work: Callable[[], T]) -> T:
-        """Let rank 0 do `work`; all get its value, or all raise the ThresherError that it met.
+        """Call `work` on rank 0; every rank returns its value, or raises its ThresherError.
 
-        Without that a full disk on rank 0 would leave the others waiting for ever.
+        Otherwise a full disk on rank 0 would leave the other ranks waiting.
         """
         if self.alone:
             return work()
         value: Any = None
-        trouble: tuple[str, str] | None = None
+        failure: ThresherError | None = None
         if self.first:
             try:
                 value = work()
             except ThresherError as error:
-                trouble = (error.what, error.fix)
-        value, trouble = self.broadcast((value, trouble))
-        if trouble is not None:
-            raise ThresherError(*trouble)
+                failure = error
+        value, failure = self.broadcast((value, failure))
+        if failure is not None:
+            raise failure
         return value
 
 
@@ -157,38 +167,42 @@ _joined: dict[str, Group] = {}
 def join(device: str = "auto") -> Group:
     """Join the group that the environment names; the connection lasts as long as the process.
 
-    `device`: cpu, cuda or auto (a GPU where there is one, each local rank its own).
+    Args:
+        device: "cpu", "cuda" or "auto" (a GPU if there is one). Each local rank has its own GPU.
+
+    Raises:
+        InvalidValueError: `device` is "cuda" and there are too few GPUs.
     """
     import torch
     import torch.distributed as dist
 
-    where = place()
+    where = placement()
     if dist.is_available() and dist.is_initialized():
-        where = Place(dist.get_rank(), dist.get_world_size(), where.local_rank, where.local_world)
-    if device == "cuda" and not torch.cuda.is_available():
-        raise ThresherError("there is no GPU here", "use --device cpu")
-    kind = "cuda" if device != "cpu" and torch.cuda.is_available() else "cpu"
+        where = replace(where, rank=dist.get_rank(), world=dist.get_world_size())
+    chosen = choose_device(device)
+    if device == "auto" and chosen.type == "mps":
+        chosen = torch.device("cpu")  # training sums in float64, which MPS lacks
     if where.world == 1:
-        return Group(where, torch.device(kind))
-    if kind == "cuda" and torch.cuda.device_count() < where.local_world:
+        return Group(where, chosen)
+    if chosen.type == "cuda" and torch.cuda.device_count() < where.local_world:
         if device == "cuda":
-            raise ThresherError(
-                f"{where.local_world} workers need as many GPUs, there are "
+            raise InvalidValueError(
+                f"{where.local_world} workers need as many GPUs, this machine has "
                 f"{torch.cuda.device_count()}",
                 "use fewer workers",
             )
-        kind = "cpu"
-    if kind not in _joined:
-        target = torch.device(kind, where.local_rank) if kind == "cuda" else torch.device("cpu")
-        if kind == "cuda":
-            torch.cuda.set_device(target)
+        chosen = torch.device("cpu")
+    if chosen.type not in _joined:
+        if chosen.type == "cuda":
+            chosen = torch.device("cuda", where.local_rank)
+            torch.cuda.set_device(chosen)
         if not dist.is_initialized():
-            _connect(where, kind)
-        _joined[kind] = Group(where, target)
-    return _joined[kind]
+            _connect(where, chosen.type)
+        _joined[chosen.type] = Group(where, chosen)
+    return _joined[chosen.type]
 
 
-def _connect(where: Place, kind: str) -> None:
+def _connect(where: Placement, kind: str) -> None:
     import torch.distributed as dist
 
     env = os.environ
@@ -209,7 +223,7 @@ def _connect(where: Place, kind: str) -> None:
         int(env["MASTER_PORT"]),
         where.world,
         is_master=where.rank == 0 and not served,
-        timeout=TIMEOUT,
+        timeout=CONNECT_TIMEOUT,
     )
     dist.init_process_group(
         backend,
@@ -231,21 +245,21 @@ def leave() -> None:
 
 
 def end(code: int) -> NoReturn:
-    """End this process, by the short way if it was one among several."""
-    if not _joined:
+    """End this process; the only way out of a worker.
+
+    One worker among several skips the interpreter's teardown: a thread of gloo that completes a
+    future with a Python callback would take the interpreter's lock while that is being finalised,
+    and C++ then aborts the process.
+    """
+    if placement().world == 1 and not _joined:
         raise SystemExit(code)
-    if "cuda" in _joined:
-        leave()  # NCCL complains of connections that were left open
+    if "cuda" in _joined and code == 0:
+        leave()  # NCCL complains about open connections
     end_at_once(code)
 
 
 def end_at_once(code: int) -> NoReturn:
-    """End a rank whose work is written, without the interpreter's teardown.
-
-    That can meet a thread of torch or gloo which wants the lock once more, and C++ then aborts the
-    process, after the last result: one in ten of those that had not closed their group (torch
-    2.13), and once in some thousand runs of those that had.
-    """
+    """Flush the standard streams and end the process without the interpreter's teardown."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

@@ -1,19 +1,30 @@
 """Start a group of workers on this machine under torch's elastic agent, in this process."""
 
+import logging
 import os
 import signal
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
+from thresher.environment import core_count
 from thresher.errors import ThresherError
 
+AGENT_FOLDER = "THRESHER_AGENT_FOLDER"
+"""Environment variable: the folder where workers leave their process ids for the agent."""
+PARENT = "THRESHER_PARENT"
+"""Environment variable: the process id of the agent, with which its workers die."""
+LOG_LEVEL = "THRESHER_LOG_LEVEL"
+"""Environment variable: the level from which workers print log messages."""
 
-class Stopped(Exception):
-    """The agent was told to stop (SIGTERM, SIGINT); the workers have ended."""
+
+class GroupStopped(Exception):
+    """The agent received SIGTERM or SIGINT, and its workers have ended."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -21,12 +32,15 @@ class Stopped(Exception):
 
 
 def launch(workers: int, argv: Sequence[str], max_restarts: int = 3) -> None:
-    """Run `python ARGV…` as `workers` processes until all end well.
+    """Run `python ARGV…` as `workers` processes until all exit with code 0.
 
-    When one dies the agent stops the others and starts the whole group again, at most
-    `max_restarts` times; the workers go on from their last checkpoint. SIGTERM and SIGINT go to
-    the workers, which save and end; then `Stopped` is raised. SIGUSR1 is passed on as well.
-    Raises ThresherError when the group could not be kept alive.
+    When a worker dies the agent stops the others and restarts the group, at most `max_restarts`
+    times; training resumes from its last checkpoint. SIGTERM and SIGINT are passed to the
+    workers, which save and end. SIGUSR1 is passed on too.
+
+    Raises:
+        GroupStopped: The agent received SIGTERM or SIGINT.
+        ThresherError: The group failed more than `max_restarts` times.
     """
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -49,13 +63,13 @@ def launch(workers: int, argv: Sequence[str], max_restarts: int = 3) -> None:
         try:
             elastic_launch(config, sys.executable)(*argv)
         except SignalException as error:
-            raise Stopped(int(error.sigval)) from None
+            raise GroupStopped(int(error.sigval)) from None
         except ChildFailedError as error:
             rank, failure = error.get_first_failure()
             raise ThresherError(
-                f"worker {rank} of {workers} ended with code {failure.exitcode}, and so did the "
-                f"group after {max_restarts} restarts",
-                "its message stands above; go on with --resume",
+                f"worker {rank} of {workers} ended with code {failure.exitcode} after "
+                f"{max_restarts} restarts",
+                "see its message above",
             ) from None
         finally:
             signal.signal(signal.SIGUSR1, previous)
@@ -64,32 +78,44 @@ def launch(workers: int, argv: Sequence[str], max_restarts: int = 3) -> None:
 
 
 def announce() -> None:
-    """Called by a worker: die with the agent, and let it find this process for SIGUSR1."""
-    folder = os.environ.get("THRESHER_AGENT_FOLDER")
+    """Tell the agent this worker's process id, so that it can pass SIGUSR1 on."""
+    folder = os.environ.get(AGENT_FOLDER)
     if folder is None:
         return
-    die_with_parent()
+    # Before training listens to the signal there is nothing to save, and no reason to die of it.
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     (Path(folder) / f"pid-{os.environ.get('LOCAL_RANK', '0')}").write_text(str(os.getpid()))
 
 
-def die_with_parent() -> None:
-    """On Linux: have the kernel kill this process with its parent, however that ends.
+def die_with_parent(parent: int | None = None) -> None:
+    """Have this process killed when its parent dies, however that dies.
 
-    An agent killed with -9, say, must not leave workers that hold the run's folder.
+    Args:
+        parent: The parent's process id; the process exits at once if it has died already.
     """
-    if not sys.platform.startswith("linux"):
-        return
-    import ctypes
+    if sys.platform.startswith("linux"):
+        import ctypes
 
-    parent_death_signal = 1  # PR_SET_PDEATHSIG
-    ctypes.CDLL(None).prctl(parent_death_signal, signal.SIGKILL)
+        parent_death_signal = 1  # PR_SET_PDEATHSIG
+        ctypes.CDLL(None).prctl(parent_death_signal, signal.SIGKILL)
+    elif parent is not None:
+        threading.Thread(target=_watch, args=(parent,), daemon=True).start()
+    if parent is not None and os.getppid() != parent:
+        os._exit(1)
+
+
+def _watch(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    os._exit(1)
 
 
 @contextmanager
 def _environment(folder: str, workers: int) -> Iterator[None]:
-    wanted = {"THRESHER_AGENT_FOLDER": folder}
+    level = logging.getLogger("thresher").getEffectiveLevel()
+    wanted = {AGENT_FOLDER: folder, PARENT: str(os.getpid()), LOG_LEVEL: str(level)}
     if "OMP_NUM_THREADS" not in os.environ:
-        wanted["OMP_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // workers))
+        wanted["OMP_NUM_THREADS"] = str(max(1, core_count() // workers))
     if "GLOO_SOCKET_IFNAME" not in os.environ and sys.platform.startswith("linux"):
         # All workers are here: do not depend on what the machine's own name resolves to.
         wanted["GLOO_SOCKET_IFNAME"] = "lo"
@@ -107,7 +133,7 @@ def _environment(folder: str, workers: int) -> Iterator[None]:
 
 
 class _PassOn:
-    """Gives a signal on to the workers that have announced themselves."""
+    """Pass a signal on to the workers that have announced themselves."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -7,7 +7,6 @@ evaluation.
 """
 
 import itertools
-import json
 import os
 import sys
 import tempfile
@@ -19,13 +18,15 @@ from statistics import mean
 from typing import Any, get_args
 
 from thresher.distributed.names import Compress
+from thresher.distributed.worker import read_answer
 from thresher.errors import ThresherError, nearest
 from thresher.lab.shares import enter_share, fair_share, host_shares
 from thresher.lab.testbed import Testbed
-from thresher.paths import read_json, write_json
+from thresher.paths import write_json
 from thresher.progress import bar, say
 from thresher.training.config import TrainConfig
 from thresher.training.folder import finished
+from thresher.training.result import RunResult
 
 RULES: dict[str, dict[str, Any]] = {
     "strong": {"scaling": "strong", "lr_rule": "none"},
@@ -133,27 +134,23 @@ def compare_rules(
 
 def _train(
     bed: Testbed, config: TrainConfig, hosts: int, groups: list[str] | None, timeout_s: float
-) -> dict[str, Any]:
+) -> RunResult:
     with tempfile.TemporaryDirectory(prefix="thresher-rules-") as name:
         order, answer = Path(name) / "config.json", Path(name) / "answer.json"
-        write_json(order, config.to_dict())
-        words = [json.dumps(groups), str(order), str(answer)]
-        argv = [sys.executable, "-m", "thresher.lab.rules", *words]
+        write_json(order, {"groups": groups, "config": config.to_dict()})
+        worker = ["thresher.distributed.worker", "thresher.lab.rules:train_on_host"]
+        argv = [sys.executable, "-m", *worker, str(order), str(answer)]
         ranks = bed.run(argv, hosts=hosts, timeout_s=timeout_s)
         if not answer.exists():
             tail = ranks[0].stderr.strip().splitlines()[-1:]
             raise ThresherError(f"a run on the test bed gave no answer: {' '.join(tail)}")
-        said = read_json(answer, "worker's answer")
-    if "error" in said:
-        raise ThresherError(*said["error"])
-    result: dict[str, Any] = said["result"]
-    return result
+        return RunResult.from_dict(read_answer(answer))
 
 
 def _trial(
-    model: str, rule: str, compress: str, hosts: int, seed: int, link: str, result: dict[str, Any]
+    model: str, rule: str, compress: str, hosts: int, seed: int, link: str, result: RunResult
 ) -> Trial:
-    reached = result["time_to_target"]
+    reached = result.time_to_target
     return Trial(
         model=model,
         rule=rule,
@@ -161,14 +158,14 @@ def _trial(
         hosts=hosts,
         seed=seed,
         link=link,
-        status=result["status"],
-        seconds_to_loss=None if reached is None else reached["seconds"],
-        steps=result["steps"],
-        samples=result["samples"],
-        step_s=result["seconds"] / max(1, result["steps"]),
-        images_per_s=result["samples"] / result["seconds"] if result["seconds"] else 0.0,
-        loss=result["loss"],
-        accuracy=result["accuracy"],
+        status=result.status,
+        seconds_to_loss=None if reached is None else reached.seconds,
+        steps=result.steps,
+        samples=result.samples,
+        step_s=result.seconds / max(1, result.steps),
+        images_per_s=result.samples / result.seconds if result.seconds else 0.0,
+        loss=result.loss,
+        accuracy=result.accuracy,
     )
 
 
@@ -236,17 +233,11 @@ def as_rows(trials: Sequence[Trial]) -> list[dict[str, Any]]:
     return [asdict(trial) for trial in trials]
 
 
-def _main() -> None:
-    """One host of a run: an ordinary worker of `train`, held to its host's share of a core."""
-    # Before the share is entered: at a part of a core the imports take long.
-    from thresher.training.launched import work
-    from thresher.training.loop import train
+def train_on_host(order: dict[str, Any]) -> dict[str, Any]:
+    """Train as one worker, limited to its host's share of a core."""
+    # Import before the share is entered: at a part of a core the imports take long.
+    from thresher.training.train import train
 
-    groups, *words = sys.argv[1:]
-    if given := json.loads(groups):
-        enter_share(given[int(os.environ["RANK"])])
-    work(words, train)
-
-
-if __name__ == "__main__":
-    _main()
+    if order["groups"]:
+        enter_share(order["groups"][int(os.environ["RANK"])])
+    return train(TrainConfig.from_dict(order["config"])).to_dict()

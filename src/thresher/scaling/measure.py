@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from thresher.data.pack import Pack
-from thresher.distributed.group import join, place
+from thresher.distributed.group import join, placement
 from thresher.environment import choose_device
 from thresher.errors import ThresherError
 from thresher.models.registry import build
@@ -44,7 +44,7 @@ def measure(
     that is done on their group instead, over its real links, and every rank must call this.
     `statistic` sums up the repetitions: the median, or `min` on a machine that others disturb.
     """
-    group = join(device) if place().world > 1 else None
+    group = join(device) if placement().world > 1 else None
     if group is not None:
         if workers not in (1, group.world):
             raise ThresherError(

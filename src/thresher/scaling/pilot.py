@@ -11,7 +11,6 @@ import json
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from thresher.data.pack import Pack
 from thresher.errors import ThresherError
@@ -19,7 +18,8 @@ from thresher.paths import RunPaths, home
 from thresher.progress import say
 from thresher.scaling.plan import rate_at
 from thresher.training.config import TrainConfig
-from thresher.training.loop import train
+from thresher.training.result import RunResult
+from thresher.training.train import train
 
 SHARE_HELD_OUT = 0.15
 """Of the training samples, for the pilot's own accuracy: the test set is not touched."""
@@ -90,7 +90,7 @@ def _run(
     target: float | None,
     device: str,
     seed: int,
-) -> tuple[dict[str, Any], Path]:
+) -> tuple[RunResult, Path]:
     config = TrainConfig(
         data=data,
         out="",
@@ -114,7 +114,7 @@ def _run(
     if not RunPaths(out).result.exists():
         say(f"pilot: at most {epochs:g} epochs of {model} on {pack.name} at batch {batch}")
     result = train(replace(config, out=str(out)), quiet=True)
-    if result["status"] == "diverged":
+    if result.status == "diverged":
         raise ThresherError(
             f"the pilot diverged at rate {lr:g} and batch {batch}", "give a lower --lr"
         )
@@ -122,19 +122,19 @@ def _run(
 
 
 def _combine(
-    runs: list[tuple[dict[str, Any], Path]], small: int, large: int, lr: float, target: float | None
+    runs: list[tuple[RunResult, Path]], small: int, large: int, lr: float, target: float | None
 ) -> Pilot:
     (first, first_out), (second, second_out) = runs
-    noise = second["noise_scale"] or first["noise_scale"]
+    noise = second.noise_scale or first.noise_scale
     by_samples = critical_from(
-        _course(first_out), _course(second_out), small, large, first["resolved"]["samples"]
+        _course(first_out), _course(second_out), small, large, first.resolved.samples
     )
     estimates = [value for value in (noise, by_samples) if value is not None]
     if not estimates:
         raise ThresherError(
             "the pilot was too short to tell how large a batch pays", "give more --pilot-epochs"
         )
-    accuracy = float(first["validation_accuracy"])
+    accuracy = float(first.validation_accuracy or 0.0)
     return Pilot(
         batch_size=small,
         large_batch=large,
@@ -142,12 +142,12 @@ def _combine(
         critical_batch=math.exp(sum(map(math.log, estimates)) / len(estimates)),
         noise_scale=noise,
         critical_by_samples=by_samples,
-        images_per_s=float(first["images_per_s"]),
-        samples=int(first["samples"]),
+        images_per_s=float(first.images_per_s or 0.0),
+        samples=first.samples,
         target=accuracy if target is None else target,
-        reached=target is None or first["status"] == "target",
+        reached=target is None or first.status == "target",
         accuracy=accuracy,
-        train_samples=int(first["resolved"]["samples"]),
+        train_samples=first.resolved.samples,
         folders=(str(first_out), str(second_out)),
     )
 

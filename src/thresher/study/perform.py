@@ -45,8 +45,8 @@ def perform(task: StudyTask, threads: int | None = None) -> None:
 
 
 def _train(task: StudyTask, threads: int | None) -> None:
-    from thresher.study.training import train
     from thresher.training.config import TrainConfig
+    from thresher.training.train import train
 
     settings = {**task.settings, "out": str(task.out), "resume": True}
     if threads is not None:

@@ -31,7 +31,7 @@ class Retrainer:
     device: str = "auto"
 
     def __call__(self, round_: int, keep: np.ndarray) -> np.ndarray:
-        from thresher.training.loop import train
+        from thresher.training.train import train
 
         out = self.folder / f"round-{round_}"
         settings = read_json(RunPaths(self.run).config, "run")["config"]
@@ -42,9 +42,9 @@ class Retrainer:
             "resume": True,
         }
         result = train(TrainConfig.from_dict(settings))
-        if result["status"] not in ("finished", "target"):
+        if result.status not in ("finished", "target"):
             raise ThresherError(
-                f"round {round_ + 1} ended as {result['status']} in {out}",
+                f"round {round_ + 1} ended as {result.status} in {out}",
                 "look at it, then run the same command again",
             )
         features = features_of_run(out, self.pack, self.device)

@@ -39,10 +39,10 @@ class SlurmJob:
 
     def run(self) -> None:
         """Run in every process of the job; rank 0 reports the outcome."""
-        from thresher.distributed.group import place
+        from thresher.distributed.group import placement
 
         task = StudyTask.from_json(self.task)
-        root, rank = Path(self.root), place().rank
+        root, rank = Path(self.root), placement().rank
         suffix = f".rank{rank}" if rank else ""
         redirect_output(root / "logs" / f"{task.name}{suffix}.log")
         _handle_time_limit()

@@ -1,6 +1,6 @@
 """Every number that follows from a configuration and the size of the data. Pure; no torch."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import ceil
 from typing import Any
 
@@ -106,6 +106,13 @@ def resolve(
         passes=total / samples,
         samples_per_epoch=epoch,
     )
+
+
+def with_micro_batch(resolved: Resolved, micro: int, group: int | None) -> Resolved:
+    """Return the plan with at most `micro` samples (0: no limit) on a device at once."""
+    pieces = piece_count(resolved.global_batch, resolved.workers, micro, group)
+    cuts = bounds(resolved.per_worker_batch, pieces, group)
+    return replace(resolved, accumulation=pieces, micro_batch=max(e - b for b, e in cuts))
 
 
 def _budget(config: TrainConfig, samples: int, full: int, batch: int) -> tuple[int, int]:

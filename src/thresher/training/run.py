@@ -11,7 +11,6 @@ from torch import Tensor
 
 from thresher.data.order import epoch_order
 from thresher.data.pack import Pack
-from thresher.data.pruning import DynamicPruner
 from thresher.errors import ThresherError
 from thresher.paths import RunPaths
 from thresher.progress import Bar, say
@@ -21,9 +20,11 @@ from thresher.training.dynamics import Dynamics
 from thresher.training.evaluate import evaluate
 from thresher.training.graph import CapturedStep
 from thresher.training.parts import part, piece_count
+from thresher.training.pruners import DynamicPruner
 from thresher.training.record import Metrics, finite
 from thresher.training.rehearsal import out_of_memory
-from thresher.training.resolved import Resolved, schedule
+from thresher.training.resolved import Resolved, schedule, with_micro_batch
+from thresher.training.result import Status, TargetReached
 from thresher.training.samples import Samples
 from thresher.training.setup import Parts
 from thresher.training.signals import Wishes
@@ -73,7 +74,7 @@ class Run:
 
     # ---- the whole run ------------------------------------------------------------------------
 
-    def go(self, bar: Bar) -> str:
+    def go(self, bar: Bar) -> Status:
         """finished, target, diverged or stopped."""
         begun, before = time.monotonic(), self.progress.wall
         try:
@@ -97,7 +98,7 @@ class Run:
 
     # ---- one epoch ----------------------------------------------------------------------------
 
-    def _epoch(self, bar: Bar) -> str:
+    def _epoch(self, bar: Bar) -> Status | None:
         done = self.progress
         order = self._order()
         cuts = self._cuts(len(order))
@@ -134,7 +135,7 @@ class Run:
         done.seconds += time.perf_counter() - begun
         return self._epoch_over(epoch_size)
 
-    def _epoch_over(self, epoch_size: int) -> str:
+    def _epoch_over(self, epoch_size: int) -> Status | None:
         done = self.progress
         self._after_epoch_tables()
         offset = done.offset
@@ -157,7 +158,7 @@ class Run:
         if self._want_stop and self.step.parallel.equal:
             self.save()
             return "stopped"
-        return ""
+        return None
 
     def _order(self) -> np.ndarray:
         """This epoch's samples, as rows of the loader, up to where the budget ends."""
@@ -240,6 +241,7 @@ class Run:
         if self.group.device.type == "cuda":
             torch.cuda.empty_cache()
         self.micro = max(smallest, now // 2)
+        self.resolved = with_micro_batch(self.resolved, self.micro, self.step.ghost)
         say(f"out of memory in step {self.progress.step}; going on with {self.micro} at once")
         return self._eager(mine, count, measure)
 
@@ -333,7 +335,7 @@ class Run:
         by_loss = config.target_loss is not None and loss <= config.target_loss
         by_accuracy = config.target_accuracy is not None and accuracy >= config.target_accuracy
         if by_loss or by_accuracy:
-            done.target = {"seconds": done.seconds, "samples": done.samples, "steps": done.step}
+            done.target = TargetReached(done.seconds, done.samples, done.step)
         return by_loss or by_accuracy
 
     def _write_epoch(self) -> None:

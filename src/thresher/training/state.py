@@ -1,13 +1,13 @@
 """The whole state of a run, to and from a checkpoint, on the same or another number of workers."""
 
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from thresher.training.checkpoint import Checkpoint, pack_optimizer, unpack_optimizer
 from thresher.training.dynamics import Dynamics
+from thresher.training.result import TargetReached
 from thresher.training.setup import Parts
 
 
@@ -28,7 +28,7 @@ class Progress:
     """Sum of the losses of this epoch's samples so far."""
     train_loss: float | None = None
     """Mean loss of the last whole epoch."""
-    target: dict[str, Any] | None = None
+    target: TargetReached | None = None
     """When the target was reached."""
     accuracy: float | None = None
     loss: float | None = None
@@ -89,7 +89,9 @@ def restore(checkpoint: Checkpoint, parts: Parts, dynamics: Dynamics | None) -> 
     if parts.noise is not None and checkpoint.meta["noise"]:
         parts.noise.restore(checkpoint.meta["noise"])
     step.scaler.load_state_dict(checkpoint.meta["scaler"])
-    return Progress(**checkpoint.meta["progress"])
+    progress = dict(checkpoint.meta["progress"])
+    reached = progress.pop("target")
+    return Progress(**progress, target=None if reached is None else TargetReached(**reached))
 
 
 def mine(checkpoint: Checkpoint, rank: int, world: int) -> dict[str, Tensor]:

@@ -2,9 +2,7 @@
 
 import contextlib
 import math
-import os
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,21 +10,23 @@ import torch
 from safetensors.torch import save
 
 from thresher.data.pack import Pack
-from thresher.data.pruning import DynamicPruner
-from thresher.distributed.group import Group, join, place
-from thresher.distributed.launch import announce
+from thresher.distributed.group import Group, join, placement
+from thresher.distributed.launch import GroupStopped
+from thresher.distributed.worker import run_in_group
 from thresher.environment import git_commit, hardware, versions
-from thresher.errors import ThresherError
+from thresher.errors import InvalidValueError, ThresherError
 from thresher.paths import RunPaths, atomic_file, write_json
 from thresher.progress import bar, say
-from thresher.training import checkpoint, folder, graph, launched
+from thresher.training import checkpoint, folder, graph
 from thresher.training.config import TrainConfig, check
 from thresher.training.dynamics import Dynamics
 from thresher.training.evaluate import averaged, evaluate
-from thresher.training.parts import bounds, piece_count
+from thresher.training.parts import piece_count
+from thresher.training.pruners import DynamicPruner, make_pruner
 from thresher.training.record import Metrics, finite
 from thresher.training.rehearsal import rehearse
-from thresher.training.resolved import Resolved, resolve, tiny_last_batch
+from thresher.training.resolved import Resolved, resolve, tiny_last_batch, with_micro_batch
+from thresher.training.result import PackIdentity, RunResult, Status
 from thresher.training.run import Run
 from thresher.training.samples import Samples, choose
 from thresher.training.setup import (
@@ -41,22 +41,41 @@ from thresher.training.state import Progress, exchange_states, restore
 
 
 def train(
-    config: TrainConfig, pruner: DynamicPruner | None = None, quiet: bool = False
-) -> dict[str, Any]:
-    """Train as `config` says and return what result.json holds.
+    config: TrainConfig, *, pruner: DynamicPruner | None = None, quiet: bool = False
+) -> RunResult:
+    """Train one network and return its result.
 
-    In a process of torchrun or srun this is one worker among theirs. Else `config.workers` above
-    one starts that many processes here. `quiet`: no table and no bar on standard error.
+    Under torchrun or srun this process is one of their workers. Otherwise `config.workers` above
+    one starts that many processes on this machine.
+
+    Args:
+        config: What to train, on what, and how.
+        pruner: A dynamic pruner of your own, on one worker or under torchrun; otherwise
+            `config.dynamic` names one.
+        quiet: Show neither the derived settings nor a progress bar.
+
+    Returns:
+        The result, also written to `result.json` in the folder `config.out`. With
+        `config.resume`, that of a run which has finished already.
+
+    Raises:
+        ThresherError: A setting is wrong, or the folder holds another run.
     """
     check(config)
-    if config.workers > 1 and place().world == 1:
-        if pruner is not None:
-            raise ThresherError(
-                "a pruner made in Python cannot be sent to other processes",
-                "run under torchrun, or use `thresher train --dynamic`",
-            )
-        return launched.train_in_group(config)
-    announce()
+    in_group = config.workers > 1 and placement().world == 1
+    if in_group and pruner is not None:
+        raise InvalidValueError(
+            "a pruner object cannot be sent to worker processes",
+            "set `workers` to 1, use `dynamic`, or start the workers with torchrun",
+            "pruner",
+        )
+    if pruner is None:
+        pruner = make_pruner(config.dynamic)
+    finished = folder.finished(config)
+    if finished is not None:
+        return finished
+    if in_group:
+        return _train_in_group(config, quiet)
     try:
         return _train_here(config, pruner, quiet)
     finally:
@@ -64,13 +83,33 @@ def train(
             free_device_memory(config)
 
 
-def _train_here(config: TrainConfig, pruner: DynamicPruner | None, quiet: bool) -> dict[str, Any]:
-    done = folder.finished(config)
-    if done is not None:
-        return done
+def _train_in_group(config: TrainConfig, quiet: bool) -> RunResult:
+    """Train in worker processes on this machine; refuse what can be refused before they start."""
+    folder.admit(config)
+    samples = choose(config, Pack.open(config.data))
+    resolve(config, samples.count, len(samples.train))
+    order = {"config": config.to_dict(), "quiet": quiet}
+    target = "thresher.training.train:train_in_worker"
+    try:
+        answer = run_in_group(target, order, config.workers, config.max_restarts)
+        return RunResult.from_dict(answer)
+    except GroupStopped:
+        if RunPaths(Path(config.out)).result.exists():
+            return RunResult.load(config.out)
+        raise ThresherError(
+            f"the run in {config.out} was stopped while it was starting", "start it again"
+        ) from None
+
+
+def train_in_worker(order: dict[str, Any]) -> dict[str, Any]:
+    """Train as one worker of a group that `train` started."""
+    return train(TrainConfig.from_dict(order["config"]), quiet=order["quiet"]).to_dict()
+
+
+def _train_here(config: TrainConfig, pruner: DynamicPruner | None, quiet: bool) -> RunResult:
     pack = Pack.open(config.data)
     samples = choose(config, pack)
-    resolved = resolve(config, samples.count, len(samples.train), place().world)
+    resolved = resolve(config, samples.count, len(samples.train), placement().world)
     make_augment(config, pack).output_size(*(pack.image_shape or (config.image_size,) * 2)[:2])
     model = build_model(config, pack)
     group = join(config.device)
@@ -94,14 +133,14 @@ def _train(
     pruner: DynamicPruner | None,
     wishes: Wishes,
     quiet: bool,
-) -> dict[str, Any]:
+) -> RunResult:
     paths = RunPaths(Path(config.out))
     per_sample = pruner is not None or config.record_dynamics
     parts = assemble(config, resolved, group, pack, samples, model, per_sample)
     step = parts.step
     micro = rehearse(step, resolved)
     if micro != (0 if config.micro_batch == "auto" else config.micro_batch):
-        resolved = _with_micro(resolved, micro, step.ghost)
+        resolved = with_micro_batch(resolved, micro, step.ghost)
     dynamics = Dynamics(len(samples.train)) if config.record_dynamics else None
     if pruner is not None:
         pruner.begin(samples.train[samples.kept], math.ceil(config.epochs), config.seed)
@@ -153,14 +192,13 @@ def _newest_step(paths: RunPaths) -> int | None:
 @contextlib.contextmanager
 def _owned(config: TrainConfig, group: Group) -> Iterator[None]:
     """Rank 0 holds the folder's lock for all."""
-    again = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
     with contextlib.ExitStack() as stack:
 
         def take() -> None:
-            folder.admit(config, again)
+            folder.admit(config)
             stack.enter_context(folder.locked(Path(config.out)))
             # Someone else may have begun between the two.
-            folder.admit(config, again)
+            folder.admit(config)
 
         group.on_first(take)
         yield
@@ -175,12 +213,6 @@ def _capture(run: Run, config: TrainConfig, resolved: Resolved) -> dict[int, gra
         sizes.setdefault(resolved.last_batch, 1)
     pieces = {n: piece_count(n, 1, run.micro, run.step.ghost) for n in sizes}
     return graph.capture(run.step, sizes, pieces, run.losses, must=config.graph == "on")
-
-
-def _with_micro(resolved: Resolved, micro: int, ghost: int | None) -> Resolved:
-    pieces = piece_count(resolved.global_batch, resolved.workers, micro, ghost)
-    cuts = bounds(resolved.per_worker_batch, pieces, ghost)
-    return replace(resolved, accumulation=pieces, micro_batch=max(e - b for b, e in cuts))
 
 
 def _write_config(
@@ -204,45 +236,45 @@ def _write_config(
     )
 
 
-def _result(run: Run, status: str) -> dict[str, Any]:
+def _result(run: Run, status: Status) -> RunResult:
     done, config, samples = run.progress, run.config, run.samples
     accuracy, loss = (None, None) if status == "stopped" else evaluate(run.step, samples.test)
     validation = (done.accuracy, done.loss) if len(samples.validation) else (None, None)
     if status == "diverged" and len(samples.validation):
         validation = evaluate(run.step, samples.validation)
     noise = run.parts.noise
-    return {
-        "status": status,
-        "accuracy": finite(accuracy),
-        "loss": finite(loss),
-        "validation_accuracy": finite(validation[0]),
-        "validation_loss": finite(validation[1]),
-        "train_loss": finite(done.train_loss),
-        "steps": done.step,
-        "samples": done.samples,
-        "epochs": done.samples / run.resolved.samples,
-        "seconds": done.seconds,
-        "wall_seconds": done.wall,
-        "images_per_s": finite(done.samples / done.seconds) if done.seconds else None,
-        "time_to_target": done.target,
-        "noise_scale": None if noise is None else finite(noise.value),
-        "resolved": run.resolved.to_dict(),
-        "config": config.to_dict(),
-        "versions": versions(),
-        "hardware": hardware(run.group.device.type),
-        "git_commit": git_commit(),
-        "data": {"name": run.pack.name, "fingerprint": run.pack.fingerprint},
-    }
+    return RunResult(
+        status=status,
+        accuracy=finite(accuracy),
+        loss=finite(loss),
+        validation_accuracy=finite(validation[0]),
+        validation_loss=finite(validation[1]),
+        train_loss=finite(done.train_loss),
+        steps=done.step,
+        samples=done.samples,
+        epochs=done.samples / run.resolved.samples,
+        seconds=done.seconds,
+        wall_seconds=done.wall,
+        images_per_s=finite(done.samples / done.seconds) if done.seconds else None,
+        time_to_target=done.target,
+        noise_scale=None if noise is None else finite(noise.value),
+        resolved=run.resolved,
+        config=config,
+        versions=versions(),
+        hardware=hardware(run.group.device.type),
+        git_commit=git_commit(),
+        data=PackIdentity(run.pack.name, run.pack.fingerprint),
+    )
 
 
-def _finish(run: Run, result: dict[str, Any], weights: dict[str, torch.Tensor]) -> None:
+def _finish(run: Run, result: RunResult, weights: dict[str, torch.Tensor]) -> None:
     """Weights first, then the rest; result.json last: it says that all else is there."""
     paths = run.paths
     with atomic_file(paths.model) as temporary:
         temporary.write_bytes(save(weights))
     if run.dynamics is not None:
         run.dynamics.write(paths.dynamics, run.pack, run.samples.train)
-    write_json(paths.result, result)
+    write_json(paths.result, result.to_dict())
     for old in paths.checkpoints.glob("*"):
         old.unlink(missing_ok=True)
     with contextlib.suppress(OSError):

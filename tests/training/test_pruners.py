@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from thresher.data.pruning import DynamicPruner
 from thresher.errors import ThresherError
-from thresher.select.dynamic import DynamicRandom, InfoBatch
+from thresher.training.pruners import DynamicPruner, DynamicRandom, InfoBatch
 
 POSITIONS = np.arange(10, 4010)
 

@@ -1,0 +1,100 @@
+"""Run one function in a group of worker processes, and read its answer.
+
+Each worker is `python -m thresher.distributed.worker TARGET ORDER ANSWER`. TARGET is
+`package.module:function`, a function of one JSON value that returns one; the file ORDER holds its
+argument. Rank 0 writes {"result": value} to the file ANSWER. A rank that meets a ThresherError
+writes {"error": …} instead and exits with code 0 too: restarting the group would not help.
+"""
+
+import logging
+import os
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+from typing import Any
+
+from thresher import errors
+from thresher.distributed.group import end, placement
+from thresher.distributed.launch import (
+    LOG_LEVEL,
+    PARENT,
+    GroupStopped,
+    announce,
+    die_with_parent,
+    launch,
+)
+from thresher.paths import read_json, write_json
+from thresher.plugins import load_attribute
+
+
+def run_in_group(target: str, order: Any, workers: int, max_restarts: int = 3) -> Any:
+    """Call a function in `workers` processes on this machine and return what rank 0 returned.
+
+    Args:
+        target: `package.module:function`, a function of one JSON value that returns one. Every
+            worker calls it.
+        order: The argument, a JSON value.
+        workers: Number of processes.
+        max_restarts: How often the group is restarted when a worker dies.
+
+    Raises:
+        ThresherError: A worker raised it (same class, message and parameter), or the group
+            could not be kept alive.
+        GroupStopped: A signal stopped the group before it had an answer.
+    """
+    with tempfile.TemporaryDirectory(prefix="thresher-group-") as folder:
+        order_file, answer = Path(folder) / "order.json", Path(folder) / "answer.json"
+        write_json(order_file, order)
+        argv = ["-m", "thresher.distributed.worker", target, str(order_file), str(answer)]
+        try:
+            launch(workers, argv, max_restarts)
+        except (GroupStopped, errors.ThresherError):
+            if not answer.exists():
+                raise
+        return read_answer(answer)
+
+
+def main(arguments: list[str]) -> None:
+    """Run a worker; ends the process."""
+    # First, because the function's imports take seconds in which the parent may die.
+    parent = os.environ.pop(PARENT, None)
+    die_with_parent(None if parent is None else int(parent))
+    announce()
+    level = int(os.environ.get(LOG_LEVEL, logging.WARNING))
+    logging.basicConfig(level=level, format="%(message)s", stream=sys.stderr)
+    target, order, answer = arguments
+    reply: dict[str, Any]
+    try:
+        function = load_attribute(target, "worker function")
+        reply = {"result": function(read_json(order, "worker's order"))}
+    except errors.ThresherError as error:
+        reply = {"error": _error_to_json(error)}
+    except BaseException:
+        traceback.print_exc()
+        end(1)
+    if placement().rank == 0 or "error" in reply:
+        write_json(answer, reply)
+    end(0)
+
+
+def read_answer(path: Path) -> Any:
+    """Return the value that a worker wrote, or raise the error that it met."""
+    reply = read_json(path, "worker's answer")
+    if "error" in reply:
+        raise _error_from_json(reply["error"])
+    return reply["result"]
+
+
+def _error_to_json(error: errors.ThresherError) -> dict[str, Any]:
+    kind = next(c.__name__ for c in type(error).__mro__ if c.__module__ == errors.__name__)
+    return {"class": kind, "what": error.what, "fix": error.fix, "parameter": error.parameter}
+
+
+def _error_from_json(values: dict[str, Any]) -> errors.ThresherError:
+    kind: type[errors.ThresherError] = getattr(errors, values["class"])
+    return kind(values["what"], values["fix"], values["parameter"])
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

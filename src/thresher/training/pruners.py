@@ -1,0 +1,130 @@
+"""Dynamic pruning: choose the samples of each epoch while training."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from thresher.errors import InvalidValueError, nearest
+
+
+class DynamicPruner(Protocol):
+    """Chooses the samples of each epoch from the losses seen so far.
+
+    Positions are positions in the pack. Every rank makes the same calls (losses are gathered
+    before), and must make the same choice.
+    """
+
+    def begin(self, positions: np.ndarray, epochs: int, seed: int) -> None:
+        """Start a run of `epochs` epochs on the samples at `positions`, (n,) int64, ascending."""
+
+    def choose(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return which samples `epoch` trains on, (n,) bool, and the weight of each one's loss,
+        (n,) float32."""
+
+    def observe(self, positions: np.ndarray, losses: np.ndarray) -> None:
+        """Take the unweighted losses of samples that were trained on in this epoch."""
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Return what a checkpoint must hold to resume exactly."""
+
+    def restore(self, state: dict[str, np.ndarray]) -> None:
+        """Set the state that `state` returned."""
+
+
+@dataclass
+class _EpochPruner:
+    """Losses by sample, and the last epochs unpruned; the base of both pruners.
+
+    Choices depend on (seed, epoch) and the losses, never on ranks or the order of batches.
+    """
+
+    ratio: float = 0.5
+    """Share of the candidates that is pruned."""
+    annealed: float = 0.125
+    """Share of the epochs, at the end, that train on everything."""
+
+    def begin(self, positions: np.ndarray, epochs: int, seed: int) -> None:
+        if not 0 <= self.ratio < 1:
+            raise InvalidValueError(f"ratio must be in [0, 1), got {self.ratio}", "", "ratio")
+        if not 0 <= self.annealed <= 1:
+            raise InvalidValueError(
+                f"annealed must be in [0, 1], got {self.annealed}", "", "annealed"
+            )
+        self.positions = np.asarray(positions, np.int64)
+        self.epochs, self.seed = epochs, seed
+        self.losses = np.full(len(self.positions), np.nan, np.float32)
+
+    def observe(self, positions: np.ndarray, losses: np.ndarray) -> None:
+        self.losses[np.searchsorted(self.positions, positions)] = losses
+
+    def state(self) -> dict[str, np.ndarray]:
+        return {"losses": self.losses.copy()}
+
+    def restore(self, state: dict[str, np.ndarray]) -> None:
+        if state["losses"].shape != self.positions.shape:
+            raise InvalidValueError(
+                "the checkpoint's pruner was used on other samples", "start a new run"
+            )
+        self.losses = np.array(state["losses"], np.float32)
+
+    def _full(self, epoch: int) -> bool:
+        return epoch >= np.ceil(self.epochs * (1 - self.annealed))
+
+    def _random(self, epoch: int) -> np.ndarray:
+        stream = np.random.Philox(key=[self.seed, 0x1F0BA], counter=[0, 0, 0, epoch])
+        return np.random.Generator(stream).random(len(self.positions))
+
+    def _everything(self) -> tuple[np.ndarray, np.ndarray]:
+        n = len(self.positions)
+        return np.ones(n, bool), np.ones(n, np.float32)
+
+
+@dataclass
+class InfoBatch(_EpochPruner):
+    """InfoBatch (Qin et al. 2024, https://arxiv.org/abs/2303.04947).
+
+    Of the samples whose last loss is below the mean, a random share `ratio` is left out of the
+    epoch, and the gradients of the remaining ones are scaled by 1 / (1 - ratio), so that the
+    expected gradient is that of the full set.
+    """
+
+    def choose(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+        keep, weight = self._everything()
+        seen = np.isfinite(self.losses)
+        if self._full(epoch) or not seen.any():
+            return keep, weight
+        easy = seen & (self.losses < self.losses[seen].mean(dtype=np.float64))
+        keep[easy & (self._random(epoch) < self.ratio)] = False
+        weight[easy] = 1 / (1 - self.ratio)
+        return keep, weight
+
+
+@dataclass
+class DynamicRandom(_EpochPruner):
+    """Leave out another random share of all samples in each epoch, unweighted: the control."""
+
+    ratio: float = 0.3
+
+    def choose(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+        keep, weight = self._everything()
+        if not self._full(epoch):
+            order = np.argsort(self._random(epoch), kind="stable")
+            keep[order[: round(self.ratio * len(order))]] = False
+        return keep, weight
+
+
+PRUNERS: dict[str, type[InfoBatch] | type[DynamicRandom]] = {
+    "infobatch": InfoBatch,
+    "dynamic-random": DynamicRandom,
+}
+
+
+def make_pruner(name: str | None) -> DynamicPruner | None:
+    """Return the pruner called `name`; None for None and "none"."""
+    if name in (None, "none"):
+        return None
+    assert name is not None
+    if name not in PRUNERS:
+        raise InvalidValueError(f'unknown pruner "{name}"', nearest(name, PRUNERS), "dynamic")
+    return PRUNERS[name]()

@@ -1,0 +1,110 @@
+"""The result of a training run: what `train` returns and `result.json` holds."""
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from thresher.errors import InvalidValueError
+from thresher.paths import RunPaths, read_json
+from thresher.training.config import TrainConfig
+from thresher.training.resolved import Resolved
+
+Status = Literal["finished", "target", "diverged", "stopped"]
+
+
+@dataclass(frozen=True)
+class TargetReached:
+    """When a run reached `target_accuracy` or `target_loss`."""
+
+    seconds: float
+    """Training time, evaluations not counted."""
+    samples: int
+    steps: int
+
+
+@dataclass(frozen=True)
+class PackIdentity:
+    """The pack that a run was trained on."""
+
+    name: str
+    fingerprint: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunResult:
+    """The result of a training run; the fields are the keys of `result.json`.
+
+    Numbers that are not finite or were not measured are None.
+
+    Example:
+        >>> result = RunResult.load("runs/baseline")  # doctest: +SKIP
+        >>> result.accuracy, result.resolved.peak_lr  # doctest: +SKIP
+        (0.931, 0.4)
+    """
+
+    status: Status
+    """finished, target (it was reached), diverged (a loss was not finite) or stopped (by a
+    signal; the run can be resumed)."""
+    accuracy: float | None
+    """On the test split, from 0 to 1."""
+    loss: float | None
+    """Mean cross-entropy on the test split."""
+    validation_accuracy: float | None
+    """On the samples held out by `validation`."""
+    validation_loss: float | None
+    train_loss: float | None
+    """Mean training loss of the last epoch."""
+    steps: int
+    """Optimizer steps."""
+    samples: int
+    """Training samples seen, repetitions counted."""
+    epochs: float
+    """`samples` divided by the number of training samples."""
+    seconds: float
+    """Training time, evaluations and checkpoints not counted."""
+    wall_seconds: float
+    """Time from the first step to the end."""
+    images_per_s: float | None
+    """`samples / seconds`."""
+    time_to_target: TargetReached | None
+    noise_scale: float | None
+    """The batch size that the gradient noise scale suggests, if it was measured."""
+    resolved: Resolved
+    """Every number derived from the configuration, with the micro-batch that was really used."""
+    config: TrainConfig
+    versions: dict[str, str]
+    """Versions of Thresher, Python and the packages that matter."""
+    hardware: dict[str, str | int]
+    git_commit: str | None
+    """Commit of the checkout that trained; None for an installed package."""
+    data: PackIdentity
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the content of `result.json`."""
+        return {**dataclasses.asdict(self), "config": self.config.to_dict()}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any], source: str = "the result") -> "RunResult":
+        """Build a result from the content of `result.json`; `source` names it in errors."""
+        try:
+            reached = values["time_to_target"]
+            nested = {
+                "resolved": Resolved(**values["resolved"]),
+                "config": TrainConfig.from_dict(values["config"]),
+                "time_to_target": None if reached is None else TargetReached(**reached),
+                "data": PackIdentity(**values["data"]),
+            }
+            return cls(**{**values, **nested})
+        except (KeyError, TypeError) as error:
+            raise InvalidValueError(f"{source} is not a run's result: {error}") from None
+
+    @classmethod
+    def load(cls, run: Path | str) -> "RunResult":
+        """Read the result of a finished run from its folder.
+
+        Raises:
+            NotFoundError: The folder holds no finished run.
+        """
+        path = RunPaths(Path(run)).result
+        return cls.from_dict(read_json(path, "run's result"), str(path))

@@ -1,0 +1,129 @@
+"""The worker entry point: answers, errors and deaths."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from thresher.distributed.worker import read_answer, run_in_group
+from thresher.errors import InvalidValueError, ThresherError
+from thresher.paths import write_json
+
+HERE = str(Path(__file__).parent)
+
+
+@pytest.fixture(autouse=True)
+def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers import this very file."""
+    known = os.environ.get("PYTHONPATH", "")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([HERE, known]))
+
+
+def total(order: dict[str, Any]) -> float:
+    """Sum over the group of what each rank brings."""
+    import torch
+
+    from thresher.distributed.group import join
+
+    group = join("cpu")
+    value = torch.tensor([float(order["times"] * (group.rank + 1))])
+    return float(group.all_reduce_sum(value).item())
+
+
+def refuse(order: Any) -> None:
+    from thresher.distributed.group import join
+
+    join("cpu").on_first(lambda: _refuse())
+
+
+def _refuse() -> None:
+    raise InvalidValueError("momentum must be in [0, 1), got 2", "use less", "momentum")
+
+
+def crash(order: Any) -> None:
+    from thresher.distributed.group import join
+
+    join("cpu").barrier()
+    raise ZeroDivisionError("as planned")
+
+
+def sleep(folder: str) -> None:
+    (Path(folder) / f"{os.environ['RANK']}-{os.getpid()}").touch()
+    time.sleep(120)
+
+
+def test_the_answer_of_rank_0_comes_back() -> None:
+    assert run_in_group("test_worker:total", {"times": 2}, workers=2) == 6.0
+
+
+def test_an_error_keeps_its_class_and_parameter() -> None:
+    with pytest.raises(InvalidValueError, match="momentum must be in") as caught:
+        run_in_group("test_worker:refuse", None, workers=2)
+    assert (caught.value.fix, caught.value.parameter) == ("use less", "momentum")
+
+
+def test_an_unexpected_error_shows_its_traceback_and_ends_the_group(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(ThresherError, match="ended with code 1"):
+        run_in_group("test_worker:crash", None, workers=2, max_restarts=0)
+    printed = capfd.readouterr().err
+    assert "ZeroDivisionError: as planned" in printed
+    assert "terminate called" not in printed
+
+
+def test_an_unknown_function_is_an_answer(tmp_path: Path) -> None:
+    order, answer = tmp_path / "order.json", tmp_path / "answer.json"
+    write_json(order, None)
+    words = ["thresher.distributed.worker", "test_worker:nothing", str(order), str(answer)]
+    subprocess.run([sys.executable, "-m", *words], check=True)
+    with pytest.raises(ThresherError, match='has no worker function "nothing"'):
+        read_answer(answer)
+
+
+AGENT = """
+import sys
+from thresher.distributed.worker import run_in_group
+run_in_group("test_worker:sleep", sys.argv[1], workers=2)
+"""
+
+
+def _of_group(folder: Path) -> list[int]:
+    """Process ids of the workers that were started for `folder`."""
+    ids = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            environment = (entry / "environ").read_bytes()
+        except OSError:
+            continue
+        if f"WORKER_TEST={folder}".encode() in environment:
+            ids.append(int(entry.name))
+    return ids
+
+
+@pytest.mark.parametrize("moment", ["starting", "running"])
+def test_workers_die_with_an_agent_that_is_killed(tmp_path: Path, moment: str) -> None:
+    for trial in range(3):
+        folder = tmp_path / str(trial)
+        folder.mkdir()
+        environment = {**os.environ, "WORKER_TEST": str(folder)}
+        agent = subprocess.Popen([sys.executable, "-c", AGENT, str(folder)], env=environment)
+        deadline = time.monotonic() + 60
+        wanted = 2 if moment == "starting" else 3
+        while len(_of_group(folder)) < wanted or (
+            moment == "running" and len(list(folder.iterdir())) < 2
+        ):
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        time.sleep(random.random() * 0.2)
+        agent.send_signal(signal.SIGKILL)
+        agent.wait()
+        while _of_group(folder):
+            assert time.monotonic() < deadline, "workers outlived their agent"
+            time.sleep(0.05)
