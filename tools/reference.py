@@ -1,15 +1,12 @@
 """Write the generated pages of the documentation from the code.
 
-Three kinds: the Python API (mkdocstrings directives), the commands (what `--help` prints) and the
-options (tables from `thresher.options.describe`). `undocumented` names what lacks a docstring.
+Three kinds: the Python API (mkdocstrings directives), the commands and the options (tables from
+`thresher.options.describe`). `undocumented` names what lacks a docstring.
 """
 
-import contextlib
 import dataclasses
 import functools
-import importlib
-import io
-import os
+import inspect
 import types
 import typing
 from collections.abc import Iterator
@@ -19,11 +16,11 @@ from typing import Any
 import griffe
 
 import thresher
-from thresher.cli.commands import COMMANDS, GROUPS
+from thresher.cli.commands import COMMANDS, GROUPS, Command
+from thresher.cli.parse import with_flags
 from thresher.options import OptionInfo, describe
 
 SOURCE = Path(__file__).resolve().parent.parent / "src"
-WIDTH = "98"
 
 API = {
     "Training": ("train", "TrainConfig", "RunResult"),
@@ -142,7 +139,8 @@ def _extending() -> str:
 
 
 def _commands() -> str:
-    lines = ["# Commands", "", "What `--help` prints, for every command.", ""]
+    lines = ["# Commands", "", "An option has the same name everywhere: the flag `--batch-size` is"]
+    lines += ["`batch_size` in Python and in a study file. Every command also has `--json`.", ""]
     groups: list[str] = []
     for command in COMMANDS:
         first = command.words.split()[0]
@@ -150,30 +148,35 @@ def _commands() -> str:
             groups.append(first)
             lines += [f"## thresher {first}", "", f"{GROUPS[first]}.".capitalize(), ""]
         level = "###" if first in GROUPS else "##"
-        lines += [f"{level} thresher {command.words}", "", "```text"]
-        lines += [help_text(command.words), "```", ""]
+        lines += [f"{level} thresher {command.words}", "", *_command(command), ""]
     return "\n".join(lines)
 
 
-def help_text(words: str) -> str:
-    """Return what `thresher WORDS --help` prints, at a fixed width and without colours."""
-    from thresher.cli import main
+def _command(command: Command) -> list[str]:
+    config, function = command.load()
+    names = [info.name for info in describe(config)]
+    text = with_flags(inspect.cleandoc(function.__doc__ or ""), names)
+    return [text, "", "```text", _usage(command, config), "```", "", *_table(config)]
 
-    before = dict(os.environ)
-    os.environ.update(COLUMNS=WIDTH, NO_COLOR="1", TERM="dumb")
-    printed = io.StringIO()
-    try:
-        with contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
-            main([*words.split(), "--help"])
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
-    return printed.getvalue().strip()
+
+def _usage(command: Command, config: type) -> str:
+    """Return the usage line: required options, and brackets for the rest."""
+    words = [f"thresher {command.words}"]
+    for info in _flat(config):
+        if info.positional:
+            words.append(info.name.upper())
+        elif info.default is dataclasses.MISSING:
+            words.append(f"{info.flag} {info.name.upper()}")
+    return " ".join([*words, "[OPTIONS]"])
 
 
 def _options() -> str:
-    lines = ["# Options", "", "Each option is declared once. A Python parameter, a key of a study"]
-    lines += ["file and a command-line flag share a name: `batch_size` is `--batch-size`.", ""]
+    lines = [
+        "# Options",
+        "",
+        "The configuration classes of training and studies.",
+        "",
+    ]
     for heading, config in option_classes():
         lines += [f"## {heading}", "", f"`{config.__module__}.{config.__qualname__}`", ""]
         lines += [*_table(config), ""]
@@ -181,25 +184,18 @@ def _options() -> str:
 
 
 def option_classes() -> list[tuple[str, Any]]:
-    """Return (heading, configuration dataclass) for every set of options, training first."""
+    """Return (heading, configuration dataclass) of the groups of training and study options."""
     from thresher.training.config import TrainConfig
 
-    listed: list[tuple[str, Any]] = [("thresher train", TrainConfig)]
-    for command in COMMANDS:
-        if command.words == "train":
-            continue
-        module, _, name = command.target.partition(":")
-        function = getattr(importlib.import_module(module), name)
-        hints = typing.get_type_hints(function)
-        configs: list[Any] = [hint for key, hint in hints.items() if key != "return"]
-        if configs and dataclasses.is_dataclass(configs[0]):
-            listed.append((f"thresher {command.words}", configs[0]))
+    groups = [(i.name, i.type) for i in describe(TrainConfig) if dataclasses.is_dataclass(i.type)]
+    listed: list[tuple[str, Any]] = [(f"Training: {name}", group) for name, group in groups]
     return listed
 
 
 def _table(config: type) -> list[str]:
     lines = ["| option | type | default | meaning |", "|---|---|---|---|"]
-    return lines + [_row(info) for info in _flat(config)]
+    infos = list(_flat(config))
+    return lines + [_row(info, [info.name for info in infos]) for info in infos]
 
 
 def _flat(config: type) -> Iterator[OptionInfo]:
@@ -211,11 +207,12 @@ def _flat(config: type) -> Iterator[OptionInfo]:
             yield info
 
 
-def _row(info: OptionInfo) -> str:
+def _row(info: OptionInfo, names: list[str]) -> str:
     default = "required" if info.default is dataclasses.MISSING else f"`{_shown(info.default)}`"
-    meaning = " ".join(info.help.split()).replace("|", "\\|")
+    meaning = with_flags(" ".join(info.help.split()), names).replace("|", "\\|")
     bounds = "" if str(info.bounds) == "finite" else f" Must be {info.bounds}."
-    return f"| `{info.name}` | {_type(info.type)} | {default} | {meaning}{bounds} |"
+    shown = info.name.upper() if info.positional else info.flag
+    return f"| `{shown}` | {_type(info.type)} | {default} | {meaning}{bounds} |"
 
 
 def _shown(value: Any) -> str:

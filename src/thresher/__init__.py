@@ -12,30 +12,54 @@ from thresher.version import __version__
 if TYPE_CHECKING:
     from thresher.data.pack import Pack as Pack
     from thresher.data.selection import Selection as Selection
+    from thresher.data.write import write_pack as write_pack
     from thresher.errors import ThresherError as ThresherError
     from thresher.models.features import Features as Features
+    from thresher.report.page import write_report as write_report
+    from thresher.select.filters.el2n import EL2NFilter as EL2NFilter
+    from thresher.select.filters.forgetting import ForgettingFilter as ForgettingFilter
+    from thresher.select.filters.grid import GridFilter as GridFilter
+    from thresher.select.filters.label_errors import LabelErrorsFilter as LabelErrorsFilter
+    from thresher.select.filters.near_duplicates import NearDuplicatesFilter as NearDuplicatesFilter
     from thresher.select.filters.network import NetworkFilter as NetworkFilter
+    from thresher.select.filters.random import RandomFilter as RandomFilter
+    from thresher.select.filters.recursive import RecursiveFilter as RecursiveFilter
+    from thresher.study.analysis import analyse as analyse
     from thresher.study.study import Study as Study
     from thresher.training.config import TrainConfig as TrainConfig
     from thresher.training.result import RunResult as RunResult
     from thresher.training.train import train as train
 
-_WHERE = {
+_MODULES = {
+    "EL2NFilter": "thresher.select.filters.el2n",
     "Features": "thresher.models.features",
+    "ForgettingFilter": "thresher.select.filters.forgetting",
+    "GridFilter": "thresher.select.filters.grid",
+    "LabelErrorsFilter": "thresher.select.filters.label_errors",
+    "NearDuplicatesFilter": "thresher.select.filters.near_duplicates",
     "NetworkFilter": "thresher.select.filters.network",
     "Pack": "thresher.data.pack",
+    "RandomFilter": "thresher.select.filters.random",
+    "RecursiveFilter": "thresher.select.filters.recursive",
     "RunResult": "thresher.training.result",
     "Selection": "thresher.data.selection",
     "Study": "thresher.study.study",
     "ThresherError": "thresher.errors",
     "TrainConfig": "thresher.training.config",
+    "analyse": "thresher.study.analysis",
     "train": "thresher.training.train",
+    "write_pack": "thresher.data.write",
+    "write_report": "thresher.report.page",
 }
 
-__all__ = [*_WHERE, "__version__"]
+__all__ = [*_MODULES, "__version__"]
 
 
 def __getattr__(name: str) -> Any:
-    if name in _WHERE:
-        return getattr(importlib.import_module(_WHERE[name]), name)
+    if name in _MODULES:
+        return getattr(importlib.import_module(_MODULES[name]), name)
     raise AttributeError(f"module 'thresher' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

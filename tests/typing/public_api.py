@@ -1,28 +1,66 @@
 """Uses every public name as a user would; `make lint` checks it with `mypy --strict`."""
 
+from pathlib import Path
+
+import numpy as np
+
 from thresher import (
+    EL2NFilter,
     Features,
+    ForgettingFilter,
+    GridFilter,
+    LabelErrorsFilter,
+    NearDuplicatesFilter,
     NetworkFilter,
     Pack,
+    RandomFilter,
+    RecursiveFilter,
+    RunResult,
     Selection,
     Study,
     ThresherError,
     TrainConfig,
     __version__,
+    analyse,
+    train,
+    write_pack,
+    write_report,
 )
 
 
-def read(data: str) -> int:
-    """Count the training samples of a pack."""
+def run(folder: str) -> float | None:
+    """Train and return the test accuracy."""
     try:
-        pack: Pack = Pack.open(data)
+        result: RunResult = train(TrainConfig(data="digits", out=folder))
     except ThresherError as error:
         print(error.what, error.fix)
-        return 0
-    return len(pack.indices("train"))
+        return None
+    return result.accuracy
+
+
+def read(selection: str) -> np.ndarray:
+    """Return the images that a selection keeps."""
+    pack: Pack = Pack.open("digits")
+    return pack.images(Selection.load(selection).indices(pack))
+
+
+def judge(file: str, folder: str) -> Path:
+    """Run a study and write its report."""
+    study: Study = Study.load(file, folder)
+    study.run()
+    return write_report(analyse(study))
 
 
 def names() -> list[type]:
-    """Name the classes that the functions above do not use."""
-    print(__version__)
-    return [Features, NetworkFilter, Selection, Study, TrainConfig]
+    """Name what the functions above do not use."""
+    print(__version__, write_pack, Features.open)
+    return [
+        EL2NFilter,
+        ForgettingFilter,
+        GridFilter,
+        LabelErrorsFilter,
+        NearDuplicatesFilter,
+        NetworkFilter,
+        RandomFilter,
+        RecursiveFilter,
+    ]
