@@ -108,7 +108,7 @@ def main() -> None:
         with Peak() as streaming:
             read = _stream(pack)
         streamed = time.perf_counter() - begun
-        size = pack.info()["bytes"]
+        size = pack.info().bytes
     found = {
         "bytes": size,
         "packing_peak_bytes": packing.bytes,

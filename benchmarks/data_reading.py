@@ -45,7 +45,7 @@ def in_turns(
     rates: dict[str, list[float]] = {name: [] for name in tasks}
     for _ in range(rounds):
         for name, task in tasks.items():
-            rates[name].append(bench.rate(task, seconds))
+            rates[name].append(bench.images_per_second(task, seconds))
     return rates
 
 
@@ -73,7 +73,7 @@ def reading(pack: Pack, place: Path, rounds: int, seconds: float) -> list[Row]:
     random = np.random.default_rng(0)
     out = np.empty((BATCH, *memory.shape[1:]), np.uint8)
     files = 5_000
-    subset = [export.Sample(n, f"{n}", int(pack.labels[n]), "train") for n in range(files)]
+    subset = export.samples_at(pack, np.arange(files))
     (place / "png").mkdir()
     export.WRITERS["folder"](pack, subset, place / "png")
     export.Description("png", pack.classes, pack.image_shape).write(place / "png")

@@ -40,10 +40,8 @@ def test_a_missing_data_set_says_the_command(thresher: Run, tmp_path: Path) -> N
     done = thresher("data", "info", "cifar100", env=env)
     refused(done, "not in the cache", "`thresher data get cifar100`")
     refused(thresher("data", "info", "cifar1O", env=env), 'did you mean "cifar10"?')
-    refused(thresher("data", "get", "mnist", env=env), 'no data set is known as "mnist"')
-    refused(
-        thresher("data", "get", "cifar10", "--from", tmp_path / "x", env=env), "there is no file"
-    )
+    refused(thresher("data", "get", "mnist", env=env), 'unknown data set "mnist"')
+    refused(thresher("data", "get", "cifar10", "--from", tmp_path / "x", env=env), "does not exist")
 
 
 def test_a_missing_data_set_is_offered_on_a_terminal(tmp_path: Path) -> None:
@@ -92,9 +90,12 @@ def test_pack_refuses_in_one_sentence(thresher: Run, tmp_path: Path) -> None:
     out = tmp_path / "pack"
     refused(thresher("data", "pack", folder, out, "--strict"), "val/dog/2.jpg cannot be read")
     assert not out.exists()
-    refused(thresher("data", "pack", tmp_path / "gone", out), "there is nothing at")
-    refused(thresher("data", "pack", folder, out, "--format", "zip"), 'no format "zip"')
-    refused(thresher("data", "pack", folder, out, "--resize", "0"), "--resize 0 is not a size")
+    refused(thresher("data", "pack", tmp_path / "gone", out), "does not exist")
+    refused(thresher("data", "pack", folder, out, "--format", "zip"), 'unknown format "zip"')
+    refused(
+        thresher("data", "pack", folder, out, "--resize", "0"),
+        "--resize must be in [1, 4096], got 0",
+    )
     out.write_text("a file")
     refused(thresher("data", "pack", folder, out), "exists already")
     refused(thresher("data", "info", out), "is not a pack")

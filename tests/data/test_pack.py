@@ -1,6 +1,7 @@
 """Reading packs: every way of reading gives the same pixels, and damage is named."""
 
 import copy
+import dataclasses
 import json
 import multiprocessing
 import os
@@ -16,9 +17,9 @@ import pyarrow as pa
 import pytest
 from made_images import Made, class_folder
 
-from thresher.data import gather, merge, shard
+from thresher.data import gather, merge, shard_writer
 from thresher.data.images import decode
-from thresher.data.pack import Pack, verify
+from thresher.data.pack import Pack
 from thresher.data.sources.folder import Folder
 from thresher.data.write import WriteOptions, write_pack
 from thresher.errors import ThresherError
@@ -30,9 +31,9 @@ ONE = WriteOptions(processes=1)
 def pack(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pack:
     if request.param == "many shards":
         monkeypatch.setattr(merge, "MERGE_BYTES", 0)
-        monkeypatch.setattr(shard, "BATCH_BYTES", 1000)
+        monkeypatch.setattr(shard_writer, "BATCH_BYTES", 1000)
     made = write_pack(Made(), tmp_path / "pack", ONE)
-    assert (len(made.meta["shards"]) == 1) == (request.param == "one shard")
+    assert (len(made.meta.shards) == 1) == (request.param == "one shard")
     return made
 
 
@@ -81,7 +82,7 @@ def test_positions_outside_are_refused(pack: Pack, position: int) -> None:
 def test_splits_labels_and_positions_agree(pack: Pack) -> None:
     both = np.concatenate([pack.indices("train"), pack.indices("test")])
     assert sorted(both) == list(range(200))
-    assert pack.meta["splits"] == {"train": 160, "test": 40}
+    assert pack.meta.splits == {"train": 160, "test": 40}
     assert (pack.positions(pack.ids.take([8, 3, 150])) == [8, 3, 150]).all()
     assert (pack.positions(["1/2", "no such"]) == [52, -1]).all()
     assert pack.labels[52] == 2
@@ -125,8 +126,8 @@ def test_opening_keeps_no_file_descriptor(pack: Pack) -> None:
 
 
 def test_other_readers_open_a_shard(pack: Pack) -> None:
-    file = str(pack.root / pack.meta["shards"][0]["file"])
-    rows = pack.meta["shards"][0]["samples"]
+    file = str(pack.root / pack.meta.shards[0].file)
+    rows = pack.meta.shards[0].samples
     frame = pl.read_ipc(file)
     assert frame["id"].to_list() == pack.ids.to_pylist()[:rows]
     assert frame["image"][3] == pack.view(3).tobytes()
@@ -145,7 +146,7 @@ def test_encoded_images_are_kept_and_decoded_on_reading(tmp_path: Path) -> None:
     batch = pack.images(np.arange(len(pack)), size=8)
     assert batch.shape == (36, 8, 8, 3)
     assert (batch[position] == decode(pack.encoded(position), 8)).all()
-    with pytest.raises(ThresherError, match="differ in size; give one size"):
+    with pytest.raises(ThresherError, match="differ in size; give one `size`"):
         pack.images(np.array([0]))
 
 
@@ -185,36 +186,35 @@ def test_what_is_no_pack_json_is_refused(tmp_path: Path, text: str) -> None:
 
 
 def test_damaged_shards_are_named(pack: Pack) -> None:
-    record = pack.meta["shards"][-1]
-    file = pack.root / record["file"]
+    record = pack.meta.shards[-1]
+    file = pack.root / record.file
     whole = file.read_bytes()
     for broken in (whole[: len(whole) // 2], whole + b"x", b"", b"\0" * len(whole)):
         file.unlink()
         file.write_bytes(broken)
-        with pytest.raises(ThresherError, match=f"{record['file']} is missing or damaged"):
+        with pytest.raises(ThresherError, match=f"{record.file} is missing or damaged"):
             Pack.open(pack.root)
     file.unlink()
-    with pytest.raises(ThresherError, match=f"{record['file']} is missing or damaged"):
+    with pytest.raises(ThresherError, match=f"{record.file} is missing or damaged"):
         Pack.open(pack.root)
 
 
 def test_a_shard_of_another_pack_is_refused(pack: Pack, tmp_path: Path) -> None:
     other = write_pack(Made(shape=(5, 5, 3)), tmp_path / "other", ONE)
-    meta = {**pack.meta, "shards": other.meta["shards"]}
-    (other.root / "pack.json").write_text(json.dumps(meta))
+    dataclasses.replace(pack.meta, shards=other.meta.shards).write(other.root)
     with pytest.raises(ThresherError, match="its columns are not those of a pack"):
         Pack.open(other.root)
 
 
 def test_any_flipped_byte_is_found(pack: Pack) -> None:
-    assert verify(pack) == []
-    record = pack.meta["shards"][0]
-    file = pack.root / record["file"]
-    for at in np.random.default_rng(1).integers(0, record["bytes"], 5).tolist():
+    assert pack.verify() == []
+    record = pack.meta.shards[0]
+    file = pack.root / record.file
+    for at in np.random.default_rng(1).integers(0, record.bytes, 5).tolist():
         data = bytearray(file.read_bytes())
         data[at] ^= 1
         file.write_bytes(data)
-        assert verify(pack) == [record["file"]]
+        assert pack.verify() == [record.file]
         data[at] ^= 1
         file.write_bytes(data)
-    assert verify(pack) == []
+    assert pack.verify() == []

@@ -12,10 +12,10 @@ from made_images import class_folder, picture
 from thresher.data.images import decode
 from thresher.data.pack import Pack
 from thresher.data.sources import fashion_mnist
-from thresher.data.sources.detect import detect, open_source
 from thresher.data.sources.encoded import ranges, split_of
 from thresher.data.sources.known import FINGERPRINTS
 from thresher.data.sources.protobuf import write_field
+from thresher.data.sources.registry import SourceOptions, detect, open_source
 from thresher.data.write import WriteOptions, write_pack
 from thresher.errors import ThresherError
 
@@ -29,7 +29,7 @@ ONE = WriteOptions(processes=1)
 
 
 def packed(where: Path | str, out: Path, **options: Any) -> Pack:
-    return write_pack(open_source(str(where), **options), out, ONE)
+    return write_pack(open_source(where, SourceOptions(**options)), out, ONE)
 
 
 def test_folder_with_splits(tmp_path: Path) -> None:
@@ -40,11 +40,11 @@ def test_folder_with_splits(tmp_path: Path) -> None:
     pack = packed(folder, tmp_path / "pack")
     assert pack.name == "animals"
     assert pack.classes == ["cat", "dog", "eel"]
-    assert pack.meta["splits"] == {"train": 18, "validation": 18}
+    assert pack.meta.splits == {"train": 18, "validation": 18}
     at = int(pack.positions(["val/eel/4.jpg"])[0])
     assert pack.labels[at] == 2
     assert pack.splits[at].as_py() == "validation"
-    assert pack.meta["broken"] == []
+    assert pack.meta.broken == []
 
 
 def test_folder_of_classes_in_many_formats(tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_folder_of_classes_in_many_formats(tmp_path: Path) -> None:
     pack = packed(tmp_path / "kinds", tmp_path / "pack", name="mine")
     assert (pack.name, len(pack), pack.image_shape) == ("mine", 6, (7, 9, 3))
     assert pack.classes == ["class 0", "class 1"]
-    assert pack.meta["splits"] == {"train": 6}
+    assert pack.meta.splits == {"train": 6}
     assert "class 1/below/3.tiff" in pack.ids.to_pylist()
 
 
@@ -76,9 +76,9 @@ def test_grey_images_stay_grey_and_16_bits_keep_the_high_byte(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ([], "holds no image file; expected class/name.ext"),
-        (["a.png"], "a.png lies in no class folder"),
-        (["train/a.png"], "train/a.png lies in no class folder"),
+        ([], "has no image file; expected class/name.ext"),
+        (["a.png"], "a.png is not in a class folder"),
+        (["train/a.png"], "train/a.png is not in a class folder"),
     ],
 )
 def test_folders_that_are_none(tmp_path: Path, files: list[str], message: str) -> None:
@@ -93,7 +93,9 @@ def test_folders_that_are_none(tmp_path: Path, files: list[str], message: str) -
 def test_a_folder_of_broken_files_only(tmp_path: Path) -> None:
     (tmp_path / "x" / "a").mkdir(parents=True)
     (tmp_path / "x" / "a" / "b.png").write_bytes(b"nothing")
-    with pytest.raises(ThresherError, match=r"no image that can be read \(1 could not.*a/b.png"):
+    with pytest.raises(
+        ThresherError, match=r"no readable image \(1 could not be read, such as a/b.png"
+    ):
         packed(tmp_path / "x", tmp_path / "pack")
     assert not (tmp_path / ".pack.partial").exists()
 
@@ -108,7 +110,7 @@ def test_webdataset_as_its_own_library_writes_it(tmp_path: Path) -> None:
                     image = picture(10 * shard + n, 30 + n, 20)
                     writer.write({"__key__": f"k{n}", "jpg": image, "cls": (n + shard) % 7})
     pack = packed(tmp_path / "tars", tmp_path / "pack")
-    assert pack.meta["splits"] == {"train": 10, "validation": 10}
+    assert pack.meta.splits == {"train": 10, "validation": 10}
     assert pack.classes == [str(n) for n in range(6)]
     at = int(pack.positions(["train-0001/k3"])[0])
     assert pack.encoded(at) == picture(13, 33, 20)
@@ -118,14 +120,14 @@ def test_webdataset_as_its_own_library_writes_it(tmp_path: Path) -> None:
 def test_webdataset_without_labels_or_cut(tmp_path: Path) -> None:
     with webdataset.TarWriter(str(tmp_path / "a.tar")) as writer:
         writer.write({"__key__": "one", "jpg": picture(0, 8, 8), "txt": "a caption"})
-    with pytest.raises(ThresherError, match=r'a.tar: the sample "one" has no label'):
+    with pytest.raises(ThresherError, match=r'sample "one" of .*a.tar has no label'):
         packed(tmp_path / "a.tar", tmp_path / "pack", classes=named(tmp_path, "x"))
     with webdataset.TarWriter(str(tmp_path / "b.tar")) as writer:
         for n in range(40):
             writer.write({"__key__": str(n), "png": picture(n, 40, 40, "PNG"), "cls": 0})
     whole = (tmp_path / "b.tar").read_bytes()
     (tmp_path / "b.tar").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(ThresherError, match=r"b\.tar is cut short or damaged"):
+    with pytest.raises(ThresherError, match=r"b\.tar is truncated or damaged"):
         packed(tmp_path / "b.tar", tmp_path / "pack")
 
 
@@ -155,7 +157,7 @@ def test_tfrecord_in_imagenets_layout(tmp_path: Path, first_label: int) -> None:
     assert detect(str(tmp_path / "records")) == "tfrecord"
     pack = packed(tmp_path / "records", tmp_path / "pack")
     assert pack.classes == ["name0", "name1", "name2"]
-    assert pack.meta["splits"] == {"train": 7, "validation": 4}
+    assert pack.meta.splits == {"train": 7, "validation": 4}
     at = int(pack.positions(["train_5.JPEG"])[0])
     assert pack.labels[at] == 2
     assert pack.encoded(at) == picture(5, 25, 25)
@@ -169,10 +171,10 @@ def test_tfrecord_cut_or_of_another_layout(tmp_path: Path) -> None:
     with pytest.raises(ThresherError, match=r"record 0 of .*a.tfrecord is not an image in"):
         open_source(str(file))
     file.write_bytes(file.read_bytes()[:-3])
-    with pytest.raises(ThresherError, match=r"a.tfrecord is cut short or is not a TFRecord"):
+    with pytest.raises(ThresherError, match=r"a.tfrecord is truncated or not a TFRecord"):
         open_source(str(file))
     file.write_bytes(b"some text that is no record at all")
-    with pytest.raises(ThresherError, match=r"a.tfrecord is cut short or is not a TFRecord"):
+    with pytest.raises(ThresherError, match=r"a.tfrecord is truncated or not a TFRecord"):
         open_source(str(file))
 
 
@@ -190,7 +192,7 @@ def test_lmdb_with_caffes_datum(tmp_path: Path, encoded: bool) -> None:
     assert detect(str(tmp_path / "val_lmdb")) == "lmdb"
     pack = packed(tmp_path / "val_lmdb", tmp_path / "pack", classes=named(tmp_path, *"abcd"))
     assert pack.classes == ["a", "b", "c", "d"]
-    assert pack.meta["splits"] == {"validation": 9}
+    assert pack.meta.splits == {"validation": 9}
     assert pack.labels.tolist() == [n % 4 for n in range(9)]
     if encoded:
         assert pack.encoded(3) == picture(3, 30, 33)
@@ -216,7 +218,7 @@ def test_hdf5_with_a_group_per_split(tmp_path: Path) -> None:
             file[f"{split}/x"] = images[rows]
             file[f"{split}/y"] = np.arange(12)[rows] % 3
     pack = packed(tmp_path / "a.h5", tmp_path / "pack")
-    assert pack.meta["splits"] == {"train": 8, "test": 4}
+    assert pack.meta.splits == {"train": 8, "test": 4}
     assert pack.image_shape == (6, 6, 1)
     assert "test/000001" in pack.ids.to_pylist()
     got = pack.images(pack.positions([f"train/{n:06d}" for n in range(8)]))
@@ -227,7 +229,7 @@ def test_hdf5_that_is_wrong(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["images"] = np.zeros((3, 4, 4), np.float32)
         file["labels"] = np.zeros(3, int)
-    with pytest.raises(ThresherError, match="are float32, not uint8; convert them"):
+    with pytest.raises(ThresherError, match="must be uint8, got float32; convert them"):
         open_source(str(tmp_path / "a.h5"))
     with h5py.File(tmp_path / "b.h5", "w") as file:
         file["pictures"] = np.zeros(3)
@@ -235,7 +237,7 @@ def test_hdf5_that_is_wrong(tmp_path: Path) -> None:
         open_source(str(tmp_path / "b.h5"))
     whole = (tmp_path / "a.h5").read_bytes()
     (tmp_path / "c.h5").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(ThresherError, match=r"c\.h5 is cut short or is not an HDF5 file"):
+    with pytest.raises(ThresherError, match=r"c\.h5 is truncated or not an HDF5 file"):
         open_source(str(tmp_path / "c.h5"))
 
 
@@ -251,7 +253,7 @@ def test_npz_with_a_pair_per_split(tmp_path: Path, save: Any, names: str) -> Non
     save(tmp_path / "a.npz", **arrays)
     pack = packed(tmp_path / "a.npz", tmp_path / "pack")
     assert pack.image_shape == (5, 6, 3)
-    assert pack.meta["splits"] == {"train": 30, "test": 7}
+    assert pack.meta.splits == {"train": 30, "test": 7}
     first = arrays[names.format("train").split()[0]]
     got = pack.images(pack.indices("train"))
     assert (got == first.transpose(0, 2, 3, 1)).all()
@@ -259,13 +261,13 @@ def test_npz_with_a_pair_per_split(tmp_path: Path, save: Any, names: str) -> Non
 
 def test_npz_that_is_wrong(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", images=np.zeros((3, 4, 4), np.uint8))
-    with pytest.raises(ThresherError, match=r"no pair of images and labels \(it holds images\)"):
+    with pytest.raises(ThresherError, match=r"no pair of images and labels \(it has images\)"):
         open_source(str(tmp_path / "a.npz"))
     np.savez(tmp_path / "b.npz", images=np.array([{}], object), labels=np.zeros(1, int))
     with pytest.raises(ThresherError, match=r"b\.npz"):
         open_source(str(tmp_path / "b.npz"))
     (tmp_path / "c.npz").write_bytes(b"PK nothing")
-    with pytest.raises(ThresherError, match=r"c.npz is cut short, damaged"):
+    with pytest.raises(ThresherError, match=r"c.npz is truncated, damaged"):
         open_source(str(tmp_path / "c.npz"))
     np.savez(tmp_path / "d.npz", images=np.zeros((3, 4, 4), np.uint8), labels=np.zeros(2, int))
     with pytest.raises(ThresherError, match="has 3 images and 2 labels"):
@@ -290,11 +292,11 @@ def test_hugging_face_from_disk(tmp_path: Path) -> None:
     assert detect(str(tmp_path / "saved")) == "huggingface"
     pack = packed(tmp_path / "saved", tmp_path / "pack")
     assert pack.classes == ["no", "yes"]
-    assert pack.meta["splits"] == {"train": 6, "test": 3}
+    assert pack.meta.splits == {"train": 6, "test": 3}
     at = int(pack.positions(["test/00001"])[0])
     assert pack.encoded(at) == picture(1, 31, 20)
-    with pytest.raises(ThresherError, match="cannot be loaded by datasets"):
-        open_source(str(tmp_path), "huggingface")
+    with pytest.raises(ThresherError, match="datasets cannot load"):
+        open_source(tmp_path, SourceOptions(format="huggingface"))
 
 
 def test_fashion_mnist_of_the_system(tmp_path: Path) -> None:
@@ -303,7 +305,7 @@ def test_fashion_mnist_of_the_system(tmp_path: Path) -> None:
         pytest.skip("Debian's dataset-fashion-mnist is not installed")
     pack = write_pack(fashion_mnist.FashionMnist(folder), tmp_path / "pack", ONE)
     assert pack.fingerprint == FINGERPRINTS["fashion-mnist"]
-    assert pack.meta["splits"] == {"train": 60_000, "test": 10_000}
+    assert pack.meta.splits == {"train": 60_000, "test": 10_000}
     assert pack.labels[:5].tolist() == [9, 0, 0, 3, 0]
 
 
@@ -326,26 +328,26 @@ def test_idx_files_plain_or_packed(tmp_path: Path) -> None:
     assert sum(len(b.ids) for chunk in source.chunks() for b in source.read(chunk)) == 30
     file = tmp_path / "train-images-idx3-ubyte"
     file.write_bytes(file.read_bytes()[:-1])
-    with pytest.raises(ThresherError, match="should hold 15,680 bytes and holds 15,679"):
+    with pytest.raises(ThresherError, match="is truncated: 15,679 bytes, expected 15,680"):
         list(source.read("train"))
     file.write_bytes(b"text")
     with pytest.raises(ThresherError, match="is not an idx file"):
         list(source.read("train"))
     packed_labels = tmp_path / "t10k-labels-idx1-ubyte.gz"
     packed_labels.write_bytes(packed_labels.read_bytes()[:-9])
-    with pytest.raises(ThresherError, match=r"labels-idx1-ubyte.gz is cut short"):
+    with pytest.raises(ThresherError, match=r"labels-idx1-ubyte.gz is truncated"):
         list(source.read("test"))
     file.unlink()
-    with pytest.raises(ThresherError, match=r"holds no train-images-idx3-ubyte.gz"):
+    with pytest.raises(ThresherError, match=r"has no train-images-idx3-ubyte.gz"):
         fashion_mnist.FashionMnist(tmp_path)
 
 
 @pytest.mark.parametrize(
     ("where", "format", "message"),
     [
-        ("gone", None, "there is nothing at"),
-        ("a.txt", None, "is of no kind that is known; say it with --format"),
-        ("a.txt", "foldr", 'there is no format "foldr"; did you mean "folder"'),
+        ("gone", None, "does not exist"),
+        ("a.txt", None, "the format of .* is unknown; set `format`"),
+        ("a.txt", "foldr", 'unknown format "foldr"; did you mean "folder"'),
         ("pack", None, "is a pack already"),
     ],
 )
@@ -354,7 +356,7 @@ def test_what_no_source_is(tmp_path: Path, where: str, format: str | None, messa
     (tmp_path / "pack").mkdir()
     (tmp_path / "pack" / "pack.json").write_text("{}")
     with pytest.raises(ThresherError, match=message):
-        open_source(str(tmp_path / where), format)
+        open_source(tmp_path / where, SourceOptions(format=format))
 
 
 def test_chunks_cover_everything_once() -> None:

@@ -80,7 +80,7 @@ def test_processes_and_blocks_do_not_change_the_pack(tmp_path: Path) -> None:
         write_pack(Made(), tmp_path / "two", TWO),
     ]
     assert packs[0].fingerprint == packs[1].fingerprint
-    assert packs[0].meta["shards"] == packs[1].meta["shards"]
+    assert packs[0].meta.shards == packs[1].meta.shards
 
 
 def test_fingerprint_tells_ids_labels_and_pixels_and_nothing_else() -> None:
@@ -194,7 +194,7 @@ def test_a_worker_that_is_killed_is_reported(tmp_path: Path) -> None:
     os.kill(spawned[0], signal.SIGKILL)
     _, said = packer.communicate(timeout=60)
     assert packer.returncode != 0
-    assert "a process that packed made was killed; run the same command again" in said
+    assert "a worker process packing made was killed; run the same command again" in said
 
 
 def anonymous_bytes(pid: int) -> int:
@@ -218,7 +218,7 @@ def test_memory_does_not_grow_with_the_data(tmp_path: Path) -> None:
         time.sleep(0.02)
     assert packer.returncode == 0
     pack = Pack.open(tmp_path / "pack")
-    size = pack.info()["bytes"]
+    size = pack.info().bytes
     assert size > 600e6
     assert 50e6 < peak < 0.8 * size, f"{peak / 1e6:.0f} MB of memory for {size / 1e6:.0f} MB"
 
@@ -247,10 +247,10 @@ class Misshapen(Made):
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        (Twins(), 'the id "0/0" stands for 4 samples'),
-        (Odd(), "the sample a of made has the label 3, but there are 3 classes"),
+        (Twins(), '4 samples have the id "0/0"'),
+        (Odd(), 'label of sample "a" of made must be in .0, 3., got 3'),
         (Misshapen(), "made gave uint8 images of 5×6×3 at a, not uint8 of 6×5×3"),
-        (Made(chunks=0), "made holds no images"),
+        (Made(chunks=0), "made has no images"),
     ],
 )
 def test_bad_sources_are_refused(tmp_path: Path, source: Made, message: str) -> None:
@@ -268,9 +268,9 @@ def test_broken_images_are_listed_or_fatal(tmp_path: Path) -> None:
     with pytest.raises(ThresherError, match=r"train/cat/1.jpg cannot be read as an image"):
         write_pack(Folder(folder), tmp_path / "strict", WriteOptions(strict=True, processes=1))
     pack = write_pack(Folder(folder), tmp_path / "pack", ONE)
-    assert pack.meta["broken"] == ["train/cat/1.jpg", "train/dog/2.jpg", "val/eel/gone.png"]
+    assert pack.meta.broken == ["train/cat/1.jpg", "train/dog/2.jpg", "val/eel/gone.png"]
     assert len(pack) == 34
-    assert (pack.positions(pack.meta["broken"]) == -1).all()
+    assert (pack.positions(pack.meta.broken) == -1).all()
 
 
 def test_resizing_once_gives_raw_squares(tmp_path: Path) -> None:

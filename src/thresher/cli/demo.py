@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from thresher.cli.commands import Outcome
+from thresher.cli.packs import ensure_pack
 
 BATCHES = [64, 256, 1024]
 DROP = 0.06
@@ -26,6 +27,7 @@ def demo(config: Demo) -> Outcome:
     from thresher.study.analysis import analyse
     from thresher.study.study import Study
 
+    ensure_pack("digits")
     study = Study.make(_story(), config.out)
     say("digits: 1,437 training images of 8×8; a tiny network learns them, and maps them")
     say("then 27 runs: full / random / network × batches 64, 256, 1,024 × three seeds")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 from thresher.cli.commands import Outcome
+from thresher.cli.packs import ensure_pack
 from thresher.errors import ThresherError
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ def embed(config: Embed) -> Outcome | None:
     from thresher.models import embed as embedding
 
     try:
+        ensure_pack(config.data)
         pack = Pack.open(config.data)
         network = _network(config, pack)
         options = embedding.EmbedOptions(

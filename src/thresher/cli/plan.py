@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from thresher.cli.columns import columns
 from thresher.cli.commands import Outcome
+from thresher.cli.packs import ensure_pack
 from thresher.errors import ThresherError
 
 
@@ -115,6 +116,7 @@ def _profile(config: Plan) -> Any:
     from thresher.scaling.measure import measure
     from thresher.scaling.profile import Profile
 
+    ensure_pack(config.data)
     pack = Pack.open(config.data)
     if config.profile is None:
         precision = "fp32" if config.precision == "tf32" else config.precision

@@ -8,6 +8,7 @@ import tyro
 
 from thresher.cli.columns import columns
 from thresher.cli.commands import Outcome
+from thresher.cli.packs import ensure_pack
 from thresher.recipes.base import Preset
 
 
@@ -31,6 +32,7 @@ def reproduce(config: Reproduce) -> Outcome:
         return _listing(all_recipes())
     recipe = find(config.name)
     out = config.out or Path("runs") / f"{recipe.name}-{config.preset}"
+    ensure_pack(recipe.data.get(config.preset))
     result = recipe.run(config.preset, out)
     head = {"name": recipe.name, "claim": recipe.claim, "preset": config.preset, "out": str(out)}
     return Outcome({**result.data, **head, "rows": result.rows}, _table(recipe.title, result.rows))

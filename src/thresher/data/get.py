@@ -1,9 +1,5 @@
-"""`thresher data get`: a known data set from its origin into the cache, once."""
+"""Get a known data set from its origin and pack it into the cache, once."""
 
-import contextlib
-import fcntl
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 from thresher.data import download
@@ -11,79 +7,59 @@ from thresher.data.pack import Pack
 from thresher.data.sources.base import Source
 from thresher.data.sources.known import FINGERPRINTS, NAMES
 from thresher.data.write import WriteOptions, write_pack
-from thresher.errors import ThresherError, nearest
-from thresher.paths import PackPaths, cached_pack, disk_errors
-from thresher.progress import say
+from thresher.errors import InvalidValueError, NotFoundError, nearest
+from thresher.locks import exclusive_lock
+from thresher.paths import PackPaths, cached_pack
 
 
 def get(name: str, file: Path | None = None, options: WriteOptions | None = None) -> Pack:
-    """The pack of a known data set, made now if the cache has none.
+    """Return the pack of a known data set; make it if it is not in the cache.
 
-    `file` is where its images are (an archive or a folder); without it they come from where they
-    are published. Several processes may call this at once: one works, the others wait for it.
+    Several processes may call this at once: one makes the pack, the others wait for it.
+
+    Args:
+        name: One of `thresher.data.sources.known.NAMES`.
+        file: Archive or folder with the images; by default they are downloaded, if need be.
+        options: How to write the pack.
+
+    Raises:
+        InvalidValueError: The name is unknown, or `file` does not hold that data set.
+        NotFoundError: `file` does not exist, or the data set cannot be downloaded.
+
+    Example:
+        >>> get("digits").info().samples
+        1797
     """
     if name not in NAMES:
-        raise ThresherError(f'no data set is known as "{name}"', nearest(name, NAMES))
+        raise InvalidValueError(f'unknown data set "{name}"', nearest(name, NAMES))
     out = cached_pack(name)
-    with _one_at_a_time(out):
+    lock = out.with_name(f".{out.name}.lock")
+    with exclusive_lock(lock, f"another process is getting {name}", wait=True):
         if not PackPaths(out).meta.exists():
-            fetched: list[Path] = []
-            source = _source(name, file, fetched)
-            write_pack(source, out, options, expect=FINGERPRINTS.get(name))
-            for archive in fetched:
-                archive.unlink(missing_ok=True)
+            _make(name, file, out, options)
     return Pack.open(out)
 
 
-def offer(name: str) -> Path | None:
-    """The folder of the pack `name`, got if the user wishes so; None where nobody can be asked.
-
-    `digits` ships with scikit-learn and is made without a question.
-    """
-    if name == "digits":
-        return get(name).root
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        return None
-    say(f'The data set "{name}" is not in the cache ({cached_pack(name)}). Get it now? [Y/n]')
-    if sys.stdin.readline().strip().lower() not in ("", "y", "yes"):
-        return None
-    return get(name).root
-
-
-def _source(name: str, file: Path | None, fetched: list[Path]) -> Source:
+def _make(name: str, file: Path | None, out: Path, options: WriteOptions | None) -> None:
     if file is not None and not file.exists():
-        raise ThresherError(f"there is no file {file}", "check the path after --from")
+        raise NotFoundError(f"{file} does not exist", "check the path")
+    downloaded = None
+    source: Source
     if name == "digits":
-        if file is not None:
-            raise ThresherError("digits ships with scikit-learn", "leave --from out")
         from thresher.data.sources.digits import Digits
 
-        return Digits()
-    if name == "fashion-mnist":
-        from thresher.data.sources.fashion_mnist import FashionMnist, installed
+        if file is not None:
+            raise InvalidValueError("digits ships with scikit-learn and is not read from a file")
+        source = Digits()
+    elif name == "fashion-mnist":
+        from thresher.data.sources.fashion_mnist import FashionMnist
 
-        folder = file or installed()
-        if folder is None:
-            raise ThresherError(
-                "Fashion-MNIST is not installed here",
-                "install Debian's dataset-fashion-mnist, or name the folder of its four idx files "
-                "with --from",
-            )
-        return FashionMnist(folder)
-    from thresher.data.sources.cifar import Cifar
+        source = FashionMnist(file)
+    else:
+        from thresher.data.sources.cifar import Cifar
 
-    if file is None:
-        file = download.cifar(name)
-        fetched.append(file)
-    return Cifar(name, file)
-
-
-@contextlib.contextmanager
-def _one_at_a_time(out: Path) -> Iterator[None]:
-    with disk_errors(out):
-        out.parent.mkdir(parents=True, exist_ok=True)
-        with open(out.with_name(f".{out.name}.lock"), "w") as lock:
-            # A file system without locks must not stop a single user.
-            with contextlib.suppress(OSError):
-                fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
+        file = downloaded = file or download.cifar(name)
+        source = Cifar(name, file)
+    write_pack(source, out, options, expect=FINGERPRINTS.get(name))
+    if downloaded is not None:
+        downloaded.unlink(missing_ok=True)

@@ -1,12 +1,13 @@
 """A pack: images in a folder of memory-mapped Arrow IPC shards, described by `pack.json`.
 
 A shard has the columns `id` (string), `label` (int32), `split` (string) and `image`: fixed-size
-binary of height × width × channels raw bytes where all images share a shape, else the encoded
+binary of height × width × channels raw bytes if all images share a shape, otherwise the encoded
 file. Raw images are read as zero-copy views of the map. Any Arrow reader (pandas, polars, DuckDB)
 opens the shards.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,143 +17,235 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from thresher.data.digest import file_sha256
-from thresher.data.gather import Gather, share
+from thresher.data.gather import Gather, run_in_threads
 from thresher.data.images import decode, encode_png
-from thresher.data.meta import checked
-from thresher.errors import ThresherError, nearest
-from thresher.paths import PackPaths, cached_pack, home, read_json
+from thresher.data.meta import PackMeta, Shape
+from thresher.data.shard import map_shards
+from thresher.data.sources.known import NAMES
+from thresher.errors import InvalidValueError, NotFoundError, nearest
+from thresher.paths import PackPaths, cached_pack, home
 from thresher.progress import bar
 
-__all__ = ["Pack", "decode", "encode_png", "resolve", "verify"]
+
+@dataclass(frozen=True)
+class PackInfo:
+    """A summary of a pack, as printed by `thresher data info`."""
+
+    name: str
+    splits: dict[str, int]
+    """Number of samples per split."""
+    classes: list[str]
+    image_shape: Shape | None
+    """(height, width, channels); None if the images are encoded files of different sizes."""
+    mean: list[float]
+    """Per channel, of the training images scaled to [0, 1]."""
+    std: list[float]
+    fingerprint: str
+    """Identifies ids, labels and pixels, independent of order and encoding."""
+    bytes: int
+    samples: int
+    shards: int
+    broken: int
+    """Number of images that could not be read when the pack was made."""
+    path: str
+    source: str
+    """What the pack was made from."""
 
 
 class Pack:
-    """An opened pack. Samples have positions 0 … len-1 in shard order, and stable string ids."""
+    """An opened, read-only pack of images.
 
-    def __init__(self, root: Path, meta: dict[str, Any]) -> None:
+    Samples have positions 0 … len(pack) - 1 in shard order, and stable string ids. Copies and
+    pickles of a pack map the files again; no pixels are copied.
+
+    Attributes:
+        root: The folder.
+        meta: The content of `pack.json`.
+        name: Name of the data set.
+        classes: Class names; a label is an index into them.
+        fingerprint: Identifies ids, labels and pixels, independent of order and encoding.
+        image_shape: (height, width, channels) of raw images; None if the images are encoded files.
+        mean: (channels,) float64, of the training images scaled to [0, 1].
+        std: (channels,) float64, likewise.
+
+    Example:
+        >>> from thresher.data.get import get
+        >>> get("digits").name  # makes the pack if it is not in the cache
+        'digits'
+        >>> pack = Pack.open("digits")
+        >>> len(pack), pack.image_shape, pack.meta.splits
+        (1797, (8, 8, 1), {'train': 1437, 'test': 360})
+        >>> train = pack.indices("train")
+        >>> pack.images(train[:64]).shape
+        (64, 8, 8, 1)
+        >>> pack.labels[train[:3]].tolist()
+        [1, 2, 3]
+        >>> pack.ids[0].as_py(), pack.positions(["digits/0002", "unknown"]).tolist()
+        ('digits/0000', [2, -1])
+    """
+
+    def __init__(self, root: Path, meta: PackMeta) -> None:
         self.root = root
         self.meta = meta
-        self.name: str = meta["name"]
-        self.classes: list[str] = meta["classes"]
-        self.fingerprint: str = meta["fingerprint"]
-        shape = meta["image_shape"]
-        self.image_shape: tuple[int, int, int] | None = tuple(shape) if shape else None
-        self.mean = np.array(meta["mean"], dtype=np.float64)
-        self.std = np.array(meta["std"], dtype=np.float64)
-        self._batches: list[pa.RecordBatch] = []
-        for shard in meta["shards"]:
-            self._batches += map_shard(root / shard["file"], shard, self.image_shape)
+        self.name = meta.name
+        self.classes = meta.classes
+        self.fingerprint = meta.fingerprint
+        self.image_shape = meta.image_shape
+        self.mean = np.array(meta.mean, dtype=np.float64)
+        self.std = np.array(meta.std, dtype=np.float64)
+        self._batches = map_shards(root, meta)
         self._starts = np.cumsum([0, *(batch.num_rows for batch in self._batches)])
 
     @classmethod
-    def open(cls, where: str | Path) -> "Pack":
-        """Open a pack by its folder, or by the name it has in the cache."""
-        root = resolve(where)
-        return cls(root, checked(read_json(PackPaths(root).meta, "pack"), root))
+    def open(cls, name_or_path: str | Path) -> "Pack":
+        """Open a pack.
+
+        Args:
+            name_or_path: The folder of a pack, or the name of a pack in the cache.
+
+        Raises:
+            NotFoundError: There is no such pack. For a known data set, the message names the
+                command that gets it.
+            InvalidValueError: The pack is damaged.
+        """
+        root = find_pack(name_or_path)
+        return cls(root, PackMeta.read(root))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Copies and other processes map the files anew; no pixel is pickled."""
         return Pack, (self.root, self.meta)
 
     def __len__(self) -> int:
         return int(self._starts[-1])
 
+    def __repr__(self) -> str:
+        return f"Pack({str(self.root)!r}, {len(self):,} samples, {len(self.classes)} classes)"
+
     @cached_property
     def ids(self) -> pa.ChunkedArray:
-        """The ids in position order, an Arrow string array (no Python strings are made)."""
+        """Sample ids by position: an Arrow string array, without a Python string per sample."""
         return pa.chunked_array([batch.column("id") for batch in self._batches], type=pa.string())
 
     @cached_property
     def labels(self) -> np.ndarray:
-        """(n,) int64."""
+        """Labels by position, (n,) int64."""
         columns = [batch.column("label").to_numpy() for batch in self._batches]
         return np.concatenate(columns).astype(np.int64) if columns else np.empty(0, np.int64)
 
     @cached_property
     def splits(self) -> pa.ChunkedArray:
+        """Name of each sample's split by position: an Arrow string array."""
         columns = [batch.column("split").cast(pa.string()) for batch in self._batches]
         return pa.chunked_array(columns, type=pa.string())
 
     def indices(self, split: str) -> np.ndarray:
-        """Positions of the samples of one split, ascending, (n,) int64."""
-        if split not in self.meta["splits"]:
-            raise ThresherError(
-                f'the pack {self.name} has no split "{split}"', nearest(split, self.meta["splits"])
+        """Return the positions of the samples of a split, ascending, (n,) int64.
+
+        Raises:
+            InvalidValueError: The pack has no such split.
+        """
+        if split not in self.meta.splits:
+            raise InvalidValueError(
+                f'the pack {self.name} has no split "{split}"', nearest(split, self.meta.splits)
             )
         return np.flatnonzero(pc.equal(self.splits, split).to_numpy()).astype(np.int64)
 
     def positions(self, ids: Sequence[str] | pa.Array | pa.ChunkedArray) -> np.ndarray:
-        """Positions of the given ids, (n,) int64; -1 where an id is not in the pack."""
+        """Return the positions of the given ids, (n,) int64; -1 for ids not in the pack."""
         wanted = ids if isinstance(ids, pa.Array | pa.ChunkedArray) else pa.array(ids, pa.string())
-        found = pc.index_in(wanted, value_set=self.ids.combine_chunks())
-        return pc.fill_null(found, -1).to_numpy().astype(np.int64)
+        positions = pc.index_in(wanted, value_set=self.ids.combine_chunks())
+        return pc.fill_null(positions, -1).to_numpy().astype(np.int64)
 
     def images(
         self, positions: np.ndarray, out: np.ndarray | None = None, size: int | None = None
     ) -> np.ndarray:
-        """Gather images as uint8 (n, height, width, channels), in the order of `positions`.
+        """Read images.
 
-        Raw images are copied once, out of the memory map; an `out` that is used again is two to
-        three times as fast as new memory. Encoded ones are decoded in threads, and resized to
-        `size` × `size` (required for them: a batch has one shape).
+        Raw images are copied once, out of the memory map; passing an `out` that was used before
+        is two to three times as fast as new memory. Encoded images are decoded in threads.
+
+        Args:
+            positions: (n,) integers.
+            out: Array to fill, (n, height, width, channels) uint8.
+            size: Scale the short side of encoded images to this many pixels and cut out the
+                centre square. Required if the images are encoded, since a batch has one shape.
+
+        Returns:
+            (n, height, width, channels) uint8, in the order of `positions`.
+
+        Raises:
+            IndexError: A position is outside the pack.
+            InvalidValueError: The images are encoded and `size` is missing.
         """
         positions = np.asarray(positions, dtype=np.int64)
         if len(positions) and not (positions.min() >= 0 and positions.max() < len(self)):
-            raise IndexError(f"a position is outside a pack of {len(self)} samples")
+            raise IndexError(f"positions must be in [0, {len(self)})")
         if self.image_shape is None and size is None:
-            raise ThresherError(
-                f"the images of {self.name} differ in size", "give one size to read them at"
+            raise InvalidValueError(
+                f"the images of {self.name} differ in size", "give one `size` to read them at"
             )
-        shape = self.image_shape or (size or 0, size or 0, 3)
+        shape = (len(positions), *(self.image_shape or (size or 0, size or 0, 3)))
         if out is None:
-            out = np.empty((len(positions), *shape), dtype=np.uint8)
-        elif out.shape != (len(positions), *shape) or out.dtype != np.uint8:
-            raise ValueError(
-                f"out is {out.dtype} {out.shape}, not uint8 {(len(positions), *shape)}"
-            )
+            out = np.empty(shape, dtype=np.uint8)
+        elif out.shape != shape or out.dtype != np.uint8:
+            raise ValueError(f"out must be uint8 {shape}, got {out.dtype} {out.shape}")
         if self.image_shape is None:
             self._decode_into(positions, out, size)
         elif len(positions):
-            room = out if out.flags.c_contiguous else np.empty(out.shape, np.uint8)
-            self._gather.into(positions, room.reshape(len(positions), -1))
-            if room is not out:
-                out[...] = room
+            contiguous = out if out.flags.c_contiguous else np.empty(shape, np.uint8)
+            self._gather.into(positions, contiguous.reshape(len(positions), -1))
+            if contiguous is not out:
+                out[...] = contiguous
         return out
 
     def view(self, position: int) -> np.ndarray:
-        """One raw image as a zero-copy, read-only view (height, width, channels)."""
+        """Return one raw image as a zero-copy, read-only view (height, width, channels)."""
         number, row = self._locate(position)
         return self._raw[number][row]
 
     def encoded(self, position: int) -> bytes:
-        """One image as an encoded file: as stored, or a PNG of the raw pixels."""
+        """Return one image as an encoded file: as stored, or a PNG of the raw pixels."""
         if self.image_shape is None:
             number, row = self._locate(position)
             return bytes(self._batches[number].column("image")[row].as_buffer())
         return encode_png(self.view(position))
 
-    def info(self) -> dict[str, Any]:
-        """What `thresher data info` prints."""
-        size = sum(shard["bytes"] for shard in self.meta["shards"])
-        keys = ("name", "splits", "classes", "image_shape", "mean", "std", "fingerprint")
-        return {
-            **{key: self.meta[key] for key in keys},
-            "bytes": size,
-            "samples": len(self),
-            "shards": len(self.meta["shards"]),
-            "broken": len(self.meta.get("broken", [])),
-            "path": str(self.root),
-            "source": self.meta.get("source", ""),
-        }
+    def info(self) -> PackInfo:
+        """Return a summary of the pack."""
+        meta = self.meta
+        return PackInfo(
+            name=meta.name,
+            splits=meta.splits,
+            classes=meta.classes,
+            image_shape=meta.image_shape,
+            mean=meta.mean,
+            std=meta.std,
+            fingerprint=meta.fingerprint,
+            bytes=meta.bytes,
+            samples=len(self),
+            shards=len(meta.shards),
+            broken=len(meta.broken),
+            path=str(self.root),
+            source=meta.source,
+        )
+
+    def verify(self) -> list[str]:
+        """Compare every shard with its checksum and return the file names of damaged ones."""
+        damaged = []
+        with bar(f"verifying {self.name}", self.meta.bytes, "bytes") as progress:
+            for shard in self.meta.shards:
+                if file_sha256(self.root / shard.file) != shard.sha256:
+                    damaged.append(shard.file)
+                progress.advance(shard.bytes)
+        return damaged
 
     @cached_property
     def _raw(self) -> list[np.ndarray]:
         """Per record batch, the image column as a zero-copy array (n, height, width, channels)."""
         assert self.image_shape is not None
+        width = int(np.prod(self.image_shape))
         arrays = []
         for batch in self._batches:
             column = batch.column("image")
-            width = int(np.prod(self.image_shape))
             data = np.frombuffer(column.buffers()[1], dtype=np.uint8)
             begin = column.offset * width
             data = data[begin : begin + len(column) * width]
@@ -166,95 +259,39 @@ class Pack:
 
     def _locate(self, position: int) -> tuple[int, int]:
         if not 0 <= position < len(self):
-            raise IndexError(f"position {position} is outside a pack of {len(self)} samples")
+            raise IndexError(f"position must be in [0, {len(self)}), got {position}")
         number = int(np.searchsorted(self._starts, position, side="right")) - 1
         return number, int(position - self._starts[number])
 
     def _decode_into(self, positions: np.ndarray, out: np.ndarray, size: int | None) -> None:
-        def work(begin: int, end: int) -> None:
+        def decode_rows(begin: int, end: int) -> None:
             for row in range(begin, end):
                 out[row] = decode(self.encoded(int(positions[row])), size)
 
-        share(work, len(positions), least=4)
+        run_in_threads(decode_rows, len(positions), least=4)
 
 
-def resolve(where: str | Path) -> Path:
-    """The folder of a pack given as a path or as a name in the cache.
+def find_pack(name_or_path: str | Path) -> Path:
+    """Return the folder of a pack given by its path or by its name in the cache.
 
-    A known data set that is not there yet is offered to whoever sits at the terminal.
+    Raises:
+        NotFoundError: There is no such pack.
+        InvalidValueError: The path exists but is not a pack.
     """
-    path = Path(where)
+    name, path = str(name_or_path), Path(name_or_path)
     if PackPaths(path).meta.exists():
         return path
-    named = cached_pack(str(where))
-    if "/" not in str(where) and PackPaths(named).meta.exists():
-        return named
-    from thresher.data.sources.known import NAMES
-
-    if str(where) in NAMES:
-        from thresher.data.get import offer
-
-        if (got := offer(str(where))) is not None:
-            return got
-        raise ThresherError(
-            f'the data set "{where}" is not in the cache', f"get it: `thresher data get {where}`"
+    cached = cached_pack(name)
+    if "/" not in name and PackPaths(cached).meta.exists():
+        return cached
+    if name in NAMES:
+        raise NotFoundError(
+            f'data set "{name}" is not in the cache', f"get it with `thresher data get {name}`"
         )
     if path.exists():
-        raise ThresherError(
-            f"{where} is not a pack: it holds no pack.json", f"`thresher data pack {where} OUT`"
+        raise InvalidValueError(
+            f"{name} is not a pack: it has no pack.json",
+            f"pack it: `thresher data pack {name} OUT`",
         )
-    known = {p.name for p in (home() / "packs").glob("*") if PackPaths(p).meta.exists()}
-    raise ThresherError(f'there is no pack "{where}"', nearest(str(where), known | set(NAMES)))
-
-
-def verify(pack: Pack) -> list[str]:
-    """The shards whose bytes are not what they were when written, by name."""
-    bad = []
-    total = sum(shard["bytes"] for shard in pack.meta["shards"])
-    with bar(f"verifying {pack.name}", total, "bytes") as shown:
-        for shard in pack.meta["shards"]:
-            if file_sha256(pack.root / shard["file"]) != shard["sha256"]:
-                bad.append(shard["file"])
-            shown.advance(shard["bytes"])
-    return bad
-
-
-def map_shard(
-    path: Path, record: dict[str, Any], shape: tuple[int, int, int] | None
-) -> list[pa.RecordBatch]:
-    """The record batches of a shard, mapped into memory; a missing or damaged one is named."""
-    try:
-        with pa.memory_map(str(path)) as file:  # the batches keep the map, not the descriptor
-            if file.size() != record["bytes"]:
-                raise _damaged(path, f"it has {file.size():,} bytes, not {record['bytes']:,}")
-            reader = pa.ipc.open_file(file)
-            batches = [reader.get_batch(n) for n in range(reader.num_record_batches)]
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise _damaged(path, type(error).__name__) from None
-    width = None if shape is None else int(np.prod(shape))
-    for batch in batches:
-        if not _fits(batch.schema, width):
-            raise _damaged(path, "its columns are not those of a pack")
-    if sum(batch.num_rows for batch in batches) != record["samples"]:
-        raise _damaged(path, f"it does not hold {record['samples']:,} samples")
-    return batches
-
-
-def _fits(schema: pa.Schema, width: int | None) -> bool:
-    if not {"id", "label", "split", "image"} <= set(schema.names):
-        return False
-    image = schema.field("image").type
-    fits = pa.types.is_fixed_size_binary(image) if width else pa.types.is_large_binary(image)
-    return bool(
-        fits
-        and (width is None or image.byte_width == width)
-        and schema.field("id").type == pa.string()
-        and schema.field("label").type == pa.int32()
-    )
-
-
-def _damaged(path: Path, why: str) -> ThresherError:
-    return ThresherError(
-        f"the shard {path} is missing or damaged ({why})",
-        "make the pack again, or restore that file",
-    )
+    packs = {p.name for p in (home() / "packs").glob("*") if PackPaths(p).meta.exists()}
+    raise NotFoundError(f'there is no pack "{name}"', nearest(name, packs | set(NAMES)))

@@ -1,14 +1,14 @@
-"""Writing a pack: in parallel, shard by shard, resumable after a kill, in bounded memory.
+"""Write a pack: in parallel, shard by shard, resumable after a kill, in bounded memory.
 
-The pack grows in a hidden staging folder beside its target, which one packer holds locked. A
+The pack grows in a hidden staging folder beside its target, which one process holds locked. A
 second call with the same source skips the shards that are finished there. At the end `pack.json`
-is written and the folder renamed: what does not open is not a pack.
+is written and the folder renamed, so that an unfinished pack cannot be opened.
 """
 
 import contextlib
-import errno
-import fcntl
+import dataclasses
 import json
+import logging
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -19,178 +19,209 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from thresher.data import pack as pack_file
 from thresher.data.digest import fingerprint
-from thresher.data.merge import is_small, mapped_batches, merge
-from thresher.data.meta import FORMAT
-from thresher.data.shard import (
+from thresher.data.labels import check_classes
+from thresher.data.merge import is_small, merge
+from thresher.data.meta import PackMeta
+from thresher.data.pack import Pack
+from thresher.data.shard import map_shards
+from thresher.data.shard_writer import (
+    ShardRecord,
     WriteOptions,
     digests_file,
     record_file,
     write_shard,
 )
 from thresher.data.sources.base import Source
-from thresher.data.sources.encoded import EncodedSource, Uneven
+from thresher.data.sources.encoded import EncodedSource, UnevenShapesError
 from thresher.environment import core_count
-from thresher.errors import ThresherError
+from thresher.errors import AlreadyExistsError, BusyError, InvalidValueError, ThresherError
+from thresher.locks import exclusive_lock
+from thresher.options import validate
 from thresher.paths import PackPaths, disk_errors, read_json, write_json
-from thresher.progress import bar, say
+from thresher.progress import Bar, bar
 
 __all__ = ["WriteOptions", "write_pack"]
 
+STAGING_FORMAT = 2
+_logger = logging.getLogger(__name__)
+
 
 def write_pack(
-    source: Source, out: Path, options: WriteOptions | None = None, expect: str | None = None
-) -> pack_file.Pack:
-    """Pack `source` into the folder `out`, resuming what an earlier, killed call had finished.
+    source: Source, out: Path | str, options: WriteOptions | None = None, expect: str | None = None
+) -> Pack:
+    """Write the images of a source to a new pack.
 
-    With `expect`, a pack of any other fingerprint is refused and leaves nothing behind.
+    An interrupted call is resumed: finished shards of the same source and options are kept.
+
+    Args:
+        source: Where the images come from; `thresher.data.sources.registry.open_source` makes
+            one for a path, and any object with the attributes of `Source` will do.
+        out: Folder to create.
+        options: Resizing, strictness and number of processes.
+        expect: The fingerprint that the pack must have.
+
+    Returns:
+        The opened pack.
+
+    Raises:
+        AlreadyExistsError: `out` exists.
+        BusyError: Another process is writing to `out`.
+        InvalidValueError: An option, a class name, an id, a label or an image is not valid, or
+            the fingerprint is not `expect`. Nothing is left behind in that last case.
+
+    Example:
+        >>> import tempfile
+        >>> from thresher.data.sources.digits import Digits
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> pack = write_pack(Digits(), f"{folder.name}/small", WriteOptions(resize=4))
+        >>> len(pack), pack.image_shape
+        (1797, (4, 4, 1))
+        >>> folder.cleanup()
     """
     options = options or WriteOptions()
+    validate(options)
+    check_classes(source.classes, source.name)
     paths = PackPaths(Path(out))
-    if options.resize is not None and options.resize < 1:
-        raise ThresherError(f"--resize {options.resize} is not a size", "give at least 1")
     if paths.root.exists():
-        raise ThresherError(f"{paths.root} exists already", "choose another name or remove it")
-    with disk_errors(paths.root), _staged(paths) as staging:
+        raise AlreadyExistsError(f"{paths.root} exists already", "choose another name or remove it")
+    with disk_errors(paths.root), _staging_folder(paths) as staging:
         try:
-            parts = _write_all(source, staging, options)
-        except Uneven:
+            records = _write_shards(source, staging, options)
+        except UnevenShapesError:
             if not (isinstance(source, EncodedSource) and source.shape_is_guess):
                 raise
-            say(f"the images of {source.name} differ in size: they are kept as encoded files")
+            _logger.info("images of %s differ in size: keeping the encoded files", source.name)
             source = source.as_encoded()
-            parts = _write_all(source, staging, options)
-        meta = _describe(source, parts, staging, options)
-        if expect is not None and meta["fingerprint"] != expect:
+            records = _write_shards(source, staging, options)
+        meta = _describe(source, records, staging, options)
+        if expect is not None and meta.fingerprint != expect:
             shutil.rmtree(staging)
-            raise ThresherError(
+            raise InvalidValueError(
                 f"{source.key()}: these are not the published images of {source.name} "
-                f"(their fingerprint is {meta['fingerprint'][:8]}…, not {expect[:8]}…)",
+                f"(fingerprint {meta.fingerprint[:8]}…, expected {expect[:8]}…)",
                 "get them again",
             )
-        _refuse_twins(meta, staging)
+        _check_unique_ids(meta, staging)
         if is_small(meta):
-            meta["shards"] = [merge(meta, staging)]
-        _sweep(staging, {shard["file"] for shard in meta["shards"]})
-        write_json(staging / "pack.json", meta)
+            meta = dataclasses.replace(meta, shards=[merge(meta, staging)])
+        _remove_all_but(staging, {shard.file for shard in meta.shards})
+        meta.write(staging)
         os.rename(staging, paths.root)
-    return pack_file.Pack.open(paths.root)
+    return Pack.open(paths.root)
 
 
 @contextlib.contextmanager
-def _staged(paths: PackPaths) -> Iterator[Path]:
-    """The staging folder, locked: a second packer of the same pack is refused.
-
-    The lock is on the folder itself, so nothing is left behind; it ends with its holder, however
-    that ends.
-    """
+def _staging_folder(paths: PackPaths) -> Iterator[Path]:
+    """Create and lock the staging folder; the folder itself is the lock, so no file is left."""
     staging = paths.staging
     staging.mkdir(parents=True, exist_ok=True)
-    held = os.open(staging, os.O_RDONLY | os.O_DIRECTORY)
+    busy = f"another process is packing into {paths.root}"
+    fix = "wait for it, or choose another name"
     try:
-        try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            # Some network file systems have no locks; a single user must not be stopped there.
-            if error.errno in (errno.EWOULDBLOCK, errno.EAGAIN):
-                raise _taken(paths) from None
-        if not staging.exists() or os.fstat(held).st_ino != staging.stat().st_ino:
-            raise _taken(paths)
-        yield staging
+        with exclusive_lock(staging, busy, fix) as handle:
+            # The process that held the lock may have renamed the folder meanwhile.
+            if not staging.is_dir() or os.fstat(handle).st_ino != staging.stat().st_ino:
+                raise BusyError(busy, fix)
+            yield staging
     finally:
-        os.close(held)
         with contextlib.suppress(OSError):
-            staging.rmdir()  # only if nothing came into it
+            staging.rmdir()  # only if it is empty
 
 
-def _taken(paths: PackPaths) -> ThresherError:
-    return ThresherError(
-        f"another process is packing into {paths.root}", "wait for it, or choose another name"
-    )
-
-
-def _write_all(source: Source, staging: Path, options: WriteOptions) -> list[dict[str, Any]]:
-    """All shards of the source, those of an earlier call included; their records."""
+def _write_shards(source: Source, staging: Path, options: WriteOptions) -> list[ShardRecord]:
+    """Write the shards that are not finished yet; return the records of all."""
     chunks = source.chunks()
     if not chunks:
-        raise ThresherError(f"{source.name} holds no images", "check the path")
-    shape = options.shape(source)
-    _keep_finished(staging, {"source": source.key(), "shape": shape, "chunks": chunks})
-    _write_shards(source, chunks, staging, options)
-    return [read_json(record_file(staging, n), "shard record") for n in range(len(chunks))]
+        raise InvalidValueError(f"{source.name} has no images", "check the path")
+    plan = {
+        "format": STAGING_FORMAT,
+        "source": source.key(),
+        "shape": options.image_shape(source),
+        "chunks": chunks,
+    }
+    _keep_finished(staging, json.loads(json.dumps(plan)))
+    todo = [n for n in range(len(chunks)) if not record_file(staging, n).exists()]
+    processes = min(options.processes or core_count(), len(todo))
+    with bar(f"packing {source.name}", len(chunks), "shards") as progress:
+        progress.advance(len(chunks) - len(todo))
+        if processes > 1:
+            _in_processes(processes, todo, (source, chunks, staging, options), progress)
+        else:
+            for n in todo:
+                write_shard(source, chunks[n], n, staging, options)
+                progress.advance()
+    return [ShardRecord.read(staging, n) for n in range(len(chunks))]
 
 
-def _keep_finished(staging: Path, plan: dict[str, Any]) -> None:
-    """Keep the finished shards of the same plan; anything else in the staging folder goes."""
+def _keep_finished(staging: Path, plan: dict[str, object]) -> None:
+    """Keep the finished shards of the same plan; remove everything else from the folder."""
     plan_file = staging / "plan.json"
-    same = False
+    unchanged = False
     with contextlib.suppress(ThresherError):
-        same = read_json(plan_file) == json.loads(json.dumps(plan))
-    if not same:
-        _sweep(staging, set())
+        unchanged = read_json(plan_file) == plan
+    if unchanged:
+        _remove_temporary(staging)
+    else:
+        _remove_all_but(staging, set())
         write_json(plan_file, plan)
-        return
-    for leftover in staging.glob(".*.tmp"):
-        leftover.unlink()
 
 
-def _sweep(staging: Path, keep: set[str]) -> None:
+def _remove_all_but(staging: Path, keep: set[str]) -> None:
     for path in staging.iterdir():
         if path.name not in keep:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-def _write_shards(source: Source, chunks: list[str], staging: Path, options: WriteOptions) -> None:
-    todo = [n for n in range(len(chunks)) if not record_file(staging, n).exists()]
-    processes = min(options.processes or core_count(), len(todo))
-    with bar(f"packing {source.name}", len(chunks), "shards") as shown:
-        shown.advance(len(chunks) - len(todo))
-        if processes <= 1:
-            for n in todo:
-                write_shard(source, chunks[n], n, staging, options)
-                shown.advance()
-            return
-        # Spawned, not forked: threads of the parent (torch, Arrow) do not survive a fork.
-        context = multiprocessing.get_context("spawn")
-        before = set(multiprocessing.active_children())
-        work = (source, chunks, staging, options)
-        with ProcessPoolExecutor(processes, context, _begin_worker, work) as pool:
-            tasks = [pool.submit(_work, n) for n in todo]
-            try:
-                for task in as_completed(tasks):
-                    task.result()
-                    shown.advance()
-            except BaseException as error:
-                pool.shutdown(wait=False, cancel_futures=True)
-                for child in set(multiprocessing.active_children()) - before:
-                    child.terminate()
-                    child.join()
-                for leftover in staging.glob(".*.tmp"):
-                    leftover.unlink(missing_ok=True)
-                if isinstance(error, BrokenProcessPool):
-                    raise ThresherError(
-                        f"a process that packed {source.name} was killed",
-                        "run the same command again to go on; where memory is short, with fewer "
-                        "--processes",
-                    ) from None
-                raise
+def _remove_temporary(staging: Path) -> None:
+    for path in staging.glob(".*.tmp"):
+        path.unlink(missing_ok=True)
 
 
-_given: tuple[Source, list[str], Path, WriteOptions] | None = None
+Job = tuple[Source, list[str], Path, WriteOptions]
+"""Source, chunks, staging folder and options."""
 
 
-def _begin_worker(source: Source, chunks: list[str], staging: Path, options: WriteOptions) -> None:
-    """The source comes once per process, not once per task: it may list a million files."""
-    global _given
-    _given = (source, chunks, staging, options)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears Ctrl-C and ends its workers
+def _in_processes(processes: int, todo: list[int], job: Job, progress: Bar) -> None:
+    """Write the shards `todo` in worker processes."""
+    source, _, staging, _ = job
+    # Spawned, not forked: threads of the parent (torch, Arrow) do not survive a fork.
+    context = multiprocessing.get_context("spawn")
+    before = set(multiprocessing.active_children())
+    with ProcessPoolExecutor(processes, context, _start_worker, (job,)) as pool:
+        tasks = [pool.submit(_write_one, n) for n in todo]
+        try:
+            for task in as_completed(tasks):
+                task.result()
+                progress.advance()
+        except BaseException as error:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for child in set(multiprocessing.active_children()) - before:
+                child.terminate()
+                child.join()
+            _remove_temporary(staging)
+            if isinstance(error, BrokenProcessPool):
+                raise ThresherError(
+                    f"a worker process packing {source.name} was killed",
+                    "run the same command again to resume; if memory is short, use fewer "
+                    "`processes`",
+                ) from None
+            raise
+
+
+_job: Job | None = None
+
+
+def _start_worker(job: Job) -> None:
+    """Receive the job once per process, not once per task: a source may list a million files."""
+    global _job
+    _job = job
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and ends its workers
     pa.set_cpu_count(1)
     parent = multiprocessing.parent_process()
     if parent is not None:
@@ -203,67 +234,71 @@ def _begin_worker(source: Source, chunks: list[str], staging: Path, options: Wri
         threading.Thread(target=end_with_parent, daemon=True).start()
 
 
-def _work(number: int) -> None:
-    assert _given is not None
-    source, chunks, staging, options = _given
+def _write_one(number: int) -> None:
+    assert _job is not None
+    source, chunks, staging, options = _job
     with disk_errors(staging):
         write_shard(source, chunks[number], number, staging, options)
 
 
 def _describe(
-    source: Source, parts: list[dict[str, Any]], staging: Path, options: WriteOptions
-) -> dict[str, Any]:
-    """The content of pack.json, from the shards' records."""
-    digests = np.concatenate([np.load(digests_file(staging, n)) for n in range(len(parts))])
+    source: Source, records: list[ShardRecord], staging: Path, options: WriteOptions
+) -> PackMeta:
+    """Build the content of `pack.json` from the shards' records."""
+    digests = np.concatenate([np.load(digests_file(staging, n)) for n in range(len(records))])
     splits: dict[str, int] = {}
-    for part in parts:
-        for split, count in part["splits"].items():
+    for record in records:
+        for split, count in record.splits.items():
             splits[split] = splits.get(split, 0) + count
-    broken = sorted(name for part in parts for name in part["broken"])
+    broken = sorted(name for record in records for name in record.broken)
     if not splits:
         shutil.rmtree(staging)
-        raise ThresherError(
-            f"{source.name} holds no image that can be read"
-            + (f" ({len(broken)} could not, such as {broken[0]})" if broken else "")
+        raise InvalidValueError(
+            f"{source.name} has no readable image"
+            + (f" ({len(broken)} could not be read, such as {broken[0]})" if broken else "")
         )
-    # What a network is normalised by is what it is trained on: the test images have no say.
-    counted = ["train"] if "train" in splits else list(splits)
-    filled = [
-        part["counts"][split] for part in parts for split in counted if split in part["counts"]
+    mean, std = _normalisation(records, ["train"] if "train" in splits else list(splits))
+    order = ["train", "validation", "test"]
+    return PackMeta(
+        name=source.name,
+        classes=list(source.classes),
+        splits={s: splits[s] for s in sorted(splits, key=lambda s: [*order, s].index(s))},
+        image_shape=options.image_shape(source),
+        mean=mean,
+        std=std,
+        fingerprint=fingerprint(digests),
+        source=source.key(),
+        broken=broken,
+        shards=[record.meta for record in records if record.meta.samples],
+    )
+
+
+def _normalisation(
+    records: list[ShardRecord], splits: list[str]
+) -> tuple[list[float], list[float]]:
+    """Return mean and standard deviation per channel of the images of `splits` (the training
+    images, so that test images do not influence the normalisation)."""
+    histograms = [
+        record.histograms[split]
+        for record in records
+        for split in splits
+        if split in record.histograms
     ]
-    counts = np.sum(np.array(filled, np.int64), axis=0)
+    counts = np.sum(np.array(histograms, np.int64), axis=0)
     values = np.arange(256, dtype=np.int64)
     total = counts.sum(axis=1)
     mean = counts @ values / total
     std = np.sqrt(np.maximum(counts @ values**2 / total - mean**2, 0))
-    shape = options.shape(source)
-    order = ["train", "validation", "test"]
-    return {
-        "format": FORMAT,
-        "name": source.name,
-        "classes": source.classes,
-        "splits": {s: splits[s] for s in sorted(splits, key=lambda s: [*order, s].index(s))},
-        "image_shape": list(shape) if shape else None,
-        "mean": (mean / 255).tolist(),
-        "std": (std / 255).tolist(),
-        "fingerprint": fingerprint(digests),
-        "source": source.key(),
-        "broken": broken,
-        "shards": [
-            {k: part[k] for k in ("file", "samples", "bytes", "sha256")}
-            for part in parts
-            if part["samples"]
-        ],
-    }
+    return (mean / 255).tolist(), (std / 255).tolist()
 
 
-def _refuse_twins(meta: dict[str, Any], staging: Path) -> None:
-    """Ids must be unique: a selection names samples by them."""
-    columns = [batch.column("id") for batch in mapped_batches(meta, staging)]
+def _check_unique_ids(meta: PackMeta, staging: Path) -> None:
+    """Ids must be unique, because a selection names samples by id."""
+    columns = [batch.column("id") for batch in map_shards(staging, meta)]
     counts = pa.chunked_array(columns, type=pa.string()).value_counts()
-    twins = counts.filter(pc.greater(counts.field("counts"), 1))
-    if len(twins):
-        twin, count = twins[0]["values"].as_py(), twins[0]["counts"].as_py()
-        raise ThresherError(
-            f'the id "{twin}" stands for {count} samples', "ids must be unique within a pack"
+    repeated = counts.filter(pc.greater(counts.field("counts"), 1))
+    if len(repeated):
+        id, count = repeated[0]["values"].as_py(), repeated[0]["counts"].as_py()
+        raise InvalidValueError(
+            f'{count} samples have the id "{id}"', "ids must be unique within a pack"
         )

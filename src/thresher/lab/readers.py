@@ -1,6 +1,6 @@
-"""How a program reads images out of each container: in sequence, and at random.
+"""Readers of each container for `thresher data bench`, in sequence and at random.
 
-All give the same: uint8 batches (n, height, width, channels). What `thresher data bench` measures.
+All return uint8 batches (n, height, width, channels).
 """
 
 import random
@@ -12,36 +12,40 @@ from typing import Any
 import numpy as np
 
 from thresher.data.images import decode
+from thresher.data.meta import Shape
 from thresher.data.pack import Pack
 from thresher.data.sources.folder import Folder
-from thresher.data.sources.needs import needed
-from thresher.data.sources.protobuf import datum, example, message
-from thresher.data.sources.tfrecord import records, records_in
+from thresher.data.sources.optional import import_optional
+from thresher.data.sources.protobuf import message, parse_datum, parse_example
+from thresher.data.sources.tfrecord import records, tfrecord_files
 from thresher.data.sources.webdataset import IMAGES, grouped
-
-Shape = tuple[int, int, int]
 
 
 class Reader:
-    """A container opened for reading; `batches` goes over all of it once, `random_batch` anywhere.
+    """A container opened for reading.
 
-    `random_batch` is None where the container cannot be read at random.
+    Args:
+        shape: (height, width, channels) of the images to return.
+        raw: All images of the container have that shape.
     """
 
     random_batch: Callable[[int], np.ndarray] | None = None
+    """Reads that many images at random positions; None if the container cannot do that."""
 
     def __init__(self, shape: Shape, raw: bool) -> None:
         self.shape, self.raw = shape, raw
         self.random = random.Random(0)
 
     def batches(self, size: int) -> Iterator[np.ndarray]:
-        raise AssertionError("each reader has its own")
+        """Read the container once from the start, in batches; the last may be smaller."""
+        raise NotImplementedError
 
     def decoded(self, data: bytes) -> np.ndarray:
-        """One image; the encoded ones of unequal size are cut to a square."""
+        """Decode one image; images of unequal size are cut to a square."""
         return decode(data, None if self.raw else self.shape[0], self.shape[2])
 
     def stacked(self, files: Iterator[bytes], size: int) -> Iterator[np.ndarray]:
+        """Decode files into batches; every batch uses the same memory."""
         out, filled = np.empty((size, *self.shape), np.uint8), 0
         for data in files:
             out[filled] = self.decoded(data)
@@ -54,6 +58,8 @@ class Reader:
 
 
 class PackReader(Reader):
+    """Reads a pack."""
+
     def __init__(self, pack: Pack, positions: np.ndarray, shape: Shape, raw: bool) -> None:
         super().__init__(shape, raw)
         self.pack, self.positions = pack, positions
@@ -76,7 +82,7 @@ class PackReader(Reader):
 
 
 class ArrayReader(Reader):
-    """numpy's own indexing of an array in memory: the most that one can hope for."""
+    """numpy's indexing of an array in memory: an upper bound."""
 
     def __init__(self, array: np.ndarray) -> None:
         super().__init__(array.shape[1:], True)
@@ -93,11 +99,11 @@ class ArrayReader(Reader):
 
 
 class FolderReader(Reader):
-    """Each image is a file, opened and decoded by Pillow."""
+    """Opens and decodes a file per image."""
 
     def __init__(self, path: Path, shape: Shape, raw: bool) -> None:
         super().__init__(shape, raw)
-        self.files = [str(path / file.path) for file in Folder(path)._files]
+        self.files = [str(path / file.path) for file in Folder(path).files]
         self.random_batch = self._random
 
     def batches(self, size: int) -> Iterator[np.ndarray]:
@@ -114,7 +120,7 @@ class FolderReader(Reader):
 
 
 class WebDatasetReader(Reader):
-    """Tars can only be read in sequence."""
+    """Reads tar files, which is possible in sequence only."""
 
     def __init__(self, path: Path, shape: Shape, raw: bool) -> None:
         super().__init__(shape, raw)
@@ -126,22 +132,24 @@ class WebDatasetReader(Reader):
 
 
 class TfRecordReader(Reader):
-    """Records have no index: at random they can be read only after one pass over the files."""
+    """Reads TFRecord files in sequence; without an index they cannot be read at random."""
 
     def __init__(self, path: Path, shape: Shape, raw: bool) -> None:
         super().__init__(shape, raw)
-        self.files = records_in(path)
+        self.files = tfrecord_files(path)
 
     def batches(self, size: int) -> Iterator[np.ndarray]:
-        found = (record for file in self.files for record in records(file))
-        images = (bytes(message(example(record)["image/encoded"][0])) for record in found)
+        examples = (parse_example(record) for file in self.files for record in records(file))
+        images = (bytes(message(example["image/encoded"][0])) for example in examples)
         yield from self.stacked(images, size)
 
 
 class LmdbReader(Reader):
+    """Reads Caffe datums from LMDB."""
+
     def __init__(self, path: Path, shape: Shape, raw: bool) -> None:
         super().__init__(shape, raw)
-        lmdb = needed("lmdb", "containers")
+        lmdb = import_optional("lmdb", "containers")
         folders = sorted(file.parent for file in path.glob("*/data.mdb"))
         self.environments = [
             lmdb.open(str(folder), readonly=True, lock=False, readahead=False) for folder in folders
@@ -168,12 +176,14 @@ class LmdbReader(Reader):
 
     def _stacked(self, values: Iterator[Any], size: int) -> Iterator[np.ndarray]:
         if not self.raw:
-            yield from self.stacked((bytes(message(datum(memoryview(v))[4])) for v in values), size)
+            yield from self.stacked(
+                (bytes(message(parse_datum(memoryview(v))[4])) for v in values), size
+            )
             return
         height, width, channels = self.shape
         out, filled = np.empty((size, *self.shape), np.uint8), 0
         for value in values:
-            planes = np.frombuffer(message(datum(memoryview(value))[4]), np.uint8)
+            planes = np.frombuffer(message(parse_datum(memoryview(value))[4]), np.uint8)
             image = planes.reshape(channels, height, width).transpose(1, 2, 0)
             out[filled] = image[:, :, ::-1] if channels == 3 else image
             filled += 1
@@ -183,17 +193,13 @@ class LmdbReader(Reader):
         if filled:
             yield out[:filled]
 
-    def close(self) -> None:
-        for transaction in self.transactions:
-            transaction.abort()
-        for env in self.environments:
-            env.close()
-
 
 class Hdf5Reader(Reader):
+    """Reads an HDF5 file."""
+
     def __init__(self, path: Path, shape: Shape, raw: bool) -> None:
         super().__init__(shape, raw)
-        h5py = needed("h5py", "containers")
+        h5py = import_optional("h5py", "containers")
         self.file: AbstractContextManager[Any] = h5py.File(next(path.glob("*.h5")), "r")
         self.images = self.file["images"]
         self.random_batch = self._random
@@ -210,7 +216,7 @@ class Hdf5Reader(Reader):
         rows = [self.random.randrange(len(self.images)) for _ in range(size)]
         if not self.raw:
             return next(self.stacked((bytes(self.images[n]) for n in rows), size))
-        # h5py wants ascending rows without repetition.
+        # h5py requires ascending rows without repetition.
         unique, back = np.unique(rows, return_inverse=True)
         return np.asarray(self.images[unique])[back]
 

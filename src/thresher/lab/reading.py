@@ -1,196 +1,174 @@
-"""`thresher data bench`: how fast images come out of each container, in sequence and at random.
+"""Benchmark of reading speed: images from each container, in sequence and at random.
 
-The yardstick is a plain memory copy of the same bytes. Files are read through the system's cache,
-as in any epoch but the first; all containers are measured in turns, in the same run.
+The reference is a memory copy of the same bytes. Files are read through the system's cache, as in
+every epoch after the first; all containers are measured in turns, in the same run.
 """
 
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import numpy as np
 
-from thresher.data.export import WRITERS, Sample
+from thresher.data.export import WRITERS, samples_at
+from thresher.data.meta import Shape
 from thresher.data.pack import Pack
 from thresher.data.sources.description import Description
-from thresher.errors import ThresherError
-from thresher.lab.readers import READERS, ArrayReader, PackReader, Reader, Shape
-from thresher.paths import atomic_file
-from thresher.progress import bar, say
+from thresher.lab.readers import READERS, ArrayReader, PackReader, Reader
+from thresher.options import option, validate
+from thresher.progress import bar
 
-NEEDS = {"tfrecord": "tfrecord", "lmdb": "lmdb", "hdf5": "h5py"}
+REQUIRED_MODULES = {"tfrecord": "tfrecord", "lmdb": "lmdb", "hdf5": "h5py"}
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchOptions:
+    """What to measure, and for how long."""
+
+    images: int = option(10_000, ge=1)
+    """Images of the pack to write to each container."""
+    batch: int = option(512, ge=1)
+    """Images per batch."""
+    seconds: float = option(0.5, gt=0, le=3600)
+    """Seconds per measurement and round."""
+    rounds: int = option(3, ge=1)
+    """Rounds over all containers; the best one counts."""
+    size: int = option(64, ge=1, le=4096)
+    """Side in pixels to which images of unequal size are decoded."""
+    folder: Path | None = option(None)
+    """Folder for the temporary containers, on the disk to measure; default: the system's."""
 
 
 @dataclass(frozen=True)
-class BenchOptions:
-    images: int = 10_000
-    """Images of the pack to put into each container."""
-    batch: int = 512
-    """Images per batch."""
-    seconds: float = 0.5
-    """How long each measurement takes, per round."""
-    rounds: int = 3
-    """Rounds over all containers; the best of them counts."""
-    size: int = 64
-    """The side that images of unequal size are decoded to."""
+class ReadingSpeed:
+    """One row of the benchmark."""
+
+    container: str
+    access: str
+    """"sequential" or "random"."""
+    images_per_s: float
+    ratio_to_memory_copy: float
 
 
-def bench(pack: Pack, options: BenchOptions, folder: Path | None = None) -> dict[str, Any]:
-    """Rows of container, access, images_per_s and ratio_to_memory_copy, and what was left out.
+@dataclass(frozen=True)
+class BenchResult:
+    """Reading speeds of all containers."""
 
-    Containers are written to a temporary folder (under `folder`), and removed.
+    pack: str
+    images: int
+    image_shape: Shape
+    batch: int
+    results: list[ReadingSpeed]
+    skipped: dict[str, str]
+    """Containers that were not measured, and why."""
+
+    @property
+    def rates(self) -> dict[tuple[str, str], float]:
+        """Images per second by container and access."""
+        return {(row.container, row.access): row.images_per_s for row in self.results}
+
+
+def bench(pack: Pack, options: BenchOptions | None = None) -> BenchResult:
+    """Measure how fast images are read from a pack, a folder of files and each container.
+
+    The containers are written to a temporary folder and removed afterwards.
     """
-    if min(options.images, options.batch, options.rounds, options.size) < 1:
-        raise ThresherError("images, batch, rounds and size must be at least 1")
+    options = options or BenchOptions()
+    validate(options)
     positions = np.arange(min(options.images, len(pack)))
     raw = pack.image_shape is not None
     shape: Shape = pack.image_shape or (options.size, options.size, 3)
     array = pack.images(positions, size=None if raw else options.size)
     skipped: dict[str, str] = {}
-    with TemporaryDirectory(dir=folder, prefix="thresher-bench-") as place:
+    with TemporaryDirectory(dir=options.folder, prefix="thresher-bench-") as temporary:
         readers: dict[str, Reader] = {
             "pack": PackReader(pack, positions, shape, raw),
             "memory (numpy)": ArrayReader(array),
         }
-        for name, module in ((name, NEEDS.get(name)) for name in READERS):
-            if module is not None and not _installed(module):
+        for name, reader in READERS.items():
+            module = REQUIRED_MODULES.get(name)
+            if module is not None and find_spec(module) is None:
                 skipped[name] = f"{module} is not installed"
                 continue
-            _write(pack, positions, Path(place) / name, name)
-            readers[name] = READERS[name](Path(place) / name, shape, raw)
+            _write(pack, positions, Path(temporary) / name, name)
+            readers[name] = reader(Path(temporary) / name, shape, raw)
         rates = _measure(readers, array, options)
-    copy = rates.pop(("memory copy", "sequential"))
-    rows = [("memory copy", "sequential", copy), *((*key, rate) for key, rate in rates.items())]
-    return {
-        "pack": pack.name,
-        "images": len(positions),
-        "image_shape": list(shape),
-        "batch": options.batch,
-        "results": [
-            {
-                "container": container,
-                "access": access,
-                "images_per_s": round(rate, 1),
-                "ratio_to_memory_copy": rate / copy,
-            }
-            for container, access, rate in rows
-        ],
-        "skipped": skipped,
-    }
+    copy = rates[_COPY]
+    rows = [ReadingSpeed(*key, round(rate, 1), rate / copy) for key, rate in rates.items()]
+    return BenchResult(pack.name, len(positions), shape, options.batch, rows, skipped)
 
 
-def _installed(module: str) -> bool:
-    from importlib.util import find_spec
-
-    return find_spec(module) is not None
+_COPY = ("memory copy", "sequential")
 
 
 def _write(pack: Pack, positions: np.ndarray, out: Path, format: str) -> None:
-    say(f"writing {len(positions):,} images as {format}")
-    ids, splits = pack.ids.take(positions).to_pylist(), pack.splits.take(positions).to_pylist()
-    samples = [
-        Sample(int(position), ids[n], int(pack.labels[position]), splits[n])
-        for n, position in enumerate(positions)
-    ]
+    _logger.info("writing %s images as %s", f"{len(positions):,}", format)
     out.mkdir()
     Description(pack.name, pack.classes, pack.image_shape).write(out)
-    WRITERS[format](pack, samples, out)
+    WRITERS[format](pack, samples_at(pack, positions), out)
 
 
 def _measure(
     readers: dict[str, Reader], array: np.ndarray, options: BenchOptions
 ) -> dict[tuple[str, str], float]:
-    tasks: dict[tuple[str, str], Callable[[], int]] = {
-        ("memory copy", "sequential"): _copier(array, options.batch)
-    }
+    """Return the best images per second by container and access."""
+    tasks: dict[tuple[str, str], Callable[[], int]] = {_COPY: _copy_task(array, options.batch)}
     for name, reader in readers.items():
-        tasks[name, "sequential"] = _sequence(reader, options.batch)
+        tasks[name, "sequential"] = _sequential_task(reader, options.batch)
         if reader.random_batch is not None:
-            tasks[name, "random"] = _jumper(reader.random_batch, options.batch)
+            tasks[name, "random"] = _random_task(reader.random_batch, options.batch)
     best = dict.fromkeys(tasks, 0.0)
-    with bar("measuring", len(tasks) * options.rounds, "runs") as shown:
+    with bar("measuring", len(tasks) * options.rounds, "runs") as progress:
         for _ in range(options.rounds):
             for key, task in tasks.items():
-                shown.note(f"{key[0]}, {key[1]}")
-                best[key] = max(best[key], rate(task, options.seconds))
-                shown.advance()
+                progress.note(f"{key[0]}, {key[1]}")
+                best[key] = max(best[key], images_per_second(task, options.seconds))
+                progress.advance()
     return best
 
 
-def rate(task: Callable[[], int], seconds: float) -> float:
-    """Images per second of a task that gives how many it read, called again until time is up."""
+def images_per_second(task: Callable[[], int], seconds: float) -> float:
+    """Call `task`, which returns how many images it read, until `seconds` have passed."""
     task()  # the first call warms caches and allocates
-    done, begun = 0, time.perf_counter()
-    while (spent := time.perf_counter() - begun) < seconds or not done:
-        done += task()
-    return done / spent
+    count, begin = 0, time.perf_counter()
+    while (elapsed := time.perf_counter() - begin) < seconds or not count:
+        count += task()
+    return count / elapsed
 
 
-def _copier(array: np.ndarray, batch: int) -> Callable[[], int]:
+def _copy_task(array: np.ndarray, batch: int) -> Callable[[], int]:
     batch = min(batch, len(array))
     out = np.empty((batch, *array.shape[1:]), np.uint8)
-    state = {"at": 0}
+    begin = 0
 
     def copy() -> int:
-        at = state["at"] if state["at"] + batch <= len(array) else 0
-        np.copyto(out, array[at : at + batch])
-        state["at"] = at + batch
+        nonlocal begin
+        begin = begin if begin + batch <= len(array) else 0
+        np.copyto(out, array[begin : begin + batch])
+        begin += batch
         return batch
 
     return copy
 
 
-def _sequence(reader: Reader, batch: int) -> Callable[[], int]:
-    state = {"batches": reader.batches(batch)}
+def _sequential_task(reader: Reader, batch: int) -> Callable[[], int]:
+    batches = reader.batches(batch)
 
-    def following() -> int:
-        found = next(state["batches"], None)
-        if found is None:
-            state["batches"] = reader.batches(batch)
-            found = next(state["batches"])
-        return len(found)
+    def read() -> int:
+        nonlocal batches
+        images = next(batches, None)
+        if images is None:
+            batches = reader.batches(batch)
+            images = next(batches)
+        return len(images)
 
-    return following
+    return read
 
 
-def _jumper(random_batch: Callable[[int], np.ndarray], batch: int) -> Callable[[], int]:
+def _random_task(random_batch: Callable[[int], np.ndarray], batch: int) -> Callable[[], int]:
     return lambda: len(random_batch(batch))
-
-
-def figure(found: dict[str, Any], path: Path) -> None:
-    """Bars of images per second, one pair per container; .svg, .png or .pdf by the name."""
-    if path.suffix.lower() not in (".svg", ".png", ".pdf"):
-        raise ThresherError(f"{path} is not a figure's name", "end it in .svg, .png or .pdf")
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    rates: dict[str, dict[str, float]] = {}
-    for row in found["results"]:
-        rates.setdefault(row["container"], {})[row["access"]] = row["images_per_s"]
-    names = sorted(rates, key=lambda name: max(rates[name].values()))
-    plot, axes = plt.subplots(figsize=(7, 0.9 + 0.5 * len(names)), layout="constrained")
-    for offset, (access, colour) in zip(
-        (0.2, -0.2), {"sequential": "#4477aa", "random": "#ee7733"}.items(), strict=True
-    ):
-        values = [rates[name].get(access, 0) for name in names]
-        axes.barh(np.arange(len(names)) + offset, values, 0.38, label=access, color=colour)
-        for y, value in enumerate(values):
-            text = f" {value:,.0f}" if value else " —"
-            at = value or min(v for r in rates.values() for v in r.values())
-            axes.text(at, y + offset, text, va="center", fontsize=8)
-    axes.set_yticks(range(len(names)), names)
-    axes.set_xscale("log")
-    axes.set_xlabel("images per second")
-    axes.margins(x=0.15)
-    shape = "×".join(str(side) for side in found["image_shape"])
-    axes.set_title(f"{found['pack']}: {found['images']:,} images of {shape}", fontsize=10)
-    axes.spines[["top", "right"]].set_visible(False)
-    plot.legend(loc="outside lower right", ncols=2, frameon=False)
-    with atomic_file(path) as temporary:
-        plot.savefig(temporary, format=path.suffix[1:].lower(), dpi=150)
-    plt.close(plot)

@@ -1,7 +1,7 @@
 """What a recipe is: a claim of the papers, run at one of several sizes, and what came out."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -57,6 +57,8 @@ class Recipe:
     claim: str
     title: str
     presets: dict[str, Callable[[Path], RecipeResult]]
+    data: Mapping[str, str] = field(default_factory=dict)
+    """Per preset, the pack that it reads, for those that read one."""
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", self.name):

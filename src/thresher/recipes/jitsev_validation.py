@@ -6,7 +6,7 @@ from typing import Any
 
 from thresher.recipes.base import Recipe, RecipeResult, row
 from thresher.recipes.ornl_fig5 import UNSCALED
-from thresher.recipes.studies import EXECUTORS, GPU, PAPER, SMOKE, run, significant, span
+from thresher.recipes.studies import DATA, EXECUTORS, GPU, PAPER, SMOKE, run, significant, span
 from thresher.study import statistics
 
 STUDIES: dict[str, dict[str, Any]] = {
@@ -79,4 +79,5 @@ RECIPE = Recipe(
     "J3",
     "hyper-parameters retuned for each batch on a validation split",
     {name: partial(reproduce, name) for name in STUDIES},
+    DATA,
 )

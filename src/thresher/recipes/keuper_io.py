@@ -1,8 +1,8 @@
 """Claims K5 and J1 (Keuper; Jitsev 2021): many small files at random are the worst way to read."""
 
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -17,18 +17,15 @@ SIZES: dict[str, tuple[str, int, int]] = {
 
 
 def reproduce(preset: str, out: Path) -> RecipeResult:
-    from thresher.data.get import get
     from thresher.data.pack import Pack
     from thresher.lab.reading import BenchOptions, bench
 
     name, images, rounds = SIZES[preset]
-    get(name)
+    pack = Pack.open(name)
     out.mkdir(parents=True, exist_ok=True)
-    found = [
-        bench(Pack.open(name), BenchOptions(images=images, rounds=1, seconds=0.3), out)
-        for _ in range(rounds)
-    ]
-    rates = _by_place(found)
+    options = BenchOptions(images=images, rounds=1, seconds=0.3, folder=out)
+    results = [bench(pack, options) for _ in range(rounds)]
+    rates = {key: np.array([r.rates[key] for r in results]) for key in results[0].rates}
     random = {c: r for (c, access), r in rates.items() if access == "random" and "memory" not in c}
     medians = {container: float(np.median(values)) for container, values in random.items()}
     worst = min(medians, key=lambda c: medians[c])
@@ -57,16 +54,7 @@ def reproduce(preset: str, out: Path) -> RecipeResult:
             "files in the system's cache: a cold, shared file system would show more",
         ),
     ]
-    return RecipeResult(rows, {"rounds": found})
-
-
-def _by_place(found: list[dict[str, Any]]) -> dict[tuple[str, str], np.ndarray]:
-    places: dict[tuple[str, str], list[float]] = {}
-    for result in found:
-        for line in result["results"]:
-            key = (line["container"], line["access"])
-            places.setdefault(key, []).append(line["images_per_s"])
-    return {key: np.array(values) for key, values in places.items()}
+    return RecipeResult(rows, {"rounds": [asdict(result) for result in results]})
 
 
 RECIPE = Recipe(
@@ -74,4 +62,5 @@ RECIPE = Recipe(
     "K5",
     "reading many small files at random against one binary with fixed offsets",
     {name: partial(reproduce, name) for name in SIZES},
+    {name: data for name, (data, _, _) in SIZES.items()},
 )

@@ -150,6 +150,7 @@ RECIPES = [
         claim,
         title,
         {preset: partial(function, preset) for preset in BASES},
+        {preset: base["data"] for preset, base in BASES.items()},
     )
     for name, claim, title, function in (
         ("mccord-batch", "M1", "accuracy falls as the batch grows", batch),

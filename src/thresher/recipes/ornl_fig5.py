@@ -5,7 +5,17 @@ from pathlib import Path
 from typing import Any
 
 from thresher.recipes.base import Recipe, RecipeResult, row
-from thresher.recipes.studies import EXECUTORS, GPU, PAPER, SMOKE, compare, run, significant, span
+from thresher.recipes.studies import (
+    DATA,
+    EXECUTORS,
+    GPU,
+    PAPER,
+    SMOKE,
+    compare,
+    run,
+    significant,
+    span,
+)
 
 UNSCALED = {"lr_rule": "none", "base_batch": 0}
 """The claim is about the rate as it is: nothing may scale it with the batch."""
@@ -106,4 +116,5 @@ RECIPE = Recipe(
     "O2",
     "for each learning rate there is a preferred batch size",
     {name: partial(reproduce, name) for name in STUDIES},
+    DATA,
 )

@@ -7,6 +7,7 @@ from typing import Any
 from thresher.recipes.base import Recipe, RecipeResult, row
 from thresher.recipes.ornl_fig7 import DROP
 from thresher.recipes.studies import (
+    DATA,
     EXECUTORS,
     GPU,
     PAPER,
@@ -91,4 +92,5 @@ RECIPE = Recipe(
     "O3",
     "full, randomly and network-filtered data at small batches, weight decay tuned",
     {name: partial(reproduce, name) for name in STUDIES},
+    DATA,
 )

@@ -6,6 +6,7 @@ from typing import Any
 
 from thresher.recipes.base import Recipe, RecipeResult, row
 from thresher.recipes.studies import (
+    DATA,
     EXECUTORS,
     GPU,
     PAPER,
@@ -115,4 +116,5 @@ RECIPE = Recipe(
     "O4",
     "full, randomly filtered and network-filtered data from small to large batches",
     {name: partial(reproduce, name) for name in STUDIES},
+    DATA,
 )

@@ -14,7 +14,7 @@ import numpy as np
 
 from thresher.paths import RunPaths, read_json
 from thresher.recipes.base import Recipe, RecipeResult, row
-from thresher.recipes.studies import EXECUTORS, GPU, PAPER, SMOKE
+from thresher.recipes.studies import DATA, EXECUTORS, GPU, PAPER, SMOKE
 from thresher.study.study import Study
 
 PUBLISHED = {
@@ -104,4 +104,5 @@ RECIPE = Recipe(
     "O1",
     "the share of images that each extractor's map calls noise",
     {name: partial(reproduce, name) for name in EXTRACTORS},
+    DATA,
 )

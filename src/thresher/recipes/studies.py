@@ -43,6 +43,9 @@ GPU: dict[str, Any] = {
 PAPER: dict[str, Any] = {**GPU, "precision": "fp32", "workers": 8}
 """As published: eight GPUs, single precision."""
 
+DATA = {"smoke": SMOKE["data"], "gpu": GPU["data"], "paper": PAPER["data"]}
+"""Per preset, the pack that its study reads."""
+
 EXECUTORS: dict[str, dict[str, Any]] = {
     "smoke": {"kind": "local", "workers": 2},
     "gpu": {"kind": "local", "workers": 8, "mps": True},

@@ -160,7 +160,7 @@ class _Analyst:
         """The step in which the metric moves: one test image."""
         if not self.points or self.pack is None:
             return 0.0
-        split = "test" if "test" in self.pack.meta["splits"] else "train"
+        split = "test" if "test" in self.pack.meta.splits else "train"
         return 100.0 / max(1, len(self.pack.indices(split)))
 
     def cells(self, rows: list[dict[str, Any]], chosen: list[Choice]) -> list[dict[str, Any]]:

@@ -39,5 +39,5 @@ def choose(config: TrainConfig, pack: Pack) -> Samples:
         kept = np.isin(rest, Selection.load(config.selection).indices(pack))
         if not kept.any():
             raise ThresherError(f"the selection {config.selection} keeps no sample", "keep some")
-    test = pack.indices("test") if "test" in pack.meta["splits"] else np.empty(0, np.int64)
+    test = pack.indices("test") if "test" in pack.meta.splits else np.empty(0, np.int64)
     return Samples(rest, kept, train[held], test)

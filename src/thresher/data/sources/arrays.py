@@ -1,38 +1,69 @@
-"""What arrays of images are called, and which way round they lie."""
+"""Arrays of images and labels in .npz and HDF5 files: their names, axes and types."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 
-from thresher.errors import ThresherError
+from thresher.errors import InvalidValueError, NotFoundError
 
 NAMES = {
     "images": ("images", "image", "x", "data"),
     "labels": ("labels", "label", "y", "targets", "target"),
 }
+SUFFIXES = (".npz", ".h5", ".hdf5")
 
 
-def pick(kind: str, names: Sequence[str]) -> str | None:
-    """The name among `names` that stands for images or labels, if any."""
+def single_archive(where: Path | str, suffixes: Sequence[str]) -> Path | None:
+    """Return the array file at `where`: the file itself, or the only one in a flat folder."""
+    path = Path(where)
+    if path.is_dir():
+        files = list(path.iterdir())
+        archives = [file for file in files if file.suffix.lower() in SUFFIXES]
+        if len(archives) != 1 or any(file.is_dir() for file in files):
+            return None
+        (path,) = archives
+    return path if path.suffix.lower() in suffixes and path.is_file() else None
+
+
+def archive_file(where: Path | str, suffixes: Sequence[str]) -> Path:
+    """Return the array file to open: `where`, or the first in that folder with such a suffix."""
+    path = Path(where)
+    if path.is_dir():
+        files = sorted(file for file in path.iterdir() if file.suffix.lower() in suffixes)
+        if not files:
+            raise NotFoundError(f"{path} has no {suffixes[0]} file", "check the path")
+        path = files[0]
+    if not path.exists():
+        raise NotFoundError(f"{path} does not exist", "check the path")
+    return path
+
+
+def find_name(kind: str, names: Sequence[str]) -> str | None:
+    """Return the name among `names` that means images or labels, if any."""
     lower = {name.lower(): name for name in names}
     return next((lower[name] for name in NAMES[kind] if name in lower), None)
 
 
-def names_of(kind: str) -> str:
+def accepted_names(kind: str) -> str:
+    """Return the accepted names of images or labels, for messages."""
     return f"{kind} may be called {', '.join(NAMES[kind])}"
 
 
 def as_images(array: np.ndarray, where: str) -> np.ndarray:
-    """(n, height, width, channels) uint8, from that, (n, height, width) or channels first."""
+    """Return images as (n, height, width, channels) uint8.
+
+    Accepts that, (n, height, width), or channels first.
+    """
     array = np.asarray(array)
     if array.dtype != np.uint8:
-        raise ThresherError(
-            f"the images at {where} are {array.dtype}, not uint8", "convert them to 0 … 255 first"
+        raise InvalidValueError(
+            f"the images in {where} must be uint8, got {array.dtype}", "convert them to 0 … 255"
         )
     if array.ndim == 3:
         array = array[..., None]
     if array.ndim != 4:
-        raise ThresherError(f"the images at {where} have {array.ndim} axes", "expected 3 or 4")
+        raise InvalidValueError(f"the images in {where} must have 3 or 4 axes, got {array.ndim}")
     if array.shape[3] not in (1, 3, 4) and array.shape[1] in (1, 3):
         array = array.transpose(0, 2, 3, 1)
     return array

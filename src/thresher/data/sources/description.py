@@ -1,14 +1,15 @@
-"""`thresher.json`: what an exported data set says of itself, so that it comes back as it was.
+"""`thresher.json`: the description of an exported data set, so that it can be packed again.
 
-Formats of others have no place for a name, class names or the shape of raw images. An export puts
-them here (beside the shards, or as an attribute), and the sources honour it where they find it.
+Other formats cannot store a name, class names or the shape of raw images. An export writes them
+to this file (or to an attribute), and the sources use it.
 """
 
-from dataclasses import asdict, dataclass
+import dataclasses
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from thresher.errors import ThresherError
+from thresher.errors import InvalidValueError
 from thresher.paths import read_json, write_json
 
 FILE = "thresher.json"
@@ -16,35 +17,42 @@ FILE = "thresher.json"
 
 @dataclass(frozen=True)
 class Description:
+    """Name, classes and image shape of an exported data set."""
+
     name: str
     classes: list[str]
     image_shape: tuple[int, int, int] | None
     fingerprint: str = ""
-    """Of the pack that was exported whole; empty where a selection was applied."""
+    """Of the exported pack; empty if a selection was applied."""
 
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
+    def to_json(self) -> dict[str, Any]:
+        """Return the description as JSON values."""
+        return dataclasses.asdict(self)
 
     def write(self, folder: Path) -> None:
-        write_json(folder / FILE, self.as_json())
+        """Write `thresher.json` to `folder`."""
+        write_json(folder / FILE, self.to_json())
 
+    @classmethod
+    def from_json(cls, value: Any, where: Path | str) -> "Description":
+        """Check and convert JSON values that were read from `where`."""
+        try:
+            shape = value["image_shape"]
+            return cls(
+                name=str(value["name"]),
+                classes=[str(name) for name in value["classes"]],
+                image_shape=None
+                if shape is None
+                else (int(shape[0]), int(shape[1]), int(shape[2])),
+                fingerprint=str(value.get("fingerprint", "")),
+            )
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError):
+            raise InvalidValueError(
+                f"the description in {where} is damaged", "export the data set again"
+            ) from None
 
-def described(value: Any, where: Path | str) -> Description:
-    """A description read from JSON; a damaged one is refused."""
-    try:
-        shape = value["image_shape"]
-        found = Description(
-            name=str(value["name"]),
-            classes=[str(name) for name in value["classes"]],
-            image_shape=None if shape is None else (int(shape[0]), int(shape[1]), int(shape[2])),
-            fingerprint=str(value.get("fingerprint", "")),
-        )
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError):
-        raise ThresherError(f"the description in {where} is damaged", "export it again") from None
-    return found
-
-
-def description_in(folder: Path) -> Description | None:
-    """The description that lies in `folder`, if one does."""
-    file = folder / FILE
-    return described(read_json(file, "description"), file) if file.is_file() else None
+    @classmethod
+    def find(cls, folder: Path) -> "Description | None":
+        """Read `thresher.json` in `folder`, if there is one."""
+        file = folder / FILE
+        return cls.from_json(read_json(file, "description"), file) if file.is_file() else None

@@ -1,4 +1,4 @@
-"""Handwritten digits, 8×8 grey, from scikit-learn's own copy: the data set that is always there."""
+"""Handwritten digits, 8×8 grey, from the copy that ships with scikit-learn."""
 
 from collections.abc import Iterator
 
@@ -6,11 +6,11 @@ import numpy as np
 
 from thresher.data.sources.base import Block
 
-TEST_SHARE = 5  # every fifth sample is for testing: 1,437 to train, 360 to test
+TEST_EVERY = 5  # 1,437 training and 360 test images
 
 
 class Digits:
-    """1,797 images; scikit-learn stores 17 grey levels, which become 0 … 255."""
+    """1,797 images; the 17 grey levels that scikit-learn stores are scaled to 0 … 255."""
 
     name = "digits"
     classes: list[str] = [str(digit) for digit in range(10)]  # noqa: RUF012 (a protocol attribute)
@@ -31,6 +31,6 @@ class Digits:
         yield Block(
             ids=[f"digits/{row:04d}" for row in range(n)],
             labels=bunch.target,
-            splits=["test" if row % TEST_SHARE == 0 else "train" for row in range(n)],
+            splits=["test" if row % TEST_EVERY == 0 else "train" for row in range(n)],
             images=images,
         )

@@ -1,6 +1,6 @@
-"""Fashion-MNIST (and anything else in MNIST's idx files): 28×28 grey, in four files.
+"""Fashion-MNIST from its four idx files: 28×28 grey.
 
-Debian and Ubuntu ship it as `dataset-fashion-mnist`; that copy is found by itself.
+Debian and Ubuntu ship it as `dataset-fashion-mnist`; that copy is used by default.
 """
 
 import gzip
@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from thresher.data.sources.base import Block
-from thresher.errors import ThresherError
+from thresher.errors import InvalidValueError, NotFoundError
 
 CLASSES = [
     *("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat"),
@@ -20,8 +20,7 @@ CLASSES = [
 ]
 FILES = {"train": "train", "test": "t10k"}
 ROWS_PER_BLOCK = 10_000
-# Where packages of the common systems put it.
-PLACES = (
+INSTALL_FOLDERS = (
     "/usr/share/datasets/fashion-mnist",
     "/usr/share/dataset-fashion-mnist",
     "/usr/local/share/datasets/fashion-mnist",
@@ -29,14 +28,26 @@ PLACES = (
 
 
 class FashionMnist:
-    """The four idx files (plain or .gz) in `folder`."""
+    """The four idx files, plain or .gz.
+
+    Args:
+        folder: Where they are; default: where the system's package manager puts them.
+        name: Name of the data set.
+    """
 
     image_shape: tuple[int, int, int] | None = (28, 28, 1)
 
-    def __init__(self, folder: Path, name: str = "fashion-mnist") -> None:
+    def __init__(self, folder: Path | None = None, name: str = "fashion-mnist") -> None:
+        folder = folder or installed()
+        if folder is None:
+            raise NotFoundError(
+                "Fashion-MNIST is not installed on this system",
+                "install Debian's dataset-fashion-mnist, or give the folder of its four idx files: "
+                "`thresher data get fashion-mnist --from FOLDER`",
+            )
         self.name = name
         self.classes = CLASSES
-        self.folder = Path(folder) if Path(folder).is_dir() else Path(folder).parent
+        self.folder = folder if folder.is_dir() else folder.parent
         self._files = {
             (split, kind): _find(self.folder, f"{stem}-{kind}-idx{axes}-ubyte")
             for split, stem in FILES.items()
@@ -53,9 +64,9 @@ class FashionMnist:
         images = read_idx(self._files[chunk, "images"])
         labels = read_idx(self._files[chunk, "labels"])
         if images.shape[1:] != (28, 28) or labels.shape != images.shape[:1]:
-            raise ThresherError(
-                f"{self._files[chunk, 'images']} holds an array of {images.shape}, and its labels "
-                f"one of {labels.shape}: not what Fashion-MNIST has",
+            raise InvalidValueError(
+                f"{self._files[chunk, 'images']} is not Fashion-MNIST: its images have shape "
+                f"{images.shape} and its labels {labels.shape}",
                 "get the files again",
             )
         for begin in range(0, len(images), ROWS_PER_BLOCK):
@@ -69,34 +80,33 @@ class FashionMnist:
 
 
 def installed() -> Path | None:
-    """The folder of a Fashion-MNIST that the system's package manager installed, if any."""
-    return next((Path(p) for p in PLACES if Path(p).is_dir()), None) or _from_dpkg()
+    """Return the folder of Fashion-MNIST from the system's package manager, if any."""
+    return next((Path(p) for p in INSTALL_FOLDERS if Path(p).is_dir()), None) or _from_dpkg()
 
 
 def _from_dpkg() -> Path | None:
-    lists = Path("/var/lib/dpkg/info").glob("dataset-fashion-mnist*.list")
-    for listed in lists:
-        for line in listed.read_text().splitlines():
+    for listing in Path("/var/lib/dpkg/info").glob("dataset-fashion-mnist*.list"):
+        for line in listing.read_text().splitlines():
             if line.endswith(("train-images-idx3-ubyte.gz", "train-images-idx3-ubyte")):
                 return Path(line).parent
     return None
 
 
 def read_idx(path: Path) -> np.ndarray:
-    """An idx file of bytes as a uint8 array; a wrong or cut one is named."""
+    """Read an idx file of bytes as a uint8 array."""
     try:
         data = path.read_bytes()
         data = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
     except (EOFError, zlib.error, gzip.BadGzipFile):
-        raise ThresherError(f"{path} is cut short or damaged", "get it again") from None
+        raise InvalidValueError(f"{path} is truncated or damaged", "get it again") from None
     if len(data) < 4 or data[:3] != b"\0\0\x08":
-        raise ThresherError(f"{path} is not an idx file of bytes", "get it again")
+        raise InvalidValueError(f"{path} is not an idx file of bytes", "get it again")
     axes = data[3]
     begin = 4 + 4 * axes
     shape = struct.unpack(f">{axes}I", data[4:begin].ljust(4 * axes, b"\0"))
     if len(data) - begin != int(np.prod(shape)):
-        raise ThresherError(
-            f"{path} should hold {int(np.prod(shape)):,} bytes and holds {len(data) - begin:,}",
+        raise InvalidValueError(
+            f"{path} is truncated: {len(data) - begin:,} bytes, expected {int(np.prod(shape)):,}",
             "get it again",
         )
     return np.frombuffer(data, np.uint8, offset=begin).reshape(shape)
@@ -106,7 +116,7 @@ def _find(folder: Path, stem: str) -> Path:
     for name in (f"{stem}.gz", stem):
         if (folder / name).is_file():
             return folder / name
-    raise ThresherError(
-        f"{folder} holds no {stem}.gz",
-        "name the folder of the four idx files with --from, or install dataset-fashion-mnist",
+    raise NotFoundError(
+        f"{folder} has no {stem}.gz",
+        "`thresher data get fashion-mnist --from FOLDER` with the folder of the four idx files",
     )

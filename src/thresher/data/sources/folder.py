@@ -8,69 +8,82 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from thresher.data.sources.base import Block
-from thresher.data.sources.description import Description, description_in
+from thresher.data.sources.description import Description
 from thresher.data.sources.encoded import (
     SPLITS,
+    EncodedSample,
     EncodedSource,
     common_shape,
     in_blocks,
     ranges,
     spread,
 )
-from thresher.errors import ThresherError
+from thresher.errors import InvalidValueError, NotFoundError
 
 INDEX = "samples.csv"
-"""Written by an export beside thresher.json: file, id, label, split."""
+"""Written by an export beside thresher.json: file, id, label, split, bytes."""
+LAYOUT = "expected class/name.ext or split/class/name.ext"
 
 
 @dataclass(frozen=True)
-class _File:
+class ImageFile:
+    """An image file of a folder."""
+
     path: str
-    """Relative to the root, with forward slashes: the sample's id, unless an index gives one."""
+    """Relative to the root, with forward slashes; it is the id unless an index gives another."""
     id: str
     label: int
     split: str
     size: int
     time: int = 0
-    """When it was last changed, in nanoseconds."""
+    """Modification time in nanoseconds."""
 
 
 class Folder(EncodedSource):
-    """Images under `root`. Memory: some 300 bytes per file."""
+    """Image files in class folders, using some 300 bytes of memory per file.
 
-    def __init__(self, root: Path, name: str | None = None) -> None:
-        self.root = Path(root)
-        described = description_in(self.root)
+    Args:
+        where: The folder.
+        name: Name of the data set.
+    """
+
+    def __init__(self, where: Path | str, name: str | None = None) -> None:
+        self.root = Path(where)
+        described = Description.find(self.root)
         self.name = name or (described.name if described else self.root.resolve().name)
         if described is not None and (self.root / INDEX).is_file():
-            self.classes, self._files = described.classes, _indexed(self.root, described)
+            self.classes, self.files = described.classes, _read_index(self.root)
         else:
-            self.classes, self._files = _listed(self.root)
+            self.classes, self.files = _list_files(self.root)
         if described is not None:
             self.image_shape, self.shape_is_guess = described.image_shape, False
         else:
-            probes = (_bytes(self.root / file.path) for file in spread(self._files))
+            probes = (_read(self.root / file.path) for file in spread(self.files))
             self.image_shape = common_shape(data for data in probes if data is not None)
+
+    @staticmethod
+    def matches(where: str) -> bool:
+        return Path(where).is_dir()
 
     def key(self) -> str:
         listing = hashlib.sha256()
-        for file in self._files:
+        for file in self.files:
             listing.update(
                 f"{file.path}\0{file.id}\0{file.label}\0{file.size}\0{file.time}\n".encode()
             )
-        return f"folder {self.root.name}, {len(self._files)} files, {listing.hexdigest()[:16]}"
+        return f"folder {self.root.name}, {len(self.files)} files, {listing.hexdigest()[:16]}"
 
     def chunks(self) -> list[str]:
         # Opening a small file costs about as much as reading 4 KB more of it.
-        return ranges([file.size + 4096 for file in self._files])
+        return ranges([file.size + 4096 for file in self.files])
 
     def read(self, chunk: str) -> Iterator[Block]:
         begin, end = (int(bound) for bound in chunk.split(":"))
         broken: list[str] = []
 
-        def samples() -> Iterator[tuple[str, int, str, bytes]]:
-            for file in self._files[begin:end]:
-                data = _bytes(self.root / file.path)
+        def samples() -> Iterator[EncodedSample]:
+            for file in self.files[begin:end]:
+                data = _read(self.root / file.path)
                 if data is None:
                     broken.append(file.id)
                 else:
@@ -81,85 +94,88 @@ class Folder(EncodedSource):
             yield Block([], [], [], [], broken=broken)
 
 
-def _bytes(path: Path) -> bytes | None:
+def _read(path: Path) -> bytes | None:
     try:
-        return path.read_bytes()
+        # Not a FIFO or a device: reading one could block for ever.
+        return path.read_bytes() if path.is_file() else None
     except OSError:
         return None
 
 
-def image_suffixes() -> set[str]:
-    """The file name endings that this Pillow can open."""
+def _image_suffixes() -> set[str]:
+    """Return the file name suffixes that this Pillow can open."""
     from PIL import Image
 
     return {end for end, kind in Image.registered_extensions().items() if kind in Image.OPEN}
 
 
-def _listed(root: Path) -> tuple[list[str], list[_File]]:
+def _list_files(root: Path) -> tuple[list[str], list[ImageFile]]:
+    """Return the class names and the files below `root`."""
     if not root.is_dir():
-        raise ThresherError(f"there is no folder {root}", "check the path")
-    found = sorted(_walk(root, image_suffixes()))
-    if not found:
-        raise ThresherError(
-            f"{root} holds no image file", "expected class/name.ext or split/class/name.ext"
-        )
-    tops = {path.split("/", 1)[0] for path, _, _ in found if "/" in path}
+        raise NotFoundError(f"there is no folder {root}", "check the path")
+    files = sorted(_walk(root, _image_suffixes()))
+    if not files:
+        raise InvalidValueError(f"{root} has no image file", LAYOUT)
+    tops = {path.split("/", 1)[0] for path, _, _ in files if "/" in path}
     split_first = bool(tops) and all(top.lower() in SPLITS for top in tops)
     depth = 2 if split_first else 1
-    rows = []
-    for path, size, changed in found:
+    names = []
+    for path, _, _ in files:
         parts = path.split("/")
         if len(parts) <= depth:
-            raise ThresherError(
-                f"{root / path} lies in no class folder",
-                "expected class/name.ext or split/class/name.ext",
-            )
-        split = SPLITS[parts[0].lower()] if split_first else "train"
-        rows.append((parts[depth - 1], path, split, size, changed))
-    classes = sorted({row[0] for row in rows})
-    number = {name: n for n, name in enumerate(classes)}
+            raise InvalidValueError(f"{root / path} is not in a class folder", LAYOUT)
+        names.append(parts[depth - 1])
+    classes = sorted(set(names))
+    label = {name: n for n, name in enumerate(classes)}
     return classes, [
-        _File(path, path, number[name], split, size, changed)
-        for name, path, split, size, changed in rows
+        ImageFile(
+            path,
+            path,
+            label[name],
+            SPLITS[path.split("/", 1)[0].lower()] if split_first else "train",
+            size,
+            changed,
+        )
+        for name, (path, size, changed) in zip(names, files, strict=True)
     ]
 
 
 def _walk(root: Path, suffixes: set[str]) -> Iterator[tuple[str, int, int]]:
-    """Image files below `root`: path, size, time of change; linked folders are followed once."""
-    waiting, seen = [""], set()
-    while waiting:
-        inside = waiting.pop()
-        place = root / inside
-        real = os.path.realpath(place)
+    """Yield path, size and modification time of image files; linked folders are followed once."""
+    pending, seen = [""], set()
+    while pending:
+        inside = pending.pop()
+        folder = root / inside
+        real = os.path.realpath(folder)
         if real in seen:
             continue
         seen.add(real)
         try:
-            entries = list(os.scandir(place))
+            entries = list(os.scandir(folder))
         except OSError as error:
-            raise ThresherError(f"the folder {place} cannot be read ({error.strerror})") from None
+            raise InvalidValueError(f"cannot read the folder {folder} ({error.strerror})") from None
         for entry in entries:
             path = f"{inside}/{entry.name}" if inside else entry.name
             if entry.name.startswith("."):
                 continue
             if entry.is_dir():
-                waiting.append(path)
+                pending.append(path)
             elif os.path.splitext(entry.name)[1].lower() in suffixes:
                 try:
                     status = entry.stat()
-                except OSError:  # a link to nothing: listed as broken when it is read
+                except OSError:  # a dangling link: listed as broken when it is read
                     yield path, 0, 0
                 else:
                     yield path, status.st_size, status.st_mtime_ns
 
 
-def _indexed(root: Path, described: Description) -> list[_File]:
+def _read_index(root: Path) -> list[ImageFile]:
     with open(root / INDEX, newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     try:
         return [
-            _File(row["file"], row["id"], int(row["label"]), row["split"], int(row["bytes"]))
+            ImageFile(row["file"], row["id"], int(row["label"]), row["split"], int(row["bytes"]))
             for row in rows
         ]
     except (KeyError, ValueError, TypeError):
-        raise ThresherError(f"{root / INDEX} is damaged", "export the folder again") from None
+        raise InvalidValueError(f"{root / INDEX} is damaged", "export the folder again") from None

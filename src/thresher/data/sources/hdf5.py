@@ -7,115 +7,134 @@ from typing import Any
 
 import numpy as np
 
-from thresher.data.sources.arrays import as_images, names_of, pick
-from thresher.data.sources.base import Block
-from thresher.data.sources.description import described
-from thresher.data.sources.encoded import (
-    EncodedSource,
-    class_names,
-    common_shape,
-    in_blocks,
-    split_of,
+from thresher.data.labels import as_labels, class_names
+from thresher.data.sources.arrays import (
+    accepted_names,
+    archive_file,
+    as_images,
+    find_name,
+    single_archive,
 )
-from thresher.data.sources.needs import needed
-from thresher.errors import ThresherError
+from thresher.data.sources.base import Block
+from thresher.data.sources.description import Description
+from thresher.data.sources.encoded import EncodedSource, common_shape, in_blocks, split_of
+from thresher.data.sources.optional import import_optional
+from thresher.errors import InvalidValueError
 
+SUFFIXES = (".h5", ".hdf5")
 ROWS_PER_CHUNK = 20_000
 BLOCK_BYTES = 8 << 20
 
 
 class Hdf5(EncodedSource):
-    """One .h5 file. Beside `images` and `labels` there may be `ids` and `splits` (strings)."""
+    """An .h5 file. Beside `images` and `labels` it may hold `ids` and `splits` (strings).
 
-    def __init__(self, path: Path, name: str | None = None, classes: Path | None = None) -> None:
-        self.path = Path(path)
+    Args:
+        where: The file, or a folder that holds it.
+        name: Name of the data set.
+        classes: File with one class name per line.
+    """
+
+    def __init__(
+        self, where: Path | str, name: str | None = None, classes: Path | None = None
+    ) -> None:
+        self.path = archive_file(where, SUFFIXES)
         with _opened(self.path) as file:
-            said = file.attrs.get("thresher")
-            about = described(json.loads(said), self.path) if said else None
-            self.groups = _groups(file, self.path)
-            first, _ = _pair(file, self.groups[0], self.path)
-            self.raw = first.ndim > 1
-            self.name = name or (about.name if about else self.path.stem)
-            if about is not None:
-                self.classes = about.classes
-                self.image_shape, self.shape_is_guess = about.image_shape, False
-                return
-            self.classes = class_names(
-                classes,
-                lambda: [
-                    int(np.max(_pair(file, group, self.path)[1][...], initial=-1))
-                    for group in self.groups
-                ],
+            attribute = file.attrs.get("thresher")
+            described = (
+                Description.from_json(json.loads(attribute), self.path) if attribute else None
             )
+            self.groups = _groups(file, self.path)
+            images, _ = _pair(file, self.groups[0], self.path)
+            self.raw = images.ndim > 1
+            self.name = name or (described.name if described else self.path.stem)
+            if described is not None:
+                self.classes = described.classes
+                self.image_shape, self.shape_is_guess = described.image_shape, False
+                return
+            self.classes = class_names(classes, lambda: self._largest_labels(file), str(self.path))
             if self.raw:
-                probe = as_images(first[:1], f"{self.path}")
+                probe = as_images(images[:1], str(self.path))
                 self.image_shape = (probe.shape[1], probe.shape[2], probe.shape[3])
                 self.shape_is_guess = False
             else:
-                self.image_shape = common_shape(bytes(first[n]) for n in range(min(len(first), 64)))
+                self.image_shape = common_shape(
+                    bytes(images[n]) for n in range(min(len(images), 64))
+                )
+
+    @staticmethod
+    def matches(where: str) -> bool:
+        return single_archive(where, SUFFIXES) is not None
 
     def key(self) -> str:
         return f"hdf5 {self.path.name}, {self.path.stat().st_size} bytes"
 
     def chunks(self) -> list[str]:
-        found = []
         with _opened(self.path) as file:
-            for number, group in enumerate(self.groups):
-                rows = len(_pair(file, group, self.path)[0])
-                found += [f"{number}:{begin}" for begin in range(0, rows, ROWS_PER_CHUNK)]
-        return found
+            rows = [len(_pair(file, group, self.path)[0]) for group in self.groups]
+        return [
+            f"{number}:{begin}"
+            for number, count in enumerate(rows)
+            for begin in range(0, count, ROWS_PER_CHUNK)
+        ]
 
     def read(self, chunk: str) -> Iterator[Block]:
-        number, begin = (int(part) for part in chunk.split(":"))
+        number, first = (int(part) for part in chunk.split(":"))
         with _opened(self.path) as file:
             group = self.groups[number]
             images, labels = _pair(file, group, self.path)
-            end = min(begin + ROWS_PER_CHUNK, len(images))
+            last = min(first + ROWS_PER_CHUNK, len(images))
             step = ROWS_PER_CHUNK
             if self.raw:
                 step = max(1, BLOCK_BYTES // int(np.prod(images.shape[1:])))
-            for at in range(begin, end, step):
-                till = min(at + step, end)
-                ids = _strings(file, group, "ids", at, till) or [
-                    f"{group.strip('/') or self.path.stem}/{n:06d}" for n in range(at, till)
+            for begin in range(first, last, step):
+                end = min(begin + step, last)
+                ids = _strings(file, group, "ids", begin, end) or [
+                    f"{group.strip('/') or self.path.stem}/{n:06d}" for n in range(begin, end)
                 ]
-                splits = _strings(file, group, "splits", at, till)
-                splits = splits or [split_of(group)] * (till - at)
-                here = np.asarray(labels[at:till]).reshape(till - at).astype(np.int64)
+                splits = _strings(file, group, "splits", begin, end)
+                splits = splits or [split_of(group)] * (end - begin)
+                numbers = as_labels(labels[begin:end], str(self.path))
                 if self.raw:
-                    yield Block(ids, here, splits, as_images(images[at:till], ids[0]))
+                    yield Block(ids, numbers, splits, as_images(images[begin:end], ids[0]))
                 else:
-                    files = (bytes(images[n]) for n in range(at, till))
-                    yield from in_blocks(zip(ids, here.tolist(), splits, files, strict=True))
+                    files = (bytes(images[n]) for n in range(begin, end))
+                    yield from in_blocks(zip(ids, numbers.tolist(), splits, files, strict=True))
+
+    def _largest_labels(self, file: Any) -> list[int]:
+        """Return the largest label of each group."""
+        arrays = (_pair(file, group, self.path)[1][...] for group in self.groups)
+        labels = (as_labels(array, str(self.path)) for array in arrays)
+        return [int(array.max()) for array in labels if len(array)]
 
 
 def _opened(path: Path) -> Any:
-    h5py = needed("h5py", "containers")
+    h5py = import_optional("h5py", "containers")
     try:
         return h5py.File(path, "r")
-    except FileNotFoundError:
-        raise ThresherError(f"there is no file {path}", "check the path") from None
     except OSError:
-        raise ThresherError(f"{path} is cut short or is not an HDF5 file", "get it again") from None
+        raise InvalidValueError(
+            f"{path} is truncated or not an HDF5 file", "get it again"
+        ) from None
 
 
 def _groups(file: Any, path: Path) -> list[str]:
-    """The groups that hold images: the root, or one per split."""
-    places = ["/", *(f"/{name}" for name in file if hasattr(file[name], "keys"))]
-    found = [place for place in places if pick("images", list(file[place]))]
-    if not found:
-        raise ThresherError(f"{path} holds no data set named images", names_of("images"))
-    return found
+    """Return the groups that hold images: the root, or one per split."""
+    groups = ["/", *(f"/{name}" for name in file if hasattr(file[name], "keys"))]
+    groups = [group for group in groups if find_name("images", list(file[group]))]
+    if not groups:
+        raise InvalidValueError(f"{path} has no data set named images", accepted_names("images"))
+    return groups
 
 
 def _pair(file: Any, group: str, path: Path) -> tuple[Any, Any]:
-    here = file[group]
-    names = [pick(kind, list(here)) for kind in ("images", "labels")]
+    members = file[group]
+    names = [find_name(kind, list(members)) for kind in ("images", "labels")]
     if names[0] is None or names[1] is None:
-        raise ThresherError(f"{path}{group} has images but no labels", names_of("labels"))
-    images, labels = here[names[0]], here[names[1]]
+        raise InvalidValueError(f"{path}{group} has images but no labels", accepted_names("labels"))
+    images, labels = members[names[0]], members[names[1]]
     if len(images) != len(labels):
-        raise ThresherError(f"{path}{group} has {len(images)} images and {len(labels)} labels")
+        raise InvalidValueError(f"{path}{group} has {len(images)} images and {len(labels)} labels")
     return images, labels
 
 

@@ -5,39 +5,58 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from thresher.data.labels import class_names
 from thresher.data.sources.base import Block
-from thresher.data.sources.encoded import SPLITS, EncodedSource, common_shape, in_blocks, spread
-from thresher.data.sources.needs import needed
-from thresher.errors import ThresherError
+from thresher.data.sources.encoded import (
+    SPLITS,
+    EncodedSample,
+    EncodedSource,
+    common_shape,
+    in_blocks,
+    spread,
+)
+from thresher.data.sources.optional import import_optional
+from thresher.errors import InvalidValueError
 
 ROWS_PER_CHUNK = 10_000
-MARKS = ("dataset_dict.json", "dataset_info.json")
+MARKERS = ("dataset_dict.json", "dataset_info.json")
 
 
 class HuggingFace(EncodedSource):
-    """A data set with one image and one label column; `hf:NAME` or `hf:NAME:CONFIG` is loaded
-    by that library into its own cache."""
+    """A data set with one image column and one label column.
+
+    Args:
+        where: A folder from `save_to_disk`, `hf:NAME` or `hf:NAME:CONFIG`; the latter two are
+            loaded by the `datasets` library into its own cache.
+        name: Name of the data set.
+    """
 
     def __init__(self, where: str, name: str | None = None) -> None:
-        self.where = where
+        self.where = str(where)
         splits = self._load()
         first = next(iter(splits.values()))
-        self.image_column, self.label_column = _columns(first, where)
-        self.name = name or Path(where.removeprefix("hf:").split(":")[0]).name
-        feature = first.features[self.label_column]
-        names = getattr(feature, "names", None)
+        self.image_column, self.label_column = _columns(first, self.where)
+        self.name = name or Path(self.where.removeprefix("hf:").split(":")[0]).name
+        names = getattr(first.features[self.label_column], "names", None)
         if names is None:
-            last = max(max(part[self.label_column], default=-1) for part in splits.values())
-            names = [str(n) for n in range(int(last) + 1)]
+            names = class_names(
+                None,
+                lambda: [label for part in splits.values() for label in part[self.label_column]],
+                self.where,
+            )
         self.classes = list(names)
         self._rows = {split: len(part) for split, part in splits.items()}
-        self._prints = [str(getattr(part, "_fingerprint", "")) for part in splits.values()]
+        self._fingerprints = [str(getattr(part, "_fingerprint", "")) for part in splits.values()]
         self.image_shape = common_shape(
             self._file(part[n]) for part in splits.values() for n in spread(range(len(part)))
         )
 
+    @staticmethod
+    def matches(where: str) -> bool:
+        return where.startswith("hf:") or any((Path(where) / m).is_file() for m in MARKERS)
+
     def key(self) -> str:
-        return f"huggingface {self.where}, {self._rows}, {' '.join(self._prints)}"
+        return f"huggingface {self.where}, {self._rows}, {' '.join(self._fingerprints)}"
 
     def chunks(self) -> list[str]:
         return [
@@ -52,35 +71,35 @@ class HuggingFace(EncodedSource):
         end = min(int(begin) + ROWS_PER_CHUNK, len(part))
         width = max(5, len(str(len(part))))
 
-        def samples() -> Iterator[tuple[str, int, str, bytes]]:
+        def samples() -> Iterator[EncodedSample]:
             for n in range(int(begin), end):
                 row = part[n]
                 id = str(row["id"]) if "id" in row else f"{split}/{n:0{width}d}"
-                yield id, int(row[self.label_column]), split, self._file(row)
+                yield id, row[self.label_column], split, self._file(row)
 
         yield from in_blocks(samples())
 
     def _load(self) -> dict[str, Any]:
-        """Its splits by our names, images as encoded files."""
-        datasets = needed("datasets", "huggingface")
+        """Load the splits by their usual names, with images as encoded files."""
+        datasets = import_optional("datasets", "huggingface")
         try:
-            # Its bars would mix with ours.
+            # Its progress bars would mix with ours.
             with contextlib.suppress(AttributeError):
                 datasets.disable_progress_bars()
             if self.where.startswith("hf:"):
                 loaded = datasets.load_dataset(*self.where.removeprefix("hf:").split(":"))
             else:
                 loaded = datasets.load_from_disk(self.where)
-        except Exception as error:  # of the many kinds that this library raises
+        except Exception as error:  # the library raises many types
             first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            raise ThresherError(f"{self.where} cannot be loaded by datasets ({first})") from None
+            raise InvalidValueError(f"datasets cannot load {self.where} ({first})") from None
         parts = loaded.items() if hasattr(loaded, "items") else [("train", loaded)]
-        found = {}
+        splits = {}
         for split, part in parts:
             image, _ = _columns(part, self.where)
             plain = part.cast_column(image, datasets.Image(decode=False))
-            found[SPLITS.get(split.lower(), split)] = plain
-        return found
+            splits[SPLITS.get(split.lower(), split)] = plain
+        return splits
 
     def _file(self, row: dict[str, Any]) -> bytes:
         image = row[self.image_column]
@@ -89,17 +108,13 @@ class HuggingFace(EncodedSource):
         return Path(image["path"]).read_bytes()
 
 
-def is_saved_dataset(folder: Path) -> bool:
-    return any((folder / mark).is_file() for mark in MARKS)
-
-
 def _columns(part: Any, where: str) -> tuple[str, str]:
     kinds = {name: type(feature).__name__ for name, feature in part.features.items()}
     images = [name for name, kind in kinds.items() if kind == "Image"]
     labels = [name for name, kind in kinds.items() if kind == "ClassLabel"]
     labels = labels or [name for name in kinds if name in ("label", "labels", "fine_label")]
     if not images or not labels:
-        raise ThresherError(
+        raise InvalidValueError(
             f"{where} has no image and label column (it has {', '.join(kinds)})",
             "cast them to datasets.Image and datasets.ClassLabel",
         )

@@ -4,71 +4,100 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 
-from thresher.data.sources.arrays import as_images, names_of, pick
+from thresher.data.labels import as_labels, class_names
+from thresher.data.sources.arrays import (
+    accepted_names,
+    archive_file,
+    as_images,
+    find_name,
+    single_archive,
+)
 from thresher.data.sources.base import Block
-from thresher.data.sources.encoded import SPLITS, class_names
-from thresher.errors import ThresherError
+from thresher.data.sources.encoded import SPLITS
+from thresher.errors import InvalidValueError
 
+SUFFIXES = (".npz",)
 BLOCK_BYTES = 8 << 20
+_DAMAGED = (ValueError, KeyError, zipfile.BadZipFile, zlib.error, EOFError, OSError)
+
+
+class _Arrays(NamedTuple):
+    """Names of the arrays of a split."""
+
+    images: str
+    labels: str
+    ids: str | None
 
 
 class Npz:
-    """One .npz file; images are read in a stream, so that it may be larger than memory."""
+    """An .npz file; images are streamed, so it may be larger than memory.
 
-    def __init__(self, path: Path, name: str | None = None, classes: Path | None = None) -> None:
-        self.path = Path(path)
+    Args:
+        where: The file, or a folder that holds it.
+        name: Name of the data set.
+        classes: File with one class name per line.
+    """
+
+    def __init__(
+        self, where: Path | str, name: str | None = None, classes: Path | None = None
+    ) -> None:
+        self.path = archive_file(where, SUFFIXES)
         self.name = name or self.path.stem
-        self.pairs = _pairs(self._members(), self.path)
+        self.splits = _splits(self._members(), self.path)
         self.classes = class_names(
-            classes, lambda: [int(np.max(self._labels(s), initial=-1)) for s in self.pairs]
+            classes,
+            lambda: np.concatenate([self._labels(split) for split in self.splits]),
+            str(self.path),
         )
-        images, _, _ = self.pairs[next(iter(self.pairs))]
-        with self._stream(images) as file:
+        with self._stream(next(iter(self.splits.values())).images) as file:
             shape, dtype = self._header(file)
         probe = as_images(np.empty((0, *shape[1:]), dtype), str(self.path))
         self.image_shape: tuple[int, int, int] | None = probe.shape[1:]
+
+    @staticmethod
+    def matches(where: str) -> bool:
+        return single_archive(where, SUFFIXES) is not None
 
     def key(self) -> str:
         return f"npz {self.path.name}, {self.path.stat().st_size} bytes"
 
     def chunks(self) -> list[str]:
-        return list(self.pairs)
+        return list(self.splits)
 
     def read(self, chunk: str) -> Iterator[Block]:
-        images, _, ids_name = self.pairs[chunk]
+        names = self.splits[chunk]
         labels = self._labels(chunk)
-        ids = self._array(ids_name).tolist() if ids_name else None
-        with self._stream(images) as file:
+        ids = self._array(names.ids).tolist() if names.ids else None
+        with self._stream(names.images) as file:
             shape, dtype = self._header(file)
             if len(labels) != shape[0]:
-                raise ThresherError(f"{self.path} has {shape[0]} images and {len(labels)} labels")
+                raise InvalidValueError(
+                    f"{self.path} has {shape[0]} images and {len(labels)} labels"
+                )
             row = int(np.prod(shape[1:])) * dtype.itemsize
             step = max(1, BLOCK_BYTES // max(row, 1))
-            for at in range(0, shape[0], step):
-                n = min(step, shape[0] - at)
-                data = self._exactly(file, n * row)
-                block = np.frombuffer(data, dtype).reshape(n, *shape[1:])
+            for begin in range(0, shape[0], step):
+                n = min(step, shape[0] - begin)
+                block = np.frombuffer(self._read(file, n * row), dtype).reshape(n, *shape[1:])
                 yield Block(
-                    [str(id) for id in ids[at : at + n]]
+                    [str(id) for id in ids[begin : begin + n]]
                     if ids
-                    else [f"{chunk}/{number:06d}" for number in range(at, at + n)],
-                    labels[at : at + n],
+                    else [f"{chunk}/{number:06d}" for number in range(begin, begin + n)],
+                    labels[begin : begin + n],
                     [chunk] * n,
-                    np.ascontiguousarray(as_images(block, f"{self.path}:{images}")),
+                    np.ascontiguousarray(as_images(block, f"{self.path}:{names.images}")),
                 )
 
     def _members(self) -> list[str]:
         try:
             with zipfile.ZipFile(self.path) as file:
                 return [name.removesuffix(".npy") for name in file.namelist()]
-        except FileNotFoundError:
-            raise ThresherError(f"there is no file {self.path}", "check the path") from None
-        except (zipfile.BadZipFile, OSError):
-            raise self._cut() from None
+        except _DAMAGED:
+            raise self._damaged() from None
 
     def _stream(self, name: str) -> IO[bytes]:
         return zipfile.ZipFile(self.path).open(f"{name}.npy")
@@ -81,58 +110,62 @@ class Npz:
                 (2, 0): np.lib.format.read_array_header_2_0,
             }[version]
             shape, fortran, dtype = read(file)
-        except (ValueError, KeyError, zipfile.BadZipFile, zlib.error, EOFError):
-            raise self._cut() from None
+        except _DAMAGED:
+            raise self._damaged() from None
         if fortran and len(shape) > 1:
-            raise ThresherError(f"the images in {self.path} lie in Fortran order", "save them in C")
+            raise InvalidValueError(
+                f"the images in {self.path} are in Fortran order", "save them in C order"
+            )
         if dtype.hasobject:
-            raise ThresherError(f"{self.path} holds Python objects", "save plain arrays instead")
+            raise InvalidValueError(f"{self.path} has Python objects", "save plain arrays")
         return shape, dtype
 
-    def _exactly(self, file: IO[bytes], size: int) -> bytes:
+    def _read(self, file: IO[bytes], size: int) -> bytes:
         try:
             data = file.read(size)
-        except (zipfile.BadZipFile, zlib.error, EOFError):
-            raise self._cut() from None
+        except _DAMAGED:
+            raise self._damaged() from None
         if len(data) != size:
-            raise self._cut()
+            raise self._damaged()
         return data
 
     def _array(self, name: str) -> np.ndarray:
         try:
             with np.load(self.path, allow_pickle=False) as file:
                 return np.asarray(file[name])
-        except (ValueError, zipfile.BadZipFile, zlib.error, EOFError):
-            raise self._cut() from None
+        except _DAMAGED:
+            raise self._damaged() from None
 
     def _labels(self, split: str) -> np.ndarray:
-        return self._array(self.pairs[split][1]).reshape(-1).astype(np.int64)
+        return as_labels(self._array(self.splits[split].labels), str(self.path))
 
-    def _cut(self) -> ThresherError:
-        return ThresherError(
-            f"{self.path} is cut short, damaged or no .npz of plain arrays", "save it again"
+    def _damaged(self) -> InvalidValueError:
+        return InvalidValueError(
+            f"{self.path} is truncated, damaged or not an .npz file of plain arrays",
+            "save it again",
         )
 
 
-def _pairs(names: list[str], path: Path) -> dict[str, tuple[str, str, str | None]]:
-    """Per split: the names of its images, its labels and, if any, its ids."""
+def _splits(names: list[str], path: Path) -> dict[str, _Arrays]:
+    """Find the arrays of each split by their names."""
     by_split: dict[str, list[str]] = {}
     for name in names:
         words = name.lower().split("_")
         split = next((SPLITS[word] for word in words if word in SPLITS), "train")
         by_split.setdefault(split, []).append(name)
-    found = {}
+    splits = {}
     for split, members in by_split.items():
         bare = {_without_split(name): name for name in members}
-        images, labels = pick("images", list(bare)), pick("labels", list(bare))
+        images, labels = find_name("images", list(bare)), find_name("labels", list(bare))
         if images and labels:
-            found[split] = (bare[images], bare[labels], bare.get("ids"))
-    if not found:
-        raise ThresherError(
-            f"{path} holds no pair of images and labels (it holds {', '.join(names) or 'nothing'})",
-            f"{names_of('images')}, {names_of('labels')}, with the split before or after them",
+            splits[split] = _Arrays(bare[images], bare[labels], bare.get("ids"))
+    if not splits:
+        raise InvalidValueError(
+            f"{path} has no pair of images and labels (it has {', '.join(names) or 'nothing'})",
+            f"{accepted_names('images')}, {accepted_names('labels')}, with the split before or "
+            "after them",
         )
-    return found
+    return splits
 
 
 def _without_split(name: str) -> str:

@@ -1,8 +1,8 @@
-"""Reading the arrays out of CIFAR's python archive without trusting it.
+"""Read the arrays of CIFAR's python archive without running its code.
 
-That archive is a pickle, and a pickle can run any code. Nothing that a pickle names is imported
-here: the four names that numpy writes are played by stand-ins that only hold data, and any other
-name is refused.
+The archive is a pickle, and a pickle can run any code. Nothing that the pickle names is imported:
+the four names that numpy writes are replaced by classes that only hold data, and any other name
+is an error.
 """
 
 import io
@@ -17,7 +17,7 @@ class _Dtype:
         self.code = code.decode("ascii") if isinstance(code, bytes) else str(code)
 
     def __setstate__(self, state: Any) -> None:
-        """Byte order and fields; of no matter for the single bytes that are accepted below."""
+        """Ignore byte order and fields; only single bytes are accepted below."""
 
 
 class _Array:
@@ -27,12 +27,12 @@ class _Array:
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         _, shape, dtype, fortran, raw = state
         if dtype.code not in ("u1", "uint8", "|u1") or not isinstance(raw, bytes):
-            raise ValueError("an array of another type than uint8")
+            raise ValueError("an array is not uint8")
         self.array = np.frombuffer(raw, np.uint8).reshape(shape, order="F" if fortran else "C")
 
 
 def _bytes(text: str, encoding: str = "latin1") -> bytes:
-    """How Python 3 writes bytes in the old protocols: `_codecs.encode(text, "latin1")`."""
+    """Stand for `_codecs.encode(text, "latin1")`, Python 3's bytes in the old protocols."""
     return text.encode("latin1")
 
 
@@ -44,12 +44,15 @@ class _Unpickler(pickle.Unpickler):
                 return known[name]
         if (module, name) == ("_codecs", "encode"):
             return _bytes
-        raise ValueError(f"it names {module}.{name}, which no CIFAR archive does")
+        raise ValueError(f"it names {module}.{name}, which is not part of a CIFAR archive")
 
 
 def load_arrays(data: bytes) -> dict[str, Any]:
-    """A pickled dictionary of uint8 arrays, lists, numbers and strings; anything else is a
-    ValueError."""
+    """Load a pickled dictionary of uint8 arrays, lists, numbers and strings.
+
+    Raises:
+        ValueError: The pickle holds anything else.
+    """
     try:
         content = _Unpickler(io.BytesIO(data), encoding="bytes").load()
     except (pickle.UnpicklingError, ImportError, IndexError) as error:

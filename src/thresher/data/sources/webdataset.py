@@ -4,18 +4,20 @@ import json
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
+from typing import Any
 
+from thresher.data.labels import class_names
 from thresher.data.sources.base import Block
-from thresher.data.sources.cifar import CUT
-from thresher.data.sources.description import description_in
+from thresher.data.sources.cifar import TAR_ERRORS
+from thresher.data.sources.description import Description
 from thresher.data.sources.encoded import (
+    EncodedSample,
     EncodedSource,
-    class_names,
     common_shape,
     in_blocks,
     split_of,
 )
-from thresher.errors import ThresherError
+from thresher.errors import InvalidValueError, NotFoundError
 
 IMAGES = frozenset(["jpg", "jpeg", "png", "webp", "bmp", "ppm", "pgm", "tif", "tiff", "gif"])
 LABELS = frozenset(("cls", "json"))
@@ -23,26 +25,40 @@ PROBES_PER_TAR = 8
 
 
 class WebDataset(EncodedSource):
-    """A tar, or a folder of them; the split is read from a tar's name.
+    """A tar file, or a folder of them; the split comes from the tar's name.
 
-    The label is the `.cls` member, or `label` in the `.json` one, which may also give `id` and
-    `split`. Without class names all labels are read once beforehand, to know how many there are.
+    The label is the `.cls` member, or `label` in the `.json` member, which may also hold `id` and
+    `split`. Without class names, all labels are read once beforehand to count the classes.
+
+    Args:
+        where: A tar file or a folder.
+        name: Name of the data set.
+        classes: File with one class name per line.
     """
 
-    def __init__(self, path: Path, name: str | None = None, classes: Path | None = None) -> None:
-        path = Path(path)
+    def __init__(
+        self, where: Path | str, name: str | None = None, classes: Path | None = None
+    ) -> None:
+        path = Path(where)
         self.root = path if path.is_dir() else path.parent
-        self.tars = [path] if path.is_file() else sorted(path.rglob("*.tar*"))
+        self.tars = sorted(path.rglob("*.tar*")) if path.is_dir() else [path]
         if not self.tars:
-            raise ThresherError(f"{path} holds no .tar file", "check the path")
-        described = description_in(self.root)
+            raise NotFoundError(f"{path} has no .tar file", "check the path")
+        described = Description.find(self.root)
         self.name = name or (described.name if described else path.resolve().stem)
         if described is not None:
             self.classes = described.classes
             self.image_shape, self.shape_is_guess = described.image_shape, False
         else:
-            self.classes = class_names(classes, self._labels)
+            self.classes = class_names(classes, self._labels, str(path))
             self.image_shape = common_shape(self._probes())
+
+    @staticmethod
+    def matches(where: str) -> bool:
+        path = Path(where)
+        if path.is_file():
+            return ".tar" in path.name.lower() or path.suffix == ".tgz"
+        return any(path.glob("*.tar")) or any(path.glob("*.tar.*"))
 
     def key(self) -> str:
         sizes = ",".join(str(tar.stat().st_size) for tar in self.tars)
@@ -54,11 +70,11 @@ class WebDataset(EncodedSource):
     def read(self, chunk: str) -> Iterator[Block]:
         broken: list[str] = []
 
-        def samples() -> Iterator[tuple[str, int, str, bytes]]:
+        def samples() -> Iterator[EncodedSample]:
             tar = self.root / chunk
-            for key, parts in grouped(tar, IMAGES | LABELS):
-                id, label, split = _meaning(key, parts, tar, chunk)
-                image = next((data for kind, data in parts.items() if kind in IMAGES), None)
+            for key, members in grouped(tar, IMAGES | LABELS):
+                id, label, split = _parse(key, members, tar, chunk)
+                image = next((data for kind, data in members.items() if kind in IMAGES), None)
                 if image is None:
                     broken.append(id)
                 else:
@@ -70,53 +86,59 @@ class WebDataset(EncodedSource):
 
     def _labels(self) -> Iterator[int]:
         for tar in self.tars:
-            for key, parts in grouped(tar, LABELS):
-                yield _meaning(key, parts, tar, tar.name)[1]
+            for key, members in grouped(tar, LABELS):
+                yield _parse(key, members, tar, tar.name)[1]
 
     def _probes(self) -> Iterator[bytes]:
         for tar in self.tars:
-            for n, (_, parts) in enumerate(grouped(tar, IMAGES)):
+            for n, (_, members) in enumerate(grouped(tar, IMAGES)):
                 if n >= PROBES_PER_TAR:
                     break
-                yield from parts.values()
+                yield from members.values()
 
 
 def grouped(tar: Path, kinds: frozenset[str]) -> Iterator[tuple[str, dict[str, bytes]]]:
-    """Samples of a tar, in order: key and the members of these kinds by their ending."""
+    """Yield the samples of a tar file in order: the key, and members of these kinds by suffix."""
     key = ""
-    parts: dict[str, bytes] = {}
+    members: dict[str, bytes] = {}
     try:
-        with tarfile.open(tar, "r|*") as members:
-            for member in members:
+        with tarfile.open(tar, "r|*") as archive:
+            for member in archive:
                 path = PurePosixPath(member.name)
                 stem, _, kind = path.name.partition(".")
-                here = (path.parent / stem).as_posix()
+                current = (path.parent / stem).as_posix()
                 if not member.isfile() or not stem:
                     continue
-                if here != key and parts:
-                    yield key, parts
-                    parts = {}
-                key = here
+                if current != key and members:
+                    yield key, members
+                    members = {}
+                key = current
                 if kind.lower() in kinds:
-                    content = members.extractfile(member)
-                    parts[kind.lower()] = content.read() if content else b""
-            if parts:
-                yield key, parts
+                    content = archive.extractfile(member)
+                    members[kind.lower()] = content.read() if content else b""
+            if members:
+                yield key, members
     except FileNotFoundError:
-        raise ThresherError(f"there is no file {tar}", "check the path") from None
-    except CUT as error:
-        raise ThresherError(f"{tar} is cut short or damaged ({error})", "get it again") from None
+        raise NotFoundError(f"{tar} does not exist", "check the path") from None
+    except TAR_ERRORS as error:
+        raise InvalidValueError(
+            f"{tar} is truncated or damaged ({error})", "get it again"
+        ) from None
 
 
-def _meaning(key: str, parts: dict[str, bytes], tar: Path, chunk: str) -> tuple[str, int, str]:
-    """id, label and split of a sample. Keys often begin anew in each tar: its name goes before."""
+def _parse(key: str, members: dict[str, bytes], tar: Path, chunk: str) -> tuple[str, Any, str]:
+    """Return id, label and split. Keys may repeat across tars, so an id begins with the tar."""
     try:
-        said = json.loads(parts["json"]) if "json" in parts else {}
-        label = int(parts["cls"]) if "cls" in parts else int(said["label"])
+        fields = json.loads(members["json"]) if "json" in members else {}
+        label = int(members["cls"]) if "cls" in members else fields["label"]
         stem = PurePosixPath(chunk).name.partition(".")[0]
-        return str(said.get("id", f"{stem}/{key}")), label, str(said.get("split", split_of(tar)))
+        return (
+            str(fields.get("id", f"{stem}/{key}")),
+            label,
+            str(fields.get("split", split_of(tar))),
+        )
     except (KeyError, ValueError, TypeError, AttributeError):
-        raise ThresherError(
-            f'{tar}: the sample "{key}" has no label',
-            "each needs a .cls member with a number, or a .json one with `label`",
+        raise InvalidValueError(
+            f'sample "{key}" of {tar} has no label',
+            "each sample needs a .cls member with a number, or a .json member with `label`",
         ) from None

@@ -1,0 +1,108 @@
+"""Checks that every source shares: class names, labels and sample ids."""
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from thresher.errors import InvalidValueError, NotFoundError
+
+MAX_CLASSES = 1_000_000
+"""Checked before names are made, so that a wrong label cannot exhaust memory."""
+
+
+def as_labels(values: Any, where: str) -> np.ndarray:
+    """Return labels as a flat int64 array.
+
+    Args:
+        values: Integers, or floats without a fraction, of any shape.
+        where: What the labels belong to, for the message.
+
+    Raises:
+        InvalidValueError: A label is text, NaN, fractional, negative or not below `MAX_CLASSES`.
+    """
+    array = np.asarray(values).reshape(-1)
+    if array.dtype.kind not in "biuf":
+        raise InvalidValueError(
+            f"labels of {where} must be integers, got {_example(array)}",
+            "number the classes from 0",
+        )
+    with np.errstate(invalid="ignore"):
+        wrong = ~((array >= 0) & (array < MAX_CLASSES) & (array == np.floor(array)))
+    if wrong.any():
+        raise InvalidValueError(
+            f"labels of {where} must be integers in [0, {MAX_CLASSES:,}), got "
+            f"{_example(array[wrong])}",
+            "number the classes from 0",
+        )
+    return array.astype(np.int64)
+
+
+def _example(array: np.ndarray) -> str:
+    return repr(array[0].item() if hasattr(array[0], "item") else array[0])[:60]
+
+
+def class_names(
+    file: Path | None, labels: Callable[[], Iterable[int] | np.ndarray], where: str
+) -> list[str]:
+    """Return the class names: the lines of `file`, or the numbers up to the largest label.
+
+    Args:
+        file: Text file with one class name per line.
+        labels: Returns all labels, or the largest of each part; called only without `file`.
+        where: What the labels belong to, for messages.
+    """
+    if file is None:
+        found = as_labels(list(labels()), where)
+        return [str(label) for label in range(int(found.max(initial=-1)) + 1)]
+    try:
+        lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
+    except FileNotFoundError:
+        raise NotFoundError(f"{file} does not exist", "check `classes`") from None
+    except (OSError, UnicodeDecodeError):
+        raise InvalidValueError(f"{file} cannot be read as a list of class names") from None
+    names = [line for line in lines if line]
+    check_classes(names, str(file))
+    return names
+
+
+def check_classes(names: Sequence[str], where: str) -> None:
+    """Check that there is at least one class name, that each is text, and that none repeats."""
+    if not names:
+        raise InvalidValueError(f"{where} has no classes", "give at least one class name")
+    if len(names) > MAX_CLASSES:
+        raise InvalidValueError(f"{where} has {len(names):,} classes, more than {MAX_CLASSES:,}")
+    seen: set[str] = set()
+    for name in names:
+        if not isinstance(name, str) or not name:
+            raise InvalidValueError(f"class names of {where} must be text, got {name!r}")
+        if name in seen:
+            raise InvalidValueError(
+                f'{where} has two classes named "{name}"', "class names must be unique"
+            )
+        seen.add(name)
+
+
+def check_samples(ids: Sequence[str], labels: np.ndarray, classes: int, where: str) -> None:
+    """Check ids and labels of some samples.
+
+    Args:
+        ids: Must be text, not empty, without NUL characters.
+        labels: (n,) int64; must be below `classes`.
+        classes: Number of classes.
+        where: Name of the source, for messages.
+    """
+    if len(ids) != len(labels):
+        raise InvalidValueError(f"{where} gave {len(ids)} ids and {len(labels)} labels")
+    for id in ids:
+        if not isinstance(id, str) or not id or "\0" in id:
+            raise InvalidValueError(
+                f"ids of {where} must be text without NUL characters, got {id!r}"
+            )
+    outside = np.flatnonzero(labels >= classes)
+    if len(outside):
+        row = int(outside[0])
+        raise InvalidValueError(
+            f'label of sample "{ids[row]}" of {where} must be in [0, {classes}), got {labels[row]}'
+        )

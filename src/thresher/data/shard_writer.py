@@ -1,0 +1,284 @@
+"""Write one chunk of a source as one shard, checking, counting and hashing its samples.
+
+Samples are written in record batches of a few megabytes, so that memory does not grow with the
+shard. A shard is finished when its record (`N.json`, renamed into place last) exists.
+"""
+
+import dataclasses
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from thresher.data import images as image_files
+from thresher.data.digest import file_sha256, sample_digest
+from thresher.data.labels import as_labels, check_samples
+from thresher.data.meta import Shape, ShardMeta
+from thresher.data.shard import COLUMNS, shard_schema
+from thresher.data.sources.base import Block, Source
+from thresher.data.sources.encoded import UnevenShapesError
+from thresher.errors import InvalidValueError
+from thresher.options import option
+from thresher.paths import atomic_file, read_json, write_json
+
+BATCH_BYTES = 16 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class WriteOptions:
+    """How images are converted and written to a pack."""
+
+    resize: int | None = option(None, ge=1, le=4096)
+    """Scale the short side of each image to this many pixels and cut out the centre square."""
+    strict: bool = False
+    """Stop at the first image that cannot be read, instead of listing it."""
+    processes: int | None = option(None, ge=1, le=4096, changes_result=False)
+    """Number of worker processes; default: one per core."""
+
+    def image_shape(self, source: Source) -> Shape | None:
+        """Return the shape of the pack's raw images; None if they stay encoded files."""
+        if self.resize is None:
+            return source.image_shape
+        return (self.resize, self.resize, source.image_shape[2] if source.image_shape else 3)
+
+
+class _Sample(NamedTuple):
+    id: str
+    label: int
+    split: str
+
+
+@dataclass
+class _Statistics:
+    """What is counted while a shard is written."""
+
+    samples: int = 0
+    digests: list[bytes] = field(default_factory=list)
+    splits: Counter[str] = field(default_factory=Counter)
+    broken: list[str] = field(default_factory=list)
+    histograms: dict[str, np.ndarray] = field(default_factory=dict)
+    """Per split, how often each byte value occurs in each channel: (channels, 256) int64."""
+
+    def add(self, sample: _Sample, image: np.ndarray) -> None:
+        self.samples += 1
+        self.digests.append(sample_digest(sample.id, sample.label, image))
+        self.splits[sample.split] += 1
+
+    def count(self, split: str, histogram: np.ndarray) -> None:
+        self.histograms[split] = self.histograms.get(split, 0) + histogram
+
+
+@dataclass(frozen=True)
+class ShardRecord:
+    """The record of a finished shard, stored as `N.json` until the pack is complete."""
+
+    meta: ShardMeta
+    splits: dict[str, int]
+    broken: list[str]
+    histograms: dict[str, list[list[int]]]
+    """Per split and channel, how often each byte value occurs."""
+
+    @classmethod
+    def read(cls, staging: Path, number: int) -> "ShardRecord":
+        """Read the record of shard `number`."""
+        content = read_json(record_file(staging, number), "shard record")
+        return cls(**{**content, "meta": ShardMeta(**content["meta"])})
+
+
+def write_shard(
+    source: Source, chunk: str, number: int, staging: Path, options: WriteOptions
+) -> None:
+    """Write shard `number` and its record to `staging`, using memory for a few record batches."""
+    shape = options.image_shape(source)
+    statistics = _Statistics()
+    file = f"{number:05d}.arrow"
+    with atomic_file(staging / file) as temporary:
+        with pa.ipc.new_file(temporary, shard_schema(shape)) as writer:
+            pending: list[pa.RecordBatch] = []
+            for block in source.read(chunk):
+                for piece in _pieces(block, shape):
+                    pending.append(_convert(piece, source, options, statistics))
+                    if sum(batch.nbytes for batch in pending) >= BATCH_BYTES:
+                        _flush(pending, writer)
+                if statistics.broken and options.strict:
+                    raise InvalidValueError(
+                        f"{statistics.broken[0]} cannot be read as an image",
+                        "repair it, or turn `strict` off to leave such files out",
+                    )
+            _flush(pending, writer)
+        sha256 = file_sha256(temporary)
+    with atomic_file(digests_file(staging, number)) as temporary, open(temporary, "wb") as out:
+        np.save(out, np.frombuffer(b"".join(statistics.digests), np.uint8).reshape(-1, 16))
+    size = (staging / file).stat().st_size
+    record = ShardRecord(
+        ShardMeta(file, statistics.samples, size, sha256),
+        dict(statistics.splits),
+        statistics.broken,
+        {split: counts.tolist() for split, counts in statistics.histograms.items()},
+    )
+    write_json(record_file(staging, number), dataclasses.asdict(record))
+
+
+def record_file(staging: Path, number: int) -> Path:
+    """Return the path of a shard's record; the shard is finished if it exists."""
+    return staging / f"{number}.json"
+
+
+def digests_file(staging: Path, number: int) -> Path:
+    """Return the path of a shard's sample digests, an (n, 16) uint8 array."""
+    return staging / f"{number}.digests.npy"
+
+
+def _pieces(block: Block, shape: Shape | None) -> list[Block]:
+    """Split a block into parts whose raw pixels fit into one record batch."""
+    if isinstance(block.images, np.ndarray):
+        each = int(np.prod(shape or block.images.shape[1:]))
+    else:
+        each = 0 if shape is None else int(np.prod(shape))
+    step = max(1, BATCH_BYTES // each) if each else max(1, len(block.ids))
+    return [
+        Block(
+            block.ids[begin : begin + step],
+            block.labels[begin : begin + step],
+            block.splits[begin : begin + step],
+            block.images[begin : begin + step],
+            block.broken if begin == 0 else [],
+        )
+        for begin in range(0, max(len(block.ids), 1), step)
+    ]
+
+
+def _flush(pending: list[pa.RecordBatch], writer: pa.RecordBatchFileWriter) -> None:
+    if pending:
+        whole = pa.Table.from_batches(pending).combine_chunks()
+        for batch in whole.to_batches():
+            writer.write_batch(batch)
+        pending.clear()
+
+
+def _convert(
+    block: Block, source: Source, options: WriteOptions, statistics: _Statistics
+) -> pa.RecordBatch:
+    """Convert a block to a record batch; unreadable images are listed in `statistics`."""
+    statistics.broken += block.broken
+    labels = as_labels(block.labels, source.name)
+    check_samples(block.ids, labels, len(source.classes), source.name)
+    samples = [_Sample(*row) for row in zip(block.ids, labels.tolist(), block.splits, strict=True)]
+    shape = options.image_shape(source)
+    stored: pa.Array
+    if shape is None:
+        assert not isinstance(block.images, np.ndarray)
+        samples, stored = _keep_encoded(samples, block.images, statistics)
+    else:
+        if isinstance(block.images, np.ndarray):
+            images = block.images
+            if options.resize and images.shape[1:3] != shape[:2]:
+                images = image_files.resized(images, options.resize)
+        else:
+            samples, images = _decode(samples, block.images, shape, options.resize, statistics)
+        stored = _store_raw(samples, images, shape, source, statistics)
+    columns = [
+        pa.array([sample[n] for sample in samples], kind) for n, (_, kind) in enumerate(COLUMNS)
+    ]
+    return pa.RecordBatch.from_arrays([*columns, stored], schema=shard_schema(shape))
+
+
+def _keep_encoded(
+    samples: list[_Sample], files: list[bytes], statistics: _Statistics
+) -> tuple[list[_Sample], pa.Array]:
+    """Keep encoded images unchanged; each is decoded once, to check, count and hash it."""
+    kept, payload = [], []
+    pixels: dict[str, list[np.ndarray]] = {}
+    for sample, data in zip(samples, files, strict=True):
+        try:
+            image = image_files.decode(data)
+        except Exception:  # Pillow raises a dozen types for damaged files
+            statistics.broken.append(sample.id)
+            continue
+        statistics.add(sample, image)
+        pixels.setdefault(sample.split, []).append(_subsample(image))
+        kept.append(sample)
+        payload.append(data)
+    for split, some in pixels.items():
+        statistics.count(split, value_counts(np.concatenate(some)[None, None]))
+    return kept, pa.array(payload, pa.large_binary())
+
+
+def _decode(
+    samples: list[_Sample],
+    files: list[bytes],
+    shape: Shape,
+    resize: int | None,
+    statistics: _Statistics,
+) -> tuple[list[_Sample], np.ndarray]:
+    kept: list[_Sample] = []
+    images = np.empty((len(files), *shape), np.uint8)
+    for sample, data in zip(samples, files, strict=True):
+        try:
+            image = image_files.decode(data, resize, shape[2])
+        except Exception:  # as above
+            statistics.broken.append(sample.id)
+            continue
+        if image.shape != shape:
+            raise UnevenShapesError(
+                f"{sample.id} is {_format(image.shape)}, but the others are {_format(shape)}",
+                "set `resize` to give all images one size",
+            )
+        images[len(kept)] = image
+        kept.append(sample)
+    return kept, images[: len(kept)]
+
+
+def _store_raw(
+    samples: list[_Sample],
+    images: np.ndarray,
+    shape: Shape,
+    source: Source,
+    statistics: _Statistics,
+) -> pa.Array:
+    if images.dtype != np.uint8 or images.shape != (len(samples), *shape):
+        raise InvalidValueError(
+            f"{source.name} gave {images.dtype} images of {_format(images.shape[1:])} at "
+            f"{samples[0].id}, not uint8 of {_format(shape)}"
+        )
+    images = np.ascontiguousarray(images)
+    for sample, image in zip(samples, images, strict=True):
+        statistics.add(sample, image)
+    splits = np.array([sample.split for sample in samples])
+    for split in set(splits.tolist()):
+        rows = splits == split
+        statistics.count(split, value_counts(images if rows.all() else images[rows]))
+    width = int(np.prod(shape))
+    return pa.FixedSizeBinaryArray.from_buffers(
+        pa.binary(width), len(images), [None, pa.py_buffer(images)]
+    )
+
+
+def _subsample(image: np.ndarray) -> np.ndarray:
+    """Return every eighth pixel each way of an image that is not tiny, (n, 3).
+
+    Counting all pixels of a photograph would cost a quarter of its decoding.
+    """
+    step = 8 if image.size > 3 * 64 * 64 else 1
+    return image[::step, ::step].reshape(-1, 3)
+
+
+def value_counts(images: np.ndarray) -> np.ndarray:
+    """Count the byte values per channel, (channels, 256) int64, of uint8 images."""
+    channels = images.shape[3]
+    if channels in (1, 3) and len(images):
+        from PIL import Image
+
+        # Pillow counts bytes; numpy would convert each of them to eight bytes first.
+        tall = images.reshape(-1, images.shape[2], channels)
+        flat = Image.fromarray(tall[:, :, 0] if channels == 1 else tall)
+        return np.array(flat.histogram(), np.int64).reshape(channels, 256)
+    flat_bytes = images.reshape(-1, channels)
+    return np.stack([np.bincount(flat_bytes[:, c], minlength=256) for c in range(channels)])
+
+
+def _format(shape: tuple[int, ...]) -> str:
+    return "×".join(str(side) for side in shape)

@@ -1,0 +1,20 @@
+"""Libraries that only some formats need, imported when they are used."""
+
+import importlib
+from typing import Any
+
+from thresher.errors import MissingDependencyError
+
+
+def import_optional(module: str, extra: str) -> Any:
+    """Import an optional library.
+
+    Raises:
+        MissingDependencyError: It is not installed; the message names the extra that installs it.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        raise MissingDependencyError(
+            f"{module} is not installed", f"`pip install 'thresher[{extra}]'`"
+        ) from None

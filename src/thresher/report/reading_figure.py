@@ -1,0 +1,47 @@
+"""Bar chart of reading speed by container."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from thresher.errors import InvalidValueError
+from thresher.paths import atomic_file
+
+COLOURS = {"sequential": "#4477aa", "random": "#ee7733"}
+SUFFIXES = (".svg", ".png", ".pdf")
+
+
+def reading_figure(rates: Mapping[tuple[str, str], float], title: str, path: Path) -> None:
+    """Draw images per second, one pair of bars per container.
+
+    Args:
+        rates: Images per second by (container, access), where access is a key of `COLOURS`.
+        title: Title of the figure.
+        path: File to write; its suffix must be .svg, .png or .pdf.
+    """
+    from matplotlib.figure import Figure
+
+    if path.suffix.lower() not in SUFFIXES:
+        raise InvalidValueError(f"{path} must end in {', '.join(SUFFIXES)}")
+    fastest: dict[str, float] = {}
+    for (container, _), rate in rates.items():
+        fastest[container] = max(rate, fastest.get(container, 0.0))
+    names = sorted(fastest, key=lambda name: fastest[name])
+    figure = Figure(figsize=(7, 0.9 + 0.5 * len(names)), layout="constrained")
+    axes = figure.subplots()
+    for offset, (access, colour) in zip((0.2, -0.2), COLOURS.items(), strict=True):
+        values = [rates.get((name, access), 0.0) for name in names]
+        axes.barh(np.arange(len(names)) + offset, values, 0.38, label=access, color=colour)
+        for y, value in enumerate(values):
+            text = f" {value:,.0f}" if value else " —"
+            axes.text(value or min(rates.values()), y + offset, text, va="center", fontsize=8)
+    axes.set_yticks(range(len(names)), names)
+    axes.set_xscale("log")
+    axes.set_xlabel("images per second")
+    axes.margins(x=0.15)
+    axes.set_title(title, fontsize=10)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.legend(loc="outside lower right", ncols=2, frameon=False)
+    with atomic_file(path) as temporary:
+        figure.savefig(temporary, format=path.suffix[1:].lower(), dpi=150)
