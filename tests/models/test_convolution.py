@@ -31,7 +31,7 @@ def test_equals_torchs(
         made = layer(given)
         (made * torch.linspace(-1, 1, made.numel()).reshape(made.shape)).sum().backward()
         found.append([made, given.grad, *(p.grad for p in layer.parameters())])
-    assert "_Turned" in type(ours(x.clone().requires_grad_()).grad_fn).__name__ or bias
+    assert "_FastGradient" in type(ours(x.clone().requires_grad_()).grad_fn).__name__ or bias
     for mine, right in zip(*found, strict=True):
         torch.testing.assert_close(mine, right, rtol=1e-4, atol=1e-4)
 

@@ -7,11 +7,10 @@ import pytest
 import torch
 from torch import nn
 
-from thresher.errors import ThresherError
+from thresher.errors import InvalidValueError, NotFoundError, ThresherError
 from thresher.models.features import features_and_logits, penultimate
 from thresher.models.head import find_head
-from thresher.models.registry import build, check
-from thresher.models.resnet import NAMES, parameter_count
+from thresher.models.registry import MODELS, build, check
 
 
 @pytest.mark.parametrize(
@@ -33,7 +32,7 @@ def test_sizes_are_the_published_ones(
 ) -> None:
     with torch.device("meta"):
         model = build(name, classes)
-    assert parameter_count(model) == parameters
+    assert sum(p.numel() for p in model.parameters()) == parameters
     head = find_head(model)
     assert head is not None
     assert head[1].in_features == features
@@ -96,12 +95,13 @@ def test_the_same_seed_gives_the_same_weights() -> None:
 
 def test_an_unknown_name_is_refused_with_the_nearest() -> None:
     with pytest.raises(
-        ThresherError, match=r'^there is no model "resnet19"; did you mean "resnet1'
+        InvalidValueError, match=r'^unknown model "resnet19"; did you mean "resnet1'
     ):
         build("resnet19", 10)
-    with pytest.raises(ThresherError, match="there is no model"):
-        check("")
-    for name in (*NAMES, "timm:vit", "a.b:c"):
+    for name in ("", "timm:", ":x", "a.b:", "../x:y", "a-b:c", "a.b:c.d"):
+        with pytest.raises(InvalidValueError, match="unknown model"):
+            check(name)
+    for name in (*MODELS.names(), "timm:vit", "timm:vit_tiny.augreg", "a.b:c"):
         check(name)
 
 
@@ -111,7 +111,7 @@ def test_a_library_that_is_not_installed(library: str, monkeypatch: pytest.Monke
     with pytest.raises(ThresherError) as caught:
         build(f"{library}:resnet18", 10)
     assert str(caught.value) == (
-        f"the models of {library} need {library}, which is not installed; pip install {library}"
+        f"models of {library} need {library}, which is not installed; pip install {library}"
     )
 
 
@@ -129,7 +129,7 @@ def test_a_library_that_does_not_fit_this_torch(
     with pytest.raises(ThresherError) as caught:
         build(f"{library}:resnet18", 10)
     assert str(caught.value) == (
-        f"{library} is installed but cannot be imported beside this torch (operator "
+        f"{library} is installed but cannot be imported with this torch (operator "
         f"torchvision::nms does not exist); install the {library} that was built for it"
     )
 
@@ -140,7 +140,7 @@ def test_a_library_that_lacks_a_part_of_its_own(
     (tmp_path / "timm.py").write_text("import a_part_that_is_missing")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "timm", raising=False)
-    with pytest.raises(ThresherError, match="timm cannot be imported: No module named 'a_part"):
+    with pytest.raises(ThresherError, match="cannot import timm: No module named 'a_part"):
         build("timm:resnet18", 10)
 
 
@@ -161,7 +161,9 @@ class Net(nn.Module):
 def net(classes, channels): return Net(classes, channels)
 def only_classes(classes): return Net(classes, 3)
 def anything(**options): return Net(options["classes"], options["channels"])
-def nothing(): return "no model"
+def text(classes): return "no model"
+def nothing(): return Net(3, 3)
+def wrong(classes): return Net(classes)
 def convolution(classes): return nn.Conv2d(3, classes, 1)
 """
 
@@ -175,14 +177,31 @@ def test_a_function_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         features, logits = features_and_logits(model, x)
         assert (features.shape, logits.shape) == ((2, 5), (2, 4))
         assert torch.allclose(model.get_submodule("last")(features), logits)
-    with pytest.raises(ThresherError, match='no function "nett"; did you mean "net"'):
+    with pytest.raises(NotFoundError, match='no model "nett"; did you mean "net"'):
         build("my_networks:nett", 4)
-    with pytest.raises(ThresherError, match="gave a str; it must return"):
+    with pytest.raises(InvalidValueError, match='"my_networks:text" returned str; a model is'):
+        build("my_networks:text", 4)
+    with pytest.raises(InvalidValueError, match='"my_networks:nothing" is not a model'):
         build("my_networks:nothing", 4)
-    with pytest.raises(ThresherError, match='there is no module "my_netwoks"'):
+    with pytest.raises(InvalidValueError, match=r'"my_networks:wrong" failed: .*channels'):
+        build("my_networks:wrong", 4)
+    with pytest.raises(NotFoundError, match='no module named "my_netwoks"'):
         build("my_netwoks:net", 4)
     with pytest.raises(ThresherError, match="Conv2d has no linear layer"):
         penultimate(build("my_networks:convolution", 4), x)
+
+
+@pytest.mark.parametrize("name", ["os:system", "json:dumps", "builtins:input", "subprocess:Popen"])
+def test_other_callables_are_not_called(name: str) -> None:
+    with pytest.raises(InvalidValueError, match=f'^"{name}" is not a model'):
+        build(name, 10)
+
+
+def test_importing_a_model_leaves_the_path_alone(tmp_path: Path) -> None:
+    before = list(sys.path)
+    with pytest.raises(NotFoundError):
+        build("no_such_module_here:net", 4)
+    assert sys.path == before
 
 
 def test_the_usual_names_of_a_head_win_over_the_last_layer() -> None:

@@ -314,5 +314,5 @@ def test_the_command_refuses_in_one_sentence(few: Path, tmp_path: Path) -> None:
         assert done.returncode == 2
         assert done.stdout == ""
         last = done.stderr.strip().splitlines()[-1]
-        assert last == 'thresher: there is no model "resnet21"; did you mean "resnet20"?'
+        assert last == 'thresher: unknown model "resnet21"; did you mean "resnet20"?'
         assert "Traceback" not in done.stderr

@@ -1,8 +1,8 @@
-"""Two small networks at the ends of claim K1: one bound by communication, one by computation.
+"""Two small networks: one bound by communication, one by computation.
 
-Like AlexNet, `alexnet-small` holds nearly all its weights in fully connected layers: 4.3 million
-weights (17 MB of gradient) against few operations. Like GoogLeNet, `googlenet-small` holds few
-weights (0.4 million, 1.5 MB) and computes much with them. Both take images of any size from 8×8.
+Like AlexNet, `alexnet-small` has nearly all its weights in fully connected layers: 4.3 million
+weights (17 MB of gradient) and few operations. Like GoogLeNet, `googlenet-small` has few weights
+(0.4 million, 1.5 MB) and many operations. Both take images of at least 8×8 pixels.
 """
 
 import torch
@@ -10,18 +10,12 @@ from torch import Tensor, nn
 
 from thresher.models.convolution import Conv2d
 
-NAMES = ("alexnet-small", "googlenet-small")
-
-
-def convnet(name: str, classes: int, channels: int) -> nn.Module:
-    return (
-        AlexNetSmall(classes, channels) if name == NAMES[0] else GoogLeNetSmall(classes, channels)
-    )
-
 
 class AlexNetSmall(nn.Module):
-    """Three convolutions, then layers of 1,024 × 2,048 and 2,048 × 1,024; no dropout, so that a
-    run is a function of its samples alone."""
+    """Three convolutions, then linear layers of 1,024 × 2,048 and 2,048 × 1,024.
+
+    There is no dropout, so that a run depends on its samples only.
+    """
 
     def __init__(self, classes: int, channels: int = 3) -> None:
         super().__init__()
@@ -42,45 +36,45 @@ class AlexNetSmall(nn.Module):
             nn.ReLU(inplace=True),
         )
         self.head = nn.Linear(1024, classes)
-        # Without batch norm the signal must neither die nor grow on its way through five ReLUs.
+        # Without batch norm, keeps the variance of activations through five ReLUs.
         for module in (*self.convolutions, *self.connected):
             if isinstance(module, nn.Conv2d | nn.Linear):
                 nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
 
     def forward_features(self, x: Tensor) -> Tensor:
-        """(n, channels, h, w) → (n, 1024)."""
+        """Return features (n, 1024) of images (n, channels, height, width)."""
         return self.connected(self.convolutions(x).flatten(1))
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.forward_features(x))
 
 
-def _unit(inside: int, out: int, size: int) -> nn.Sequential:
+def _unit(inputs: int, out: int, size: int) -> nn.Sequential:
     return nn.Sequential(
-        Conv2d(inside, out, size, padding=size // 2, bias=False),
+        Conv2d(inputs, out, size, padding=size // 2, bias=False),
         nn.BatchNorm2d(out),
         nn.ReLU(inplace=True),
     )
 
 
 class Inception(nn.Module):
-    """Four paths side by side (1×1, 3×3, twice 3×3, pooled), joined: 4·`width` channels."""
+    """Four parallel paths (1×1, 3×3, twice 3×3, pooled), concatenated to 4 · `width` channels."""
 
-    def __init__(self, inside: int, width: int) -> None:
+    def __init__(self, inputs: int, width: int) -> None:
         super().__init__()
-        self.one = _unit(inside, width, 1)
-        self.three = nn.Sequential(_unit(inside, width, 1), _unit(width, width, 3))
+        self.one = _unit(inputs, width, 1)
+        self.three = nn.Sequential(_unit(inputs, width, 1), _unit(width, width, 3))
         self.five = nn.Sequential(
-            _unit(inside, width, 1), _unit(width, width, 3), _unit(width, width, 3)
+            _unit(inputs, width, 1), _unit(width, width, 3), _unit(width, width, 3)
         )
-        self.pooled = nn.Sequential(nn.MaxPool2d(3, stride=1, padding=1), _unit(inside, width, 1))
+        self.pooled = nn.Sequential(nn.MaxPool2d(3, stride=1, padding=1), _unit(inputs, width, 1))
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.cat([self.one(x), self.three(x), self.five(x), self.pooled(x)], 1)
 
 
 class GoogLeNetSmall(nn.Module):
-    """A stem, six inception modules at two sizes, the mean over places: 256 features."""
+    """A stem, six inception modules and global average pooling."""
 
     def __init__(self, classes: int, channels: int = 3) -> None:
         super().__init__()
@@ -99,7 +93,7 @@ class GoogLeNetSmall(nn.Module):
         self.head = nn.Linear(256, classes)
 
     def forward_features(self, x: Tensor) -> Tensor:
-        """(n, channels, h, w) → (n, 256)."""
+        """Return features (n, 256) of images (n, channels, height, width)."""
         return self.body(x).mean((2, 3))
 
     def forward(self, x: Tensor) -> Tensor:

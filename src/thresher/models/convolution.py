@@ -1,8 +1,8 @@
-"""A convolution whose gradient is as fast as itself on ARM processors.
+"""A convolution with a fast gradient on ARM processors.
 
-oneDNN has no fast kernel there for the gradient with respect to the input, and takes more than
-twice as long as for the convolution. With stride 1 that gradient is itself a convolution, of the
-output's gradient with the kernel turned round: `benchmarks/results/convolution.md`.
+oneDNN has no fast ARM kernel for the gradient with respect to the input; it takes more than twice
+as long as the convolution. With stride 1 that gradient is itself a convolution, of the output's
+gradient with the rotated kernel: see `benchmarks/results/convolution.md`.
 """
 
 import platform
@@ -13,21 +13,21 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 ARM = platform.machine().lower() in ("aarch64", "arm64") and torch.backends.mkldnn.is_available()
-"""Whether oneDNN computes convolutions here, and on such a processor."""
+"""Whether this is an ARM processor on which oneDNN computes convolutions."""
 
 
 class Conv2d(nn.Conv2d):
-    """`nn.Conv2d`, its values and its parameters; only the way to the gradient may differ."""
+    """`nn.Conv2d` with the same values and parameters; only the gradient's algorithm may differ."""
 
     def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        if ARM and self._turnable and _plain(input):
-            made: Tensor = _Turned.apply(input, weight, self.padding)
-            return made if bias is None else made + bias[:, None, None]
+        if ARM and self._supported and _on_cpu_with_gradient(input):
+            output: Tensor = _FastGradient.apply(input, weight, self.padding)
+            return output if bias is None else output + bias[:, None, None]
         return super()._conv_forward(input, weight, bias)
 
     @property
-    def _turnable(self) -> bool:
-        """Stride 1, and padding (a pair of numbers) smaller than the kernel."""
+    def _supported(self) -> bool:
+        """Whether the stride is 1 and the padding (a pair of numbers) smaller than the kernel."""
         return (
             self.stride == (1, 1)
             and self.dilation == (1, 1)
@@ -38,8 +38,8 @@ class Conv2d(nn.Conv2d):
         )
 
 
-def _plain(x: Tensor) -> bool:
-    """A tensor that oneDNN takes here, in a pass whose gradient is wanted."""
+def _on_cpu_with_gradient(x: Tensor) -> bool:
+    """Return whether oneDNN computes on `x` in a pass that needs gradients."""
     return (
         x.device.type == "cpu"
         and x.dtype == torch.float32
@@ -51,7 +51,7 @@ def _plain(x: Tensor) -> bool:
     )
 
 
-class _Turned(torch.autograd.Function):
+class _FastGradient(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, padding: tuple[int, int]) -> Tensor:
         ctx.save_for_backward(x, weight)
@@ -62,9 +62,9 @@ class _Turned(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
         (gradient,) = gradients
         x, weight = ctx.saved_tensors
-        beyond = [k - 1 - p for k, p in zip(weight.shape[2:], ctx.padding, strict=True)]
-        turned = weight.flip(2, 3).transpose(0, 1).contiguous(memory_format=torch.channels_last)
-        to_input = functional.conv2d(gradient, turned, padding=beyond)
+        padding = [k - 1 - p for k, p in zip(weight.shape[2:], ctx.padding, strict=True)]
+        rotated = weight.flip(2, 3).transpose(0, 1).contiguous(memory_format=torch.channels_last)
+        to_input = functional.conv2d(gradient, rotated, padding=padding)
         _, to_weight, _ = torch.ops.aten.convolution_backward(
             *(gradient, x, weight, None, [1, 1], ctx.padding, [1, 1]),
             *(False, [0, 0], 1, [False, True, False]),

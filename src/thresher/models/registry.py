@@ -1,84 +1,133 @@
-"""Networks by name: ours, timm's, torchvision's, or any function of the user's own."""
+"""Networks by name: built in, from other packages, from timm or torchvision, or any function."""
 
 import importlib
 import inspect
-import os
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from thresher.errors import ThresherError, nearest
-from thresher.models import convnets, resnet, weights
+from thresher.errors import InvalidValueError, MissingDependencyError, nearest
+from thresher.models import weights as weight_files
+from thresher.plugins import Registry
 
-BUILT_IN = (*resnet.NAMES, *convnets.NAMES)
-FOREIGN = ("timm:NAME", "torchvision:NAME", "package.module:function")
+_RESNET, _CONVNETS = "thresher.models.resnet", "thresher.models.convnets"
+MODELS = Registry(
+    "model",
+    "thresher.models",
+    {
+        "tiny": f"{_RESNET}:tiny",
+        "resnet20": f"{_RESNET}:resnet20",
+        "resnet56": f"{_RESNET}:resnet56",
+        "resnet110": f"{_RESNET}:resnet110",
+        "resnet18": f"{_RESNET}:resnet18",
+        "resnet34": f"{_RESNET}:resnet34",
+        "resnet50": f"{_RESNET}:resnet50",
+        "resnet101": f"{_RESNET}:resnet101",
+        "resnet152": f"{_RESNET}:resnet152",
+        "resnet18-cifar": f"{_RESNET}:resnet18_cifar",
+        "resnet34-cifar": f"{_RESNET}:resnet34_cifar",
+        "resnet50-cifar": f"{_RESNET}:resnet50_cifar",
+        "resnet101-cifar": f"{_RESNET}:resnet101_cifar",
+        "resnet152-cifar": f"{_RESNET}:resnet152_cifar",
+        "alexnet-small": f"{_CONVNETS}:AlexNetSmall",
+        "googlenet-small": f"{_CONVNETS}:GoogLeNetSmall",
+    },
+)
+"""Classes or functions that are called as `model(classes=…, channels=…)`."""
 
 
 def build(
     name: str, classes: int, channels: int = 3, weights: str | Path | None = None
 ) -> nn.Module:
-    """The network `name` with a head for `classes`, on the CPU, for images of `channels`.
+    """Build a network on the CPU.
 
-    Built-in names are `BUILT_IN`; `timm:NAME` and `torchvision:NAME` ask those libraries;
-    `package.module:function` calls `function(classes=…, channels=…)`, leaving out what it does
-    not take. `weights` names a safetensors file or a state dict to start from; its head is left
-    behind where the classes differ.
+    Args:
+        name: A name in `MODELS`, `timm:NAME`, `torchvision:NAME`, or `package.module:function`.
+            The function must take `classes` and may take `channels`.
+        classes: Number of classes.
+        channels: Number of channels of the images.
+        weights: Safetensors file or state dict to start from; its head is not loaded if the number
+            of classes differs.
+
+    Raises:
+        InvalidValueError: The name is unknown, or the function does not build a network.
+        MissingDependencyError: timm or torchvision is not installed.
+
+    Example:
+        >>> model = build("tiny", classes=10, channels=1)
+        >>> sum(parameter.numel() for parameter in model.parameters())
+        75002
     """
     if classes < 1 or channels < 1:
-        raise ThresherError(f"a network of {classes} classes and {channels} channels has no use")
-    model = _build(name, classes, channels)
+        raise InvalidValueError(
+            f"classes and channels must be at least 1, got {classes} and {channels}"
+        )
+    check(name)
+    library, _, inner = name.partition(":")
+    if library in _LIBRARIES:
+        model = _LIBRARIES[library](inner, classes, channels)
+    else:
+        model = _call(MODELS.load(name), name, classes, channels)
     if weights is not None:
         load_weights(model, name, Path(weights))
     return model
 
 
 def load_weights(model: nn.Module, name: str, file: Path) -> list[str]:
-    """Load `file` into `model`; returns the names of the head's tensors that were left out."""
-    return weights.load_into(model, file, name)
+    """Load `file` into `model`; return the names of the head's tensors that were not loaded."""
+    return weight_files.load_into(model, file, name)
 
 
 def check(name: str) -> None:
-    """Refuse a name that cannot be a network, without building one (or importing its library)."""
-    if name not in BUILT_IN and not _foreign(name):
-        known = (*BUILT_IN, *FOREIGN)
-        raise ThresherError(f'there is no model "{name}"', nearest(name, known))
+    """Check that a name can be a network, without building it or importing its library.
 
-
-def _foreign(name: str) -> bool:
-    module, colon, function = name.partition(":")
-    return bool(colon and module and function)
-
-
-def _build(name: str, classes: int, channels: int) -> nn.Module:
-    check(name)
-    if name in resnet.NAMES:
-        return resnet.resnet(name, classes, channels)
-    if name in convnets.NAMES:
-        return convnets.convnet(name, classes, channels)
+    Raises:
+        InvalidValueError: The name is unknown.
+    """
     library, _, inner = name.partition(":")
-    if library == "timm":
-        return _timm(inner, classes, channels)
-    if library == "torchvision":
-        return _torchvision(inner, classes, channels)
-    return _own(library, inner, classes, channels)
+    if not (inner and library in _LIBRARIES) and name not in MODELS:
+        known = [*MODELS.names(), *(f"{key}:NAME" for key in _LIBRARIES), "package.module:function"]
+        raise InvalidValueError(f'unknown model "{name}"', nearest(name, known))
+
+
+def _call(function: Callable[..., Any], name: str, classes: int, channels: int) -> nn.Module:
+    """Call a model function with the number of classes and, if it takes it, of channels."""
+    fix = "a model is a function of (classes, channels) or (classes) that returns a torch Module"
+    try:
+        signature = inspect.signature(function)
+        parameters = signature.parameters
+        anything = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+        arguments = {"classes": classes}
+        if "channels" in parameters or anything:
+            arguments["channels"] = channels
+        signature.bind(**arguments)
+    except (TypeError, ValueError) as error:
+        raise InvalidValueError(f'"{name}" is not a model ({_first_line(error)})', fix) from None
+    try:
+        model = function(**arguments)
+    except TypeError as error:
+        raise InvalidValueError(f'model "{name}" failed: {_first_line(error)}', fix) from error
+    if not isinstance(model, nn.Module):
+        raise InvalidValueError(f'model "{name}" returned {type(model).__name__}', fix)
+    return model
 
 
 def _library(name: str) -> Any:
-    """Import timm or torchvision; either may be missing, or unfit for the torch that is here."""
+    """Import timm or torchvision; either may be missing, or built for another torch."""
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name == name:
-            raise ThresherError(
-                f"the models of {name} need {name}, which is not installed", f"pip install {name}"
+            raise MissingDependencyError(
+                f"models of {name} need {name}, which is not installed", f"pip install {name}"
             ) from None
-        raise ThresherError(f"{name} cannot be imported: {_first_line(error)}") from error
+        raise MissingDependencyError(f"cannot import {name}: {_first_line(error)}") from error
     except Exception as error:
-        # A CPU build of torch beside torchvision fails with a RuntimeError about operators.
-        raise ThresherError(
-            f"{name} is installed but cannot be imported beside this torch ({_first_line(error)})",
+        # torchvision with a CPU build of torch fails with a RuntimeError about operators.
+        raise MissingDependencyError(
+            f"{name} is installed but cannot be imported with this torch ({_first_line(error)})",
             f"install the {name} that was built for it",
         ) from error
 
@@ -86,7 +135,7 @@ def _library(name: str) -> Any:
 def _timm(name: str, classes: int, channels: int) -> nn.Module:
     timm = _library("timm")
     if not timm.is_model(name):
-        raise ThresherError(f'timm has no model "{name}"', nearest(name, timm.list_models()))
+        raise InvalidValueError(f'timm has no model "{name}"', nearest(name, timm.list_models()))
     return timm.create_model(name, pretrained=False, num_classes=classes, in_chans=channels)
 
 
@@ -95,56 +144,27 @@ def _torchvision(name: str, classes: int, channels: int) -> nn.Module:
     models = importlib.import_module("torchvision.models")
     known = models.list_models(module=models)
     if name not in known:
-        raise ThresherError(f'torchvision has no model "{name}"', nearest(name, known))
+        raise InvalidValueError(f'torchvision has no model "{name}"', nearest(name, known))
     model = models.get_model(name, weights=None, num_classes=classes)
     if channels != 3:
         _replace_stem(model, name, channels)
     return model
 
 
+_LIBRARIES = {"timm": _timm, "torchvision": _torchvision}
+
+
 def _replace_stem(model: nn.Module, name: str, channels: int) -> None:
-    """Give the first convolution another number of input channels."""
+    """Replace the first convolution by one with another number of input channels."""
     for path, module in model.named_modules():
         if isinstance(module, nn.Conv2d):
             kept = ("out_channels", "kernel_size", "stride", "padding", "dilation")
-            options: dict[str, Any] = {key: getattr(module, key) for key in kept}
+            options: Any = {key: getattr(module, key) for key in kept}
             stem = nn.Conv2d(channels, **options, bias=module.bias is not None)
             parent, _, leaf = path.rpartition(".")
             setattr(model.get_submodule(parent), leaf, stem)
             return
-    raise ThresherError(f"{name} has no convolution to give {channels} channels to")
-
-
-def _own(module_name: str, function_name: str, classes: int, channels: int) -> nn.Module:
-    # The installed script, unlike `python -m`, does not look in the folder one stands in.
-    here = os.getcwd()
-    if here not in sys.path and "" not in sys.path:
-        sys.path.append(here)
-    name = f"{module_name}:{function_name}"
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        raise ThresherError(
-            f'the model "{name}" cannot be imported: there is no module "{error.name}"',
-            "give package.module:function, importable from here",
-        ) from error
-    function = getattr(module, function_name, None)
-    if not callable(function):
-        callables = [key for key, value in vars(module).items() if callable(value)]
-        raise ThresherError(
-            f'the module {module_name} has no function "{function_name}"',
-            nearest(function_name, callables),
-        )
-    offered = {"classes": classes, "channels": channels}
-    taken = inspect.signature(function).parameters
-    if not any(p.kind is p.VAR_KEYWORD for p in taken.values()):
-        offered = {key: value for key, value in offered.items() if key in taken}
-    model = function(**offered)
-    if not isinstance(model, nn.Module):
-        raise ThresherError(
-            f'"{name}" gave a {type(model).__name__}', "it must return a torch.nn.Module"
-        )
-    return model
+    raise InvalidValueError(f"{name} has no convolution whose input channels can be {channels}")
 
 
 def _first_line(error: Exception) -> str:

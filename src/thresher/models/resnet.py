@@ -1,11 +1,12 @@
-"""Residual networks: ImageNet's 18 … 152 with either stem, CIFAR's 20/56/110, and a tiny one.
+"""Residual networks: ImageNet's 18 … 152 with either stem, CIFAR's 20, 56, 110, and a tiny one.
 
-Layers carry torchvision's names (`conv1`, `layer1.0.conv1`, …, `fc`), so that its weights load.
-He et al. 2015, https://arxiv.org/abs/1512.03385; strides sit in the 3×3 convolution of a
-bottleneck, as in torchvision.
+Layers have torchvision's names (`conv1`, `layer1.0.conv1`, …, `fc`), so that its weights load.
+He et al. 2015, https://arxiv.org/abs/1512.03385; as in torchvision, the stride of a bottleneck is
+in its 3×3 convolution.
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 from torch import Tensor, nn
 
@@ -64,7 +65,7 @@ class Bottleneck(nn.Module):
 
 
 class Subsample(nn.Module):
-    """The shortcut without parameters (option A): every `stride`-th pixel, new channels zero."""
+    """Shortcut without parameters (option A): every `stride`-th pixel, new channels zero."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -76,11 +77,17 @@ class Subsample(nn.Module):
 
 
 class ResNet(nn.Module):
-    """A residual network with one stage per entry of `depths`, each of `widths` channels.
+    """A residual network.
 
-    stem: "imagenet" (7×7 stride 2, then max-pool: an image shrinks to a quarter) or "cifar"
-    (3×3, no max-pool). shortcut: "projection" (1×1 convolution, option B) or "subsample"
-    (no parameters, option A, as the CIFAR networks of the paper have it).
+    Args:
+        block: `BasicBlock` or `Bottleneck`.
+        depths: Number of blocks per stage.
+        widths: Number of channels per stage.
+        classes: Number of classes.
+        channels: Number of channels of the images.
+        stem: "imagenet" (7×7 with stride 2, then max-pool) or "cifar" (3×3, no max-pool).
+        shortcut: "projection" (1×1 convolution, option B) or "subsample" (no parameters, option A,
+            as in the paper's CIFAR networks).
     """
 
     def __init__(
@@ -114,17 +121,18 @@ class ResNet(nn.Module):
 
     @property
     def head(self) -> nn.Linear:
+        """The layer that maps features to logits."""
         return self.fc
 
     def forward_features(self, x: Tensor) -> Tensor:
-        """Penultimate features, (n, feature_dim), of images (n, channels, height, width)."""
+        """Return features (n, feature_dim) of images (n, channels, height, width)."""
         x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
         for number in range(1, self.stages + 1):
             x = self.get_submodule(f"layer{number}")(x)
         return x.mean((2, 3))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits, (n, classes)."""
+        """Return logits (n, classes)."""
         return self.fc(self.forward_features(x))
 
     def _stage(
@@ -149,33 +157,34 @@ class ResNet(nn.Module):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
 
-_IMAGENET: dict[str, tuple[type[BasicBlock] | type[Bottleneck], tuple[int, ...]]] = {
-    "resnet18": (BasicBlock, (2, 2, 2, 2)),
-    "resnet34": (BasicBlock, (3, 4, 6, 3)),
-    "resnet50": (Bottleneck, (3, 4, 6, 3)),
-    "resnet101": (Bottleneck, (3, 4, 23, 3)),
-    "resnet152": (Bottleneck, (3, 8, 36, 3)),
-}
-# 6n + 2 layers in three stages of n blocks; `tiny` is n = 1, for small images on a laptop.
-_CIFAR = {"tiny": 1, "resnet20": 3, "resnet56": 9, "resnet110": 18}
-
-NAMES = (*_CIFAR, *_IMAGENET, *(f"{name}-cifar" for name in _IMAGENET))
+def _imagenet(
+    block: type[BasicBlock] | type[Bottleneck],
+    depths: Sequence[int],
+    classes: int,
+    channels: int = 3,
+    stem: str = "imagenet",
+) -> ResNet:
+    return ResNet(block, depths, (64, 128, 256, 512), classes, channels, stem)
 
 
-def resnet(name: str, classes: int, channels: int = 3) -> ResNet:
-    """One of `NAMES`, freshly initialised from torch's global generator."""
-    if name in _CIFAR:
-        each = (_CIFAR[name],) * 3
-        return ResNet(BasicBlock, each, (16, 32, 64), classes, channels, "cifar", "subsample")
-    base, _, suffix = name.partition("-")
-    block, depths = _IMAGENET[base]
-    return ResNet(block, depths, (64, 128, 256, 512), classes, channels, suffix or "imagenet")
+def _cifar(blocks: int, classes: int, channels: int = 3) -> ResNet:
+    """Return a network of 6 · blocks + 2 layers in three stages."""
+    depths, widths = (blocks,) * 3, (16, 32, 64)
+    return ResNet(BasicBlock, depths, widths, classes, channels, "cifar", "subsample")
 
 
-def parameter_count(model: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in model.parameters())
-
-
-def trainable_bytes(model: nn.Module) -> int:
-    """Bytes of gradient that one step sends: what `scaling` counts."""
-    return sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
+# Each is called with (classes, channels=3) and initialised from torch's global generator.
+resnet18 = partial(_imagenet, BasicBlock, (2, 2, 2, 2))
+resnet34 = partial(_imagenet, BasicBlock, (3, 4, 6, 3))
+resnet50 = partial(_imagenet, Bottleneck, (3, 4, 6, 3))
+resnet101 = partial(_imagenet, Bottleneck, (3, 4, 23, 3))
+resnet152 = partial(_imagenet, Bottleneck, (3, 8, 36, 3))
+resnet18_cifar = partial(resnet18, stem="cifar")
+resnet34_cifar = partial(resnet34, stem="cifar")
+resnet50_cifar = partial(resnet50, stem="cifar")
+resnet101_cifar = partial(resnet101, stem="cifar")
+resnet152_cifar = partial(resnet152, stem="cifar")
+tiny = partial(_cifar, 1)
+resnet20 = partial(_cifar, 3)
+resnet56 = partial(_cifar, 9)
+resnet110 = partial(_cifar, 18)
