@@ -1,4 +1,4 @@
-"""`make bench`: every benchmark that runs on this machine, each in a process of its own."""
+"""`make bench`: run every benchmark, each in its own process."""
 
 import subprocess
 import sys

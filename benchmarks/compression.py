@@ -1,5 +1,5 @@
-"""What each compression saves on a slow network: a step of alexnet-small (17 MB of gradient) on two
-hosts of the test bed, against the same step uncompressed.
+"""Time saved by gradient compression on a slow network: a step of alexnet-small (17 MB of
+gradients) on two hosts of the test bed, against the same step without compression.
 
     python -m benchmarks.compression [--link 100mbit] [--hosts 2]     (needs root)
 
@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 
 from benchmarks.machine import describe
-from thresher.lab.engines import Setting, compare_engines
+from thresher.lab.engines import EngineComparisonConfig, compare_engines
 from thresher.paths import write_json, write_text
 
 KINDS = ("none", "fp16", "bf16", "int8", "topk", "powersgd")
@@ -22,33 +22,34 @@ def main() -> None:
     parser.add_argument("--link", default="100mbit")
     parser.add_argument("--hosts", type=int, default=2)
     parser.add_argument("--steps", type=int, default=5)
-    chosen = parser.parse_args()
+    args = parser.parse_args()
     rows = []
     for compress in KINDS:
-        (row,) = compare_engines(
-            "alexnet-small",
-            [chosen.hosts],
-            [Setting("ddp", bucket_mb=5.0)],
+        config = EngineComparisonConfig(
+            engines=("ddp",),
+            workers=(args.hosts,),
+            hosts=args.hosts,
+            link=args.link,
             batch_size=8,
-            compress=compress,
-            steps=chosen.steps,
-            hosts=True,
-            link=chosen.link,
+            compress=(compress,),
+            bucket_mb=(5.0,),
+            steps=args.steps,
         )
-        rows.append({"compress": compress, **row.as_dict()})
+        (row,) = compare_engines(config).to_dict()["rows"]
+        rows.append({"compress": compress, **row})
     plain = rows[0]["step_s"]
-    for found in rows:
-        found["ratio"] = found["step_s"] / plain
+    for row in rows:
+        row["ratio"] = row["step_s"] / plain
     about = {
         **describe(),
         "load_average": f"{os.getloadavg()[0]:.1f} (the hosts share the cores)",
-        "link": chosen.link,
-        "hosts": str(chosen.hosts),
+        "link": args.link,
+        "hosts": str(args.hosts),
     }
     folder = Path(__file__).parent / "results"
     write_json(folder / "compression.json", {**about, "rows": rows})
     lines = [
-        f"# A step of alexnet-small on {chosen.hosts} hosts, links of {chosen.link}",
+        f"# A step of alexnet-small on {args.hosts} hosts, links of {args.link}",
         "",
         *(f"- {key}: {value}" for key, value in about.items()),
         "",
@@ -62,8 +63,8 @@ def main() -> None:
     ]
     lines += [
         "",
-        "The step includes what the hosts compute, on cores that they share; on a busy machine "
-        "that part varies, the time on the link does not.",
+        "The step includes computation on cores that the hosts share, which varies on a busy "
+        "machine; the time on the link does not.",
     ]
     write_text(folder / "compression.md", "\n".join(lines) + "\n")
 

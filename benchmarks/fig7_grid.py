@@ -1,11 +1,11 @@
-"""How long does the grid of figure 7 take on one GPU? 72 trials, ten at a time.
+"""Time the grid of figure 7 on one GPU: 72 trials, ten at a time.
 
     python benchmarks/fig7_grid.py [--out DIR] [--workers 10] [--network SELECTION.parquet]
 
 Three data sets (full, random, network), six batch sizes, four seeds, 50 epochs of ResNet-18 on
-28×28 crops of CIFAR-10: the issue asks for ten minutes of device time at most. The network's
-selection is taken from a file where one is given; else a second random one of the same size stands
-in for it, which takes as long to train on. Started again with the same --out, it goes on.
+28×28 crops of CIFAR-10; the goal is ten minutes of device time. The network's selection is read
+from a file if one is given, else replaced by a random one of the same size, which takes as long to
+train on. An interrupted run resumes with the same --out.
 """
 
 import argparse
@@ -53,7 +53,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=4)
     arguments = parser.parse_args()
     if not visible_gpus():
-        print("no GPU here: left out")
+        print("no GPU: skipped")
         return
     with tempfile.TemporaryDirectory() as temporary:
         study = Study.make(content(arguments), arguments.out or temporary)

@@ -1,4 +1,4 @@
-"""What a benchmark's result must carry: the hardware, the versions and the command."""
+"""The hardware, versions and command that every benchmark result records."""
 
 import importlib.metadata
 import os
@@ -10,7 +10,7 @@ PACKAGES = ("torch", "numpy", "scikit-learn", "openTSNE", "pyarrow", "thresher")
 
 
 def cpu_name() -> str:
-    """The processor as the kernel names it, or as the platform does."""
+    """Return the name of the processor."""
     info = Path("/proc/cpuinfo")
     if info.exists():
         for line in info.read_text().splitlines():
@@ -20,18 +20,18 @@ def cpu_name() -> str:
 
 
 def gpu_name() -> str | None:
-    """The first GPU that torch sees; None where there is none."""
+    """Return the name of the first GPU; None without one."""
     import torch
 
     return torch.cuda.get_device_name(0) if torch.cuda.is_available() else None
 
 
 def describe(packages: tuple[str, ...] = PACKAGES) -> dict[str, str]:
-    """Processor, cores, system, Python and package versions, and the command line."""
-    found = {}
+    """Return processor, cores, system, Python and package versions, and the command line."""
+    versions = {}
     for name in packages:
         try:
-            found[name] = importlib.metadata.version(name)
+            versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
     return {
@@ -39,7 +39,7 @@ def describe(packages: tuple[str, ...] = PACKAGES) -> dict[str, str]:
         **({"gpu": gpu} if (gpu := gpu_name()) else {}),
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
-        **found,
+        **versions,
         "command": " ".join(
             ["python", "-m", f"benchmarks.{Path(sys.argv[0]).stem}", *sys.argv[1:]]
         ),
@@ -47,5 +47,5 @@ def describe(packages: tuple[str, ...] = PACKAGES) -> dict[str, str]:
 
 
 def markdown(packages: tuple[str, ...] = PACKAGES) -> str:
-    """The same as a list to stand at the head of a result file."""
+    """Return `describe` as a list for the head of a result file."""
     return "\n".join(f"- {key}: {value}" for key, value in describe(packages).items())

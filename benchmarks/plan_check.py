@@ -1,12 +1,12 @@
-"""Is the batch that `thresher plan` recommends a good one? Against a real sweep, by samples.
+"""Compare the batch that `thresher plan` recommends with a sweep, by samples to a target.
 
     python -m benchmarks.plan_check --data digits --target 0.85 --seeds 2
     python -m benchmarks.plan_check --data cifar10 --model resnet20 --target 0.75 \
         --pilot-batch 32 --lr 0.01 --batches 32,64,…,4096 --seeds 3 --jobs 8   (a GPU)
 
-The pilots see two batches for a few epochs. The sweep then trains at every batch, at the rate that
-the plan gives it, until the target, and counts the samples. The plan is good if its batch needs at
-most twice the samples of the sweep's best.
+The pilots train at two batches for a few epochs. The sweep trains at every batch, at the plan's
+rate for it, until the target, and counts the samples. The plan is good if its batch needs at most
+twice the samples of the sweep's best.
 """
 
 import argparse
@@ -19,31 +19,30 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.machine import markdown
-from thresher.cli.plan import Plan, plan
 from thresher.paths import write_text
 from thresher.progress import say
-from thresher.scaling.pilot import SHARE_HELD_OUT
-from thresher.scaling.plan import Statistics
+from thresher.scaling.pilot import VALIDATION
+from thresher.scaling.plan import PlanConfig, plan
 from thresher.training.config import TrainConfig
 from thresher.training.train import train
 
 
 def samples_to_target(config: TrainConfig) -> int | None:
-    """How many samples a run saw until its target; None where it never got there."""
+    """Return the samples of a run until its target; None if it did not reach it."""
     with tempfile.TemporaryDirectory() as folder:
         result = train(replace(config, out=f"{folder}/run"), quiet=True)
     return result.samples if result.status == "target" else None
 
 
 def sweep(trials: list[TrainConfig], jobs: int) -> dict[int, list[int | None]]:
-    """Samples to the target of every trial, by batch."""
-    found: dict[int, list[int | None]] = defaultdict(list)
+    """Return the samples to the target of every trial, by batch."""
+    samples_by_batch: dict[int, list[int | None]] = defaultdict(list)
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, mp_context=context) as pool:
         for trial, samples in zip(trials, pool.map(samples_to_target, trials), strict=True):
-            found[trial.batch_size].append(samples)
+            samples_by_batch[trial.batch_size].append(samples)
             say(f"batch {trial.batch_size}, seed {trial.seed}: {samples} samples")
-    return found
+    return samples_by_batch
 
 
 def _whole(value: float | None) -> str:
@@ -65,56 +64,55 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1, help="trainings at once")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/plan_check.md"))
     args = parser.parse_args()
-    answer = plan(
-        Plan(
-            args.data,
-            args.model,
-            args.cluster,
+    result = plan(
+        PlanConfig(
+            data=args.data,
+            model=args.model,
+            cluster=args.cluster,
             target_accuracy=args.target,
             pilot_epochs=args.pilot_epochs,
             pilot_batch=args.pilot_batch,
             lr=args.lr,
             seed=100,
         )
-    ).data
-    pilot, best = answer["pilot"], answer["recommended"]
-    stats = Statistics(
-        pilot.critical_batch, pilot.samples, pilot.batch_size, pilot.lr, pilot.train_samples
     )
-    wanted = sorted({*(int(b) for b in args.batches.split(",")), best["batch_size"]})
-    found = sweep(
+    pilot, best = result.pilot, result.recommended
+    # The samples that the pilot saw, even if it did not reach the target.
+    model = replace(pilot, reached=True).sample_model(epochs=0)
+    batches = sorted({*(int(b) for b in args.batches.split(",")), best.batch_size})
+    samples_by_batch = sweep(
         [
             TrainConfig(
                 data=args.data,
                 out="",
                 model=args.model,
                 batch_size=batch,
-                lr=stats.rate_at(batch),
+                lr=model.rate_at(batch),
                 epochs=args.limit,
                 schedule="constant",
-                validation=SHARE_HELD_OUT,
+                validation=VALIDATION,
                 target_accuracy=args.target,
                 seed=seed,
                 threads=1,
             )
-            for batch in wanted
+            for batch in batches
             for seed in range(args.seeds)
         ],
         args.jobs,
     )
-    # A batch counts only where every seed of it got there.
+    # A batch counts only if every seed reached the target.
     measured = {
         batch: median(count for count in counts if count is not None)
-        for batch, counts in found.items()
+        for batch, counts in samples_by_batch.items()
         if None not in counts
     }
     least = min(measured.values())
-    ratio = measured.get(best["batch_size"], float("inf")) / least
+    ratio = measured.get(best.batch_size, float("inf")) / least
 
     def row(batch: int) -> str:
-        seeds = ", ".join("never" if n is None else f"{n:,}" for n in found[batch])
-        cells = [f"{batch}{' ←' if batch == best['batch_size'] else ''}"]
-        cells += [f"{stats.rate_at(batch):.3g}", f"{stats.samples_at(batch):,.0f}"]
+        seeds = ", ".join("never" if n is None else f"{n:,}" for n in samples_by_batch[batch])
+        cells = [f"{batch}{' ←' if batch == best.batch_size else ''}"]
+        cells += [f"{model.rate_at(batch):.3g}", f"{model.samples_at(batch):,.0f}"]
         if batch in measured:
             cells += [f"{measured[batch]:,.0f}", seeds, f"{measured[batch] / least:.2f}"]
         else:
@@ -129,12 +127,11 @@ def main() -> None:
         f"Pilots: batches {pilot.batch_size} and {pilot.large_batch}; critical batch "
         f"{pilot.critical_batch:.0f} (noise scale {_whole(pilot.noise_scale)}, by samples "
         f"{_whole(pilot.critical_by_samples)}). "
-        f"Recommended: batch {best['batch_size']} on {best['workers']} workers "
-        f"({best['reason']}).",
+        f"Recommended: batch {best.batch_size} on {best.workers} workers ({result.reason}).",
         "",
         "| batch | rate | samples predicted | samples measured | each seed | measured / least |",
         "|---|---|---|---|---|---|",
-        *(row(batch) for batch in wanted),
+        *(row(batch) for batch in batches),
         "",
         f"Median of {args.seeds} seeds. The recommended batch takes {ratio:.2f} times the samples "
         f"of the best of the sweep: {'within' if ratio <= 2 else 'NOT within'} a factor of 2.",

@@ -2,22 +2,29 @@
 
     sudo python -m benchmarks.predict_check [--hosts 1,2,4] [--links 100mbit,1gbit]
 
-Profile: the layers on one host; the links and one step on two. Everything else is predicted. Each
-host is held to the same share of a core, so that four hosts on two cores do not contend.
+The layers are timed on one host, the links and one step on two; everything else is predicted. Each
+host is limited to the same share of a core, so that four hosts on two cores do not compete.
 """
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
 from benchmarks.machine import markdown
-from thresher.lab.calibrate import Case, calibrate, run_case
+from thresher.lab.calibrate import (
+    CalibrationCase,
+    calibrate,
+    measure_links,
+    measure_profile,
+    measure_step,
+)
 from thresher.lab.shares import host_shares
 from thresher.lab.testbed import Testbed
 from thresher.paths import write_text
 from thresher.progress import say
 
-CASES = (Case("alexnet-small", 32), Case("googlenet-small", 16))
+CASES = (CalibrationCase("alexnet-small", 32), CalibrationCase("googlenet-small", 16))
 
 
 def main() -> None:
@@ -30,35 +37,35 @@ def main() -> None:
     args = parser.parse_args()
     hosts = [int(n) for n in args.hosts.split(",")]
     rows, errors = [], []
-    with host_shares(max(hosts), args.share) as groups, Testbed(max(hosts)) as bed:
-        for case in (Case(c.model, c.batch, seconds=args.seconds) for c in CASES):
-            alone = run_case(bed, case, 1, groups, "profile")
-            say(f"{case.model}: one host {alone['times']['step_s']:.3f} s")
+    with host_shares(max(hosts), args.share) as shares, Testbed(max(hosts)) as bed:
+        for case in (replace(case, seconds=args.seconds) for case in CASES):
+            alone = measure_profile(bed, case, shares)
+            say(f"{case.model}: one host {alone.batches[0].step_s:.3f} s")
             for link in args.links.split(","):
                 bed.set_link(link)
-                points = run_case(bed, case, 2, groups, "links")["points"]
-                pair = run_case(bed, case, 2, groups, "step")
-                predictor = calibrate(case, alone, points, pair["step_s"], groups is not None)
+                points = measure_links(bed, case, shares)
+                two = measure_step(bed, case, 2, shares)
+                predictor = calibrate(alone, points, two.step_s, shares is not None)
                 for count in hosts:
-                    found = run_case(bed, case, count, groups, "step")
+                    step = measure_step(bed, case, count, shares)
                     predicted = predictor.seconds(count)
-                    error = predicted / found["step_s"] - 1
+                    error = predicted / step.step_s - 1
                     errors.append(abs(error))
                     rows.append(
-                        f"| {case.model} | {link} | {count} | {1e3 * found['step_s']:.0f} | "
+                        f"| {case.model} | {link} | {count} | {1e3 * step.step_s:.0f} | "
                         f"{1e3 * predicted:.0f} | {100 * error:+.1f} % | "
-                        f"{1e3 * found['compute_s']:.0f} | {1e3 * found['communication_s']:.0f} |"
+                        f"{1e3 * step.compute_s:.0f} | {1e3 * step.communication_s:.0f} |"
                     )
                     say(rows[-1])
-    held = f"each held to {args.share:g} of a core" if groups else "sharing the cores without limit"
+    limit = f"each limited to {args.share:g} of a core" if shares else "sharing the cores"
     lines = [
         "# Predicted against measured step time on the test bed",
         "",
         markdown(),
-        f"- hosts: network namespaces, {held}; one process and one thread each, gloo",
+        f"- hosts: network namespaces, {limit}; one process and one thread each, gloo",
         "",
         "The layers were timed on one host, the links and one step on two; the rest is predicted. "
-        "The measured steps of one and two hosts are runs of their own.",
+        "The measured steps of one and two hosts are separate runs.",
         "",
         "| model | link | hosts | measured ms | predicted | error | compute | all-reduce |",
         "|---|---|---|---|---|---|---|---|",

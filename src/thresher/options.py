@@ -111,6 +111,12 @@ class OptionInfo:
         return flag(self.name)
 
     @property
+    def is_list(self) -> bool:
+        """Whether the option takes several numbers or words (not paths)."""
+        tuples = [member for member in _members(self.type) if get_origin(member) is tuple]
+        return any(get_args(member)[0] in (int, float, str) for member in tuples)
+
+    @property
     def choices(self) -> tuple[str, ...]:
         """The allowed words of a Literal type; empty for other types."""
         return tuple(choice for choice in _literals(self.type) if isinstance(choice, str))

@@ -91,7 +91,7 @@ def test_a_run_on_horovod_ends_with_the_weights_of_ddp(tmp_path: Path) -> None:
 
     from thresher.data.sources.digits import Digits
     from thresher.data.write import write_pack
-    from thresher.lab.ranks import run_here
+    from thresher.distributed.local_group import run_local
 
     write_pack(Digits(), tmp_path / "digits")
     weights = {}
@@ -112,7 +112,7 @@ def test_a_run_on_horovod_ends_with_the_weights_of_ddp(tmp_path: Path) -> None:
         answer = tmp_path / f"{engine}-answer.json"
         target = ["thresher.distributed.worker", "thresher.training.train:train_in_worker"]
         worker = [sys.executable, "-m", *target, str(order), str(answer)]
-        run_here(2, worker)
+        run_local(2, worker)
         assert json.loads(answer.read_text())["result"]["steps"] == 20
         weights[engine] = load_file(tmp_path / engine / "model.safetensors")
     for name, tensor in weights["ddp"].items():

@@ -3,36 +3,28 @@
 import pytest
 
 from thresher.errors import ThresherError
-from thresher.lab.calibrate import Case, calibrate, run_case
+from thresher.lab.calibrate import (
+    CalibrationCase,
+    calibrate,
+    host_profile,
+    measure_links,
+    measure_profile,
+    measure_step,
+)
 from thresher.lab.shares import host_shares
-from thresher.lab.testbed import Testbed, why_not
+from thresher.lab.testbed import Testbed, unavailable
+from thresher.scaling.profile import BatchTimes, Layer
 
-ALONE = {
-    "layers": [
-        {
-            "name": "fc",
-            "kind": "Linear",
-            "parameters": 1_000_000,
-            "flops": 2e6,
-            "activation_bytes": 4e3,
-            "forward_s": 0.01,
-            "backward_s": 0.02,
-        }
-    ],
-    "times": {
-        "batch": 8,
-        "forward_s": 0.01,
-        "backward_s": 0.02,
-        "optimizer_s": 0.001,
-        "step_s": 0.031,
-        "spread": 0.0,
-    },
-}
+ALONE = host_profile(
+    CalibrationCase("tiny", 8),
+    (Layer("fc", "Linear", 1_000_000, 2e6, 4e3, {8: 0.01}, {8: 0.02}),),
+    BatchTimes(8, 0.01, 0.02, 0.001, 0.031, 0.0),
+)
 POINTS = [(float(n), 2 * 1e-4 + n * 1e-8) for n in (1e3, 1e5, 1e7)]
 
 
 def test_two_hosts_are_what_they_were_measured_to_be() -> None:
-    predictor = calibrate(Case("tiny", 8), ALONE, POINTS, two_s=0.14)
+    predictor = calibrate(ALONE, POINTS, two_s=0.14)
     assert predictor.seconds(1) == pytest.approx(0.031)
     assert predictor.seconds(2) == pytest.approx(0.14)
     # The one bucket comes last: two hosts pay 40.2 ms for it, stall twice for two periods of 10 ms
@@ -40,17 +32,17 @@ def test_two_hosts_are_what_they_were_measured_to_be() -> None:
     assert predictor.stall_s == pytest.approx(0.02)
     assert predictor.drag_s == pytest.approx(0.14 - 0.031 - 0.0402 - 0.04)
     assert predictor.seconds(4) == pytest.approx(0.031 + 0.0606 + 6 * 0.02 + 1.5 * predictor.drag_s)
-    free = calibrate(Case("tiny", 8), ALONE, POINTS, two_s=0.14, held=False)
+    free = calibrate(ALONE, POINTS, two_s=0.14, limited=False)
     assert free.stall_s == 0
-    assert calibrate(Case("tiny", 8), ALONE, POINTS, two_s=0.05).stall_s == 0
+    assert calibrate(ALONE, POINTS, two_s=0.05).stall_s == 0
 
 
 def test_four_hosts_are_predicted_from_one_and_two() -> None:
     """A small form of benchmarks/predict_check.py, with room for the noise of a busy machine."""
-    reason = why_not()
+    reason = unavailable()
     if reason is not None:
         pytest.skip(reason)
-    case = Case("alexnet-small", 4, image_size=16, seconds=0.5)
+    case = CalibrationCase("alexnet-small", 4, image_size=16, seconds=0.5)
     for attempt in range(3):
         try:
             predicted, measured = _four_hosts(case)
@@ -63,12 +55,12 @@ def test_four_hosts_are_predicted_from_one_and_two() -> None:
     pytest.fail(f"predicted {predicted:.3f} s, measured {measured:.3f} s, the third time")
 
 
-def _four_hosts(case: Case) -> tuple[float, float]:
+def _four_hosts(case: CalibrationCase) -> tuple[float, float]:
     """Seconds of a step on four hosts: predicted from one and two, and measured."""
-    with host_shares(4, 0.3) as groups, Testbed(4, "200mbit") as bed:
-        alone = run_case(bed, case, 1, groups, "profile")
-        points = run_case(bed, case, 2, groups, "links")["points"]
-        pair = run_case(bed, case, 2, groups, "step")
-        four = run_case(bed, case, 4, groups, "step")
-    predictor = calibrate(case, alone, points, pair["step_s"], held=groups is not None)
-    return predictor.seconds(4), four["step_s"]
+    with host_shares(4, 0.3) as shares, Testbed(4, "200mbit") as bed:
+        alone = measure_profile(bed, case, shares)
+        points = measure_links(bed, case, shares)
+        two = measure_step(bed, case, 2, shares)
+        four = measure_step(bed, case, 4, shares)
+    predictor = calibrate(alone, points, two.step_s, limited=shares is not None)
+    return predictor.seconds(4), four.step_s

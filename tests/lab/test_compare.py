@@ -1,20 +1,22 @@
-"""Engines side by side, and scaling rules on hosts."""
+"""Comparisons of engines, and of scaling rules on hosts."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from thresher.cli.compare import Compare, compare
 from thresher.distributed.horovod import installed
+from thresher.distributed.local_group import RankOutput
 from thresher.errors import ThresherError
 from thresher.lab import testbed
-from thresher.lab.engines import settings
-from thresher.lab.ranks import Finished
-from thresher.lab.rules import Trial, verdicts
-from thresher.scaling.timeline import covered, horovod_spans, span, summary
+from thresher.lab.engines import EngineComparisonConfig, compare_engines, engine_settings
+from thresher.lab.rules import RuleRun, SecondsRange, verdicts
+from thresher.lab.timeline import covered, horovod_spans, summarize
+from thresher.scaling.pipeline import Span
 
-REASON = testbed.why_not()
+REASON = testbed.unavailable()
 
 EVENTS = """[
 {"name": "process_name", "ph": "M", "pid": 0, "args": {"start_time_since_epoch_in_micros":5000000}},
@@ -35,9 +37,9 @@ def test_horovods_timeline_is_read_also_when_it_was_cut_off(tmp_path: Path) -> N
     file = tmp_path / "timeline.json"
     file.write_text(EVENTS)
     negotiate, reduce = horovod_spans(file, {"w": 5.010}, {"w": 400}, begin=5.008)
-    assert (negotiate["kind"], reduce["kind"]) == ("negotiate", "allreduce")
-    assert [negotiate["begin_s"], negotiate["end_s"]] == pytest.approx([0.002, 0.004], abs=1e-6)
-    assert [reduce["begin_s"], reduce["end_s"]] == pytest.approx([0.005, 0.007], abs=1e-6)
+    assert (negotiate.kind, reduce.kind) == ("negotiate", "allreduce")
+    assert [negotiate.begin_s, negotiate.end_s] == pytest.approx([0.002, 0.004], abs=1e-6)
+    assert [reduce.begin_s, reduce.end_s] == pytest.approx([0.005, 0.007], abs=1e-6)
     file.write_text("{")
     with pytest.raises(ThresherError, match="not a timeline of Horovod"):
         horovod_spans(file, {}, {}, 0)
@@ -45,39 +47,55 @@ def test_horovods_timeline_is_read_also_when_it_was_cut_off(tmp_path: Path) -> N
 
 def test_overlap_counts_each_moment_once() -> None:
     spans = [
-        span("backward", 1.0, 5.0),
-        span("bucket", 2.0, 4.0),
-        span("bucket", 3.0, 6.0),
-        span("bucket", 8.0, 9.0),
+        Span("backward", 1.0, 5.0),
+        Span("bucket", 2.0, 4.0),
+        Span("bucket", 3.0, 6.0),
+        Span("bucket", 8.0, 9.0),
     ]
     assert covered(spans, ("bucket",), (0.0, 10.0)) == pytest.approx(5.0)
     assert covered(spans, ("bucket",), (6.5, 7.0)) == 0.0
-    seen = summary(spans)
-    assert seen["communication_s"] == pytest.approx(5.0)
-    assert seen["hidden"] == pytest.approx(3.0 / 5.0)
+    seen = summarize(spans)
+    assert seen.communication_s == pytest.approx(5.0)
+    assert seen.hidden == pytest.approx(3.0 / 5.0)
 
 
 def test_settings_are_swept_and_refused() -> None:
-    assert [s.bucket_mb for s in settings(["ddp"], [1, 25], [64], [1])] == [1, 25]
-    with pytest.raises(ThresherError, match='no engine "dpd"; did you mean "ddp"'):
-        settings(["dpd"], [1], [1], [1])
-    with pytest.raises(ThresherError, match="bucket of 0 means nothing"):
-        settings(["ddp"], [0], [1], [1])
-    with pytest.raises(ThresherError, match=r'--workers "two" is not a list of numbers'):
-        compare(Compare(engines="ddp", workers="two"))
+    ddp = EngineComparisonConfig(engines=("ddp",), bucket_mb=(1.0, 25.0))
+    assert [s.bucket_mb for s in engine_settings(ddp)] == [1, 25]
+    for change, message in (
+        ({"engines": ("dpd",)}, 'unknown engine "dpd"; did you mean "ddp"'),
+        ({"bucket_mb": (0.0,)}, r"bucket_mb\[0\] must be greater than 0, got 0"),
+        ({"cycle_ms": (1.0, float("inf"))}, r"cycle_ms\[1\] must be finite, got inf"),
+        ({"fusion_mb": (-1.0,)}, r"fusion_mb\[0\] must be at least 0, got -1"),
+        ({"workers": (0,)}, r"workers\[0\] must be at least 1, got 0"),
+        ({"steps": 0}, "steps must be at least 1, got 0"),
+        ({"scaling": "strong", "batch_size": 2}, r"batch_size must be at least .* \(4\)"),
+    ):
+        with pytest.raises(ThresherError, match=message):
+            compare_engines(replace(ddp, **change))
+
+
+def test_lists_are_given_with_commas_on_the_command_line() -> None:
+    from thresher.cli.parse import parse
+
+    words = ["--workers", "1,2", "--engines", "ddp", "--bucket-mb", "1,5"]
+    config, _ = parse("scale compare", Compare, compare, words)
+    assert (config.workers, config.engines, config.bucket_mb) == ((1, 2), ("ddp",), (1.0, 5.0))
+    with pytest.raises(ThresherError, match="--workers"):
+        parse("scale compare", Compare, compare, ["--workers", "two"])
 
 
 def test_engines_are_compared_on_real_workers(tmp_path: Path) -> None:
     """Without Horovod, DDP alone with two bucket sizes."""
-    engines = "ddp,horovod" if installed() else "ddp"
+    engines = ("ddp", "horovod") if installed() else ("ddp",)
     config = Compare(
         engines=engines,
-        workers="2",
-        models="alexnet-small",
+        workers=(2,),
+        models=("alexnet-small",),
         batch_size=2,
-        bucket_mb="1,25",
-        fusion_mb="128",
-        cycle_ms="1",
+        bucket_mb=(1.0, 25.0),
+        fusion_mb=(128.0,),
+        cycle_ms=(1.0,),
         steps=3,
         image_size=8,
         out=tmp_path,
@@ -85,7 +103,7 @@ def test_engines_are_compared_on_real_workers(tmp_path: Path) -> None:
     data = compare(config).data
     rows = data["rows"]
     assert len(rows) == (3 if installed() else 2)
-    assert sorted(r["engine"] for r in rows if r["best"]) == engines.split(",")
+    assert sorted(r["engine"] for r in rows if r["best"]) == sorted(engines)
     assert max(r["efficiency"] for r in rows) == 1.0
     for row in rows:
         assert row["step_s"] > 0
@@ -101,38 +119,38 @@ def test_engines_are_compared_on_real_workers(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "compare.json").read_text())["model"] == "alexnet-small"
 
 
-def _trial(rule: str, hosts: int, seconds: float | None, seed: int = 0) -> Trial:
+def _run(rule: str, hosts: int, seconds: float | None, seed: int = 0) -> RuleRun:
     status = "finished" if seconds is None else "target"
     reached = (seconds, 9, 90, 0.1, 100.0, 0.4, 0.9)
-    return Trial("m", rule, "none", hosts, seed, "1gbit", status, *reached)
+    return RuleRun("m", rule, "none", hosts, seed, "1gbit", status, *reached)
 
 
 def test_the_verdict_names_the_rule_that_was_first() -> None:
-    trials = [
-        _trial("one host", 1, 8.0),
-        _trial("strong", 2, 4.0),
-        _trial("weak", 2, 5.0),
-        _trial("weak+linear", 2, None),
+    runs = [
+        _run("one host", 1, 8.0),
+        _run("strong", 2, 4.0),
+        _run("weak", 2, 5.0),
+        _run("weak+linear", 2, None),
     ]
-    (verdict,) = verdicts(trials)
-    assert (verdict["first"], verdict["speed_up"], verdict["strong_first"]) == ("strong", 2.0, True)
-    (nobody,) = verdicts([_trial("strong", 2, None)])
-    assert nobody["first"] is None
-    assert nobody["strong_first"] is None
+    (verdict,) = verdicts(runs)
+    assert (verdict.first, verdict.speed_up, verdict.strong_first) == ("strong", 2.0, True)
+    (nobody,) = verdicts([_run("strong", 2, None)])
+    assert nobody.first is None
+    assert nobody.strong_first is None
 
 
 def test_the_verdict_is_by_the_mean_of_the_seeds_that_all_got_there() -> None:
-    trials = [
-        *(_trial("strong", 2, seconds, seed) for seed, seconds in enumerate((4.0, 9.0))),
-        *(_trial("weak", 2, seconds, seed) for seed, seconds in enumerate((5.0, 5.0))),
-        *(_trial("weak+linear", 2, seconds, seed) for seed, seconds in enumerate((1.0, None))),
+    runs = [
+        *(_run("strong", 2, seconds, seed) for seed, seconds in enumerate((4.0, 9.0))),
+        *(_run("weak", 2, seconds, seed) for seed, seconds in enumerate((5.0, 5.0))),
+        *(_run("weak+linear", 2, seconds, seed) for seed, seconds in enumerate((1.0, None))),
     ]
-    (verdict,) = verdicts(trials)
-    assert (verdict["first"], verdict["seconds"], verdict["seeds"]) == ("weak", 5.0, 2)
-    assert verdict["rules"]["strong"] == {"mean": 6.5, "low": 4.0, "high": 9.0}
-    assert verdict["rules"]["weak+linear"] is None
+    (verdict,) = verdicts(runs)
+    assert (verdict.first, verdict.seconds, verdict.seeds) == ("weak", 5.0, 2)
+    assert verdict.rules["strong"] == SecondsRange(6.5, 4.0, 9.0)
+    assert verdict.rules["weak+linear"] is None
     # With the first seed the linear rule was ahead of it, with the second plain weak scaling.
-    assert verdict["strong_first_in"] == 0
+    assert verdict.strong_first_in == 0
 
 
 def test_a_comparison_of_engines_that_was_killed_goes_on(
@@ -142,19 +160,25 @@ def test_a_comparison_of_engines_that_was_killed_goes_on(
     from thresher.lab import engines as module
 
     config = Compare(
-        engines="ddp", workers="1,2", models="tiny", batch_size=2, bucket_mb="1", steps=2,
-        image_size=8, out=tmp_path,
-    )  # fmt: skip
+        engines=("ddp",),
+        workers=(1, 2),
+        models=("tiny",),
+        batch_size=2,
+        bucket_mb=(1.0,),
+        steps=2,
+        image_size=8,
+        out=tmp_path,
+    )
     counts: list[int] = []
-    real = module.run_here
+    real = module.run_local
 
-    def watched(workers: int, argv: list[str]) -> list[Finished]:
+    def watched(workers: int, argv: list[str]) -> list[RankOutput]:
         counts.append(workers)
         if counts == [1, 2]:
             raise ThresherError("the power went")
         return real(workers, argv)
 
-    monkeypatch.setattr(module, "run_here", watched)
+    monkeypatch.setattr(module, "run_local", watched)
     with pytest.raises(ThresherError, match="the power went"):
         compare(config)
     assert not (tmp_path / "compare.json").exists()
@@ -175,9 +199,9 @@ def test_rules_are_compared_on_hosts(tmp_path: Path) -> None:
     config = Compare(
         hosts=2,
         link="1gbit",
-        models="tiny",
-        rules="strong,weak+linear",
-        compress="none",
+        models=("tiny",),
+        rules=("strong", "weak+linear"),
+        compress=("none",),
         data=str(pack),
         batch_size=256,
         epochs=1.0,
@@ -192,5 +216,5 @@ def test_rules_are_compared_on_hosts(tmp_path: Path) -> None:
     assert (tmp_path / "compare.png").exists()
     # The runs are kept: asking again trains nothing, down to the seconds of each step.
     assert compare(config).data["rows"] == data["rows"]
-    with pytest.raises(ThresherError, match='no scaling rule "stong"; did you mean "strong"'):
-        compare(Compare(hosts=2, rules="stong", data=str(pack)))
+    with pytest.raises(ThresherError, match='unknown scaling rule "stong"; did you mean "strong"'):
+        compare(Compare(hosts=2, rules=("stong",), data=str(pack)))

@@ -4,20 +4,23 @@ from pathlib import Path
 import pytest
 
 from thresher.errors import ThresherError
-from thresher.recipes import Recipe, RecipeResult, all_recipes, find, row
+from thresher.recipes import ClaimRow, Recipe, RecipeResult, all_recipes, find
 
 
 def _one(out: Path) -> RecipeResult:
-    return RecipeResult([row("X1", "2", "2.1", "yes", note="close")], {"value": 2.1})
+    row = ClaimRow("X1", "2", "2.1", "yes", note="close", values={"n": 4})
+    return RecipeResult([row], {"value": 2.1})
 
 
 def test_a_result_is_returned_and_written(tmp_path: Path) -> None:
     recipe = Recipe("x-one", "X1", "a title", {"smoke": _one})
     result = recipe.run("smoke", tmp_path)
-    assert result.rows[0]["holds"] == "yes"
+    assert result.rows[0].holds == "yes"
     written = json.loads((tmp_path / "recipe.json").read_text())
     assert written["data"] == {"value": 2.1}
-    assert written["rows"] == result.rows
+    assert written["rows"] == [row.to_dict() for row in result.rows]
+    keys = ["claim", "paper", "measured", "holds", "interval", "note", "n"]
+    assert list(written["rows"][0]) == keys
 
 
 def test_a_preset_that_is_not_offered_is_refused_by_name(tmp_path: Path) -> None:
@@ -29,7 +32,7 @@ def test_a_preset_that_is_not_offered_is_refused_by_name(tmp_path: Path) -> None
 
 def test_a_verdict_is_one_of_four_words() -> None:
     with pytest.raises(ValueError, match="holds must be one of"):
-        row("X1", "2", "2.1", "perhaps")
+        ClaimRow("X1", "2", "2.1", "perhaps")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["Upper", "under_score", "", "a--b"])

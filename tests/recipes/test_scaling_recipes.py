@@ -14,7 +14,7 @@ from thresher.recipes import find
 @pytest.fixture(scope="module")
 def records(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     out = tmp_path_factory.mktemp("records")
-    outcome = reproduce(Reproduce("jitsev-records", out=out))
+    outcome = reproduce(Reproduce(name="jitsev-records", out=out))
     assert "the paper says" in outcome.text
     written = json.loads((out / "recipe.json").read_text())
     assert written["rows"] == outcome.data["rows"]
@@ -63,7 +63,7 @@ def test_fig8_puts_ddp_above_horovod_and_draws(tmp_path: Path) -> None:
     curves = result.data["efficiency"]
     for ours, theirs in zip(curves["ddp, ring"], curves["horovod, ring"], strict=True):
         assert ours >= theirs - 1e-9
-    assert result.rows[0]["holds"] == "yes"
+    assert result.rows[0].holds == "yes"
     assert all(Path(figure).stat().st_size > 5_000 for figure in result.data["figures"])
 
 
@@ -71,10 +71,10 @@ def test_limits_are_measured_on_both_networks(tmp_path: Path) -> None:
     from thresher.recipes.keuper_limits import run
 
     result = run(image_size=16, batch=4, seconds=0.05)(tmp_path)
-    assert [row["claim"] for row in result.rows] == [*4 * ["K1"], *3 * ["K2"], "K3"]
+    assert [row.claim for row in result.rows] == [*4 * ["K1"], *3 * ["K2"], "K3"]
     # The published weights: 60,965,224 of AlexNet (two groups), 13,378,280 of GoogLeNet with both
     # auxiliary classifiers.
     assert result.data["gradient_bytes"]["AlexNet"] == 4 * 60_965_224
     assert result.data["gradient_bytes"]["GoogLeNet"] == 4 * 13_378_280
     assert (tmp_path / "alexnet-small.png").exists()
-    assert result.rows[-1]["holds"] == "yes"
+    assert result.rows[-1].holds == "yes"

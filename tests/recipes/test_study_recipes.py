@@ -8,14 +8,16 @@ import pytest
 
 from thresher.recipes import (
     jitsev_validation,
-    mccord,
+    mccord_batch,
+    mccord_linear,
+    mccord_warmup,
     ornl_fig5,
     ornl_fig6,
     ornl_fig7,
     ornl_table1,
-    studies,
 )
-from thresher.recipes.base import VERDICTS, RecipeResult
+from thresher.recipes.base import Recipe, RecipeResult
+from thresher.recipes.support import mccord, studies
 
 sys.path.append(str(Path(__file__).parent.parent / "study"))
 from few_digits import make_pack
@@ -47,9 +49,8 @@ def _small(study: dict[str, Any], few: str) -> dict[str, Any]:
 def _check(result: RecipeResult, claim: str, lines: int) -> None:
     assert len(result.rows) == lines
     for line in result.rows:
-        assert line["claim"] == claim
-        assert line["holds"] in VERDICTS
-        assert line["measured"]
+        assert line.claim == claim
+        assert line.measured
 
 
 def test_figure_7(few: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,7 +67,7 @@ def test_figure_6(few: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setitem(ornl_fig6.STUDIES, "smoke", _small(ornl_fig6.STUDIES["smoke"], few))
     result = ornl_fig6.RECIPE.run("smoke", tmp_path)
     _check(result, "O3", 2 * len(BATCHES))
-    assert "wd" in result.rows[0]["measured"]
+    assert "wd" in result.rows[0].measured
 
 
 def test_figure_5(few: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,25 +89,23 @@ def test_table_1(few: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         assert eps > 0
 
 
-@pytest.mark.parametrize(("name", "claim", "lines"), [("batch", "M1", 1), ("linear", "M3", 1)])
-def test_mccord(
-    name: str, claim: str, lines: int, few: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("recipe", [mccord_batch.RECIPE, mccord_linear.RECIPE])
+def test_mccord(recipe: Recipe, few: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _shrink_mccord(few, monkeypatch)
-    _check(getattr(mccord, name)("smoke", tmp_path), claim, lines)
+    _check(recipe.run("smoke", tmp_path), recipe.claim, 1)
 
 
 def test_mccord_warm_up(few: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _shrink_mccord(few, monkeypatch)
     monkeypatch.setitem(mccord.BATCHES, "smoke", [16, *BATCHES])
-    _check(mccord.warmup("smoke", tmp_path), "M2", 3)
+    _check(mccord_warmup.RECIPE.run("smoke", tmp_path), "M2", 3)
 
 
 def _shrink_mccord(few: str, monkeypatch: pytest.MonkeyPatch) -> None:
     base = {**mccord.BASES["smoke"], "data": few, "epochs": 2, "step_epochs": [1.0]}
     monkeypatch.setitem(mccord.BASES, "smoke", base)
     monkeypatch.setitem(mccord.BATCHES, "smoke", BATCHES)
-    monkeypatch.setitem(mccord.WARMUPS, "smoke", [0, 1])
+    monkeypatch.setitem(mccord_warmup.WARMUPS, "smoke", [0, 1])
     monkeypatch.setitem(mccord.SEEDS, "smoke", 2)
 
 

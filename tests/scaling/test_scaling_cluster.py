@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from thresher.errors import ThresherError
-from thresher.scaling import cluster
+from thresher.scaling.catalog import cluster_names, load_cluster
 
 GOOD = """
 [device]
@@ -30,66 +30,72 @@ def write(path: Path, text: str) -> str:
     return str(file)
 
 
-@pytest.mark.parametrize("name", [n for n in cluster.names() if n != "local"])
+@pytest.mark.parametrize("name", [n for n in cluster_names() if n != "local"])
 def test_every_cluster_that_ships_is_valid(name: str) -> None:
-    found = cluster.load(name)
-    assert found.name == name
-    assert found.peak_flops("fp32") > 1e12
-    assert found.outer_bytes_s <= found.inner_bytes_s
+    cluster = load_cluster(name)
+    assert cluster.name == name
+    assert cluster.peak_flops("fp32") > 1e12
+    assert cluster.outer_bytes_s <= cluster.inner_bytes_s
 
 
 def test_the_clusters_that_were_promised_are_there() -> None:
-    assert {"summit", "8xa100", "8xh100", "100gbe", "10gbe", "local"} <= set(cluster.names())
+    assert {"summit", "8xa100", "8xh100", "100gbe", "10gbe", "local"} <= set(cluster_names())
 
 
 def test_a_users_own_file_is_read_in_its_units(tmp_path: Path) -> None:
-    found = cluster.load(write(tmp_path, GOOD))
-    assert found.name == "mine"
-    assert found.devices_per_node == 4
-    assert found.inner_bytes_s == 50e9
-    assert found.outer_latency_s == pytest.approx(5e-6)
-    assert found.device_hour is None
+    cluster = load_cluster(write(tmp_path, GOOD))
+    assert cluster.name == "mine"
+    assert cluster.devices_per_node == 4
+    assert cluster.inner_bytes_s == 50e9
+    assert cluster.outer_latency_s == pytest.approx(5e-6)
+    assert cluster.device_hour is None
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (("link_gbs = 10\n", ""), "lacks network.link_gbs"),
-        (("memory_gbs = 900\n", ""), "lacks device.memory_gbs"),
-        (("devices = 4", "devices = 0"), "node.devices = 0 .* is impossible"),
-        (("devices = 4", "devices = 2.5"), "node.devices .* must be a whole number"),
-        (("link_gbs = 50", "link_gbs = -1"), "node.link_gbs = -1 .* is impossible"),
-        (("link_gbs = 50", "link_gbs = nan"), "node.link_gbs .* must be a number"),
-        (("link_gbs = 50", "link_gbs = inf"), "node.link_gbs = inf .* is impossible"),
-        (("link_gbs = 50", 'link_gbs = "fast"'), "node.link_gbs .* must be a number"),
-        (("link_gbs = 50", "link_gbs = true"), "node.link_gbs .* must be a number"),
-        (("fp32 = 10", "fp33 = 10"), "fp33 .* is no precision"),
-        (("{ fp32 = 10 }", "10"), "must give a rate by precision"),
-        (("fp32 = 10", "fp32 = 0"), "peak_tflops.fp32 = 0 .* is impossible"),
-        (("latency_us = 5", "latency_ms = 5"), "latency_ms, which means nothing"),
-        (("[storage]", "[storag]"), r"table \[storag\] that means nothing"),
+        (("link_gbs = 10\n", ""), "network.link_gbs is required"),
+        (("memory_gbs = 900\n", ""), "device.memory_gbs is required"),
+        (("devices = 4", "devices = 0"), r"node.devices must be in \[1, 10000\], got 0"),
+        (("devices = 4", "devices = 2.5"), "node.devices must be an integer, got 2.5"),
+        (("link_gbs = 50", "link_gbs = -1"), r"node.link_gbs must be in \[0.001, .*, got -1"),
+        (("link_gbs = 50", "link_gbs = nan"), "node.link_gbs must be in .*, got nan"),
+        (("link_gbs = 50", "link_gbs = inf"), "node.link_gbs must be in .*, got inf"),
+        (("link_gbs = 50", 'link_gbs = "fast"'), "node.link_gbs must be a number, got 'fast'"),
+        (("link_gbs = 50", "link_gbs = true"), "node.link_gbs must be a number, got True"),
+        (("fp32 = 10", "fp33 = 10"), 'device.peak_tflops cannot be "fp33"'),
+        (("{ fp32 = 10 }", "10"), "device.peak_tflops must be a table, got 10"),
+        (("{ fp32 = 10 }", "{}"), "device.peak_tflops must not be empty"),
+        (("fp32 = 10", "fp32 = 0"), "device.peak_tflops.fp32 must be in .*, got 0"),
+        (("[node]", "efficiency = [0.5, 0.2, 0.7]\n[node]"), "ascending, got"),
+        (("[node]", "efficiency = [0.5]\n[node]"), "device.efficiency must have 3 values, got 1"),
+        (("latency_us = 5", "latency_ms = 5"), 'unknown option "node.latency_ms"'),
+        (("[storage]", "[storag]"), 'unknown option "storag".*; did you mean "storage"'),
         (("[device]", "[device"), "is not TOML"),
     ],
 )
 def test_a_bad_figure_is_refused_by_name(
     tmp_path: Path, change: tuple[str, str], message: str
 ) -> None:
-    with pytest.raises(ThresherError, match=message):
-        cluster.load(write(tmp_path, GOOD.replace(*change, 1)))
+    with pytest.raises(ThresherError, match=message) as raised:
+        load_cluster(write(tmp_path, GOOD.replace(*change, 1)))
+    assert "mine.toml" in str(raised.value)
 
 
-def test_a_missing_table_is_refused_by_its_first_figure(tmp_path: Path) -> None:
-    with pytest.raises(ThresherError, match=r"lacks storage\.total_gbs"):
-        cluster.load(write(tmp_path, GOOD.split("[storage]")[0]))
+def test_a_missing_table_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(ThresherError, match="storage is required"):
+        load_cluster(write(tmp_path, GOOD.split("[storage]")[0]))
 
 
 def test_unknown_names_and_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ThresherError, match='did you mean "summit"'):
-        cluster.load("sumit")
-    with pytest.raises(ThresherError, match="there is no cluster file"):
-        cluster.load(tmp_path / "none.toml")
+        load_cluster("sumit")
+    with pytest.raises(ThresherError, match="cannot read cluster file"):
+        load_cluster(tmp_path / "none.toml")
+    with pytest.raises(ThresherError, match="cannot read cluster file"):
+        load_cluster(f"{tmp_path}/")
 
 
 def test_a_precision_the_device_lacks_is_refused_by_name() -> None:
     with pytest.raises(ThresherError, match=r"V100-SXM2-16GB .* has no peak rate for bf16"):
-        cluster.load("summit").peak_flops("bf16")
+        load_cluster("summit").peak_flops("bf16")

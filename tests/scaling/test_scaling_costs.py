@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from thresher.errors import ThresherError
-from thresher.scaling.cluster import load
+from thresher.scaling.catalog import load_cluster
 from thresher.scaling.costs import (
     ALGORITHMS,
     Fabric,
@@ -49,7 +49,7 @@ def test_the_ring_formula_counts_the_steps_of_a_ring(p: int) -> None:
 def test_one_worker_pays_nothing() -> None:
     for function in (ring, double_tree):
         assert function(1e6, 1, LINK) == 0
-    assert Fabric.of(load("summit")).seconds("best", 1e6, 1) == 0
+    assert Fabric.of(load_cluster("summit")).seconds("best", 1e6, 1) == 0
 
 
 def test_hierarchical_and_torus_fall_back_to_a_ring_in_one_dimension() -> None:
@@ -63,7 +63,7 @@ def test_hierarchical_and_torus_fall_back_to_a_ring_in_one_dimension() -> None:
 
 
 def test_best_is_the_cheapest_and_rings_lose_at_scale_on_small_messages() -> None:
-    fabric = Fabric.of(load("summit"))
+    fabric = Fabric.of(load_cluster("summit"))
     costs = {name: fabric.seconds(name, 1e6, 1536) for name in ALGORITHMS}
     assert fabric.seconds("best", 1e6, 1536) == min(costs.values())
     assert max(costs, key=lambda name: costs[name]) == "ring"
@@ -72,13 +72,13 @@ def test_best_is_the_cheapest_and_rings_lose_at_scale_on_small_messages() -> Non
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_cost_grows_with_bytes_and_falls_with_bandwidth(algorithm: str) -> None:
-    slow, fast = Fabric.of(load("10gbe")), Fabric.of(load("8xh100"))
+    slow, fast = Fabric.of(load_cluster("10gbe")), Fabric.of(load_cluster("8xh100"))
     assert slow.seconds(algorithm, 2e8, 64) > slow.seconds(algorithm, 1e8, 64)
     assert slow.seconds(algorithm, 1e8, 64) > fast.seconds(algorithm, 1e8, 64)
 
 
 def test_compression_saves_bytes_and_gathering_grows_with_workers() -> None:
-    fabric = Fabric.of(load("10gbe"))
+    fabric = Fabric.of(load_cluster("10gbe"))
     plain, half = compression("none"), compression("fp16")
     top = compression("topk:0.01")
     size, memory = 1e8, 1e12

@@ -13,11 +13,12 @@ from thresher.cli.scale import Measure
 from thresher.cli.scale import measure as measure_command
 from thresher.environment import choose_device
 from thresher.errors import ThresherError
-from thresher.scaling.cluster import load
+from thresher.scaling.catalog import load_cluster
 from thresher.scaling.layers import batches_down, flops_of, time_layers
 from thresher.scaling.links import measure_group
-from thresher.scaling.measure import bucket_table, measure
+from thresher.scaling.measure import MeasureConfig, bucket_table, measure
 from thresher.scaling.profile import Profile
+from thresher.scaling.synthetic import SyntheticBatch
 
 
 class Uneven(nn.Module):
@@ -37,7 +38,9 @@ class Uneven(nn.Module):
 
 def test_time_lands_on_the_layer_that_takes_it() -> None:
     layers, batches = time_layers(
-        *(Uneven(), (3, 24, 24), 10, 4, torch.device("cpu")),
+        Uneven(),
+        SyntheticBatch((3, 24, 24), 10, 4),
+        torch.device("cpu"),
         seconds_per_batch=0.2,
         statistic=min,  # others may use this machine
     )
@@ -70,7 +73,9 @@ def test_operations_of_layers() -> None:
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, object]]:
     out = tmp_path_factory.mktemp("profile") / "p.json"
     outcome = measure_command(
-        Measure("tiny", out, batch_size=16, workers=2, image_size=8, seconds_per_batch=0.1)
+        Measure(
+            model="tiny", out=out, batch_size=16, workers=2, image_size=8, seconds_per_batch=0.1
+        )
     )
     assert outcome is not None
     return out, outcome.data
@@ -82,15 +87,15 @@ def test_a_profile_of_two_workers_is_whole(tiny: tuple[Path, dict[str, object]])
     assert out.with_suffix(".png").stat().st_size > 10_000
     assert found.gradient_bytes == 4 * found.parameters == data["gradient_bytes"]
     assert sum(layer.parameters for layer in found.layers) == found.parameters
-    assert sum(b["bytes"] for b in bucket_table(found)) == found.gradient_bytes
+    assert sum(b.bytes for b in bucket_table(found)) == found.gradient_bytes
     assert found.allreduce is not None
-    assert found.allreduce["workers"] == 2
-    points = found.allreduce["points"]
-    assert points[-1]["seconds"] > points[0]["seconds"]
-    assert found.allreduce["seconds_per_byte"] > 0
+    assert found.allreduce.workers == 2
+    points = found.allreduce.points
+    assert points[-1].seconds > points[0].seconds
+    assert found.allreduce.seconds_per_byte > 0
     assert found.overlap is not None
-    assert found.overlap["step_s"] > 0
-    assert 0 <= found.overlap["hidden"] <= 1
+    assert found.overlap.step_s > 0
+    assert 0 <= found.overlap.hidden <= 1
 
 
 def test_under_torchrun_the_present_group_is_measured(tmp_path: Path) -> None:
@@ -109,36 +114,39 @@ def test_under_torchrun_the_present_group_is_measured(tmp_path: Path) -> None:
     profile = Profile.load(out)
     assert profile.allreduce is not None
     assert profile.overlap is not None
-    assert said["allreduce"]["workers"] == profile.overlap["workers"] == 2
-    assert len(profile.allreduce["points"]) == 8
+    assert said["allreduce"]["workers"] == profile.overlap.workers == 2
+    assert len(profile.allreduce.points) == 8
 
 
 def test_impossible_measurements_are_refused() -> None:
-    with pytest.raises(ThresherError, match="cannot be split over 8 workers"):
-        measure("tiny", 4, workers=8)
-    with pytest.raises(ThresherError, match="holds nothing"):
-        measure("tiny", 0)
-    with pytest.raises(ThresherError, match="two workers"):
+    for options, message in (
+        ({"batch_size": 4, "workers": 8}, r"batch_size must be at least .* workers \(8\), got 4"),
+        ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
+        ({"seconds_per_batch": float("inf")}, r"seconds_per_batch must be in .*, got inf"),
+        ({"image_size": 0}, "image_size must be at least 1, got 0"),
+    ):
+        with pytest.raises(ThresherError, match=message):
+            measure(MeasureConfig(model="tiny", **options))
+    with pytest.raises(ThresherError, match="workers must be at least 2"):
         measure_group(1)
-    with pytest.raises(ThresherError, match='there is no device "tpu"'):
+    with pytest.raises(ThresherError, match='device "tpu" is not available'):
         choose_device("tpu")
     with pytest.raises(ThresherError, match="unknown model"):
-        measure("tinny", 4)
+        measure(MeasureConfig(model="tinny", batch_size=4))
 
 
-def test_a_worker_that_fails_is_named() -> None:
-    task = {"model": "no-such-model", "classes": 10, "shape": [3, 8, 8], "batch": 2}
-    with pytest.raises(ThresherError, match=r"worker \d of 2 failed: .*no-such-model"):
-        measure_group(2, task)
+def test_an_error_of_a_worker_is_raised_here() -> None:
+    with pytest.raises(ThresherError, match="no-such-model"):
+        measure_group(2, "no-such-model", SyntheticBatch((3, 8, 8), 10, 2))
 
 
 def test_this_machine_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("THRESHER_HOME", str(tmp_path))
-    first = load("local")
+    first = load_cluster("local")
     assert first.nodes == 1
     assert first.peak_flops("fp32") > 1e8
     assert 1e6 < first.inner_bytes_s < 1e13
     (file,) = (tmp_path / "clusters").iterdir()
     written = file.stat().st_mtime_ns
-    assert load("local") == first
+    assert load_cluster("local") == first
     assert file.stat().st_mtime_ns == written

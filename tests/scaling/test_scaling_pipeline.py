@@ -2,16 +2,24 @@ import itertools
 
 import pytest
 
-from thresher.scaling.pipeline import MEGA, Gradient, Horovod, buckets, ddp, horovod
+from thresher.scaling.pipeline import MEGA, Gradient, HorovodQueue, Timeline, buckets, ddp, horovod
 
 GRADIENTS = [Gradient(4 * MEGA, 0.01 * (k + 1)) for k in range(10)]
 
 
+def queued(
+    gradients: list[Gradient], workers: int, cycle_s: float = 1e-3, fusion_mb: int = 128
+) -> Timeline:
+    """Horovod's time line with messages of 1 ms and a latency of 10 µs."""
+    queue = HorovodQueue(cycle_s, fusion_mb * MEGA)
+    return horovod(gradients, 0.1, lambda _: 1e-3, queue, queue.negotiation_s(workers, 1e-5))
+
+
 def test_buckets_hold_every_byte_once_and_the_first_is_small() -> None:
-    made = buckets(GRADIENTS, 12 * MEGA)
-    assert sum(b.size for b in made) == 40 * MEGA
-    assert [b.size / MEGA for b in made] == [4, 12, 12, 12]
-    assert made[1].ready_s == pytest.approx(0.04)
+    grouped = buckets(GRADIENTS, 12 * MEGA)
+    assert sum(b.size for b in grouped) == 40 * MEGA
+    assert [b.size / MEGA for b in grouped] == [4, 12, 12, 12]
+    assert grouped[1].ready_s == pytest.approx(0.04)
 
 
 def test_fast_messages_hide_but_for_the_last() -> None:
@@ -29,9 +37,9 @@ def test_slow_messages_queue_behind_each_other() -> None:
 
 
 def test_horovod_reduces_every_byte_and_negotiates_before() -> None:
-    line = horovod(GRADIENTS, 0.1, lambda size: 1e-3, 16, 1e-5, Horovod(cycle_s=5e-3))
+    line = queued(GRADIENTS, 16, cycle_s=5e-3)
     reduced = [span for span in line.spans if span.kind == "allreduce"]
-    assert sum(span.size for span in reduced) == 40 * MEGA
+    assert sum(span.bytes for span in reduced) == 40 * MEGA
     rounds = [span for span in line.spans if span.kind == "negotiate"]
     assert len(rounds) == len(reduced)
     for agreed, message in zip(rounds, reduced, strict=True):
@@ -40,14 +48,14 @@ def test_horovod_reduces_every_byte_and_negotiates_before() -> None:
 
 def test_horovod_fuses_what_waits_up_to_its_buffer() -> None:
     at_once = [Gradient(4 * MEGA, 0.0)] * 10
-    line = horovod(at_once, 0.1, lambda size: 1e-3, 16, 1e-5, Horovod(fusion_bytes=16 * MEGA))
-    sizes = [span.size / MEGA for span in line.spans if span.kind == "allreduce"]
+    line = queued(at_once, 16, fusion_mb=16)
+    sizes = [span.bytes / MEGA for span in line.spans if span.kind == "allreduce"]
     assert sizes == [16, 16, 8]
 
 
 def test_a_longer_cycle_makes_fewer_messages_and_negotiation_grows_with_workers() -> None:
     def messages(cycle: float, workers: int) -> tuple[int, float]:
-        line = horovod(GRADIENTS, 0.1, lambda s: 1e-3, workers, 1e-5, Horovod(cycle_s=cycle))
+        line = queued(GRADIENTS, workers, cycle)
         return len(line.spans), line.end_s
 
     assert messages(0.05, 16)[0] < messages(1e-3, 16)[0]

@@ -81,7 +81,7 @@ COMMANDS = (
     Command("study report", "write verdicts, tables and figures", "thresher.cli.study:report"),
     Command("scale measure", "time layers, all-reduce and input", "thresher.cli.scale:measure"),
     Command("scale predict", "predict the step time on a cluster", "thresher.cli.scale:predict"),
-    Command("scale compare", "compare engines and scaling rules", "thresher.cli.scale:compare"),
+    Command("scale compare", "compare engines and scaling rules", "thresher.cli.compare:compare"),
     Command("plan", "recommend batch size, learning rate and workers", "thresher.cli.plan:plan"),
     Command("reproduce", "run a claim of the papers", "thresher.cli.reproduce:reproduce"),
 )

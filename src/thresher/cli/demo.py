@@ -1,60 +1,64 @@
-"""`thresher demo`: the whole story on the data set that ships with scikit-learn."""
+"""`thresher demo`: run the full pipeline on the bundled digits data set."""
 
+import logging
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from thresher.cli.commands import Outcome
 from thresher.cli.packs import ensure_pack
 
+if TYPE_CHECKING:
+    from thresher.study.analysis import Analysis
+
 BATCHES = [64, 256, 1024]
 DROP = 0.06
+logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Demo:
+    """Options of `thresher demo`."""
+
     out: Path = Path("demo")
-    """Folder for everything that the demo makes; called again, it goes on where it was."""
+    """Folder for all output; an interrupted demo resumes."""
 
 
 def demo(config: Demo) -> Outcome:
-    """Train an extractor on handwritten digits, map its features, drop the map's noise, retrain on
-    full, randomly filtered and network-filtered data at three batch sizes with three seeds, and
-    say with error bars whether it helped. Minutes on two cores, no network needed.
+    """Run the full pipeline on handwritten digits: train a network, compute a map of its features,
+    drop outliers on the map, train on full, randomly filtered and network-filtered data at three
+    batch sizes with three seeds, and report with error bars whether filtering helped. Takes minutes
+    on two cores and needs no internet connection.
     """
-    from thresher.progress import say
     from thresher.report.page import write_report
     from thresher.study.analysis import analyse
     from thresher.study.study import Study
 
     ensure_pack("digits")
-    study = Study.make(_story(), config.out)
-    say("digits: 1,437 training images of 8×8; a tiny network learns them, and maps them")
-    say("then 27 runs: full / random / network × batches 64, 256, 1,024 × three seeds")
+    study = Study.make(_definition(), config.out)
+    logger.info("digits: training a small network on 1,437 images of 8×8, and mapping them")
+    logger.info("then 27 runs: full, random, network × batches 64, 256, 1,024 × three seeds")
     study.run()
     analysis = analyse(study)
     page = write_report(analysis)
-    found = analysis.to_dict()
-    overall = [v for v in found["verdicts"] if not v["cell"]]
-    selection = _selection(study)
+    selection = Path(study.output("network"))
+    report = analysis.to_dict()
     data = {
         "out": str(config.out),
         "report": str(page),
         "selection": str(selection),
-        "verdicts": found["verdicts"],
-        "cells": found["cells"],
-        "complete": found["complete"],
+        **{key: report[key] for key in ("verdicts", "cells", "complete")},
     }
-    return Outcome(data, _ending(overall, found["cells"], page, selection))
+    return Outcome(data, _text(analysis, page, selection))
 
 
-def _story() -> dict[str, Any]:
-    """The study: what `examples/*.toml` hold, as a dictionary."""
-    from thresher.recipes.studies import SMOKE, pipeline
+def _definition() -> dict[str, Any]:
+    """Return the study, as a file of `examples/` would define it."""
+    from thresher.recipes.support.studies import SMOKE, pipeline
 
     base = {**SMOKE, "epochs": 8}
     return {
-        "title": "Does dropping the map's noise help on digits?",
+        "title": "Does dropping outliers of the map help on digits?",
         "seeds": 3,
         "compare": "selection",
         "base": base,
@@ -64,28 +68,24 @@ def _story() -> dict[str, Any]:
     }
 
 
-def _selection(study: Any) -> Path:
-    return Path(study.output("network"))
-
-
-def _ending(
-    overall: list[dict[str, Any]], cells: list[dict[str, Any]], page: Path, selection: Path
-) -> Any:
+def _text(analysis: "Analysis", page: Path, selection: Path) -> Any:
     from rich.console import Group
     from rich.table import Table
 
     table = Table("batch", "full", "random", "network", title="test accuracy, mean of three seeds")
     for batch in BATCHES:
-        means = {c["selection"]: c["mean"] for c in cells if c["batch_size"] == batch}
+        cells = [c for c in analysis.cells if c["batch_size"] == batch]
+        means = {c["selection"]: c["mean"] for c in cells}
         table.add_row(
             f"{batch:,}", *(f"{means[arm]:.1f} %" for arm in ("full", "random", "network"))
         )
+    overall = [verdict for verdict in analysis.verdicts if not verdict["cell"]]
     sentences = "\n".join(f"• {verdict['sentence']}" for verdict in overall)
     after = f"""
-The report, with every figure:  {page}
-The map, with every image:      thresher view {selection}
+Report with all figures:  {page}
+Map with all images:      thresher view {selection}
 
-With your own images, one folder per class:
+To use your own images, one folder per class:
 
   thresher data pack PICTURES mine
   thresher train --data mine --model resnet18 --image-size 224 --out extractor

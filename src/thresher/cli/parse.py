@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, get_args, get_type_hints
 
 from thresher.errors import InvalidValueError, ThresherError
-from thresher.options import describe, flag, validate
+from thresher.options import OptionInfo, describe, flag, validate
 
 
 def parse(
@@ -47,7 +47,10 @@ def parse(
     try:
         with contextlib.redirect_stderr(messages):
             parsed: Any = tyro.cli(
-                flags, prog=f"thresher {words}", description=description, args=arguments
+                flags,
+                prog=f"thresher {words}",
+                description=description,
+                args=_split_lists(arguments, infos),
             )
     except SystemExit as ended:
         if ended.code == 2:
@@ -59,6 +62,22 @@ def parse(
     with parameters_as_flags(names):
         validate(options)
     return options, parsed.json
+
+
+def _split_lists(arguments: Sequence[str], infos: Sequence[OptionInfo]) -> list[str]:
+    """Split the values of list options at commas: `--workers 1,2` is `--workers 1 2`."""
+    lists = {info.flag for info in infos if info.is_list}
+    words: list[str] = []
+    inside = False
+    for argument in arguments:
+        name, equals, value = argument.partition("=")
+        if argument.startswith("--"):
+            inside = name in lists
+            if inside and equals:
+                words.append(name)
+                argument = value
+        words += argument.split(",") if inside and not argument.startswith("--") else [argument]
+    return words
 
 
 _ANNOTATED: Any = Annotated

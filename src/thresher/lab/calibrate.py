@@ -1,51 +1,42 @@
-"""Step times on the test bed of hosts: measured for real, and predicted from one host and two."""
+"""Predict step times on a test bed of hosts from measurements on one host and on two."""
 
-import json
 import os
-import sys
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from thresher.distributed.group import end_at_once
-from thresher.errors import ThresherError
+from thresher.distributed.local_group import gloo_group
 from thresher.lab.shares import PERIOD_US, enter_share
 from thresher.lab.testbed import Testbed
 from thresher.scaling.cluster import Cluster, Device
 from thresher.scaling.costs import fit_ring
-from thresher.scaling.predict import Setting, step
-from thresher.scaling.profile import BatchTimes, Layer, Profile
+from thresher.scaling.profile import BatchTimes, DeviceInfo, Layer, OverlapTimes, Profile
+from thresher.scaling.step import StepConfig, predict_step
+from thresher.scaling.synthetic import SyntheticBatch
 
 SIZES = (2**10, 2**14, 2**17, 2**20, 2**22)
+"""Bytes of the all-reduces that measure the links."""
 
 
 @dataclass(frozen=True)
-class Case:
-    """What to run on every host: a model at a batch of its own (weak scaling)."""
+class CalibrationCase:
+    """A model at a batch size for each host (weak scaling)."""
 
     model: str
     batch: int
     image_size: int = 32
     classes: int = 10
     seconds: float = 6.0
+    """About how long to measure."""
+
+    def synthetic(self) -> SyntheticBatch:
+        """Return the batch of one host."""
+        return SyntheticBatch((3, self.image_size, self.image_size), self.classes, self.batch)
 
 
-def run_case(
-    bed: Testbed, case: Case, hosts: int, groups: list[str] | None, what: str
-) -> dict[str, Any]:
-    """Run `what` (profile, links or step) on the first `hosts` hosts; what the first found."""
-    task = json.dumps({**case.__dict__, "groups": groups, "what": what})
-    done = bed.run(
-        [sys.executable, "-m", "thresher.lab.calibrate", task],
-        hosts=hosts,
-        environment={"OMP_NUM_THREADS": "1"},
-    )
-    found: dict[str, Any] = json.loads(done[0].stdout.strip().splitlines()[-1])
-    return found
-
-
-def profile_of(case: Case, found: dict[str, Any]) -> Profile:
-    """The one-host measurement as a profile."""
-    layers = [
+def measure_profile(bed: Testbed, case: CalibrationCase, shares: list[str] | None) -> Profile:
+    """Time the layers on one host; `shares` are control groups from `host_shares`."""
+    times = _call(bed, case, 1, shares, "_time_layers")
+    layers = tuple(
         Layer(
             **{
                 **item,
@@ -53,8 +44,35 @@ def profile_of(case: Case, found: dict[str, Any]) -> Profile:
                 "backward_s": {case.batch: item["backward_s"]},
             }
         )
-        for item in found["layers"]
-    ]
+        for item in times["layers"]
+    )
+    return host_profile(case, layers, BatchTimes(**times["times"]))
+
+
+def measure_links(
+    bed: Testbed, case: CalibrationCase, shares: list[str] | None
+) -> list[tuple[float, float]]:
+    """Time all-reduces of two hosts; return (bytes, seconds) of each message size."""
+    points = _call(bed, case, 2, shares, "_time_links")
+    return [(size, seconds) for size, seconds in points]
+
+
+def measure_step(
+    bed: Testbed, case: CalibrationCase, hosts: int, shares: list[str] | None
+) -> OverlapTimes:
+    """Time a DDP step on the first `hosts` hosts."""
+    return OverlapTimes(**_call(bed, case, hosts, shares, "_time_step"))
+
+
+def _call(
+    bed: Testbed, case: CalibrationCase, hosts: int, shares: list[str] | None, function: str
+) -> Any:
+    order = {"case": asdict(case), "shares": shares}
+    return bed.call(f"thresher.lab.calibrate:{function}", order, hosts)
+
+
+def host_profile(case: CalibrationCase, layers: tuple[Layer, ...], times: BatchTimes) -> Profile:
+    """Return the times of one host as a profile."""
     parameters = sum(layer.parameters for layer in layers)
     return Profile(
         model=case.model,
@@ -63,17 +81,17 @@ def profile_of(case: Case, found: dict[str, Any]) -> Profile:
         image_size=case.image_size,
         batch_size=case.batch,
         precision="fp32",
-        device={"kind": "cpu", "name": "host", "threads": 1, "cores": 1},
+        device=DeviceInfo("cpu", "host"),
         parameters=parameters,
         gradient_bytes=4 * parameters,
         sample_bytes=3 * case.image_size**2,
         layers=layers,
-        batches=[BatchTimes(**found["times"])],
+        batches=(times,),
     )
 
 
-def cluster_of(points: list[tuple[float, float]], extra_s: float = 0.0) -> Cluster:
-    """Hosts of one device each, joined by the links that two of them measured."""
+def bed_cluster(points: list[tuple[float, float]]) -> Cluster:
+    """Return hosts of one device each, with the links that two of them measured."""
     fit = fit_ring(points, 2)
     return Cluster(
         name="test bed",
@@ -83,7 +101,7 @@ def cluster_of(points: list[tuple[float, float]], extra_s: float = 0.0) -> Clust
         nodes=8,
         inner_latency_s=fit.latency_s,
         inner_bytes_s=1 / fit.seconds_per_byte,
-        outer_latency_s=fit.latency_s + extra_s,
+        outer_latency_s=fit.latency_s,
         outer_bytes_s=1 / fit.seconds_per_byte,
         storage_bytes_s=1e12,
         storage_node_bytes_s=1e12,
@@ -91,92 +109,104 @@ def cluster_of(points: list[tuple[float, float]], extra_s: float = 0.0) -> Clust
 
 
 @dataclass(frozen=True)
-class Predictor:
-    """Calibrated on one host (layers, step) and two (links, one step)."""
+class StepPredictor:
+    """Predicts steps on a test bed; calibrated on one host (layers) and two (links, one step)."""
 
     profile: Profile
     cluster: Cluster
     stall_s: float
-    """Of what two hosts took beyond the model, the part that each step of the ring pays again: a
-    message needs both ends, and either may stand still for a period of its control group."""
+    """Extra seconds of each step of the ring: a message needs both ends, and either may be paused
+    for a period of its control group."""
     drag_s: float
-    """The rest of it, on two hosts; it goes with the bytes."""
+    """Extra seconds of two hosts in proportion to the bytes."""
 
     def seconds(self, hosts: int, bucket_mb: float = 25.0) -> float:
-        """Predicted step on `hosts`: 2(p−1) steps of the ring, 2(p−1)/p of the gradient's bytes."""
-        setting = Setting(allreduce="ring", bucket_mb=bucket_mb)
-        bare = step(self.profile, self.cluster, hosts, setting).step_s
+        """Return the predicted seconds of a step on `hosts` hosts.
+
+        A ring takes 2(p−1) steps and moves 2(p−1)/p of the gradient's bytes.
+        """
+        config = StepConfig(allreduce="ring", bucket_mb=bucket_mb)
+        bare = predict_step(self.profile, self.cluster, hosts, config).step_s
         return bare + 2 * (hosts - 1) * self.stall_s + 2 * (hosts - 1) / hosts * self.drag_s
 
 
 def calibrate(
-    case: Case,
-    alone: dict[str, Any],
-    points: list[tuple[float, float]],
-    two_s: float,
-    held: bool = True,
-) -> Predictor:
-    """From the profile of one host, the links of two and one real step of two.
+    profile: Profile, points: list[tuple[float, float]], two_s: float, limited: bool = True
+) -> StepPredictor:
+    """Calibrate a predictor.
 
-    `held`: the hosts are held to a share of a core, and so can stall.
+    Args:
+        profile: The layers on one host.
+        points: All-reduces of two hosts, from `measure_links`.
+        two_s: Seconds of a DDP step of two hosts.
+        limited: Whether the hosts are limited to a share of a core, so that they can stall.
     """
-    plain = Predictor(profile_of(case, alone), cluster_of(points), 0.0, 0.0)
+    plain = StepPredictor(profile, bed_cluster(points), 0.0, 0.0)
     surplus = two_s - plain.seconds(2)
-    # A surplus below zero is the measurements' noise: it must not be paid out at every step.
-    stall = min(max(0.0, surplus / 2), 2 * PERIOD_US * 1e-6) if held else 0.0
+    # A negative surplus is measurement noise, which must not be multiplied by the steps.
+    stall = min(max(0.0, surplus / 2), 2 * PERIOD_US * 1e-6) if limited else 0.0
     return replace(plain, stall_s=stall, drag_s=surplus - 2 * stall)
 
 
-def _worker(task: dict[str, Any]) -> dict[str, Any]:
+def _prepare(order: dict[str, Any]) -> CalibrationCase:
     import torch
-    import torch.distributed as dist
-
-    from thresher.models.registry import build
-    from thresher.scaling.layers import time_layers
-    from thresher.scaling.links import time_allreduce, time_step
 
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    rank = int(os.environ["RANK"])
-    model = build(task["model"], task["classes"], 3)
-    shape = (3, task["image_size"], task["image_size"])
-    if task["groups"]:
-        # After the imports, which need no measuring and would take long at this speed.
-        enter_share(task["groups"][rank])
-    if task["what"] == "profile":
-        layers, batches = time_layers(
-            model,
-            shape,
-            task["classes"],
-            task["batch"],
-            torch.device("cpu"),
-            seconds_per_batch=task["seconds"],
-            batches=[task["batch"]],
-        )
-        return {
-            "layers": [
-                {
-                    **layer.__dict__,
-                    "forward_s": layer.forward_s[task["batch"]],
-                    "backward_s": layer.backward_s[task["batch"]],
-                }
-                for layer in layers
-            ],
-            "times": batches[0].__dict__,
+    return CalibrationCase(**order["case"])
+
+
+def _limit(order: dict[str, Any]) -> None:
+    """Enter the host's share of a core; call it after imports, which would take long there."""
+    if order["shares"]:
+        enter_share(order["shares"][int(os.environ["RANK"])])
+
+
+def _time_layers(order: dict[str, Any]) -> dict[str, Any]:
+    """Worker function of `measure_profile`."""
+    import torch
+
+    from thresher.models.registry import build
+    from thresher.scaling.layers import time_layers
+
+    case = _prepare(order)
+    model = build(case.model, case.classes, 3)
+    _limit(order)
+    layers, batches = time_layers(
+        model,
+        case.synthetic(),
+        torch.device("cpu"),
+        seconds_per_batch=case.seconds,
+        batches=[case.batch],
+    )
+    scalar = [
+        {
+            **asdict(layer),
+            "forward_s": layer.forward_s[case.batch],
+            "backward_s": layer.backward_s[case.batch],
         }
-    dist.init_process_group("gloo")
-    try:
-        if task["what"] == "links":
-            return {"points": time_allreduce(SIZES, seconds=task["seconds"] / 4)}
-        return time_step(model, shape, task["classes"], task["batch"], seconds=3 * task["seconds"])
-    finally:
-        dist.barrier()
-        dist.destroy_process_group()
+        for layer in layers
+    ]
+    return {"layers": scalar, "times": asdict(batches[0])}
 
 
-if __name__ == "__main__":
-    try:
-        print(json.dumps(_worker(json.loads(sys.argv[1]))), flush=True)
-    except ThresherError as error:
-        raise SystemExit(str(error)) from None
-    end_at_once(0)
+def _time_links(order: dict[str, Any]) -> list[tuple[float, float]]:
+    """Worker function of `measure_links`."""
+    from thresher.scaling.links import time_allreduce
+
+    case = _prepare(order)
+    _limit(order)
+    with gloo_group():
+        return time_allreduce(SIZES, seconds=case.seconds / 4)
+
+
+def _time_step(order: dict[str, Any]) -> dict[str, Any]:
+    """Worker function of `measure_step`."""
+    from thresher.models.registry import build
+    from thresher.scaling.links import time_step
+
+    case = _prepare(order)
+    model = build(case.model, case.classes, 3)
+    _limit(order)
+    with gloo_group():
+        return asdict(time_step(model, case.synthetic(), seconds=3 * case.seconds))

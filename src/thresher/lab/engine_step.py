@@ -1,44 +1,73 @@
-"""One rank of an engine comparison: `python -m thresher.lab.engine_step TASK`, started by
-`compare`. Times steps with and without communication and records one step's timeline."""
+"""One rank of an engine comparison: time steps with and without communication."""
 
-import json
 import os
-import sys
 import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import asdict
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from thresher.distributed.group import end_at_once
-from thresher.scaling.timeline import Span, horovod_spans, span
+from thresher.distributed.local_group import gloo_group
+from thresher.lab.timeline import horovod_spans
+from thresher.models.registry import build
+from thresher.scaling.pipeline import Span
+from thresher.scaling.synthetic import SyntheticBatch
 
-WARM = 3
-"""Steps before the clock: DDP regroups its buckets after one, Horovod's cache fills in two."""
+WARMUP_STEPS = 3
+"""DDP regroups its buckets after one step; Horovod's cache is full after two."""
+
+
+class Engine(Protocol):
+    """How gradients are summed over the workers."""
+
+    module: nn.Module
+
+    def begin(self) -> None:
+        """Start to record a step."""
+
+    def finish(self) -> float:
+        """Wait for the gradients; return when the last one was computed."""
+
+    def record(self) -> Any:
+        """Return what was recorded since `begin`."""
+
+    def spans(self, record: Any, begin: float) -> list[Span]:
+        """Return the spans of a recorded step that began at `begin`; call `close` first."""
+
+    def last_gradient(self, record: Any) -> float:
+        """Return when the last gradient of a recorded step was computed."""
+
+    def no_sync(self) -> AbstractContextManager[Any]:
+        """Compute without communication."""
+
+    def close(self) -> None:
+        """Free the engine."""
 
 
 class DDPEngine:
-    """DDP with a hook that notes when each bucket was full and when it was summed."""
+    """DDP with a hook that records when each bucket is full and when it is summed."""
 
     def __init__(self, model: nn.Module, compress: str, bucket_mb: float) -> None:
         from thresher.distributed.hooks import gradient_hook
 
-        self.module = nn.parallel.DistributedDataParallel(
+        self.module: nn.Module = nn.parallel.DistributedDataParallel(
             model, bucket_cap_mb=bucket_mb, broadcast_buffers=False, gradient_as_bucket_view=True
         )
         self.state, hook = gradient_hook(compress, "default", model.named_parameters())
-        self.noted: list[list[float]] = []
+        self.buckets: list[list[float]] = []
 
         def timed(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
-            noted = [time.time(), 0.0, bucket.buffer().nbytes]
-            self.noted.append(noted)
+            entry = [time.time(), 0.0, bucket.buffer().nbytes]
+            self.buckets.append(entry)
 
             def done(future: torch.futures.Future[Tensor]) -> Tensor:
-                noted[1] = time.time()
+                entry[1] = time.time()
                 return future.value()
 
             return hook(state, bucket).then(done)
@@ -46,22 +75,24 @@ class DDPEngine:
         self.module.register_comm_hook(self.state, timed)
 
     def begin(self) -> None:
-        self.noted = []
+        self.buckets = []
 
     def finish(self) -> float:
-        """After the backward pass: when the last gradient was made."""
-        return self.last(self.noted)
+        return self.last_gradient(self.buckets)
 
-    def last(self, noted: list[list[float]]) -> float:
-        return max(full for full, _, _ in noted)
+    def record(self) -> list[list[float]]:
+        return self.buckets
+
+    def last_gradient(self, record: list[list[float]]) -> float:
+        return max(full for full, _, _ in record)
 
     def no_sync(self) -> AbstractContextManager[Any]:
-        return self.module.no_sync()
+        return self.module.no_sync()  # type: ignore[operator]
 
-    def spans(self, noted: list[list[float]], begin: float) -> list[Span]:
+    def spans(self, record: list[list[float]], begin: float) -> list[Span]:
         return [
-            span("bucket", full - begin, summed - begin, int(size), f"bucket {i}")
-            for i, (full, summed, size) in enumerate(noted)
+            Span("bucket", full - begin, summed - begin, int(size), f"bucket {i}")
+            for i, (full, summed, size) in enumerate(record)
         ]
 
     def close(self) -> None:
@@ -69,7 +100,7 @@ class DDPEngine:
 
 
 class HorovodEngine:
-    """Horovod's queue; `spans` reads its timeline, so it comes after `close`."""
+    """Horovod's queue; its spans come from the timeline file that Horovod writes."""
 
     def __init__(
         self, model: nn.Module, compress: str, fusion_mb: float, cycle_ms: float, file: Path
@@ -78,62 +109,82 @@ class HorovodEngine:
 
         os.environ["HOROVOD_TIMELINE"] = str(file)
         self.module, self.file = model, file
-        self.noted: dict[str, float] = {}
+        self.ready: dict[str, float] = {}
         for name, parameter in model.named_parameters():
-            parameter.register_post_accumulate_grad_hook(self._note(name))
+            parameter.register_post_accumulate_grad_hook(self._mark(name))
         self.reducer = HorovodReducer(model.named_parameters(), compress, fusion_mb, cycle_ms)
         self.sizes = {n: p.numel() * p.element_size() for n, p in model.named_parameters()}
 
-    def _note(self, name: str) -> Any:
-        def note(parameter: nn.Parameter) -> None:
-            self.noted[name] = time.time()
+    def _mark(self, name: str) -> Callable[[Tensor], None]:
+        def mark(parameter: Tensor) -> None:
+            self.ready[name] = time.time()
 
-        return note
+        return mark
 
     def begin(self) -> None:
-        self.noted = {}
+        self.ready = {}
 
     def finish(self) -> float:
-        last = self.last(self.noted)
+        last = self.last_gradient(self.ready)
         self.reducer.synchronize()
         return last
 
-    def last(self, noted: dict[str, float]) -> float:
-        return max(noted.values())
+    def record(self) -> dict[str, float]:
+        return self.ready
+
+    def last_gradient(self, record: dict[str, float]) -> float:
+        return max(record.values())
 
     def no_sync(self) -> AbstractContextManager[Any]:
         return self.reducer.no_sync()
 
-    def spans(self, noted: dict[str, float], begin: float) -> list[Span]:
-        return horovod_spans(self.file, noted, self.sizes, begin)
+    def spans(self, record: dict[str, float], begin: float) -> list[Span]:
+        return horovod_spans(self.file, record, self.sizes, begin)
 
     def close(self) -> None:
-        """Leave Horovod, so that its timeline is whole."""
+        """Shut Horovod down, which completes its timeline file."""
         from thresher.distributed import horovod
 
         self.reducer.close()
         horovod.leave()
 
 
-def run(task: dict[str, Any], setting: dict[str, Any], file: Path) -> dict[str, Any]:
-    """What rank 0 saw of `setting`: median seconds of a step, of its computation, and the spans."""
-    from thresher.models.registry import build
+def time_settings(order: dict[str, Any]) -> list[dict[str, Any]]:
+    """Time each setting; the worker function of `compare_engines`.
 
-    torch.manual_seed(0)
-    shape, classes = tuple(task["shape"]), task["classes"]
-    model = build(task["model"], classes, shape[0])
-    model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    Args:
+        order: model, shape, classes, batch (per worker), compress, steps, settings, folder.
+
+    Returns:
+        For each setting the median seconds of a step (`step_s`) and of its computation
+        (`compute_s`), and the spans of one step of rank 0.
+    """
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    folder = Path(order["folder"])
+    with gloo_group():
+        return [
+            _time_setting(order, setting, folder / f"timeline-{number}.json")
+            for number, setting in enumerate(order["settings"])
+        ]
+
+
+def _engine(model: nn.Module, compress: str, setting: dict[str, Any], file: Path) -> Engine:
     if setting["engine"] == "horovod":
-        knobs = (setting["fusion_mb"], setting["cycle_ms"])
-        engine: Any = HorovodEngine(model, task["compress"], *knobs, file)
-    else:
-        engine = DDPEngine(model, task["compress"], setting["bucket_mb"])
+        return HorovodEngine(model, compress, setting["fusion_mb"], setting["cycle_ms"], file)
+    return DDPEngine(model, compress, setting["bucket_mb"])
+
+
+def _time_setting(order: dict[str, Any], setting: dict[str, Any], file: Path) -> dict[str, Any]:
+    torch.manual_seed(0)
+    batch = SyntheticBatch(tuple(order["shape"]), order["classes"], order["batch"])
+    model = build(order["model"], batch.classes, batch.shape[0])
+    model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    engine = _engine(model, order["compress"], setting, file)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
     torch.manual_seed(dist.get_rank())
-    images = torch.randn(task["batch"], *shape).contiguous(memory_format=torch.channels_last)
-    labels = torch.randint(classes, (task["batch"],))
+    images, labels = batch.tensors("cpu")
 
-    def step(together: bool) -> tuple[float, list[Span]]:
+    def step(communicate: bool) -> tuple[float, list[Span]]:
         dist.barrier()
         optimizer.zero_grad()
         engine.begin()
@@ -141,49 +192,35 @@ def run(task: dict[str, Any], setting: dict[str, Any], file: Path) -> dict[str, 
         loss = nn.functional.cross_entropy(engine.module(images), labels)
         forward = time.time()
         loss.backward()
-        made = engine.finish() if together else time.time()
+        last = engine.finish() if communicate else time.time()
         gradients = time.time()
         optimizer.step()
         end = time.time()
         return end - begin, [
-            span("forward", 0.0, forward - begin),
-            span("backward", forward - begin, made - begin),
-            span("wait", made - begin, gradients - begin),
-            span("update", gradients - begin, end - begin),
+            Span("forward", 0.0, forward - begin),
+            Span("backward", forward - begin, last - begin),
+            Span("wait", last - begin, gradients - begin),
+            Span("update", gradients - begin, end - begin),
         ]
 
-    for _ in range(WARM):
+    for _ in range(WARMUP_STEPS):
         step(True)
-    together, alone, lines = [], [], []
-    for _ in range(task["steps"]):
-        # Alternating, so that a disturbance of the machine touches both alike.
+    with_communication, without, recorded = [], [], []
+    for _ in range(order["steps"]):
+        # Alternating, so that other load affects both alike.
         with engine.no_sync():
-            alone.append(step(False)[0])
+            without.append(step(False)[0])
         seconds, spans = step(True)
-        together.append(seconds)
-        lines.append((seconds, spans, engine.noted))
+        with_communication.append(seconds)
+        recorded.append((seconds, spans, engine.record()))
     dist.barrier()
     engine.close()
-    _, spans, noted = sorted(lines, key=lambda line: line[0])[len(lines) // 2]
-    # Gradients are noted by the clock; the last was made where the backward span ends.
-    last = engine.last(noted)
-    spans += engine.spans(noted, last - spans[1]["end_s"]) if dist.get_rank() == 0 else []
-    return {"step_s": median(together), "compute_s": median(alone), "spans": spans}
-
-
-def main() -> None:
-    task = json.loads(sys.argv[1])
-    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    dist.init_process_group("gloo")
-    found = []
-    for number, setting in enumerate(task["settings"]):
-        found.append(run(task, setting, Path(task["folder"]) / f"timeline-{number}.json"))
+    _, spans, record = sorted(recorded, key=lambda entry: entry[0])[len(recorded) // 2]
     if dist.get_rank() == 0:
-        print(json.dumps(found))
-    dist.barrier()
-    dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main()
-    end_at_once(0)
+        # Gradients are recorded by the clock; the last one ends the backward span.
+        spans += engine.spans(record, engine.last_gradient(record) - spans[1].end_s)
+    return {
+        "step_s": median(with_communication),
+        "compute_s": median(without),
+        "spans": [asdict(span) for span in spans],
+    }

@@ -1,33 +1,60 @@
-"""Engines side by side (claim O5): DDP's static buckets against Horovod's dynamic queue.
+"""Compare engines: DDP's static buckets against Horovod's dynamic queue.
 
-Each number of workers runs as a group of processes, here or on a test bed of hosts; see
-`compare_rules` for scaling rules on a real network.
+Each number of workers runs as a group of processes, on this machine or on a test bed of hosts.
 """
 
 import itertools
 import json
-import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from thresher.errors import ThresherError, nearest
-from thresher.lab.ranks import Finished, run_here
+from thresher.distributed.local_group import call_in_group, run_local
+from thresher.errors import InvalidValueError, nearest
+from thresher.lab.comparison import FIGURE, RESULT, ComparisonConfig
 from thresher.lab.testbed import Testbed
+from thresher.lab.timeline import summarize
+from thresher.models.registry import check
+from thresher.options import option, validate
 from thresher.paths import read_json, write_json
 from thresher.progress import bar
-from thresher.scaling.timeline import Span, summary
+from thresher.report.comparison_figures import EngineCurve, engines_figure
+from thresher.scaling.pipeline import Span
 
 ENGINES = ("ddp", "horovod")
-Run = Callable[[int, Sequence[str]], list[Finished]]
+UNFINISHED = "unfinished.json"
+"""Measurements so far, in the output folder; removed at the end."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineComparisonConfig(ComparisonConfig):
+    """Options of `compare_engines`."""
+
+    engines: tuple[str, ...] = ENGINES
+    """Engines to compare."""
+    workers: tuple[int, ...] = option((1, 2, 4), ge=1)
+    """Numbers of workers."""
+    scaling: Literal["weak", "strong"] = "weak"
+    """Whether each worker has the batch (weak) or they share it (strong)."""
+    bucket_mb: tuple[float, ...] = option((1.0, 5.0, 25.0), gt=0)
+    """DDP's bucket sizes in MB."""
+    fusion_mb: tuple[float, ...] = option((0.0, 128.0), ge=0)
+    """Horovod's fusion buffers in MB; 0 sends each gradient alone."""
+    cycle_ms: tuple[float, ...] = option((1.0, 5.0), gt=0)
+    """Horovod's cycle times in milliseconds."""
+    steps: int = option(10, ge=1)
+    """Steps to time with each setting."""
+    image_size: int = option(32, ge=1)
+    """Side of the random images."""
 
 
 @dataclass(frozen=True)
-class Setting:
-    """An engine with its knobs; those of the other engine are None."""
+class EngineSetting:
+    """An engine with its options; those of the other engine are None."""
 
     engine: str
     bucket_mb: float | None = None
@@ -36,155 +63,218 @@ class Setting:
 
     @property
     def label(self) -> str:
+        """The options in words."""
         if self.engine == "ddp":
-            return f"ddp, buckets of {self.bucket_mb:g} MB"
-        return f"horovod, fusion {self.fusion_mb:g} MB, cycle {self.cycle_ms:g} ms"
+            return f"buckets of {self.bucket_mb:g} MB"
+        return f"fusion {self.fusion_mb:g} MB, cycle {self.cycle_ms:g} ms"
 
 
-@dataclass
-class Row:
-    """What one setting did on `workers` workers; seconds are medians over steps."""
+@dataclass(frozen=True, kw_only=True)
+class EngineRow(EngineSetting):
+    """One setting on one number of workers; seconds are medians over steps."""
 
-    engine: str
     workers: int
     batch_size: int
-    bucket_mb: float | None
-    fusion_mb: float | None
-    cycle_ms: float | None
+    """The global batch."""
     step_s: float
     compute_s: float
+    """The step without communication."""
     exposed_s: float
+    """Communication that the backward pass does not hide."""
     images_per_s: float
     efficiency: float
+    """Images per second and worker, against the best setting of the fewest workers."""
     communication_s: float
     negotiation_s: float
     hidden: float
+    """Share of the communication during the backward pass."""
     best: bool = False
-    spans: list[Span] = field(default_factory=list, repr=False)
+    """Whether it is the fastest setting of its engine on that number of workers."""
+    spans: tuple[Span, ...] = field(default=(), repr=False)
+    """One step as rank 0 recorded it."""
 
-    def as_dict(self) -> dict[str, Any]:
-        return {key: value for key, value in asdict(self).items() if key != "spans"}
+
+@dataclass(frozen=True)
+class EngineComparison:
+    """Result of `compare_engines`."""
+
+    model: str
+    scaling: str
+    rows: list[EngineRow]
+    figure: Path | None = None
+
+    def best_on_most_workers(self) -> list[EngineRow]:
+        """Return the best row of each engine on the largest number of workers."""
+        most = max(row.workers for row in self.rows)
+        return [row for row in self.rows if row.best and row.workers == most]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the content of compare.json."""
+        rows = [asdict(row) for row in self.rows]
+        for row in rows:
+            del row["spans"]
+        timelines = {r.engine: [asdict(s) for s in r.spans] for r in self.best_on_most_workers()}
+        values = {"model": self.model, "scaling": self.scaling, "rows": rows}
+        figure = {} if self.figure is None else {"figure": str(self.figure)}
+        return {**values, "timelines": timelines, **figure}
 
 
-def settings(
-    engines: Sequence[str],
-    bucket_mb: Sequence[float],
-    fusion_mb: Sequence[float],
-    cycle_ms: Sequence[float],
-) -> list[Setting]:
-    """Every engine with every value of its own knobs; an unknown or missing engine is refused."""
-    for engine in engines:
+def engine_settings(config: EngineComparisonConfig) -> list[EngineSetting]:
+    """Return every engine with every combination of its options.
+
+    Raises:
+        InvalidValueError: An engine is unknown.
+        MissingDependencyError: Horovod is not installed.
+    """
+    for engine in config.engines:
         if engine not in ENGINES:
-            raise ThresherError(f'there is no engine "{engine}"', nearest(engine, ENGINES))
-    if "horovod" in engines:
+            raise InvalidValueError(f'unknown engine "{engine}"', nearest(engine, ENGINES))
+    settings = []
+    if "ddp" in config.engines:
+        settings += [EngineSetting("ddp", bucket_mb=size) for size in config.bucket_mb]
+    if "horovod" in config.engines:
         from thresher.distributed.horovod import require
 
         require()
-    for name, values in (("bucket", bucket_mb), ("cycle time", cycle_ms)):
-        if any(value <= 0 for value in values):
-            raise ThresherError(f"a {name} of {min(values):g} means nothing", "give more than zero")
-    if any(value < 0 for value in fusion_mb):
-        raise ThresherError(f"a fusion buffer of {min(fusion_mb):g} MB means nothing")
-    swept = [Setting("ddp", bucket_mb=b) for b in bucket_mb if "ddp" in engines]
-    if "horovod" in engines:
-        swept += [Setting("horovod", fusion_mb=f, cycle_ms=c) for f in fusion_mb for c in cycle_ms]
-    return swept
+        settings += [
+            EngineSetting("horovod", fusion_mb=size, cycle_ms=cycle)
+            for size, cycle in itertools.product(config.fusion_mb, config.cycle_ms)
+        ]
+    return settings
 
 
-def compare_engines(
-    model: str,
-    workers: Sequence[int],
-    swept: Sequence[Setting],
-    batch_size: int = 32,
-    scaling: str = "weak",
-    compress: str = "none",
-    image_size: int = 32,
-    channels: int = 3,
-    classes: int = 10,
-    steps: int = 10,
-    hosts: bool = False,
-    link: str | None = None,
-    kept: Path | None = None,
-) -> list[Row]:
-    """Time every setting on every number of workers; the fastest of each engine is marked `best`.
+def compare_engines(config: EngineComparisonConfig) -> EngineComparison:
+    """Time every setting of every engine on every number of workers.
 
-    `batch_size` is the global batch (strong) or each worker's (weak). Efficiency is images per
-    second and worker, against the best that the fewest workers reached.
-    `hosts`: each worker on a host of its own, with links of speed `link`.
-    `kept`: a file for what is measured so far; the same call made again after a kill goes on.
+    With `out`, compare.json and compare.png are written there; a call that was killed resumes from
+    what it had measured.
+
+    Raises:
+        InvalidValueError: An option is invalid.
+        ThresherError: A worker failed.
     """
-    if scaling == "strong" and batch_size < max(workers):
-        raise ThresherError(
-            f"{max(workers)} workers cannot share a batch of {batch_size}", "use a larger batch"
+    validate(config)
+    settings = engine_settings(config)
+    model = (config.models or ("alexnet-small",))[0]
+    check(model)
+    if config.scaling == "strong" and config.batch_size < max(config.workers):
+        raise InvalidValueError(
+            f"batch_size must be at least the number of workers ({max(config.workers)}) with "
+            f"strong scaling, got {config.batch_size}",
+            "",
+            "batch_size",
         )
-    rows: list[Row] = []
+    if config.hosts is not None and max(config.workers) > config.hosts:
+        raise InvalidValueError(
+            f"workers must be at most `hosts` ({config.hosts}), got {max(config.workers)}",
+            "",
+            "workers",
+        )
+    rows = _judged(_measure(config, model, settings))
+    comparison = EngineComparison(model, config.scaling, rows)
+    if config.out is not None:
+        comparison = replace(comparison, figure=config.out / FIGURE)
+        _draw(comparison, config.out / FIGURE)
+        write_json(config.out / RESULT, comparison.to_dict())
+        (config.out / UNFINISHED).unlink(missing_ok=True)
+    return comparison
+
+
+def _measure(
+    config: EngineComparisonConfig, model: str, settings: Sequence[EngineSetting]
+) -> list[EngineRow]:
+    kept = None if config.out is None else config.out / UNFINISHED
     measured: dict[str, Any] = {}
     if kept is not None and kept.exists():
         measured = read_json(kept, "unfinished comparison")
-    # Horovod reads its settings once in the life of a process; DDP may be made anew.
-    groups = [[s for s in swept if s.engine == "ddp"]]
-    groups = [g for g in groups if g] + [[s] for s in swept if s.engine == "horovod"]
+    # Horovod reads its settings once per process, DDP whenever it is built.
+    ddp = [s for s in settings if s.engine == "ddp"]
+    groups = [ddp] if ddp else []
+    groups += [[s] for s in settings if s.engine == "horovod"]
+    rows: list[EngineRow] = []
     with ExitStack() as stack:
-        run: Run = run_here
-        if hosts:
-            bed = stack.enter_context(Testbed(max(workers), link))
+        run: Callable[[int, Sequence[str]], object] = run_local
+        if config.hosts is not None:
+            bed = stack.enter_context(Testbed(max(config.workers), config.link))
 
-            def run(count: int, argv: Sequence[str]) -> list[Finished]:
+            def run(count: int, argv: Sequence[str]) -> object:
                 return bed.run(argv, hosts=count)
 
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="thresher-compare-"))
-        shown = stack.enter_context(bar("comparing engines", len(workers) * len(groups)))
-        task = {
-            "model": model,
-            "shape": [channels, image_size, image_size],
-            "classes": classes,
-            "compress": compress,
-            "steps": steps,
-        }
-        for count, together in itertools.product(workers, groups):
-            shown.note(f"{together[0].engine}, {count} workers")
-            local = batch_size if scaling == "weak" else -(-batch_size // count)
-            chosen = [asdict(setting) for setting in together]
-            asked = {**task, "settings": chosen, "batch": local}
-            key = json.dumps([count, link if hosts else "here", asked])
+        shown = stack.enter_context(bar("comparing engines", len(config.workers) * len(groups)))
+        for count, group in itertools.product(config.workers, groups):
+            shown.note(f"{group[0].engine}, {count} workers")
+            weak = config.scaling == "weak"
+            order = {
+                "model": model,
+                "shape": [3, config.image_size, config.image_size],
+                "classes": 10,
+                "compress": (config.compress or ("none",))[0],
+                "steps": config.steps,
+                "settings": [asdict(setting) for setting in group],
+                "batch": config.batch_size if weak else -(-config.batch_size // count),
+            }
+            key = json.dumps([count, config.link if config.hosts else "here", order])
             if key not in measured:
-                text = json.dumps({**asked, "folder": folder})
-                ranks = run(count, [sys.executable, "-m", "thresher.lab.engine_step", text])
-                measured[key] = json.loads(ranks[0].stdout.strip().splitlines()[-1])
+                target = "thresher.lab.engine_step:time_settings"
+                order = {**order, "folder": folder}
+                measured[key] = call_in_group(target, order, partial(run, count))
                 if kept is not None:
                     write_json(kept, measured)
-            whole = batch_size * count if scaling == "weak" else batch_size
-            for setting, found in zip(together, measured[key], strict=True):
-                rows.append(_row(setting, count, whole, found))
+            whole = config.batch_size * count if weak else config.batch_size
+            for setting, times in zip(group, measured[key], strict=True):
+                rows.append(_row(setting, count, whole, times))
             shown.advance()
-    _judge(rows)
     return rows
 
 
-def _row(setting: Setting, workers: int, batch_size: int, found: dict[str, Any]) -> Row:
-    seen = summary(found["spans"])
-    return Row(
+def _row(setting: EngineSetting, workers: int, batch_size: int, times: dict[str, Any]) -> EngineRow:
+    spans = tuple(Span(**span) for span in times["spans"])
+    return EngineRow(
         **asdict(setting),
+        **asdict(summarize(spans)),
         workers=workers,
         batch_size=batch_size,
-        step_s=found["step_s"],
-        compute_s=found["compute_s"],
-        exposed_s=max(0.0, found["step_s"] - found["compute_s"]),
-        images_per_s=batch_size / found["step_s"],
+        step_s=times["step_s"],
+        compute_s=times["compute_s"],
+        exposed_s=max(0.0, times["step_s"] - times["compute_s"]),
+        images_per_s=batch_size / times["step_s"],
         efficiency=0.0,
-        communication_s=seen["communication_s"],
-        negotiation_s=seen["negotiation_s"],
-        hidden=seen["hidden"],
-        spans=found["spans"],
+        spans=spans,
     )
 
 
-def _judge(rows: list[Row]) -> None:
-    """Efficiency against the best throughput of the fewest workers, per worker; mark the best."""
+def _judged(rows: Sequence[EngineRow]) -> list[EngineRow]:
+    """Fill in `efficiency` and `best`."""
     fewest = min(row.workers for row in rows)
     per_worker = max(row.images_per_s / row.workers for row in rows if row.workers == fewest)
+    fastest: dict[tuple[str, int], float] = {}
     for row in rows:
-        row.efficiency = row.images_per_s / row.workers / per_worker
-    for key in {(row.engine, row.workers) for row in rows}:
-        same = [row for row in rows if (row.engine, row.workers) == key]
-        min(same, key=lambda row: row.step_s).best = True
+        key = (row.engine, row.workers)
+        fastest[key] = min(row.step_s, fastest.get(key, row.step_s))
+    return [
+        replace(
+            row,
+            efficiency=row.images_per_s / row.workers / per_worker,
+            best=row.step_s == fastest[row.engine, row.workers],
+        )
+        for row in rows
+    ]
+
+
+def _draw(comparison: EngineComparison, path: Path) -> None:
+    curves = []
+    for top in comparison.best_on_most_workers():
+        own = [row for row in comparison.rows if row.engine == top.engine]
+        best = sorted((row for row in own if row.best), key=lambda row: row.workers)
+        curves.append(
+            EngineCurve(
+                engine=top.engine,
+                points=[(row.workers, row.images_per_s) for row in own],
+                best=[(row.workers, row.images_per_s) for row in best],
+                title=f"{top.engine}, {top.label}: "
+                f"{100 * top.hidden:.0f} % of the communication hidden",
+                spans=top.spans,
+            )
+        )
+    engines_figure(curves, path)

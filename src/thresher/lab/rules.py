@@ -1,54 +1,81 @@
-"""Strong against weak scaling on a real network (claim S1), for a network that talks and one that
-computes (claim K1), with and without compression.
+"""Compare strong with weak scaling on a test bed of hosts, with and without compression.
 
-Every run is an ordinary `train` on the hosts of a test bed, each held to the same share of a core;
-the yardstick is the time to a given loss (claim S3), counted in training seconds without
-evaluation.
+Every run is an ordinary `train` on hosts that each have the same share of a core. Rules are
+compared by the training time to a given loss, evaluations not counted.
 """
 
 import itertools
+import logging
 import os
-import sys
 import tempfile
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import mean
 from typing import Any, get_args
 
+from thresher.data.pack import Pack
 from thresher.distributed.names import Compress
-from thresher.distributed.worker import read_answer
-from thresher.errors import ThresherError, nearest
+from thresher.errors import InvalidValueError, nearest
+from thresher.lab.comparison import FIGURE, RESULT, ComparisonConfig
 from thresher.lab.shares import enter_share, fair_share, host_shares
 from thresher.lab.testbed import Testbed
+from thresher.models.registry import check
+from thresher.options import option, validate
 from thresher.paths import write_json
-from thresher.progress import bar, say
+from thresher.progress import bar
+from thresher.report.comparison_figures import SecondsBar, rules_figure
 from thresher.training.config import TrainConfig
 from thresher.training.folder import finished
 from thresher.training.result import RunResult
 
+logger = logging.getLogger(__name__)
 RULES: dict[str, dict[str, Any]] = {
     "strong": {"scaling": "strong", "lr_rule": "none"},
     "weak": {"scaling": "weak", "lr_rule": "none"},
     "weak+linear": {"scaling": "weak", "lr_rule": "linear"},
     "weak+linear+warmup": {"scaling": "weak", "lr_rule": "linear", "warmup_epochs": 2.0},
 }
+"""The training options of each scaling rule."""
 MODELS = ("alexnet-small", "googlenet-small")
+"""One network with large gradients, one with much computation."""
+COMPRESS = ("none", "int8")
+TIMEOUT_S = 1200.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RuleComparisonConfig(ComparisonConfig):
+    """Options of `compare_rules`."""
+
+    rules: tuple[str, ...] = tuple(RULES)
+    """Scaling rules to compare."""
+    data: str = "digits"
+    """The pack to train on."""
+    target_loss: float = option(0.6, gt=0)
+    """The test loss at which a run stops."""
+    lr: float = option(0.02, gt=0)
+    """Learning rate of one worker."""
+    epochs: float = option(20.0, gt=0)
+    """Most epochs of a run that does not reach the loss."""
+    seeds: int = option(1, ge=1)
+    """Runs of each rule."""
 
 
 @dataclass(frozen=True)
-class Trial:
-    """One run; `seconds_to_loss` is None where the loss was not reached."""
+class RuleRun:
+    """One training run."""
 
     model: str
     rule: str
+    """The scaling rule, or "one host"."""
     compress: str
     hosts: int
     seed: int
     link: str
     status: str
     seconds_to_loss: float | None
+    """None if the loss was not reached."""
     steps: int
     samples: int
     step_s: float
@@ -57,106 +84,165 @@ class Trial:
     accuracy: float | None
 
 
-def compare_rules(
-    data: str,
-    hosts: Sequence[int],
-    link: str,
-    models: Sequence[str] = MODELS,
-    rules: Sequence[str] = tuple(RULES),
-    compress: Sequence[str] = ("none", "int8"),
-    batch_size: int = 64,
-    lr: float = 0.02,
-    target_loss: float = 0.6,
-    epochs: float = 20.0,
-    seeds: int = 1,
-    folder: Path | None = None,
-    timeout_s: float = 1200.0,
-) -> list[Trial]:
-    """Train with every rule on every number of hosts until `target_loss`, or `epochs` are over.
+@dataclass(frozen=True)
+class SecondsRange:
+    """Seconds to the loss over seeds."""
 
-    `batch_size` and `lr` belong to one worker; weak scaling multiplies the batch, the linear rule
-    the rate. On one host all rules are the same run, which is done once for each seed. Cost: a
-    training run for each combination. The runs are kept in `folder`: the same call made again after
-    a kill takes the finished ones from there and goes on.
+    mean: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class RuleVerdict:
+    """Which rule reached the loss first, for one network, compression and number of hosts."""
+
+    model: str
+    compress: str
+    hosts: int
+    seeds: int
+    first: str | None
+    """The rule with the least mean time, of those that reached the loss with every seed."""
+    seconds: float | None
+    speed_up: float | None
+    """Against one host."""
+    strong_first: bool | None
+    strong_first_in: int
+    """With how many seeds strong scaling was first."""
+    rules: dict[str, SecondsRange | None]
+
+
+@dataclass(frozen=True)
+class RuleComparison:
+    """Result of `compare_rules`."""
+
+    link: str
+    hosts: int
+    seeds: int
+    target_loss: float
+    rows: list[RuleRun]
+    verdicts: list[RuleVerdict]
+    figure: Path | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the content of compare.json."""
+        values = asdict(self)
+        figure = values.pop("figure")
+        return values if figure is None else {**values, "figure": str(figure)}
+
+
+def compare_rules(config: RuleComparisonConfig) -> RuleComparison:
+    """Train with every rule on one host and on `hosts` until `target_loss` or `epochs`.
+
+    `batch_size` and `lr` are those of one worker; weak scaling multiplies the batch, the linear
+    rule the learning rate. On one host all rules are the same run, which is done once for each
+    seed. With `out`, the runs are kept in its folder `runs`, from which a call that was killed
+    resumes.
+
+    Raises:
+        InvalidValueError: An option is invalid.
+        ThresherError: There can be no test bed here, or a run failed.
     """
-    for rule in rules:
+    validate(config)
+    if config.hosts is None:
+        raise InvalidValueError("hosts is required to compare scaling rules", "", "hosts")
+    for rule in config.rules:
         if rule not in RULES:
-            raise ThresherError(f'there is no scaling rule "{rule}"', nearest(rule, RULES))
-    for squeeze in compress:
-        if squeeze not in get_args(Compress):
-            known = get_args(Compress)
-            raise ThresherError(f'there is no compression "{squeeze}"', nearest(squeeze, known))
-    # Seed by seed, so that a comparison that is cut off is whole for some of them.
-    plans = [
-        (seed, model, squeeze, count, rule)
-        for seed, model, squeeze, count, rule in itertools.product(
-            range(seeds), models, compress, hosts, rules
+            raise InvalidValueError(f'unknown scaling rule "{rule}"', nearest(rule, RULES))
+    for name in config.compress or COMPRESS:
+        if name not in get_args(Compress):
+            raise InvalidValueError(
+                f'unknown compression "{name}"', nearest(name, get_args(Compress))
+            )
+    Pack.open(config.data)
+    for model in config.models or MODELS:
+        check(model)
+    runs = _train_all(config, config.hosts)
+    comparison = RuleComparison(
+        config.link, config.hosts, config.seeds, config.target_loss, runs, verdicts(runs)
+    )
+    if config.out is not None:
+        comparison = replace(comparison, figure=config.out / FIGURE)
+        _draw(runs, config.out / FIGURE)
+        write_json(config.out / RESULT, comparison.to_dict())
+    return comparison
+
+
+def _train_all(config: RuleComparisonConfig, hosts: int) -> list[RuleRun]:
+    compress = config.compress or COMPRESS
+    counts = (1, hosts) if hosts > 1 else (1,)
+    # Seeds outermost: a comparison that is interrupted is complete for some of them.
+    cases = [
+        (seed, model, name, count, rule)
+        for seed, model, name, count, rule in itertools.product(
+            range(config.seeds), config.models or MODELS, compress, counts, config.rules
         )
-        if count > 1 or (rule == rules[0] and squeeze == compress[0])
+        if count > 1 or (rule == config.rules[0] and name == compress[0])
     ]
+    runs = []
     with ExitStack() as stack:
-        if folder is None:
-            made = tempfile.TemporaryDirectory(prefix="thresher-rules-")
-            folder = Path(stack.enter_context(made))
-        bed = stack.enter_context(Testbed(max(hosts), link))
-        groups = stack.enter_context(host_shares(bed.count, fair_share(bed.count)))
-        if groups is None:
-            say("no control groups here: the hosts contend for the cores, more hosts are slower")
-        shown = stack.enter_context(bar("training on hosts", len(plans), "runs"))
-        trials = []
-        for seed, model, squeeze, count, rule in plans:
-            named = rule if count > 1 else "one host"
-            shown.note(f"{model}, {named}, {squeeze}, {count} hosts, seed {seed}")
-            config = TrainConfig(
-                data=data,
-                out=str(folder / f"{model}-{named}-{squeeze}-{count}x{link}-{seed}"),
+        if config.out is None:
+            temporary = tempfile.TemporaryDirectory(prefix="thresher-rules-")
+            folder = Path(stack.enter_context(temporary))
+        else:
+            folder = config.out / "runs"
+        bed = stack.enter_context(Testbed(hosts, config.link))
+        shares = stack.enter_context(host_shares(hosts, fair_share(hosts)))
+        if shares is None:
+            logger.warning("no control groups: the hosts compete for the cores of this machine")
+        shown = stack.enter_context(bar("training on hosts", len(cases), "runs"))
+        for seed, model, compression, count, rule in cases:
+            name = rule if count > 1 else "one host"
+            shown.note(f"{model}, {name}, {compression}, {count} hosts, seed {seed}")
+            run = TrainConfig(
+                data=config.data,
+                out=str(folder / f"{model}-{name}-{compression}-{count}x{config.link}-{seed}"),
                 model=model,
-                batch_size=batch_size,
-                base_batch=batch_size,
-                lr=lr,
+                batch_size=config.batch_size,
+                base_batch=config.batch_size,
+                lr=config.lr,
                 schedule="constant",
-                epochs=epochs,
-                target_loss=target_loss,
+                epochs=config.epochs,
+                target_loss=config.target_loss,
                 seed=seed,
                 device="cpu",
                 flip=False,
-                compress=squeeze,  # type: ignore[arg-type]
+                compress=compression,  # type: ignore[arg-type]
                 resume=True,
                 **RULES[rule],
             )
-            result = finished(config)
+            result = finished(run)
             if result is None:
-                result = _train(bed, config, count, groups, timeout_s)
-            trials.append(_trial(model, named, squeeze, count, seed, link, result))
+                order = {"config": run.to_dict(), "shares": shares}
+                target = "thresher.lab.rules:train_on_host"
+                answer = bed.call(target, order, hosts=count, timeout_s=TIMEOUT_S)
+                result = RunResult.from_dict(answer)
+            runs.append(_rule_run(result, model, name, compression, count, config.link))
             shown.advance()
-    return trials
+    return runs
 
 
-def _train(
-    bed: Testbed, config: TrainConfig, hosts: int, groups: list[str] | None, timeout_s: float
-) -> RunResult:
-    with tempfile.TemporaryDirectory(prefix="thresher-rules-") as name:
-        order, answer = Path(name) / "config.json", Path(name) / "answer.json"
-        write_json(order, {"groups": groups, "config": config.to_dict()})
-        worker = ["thresher.distributed.worker", "thresher.lab.rules:train_on_host"]
-        argv = [sys.executable, "-m", *worker, str(order), str(answer)]
-        ranks = bed.run(argv, hosts=hosts, timeout_s=timeout_s)
-        if not answer.exists():
-            tail = ranks[0].stderr.strip().splitlines()[-1:]
-            raise ThresherError(f"a run on the test bed gave no answer: {' '.join(tail)}")
-        return RunResult.from_dict(read_answer(answer))
+def train_on_host(order: dict[str, Any]) -> dict[str, Any]:
+    """Train on one host of the test bed; the worker function of `compare_rules`."""
+    from thresher.training.train import train
+
+    config = TrainConfig.from_dict(order["config"])
+    # After the imports, which would take long at a part of a core.
+    if order["shares"]:
+        enter_share(order["shares"][int(os.environ["RANK"])])
+    return train(config).to_dict()
 
 
-def _trial(
-    model: str, rule: str, compress: str, hosts: int, seed: int, link: str, result: RunResult
-) -> Trial:
+def _rule_run(
+    result: RunResult, model: str, rule: str, compress: str, hosts: int, link: str
+) -> RuleRun:
     reached = result.time_to_target
-    return Trial(
+    return RuleRun(
         model=model,
         rule=rule,
         compress=compress,
         hosts=hosts,
-        seed=seed,
+        seed=result.config.seed,
         link=link,
         status=result.status,
         seconds_to_loss=None if reached is None else reached.seconds,
@@ -169,75 +255,75 @@ def _trial(
     )
 
 
-def verdicts(trials: Sequence[Trial]) -> list[dict[str, Any]]:
-    """Which rule reached the loss first, for each network, compression and number of hosts.
-
-    By the mean over seeds, among the rules that got there with every seed; `strong_first_in` counts
-    the seeds in which strong scaling was the first. `rules` has the mean, least and most of each.
-    """
-    found = []
-    keys = dict.fromkeys((t.model, t.compress, t.hosts) for t in trials if t.hosts > 1)
+def verdicts(runs: Sequence[RuleRun]) -> list[RuleVerdict]:
+    """Find the rule that reached the loss first for each network, compression and host count."""
+    results = []
+    keys = dict.fromkeys((run.model, run.compress, run.hosts) for run in runs if run.hosts > 1)
     for model, compress, hosts in keys:
-        same = [t for t in trials if (t.model, t.compress, t.hosts) == (model, compress, hosts)]
-        spans = {cell[0].rule: seconds(cell) for cell in cells(same)}
-        reached = {rule: span["mean"] for rule, span in spans.items() if span is not None}
-        alone = seconds(t for t in trials if t.model == model and t.hosts == 1)
-        first = _fastest(reached)
-        seeds = sorted({t.seed for t in same})
-        found.append(
-            {
-                "model": model,
-                "compress": compress,
-                "hosts": hosts,
-                "seeds": len(seeds),
-                "first": first,
-                "seconds": reached[first] if first else None,
-                "speed_up": alone["mean"] / reached[first] if alone and first else None,
-                "strong_first": first == "strong" if first else None,
-                "strong_first_in": sum(_first(same, seed) == "strong" for seed in seeds),
-                "rules": spans,
-            }
+        same = [r for r in runs if (r.model, r.compress, r.hosts) == (model, compress, hosts)]
+        ranges = {cell[0].rule: seconds_range(cell) for cell in by_seed(same)}
+        means = {rule: times.mean for rule, times in ranges.items() if times is not None}
+        alone = seconds_range(r for r in runs if r.model == model and r.hosts == 1)
+        first = _fastest(means)
+        seeds = sorted({run.seed for run in same})
+        results.append(
+            RuleVerdict(
+                model=model,
+                compress=compress,
+                hosts=hosts,
+                seeds=len(seeds),
+                first=first,
+                seconds=means[first] if first else None,
+                speed_up=alone.mean / means[first] if alone and first else None,
+                strong_first=first == "strong" if first else None,
+                strong_first_in=sum(_first(same, seed) == "strong" for seed in seeds),
+                rules=ranges,
+            )
         )
-    return found
+    return results
 
 
-def cells(trials: Sequence[Trial]) -> list[list[Trial]]:
-    """The runs that differ in nothing but their seed, together."""
-    together: dict[tuple[Any, ...], list[Trial]] = {}
-    for trial in trials:
-        key = (trial.model, trial.rule, trial.compress, trial.hosts)
-        together.setdefault(key, []).append(trial)
-    return list(together.values())
+def by_seed(runs: Sequence[RuleRun]) -> list[list[RuleRun]]:
+    """Group the runs that differ only in their seed."""
+    groups: dict[tuple[str, str, str, int], list[RuleRun]] = {}
+    for run in runs:
+        groups.setdefault((run.model, run.rule, run.compress, run.hosts), []).append(run)
+    return list(groups.values())
 
 
-def seconds(trials: Iterable[Trial]) -> dict[str, float] | None:
-    """Mean, least and most seconds to the loss; None where a run did not get there."""
-    found = [trial.seconds_to_loss for trial in trials]
-    times = [time for time in found if time is not None]
-    if not times or len(times) < len(found):
+def seconds_range(runs: Iterable[RuleRun]) -> SecondsRange | None:
+    """Return the seconds to the loss; None if any run did not reach it."""
+    times = [run.seconds_to_loss for run in runs]
+    reached = [time for time in times if time is not None]
+    if not reached or len(reached) < len(times):
         return None
-    return {"mean": mean(times), "low": min(times), "high": max(times)}
+    return SecondsRange(mean(reached), min(reached), max(reached))
 
 
-def _first(trials: Sequence[Trial], seed: int) -> str | None:
-    """The rule that reached the loss first with `seed`."""
-    times = {t.rule: t.seconds_to_loss for t in trials if t.seed == seed}
+def _first(runs: Sequence[RuleRun], seed: int) -> str | None:
+    """Return the rule that reached the loss first with `seed`."""
+    times = {run.rule: run.seconds_to_loss for run in runs if run.seed == seed}
     return _fastest({rule: time for rule, time in times.items() if time is not None})
 
 
-def _fastest(reached: dict[str, float]) -> str | None:
-    return min(reached, key=lambda rule: reached[rule]) if reached else None
+def _fastest(times: dict[str, float]) -> str | None:
+    return min(times, key=lambda rule: times[rule]) if times else None
 
 
-def as_rows(trials: Sequence[Trial]) -> list[dict[str, Any]]:
-    return [asdict(trial) for trial in trials]
-
-
-def train_on_host(order: dict[str, Any]) -> dict[str, Any]:
-    """Train as one worker, limited to its host's share of a core."""
-    # Import before the share is entered: at a part of a core the imports take long.
-    from thresher.training.train import train
-
-    if order["groups"]:
-        enter_share(order["groups"][int(os.environ["RANK"])])
-    return train(TrainConfig.from_dict(order["config"])).to_dict()
+def _draw(runs: Sequence[RuleRun], path: Path) -> None:
+    panels: dict[str, Sequence[SecondsBar]] = {}
+    for model in dict.fromkeys(run.model for run in runs):
+        cells = by_seed([run for run in runs if run.model == model])
+        bars = []
+        for cell in cells:
+            times = seconds_range(cell)
+            bars.append(
+                SecondsBar(
+                    f"{cell[0].rule}, {cell[0].hosts} hosts, {cell[0].compress}",
+                    None if times is None else (times.mean, times.low, times.high),
+                    highlighted=cell[0].compress != "none",
+                )
+            )
+        title = f"{model}, links of {runs[0].link}; mean, least and most of {len(cells[0])}"
+        panels[title] = bars
+    rules_figure(panels, path)

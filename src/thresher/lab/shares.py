@@ -1,8 +1,8 @@
-"""Hosts of equal speed on a test bed, however many there are.
+"""Hosts of equal speed on a test bed, independent of their number.
 
-The hosts share this machine's cores. Each is held to the same share of a core by a control group,
-so that a host is as fast beside seven others as alone, as real hosts are; where the system offers
-no control groups, the hosts contend, and what is measured says so.
+The hosts share this machine's cores. A control group limits each to the same share of a core, so
+that a host is as fast beside seven others as alone. Without control groups the hosts compete for
+the cores.
 """
 
 import contextlib
@@ -10,57 +10,64 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-FIRST = Path("/sys/fs/cgroup/cpu")
-"""Where the kernel's first version of control groups shows its processor time."""
-SECOND = (Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/unified"))
-"""Where the second version is mounted, alone or beside the first."""
+VERSION_1 = Path("/sys/fs/cgroup/cpu")
+"""Mount point of the CPU controller of control groups version 1."""
+VERSION_2 = (Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/unified"))
+"""Mount points of version 2, alone or beside version 1."""
 PERIOD_US = 10_000
-LEFT = 0.2
-"""Of the cores, for the links, the kernel and whatever else runs."""
+RESERVED = 0.2
+"""Share of the cores left for links, kernel and other processes."""
 
 
 def fair_share(hosts: int) -> float:
-    """The share of a core that each of `hosts` can be sure of."""
-    return min(1.0, (1 - LEFT) * (os.cpu_count() or 1) / hosts)
+    """Return the share of a core that each of `hosts` can rely on."""
+    return min(1.0, (1 - RESERVED) * (os.cpu_count() or 1) / hosts)
 
 
 @contextlib.contextmanager
 def host_shares(hosts: int, share: float) -> Iterator[list[str] | None]:
-    """Control groups that hold each host to `share` of a core; None where there can be none."""
-    made: list[Path] = []
+    """Create control groups that limit each host to `share` of a core.
+
+    Yields:
+        A path for each host, for `enter_share`; None if control groups are not available.
+    """
+    groups: list[Path] = []
     try:
         parent = _parent()
         _remove([group for group in parent.glob("thresher-*-h*") if _stale(group)])
-        made = [parent / f"thresher-{os.getpid()}-h{host}" for host in range(hosts)]
-        for group in made:
+        groups = [parent / f"thresher-{os.getpid()}-h{host}" for host in range(hosts)]
+        for group in groups:
             group.mkdir()
-            _hold(group, share)
+            _limit(group, share)
     except OSError:
-        _remove(made)
+        _remove(groups)
         yield None
         return
     try:
-        # `ip netns exec` mounts a /sys of its own; through this process's root the real one shows.
-        yield [f"/proc/{os.getpid()}/root{group}" for group in made]
+        # `ip netns exec` mounts its own /sys; the original is visible through this process's root.
+        yield [f"/proc/{os.getpid()}/root{group}" for group in groups]
     finally:
-        _remove(made)
+        _remove(groups)
 
 
 def _parent() -> Path:
-    """The group to make ours in; an OSError where processor time cannot be held."""
-    if (FIRST / "cpu.shares").exists():
-        return FIRST
-    for root in SECOND:
-        listed = root / "cgroup.controllers"
-        if listed.exists() and "cpu" in listed.read_text().split():
+    """Return the group to create ours in.
+
+    Raises:
+        OSError: Processor time cannot be limited.
+    """
+    if (VERSION_1 / "cpu.shares").exists():
+        return VERSION_1
+    for root in VERSION_2:
+        controllers = root / "cgroup.controllers"
+        if controllers.exists() and "cpu" in controllers.read_text().split():
             (root / "cgroup.subtree_control").write_text("+cpu")
             return root
-    raise FileNotFoundError("no control group holds processor time")
+    raise FileNotFoundError("no control group limits processor time")
 
 
-def _hold(group: Path, share: float) -> None:
-    """Limit `group`, and give it the most weight there is: against the other work of the machine
-    a host must get its share when it asks for it."""
+def _limit(group: Path, share: float) -> None:
+    """Limit `group`, and give it the largest weight: it must get its share despite other load."""
     quota = int(PERIOD_US * share)
     if (group / "cpu.max").exists():
         (group / "cpu.max").write_text(f"{quota} {PERIOD_US}")
@@ -72,12 +79,12 @@ def _hold(group: Path, share: float) -> None:
 
 
 def enter_share(group: str) -> None:
-    """Hold this process to the share of `group`, one of those that `host_shares` gave."""
+    """Limit this process to the share of `group`, a path from `host_shares`."""
     (Path(group) / "cgroup.procs").write_text(str(os.getpid()))
 
 
 def _stale(group: Path) -> bool:
-    """Left by a process that was killed."""
+    """Return whether the process that created `group` is gone."""
     return not Path(f"/proc/{group.name.split('-')[1]}").exists()
 
 

@@ -3,11 +3,11 @@
     with Testbed(4, "1gbit") as bed:
         ranks = bed.run([sys.executable, "-m", "thresher", "train", …])
 
-Each host is a namespace with one interface, `e0`; a token bucket (`tbf`) limits it in both
-directions, as a full-duplex cable and a switch port would. The bridge stands in a namespace of its
-own, so nothing is added to the machine's own network and any number of test beds can live side by
-side, all with the same addresses. The hosts share the machine's cores and disks: what this
-measures is the network. Needs root and Linux's `ip` and `tc` (Debian: iproute2).
+Each host is a namespace with one interface, `e0`; a token bucket filter (`tbf`) limits it in both
+directions, like a full-duplex cable and a switch port. The bridge has a namespace of its own, so
+the machine's network is unchanged and several test beds can run at once with the same addresses.
+The hosts share the machine's cores and disks: a test bed measures the network. Needs root and
+Linux's `ip` and `tc` (Debian: iproute2).
 """
 
 import itertools
@@ -20,44 +20,54 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
-from thresher.errors import ThresherError
-from thresher.lab.ranks import Finished, Rank, run_ranks
+from thresher.distributed.local_group import (
+    RankOutput,
+    RankPlacement,
+    Rendezvous,
+    call_in_group,
+    run_ranks,
+)
+from thresher.errors import InvalidValueError, ThresherError
 
-MOST = 8
+MOST_HOSTS = 8
 PORT = 29400
+TIMEOUT_S = 600.0
 _NAME = re.compile(r"^thresher-(\d+)-\d+-(?:switch|h\d+)$")
 _serial = itertools.count()
 
 
-def why_not() -> str | None:
-    """Why there can be no test bed here; None: there can."""
+def unavailable() -> str | None:
+    """Return why a test bed cannot run on this machine; None if it can."""
     if not sys.platform.startswith("linux"):
-        return "network namespaces are Linux's"
+        return "network namespaces need Linux"
     if os.geteuid() != 0:
-        return "making network namespaces needs root"
+        return "network namespaces need root"
     missing = [tool for tool in ("ip", "tc") if shutil.which(tool) is None]
     if missing:
         return f"{' and '.join(missing)} is missing (Debian: iproute2)"
     probe = f"thresher-{os.getpid()}-{next(_serial)}-switch"
-    made = subprocess.run(["ip", "netns", "add", probe], capture_output=True, text=True)
-    if made.returncode:
-        return f"the kernel makes no network namespace ({made.stderr.strip()})"
+    added = subprocess.run(["ip", "netns", "add", probe], capture_output=True, text=True)
+    if added.returncode:
+        return f"the kernel refuses network namespaces ({added.stderr.strip()})"
     subprocess.run(["ip", "netns", "del", probe], capture_output=True)
     return None
 
 
 def parse_link(link: str | None) -> str | None:
-    """A rate as `tc` writes it (100mbit, 1gbit); None and "unlimited" set no limit."""
+    """Check a rate of `tc` (100mbit, 1gbit); return None for None and "unlimited"."""
     if link is None or link == "unlimited":
         return None
     if not re.fullmatch(r"\d+(\.\d+)?[kmg]bit", link) or float(link[:-4]) == 0:
-        raise ThresherError(f'"{link}" is no speed of a link', "write 100mbit, 1gbit or unlimited")
+        raise InvalidValueError(
+            f'link must be a rate such as 100mbit or 1gbit, or unlimited, got "{link}"', "", "link"
+        )
     return link
 
 
 def link_bytes_per_s(link: str | None) -> float:
-    """Bytes per second of `link`; infinite where there is no limit."""
+    """Return the bytes per second of `link`; infinite without a limit."""
     rate = parse_link(link)
     if rate is None:
         return float("inf")
@@ -65,16 +75,20 @@ def link_bytes_per_s(link: str | None) -> float:
 
 
 class Testbed:
-    """A context manager; `hosts` of 1 to 8. Whatever happens inside, nothing is left behind.
+    """A context manager that creates 1 to 8 hosts and removes them at the end.
 
-    What a killed process left is removed when the next test bed starts.
+    What a killed process left behind is removed when the next test bed starts.
+
+    Args:
+        hosts: Number of hosts.
+        link: Speed of each link, such as "1gbit"; None sets no limit.
     """
 
-    __test__ = False  # pytest must not take it for a test
+    __test__ = False  # not a pytest class
 
     def __init__(self, hosts: int, link: str | None = None) -> None:
-        if not 1 <= hosts <= MOST:
-            raise ThresherError(f"a test bed of {hosts} hosts", f"choose 1 to {MOST}")
+        if not 1 <= hosts <= MOST_HOSTS:
+            raise InvalidValueError(f"hosts must be in [1, {MOST_HOSTS}], got {hosts}", "", "hosts")
         self.count, self.link = hosts, link
         parse_link(link)
         prefix = f"thresher-{os.getpid()}-{next(_serial)}"
@@ -82,10 +96,10 @@ class Testbed:
         self.hosts = [f"{prefix}-h{i}" for i in range(hosts)]
 
     def __enter__(self) -> "Testbed":
-        reason = why_not()
+        reason = unavailable()
         if reason is not None:
-            raise ThresherError(f"there can be no test bed of hosts here: {reason}")
-        sweep()
+            raise ThresherError(f"a test bed of hosts is not available: {reason}")
+        remove_stale()
         try:
             self._build()
         except BaseException:
@@ -117,64 +131,63 @@ class Testbed:
             self.set_link(self.link)
 
     def set_link(self, link: str | None) -> None:
-        """Change the speed of every link, both ways."""
+        """Change the speed of every link in both directions."""
         rate = parse_link(link)
         self.link = link
         for i, host in enumerate(self.hosts):
             for namespace, device in ((host, "e0"), (self._switch, f"p{i}")):
-                where = ("dev", device, "root")
+                target = ("dev", device, "root")
                 if rate is None:
-                    _tc(namespace, "qdisc", "del", *where, may_fail=True)
+                    _call("tc", "-n", namespace, "qdisc", "del", *target, may_fail=True)
                     continue
-                # A bucket of 64 kB holds the largest packet the kernel passes down in one piece.
+                # 64 kB hold the largest packet that the kernel passes down in one piece.
                 limits = ("rate", rate, "burst", "64kb", "latency", "50ms")
-                _tc(namespace, "qdisc", "replace", *where, "tbf", *limits)
+                _call("tc", "-n", namespace, "qdisc", "replace", *target, "tbf", *limits)
 
     @staticmethod
     def address(host: int) -> str:
+        """Return the IP address of a host."""
         return f"10.77.0.{host + 1}"
 
     def run(
         self,
         argv: Sequence[str],
         hosts: int | None = None,
-        per_host: int = 1,
         environment: Mapping[str, str] | None = None,
-        timeout_s: float = 600.0,
-    ) -> list[Finished]:
-        """Run `argv` as one process group over the first `hosts` hosts, torchrun's variables set.
+        timeout_s: float = TIMEOUT_S,
+    ) -> list[RankOutput]:
+        """Run `argv` as one process group with a rank on each of the first `hosts` hosts.
 
-        See `ranks.run_ranks` for what happens when one fails.
+        See `run_ranks` for variables and errors.
         """
-        used = self.hosts[: hosts or self.count]
         ranks = [
-            Rank(rank, host, local, per_host, f"h{host}", ("ip", "netns", "exec", used[host]))
-            for rank, (host, local) in enumerate(
-                divmod(rank, per_host) for rank in range(len(used) * per_host)
-            )
+            RankPlacement(rank, rank, 0, 1, f"h{rank}", ("ip", "netns", "exec", host))
+            for rank, host in enumerate(self.hosts[: hosts or self.count])
         ]
-        return run_ranks(ranks, argv, self.address(0), PORT, "e0", environment, timeout_s)
+        rendezvous = Rendezvous(self.address(0), PORT, "e0")
+        return run_ranks(ranks, argv, rendezvous, environment, timeout_s)
+
+    def call(
+        self, target: str, order: Any, hosts: int | None = None, timeout_s: float = TIMEOUT_S
+    ) -> Any:
+        """Call a function on each of the first `hosts` hosts; return the value of the first.
+
+        See `call_in_group` for `target` and `order`.
+        """
+
+        def run(argv: Sequence[str]) -> object:
+            return self.run(argv, hosts, timeout_s=timeout_s)
+
+        return call_in_group(target, order, run)
 
     def close(self) -> None:
-        """Remove the hosts and whatever still runs on them."""
+        """Remove the hosts and kill the processes that still run on them."""
         for namespace in (*self.hosts, self._switch):
             _remove(namespace)
 
 
-def run_on_hosts(
-    count: int,
-    argv: Sequence[str],
-    link: str | None = None,
-    environment: Mapping[str, str] | None = None,
-    timeout_s: float = 600.0,
-) -> list[Finished]:
-    """Run `argv` as `count` ranks, each on a host of its own."""
-    with Testbed(count, link) as bed:
-        return bed.run(argv, environment=environment, timeout_s=timeout_s)
-
-
-def sweep() -> list[str]:
-    """Remove the namespaces of test beds whose process is gone; their names."""
+def remove_stale() -> list[str]:
+    """Remove the namespaces of test beds whose process is gone; return their names."""
     listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True).stdout
     stale = []
     for name in (line.split()[0] for line in listed.splitlines() if line.strip()):
@@ -186,8 +199,8 @@ def sweep() -> list[str]:
 
 
 def _remove(namespace: str) -> None:
-    found = subprocess.run(["ip", "netns", "pids", namespace], capture_output=True, text=True)
-    for pid in found.stdout.split():
+    listed = subprocess.run(["ip", "netns", "pids", namespace], capture_output=True, text=True)
+    for pid in listed.stdout.split():
         try:
             os.kill(int(pid), signal.SIGKILL)
         except ProcessLookupError:
@@ -199,11 +212,7 @@ def _ip(*words: str) -> None:
     _call("ip", *words)
 
 
-def _tc(namespace: str, *words: str, may_fail: bool = False) -> None:
-    _call("tc", "-n", namespace, *words, may_fail=may_fail)
-
-
 def _call(*words: str, may_fail: bool = False) -> None:
-    done = subprocess.run(words, capture_output=True, text=True)
-    if done.returncode and not may_fail:
-        raise ThresherError(f"`{' '.join(words)}` failed: {done.stderr.strip()}")
+    result = subprocess.run(words, capture_output=True, text=True)
+    if result.returncode and not may_fail:
+        raise ThresherError(f"`{' '.join(words)}` failed: {result.stderr.strip()}")

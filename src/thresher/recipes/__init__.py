@@ -1,38 +1,39 @@
 """One file per claim of the papers; `thresher reproduce` lists them.
 
-A recipe is a module here with a variable `RECIPE` (a `Recipe`) or `RECIPES` (several). Modules are
-found by looking, so adding a claim is adding a file; they must import quickly (no torch at the
-top), since the list is shown before anything is run.
+A recipe is a module of this package with a variable `RECIPE`. Modules are discovered, so adding a
+claim is adding a file. They must import quickly (no torch at the top), because listing the recipes
+imports all of them.
 """
 
 import importlib
 import pkgutil
 
-from thresher.errors import ThresherError, nearest
-from thresher.recipes.base import Recipe, RecipeResult, row
+from thresher.errors import NotFoundError, nearest
+from thresher.recipes.base import ClaimRow, Recipe, RecipeResult
 
-__all__ = ["Recipe", "RecipeResult", "all_recipes", "find", "row"]
+__all__ = ["ClaimRow", "Recipe", "RecipeResult", "all_recipes", "find"]
 
 
 def all_recipes() -> list[Recipe]:
-    """Every recipe, in the order of the claims they test."""
-    found: dict[str, Recipe] = {}
+    """Return every recipe, sorted by claim."""
+    recipes: dict[str, Recipe] = {}
     for module in pkgutil.iter_modules(__path__):
-        if module.name == "base":
+        recipe = getattr(importlib.import_module(f"{__name__}.{module.name}"), "RECIPE", None)
+        if recipe is None:
             continue
-        loaded = importlib.import_module(f"{__name__}.{module.name}")
-        here = getattr(loaded, "RECIPES", None) or [getattr(loaded, "RECIPE", None)]
-        for recipe in here:
-            if recipe is None:
-                continue
-            if recipe.name in found:
-                raise ValueError(f"two recipes are named {recipe.name}")
-            found[recipe.name] = recipe
-    return sorted(found.values(), key=lambda recipe: (recipe.claim, recipe.name))
+        if recipe.name in recipes:
+            raise ValueError(f"two recipes are named {recipe.name}")
+        recipes[recipe.name] = recipe
+    return sorted(recipes.values(), key=lambda recipe: (recipe.claim, recipe.name))
 
 
 def find(name: str) -> Recipe:
+    """Return the recipe called `name`.
+
+    Raises:
+        NotFoundError: There is no such recipe.
+    """
     recipes = {recipe.name: recipe for recipe in all_recipes()}
     if name not in recipes:
-        raise ThresherError(f'there is no recipe "{name}"', nearest(name, recipes))
+        raise NotFoundError(f'there is no recipe "{name}"', nearest(name, recipes))
     return recipes[name]

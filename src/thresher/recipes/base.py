@@ -1,85 +1,80 @@
-"""What a recipe is: a claim of the papers, run at one of several sizes, and what came out."""
+"""A recipe: a claim of the papers, run at one of several sizes, and its result."""
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
-from thresher.errors import ThresherError, nearest
+from thresher.errors import InvalidValueError, nearest
 from thresher.paths import write_json
 
 Preset = Literal["smoke", "gpu", "paper"]
-PRESETS: tuple[Preset, ...] = ("smoke", "gpu", "paper")
-VERDICTS = ("yes", "no", "partly", "not enough runs")
+Verdict = Literal["yes", "no", "partly", "not enough runs"]
 
 
-def row(
-    claim: str,
-    paper: str,
-    measured: str,
-    holds: str,
-    interval: str = "",
-    note: str = "",
-    **more: Any,
-) -> dict[str, Any]:
-    """One line of "the paper says / we measured / holds?"; `more` is for machines only."""
-    if holds not in VERDICTS:
-        raise ValueError(f"holds must be one of {VERDICTS}, not {holds!r}")
-    return {
-        "claim": claim,
-        "paper": paper,
-        "measured": measured,
-        "interval": interval,
-        "holds": holds,
-        "note": note,
-        **more,
-    }
+@dataclass(frozen=True)
+class ClaimRow:
+    """One line of the table "the paper says / we measured / holds?"."""
+
+    claim: str
+    paper: str
+    measured: str
+    holds: Verdict
+    interval: str = ""
+    note: str = ""
+    values: dict[str, Any] = field(default_factory=dict)
+    """Further keys of the row in JSON."""
+
+    def __post_init__(self) -> None:
+        if self.holds not in get_args(Verdict):
+            raise ValueError(f"holds must be one of {get_args(Verdict)}, got {self.holds!r}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the row as JSON values, with `values` at the same level."""
+        fields = asdict(self)
+        values = fields.pop("values")
+        return {**fields, **values}
 
 
-@dataclass
+@dataclass(frozen=True)
 class RecipeResult:
-    """What a recipe found: `rows` made by `row`, and `data` for machines."""
+    """Result of a recipe: rows for people, and further data."""
 
-    rows: list[dict[str, Any]]
+    rows: list[ClaimRow]
     data: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """A claim that can be run.
-
-    `presets` maps smoke (minutes on a laptop), gpu (one GPU) and paper (the paper's own size) to
-    a function of the folder to write to. A recipe offers those it can honour, smoke always.
-    """
+    """A claim that can be run."""
 
     name: str
+    """Words joined by dashes."""
     claim: str
+    """The claim's number."""
     title: str
     presets: dict[str, Callable[[Path], RecipeResult]]
+    """By preset, a function of the output folder: smoke (minutes on a laptop; always there), gpu
+    (one GPU) and paper (the paper's own size)."""
     data: Mapping[str, str] = field(default_factory=dict)
-    """Per preset, the pack that it reads, for those that read one."""
+    """By preset, the pack that it reads, if any."""
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", self.name):
-            raise ValueError(f"a recipe's name is words joined by dashes, not {self.name!r}")
-        unknown = set(self.presets) - set(PRESETS)
+            raise ValueError(f"name must be words joined by dashes, got {self.name!r}")
+        unknown = set(self.presets) - set(get_args(Preset))
         if unknown or "smoke" not in self.presets:
-            raise ValueError(f"{self.name}: presets are among {PRESETS}, with smoke")
+            raise ValueError(f"{self.name}: presets must be of {get_args(Preset)}, with smoke")
 
     def run(self, preset: str, out: Path) -> RecipeResult:
-        """Run at one size; the result is written to `out`/recipe.json as well."""
+        """Run at one size, and write the result to `out`/recipe.json."""
         if preset not in self.presets:
-            raise ThresherError(
-                f'the recipe {self.name} has no preset "{preset}"', nearest(preset, self.presets)
+            raise InvalidValueError(
+                f'recipe {self.name} has no preset "{preset}"', nearest(preset, self.presets)
             )
         result = self.presets[preset](out)
-        write_json(
-            out / "recipe.json",
-            {"name": self.name, "claim": self.claim, "preset": preset, **_merged(result)},
-        )
+        head = {"name": self.name, "claim": self.claim, "preset": preset}
+        rows = [row.to_dict() for row in result.rows]
+        write_json(out / "recipe.json", {**head, "rows": rows, "data": result.data})
         return result
-
-
-def _merged(result: RecipeResult) -> dict[str, Any]:
-    return {"rows": result.rows, "data": result.data}

@@ -1,36 +1,41 @@
 """Claims S1–S3 (Cunha et al. 2018): on small data, strong scaling reaches a given loss soonest.
 
-Real processes, real all-reduces: k workers train the autoencoder of `volumes` under four rules,
-until the validation loss falls to a target that one worker is known to reach.
+k worker processes train the autoencoder of `volumes` under four rules until the validation loss
+falls to a target that one worker reaches:
 
-- strong: the global batch and the rate stay as for one worker; each takes 1/k of the batch;
+- strong: global batch and rate as for one worker; each worker takes 1/k of the batch;
 - weak: each worker takes a whole batch, the rate stays;
-- weak + linear: the rate grows k-fold as well;
-- weak + linear + warm-up: and is reached over the first epochs.
+- weak + linear: the rate is multiplied by k too;
+- weak + linear + warm-up: it grows to that over the first epochs.
 """
 
 import math
-import os
-import socket
 import time
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from thresher.data.order import epoch_order, part
-from thresher.errors import ThresherError
+from thresher.errors import InvalidValueError
+from thresher.options import from_mapping, to_mapping
 from thresher.paths import read_json, write_json
 from thresher.progress import track
-from thresher.recipes.base import Recipe, RecipeResult, row
+from thresher.recipes.base import ClaimRow, Recipe, RecipeResult, Verdict
 from thresher.study.statistics import paired
+
+if TYPE_CHECKING:
+    import torch
+
+    from thresher.distributed.group import Group
 
 RULES = ("strong", "weak", "weak+linear", "weak+linear+warm-up")
 
 
-@dataclass(frozen=True)
-class Task:
+@dataclass(frozen=True, kw_only=True)
+class StrongScalingConfig:
     """One size of the experiment."""
 
     workers: tuple[int, ...]
@@ -45,10 +50,27 @@ class Task:
     most_epochs: int
     warmup_epochs: int = 5
     threads: int = 1
-    backend: str = "gloo"
+    backend: Literal["gloo", "nccl"] = "gloo"
 
 
-SMOKE = Task(
+@dataclass(frozen=True)
+class ScalingRun:
+    """One run to the target."""
+
+    workers: int
+    rule: str
+    seed: int
+    reached: bool
+    seconds: float
+    steps: int
+    samples: int
+    images_per_s: float
+    loss: float | None
+    norm: float | None
+    """Norm of the weights at the end."""
+
+
+SMOKE = StrongScalingConfig(
     workers=(1, 2),
     seeds=3,
     samples=256,
@@ -65,92 +87,98 @@ PAPER = replace(
 )
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def run_workers(config: StrongScalingConfig, workers: int, out: Path) -> list[ScalingRun]:
+    """Run all rules and seeds on `workers` processes; finished runs are read from `out`."""
+    from thresher.distributed.local_group import call_in_group, run_local
 
-
-def run_workers(task: Task, workers: int, out: Path) -> list[dict[str, Any]]:
-    """All rules and seeds on `workers` processes; finished ones are read back from `out`."""
-    import torch.multiprocessing as mp
-
-    if workers > task.batch:
-        raise ThresherError(
-            f"{workers} workers cannot share a batch of {task.batch}: strong scaling ends at one "
-            "sample a worker",
-            "use fewer workers",
+    if workers > config.batch:
+        raise InvalidValueError(
+            f"workers must be at most the batch ({config.batch}), got {workers}", "", "workers"
         )
     file = out / f"workers-{workers}.json"
-    if file.exists():
+    stored = read_json(file) if file.exists() else {}
+    if stored.get("task") != to_mapping(config):
+        environment = {"OMP_NUM_THREADS": str(config.threads)}
+        order = {"config": to_mapping(config), "file": str(file)}
+        call_in_group(
+            "thresher.recipes.cunha_strong:train_all",
+            order,
+            lambda argv: run_local(workers, argv, environment, timeout_s=math.inf),
+        )
         stored = read_json(file)
-        if stored["task"] == _comparable(task):
-            return list(stored["runs"])
-    mp.spawn(_worker, (workers, task, _free_port(), file), nprocs=workers)
-    return list(read_json(file)["runs"])
+    return [ScalingRun(**run) for run in stored["runs"]]
 
 
-def _comparable(task: Task) -> dict[str, Any]:
-    return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(task).items()}
-
-
-def _worker(rank: int, world: int, task: Task, port: int, file: Path) -> None:
+def train_all(order: dict[str, Any]) -> None:
+    """Train with every rule and seed; the worker function of `run_workers`."""
     import torch
-    import torch.distributed as dist
 
-    from thresher.recipes.volumes import volumes
+    from thresher.distributed.group import join
+    from thresher.recipes.support.volumes import volumes
 
-    torch.set_num_threads(task.threads)
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    dist.init_process_group(task.backend, rank=rank, world_size=world)
-    cuda = torch.cuda.is_available()
-    device = torch.device("cuda", rank % torch.cuda.device_count()) if cuda else torch.device("cpu")
-    train = torch.from_numpy(volumes(task.samples, task.side, seed=1)).to(device)
-    held = torch.from_numpy(volumes(task.samples // 4, task.side, seed=2)).to(device)
-    jobs = [
-        (rule, seed)
-        for rule in RULES
-        if world > 1 or rule == RULES[0]
-        for seed in range(task.seeds)
-    ]
-    shown = track(jobs, f"{world} workers") if rank == 0 else jobs
-    runs = [train_to_target(task, rule, seed, rank, world, train, held) for rule, seed in shown]
-    if rank == 0:
-        write_json(file, {"task": _comparable(task), "runs": runs})
-    dist.destroy_process_group()
+    config = from_mapping(StrongScalingConfig, order["config"])
+    torch.set_num_threads(config.threads)
+    group = join("cuda" if config.backend == "nccl" else "cpu")
+    device = torch.device("cpu")
+    if torch.cuda.is_available():  # with gloo, workers may share a GPU
+        device = torch.device("cuda", group.rank % torch.cuda.device_count())
+    train = torch.from_numpy(volumes(config.samples, config.side, seed=1)).to(device)
+    held_out = torch.from_numpy(volumes(config.samples // 4, config.side, seed=2)).to(device)
+    # On one worker all rules are the same.
+    rules = RULES if group.world > 1 else RULES[:1]
+    jobs = [(rule, seed) for rule in rules for seed in range(config.seeds)]
+    shown = track(jobs, f"{group.world} workers") if group.first else jobs
+    runs = [train_to_target(config, rule, seed, group, train, held_out) for rule, seed in shown]
+    if group.first:
+        # The key is "task" in files of earlier versions too.
+        runs_json = [asdict(run) for run in runs]
+        write_json(Path(order["file"]), {"task": to_mapping(config), "runs": runs_json})
+    group.barrier()
 
 
 def train_to_target(
-    task: Task, rule: str, seed: int, rank: int, world: int, train: Any, held: Any
-) -> dict[str, Any]:
-    """One run: seconds, steps and samples until the held-out loss is at the target."""
+    config: StrongScalingConfig,
+    rule: str,
+    seed: int,
+    group: "Group",
+    train: "torch.Tensor",
+    held_out: "torch.Tensor",
+) -> ScalingRun:
+    """Train until the held-out loss reaches the target.
+
+    Args:
+        config: The experiment.
+        rule: One of `RULES`.
+        seed: Seed of weights and order.
+        group: The workers.
+        train, held_out: Volumes, (n, 1, side, side, side).
+    """
     import torch
-    import torch.distributed as dist
 
-    from thresher.recipes.volumes import autoencoder, msle
+    from thresher.recipes.support.volumes import autoencoder, msle
 
-    batch = task.batch * (1 if rule == "strong" else world)
-    peak = task.rate * (world if "linear" in rule else 1)
-    model = autoencoder(task.side, task.width, seed).to(train.device)
+    batch = config.batch * (1 if rule == "strong" else group.world)
+    peak = config.rate * (group.world if "linear" in rule else 1)
+    model = autoencoder(config.side, config.width, seed).to(train.device)
     parameters = list(model.parameters())
     optimizer = torch.optim.Adam(parameters, lr=peak)
     steps_per_epoch = math.ceil(len(train) / batch)
-    warm = task.warmup_epochs * steps_per_epoch if rule.endswith("warm-up") else 0
+    warmup = config.warmup_epochs * steps_per_epoch if rule.endswith("warm-up") else 0
     seconds, steps, samples, loss = 0.0, 0, 0, math.inf
-    for epoch in range(task.most_epochs):
-        dist.barrier()
-        begun = time.perf_counter()
+    for epoch in range(config.most_epochs):
+        group.barrier()
+        begin = time.perf_counter()
         order = epoch_order(len(train), seed, epoch)
         for first in range(0, len(order), batch):
             whole = order[first : first + batch]
-            mine = torch.from_numpy(part(whole, rank, world)).to(train.device)
-            if warm:
-                grown = task.rate + (peak - task.rate) * min(1.0, (steps + 1) / warm)
-                optimizer.param_groups[0]["lr"] = grown
+            own = torch.from_numpy(part(whole, group.rank, group.world)).to(train.device)
+            if warmup:
+                share = min(1.0, (steps + 1) / warmup)
+                optimizer.param_groups[0]["lr"] = config.rate + (peak - config.rate) * share
             optimizer.zero_grad(set_to_none=False)
-            (msle(model(train[mine]), train[mine]) / len(whole)).backward()
+            (msle(model(train[own]), train[own]) / len(whole)).backward()
             flat = torch.cat([p.grad.reshape(-1) for p in parameters])  # type: ignore[union-attr]
-            dist.all_reduce(flat)
+            group.all_reduce_sum(flat)
             for p, g in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
                 p.grad = g.view_as(p)
             optimizer.step()
@@ -158,102 +186,93 @@ def train_to_target(
             samples += len(whole)
         if train.device.type == "cuda":
             torch.cuda.synchronize()
-        seconds += time.perf_counter() - begun
-        # The test of the loss is the same for every rule, so its time is left out.
+        seconds += time.perf_counter() - begin
+        # The evaluation is the same for every rule, so its time is not counted.
         with torch.no_grad():
-            loss = float(msle(model(held), held)) / len(held)
-        if not math.isfinite(loss) or loss <= task.target:
+            loss = float(msle(model(held_out), held_out)) / len(held_out)
+        if not math.isfinite(loss) or loss <= config.target:
             break
     weights = torch.cat([p.detach().reshape(-1) for p in parameters])
-    return {
-        "workers": world,
-        "rule": rule,
-        "seed": seed,
-        "reached": bool(math.isfinite(loss) and loss <= task.target),
-        "seconds": seconds,
-        "steps": steps,
-        "samples": samples,
-        "images_per_s": samples / seconds,
-        "loss": loss if math.isfinite(loss) else None,
-        "norm": float(weights.double().norm()) if math.isfinite(loss) else None,
-    }
+    finite = math.isfinite(loss)
+    return ScalingRun(
+        workers=group.world,
+        rule=rule,
+        seed=seed,
+        reached=finite and loss <= config.target,
+        seconds=seconds,
+        steps=steps,
+        samples=samples,
+        images_per_s=samples / seconds,
+        loss=loss if finite else None,
+        norm=float(weights.double().norm()) if finite else None,
+    )
 
 
-def reproduce(task: Task, out: Path) -> RecipeResult:
-    """Every worker count in turn, then the table."""
+def reproduce(config: StrongScalingConfig, out: Path) -> RecipeResult:
+    """Run every number of workers."""
     out.mkdir(parents=True, exist_ok=True)
-    runs = [run for k in task.workers for run in run_workers(task, k, out)]
-    rows = [*_sooner(runs, task), _same_path(runs, task), _yardstick(runs, task)]
-    return RecipeResult(rows, {"task": _comparable(task), "runs": runs})
+    runs = [run for workers in config.workers for run in run_workers(config, workers, out)]
+    rows = [*_sooner(runs, config), _same_path(runs, config), _yardstick(runs, config)]
+    return RecipeResult(rows, {"task": to_mapping(config), "runs": [asdict(run) for run in runs]})
 
 
-def _of(runs: list[dict[str, Any]], workers: int, rule: str) -> list[dict[str, Any]]:
-    return [run for run in runs if run["workers"] == workers and run["rule"] == rule]
+def _of(runs: list[ScalingRun], workers: int, rule: str) -> list[ScalingRun]:
+    return [run for run in runs if run.workers == workers and run.rule == rule]
 
 
-def _sooner(runs: list[dict[str, Any]], task: Task) -> list[dict[str, Any]]:
+def _sooner(runs: list[ScalingRun], config: StrongScalingConfig) -> list[ClaimRow]:
     """S1: strong scaling against each weak rule, paired by seed, on the logarithm of the time."""
-    lines = []
-    for k in task.workers:
+    rows = []
+    for k in config.workers:
         for rule in RULES[1:] if k > 1 else ():
             strong, weak = _of(runs, k, RULES[0]), _of(runs, k, rule)
-            missed = [run["seed"] for run in weak if not run["reached"]]
-            both = [
-                (s, w) for s, w in zip(strong, weak, strict=True) if s["reached"] and w["reached"]
-            ]
-            if not both:
-                holds = "yes" if all(run["reached"] for run in strong) else "not enough runs"
-                measured, interval = f"{rule} never reached the loss", ""
-            else:
-                logs = [np.log([pair[side]["seconds"] for pair in both]) for side in (0, 1)]
-                found = paired(logs[0], logs[1], margin=0.05, higher_is_better=False)
-                low, high = (math.exp(-x) for x in reversed(found.interval))
-                measured = f"strong {math.exp(-found.mean):.2f}× as fast as {rule}"
+            missed = sum(not run.reached for run in weak)
+            both = [(s, w) for s, w in zip(strong, weak, strict=True) if s.reached and w.reached]
+            holds: Verdict
+            if both:
+                logs = [np.log([pair[side].seconds for pair in both]) for side in (0, 1)]
+                gain = paired(logs[0], logs[1], margin=0.05, higher_is_better=False)
+                low, high = (math.exp(-x) for x in reversed(gain.interval))
+                measured = f"strong {math.exp(-gain.mean):.2f}× as fast as {rule}"
                 interval = f"{low:.2f} … {high:.2f}" if len(both) > 1 else ""
                 holds = "yes" if low > 1 else "no" if high < 1 else "not enough runs"
-            note = f"{len(missed)} of {len(weak)} {rule} runs missed the loss" if missed else ""
-            lines.append(
-                row(
-                    "S1",
-                    f"{k} workers: strong reaches the loss first",
-                    measured,
-                    holds,
-                    interval,
-                    note,
-                )
-            )
-    return lines
+            else:
+                holds = "yes" if all(run.reached for run in strong) else "not enough runs"
+                measured, interval = f"{rule} never reached the loss", ""
+            note = f"{missed} of {len(weak)} {rule} runs missed the loss" if missed else ""
+            paper = f"{k} workers: strong reaches the loss first"
+            rows.append(ClaimRow("S1", paper, measured, holds, interval, note))
+    return rows
 
 
-def _same_path(runs: list[dict[str, Any]], task: Task) -> dict[str, Any]:
-    """S2: after as many steps, the weights of k workers are those of one, to rounding."""
+def _same_path(runs: list[ScalingRun], config: StrongScalingConfig) -> ClaimRow:
+    """S2: after as many steps, the weights of k workers equal those of one, to rounding."""
     apart = 0.0
-    alone = {run["seed"]: run for run in _of(runs, 1, RULES[0])}
+    alone = {run.seed: run for run in _of(runs, 1, RULES[0])}
     for run in runs:
-        if run["rule"] == RULES[0] and run["workers"] > 1 and alone[run["seed"]]["norm"]:
-            one = alone[run["seed"]]
-            same = run["steps"] == one["steps"] and run["norm"]
-            apart = max(apart, abs(run["norm"] / one["norm"] - 1) if same else math.inf)
-    measured = f"weights differ by {apart:.1e}" if math.isfinite(apart) else "steps differ"
-    return row(
+        one = alone[run.seed]
+        if run.rule == RULES[0] and run.workers > 1 and one.norm:
+            same = run.steps == one.steps and run.norm
+            apart = max(apart, abs((run.norm or 0.0) / one.norm - 1) if same else math.inf)
+    return ClaimRow(
         "S2",
-        f"the same path as one worker; never more workers than the batch ({task.batch})",
-        measured,
+        f"the same path as one worker; never more workers than the batch ({config.batch})",
+        f"weights differ by {apart:.1e}" if math.isfinite(apart) else "steps differ",
         "yes" if apart < 1e-3 else "no",
         note="relative difference of the weights' norm at the target, float32",
     )
 
 
-def _yardstick(runs: list[dict[str, Any]], task: Task) -> dict[str, Any]:
-    """S3: the rule with the highest throughput need not be the one that is done first."""
-    k = max(task.workers)
-    speed = {r: np.mean([run["images_per_s"] for run in _of(runs, k, r)]) for r in RULES}
+def _yardstick(runs: list[ScalingRun], config: StrongScalingConfig) -> ClaimRow:
+    """S3: the rule with the highest throughput need not reach the loss first."""
+    k = max(config.workers)
+    speed = {r: np.mean([run.images_per_s for run in _of(runs, k, r)]) for r in RULES}
     times = {
-        r: np.mean([run["seconds"] if run["reached"] else math.inf for run in _of(runs, k, r)])
+        r: np.mean([run.seconds if run.reached else math.inf for run in _of(runs, k, r)])
         for r in RULES
     }
     fastest, soonest = max(speed, key=lambda r: speed[r]), min(times, key=lambda r: times[r])
-    return row(
+    return ClaimRow(
         "S3",
         "time to a loss, not throughput, is the yardstick",
         f"{k} workers: most images/s {fastest}, first at the loss {soonest}",
@@ -266,8 +285,8 @@ RECIPE = Recipe(
     "S1–S3",
     "strong scaling reaches a given loss sooner than weak, on small 3-D data",
     {
-        "smoke": lambda out: reproduce(SMOKE, out),
-        "gpu": lambda out: reproduce(GPU, out),
-        "paper": lambda out: reproduce(PAPER, out),
+        "smoke": partial(reproduce, SMOKE),
+        "gpu": partial(reproduce, GPU),
+        "paper": partial(reproduce, PAPER),
     },
 )

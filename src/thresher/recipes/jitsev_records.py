@@ -1,41 +1,43 @@
-"""Claim J4: the ResNet-50 record table, each row predicted from the seven others."""
+"""Claim J4 (Jitsev 2021): ResNet-50 records, each predicted from the seven others."""
 
 from pathlib import Path
 from statistics import median
 
-from thresher.recipes.base import Recipe, RecipeResult, row
+from thresher.recipes.base import ClaimRow, Recipe, RecipeResult
 
 
 def run(out: Path) -> RecipeResult:
-    """Count ResNet-50's operations, fit one efficiency per left-out row, predict that row."""
+    """Predict each record with an efficiency fitted to the others."""
     from thresher.lab.records import leave_one_out
     from thresher.models.registry import build
     from thresher.scaling.skeleton import skeleton
 
     profile = skeleton(build("resnet50", 1000), "resnet50", (3, 224, 224), 1000, 32)
-    found = leave_one_out(profile)
+    predictions = leave_one_out(profile)
     rows = []
-    for prediction in found:
+    for prediction in predictions:
         record = prediction.record
         near = 1 / 2 <= prediction.ratio <= 2
         rows.append(
-            row(
+            ClaimRow(
                 "J4",
                 f"{record.name}: {_duration(record.published_s)}, batch {record.batch_size:,}, "
                 f"{record.devices:,}×{record.device}",
-                f"{_duration(prediction.predicted_s)} predicted, {prediction.ratio:.2f} of it",
+                f"{_duration(prediction.predicted_s)} predicted, {prediction.ratio:.2f}× as long",
                 "yes" if abs(prediction.ratio - 1) <= 0.3 else "partly" if near else "no",
                 note=record.note if abs(prediction.ratio - 1) > 0.3 else "",
-                name=record.name,
-                published_s=record.published_s,
-                predicted_s=prediction.predicted_s,
-                ratio=prediction.ratio,
-                share_of_peak=prediction.share,
-                explained=bool(record.note),
+                values={
+                    "name": record.name,
+                    "published_s": record.published_s,
+                    "predicted_s": prediction.predicted_s,
+                    "ratio": prediction.ratio,
+                    "share_of_peak": prediction.share,
+                    "explained": bool(record.note),
+                },
             )
         )
-    errors = [abs(prediction.ratio - 1) for prediction in found]
-    beyond = [p.record.name for p in found if not 1 / 2 <= p.ratio <= 2]
+    errors = [abs(prediction.ratio - 1) for prediction in predictions]
+    beyond = [p.record.name for p in predictions if not 1 / 2 <= p.ratio <= 2]
     return RecipeResult(
         rows,
         {
@@ -56,6 +58,6 @@ def _duration(seconds: float) -> str:
 RECIPE = Recipe(
     "jitsev-records",
     "J4",
-    "ResNet-50 / ImageNet records predicted from first principles, each left out of its fit",
+    "ResNet-50 / ImageNet records predicted from data sheets, each left out of its fit",
     {"smoke": run, "gpu": run, "paper": run},
 )

@@ -4,9 +4,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from thresher.recipes.base import Recipe, RecipeResult, row
+from thresher.recipes.base import ClaimRow, Recipe, RecipeResult
 from thresher.recipes.ornl_fig5 import UNSCALED
-from thresher.recipes.studies import DATA, EXECUTORS, GPU, PAPER, SMOKE, run, significant, span
+from thresher.recipes.support.studies import (
+    DATA,
+    EXECUTORS,
+    GPU,
+    PAPER,
+    SMOKE,
+    interval,
+    report_path,
+    run,
+    significant,
+)
 from thresher.study import statistics
 
 STUDIES: dict[str, dict[str, Any]] = {
@@ -32,7 +42,7 @@ def reproduce(preset: str, out: Path) -> RecipeResult:
     study = STUDIES[preset]
     analysis = run(
         {
-            "title": "The rate retuned for each batch on the validation split",
+            "title": "Learning rate tuned for each batch on the validation split",
             "compare": "batch_size",
             "tune": ["lr"],
             **study,
@@ -47,30 +57,27 @@ def reproduce(preset: str, out: Path) -> RecipeResult:
     }
     first, *larger = study["grid"]["batch_size"]
     rows = [_retuned(analysis.rows, batch, chosen[batch], chosen[first]) for batch in larger]
-    return RecipeResult(rows, {"chosen": chosen, "report": str(out / "report" / "index.html")})
+    return RecipeResult(rows, {"chosen": chosen, "report": report_path(out)})
 
 
-def _retuned(
-    trials: list[dict[str, Any]], batch: int, own: float, inherited: float
-) -> dict[str, Any]:
-    """Test accuracy with the batch's own rate, against the rate of the smallest batch."""
-    paper = f"batch {batch:,} wants a rate of its own"
+def _retuned(trials: list[dict[str, Any]], batch: int, own: float, inherited: float) -> ClaimRow:
+    """Compare test accuracy with the batch's own rate and with that of the smallest batch."""
+    paper = f"batch {batch:,} needs its own rate"
     if own == inherited:
-        return row("J3", paper, f"validation chose {own} for both", "no")
+        return ClaimRow("J3", paper, f"validation chose {own} for both", "no")
     accuracy = {
         lr: {t["seed"]: t["accuracy"] for t in trials if t["batch_size"] == batch and t["lr"] == lr}
         for lr in (own, inherited)
     }
     both = [seed for seed in accuracy[own] if seed in accuracy[inherited]]
     values = [[accuracy[lr][seed] for seed in both] for lr in (own, inherited)]
-    found = statistics.paired(values[0], values[1], margin=0.3)
-    holds = "not enough runs" if not significant(found) else "yes" if found.mean > 0 else "no"
-    return row(
+    gain = statistics.paired(values[0], values[1], margin=0.3)
+    return ClaimRow(
         "J3",
         paper,
-        f"{found.mean:+.1f} points on test with {own} instead of {inherited}",
-        holds,
-        span(*found.interval, " points"),
+        f"{gain.mean:+.1f} points on test with {own} instead of {inherited}",
+        "not enough runs" if not significant(gain) else "yes" if gain.mean > 0 else "no",
+        interval(*gain.interval, " points"),
     )
 
 

@@ -1,10 +1,17 @@
-"""Claims K1 to K3: the limits of data-parallel SGD, measured layer by layer and predicted."""
+"""Claims K1 to K3 (Keuper): limits of data-parallel SGD, measured by layer and predicted."""
 
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from thresher.recipes.base import Recipe, RecipeResult, row
+from thresher.recipes.base import ClaimRow, Recipe, RecipeResult
+
+if TYPE_CHECKING:
+    from thresher.scaling.cluster import Cluster
+    from thresher.scaling.compute import AmdahlBound
+    from thresher.scaling.predict import PredictionRow
+    from thresher.scaling.profile import Profile
 
 FDR = """
 title = "K80 nodes on FDR InfiniBand, as in the paper"
@@ -25,60 +32,64 @@ total_gbs = 100
 node_gbs = 10
 """
 SIZES_MB = {"AlexNet": 250, "GoogLeNet": 50, "ResNet-50": 100}
-"""Of the gradients, as the paper gives them."""
+"""Sizes of the gradients in the paper."""
 WORKERS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 def run(image_size: int, batch: int, seconds: float) -> Callable[[Path], RecipeResult]:
-    def at(out: Path) -> RecipeResult:
+    """Return the recipe at one size: image side, batch B and seconds per batch size."""
+
+    def reproduce(out: Path) -> RecipeResult:
         from thresher.models.registry import build
-        from thresher.recipes.networks import alexnet, googlenet
+        from thresher.recipes.support.networks import alexnet, googlenet
         from thresher.report.scaling_figures import profile_figure
-        from thresher.scaling.cluster import parse
+        from thresher.scaling.cluster import parse_cluster
         from thresher.scaling.compute import amdahl
-        from thresher.scaling.measure import measure
-        from thresher.scaling.predict import Setting, predict, stops_paying
+        from thresher.scaling.measure import MeasureConfig, measure
+        from thresher.scaling.predict import predict_rows
         from thresher.scaling.skeleton import skeleton
+        from thresher.scaling.step import StepConfig
 
         whole = {
             "AlexNet": skeleton(alexnet(), "alexnet", (3, 224, 224), 1000, 256),
             "GoogLeNet": skeleton(googlenet(), "googlenet", (3, 224, 224), 1000, 32),
             "ResNet-50": skeleton(build("resnet50", 1000), "resnet50", (3, 224, 224), 1000, 32),
         }
-        cluster = parse(FDR, "fdr", "fdr")
+        cluster = parse_cluster(FDR, "fdr", "fdr")
         strong = {
-            name: predict(profile, cluster, WORKERS, Setting(scaling="strong"))
+            name: predict_rows(profile, cluster, WORKERS, StepConfig(scaling="strong"))
             for name, profile in whole.items()
         }
         measured = {}
         for name in ("alexnet-small", "googlenet-small"):
             file = out / f"{name}.json"
-            profile = measure(
-                name, batch, image_size=image_size, seconds_per_batch=seconds, statistic=min
+            config = MeasureConfig(
+                model=name, batch_size=batch, image_size=image_size, seconds_per_batch=seconds
             )
+            profile = measure(config, statistic=min)
             profile.save(file)
             profile_figure(profile, file.with_suffix(".png"))
             measured[name] = profile
         bounds = {name: amdahl(profile) for name, profile in measured.items()}
-        rows = [_sizes(whole), *(_bound(name, strong[name], stops_paying) for name in strong)]
+        rows = [_sizes(whole), *(_bound(name, strong[name]) for name in strong)]
         rows += [_free(name, measured[name], bounds[name]) for name in measured]
         rows += [_skinny(measured["alexnet-small"]), _hard(whole, cluster)]
         return RecipeResult(
             rows,
             {
                 "gradient_bytes": {n: p.gradient_bytes for n, p in whole.items()},
-                "strong": {n: [r.as_dict() for r in found] for n, found in strong.items()},
-                "amdahl": bounds,
+                "strong": {n: [asdict(row) for row in rows] for n, rows in strong.items()},
+                "amdahl": {name: asdict(bound) for name, bound in bounds.items()},
             },
         )
 
-    return at
+    return reproduce
 
 
-def _sizes(whole: dict[str, Any]) -> dict[str, Any]:
+def _sizes(whole: dict[str, "Profile"]) -> ClaimRow:
     mega = {name: profile.gradient_bytes / 1e6 for name, profile in whole.items()}
     near = all(abs(mega[name] / size - 1) < 0.1 for name, size in SIZES_MB.items())
-    return row(
+    return ClaimRow(
         "K1",
         "gradients are as large as the model: "
         + ", ".join(f"{name} ~{size} MB" for name, size in SIZES_MB.items()),
@@ -87,45 +98,48 @@ def _sizes(whole: dict[str, Any]) -> dict[str, Any]:
     )
 
 
-def _bound(name: str, rows: list[Any], stops_paying: Any) -> dict[str, Any]:
+def _bound(name: str, rows: list["PredictionRow"]) -> ClaimRow:
+    from thresher.scaling.predict import stops_paying
+
     stop = stops_paying(rows)
-    ends = f"stops paying at {stop.workers} nodes ({stop.limit})" if stop else "pays to the end"
+    ends = f"stops paying off at {stop.workers} nodes ({stop.limit})" if stop else "always pays off"
     at = stop or rows[-1]
     share = at.exposed_s / at.step_s
     bound = stop is not None and at.exposed_s >= at.compute_s
-    return row(
+    return ClaimRow(
         "K1",
         f"communication bounds data-parallel {name} (K80, FDR), a step takes < 1 s",
-        f"predicted: {ends}; there {100 * share:.0f} % of a step of {1e3 * at.step_s:.0f} ms waits",
+        f"predicted: {ends}; there {100 * share:.0f} % of a step of {1e3 * at.step_s:.0f} ms is "
+        "exposed communication",
         "yes" if bound and at.step_s < 1 else "partly" if stop else "no",
         note="predicted from counted operations and data sheets",
     )
 
 
-def _free(name: str, profile: Any, bound: dict[str, float]) -> dict[str, Any]:
-    top = bound["hard"]
-    return row(
+def _free(name: str, profile: "Profile", bound: "AmdahlBound") -> ClaimRow:
+    top = bound.hard
+    return ClaimRow(
         "K2",
-        f"{name}: even with free communication the speed-up of splitting batch {top:.0f} ends",
-        f"{bound['measured']:.1f}× at {top:.0f} parts; Amdahl's bound {bound['bound']:.1f}×, "
-        f"{100 * bound['serial']:.1f} % does not scale",
-        "yes" if bound["measured"] < 0.8 * top else "no",
-        note=f"measured on {profile.device['name']}, layer by layer, fastest of the repetitions",
+        f"{name}: even without communication the speed-up of splitting batch {top:.0f} is limited",
+        f"{bound.measured:.1f}× at {top:.0f} parts; Amdahl's bound {bound.bound:.1f}×, "
+        f"{100 * bound.serial:.1f} % does not scale",
+        "yes" if bound.measured < 0.8 * top else "no",
+        note=f"measured on {profile.device.name} by layer, fastest of the repetitions",
     )
 
 
-def _skinny(profile: Any) -> dict[str, Any]:
-    """Fully connected against convolutional layers, from batch B to 1."""
-    top, low = (choose(b.batch for b in profile.batches) for choose in (max, min))
+def _skinny(profile: "Profile") -> ClaimRow:
+    """Compare the speed-up of fully connected and convolutional layers from batch B to 1."""
+    top, low = (pick(b.batch for b in profile.batches) for pick in (max, min))
 
     def speed(kind: str) -> float:
         layers = [x for x in profile.layers if x.kind == kind]
         big = sum(x.forward_s[top] + x.backward_s[top] for x in layers)
         small = sum(x.forward_s[low] + x.backward_s[low] for x in layers)
-        return float(big / small)
+        return big / small
 
     connected, convolved = speed("Linear"), speed("Conv2d")
-    return row(
+    return ClaimRow(
         "K2",
         "small batches make skinny matrix products: fully connected layers scale worst",
         f"alexnet-small, batch {top} split into {top}: fully connected {connected:.1f}×, "
@@ -134,19 +148,20 @@ def _skinny(profile: Any) -> dict[str, Any]:
     )
 
 
-def _hard(whole: dict[str, Any], cluster: Any) -> dict[str, Any]:
-    from thresher.scaling.predict import Setting, predict
+def _hard(whole: dict[str, "Profile"], cluster: "Cluster") -> ClaimRow:
+    from thresher.scaling.predict import predict_rows
+    from thresher.scaling.step import StepConfig
 
     def speeds(batch: int) -> list[float]:
-        setting = Setting(scaling="strong", batch_size=batch)
-        found = predict(whole["ResNet-50"], cluster, [batch, 2 * batch], setting)
-        return [r.images_per_s for r in found]
+        config = StepConfig(scaling="strong", batch_size=batch)
+        rows = predict_rows(whole["ResNet-50"], cluster, [batch, 2 * batch], config)
+        return [row.images_per_s for row in rows]
 
     ends = all(later <= first for first, later in (speeds(32), speeds(256)))
-    return row(
+    return ClaimRow(
         "K3",
         "b ≥ 1: batch 32 ends at 32 workers, 256 at 256",
-        "no batch gains from more workers than it has samples",
+        "no batch is faster on more workers than it has samples",
         "yes" if ends else "no",
         note="by construction; `thresher train` refuses more workers than the batch has samples",
     )
@@ -155,6 +170,6 @@ def _hard(whole: dict[str, Any], cluster: Any) -> dict[str, Any]:
 RECIPE = Recipe(
     "keuper-limits",
     "K1",
-    "communication bound, skinny products, one sample a worker: where data parallelism ends",
+    "limits of data parallelism: communication, small matrix products, one sample per worker",
     {"smoke": run(32, 32, 0.3), "gpu": run(224, 256, 1.0), "paper": run(224, 256, 3.0)},
 )

@@ -4,21 +4,23 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from thresher.recipes.base import Recipe, RecipeResult, row
-from thresher.recipes.studies import (
+from thresher.recipes.base import ClaimRow, Recipe, RecipeResult
+from thresher.recipes.support.studies import (
     DATA,
     EXECUTORS,
     GPU,
     PAPER,
     SMOKE,
     compare,
+    interval,
+    report_path,
     run,
     significant,
-    span,
 )
+from thresher.study.analysis import Analysis
 
 UNSCALED = {"lr_rule": "none", "base_batch": 0}
-"""The claim is about the rate as it is: nothing may scale it with the batch."""
+"""The claim is about fixed rates: nothing scales them with the batch."""
 
 STUDIES: dict[str, dict[str, Any]] = {
     "smoke": {
@@ -55,7 +57,7 @@ def reproduce(preset: str, out: Path) -> RecipeResult:
     study = STUDIES[preset]
     analysis = run(
         {
-            "title": "Accuracy against batch size, rate by rate (figures 4 and 5)",
+            "title": "Accuracy against batch size, by learning rate (figures 4 and 5)",
             "compare": "batch_size",
             **study,
             "executor": EXECUTORS[preset],
@@ -70,31 +72,28 @@ def reproduce(preset: str, out: Path) -> RecipeResult:
             best = max(cells, key=lambda c: c["mean"])
             last = max(cells, key=lambda c: c["batch_size"])
             preferred[f"{model} {lr}"] = best["batch_size"]
-            fall = compare(best, last)
+            loss = compare(best, last)
             inside = best["batch_size"] < last["batch_size"]
-            holds = "no" if not inside else "yes" if significant(fall) else "not enough runs"
             rows.append(
-                row(
+                ClaimRow(
                     "O2",
                     f"{model}, rate {lr}: a preferred batch, beyond it accuracy falls",
                     f"best at {best['batch_size']} ({best['mean']:.1f}), "
                     f"{last['mean']:.1f} at {last['batch_size']}",
-                    holds,
-                    span(*fall.interval, " points"),
+                    "no" if not inside else "yes" if significant(loss) else "not enough runs",
+                    interval(*loss.interval, " points"),
                 )
             )
-    rows.append(_closer_at_low_rates(analysis, study))
-    return RecipeResult(
-        rows, {"preferred": preferred, "report": str(out / "report" / "index.html")}
-    )
+    rows.append(_closer_at_low_rates(analysis, study["grid"]))
+    return RecipeResult(rows, {"preferred": preferred, "report": report_path(out)})
 
 
-def _closer_at_low_rates(analysis: Any, study: dict[str, Any]) -> dict[str, Any]:
-    """How far the networks' curves lie apart: the mean over batches of their range."""
+def _closer_at_low_rates(analysis: Analysis, grid: dict[str, list[Any]]) -> ClaimRow:
+    """Compare the mean range of the networks' accuracies between rates."""
     apart = {}
-    for lr in study["grid"]["lr"]:
+    for lr in grid["lr"]:
         ranges = []
-        for batch in study["grid"]["batch_size"]:
+        for batch in grid["batch_size"]:
             means = [
                 c["mean"]
                 for c in analysis.cells
@@ -103,9 +102,9 @@ def _closer_at_low_rates(analysis: Any, study: dict[str, Any]) -> dict[str, Any]
             ranges.append(max(means) - min(means))
         apart[lr] = sum(ranges) / len(ranges)
     low, high = min(apart), max(apart)
-    return row(
+    return ClaimRow(
         "O2",
-        "the networks' curves lie closer at low rates",
+        "the networks' curves are closer at low rates",
         f"{apart[low]:.1f} points apart at {low}, {apart[high]:.1f} at {high}",
         "yes" if apart[low] < apart[high] else "no",
     )

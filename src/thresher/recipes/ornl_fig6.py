@@ -4,19 +4,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from thresher.recipes.base import Recipe, RecipeResult, row
+from thresher.recipes.base import ClaimRow, Recipe, RecipeResult
 from thresher.recipes.ornl_fig7 import DROP
-from thresher.recipes.studies import (
+from thresher.recipes.support.studies import (
     DATA,
     EXECUTORS,
     GPU,
     PAPER,
     SMOKE,
     cell,
+    holds_if_better,
+    interval,
     mean,
     pipeline,
+    report_path,
     run,
-    span,
     verdict,
 )
 
@@ -67,24 +69,22 @@ def reproduce(preset: str, out: Path) -> RecipeResult:
     rows = []
     for batch in grid["batch_size"]:
         for other in ("full", "random"):
-            found = verdict(analysis, "network", other, batch_size=batch)
+            comparison = verdict(analysis, "network", other, batch_size=batch)
             cells = [cell(analysis, batch_size=batch, selection=a) for a in ("network", other)]
             decays = [c["chosen"]["weight_decay"] if c["chosen"] else "?" for c in cells]
             published = PUBLISHED.get((batch, other), "network above")
             rows.append(
-                row(
+                ClaimRow(
                     "O3",
                     f"batch {batch}, network against {other}: {published}",
                     f"{mean(cells[0])} (wd {decays[0]}) against {mean(cells[1])} (wd {decays[1]})",
-                    {"better": "yes", "not enough runs": "not enough runs"}.get(
-                        found["verdict"], "no"
-                    ),
-                    span(found["low"], found["high"], " points"),
-                    found["sentence"],
-                    batch_size=batch,
+                    holds_if_better(comparison["verdict"]),
+                    interval(comparison["low"], comparison["high"], " points"),
+                    comparison["sentence"],
+                    {"batch_size": batch},
                 )
             )
-    return RecipeResult(rows, {"report": str(out / "report" / "index.html")})
+    return RecipeResult(rows, {"report": report_path(out)})
 
 
 RECIPE = Recipe(

@@ -4,26 +4,29 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from thresher.recipes.base import Recipe, RecipeResult, row
-from thresher.recipes.studies import (
+from thresher.recipes.base import ClaimRow, Recipe, RecipeResult, Verdict
+from thresher.recipes.support.studies import (
     DATA,
     EXECUTORS,
     GPU,
     PAPER,
     SMOKE,
     cell,
+    holds_if_better,
+    interval,
     mean,
     pipeline,
+    report_path,
     run,
-    span,
     tuned,
     verdict,
 )
+from thresher.study.analysis import Analysis
 
 LARGE = 6272
-"""From this batch on, the paper finds the filtered data better than the full."""
+"""From this batch on, the paper reports higher accuracy with filtered than with full data."""
 DROP = 0.0512
-"""Share that the paper's extractor, ResNet-101, dropped (table I)."""
+"""Share dropped with the paper's extractor, ResNet-101 (table I)."""
 
 STUDIES: dict[str, dict[str, Any]] = {
     "smoke": {
@@ -50,7 +53,7 @@ RATES: dict[str, dict[str, list[Any]]] = {
     "gpu": {"batch_size": [1024, 6272, 10368], "lr": [0.05, 0.1, 0.2, 0.4]},
     "paper": {"batch_size": [1024, 6272, 10368], "lr": [0.05, 0.1, 0.2, 0.4]},
 }
-"""The paper does not say its rate: one for all batches is chosen on validation, on full data."""
+"""The paper does not give its rate: one for all batches is chosen on validation, on full data."""
 
 
 def reproduce(preset: str, out: Path) -> RecipeResult:
@@ -73,41 +76,37 @@ def reproduce(preset: str, out: Path) -> RecipeResult:
     large = [b for b in batches if b >= LARGE] or batches[-1:]
     rows = [_against_full(analysis, b, b in large) for b in batches]
     rows += [_against_random(analysis, b) for b in batches]
-    report = out / "study" / "report" / "index.html"
-    return RecipeResult(rows, {"report": str(report), "lr": study["base"]["lr"]})
+    return RecipeResult(rows, {"report": report_path(out / "study"), "lr": study["base"]["lr"]})
 
 
-def _against_full(analysis: Any, batch: int, large: bool) -> dict[str, Any]:
-    found = verdict(analysis, "network", "full", batch_size=batch)
-    word = found["verdict"]
+def _against_full(analysis: Analysis, batch: int, large: bool) -> ClaimRow:
+    comparison = verdict(analysis, "network", "full", batch_size=batch)
+    word = comparison["verdict"]
     if large:
         paper = "network above full" + (" (77.5 against 75.2)" if batch == LARGE else "")
-        holds = {"better": "yes", "not enough runs": "not enough runs"}.get(word, "no")
-    else:
-        paper = "network and full equal within error bars"
-        straddles = found["low"] <= 0 <= found["high"]
-        holds = "yes" if word == "equivalent" else "partly" if straddles else "no"
-    return _line(analysis, batch, "full", paper, holds, found)
+        return _row(analysis, batch, "full", paper, holds_if_better(word))
+    straddles = comparison["low"] <= 0 <= comparison["high"]
+    holds: Verdict = "yes" if word == "equivalent" else "partly" if straddles else "no"
+    return _row(analysis, batch, "full", "network and full equal within error bars", holds)
 
 
-def _against_random(analysis: Any, batch: int) -> dict[str, Any]:
-    found = verdict(analysis, "network", "random", batch_size=batch)
-    holds = {"better": "yes", "not enough runs": "not enough runs"}.get(found["verdict"], "no")
-    return _line(analysis, batch, "random", "network above random everywhere", holds, found)
+def _against_random(analysis: Analysis, batch: int) -> ClaimRow:
+    word = verdict(analysis, "network", "random", batch_size=batch)["verdict"]
+    paper = "network above random everywhere"
+    return _row(analysis, batch, "random", paper, holds_if_better(word))
 
 
-def _line(
-    analysis: Any, batch: int, other: str, paper: str, holds: str, found: dict[str, Any]
-) -> dict[str, Any]:
+def _row(analysis: Analysis, batch: int, other: str, paper: str, holds: Verdict) -> ClaimRow:
+    comparison = verdict(analysis, "network", other, batch_size=batch)
     cells = [cell(analysis, batch_size=batch, selection=arm) for arm in ("network", other)]
-    return row(
+    return ClaimRow(
         "O4",
         f"batch {batch:,}: {paper}",
         f"network {mean(cells[0])}, {other} {mean(cells[1])}",
         holds,
-        span(found["low"], found["high"], " points"),
-        found["sentence"],
-        batch_size=batch,
+        interval(comparison["low"], comparison["high"], " points"),
+        comparison["sentence"],
+        {"batch_size": batch},
     )
 
 

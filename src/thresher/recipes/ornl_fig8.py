@@ -1,9 +1,10 @@
-"""Claim O5: DDP against Horovod up to 1,536 V100 of Summit, as the model of both predicts it."""
+"""Claim O5 (Gahlot et al. 2020, figure 8): DDP against Horovod up to 1,536 V100 of Summit."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from thresher.recipes.base import Recipe, RecipeResult, row
+from thresher.recipes.base import ClaimRow, Recipe, RecipeResult
 
 WORKERS = (1, 6, 24, 96, 384, 768, 1536)
 BATCH = 64
@@ -12,34 +13,32 @@ FUSIONS_MB = (16, 64, 128)
 
 
 def run(out: Path) -> RecipeResult:
-    """Predict efficiency for both engines, with rings and with trees, and draw figure 8."""
+    """Predict the efficiency of both engines with rings and trees, and draw figure 8."""
     from thresher.models.registry import build
     from thresher.report.scaling_figures import efficiency_figure, timeline_figure
-    from thresher.scaling.cluster import load
-    from thresher.scaling.pipeline import MEGA, Horovod
-    from thresher.scaling.predict import Setting, predict, step
+    from thresher.scaling.catalog import load_cluster
+    from thresher.scaling.predict import predict_rows
     from thresher.scaling.skeleton import skeleton
+    from thresher.scaling.step import StepConfig, predict_step
 
-    summit = load("summit")
+    summit = load_cluster("summit")
     profile = skeleton(build("resnet50", 1000), "resnet50", (3, 224, 224), 1000, BATCH)
-    # What Horovod did by default when the paper was written (0.18 to 0.20).
-    queue = Horovod(cycle_s=5e-3, fusion_bytes=64 * MEGA)
 
-    def efficiency(engine: Any, algorithm: str, workers: Any, horovod: Horovod) -> list[float]:
-        setting = Setting(
-            batch_size=BATCH, engine=engine, allreduce=algorithm, horovod=horovod, precision="fp32"
-        )
-        return [r.efficiency for r in predict(profile, summit, workers, setting)]
+    def efficiency(config: StepConfig, workers: Sequence[int]) -> list[float]:
+        return [row.efficiency for row in predict_rows(profile, summit, workers, config)]
 
-    curves = {
-        f"{engine}, {algorithm}": efficiency(engine, algorithm, WORKERS, queue)
-        for algorithm in ("ring", "tree")
-        for engine in ("ddp", "horovod")
+    # Horovod's defaults when the paper was written (0.18 to 0.20).
+    defaults = StepConfig(batch_size=BATCH, allreduce="ring", cycle_ms=5.0, fusion_mb=64)
+    horovod = replace(defaults, engine="horovod")
+    configs = {
+        "ddp, ring": defaults,
+        "horovod, ring": horovod,
+        "ddp, tree": replace(defaults, allreduce="tree"),
+        "horovod, tree": replace(horovod, allreduce="tree"),
     }
+    curves = {name: efficiency(config, WORKERS) for name, config in configs.items()}
     tuned = {
-        (cycle, fusion): efficiency("horovod", "ring", (96,), Horovod(cycle / 1e3, fusion * MEGA))[
-            0
-        ]
+        (cycle, fusion): efficiency(replace(horovod, cycle_ms=cycle, fusion_mb=fusion), (96,))[0]
         for cycle in CYCLES_MS
         for fusion in FUSIONS_MB
     }
@@ -49,11 +48,10 @@ def run(out: Path) -> RecipeResult:
         {name: list(zip(WORKERS, values, strict=True)) for name, values in curves.items()},
         figures[0],
     )
-    lines = {}
-    for engine in ("ddp", "horovod"):
-        setting = Setting(batch_size=BATCH, engine=engine, allreduce="ring", horovod=queue)
-        lines[engine] = step(profile, summit, 96, setting).timeline
-    timeline_figure(lines, figures[1])
+    steps = {
+        config.engine: predict_step(profile, summit, 96, config) for config in (defaults, horovod)
+    }
+    timeline_figure({engine: step.timeline for engine, step in steps.items()}, figures[1])
     return RecipeResult(
         _rows(curves, tuned[(5.0, 64)], tuned[best], best),
         {
@@ -67,7 +65,7 @@ def run(out: Path) -> RecipeResult:
 
 def _rows(
     curves: dict[str, list[float]], default: float, best: float, setting: tuple[float, int]
-) -> list[dict[str, Any]]:
+) -> list[ClaimRow]:
     ddp, queue = curves["ddp, ring"], curves["horovod, ring"]
     ddp_tree, queue_tree = curves["ddp, tree"], curves["horovod, tree"]
     above = all(
@@ -75,30 +73,29 @@ def _rows(
         for one, other in ((ddp, queue), (ddp_tree, queue_tree))
         for a, b in zip(one, other, strict=True)
     )
-    # 384 to 1,536 is where the paper sees Horovod bend ("near 1000 GPUs").
+    # The paper sees Horovod's curve bend between 384 and 1,536 ("near 1000 GPUs").
     falls = queue[-1] < 0.75 * queue[-3]
     falls_tree = queue_tree[-1] < 0.75 * queue_tree[-3]
     return [
-        row(
+        ClaimRow(
             "O5",
             "DDP scales better than Horovod, to 1,536 V100",
             f"predicted at 1,536: DDP {_percent(ddp[-1])}, Horovod {_percent(queue[-1])} with "
             f"rings; {_percent(ddp_tree[-1])} and {_percent(queue_tree[-1])} with trees",
             "yes" if above else "no",
-            note="a prediction of our model of both engines on Summit's data sheet, ResNet-50, 64 "
-            "images a GPU; nothing was run on 1,536 GPUs",
+            note="predicted by our model of both engines from Summit's data sheet, ResNet-50, 64 "
+            "images per GPU; nothing was run on 1,536 GPUs",
         ),
-        row(
+        ClaimRow(
             "O5",
             "Horovod's scaling deteriorates near 1,000 GPUs",
             f"predicted, rings: {_percent(queue[-3])} at 384, {_percent(queue[-2])} at 768, "
             f"{_percent(queue[-1])} at 1,536",
             "yes" if falls and falls_tree else "partly" if falls else "no",
-            note="each cycle of the queue sends a message of its own, and a ring of 1,536 pays "
-            "3,070 latencies for each; with NCCL's trees it falls only to "
-            f"{_percent(queue_tree[-1])}",
+            note="each cycle of the queue sends its own message, and a ring of 1,536 adds 3,070 "
+            f"latencies to each; with NCCL's trees it falls only to {_percent(queue_tree[-1])}",
         ),
-        row(
+        ClaimRow(
             "O5",
             "tuning Horovod at 96 GPUs brings only marginal improvements",
             f"predicted: {_percent(default)} by default, {_percent(best)} at best "

@@ -1,9 +1,8 @@
-"""Claim O1 (Gahlot et al. 2020, table I): how much each extractor's map drops.
+"""Claim O1 (Gahlot et al. 2020, table I): the share of images dropped with each extractor.
 
-The scale of a t-SNE map depends on the optimiser's settings, so DBSCAN's default eps of 0.5, which
-the paper used, means nothing by itself: beside the share at that eps we give the share at the eps
-that the map itself suggests (the knee of its k-distance curve), and the eps at which the paper's
-share would be dropped.
+The scale of a t-SNE map depends on the settings of its optimizer, so DBSCAN's default eps of 0.5,
+which the paper used, is not meaningful by itself. The table gives the share at that eps, the share
+at the knee of the map's k-distance curve, and the eps that drops the paper's share.
 """
 
 from functools import partial
@@ -13,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from thresher.paths import RunPaths, read_json
-from thresher.recipes.base import Recipe, RecipeResult, row
-from thresher.recipes.studies import DATA, EXECUTORS, GPU, PAPER, SMOKE
+from thresher.recipes.base import ClaimRow, Recipe, RecipeResult, Verdict
+from thresher.recipes.support.studies import DATA, EXECUTORS, GPU, PAPER, SMOKE
 from thresher.study.study import Study
 
 PUBLISHED = {
@@ -49,27 +48,27 @@ def reproduce(preset: str, out: Path) -> RecipeResult:
     study = Study.make(content, out / "extractors")
     study.run()
     shares: dict[str, list[tuple[float, float, float]]] = {model: [] for model in models}
-    for task in study.plan().trials.values():
-        assert task.cell is not None
-        model = task.cell["model"]
-        selection = Selection.load(_map(task.out, base["data"], out / f"{task.name}.parquet"))
+    for trial in study.plan().trials.values():
+        assert trial.cell is not None
+        model = trial.cell["model"]
+        selection = Selection.load(_select(trial.out, base["data"], out / f"{trial.name}.parquet"))
         assert selection.x is not None
         assert selection.y is not None
         graph = ClassGraph(np.stack([selection.x, selection.y], 1), selection.labels)
-        wanted = PUBLISHED.get(model, 0.05)
+        target = PUBLISHED.get(model, 0.05)
         shares[model].append(
             (
                 selection.dropped / len(selection.ids),
                 float(graph.noise(DEFAULT_EPS).mean()),
-                float(graph.eps_for_share(wanted)),
+                float(graph.eps_for_share(target)),
             )
         )
-    rows = [_line(model, np.array(found)) for model, found in shares.items()]
+    rows = [_row(model, np.array(values)) for model, values in shares.items()]
     return RecipeResult(rows, {"shares": shares, "default_eps": DEFAULT_EPS})
 
 
-def _map(run: Path, data: str, file: Path) -> Path:
-    """The selection at the map's own eps, made once."""
+def _select(run: Path, data: str, file: Path) -> Path:
+    """Select at the eps of the map's knee, unless the file exists."""
     from thresher.study.selecting import embed, select
 
     if not file.exists():
@@ -81,20 +80,20 @@ def _map(run: Path, data: str, file: Path) -> Path:
     return file
 
 
-def _line(model: str, found: np.ndarray) -> dict[str, Any]:
+def _row(model: str, shares: np.ndarray) -> ClaimRow:
+    """Summarize shares, (seeds, 3): at the knee, at the default eps, and the eps of the paper."""
     paper = PUBLISHED.get(model)
-    knee, default, eps = found.mean(0)
-    low, high = found[:, 0].min(), found[:, 0].max()
-    if paper is None:
-        holds = "not enough runs"
-    else:
+    knee, default, eps = shares.mean(0)
+    low, high = shares[:, 0].min(), shares[:, 0].max()
+    holds: Verdict = "not enough runs"
+    if paper is not None:
         holds = "yes" if low <= paper <= high else "partly" if abs(knee - paper) < 0.02 else "no"
-    return row(
+    return ClaimRow(
         "O1",
         f"{model} drops {100 * paper:.2f} %" if paper else f"{model}: not in the paper",
         f"{100 * knee:.2f} % at the map's knee, {100 * default:.1f} % at eps 0.5",
         holds,
-        f"{100 * low:.2f} … {100 * high:.2f} % over {len(found)} seeds",
+        f"{100 * low:.2f} … {100 * high:.2f} % over {len(shares)} seeds",
         f"eps {eps:.2f} would drop {100 * (paper or 0.05):.2f} %",
     )
 
@@ -102,7 +101,7 @@ def _line(model: str, found: np.ndarray) -> dict[str, Any]:
 RECIPE = Recipe(
     "ornl-table1",
     "O1",
-    "the share of images that each extractor's map calls noise",
+    "the share of images that is noise on each extractor's map",
     {name: partial(reproduce, name) for name in EXTRACTORS},
     DATA,
 )

@@ -1,112 +1,135 @@
-"""Pictures of a profile and of a prediction, like the papers'."""
+"""Figures of a profile, of predicted efficiency and of a predicted step."""
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from thresher.paths import atomic_file
 from thresher.scaling.compute import amdahl
 from thresher.scaling.pipeline import Timeline
-from thresher.scaling.profile import Profile
+from thresher.scaling.profile import Layer, Profile
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 SHOWN_LAYERS = 12
+REST = "lightgrey"
+Colour = tuple[float, float, float, float]
 
 
-def _pyplot() -> Any:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    return plt
-
-
-def _save(figure: Any, path: Path) -> None:
+def save_figure(figure: "Figure", path: Path) -> None:
+    """Write a figure in the format of the file's suffix (PNG without one)."""
     with atomic_file(path) as temporary:
         figure.savefig(temporary, format=path.suffix.lstrip(".") or "png", dpi=130)
-    _pyplot().close(figure)
 
 
 def profile_figure(profile: Profile, path: Path) -> None:
-    """Compute time by layer, speed-up by layer and the whole against Amdahl's bound (claim K2)."""
-    plt = _pyplot()
+    """Draw the time by layer, the speed-up by layer, and the whole step with Amdahl's bound."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    largest = max(b.batch for b in profile.batches)
+    heavy = sorted(profile.layers, key=lambda layer: -_seconds(layer, largest))[:SHOWN_LAYERS]
+    palette = matplotlib.colormaps["tab20"]
+    colours = {layer.name: palette(index) for index, layer in enumerate(heavy)}
+    figure = Figure(figsize=(17, 5), layout="constrained")
+    left, middle, right = figure.subplots(1, 3)
+    _time_by_layer(left, profile, heavy, colours)
+    _speedup_by_layer(middle, profile, heavy, colours)
+    _speedup_of_step(right, profile)
+    save_figure(figure, path)
+
+
+def _seconds(layer: Layer, batch: int) -> float:
+    return layer.forward_s[batch] + layer.backward_s[batch]
+
+
+def _batches(profile: Profile) -> tuple[list[int], list[float]]:
+    """Return the measured batches, ascending, and the number of workers that makes each."""
     batches = sorted(b.batch for b in profile.batches)
-    top = batches[-1]
+    return batches, [batches[-1] / batch for batch in batches]
 
-    def total(layer: Any, batch: int) -> float:
-        return float(layer.forward_s[batch] + layer.backward_s[batch])
 
-    heavy = sorted(profile.layers, key=lambda layer: -total(layer, top))[:SHOWN_LAYERS]
-    figure, (left, middle, right) = plt.subplots(1, 3, figsize=(17, 5), layout="constrained")
-    rest = {
-        batch: sum(total(layer, batch) for layer in profile.layers if layer not in heavy)
-        for batch in batches
-    }
-    bottom = [0.0] * len(batches)
+def _time_by_layer(
+    axes: "Axes", profile: Profile, heavy: Sequence[Layer], colours: dict[str, Colour]
+) -> None:
+    batches, _ = _batches(profile)
     labels = [str(batch) for batch in batches]
-    colours = dict(zip((layer.name for layer in heavy), plt.get_cmap("tab20").colors, strict=False))
+    bottom = [0.0] * len(batches)
     for layer in heavy:
-        heights = [1e3 * total(layer, batch) / batch for batch in batches]
+        heights = [1e3 * _seconds(layer, batch) / batch for batch in batches]
         name = f"{layer.name} ({layer.kind})"
-        left.bar(labels, heights, bottom=bottom, color=colours[layer.name], label=name)
+        axes.bar(labels, heights, bottom=bottom, color=colours[layer.name], label=name)
         bottom = [a + b for a, b in zip(bottom, heights, strict=True)]
-    heights = [1e3 * rest[batch] / batch for batch in batches]
-    left.bar(labels, heights, bottom=bottom, color="lightgrey", label="all others")
-    left.set(xlabel="batch on one node", ylabel="ms per image", title="Compute time by layer")
-    left.legend(fontsize=6)
-    splits = [top / batch for batch in batches]
+    others = [layer for layer in profile.layers if layer not in heavy]
+    heights = [1e3 * sum(_seconds(x, batch) for x in others) / batch for batch in batches]
+    axes.bar(labels, heights, bottom=bottom, color=REST, label="other layers")
+    axes.set(
+        xlabel="batch size on one worker", ylabel="ms per image", title="Compute time by layer"
+    )
+    axes.legend(fontsize=6)
+
+
+def _speedup_by_layer(
+    axes: "Axes", profile: Profile, heavy: Sequence[Layer], colours: dict[str, Colour]
+) -> None:
+    batches, splits = _batches(profile)
+    top = batches[-1]
     for layer in heavy:
-        speed = [total(layer, top) / max(1e-12, total(layer, batch)) for batch in batches]
-        middle.plot(splits, speed, marker=".", color=colours[layer.name], label=layer.name)
-    middle.plot(splits, splits, "k--", linewidth=0.8, label="perfect")
-    middle.set(
-        xscale="log",
-        yscale="log",
-        xlabel=f"workers sharing batch {top}",
-        ylabel="speed-up",
-        title="Speed-up by layer, communication free",
-    )
-    middle.legend(fontsize=6)
+        speed = [_seconds(layer, top) / max(1e-12, _seconds(layer, batch)) for batch in batches]
+        axes.plot(splits, speed, marker=".", color=colours[layer.name], label=layer.name)
+    axes.plot(splits, splits, "k--", linewidth=0.8, label="perfect")
+    axes.set(xscale="log", yscale="log", xlabel=f"workers sharing batch {top}", ylabel="speed-up")
+    axes.set_title("Speed-up by layer without communication")
+    axes.legend(fontsize=6)
+
+
+def _speedup_of_step(axes: "Axes", profile: Profile) -> None:
+    batches, splits = _batches(profile)
+    top = batches[-1]
     steps = {b.batch: b.step_s for b in profile.batches}
-    found = amdahl(profile)
-    right.plot(splits, [steps[top] / steps[b] for b in batches], "o-", label="measured")
-    serial = found["serial"]
+    limits = amdahl(profile)
+    serial = limits.serial
+    axes.plot(splits, [steps[top] / steps[b] for b in batches], "o-", label="measured")
     law = [1 / (serial + (1 - serial) * batch / top) for batch in batches]
-    right.plot(splits, law, label=f"Amdahl, {100 * serial:.1f} % does not scale")
-    right.axhline(found["bound"], color="tab:red", linewidth=0.8, label="its bound")
-    right.plot(splits, splits, "k--", linewidth=0.8, label="perfect")
-    right.set(
-        xscale="log",
-        yscale="log",
-        xlabel=f"workers sharing batch {top} (hard limit {top})",
-        ylabel="speed-up",
-        title=f"{profile.model}: the whole step",
-    )
-    right.legend(fontsize=7)
-    _save(figure, path)
+    axes.plot(splits, law, label=f"Amdahl, {100 * serial:.1f} % does not scale")
+    axes.axhline(limits.bound, color="tab:red", linewidth=0.8, label="Amdahl's bound")
+    axes.plot(splits, splits, "k--", linewidth=0.8, label="perfect")
+    axes.set(xscale="log", yscale="log", ylabel="speed-up", title=f"{profile.model}: whole step")
+    axes.set_xlabel(f"workers sharing batch {top} (at most {top})")
+    axes.legend(fontsize=7)
 
 
 def efficiency_figure(curves: dict[str, Sequence[tuple[int, float]]], path: Path) -> None:
-    """Efficiency against workers, a line per name (as in ORNL's figure 8, left)."""
-    plt = _pyplot()
-    figure, axis = plt.subplots(figsize=(7, 5), layout="constrained")
+    """Draw efficiency against workers.
+
+    Args:
+        curves: For each name, (workers, efficiency from 0 to 1) pairs.
+        path: The file to write.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 5), layout="constrained")
+    axes = figure.subplots()
     for name, points in curves.items():
-        axis.plot([w for w, _ in points], [100 * e for _, e in points], "o-", label=name)
-    axis.set(xscale="log", xlabel="workers", ylabel="efficiency, %", ylim=(0, 105))
-    axis.legend()
-    _save(figure, path)
+        axes.plot([w for w, _ in points], [100 * e for _, e in points], "o-", label=name)
+    axes.set(xscale="log", xlabel="workers", ylabel="efficiency, %", ylim=(0, 105))
+    axes.legend()
+    save_figure(figure, path)
 
 
 def timeline_figure(lines: dict[str, Timeline], path: Path) -> None:
-    """One step's messages beside the backward pass, a row per engine (figure 8, right)."""
-    plt = _pyplot()
-    figure, axis = plt.subplots(figsize=(9, 1.5 + len(lines)), layout="constrained")
+    """Draw the messages of one predicted step beside the backward pass, a row per name."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 1.5 + len(lines)), layout="constrained")
+    axes = figure.subplots()
     colours = {"allreduce": "tab:orange", "negotiate": "tab:red"}
-    ticks = []
-    for row, (name, line) in enumerate(lines.items()):
-        axis.barh(2 * row, 1e3 * line.backward_s, height=0.8, color="tab:blue")
+    for row, line in enumerate(lines.values()):
+        axes.barh(2 * row, 1e3 * line.backward_s, height=0.8, color="tab:blue")
         for span in line.spans:
-            axis.barh(
+            axes.barh(
                 2 * row + (0.8 if span.kind == "allreduce" else 1.3),
                 1e3 * (span.end_s - span.begin_s),
                 left=1e3 * span.begin_s,
@@ -115,8 +138,7 @@ def timeline_figure(lines: dict[str, Timeline], path: Path) -> None:
                 edgecolor="white",
                 linewidth=0.3,
             )
-        ticks.append((2 * row + 0.5, name))
-    axis.set_yticks([at for at, _ in ticks], [name for _, name in ticks])
-    axis.set(xlabel="ms from the beginning of the backward pass")
-    axis.set_title("backward (blue), all-reduce (orange), negotiation (red)", fontsize=9)
-    _save(figure, path)
+    axes.set_yticks([2 * row + 0.5 for row in range(len(lines))], list(lines))
+    axes.set(xlabel="ms from the beginning of the backward pass")
+    axes.set_title("backward (blue), all-reduce (orange), negotiation (red)", fontsize=9)
+    save_figure(figure, path)

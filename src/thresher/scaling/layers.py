@@ -1,8 +1,9 @@
 """Time each layer of a model, forward and backward, in real training steps."""
 
+import math
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from statistics import median, quantiles
 from typing import Any
 
@@ -11,12 +12,13 @@ from torch import nn
 
 from thresher.progress import bar
 from thresher.scaling.profile import BatchTimes, Layer
+from thresher.scaling.synthetic import SyntheticBatch
 
 Statistic = Callable[[Iterable[float]], float]
 
 
 class _Clock:
-    """Marks in time: wall clock on a CPU, events in the stream of a GPU (read after the step)."""
+    """Time marks: the wall clock on a CPU, events in the stream of a GPU (read after the step)."""
 
     def __init__(self, device: torch.device) -> None:
         self.cuda = device.type == "cuda"
@@ -29,46 +31,46 @@ class _Clock:
         return event
 
     def between(self, begin: Any, end: Any) -> float:
-        """Seconds from one mark to another, after `settle`."""
+        """Return the seconds from one mark to another; call `synchronize` first."""
         return begin.elapsed_time(end) / 1e3 if self.cuda else end - begin
 
-    def settle(self) -> None:
+    def synchronize(self) -> None:
         if self.cuda:
             torch.cuda.synchronize()
 
 
 @dataclass
-class _Seen:
-    """What one step's hooks saw of one leaf module."""
+class _LayerMarks:
+    """Marks of one leaf module in one step, and the shape of its output."""
 
     module: nn.Module
     begin: Any = None
     end: Any = None
     backward: Any = None
     output: tuple[int, ...] = ()
-    input: tuple[int, ...] = ()
 
 
 @dataclass
-class Watch:
-    """Hooks on the leaf modules of a model that note when each begins and ends.
+class _LayerHooks:
+    """Hooks on the leaf modules of a model that mark when each begins and ends.
 
-    Backward: a hook on a layer's output fires when the gradient with respect to it is there, which
-    is when that layer's own backward begins; the next layer's mark ends it. So the layers' times
-    add up to the whole backward pass, with the additions between them on the earlier layer.
+    Backward: a hook on a layer's output fires when the gradient with respect to it is ready, which
+    is when the layer's own backward begins; the mark of the next layer ends it. The times of the
+    layers therefore add up to the whole backward pass, with operations between modules (additions)
+    attributed to the earlier layer.
     """
 
     model: nn.Module
     clock: _Clock
-    seen: dict[str, _Seen] = field(default_factory=dict)
+    layers: dict[str, _LayerMarks] = field(default_factory=dict)
     order: list[str] = field(default_factory=list)
     handles: list[Any] = field(default_factory=list)
 
-    def __enter__(self) -> "Watch":
+    def __enter__(self) -> "_LayerHooks":
         for name, module in self.model.named_modules():
             if next(module.children(), None) is not None:
                 continue
-            self.seen[name] = _Seen(module)
+            self.layers[name] = _LayerMarks(module)
             self.handles += [
                 module.register_forward_pre_hook(self._begin(name)),
                 module.register_forward_hook(self._end(name)),
@@ -81,164 +83,175 @@ class Watch:
 
     def clear(self) -> None:
         self.order.clear()
-        for seen in self.seen.values():
-            seen.begin = seen.end = seen.backward = None
+        for marks in self.layers.values():
+            marks.begin = marks.end = marks.backward = None
 
     def _begin(self, name: str) -> Any:
         def hook(module: nn.Module, inputs: tuple[Any, ...]) -> None:
-            self.seen[name].begin = self.clock.mark()
+            self.layers[name].begin = self.clock.mark()
 
         return hook
 
     def _end(self, name: str) -> Any:
         def hook(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-            seen = self.seen[name]
-            seen.end = self.clock.mark()
+            marks = self.layers[name]
+            marks.end = self.clock.mark()
             if name not in self.order:
                 self.order.append(name)
             if isinstance(output, torch.Tensor):
-                seen.output = tuple(output.shape)
-                seen.input = tuple(inputs[0].shape) if inputs else ()
+                marks.output = tuple(output.shape)
                 if output.requires_grad:
-                    output.register_hook(lambda _: self._arrived(seen))
+                    output.register_hook(lambda _: self._gradient_ready(marks))
 
         return hook
 
-    def _arrived(self, seen: _Seen) -> None:
-        seen.backward = self.clock.mark()
+    def _gradient_ready(self, marks: _LayerMarks) -> None:
+        marks.backward = self.clock.mark()
 
 
 @dataclass
-class _Step:
+class _StepTimes:
+    """Seconds of one step, by layer and in total."""
+
     forward: dict[str, float]
     backward: dict[str, float]
     whole: tuple[float, float, float, float]
-    """Seconds forward (with the loss), backward, optimiser, and all of it."""
+    """Forward (with the loss), backward, optimizer, and all of it."""
 
 
 def flops_of(module: nn.Module, output: tuple[int, ...]) -> float:
-    """Forward operations per image of a convolution or a linear layer; 0 for the others."""
+    """Return the forward operations per image of a convolution or linear layer; 0 for others.
+
+    Args:
+        module: A leaf module.
+        output: The shape of its output, with the batch first.
+    """
     if isinstance(module, nn.Conv2d) and len(output) == 4:
         per_output = module.in_channels // module.groups * module.kernel_size[0]
         return 2.0 * per_output * module.kernel_size[1] * output[1] * output[2] * output[3]
     if isinstance(module, nn.Linear):
-        rows = 1
-        for length in output[1:-1]:
-            rows *= length
-        return 2.0 * module.in_features * module.out_features * rows
+        return 2.0 * module.in_features * module.out_features * math.prod(output[1:-1])
     return 0.0
 
 
 def batches_down(batch: int) -> list[int]:
-    """B, B/2, B/4 … 1 (claim K2)."""
-    found = [batch]
-    while found[-1] > 1:
-        found.append(found[-1] // 2)
-    return found
+    """Return B, B/2, B/4 … 1."""
+    sizes = [batch]
+    while sizes[-1] > 1:
+        sizes.append(sizes[-1] // 2)
+    return sizes
 
 
 def time_layers(
     model: nn.Module,
-    shape: tuple[int, int, int],
-    classes: int,
-    batch_size: int,
+    batch: SyntheticBatch,
     device: torch.device,
     precision: str = "fp32",
     seconds_per_batch: float = 1.0,
-    batches: list[int] | None = None,
+    batches: Sequence[int] | None = None,
     statistic: Statistic = median,
-) -> tuple[list[Layer], list[BatchTimes]]:
-    """Median times of every leaf module and of the step, at B, B/2 … 1.
+) -> tuple[tuple[Layer, ...], tuple[BatchTimes, ...]]:
+    """Time every leaf module and the step at several batch sizes.
 
-    `shape` is (channels, height, width). Each batch is repeated for about `seconds_per_batch`,
-    three times at least; the model's weights move meanwhile (it is a real step), so give a copy.
+    The steps are real: the model's weights change, so pass a copy.
+
+    Args:
+        model: The network; it is moved to `device`.
+        batch: Shape of the images, and the largest batch size B.
+        device: Where to run.
+        precision: "fp32", "bf16" or "fp16".
+        seconds_per_batch: How long to repeat each batch size (three steps at least).
+        batches: Batch sizes; B, B/2 … 1 by default.
+        statistic: Summary of the repetitions; `min` suits a machine with other load.
+
+    Returns:
+        The layers in forward order, and the times of the step by batch size.
     """
-    # As training lays them out.
+    # The same memory layout as in training.
     model = model.to(device=device, memory_format=torch.channels_last).train()  # type: ignore[call-overload]
-    optimiser = torch.optim.SGD(model.parameters(), lr=1e-6, momentum=0.9)
-    clock = _Clock(device)
-    wanted = batches or batches_down(batch_size)
-    gathered: dict[int, list[_Step]] = {}
-    with Watch(model, clock) as watch, bar("timing layers", len(wanted), "batch sizes") as shown:
-        for batch in wanted:
-            shown.note(f"batch {batch}")
-            steps = _steps(watch, optimiser, shape, classes, batch, device, precision)
-            gathered[batch] = list(_until(steps, seconds_per_batch))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6, momentum=0.9)
+    sizes = batches or batches_down(batch.batch_size)
+    timed: dict[int, list[_StepTimes]] = {}
+    with (
+        _LayerHooks(model, _Clock(device)) as hooks,
+        bar("timing layers", len(sizes), "batch sizes") as shown,
+    ):
+        for size in sizes:
+            shown.note(f"batch {size}")
+            steps = _steps(hooks, optimizer, replace(batch, batch_size=size), device, precision)
+            timed[size] = list(_repeated(steps, seconds_per_batch))
             shown.advance()
-        layers = [
-            _layer(name, watch.seen[name], gathered, statistic)
-            for name in watch.order
-            if name in watch.seen
-        ]
-    return layers, [_batch_times(batch, steps, statistic) for batch, steps in gathered.items()]
+        layers = tuple(
+            _layer(name, hooks.layers[name], timed, statistic)
+            for name in hooks.order
+            if name in hooks.layers
+        )
+    return layers, tuple(_batch_times(size, steps, statistic) for size, steps in timed.items())
 
 
-def _until(steps: Iterator[_Step], seconds: float) -> Iterator[_Step]:
-    """At least three steps, then until the time is used up, 50 at most; the first is warm-up."""
+def _repeated(steps: Iterator[_StepTimes], seconds: float) -> Iterator[_StepTimes]:
+    """Yield steps for `seconds`: at least 3, at most 50, after one step of warm-up."""
     next(steps)
-    begun = time.perf_counter()
+    begin = time.perf_counter()
     for count, step in enumerate(steps, start=1):
         yield step
-        if count >= 50 or (count >= 3 and time.perf_counter() - begun > seconds):
+        if count >= 50 or (count >= 3 and time.perf_counter() - begin > seconds):
             return
 
 
 def _steps(
-    watch: Watch,
-    optimiser: torch.optim.Optimizer,
-    shape: tuple[int, int, int],
-    classes: int,
-    batch: int,
+    hooks: _LayerHooks,
+    optimizer: torch.optim.Optimizer,
+    batch: SyntheticBatch,
     device: torch.device,
     precision: str,
-) -> Iterator[_Step]:
-    clock, model = watch.clock, watch.model
-    images = torch.randn(batch, *shape, device=device).contiguous(memory_format=torch.channels_last)
-    labels = torch.randint(classes, (batch,), device=device)
+) -> Iterator[_StepTimes]:
+    clock, model = hooks.clock, hooks.model
+    images, labels = batch.tensors(device)
     half = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
-    # Batch normalisation over one value per channel is refused in training; evaluation does the
-    # same work for such a layer but its statistics.
-    single = [
-        m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and batch == 1
-    ]
-    for module in single:
+    # Batch normalisation refuses to train on one value per channel; in evaluation mode it does the
+    # same work except for the statistics.
+    norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+    frozen = norms if batch.batch_size == 1 else []
+    for module in frozen:
         module.eval()
     try:
         while True:
-            watch.clear()
-            optimiser.zero_grad(set_to_none=True)
-            clock.settle()
+            hooks.clear()
+            optimizer.zero_grad(set_to_none=True)
+            clock.synchronize()
             begin = clock.mark()
             with torch.autocast(device.type, dtype=half, enabled=half is not None):
                 loss = nn.functional.cross_entropy(model(images), labels)
             forward = clock.mark()
             loss.backward()
             backward = clock.mark()
-            optimiser.step()
+            optimizer.step()
             end = clock.mark()
-            clock.settle()
-            whole = [
-                clock.between(a, b)
-                for a, b in ((begin, forward), (forward, backward), (backward, end), (begin, end))
-            ]
-            yield _Step(
+            clock.synchronize()
+            yield _StepTimes(
                 {
-                    name: clock.between(seen.begin, seen.end)
-                    for name, seen in watch.seen.items()
-                    if seen.end is not None
+                    name: clock.between(marks.begin, marks.end)
+                    for name, marks in hooks.layers.items()
+                    if marks.end is not None
                 },
-                _backward(watch, backward),
-                (whole[0], whole[1], whole[2], whole[3]),
+                _backward(hooks, backward),
+                (
+                    clock.between(begin, forward),
+                    clock.between(forward, backward),
+                    clock.between(backward, end),
+                    clock.between(begin, end),
+                ),
             )
     finally:
-        for module in single:
+        for module in frozen:
             module.train()
 
 
-def _backward(watch: Watch, end: Any) -> dict[str, float]:
-    """Seconds per layer: from its mark to the next layer's, in the order the marks came."""
-    marked = [(n, s.backward) for n, s in watch.seen.items() if s.backward is not None]
-    clock = watch.clock
+def _backward(hooks: _LayerHooks, end: Any) -> dict[str, float]:
+    """Return the seconds from each layer's mark to the next, in the order of the marks."""
+    marked = [(n, s.backward) for n, s in hooks.layers.items() if s.backward is not None]
+    clock = hooks.clock
     if not marked:
         return {}
     first = marked[0][1]
@@ -249,30 +262,30 @@ def _backward(watch: Watch, end: Any) -> dict[str, float]:
     }
 
 
-def _layer(name: str, seen: _Seen, gathered: dict[int, list[_Step]], statistic: Statistic) -> Layer:
-    numel = 1
-    for length in seen.output[1:]:
-        numel *= length
+def _layer(
+    name: str, marks: _LayerMarks, timed: dict[int, list[_StepTimes]], statistic: Statistic
+) -> Layer:
     return Layer(
         name=name,
-        kind=type(seen.module).__name__,
-        parameters=sum(p.numel() for p in seen.module.parameters() if p.requires_grad),
-        flops=flops_of(seen.module, seen.output),
-        activation_bytes=4.0 * numel,
+        kind=type(marks.module).__name__,
+        parameters=sum(p.numel() for p in marks.module.parameters() if p.requires_grad),
+        flops=flops_of(marks.module, marks.output),
+        activation_bytes=4.0 * math.prod(marks.output[1:]),
         forward_s={
-            batch: statistic(step.forward.get(name, 0.0) for step in steps)
-            for batch, steps in gathered.items()
+            size: statistic(step.forward.get(name, 0.0) for step in steps)
+            for size, steps in timed.items()
         },
         backward_s={
-            batch: statistic(step.backward.get(name, 0.0) for step in steps)
-            for batch, steps in gathered.items()
+            size: statistic(step.backward.get(name, 0.0) for step in steps)
+            for size, steps in timed.items()
         },
     )
 
 
-def _batch_times(batch: int, steps: list[_Step], statistic: Statistic) -> BatchTimes:
-    wholes = [step.whole[3] for step in steps]
-    low, middle, high = quantiles(wholes, n=4)
-    parts = [statistic(step.whole[index] for step in steps) for index in range(4)]
+def _batch_times(batch: int, steps: list[_StepTimes], statistic: Statistic) -> BatchTimes:
+    low, middle, high = quantiles([step.whole[3] for step in steps], n=4)
+    forward, backward, optimizer, whole = (
+        statistic(step.whole[index] for step in steps) for index in range(4)
+    )
     spread = (high - low) / 1.35 / middle
-    return BatchTimes(batch, parts[0], parts[1], parts[2], parts[3], spread)
+    return BatchTimes(batch, forward, backward, optimizer, whole, spread)

@@ -1,49 +1,59 @@
-"""Time all-reduces, and whole data-parallel steps, on a group of processes.
+"""Time all-reduces, and whole data-parallel steps, on a group of processes."""
 
-`measure_group` starts N processes on this machine, lets them meet through a file, and gathers what
-the first of them timed. Inside a group that is already there (torchrun, srun) all ranks call
-`measure_present`.
-"""
-
-import json
 import os
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from dataclasses import asdict, dataclass
+from functools import partial
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from thresher.distributed.group import end_at_once
-from thresher.errors import ThresherError
+from thresher.distributed.group import join
+from thresher.distributed.local_group import call_in_group, run_local
+from thresher.errors import InvalidValueError
+from thresher.scaling.costs import fit_ring
+from thresher.scaling.profile import AllReducePoint, AllReduceTimes, OverlapTimes
+from thresher.scaling.synthetic import SyntheticBatch
+
+if TYPE_CHECKING:
+    from torch import nn
 
 SIZES = tuple(4**k for k in range(5, 13))
 """1 KiB to 16 MiB."""
-LIMIT_S = 900
+TIMEOUT_S = 900.0
+
+
+@dataclass(frozen=True)
+class GroupTimes:
+    """What a group of workers measured together."""
+
+    allreduce: AllReduceTimes
+    overlap: OverlapTimes | None
 
 
 def time_allreduce(
     sizes: Sequence[int] = SIZES, seconds: float = 0.2, device: str = "cpu"
 ) -> list[tuple[float, float]]:
-    """(bytes, median seconds) of `dist.all_reduce` on the present group; all ranks must call it.
+    """Time `dist.all_reduce` on the current group; all ranks must call it.
 
-    The number of repetitions is settled by the first rank and told to the others.
+    Args:
+        sizes: Message sizes in bytes.
+        seconds: About how long to repeat each; rank 0 decides the count for all.
+        device: Device of the tensors.
+
+    Returns:
+        (bytes, median seconds) of each size.
     """
     import torch
     import torch.distributed as dist
 
     points = []
     for size in sizes:
-        tensor = torch.zeros(max(1, size // 4), device=device)
-        once = _timed(lambda tensor=tensor: dist.all_reduce(tensor), device)  # type: ignore[misc]
+        reduce = partial(dist.all_reduce, torch.zeros(max(1, size // 4), device=device))
+        once = _timed(reduce, device)
         count = torch.tensor([max(3, min(100, int(seconds / max(once, 1e-6))))], device=device)
         dist.broadcast(count, 0)
-        times = [
-            _timed(lambda tensor=tensor: dist.all_reduce(tensor), device)  # type: ignore[misc]
-            for _ in range(int(count.item()))
-        ]
+        times = [_timed(reduce, device) for _ in range(int(count.item()))]
         points.append((float(size), median(times)))
     return points
 
@@ -61,170 +71,150 @@ def _timed(action: Callable[[], Any], device: str) -> float:
 
 
 def time_step(
-    model: Any,
-    shape: tuple[int, int, int],
-    classes: int,
-    batch: int,
+    model: "nn.Module",
+    batch: SyntheticBatch,
     device: str = "cpu",
     bucket_mb: float = 25,
     seconds: float = 1.5,
-) -> dict[str, float]:
-    """A real DDP step against the same step without communication, on the present group.
+) -> OverlapTimes:
+    """Time a DDP step and the same step without communication on the current group.
 
-    `batch` is per worker. Gives median seconds of both (`step_s`, `compute_s`), the seconds that
-    the gradients take when reduced alone bucket by bucket (`communication_s`), what of it shows
-    (`exposed_s`) and the share that is hidden. Steps with and without alternate, so that a
-    disturbance of the machine touches both alike.
+    Steps with and without communication alternate, so that other load affects both alike. All
+    ranks must call it.
+
+    Args:
+        model: The network.
+        batch: The batch of each worker.
+        device: Where to run.
+        bucket_mb: DDP's bucket size in MiB.
+        seconds: About how long to repeat.
     """
     import torch
     import torch.distributed as dist
     from torch import nn
     from torch.nn.parallel import DistributedDataParallel
 
-    model = model.to(device=device, memory_format=torch.channels_last).train()
+    model = model.to(device=device, memory_format=torch.channels_last).train()  # type: ignore[call-overload]
     wrapped = DistributedDataParallel(model, bucket_cap_mb=bucket_mb, broadcast_buffers=False)
-    optimiser = torch.optim.SGD(model.parameters(), lr=1e-6, momentum=0.9)
-    images = torch.randn(batch, *shape, device=device).contiguous(memory_format=torch.channels_last)
-    labels = torch.randint(classes, (batch,), device=device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6, momentum=0.9)
+    images, labels = batch.tensors(device)
 
-    def step(together: bool) -> None:
-        optimiser.zero_grad(set_to_none=False)
-        if together:
+    def step(communicate: bool) -> None:
+        optimizer.zero_grad(set_to_none=False)
+        if communicate:
             nn.functional.cross_entropy(wrapped(images), labels).backward()
         else:
             with wrapped.no_sync():
                 nn.functional.cross_entropy(wrapped(images), labels).backward()
-        optimiser.step()
+        optimizer.step()
 
-    gradients = [p for p in model.parameters() if p.requires_grad]
-
-    def reduce_alone() -> None:
-        for flat in pieces:
-            dist.all_reduce(flat)
-
-    total = sum(p.numel() for p in gradients)
+    total = sum(p.numel() for p in model.parameters() if p.requires_grad)
     limit = max(1, int(bucket_mb * 2**20 / 4))
     pieces = [torch.zeros(min(limit, total - at), device=device) for at in range(0, total, limit)]
+
+    def reduce_alone() -> None:
+        for piece in pieces:
+            dist.all_reduce(piece)
+
     for _ in range(2):
         step(True)
     once = _timed(lambda: step(True), device)
     count = torch.tensor([max(3, min(40, int(seconds / max(3 * once, 1e-6))))], device=device)
     dist.broadcast(count, 0)
-    together, alone, reduce = [], [], []
+    with_communication, without, reduces = [], [], []
     for _ in range(int(count.item())):
         dist.barrier()
-        together.append(_timed(lambda: step(True), device))
+        with_communication.append(_timed(lambda: step(True), device))
         dist.barrier()
-        alone.append(_timed(lambda: step(False), device))
+        without.append(_timed(lambda: step(False), device))
         dist.barrier()
-        reduce.append(_timed(reduce_alone, device))
-    step_s, compute_s, communication_s = median(together), median(alone), median(reduce)
-    exposed = max(0.0, step_s - compute_s)
-    return {
-        "batch_size": batch * dist.get_world_size(),
-        "step_s": step_s,
-        "compute_s": compute_s,
-        "communication_s": communication_s,
-        "exposed_s": exposed,
-        "hidden": max(0.0, 1 - exposed / communication_s) if communication_s > 0 else 1.0,
-    }
+        reduces.append(_timed(reduce_alone, device))
+    step_s, compute_s = median(with_communication), median(without)
+    communication_s, exposed_s = median(reduces), max(0.0, step_s - compute_s)
+    return OverlapTimes(
+        workers=dist.get_world_size(),
+        batch_size=batch.batch_size * dist.get_world_size(),
+        step_s=step_s,
+        compute_s=compute_s,
+        communication_s=communication_s,
+        exposed_s=exposed_s,
+        hidden=max(0.0, 1 - exposed_s / communication_s) if communication_s > 0 else 1.0,
+    )
 
 
-def measure_group(workers: int, task: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Start `workers` processes here and time the all-reduce (and a step of `task`'s model).
+def measure_group(
+    workers: int, model: str | None = None, batch: SyntheticBatch | None = None
+) -> GroupTimes:
+    """Start `workers` processes on this machine and time their all-reduce (about ten seconds).
 
-    `task` names model, classes, shape and batch (per worker); None times the links alone. Takes
-    about ten seconds.
+    Args:
+        workers: Number of processes, two at least.
+        model: Network of which a DDP step is timed too; None times the all-reduce alone.
+        batch: The batch of each worker in that step.
     """
     if workers < 2:
-        raise ThresherError("communication needs two workers at least", "--workers 2")
+        raise InvalidValueError(
+            f"workers must be at least 2 to measure communication, got {workers}", "", "workers"
+        )
     threads = max(1, (os.cpu_count() or 1) // workers)
-    with tempfile.TemporaryDirectory(prefix="thresher-links-") as name:
-        folder = Path(name)
-        arguments = json.dumps({"folder": name, "workers": workers, "task": task})
-        environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
-        processes = []
-        for rank in range(workers):
-            with open(folder / f"{rank}.log", "w") as log:
-                processes.append(
-                    subprocess.Popen(
-                        [sys.executable, "-m", "thresher.scaling.links", str(rank), arguments],
-                        env=environment,
-                        stdout=log,
-                        stderr=log,
-                    )
-                )
-        try:
-            _await(processes, folder)
-        finally:
-            for process in processes:
-                if process.poll() is None:
-                    process.kill()
-                process.wait()
-        found: dict[str, Any] = json.loads((folder / "found.json").read_text())
-        return found
+    answer = call_in_group(
+        "thresher.scaling.links:_measure_order",
+        {"model": model, "batch": None if batch is None else asdict(batch)},
+        lambda argv: run_local(workers, argv, {"OMP_NUM_THREADS": str(threads)}, TIMEOUT_S),
+    )
+    overlap = answer["overlap"]
+    allreduce = answer["allreduce"]
+    points = tuple(AllReducePoint(**point) for point in allreduce.pop("points"))
+    return GroupTimes(
+        AllReduceTimes(**allreduce, points=points),
+        None if overlap is None else OverlapTimes(**overlap),
+    )
 
 
-def measure_present(task: dict[str, Any] | None, device: str) -> dict[str, Any]:
-    """The same on the group that this process belongs to; every rank must call it."""
+def _measure_order(order: dict[str, Any]) -> dict[str, Any]:
+    """Run one worker of `measure_group`."""
     import torch
-    import torch.distributed as dist
-
-    found: dict[str, Any] = {
-        "backend": "nccl" if device.startswith("cuda") else "gloo",
-        "workers": dist.get_world_size(),
-        "device": device,
-        "points": time_allreduce(device=device),
-    }
-    if task is not None:
-        from thresher.models.registry import build
-
-        torch.manual_seed(0)
-        shape, classes = tuple(task["shape"]), task["classes"]
-        model = build(task["model"], classes, shape[0])
-        step = time_step(model, shape, classes, task["batch"], device)
-        found["overlap"] = {"workers": found["workers"], **step}
-    return found
-
-
-def _await(processes: list["subprocess.Popen[bytes]"], folder: Path) -> None:
-    """Until all have ended well; the first that fails is named, since the others then hang."""
-    end = time.monotonic() + LIMIT_S
-    while True:
-        states = [process.poll() for process in processes]
-        for rank, state in enumerate(states):
-            if state:
-                text = (folder / f"{rank}.log").read_text().strip()
-                last = (text.splitlines() or ["it said nothing"])[-1]
-                raise ThresherError(f"worker {rank} of {len(processes)} failed: {last}")
-        if all(state == 0 for state in states):
-            return
-        if time.monotonic() > end:
-            raise ThresherError(f"the workers did not finish within {LIMIT_S} seconds")
-        time.sleep(0.05)
-
-
-def _worker(rank: int, arguments: dict[str, Any]) -> None:
-    import torch
-    import torch.distributed as dist
 
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    folder, workers, task = Path(arguments["folder"]), arguments["workers"], arguments["task"]
-    cuda = torch.cuda.is_available() and torch.cuda.device_count() >= workers
-    device = f"cuda:{rank}" if cuda else "cpu"
-    if cuda:
-        torch.cuda.set_device(rank)
-    backend = "nccl" if cuda else "gloo"
-    dist.init_process_group(
-        backend, init_method=f"file://{folder}/meet", rank=rank, world_size=workers
+    device = str(join("auto").device)
+    batch = order["batch"]
+    if batch is not None:
+        batch = SyntheticBatch(**{**batch, "shape": tuple(batch["shape"])})
+    return asdict(measure_current_group(device, order["model"], batch))
+
+
+def measure_current_group(
+    device: str, model: str | None = None, batch: SyntheticBatch | None = None
+) -> GroupTimes:
+    """Measure the group that this process has joined; every rank must call it.
+
+    Args:
+        device: The device of this rank.
+        model, batch: As for `measure_group`.
+    """
+    import torch
+    import torch.distributed as dist
+
+    from thresher.models.registry import build
+
+    torch.manual_seed(0)
+    # Before any collective: an unknown model must fail on all ranks alike.
+    network = (
+        None if model is None or batch is None else build(model, batch.classes, batch.shape[0])
     )
-    found = measure_present(task, device)
-    if rank == 0:
-        (folder / "found.json").write_text(json.dumps(found))
+    points = time_allreduce(device=device)
+    workers = dist.get_world_size()
+    fit = fit_ring(points, workers)
+    allreduce = AllReduceTimes(
+        workers=workers,
+        backend="nccl" if device.startswith("cuda") else "gloo",
+        points=tuple(AllReducePoint(size, seconds) for size, seconds in points),
+        latency_s=fit.latency_s,
+        seconds_per_byte=fit.seconds_per_byte,
+        error=fit.error,
+    )
+    overlap = None
+    if network is not None and batch is not None:
+        overlap = time_step(network, batch, device)
     dist.barrier()
-    dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    _worker(int(sys.argv[1]), json.loads(sys.argv[2]))
-    end_at_once(0)
+    return GroupTimes(allreduce, overlap)

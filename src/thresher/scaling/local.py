@@ -1,32 +1,53 @@
-"""This machine as a cluster: measured once, kept as a TOML file in the cache, never guessed."""
+"""This machine as a cluster: measured once and kept as a TOML file in the cache."""
 
+import logging
 import os
 import platform
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from thresher.paths import home, write_text
-from thresher.progress import say
-from thresher.scaling.cluster import Cluster, parse
+from thresher.scaling.cluster import Cluster, parse_cluster
+from thresher.scaling.profile import DeviceInfo
+
+if TYPE_CHECKING:
+    import torch
+
+logger = logging.getLogger(__name__)
+REPEATS = 6
 
 
-def local_cluster(again: bool = False) -> Cluster:
-    """The measured figures of this machine; about fifteen seconds the first time, then a file.
+def describe_device(kind: str) -> DeviceInfo:
+    """Describe the first device of `kind` ("cpu" or "cuda") of this machine.
 
-    Without an accelerator the device is the processor with all its cores, and the workers of the
-    node share it.
+    Profiles and the local cluster use the same name, so that a profile measured here is
+    recognised as one of the cluster's device.
+    """
+    import torch
+
+    cores = os.cpu_count() or 1
+    if kind == "cuda":
+        return DeviceInfo("cuda", torch.cuda.get_device_name(0), 1, cores)
+    return DeviceInfo("cpu", f"{platform.machine()} ×{cores}", torch.get_num_threads(), cores)
+
+
+def local_cluster() -> Cluster:
+    """Return this machine as a cluster; the first call measures it (about fifteen seconds).
+
+    Without a GPU the device is the processor with all its cores, which the workers share.
     """
     path = _path()
-    if again or not path.exists():
-        say(f"measuring this machine once, into {path}")
+    if not path.exists():
+        logger.info("measuring this machine once, into %s", path)
         write_text(path, _measure())
-    return parse(path.read_text(encoding="utf-8"), "local", str(path))
+    return parse_cluster(path.read_text(encoding="utf-8"), "local", str(path))
 
 
 def _path() -> Path:
-    """One file per machine, hardware and torch: a shared home serves many nodes."""
+    """Return one file per machine, hardware and torch version: a home folder may be shared."""
     import torch
 
     gpus = torch.cuda.device_count()
@@ -39,36 +60,34 @@ def _measure() -> str:
     import torch
 
     cuda = torch.cuda.is_available()
-    device = "cuda" if cuda else "cpu"
-    cores = os.cpu_count() or 1
-    workers = torch.cuda.device_count() if cuda else max(2, cores)
+    device = describe_device("cuda" if cuda else "cpu")
+    workers = torch.cuda.device_count() if cuda else max(2, device.cores)
     precisions = {"fp32": torch.float32}
     if cuda:
-        # Not on a processor: many emulate half precision hundreds of times slower than float32.
+        # Not on a CPU: many emulate half precision hundreds of times slower than float32.
         precisions |= {"bf16": torch.bfloat16, "fp16": torch.float16}
-    rates = {name: _matrix_tflops(device, kind) for name, kind in precisions.items()}
-    memory = _memory_gbs(device)
+    rates = {name: _matrix_tflops(device.kind, kind) for name, kind in precisions.items()}
+    memory = _memory_gbs(device.kind)
     storage = _storage_gbs()
     if workers >= 2:
-        from thresher.scaling.costs import fit_ring
         from thresher.scaling.links import measure_group
 
-        fit = fit_ring(measure_group(2)["points"], 2)
+        fit = measure_group(2).allreduce
         latency_us = max(0.01, fit.latency_s * 1e6)
         link_gbs = 1e-9 / fit.seconds_per_byte if fit.seconds_per_byte else memory / 2
     else:
-        # One device: no message ever leaves it; its own memory is the only link there is.
+        # No message leaves a single device; its memory is the only link.
         latency_us, link_gbs = 1.0, memory / 2
-    name = torch.cuda.get_device_name(0) if cuda else f"{platform.machine()} ×{cores}"
     if cuda:
         memory_gb = torch.cuda.get_device_properties(0).total_memory / 1e9
     else:
         memory_gb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
     peaks = ", ".join(f"{key} = {value:.4g}" for key, value in rates.items())
-    shared = "" if cuda else f"shared_cores = {cores}\n"
+    shared = "" if cuda else f"shared_cores = {device.cores}\n"
     return (
-        f'title = "this machine: {name}"\n\n'
-        f'[device]\nname = "{name}"\nmemory_gb = {memory_gb:.3g}\nmemory_gbs = {memory:.4g}\n'
+        f'title = "this machine: {device.name}"\n\n'
+        f'[device]\nname = "{device.name}"\n'
+        f"memory_gb = {memory_gb:.3g}\nmemory_gbs = {memory:.4g}\n"
         f"peak_tflops = {{ {peaks} }}\n\n"
         f"[node]\ndevices = {workers}\nlink_gbs = {link_gbs:.4g}\nlatency_us = {latency_us:.4g}\n"
         f"{shared}\n"
@@ -80,40 +99,43 @@ def _measure() -> str:
     )
 
 
-def _matrix_tflops(device: str, kind: Any) -> float:
-    """The best of a few square matrix products, 10¹² operations per second."""
+def _fastest(action: Callable[[], object], device: str) -> float:
+    """Return the least seconds of a few repetitions."""
     import torch
 
-    side = 8192 if device == "cuda" else 768
-    a = torch.randn(side, side, device=device).to(kind)
     best = float("inf")
-    for _ in range(6):
+    for _ in range(REPEATS):
         begin = time.perf_counter()
-        a @ a
+        action()
         if device == "cuda":
             torch.cuda.synchronize()
         best = min(best, time.perf_counter() - begin)
-    return 2 * side**3 / best / 1e12
+    return best
+
+
+def _matrix_tflops(device: str, dtype: "torch.dtype") -> float:
+    """Return 10¹² operations per second of a square matrix product."""
+    import torch
+
+    side = 8192 if device == "cuda" else 768
+    a = torch.randn(side, side, device=device).to(dtype)
+    return 2 * side**3 / _fastest(lambda: a @ a, device) / 1e12
 
 
 def _memory_gbs(device: str) -> float:
-    """Bytes read and written by a copy, 10⁹ per second."""
+    """Return 10⁹ bytes per second read and written by a copy."""
     import torch
 
     source = torch.ones(2**26 if device == "cuda" else 2**24, device=device)
     target = torch.empty_like(source)
-    best = float("inf")
-    for _ in range(6):
-        begin = time.perf_counter()
-        target.copy_(source)
-        if device == "cuda":
-            torch.cuda.synchronize()
-        best = min(best, time.perf_counter() - begin)
-    return 2 * source.numel() * 4 / best / 1e9
+    return 2 * source.numel() * 4 / _fastest(lambda: target.copy_(source), device) / 1e9
 
 
 def _storage_gbs() -> float:
-    """Reading a file of 64 MiB in the cache folder, past the page cache where that can be had."""
+    """Return 10⁹ bytes per second of reading a 64 MiB file in the cache folder.
+
+    The page cache is dropped first where the system allows it.
+    """
     folder = home()
     folder.mkdir(parents=True, exist_ok=True)
     block = os.urandom(2**20)

@@ -1,104 +1,127 @@
 """Measure one model on this machine: layers, step, all-reduce, overlap and input."""
 
-import os
-import platform
+import logging
 import time
-from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Literal
 
-import numpy as np
-import torch
-
-from thresher.data.pack import Pack
-from thresher.distributed.group import join, placement
-from thresher.environment import choose_device
-from thresher.errors import ThresherError
-from thresher.models.registry import build
-from thresher.progress import say
-from thresher.scaling.costs import fit_ring
-from thresher.scaling.layers import time_layers
-from thresher.scaling.links import measure_group, measure_present
+from thresher.environment import choose_device, hardware, versions
+from thresher.errors import InvalidValueError
+from thresher.options import option, validate
+from thresher.scaling.local import describe_device
 from thresher.scaling.pipeline import MEGA, Gradient, buckets
-from thresher.scaling.profile import Profile
+from thresher.scaling.profile import InputSpeed, Profile
+from thresher.scaling.synthetic import SyntheticBatch
+
+if TYPE_CHECKING:
+    from thresher.data.pack import Pack
+    from thresher.scaling.layers import Statistic
+
+logger = logging.getLogger(__name__)
 
 
-def measure(
-    model: str,
-    batch_size: int,
-    workers: int = 1,
-    data: str | None = None,
-    classes: int = 10,
-    image_size: int = 32,
-    precision: str = "fp32",
-    device: str = "auto",
-    seconds_per_batch: float = 1.0,
-    statistic: Callable[[Iterable[float]], float] = median,
-) -> Profile:
-    """Make a profile. `data` names a pack: its classes, channels and size are taken, and its
-    reading speed is measured; without it images are random, `image_size` × `image_size` × 3.
+@dataclass(frozen=True, kw_only=True)
+class MeasureConfig:
+    """Options of `measure`."""
 
-    With `workers` > 1, as many processes are started here to time the all-reduce at sizes from
-    1 KiB to 16 MiB and a real DDP step at `batch_size` (the global batch). Under torchrun or srun
-    that is done on their group instead, over its real links, and every rank must call this.
-    `statistic` sums up the repetitions: the median, or `min` on a machine that others disturb.
+    model: str
+    """The network: a built-in name, timm:NAME, torchvision:NAME or package.module:function."""
+    batch_size: int = option(64, ge=1)
+    """The global batch B; layers are timed at B, B/2, B/4 … 1."""
+    workers: int = option(1, ge=1)
+    """Processes to start for the all-reduce and its overlap in a DDP step."""
+    data: str | None = None
+    """A pack: gives classes and image size, and its reading speed is measured."""
+    classes: int = option(10, ge=1)
+    """Number of classes without a pack."""
+    image_size: int = option(32, ge=1)
+    """Side of the random images without a pack."""
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    """Precision of the layers."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where to measure."""
+    seconds_per_batch: float = option(1.0, gt=0, le=3600)
+    """How long to repeat each batch size."""
+
+
+def measure(config: MeasureConfig, statistic: "Statistic" = median) -> Profile:
+    """Measure a model on this machine.
+
+    Under torchrun or srun the all-reduce and the DDP step are measured on their group instead, over
+    its real links, and every rank must call this.
+
+    Args:
+        config: What to measure.
+        statistic: Summary of the repetitions; `min` suits a machine with other load.
+
+    Raises:
+        InvalidValueError: An option is invalid, or there are more workers than samples in a batch.
     """
-    group = join(device) if placement().world > 1 else None
+    validate(config)
+    import torch
+
+    from thresher.data.pack import Pack
+    from thresher.distributed.group import join, placement
+    from thresher.models.registry import build
+    from thresher.scaling.layers import time_layers
+    from thresher.scaling.links import measure_current_group, measure_group
+
+    group = join(config.device) if placement().world > 1 else None
+    workers = config.workers
     if group is not None:
         if workers not in (1, group.world):
-            raise ThresherError(
-                f"--workers {workers}, but this group has {group.world}", "leave --workers out"
+            raise InvalidValueError(
+                f"workers must be {group.world}, the size of this group, got {workers}",
+                "omit it",
+                "workers",
             )
         workers = group.world
-    if batch_size < 1:
-        raise ThresherError(f"a batch of {batch_size} holds nothing", "--batch-size 64")
-    if workers > batch_size:
-        raise ThresherError(
-            f"a batch of {batch_size} cannot be split over {workers} workers",
-            "every worker needs a sample",
+    if workers > config.batch_size:
+        raise InvalidValueError(
+            f"batch_size must be at least the number of workers ({workers}), "
+            f"got {config.batch_size}",
+            "",
+            "batch_size",
         )
-    where = choose_device(device) if group is None else group.device
-    channels, pack = 3, None
-    if data is not None:
-        pack = Pack.open(data)
+    device = choose_device(config.device) if group is None else group.device
+    classes, channels, image_size, pack = config.classes, 3, config.image_size, None
+    if config.data is not None:
+        pack = Pack.open(config.data)
         classes = len(pack.classes)
         if pack.image_shape is not None:
             image_size, channels = pack.image_shape[0], pack.image_shape[2]
     torch.manual_seed(0)
-    network = build(model, classes, channels)
+    network = build(config.model, classes, channels)
     parameters = sum(p.numel() for p in network.parameters() if p.requires_grad)
-    shape = (channels, image_size, image_size)
+    batch = SyntheticBatch((channels, image_size, image_size), classes, config.batch_size)
     layers, batches = time_layers(
         network,
-        shape,
-        classes,
-        batch_size,
-        where,
-        precision,
-        seconds_per_batch,
+        batch,
+        device,
+        config.precision,
+        config.seconds_per_batch,
         statistic=statistic,
     )
     allreduce = overlap = None
     if workers > 1:
         if group is None or group.first:
-            say(f"timing all-reduces and a step on {workers} workers")
-        task = {
-            "model": model,
-            "classes": classes,
-            "shape": shape,
-            "batch": batch_size // workers,
-        }
-        found = measure_present(task, str(where)) if group else measure_group(workers, task)
-        allreduce, overlap = communication(found)
+            logger.info("timing all-reduces and a DDP step on %d workers", workers)
+        part = SyntheticBatch(batch.shape, classes, config.batch_size // workers)
+        if group is None:
+            times = measure_group(workers, config.model, part)
+        else:
+            times = measure_current_group(str(device), config.model, part)
+        allreduce, overlap = times.allreduce, times.overlap
     return Profile(
-        model=model,
+        model=config.model,
         classes=classes,
         channels=channels,
         image_size=image_size,
-        batch_size=batch_size,
-        precision=precision,
-        device=describe_device(where),
+        batch_size=config.batch_size,
+        precision=config.precision,
+        device=describe_device(device.type),
         parameters=parameters,
         gradient_bytes=4 * parameters,
         sample_bytes=channels * image_size**2,
@@ -107,71 +130,44 @@ def measure(
         allreduce=allreduce,
         overlap=overlap,
         input=reading_speed(pack, image_size) if pack is not None else None,
-        versions={"torch": torch.__version__, "python": platform.python_version()},
-        hardware={"machine": platform.machine(), "node": platform.node()},
+        versions=versions(),
+        hardware=hardware(device.type),
         created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     )
 
 
-def communication(found: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """The `allreduce` and `overlap` parts of a profile from what `measure_group` found."""
-    fit = fit_ring([(size, seconds) for size, seconds in found["points"]], found["workers"])
-    allreduce = {
-        "workers": found["workers"],
-        "backend": found["backend"],
-        "points": [{"bytes": size, "seconds": seconds} for size, seconds in found["points"]],
-        "latency_s": fit.latency_s,
-        "seconds_per_byte": fit.seconds_per_byte,
-        "error": fit.error,
-    }
-    return allreduce, found.get("overlap")
+def reading_speed(
+    pack: "Pack", image_size: int, batch: int = 256, seconds: float = 0.5
+) -> InputSpeed:
+    """Measure one reader that gathers random batches of a pack."""
+    import numpy as np
 
-
-def describe_device(device: torch.device) -> dict[str, Any]:
-    """Named as `local_cluster` names it, so that a profile is known to be of that device."""
-    cores = os.cpu_count() or 1
-    if device.type == "cuda":
-        return {
-            "kind": "cuda",
-            "name": torch.cuda.get_device_name(0),
-            "threads": 1,
-            "cores": cores,
-        }
-    return {
-        "kind": "cpu",
-        "name": f"{platform.machine()} ×{cores}",
-        "threads": torch.get_num_threads(),
-        "cores": cores,
-    }
-
-
-def reading_speed(pack: Pack, size: int, batch: int = 256, seconds: float = 0.5) -> dict[str, Any]:
-    """Images and bytes per second of one reader that gathers random batches of the pack."""
     random = np.random.default_rng(0)
     batch = min(batch, len(pack))
     begin, count = time.perf_counter(), 0
     while count == 0 or time.perf_counter() - begin < seconds:
-        pack.images(random.choice(len(pack), batch, replace=False), size=size)
+        pack.images(random.choice(len(pack), batch, replace=False), size=image_size)
         count += batch
     rate = count / (time.perf_counter() - begin)
-    shape = pack.image_shape or (size, size, 3)
-    return {
-        "pack": str(Path(pack.root).name),
-        "samples": len(pack),
-        "images_per_s": rate,
-        "bytes_per_s": rate * float(np.prod(shape)),
-    }
+    shape = pack.image_shape or (image_size, image_size, 3)
+    return InputSpeed(Path(pack.root).name, len(pack), rate, rate * float(np.prod(shape)))
 
 
-def bucket_table(profile: Profile, bucket_mb: float = 25.0) -> list[dict[str, float]]:
-    """DDP's buckets for this model: bytes, and how far into the backward pass each is full."""
-    at = max(b.batch for b in profile.batches)
+@dataclass(frozen=True)
+class Bucket:
+    """One of DDP's buckets."""
+
+    bytes: float
+    ready_s: float
+    """Seconds into the backward pass at which it is full."""
+
+
+def bucket_table(profile: Profile, bucket_mb: float = 25.0) -> list[Bucket]:
+    """Return DDP's buckets for a model, at the largest batch of its profile."""
+    largest = max(b.batch for b in profile.batches)
     clock, gradients = 0.0, []
     for layer in reversed(profile.layers):
-        clock += layer.backward_s[at]
+        clock += layer.backward_s[largest]
         if layer.parameters:
             gradients.append(Gradient(layer.gradient_bytes, clock))
-    return [
-        {"bytes": bucket.size, "ready_s": bucket.ready_s}
-        for bucket in buckets(gradients, bucket_mb * MEGA)
-    ]
+    return [Bucket(b.size, b.ready_s) for b in buckets(gradients, bucket_mb * MEGA)]

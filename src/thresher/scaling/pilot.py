@@ -1,144 +1,132 @@
-"""Two short training runs that measure what no data sheet knows: how large a batch still pays.
+"""Two short training runs that estimate the critical batch: how large a batch pays off.
 
-One at a small batch and one at eight times it. Two independent estimates of the critical batch:
-the gradient noise scale of the larger run (its two halves against the whole), and the samples that
-both runs needed to the same accuracy, by E(B) = E_min(1 + B/B_crit). Either alone can be off by a
-factor of several after so few steps; their geometric mean is taken, and both are shown.
+One run at a small batch and one at eight times it. They give two independent estimates: the
+gradient noise scale of the larger run, and the samples that both runs needed to the same accuracy,
+by E(B) = E_min(1 + B/B_crit). After so few steps either can be off by a factor of several; their
+geometric mean is used, and both are reported.
 """
 
 import hashlib
 import json
+import logging
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 from thresher.data.pack import Pack
-from thresher.errors import ThresherError
+from thresher.errors import InvalidValueError, ThresherError
+from thresher.options import option
 from thresher.paths import RunPaths, home
-from thresher.progress import say
-from thresher.scaling.plan import rate_at
+from thresher.scaling.sample_model import SampleModel, rate_at
 from thresher.training.config import TrainConfig
-from thresher.training.result import RunResult
-from thresher.training.train import train
 
-SHARE_HELD_OUT = 0.15
-"""Of the training samples, for the pilot's own accuracy: the test set is not touched."""
-APART = 8
+if TYPE_CHECKING:
+    from thresher.training.result import RunResult
+
+logger = logging.getLogger(__name__)
+VALIDATION = 0.15
+"""Share of the training samples held out for the pilots' accuracy; the test set is not used."""
+RATIO = 8
 """How many times larger the second batch is."""
+FEWEST = 4 * RATIO
+"""Training samples needed."""
 RATE_CRITICAL = 256.0
-"""A first guess of the critical batch, for the second run's rate; its error enters as a root."""
+"""Critical batch assumed for the learning rate of the second run; its error enters as a root."""
+
+Curve = list[tuple[float, float]]
+"""(samples, validation accuracy) after each epoch."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PilotConfig:
+    """Options of `run_pilot`."""
+
+    data: str
+    """A pack's folder, or its name in the cache."""
+    model: str = "tiny"
+    """The network to train."""
+    target_accuracy: float | None = option(None, gt=0, le=1)
+    """Validation accuracy to reach, 0 to 1 (default: what the pilot reaches)."""
+    pilot_epochs: float = option(8.0, gt=0)
+    """Most epochs of each of the two pilots."""
+    pilot_batch: int = option(16, ge=1)
+    """Batch size of the smaller pilot; the other's is eight times larger."""
+    lr: float = option(0.03, gt=0)
+    """A learning rate that works at the pilot's batch size."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where the pilots run."""
+    seed: int = option(0, ge=0)
+    """Seed of the pilots."""
 
 
 @dataclass(frozen=True)
 class Pilot:
-    """What the pilots found.
-
-    `samples` is how many the small batch saw until `target` on its validation samples; where it
-    never got there, `reached` is False and the plan rests on an assumed number of epochs.
-    """
+    """Result of `run_pilot`."""
 
     batch_size: int
     large_batch: int
     lr: float
     critical_batch: float
     noise_scale: float | None
+    """Critical batch by the gradient noise scale; None if unknown."""
     critical_by_samples: float | None
+    """Critical batch by the samples that both runs needed; None if unknown."""
     images_per_s: float
+    """Of the smaller batch."""
     samples: int
+    """Samples that the smaller batch saw."""
     target: float
     reached: bool
+    """Whether the smaller batch reached the target."""
     accuracy: float
+    """Last validation accuracy of the smaller batch."""
     train_samples: int
     folders: tuple[str, str]
 
+    def sample_model(self, epochs: float) -> SampleModel:
+        """Return the samples by batch size; `epochs` are assumed if the target was not reached."""
+        samples = self.samples if self.reached else epochs * self.train_samples
+        return SampleModel(
+            self.critical_batch, samples, self.batch_size, self.lr, self.train_samples
+        )
 
-def run_pilot(
-    data: str,
-    model: str,
-    batch_size: int,
-    lr: float,
-    epochs: float,
-    target: float | None,
-    device: str = "auto",
-    seed: int = 0,
-) -> Pilot:
-    """Train twice for a few epochs at constant rates; kept in the cache, so that a second plan of
-    the same data and network asks nothing again. A killed pilot goes on where it was."""
-    pack = Pack.open(data)
-    count = int(len(pack.indices("train")) * (1 - SHARE_HELD_OUT))
-    small = max(4, min(batch_size, count // (4 * APART)))
-    large = APART * small
+
+def run_pilot(config: PilotConfig) -> Pilot:
+    """Train twice for a few epochs at constant rates.
+
+    The runs are kept in the cache: a second call with the same data and options trains nothing, and
+    a killed pilot resumes.
+
+    Raises:
+        InvalidValueError: There are too few training samples.
+        ThresherError: A run diverged, or was too short for an estimate.
+    """
+    pack = Pack.open(config.data)
+    count = int(len(pack.indices("train")) * (1 - VALIDATION))
+    small = max(4, min(config.pilot_batch, count // FEWEST))
+    large = RATIO * small
     if large > count:
-        raise ThresherError(
-            f"{count} training samples are too few to plan with", f"it takes {APART * 4} at least"
+        raise InvalidValueError(
+            f"a pilot needs at least {FEWEST} training samples, {config.data} has {count}"
         )
-    large_lr = rate_at(large, RATE_CRITICAL, small, lr)
-    runs = [
-        _run(pack, data, model, batch, rate, epochs, target, device, seed)
-        for batch, rate in ((small, lr), (large, large_lr))
-    ]
-    return _combine(runs, small, large, lr, target)
-
-
-def _run(
-    pack: Pack,
-    data: str,
-    model: str,
-    batch: int,
-    lr: float,
-    epochs: float,
-    target: float | None,
-    device: str,
-    seed: int,
-) -> tuple[RunResult, Path]:
-    config = TrainConfig(
-        data=data,
-        out="",
-        model=model,
-        epochs=epochs,
-        batch_size=batch,
-        lr=lr,
-        schedule="constant",
-        validation=SHARE_HELD_OUT,
-        noise_scale=True,
-        target_accuracy=target,
-        seed=seed,
-        device=device,  # type: ignore[arg-type]
-        resume=True,
-    )
-    # By all that the run depends on: a pilot of a version with other defaults is another pilot.
-    wanted = {**config.to_dict(), "data": pack.fingerprint}
-    key = hashlib.sha256(json.dumps(wanted, sort_keys=True).encode()).hexdigest()[:16]
-    name = f"{pack.name}-{model.replace(':', '-').replace('/', '-')}-{batch}-{key}"
-    out = home() / "pilots" / name
-    if not RunPaths(out).result.exists():
-        say(f"pilot: at most {epochs:g} epochs of {model} on {pack.name} at batch {batch}")
-    result = train(replace(config, out=str(out)), quiet=True)
-    if result.status == "diverged":
-        raise ThresherError(
-            f"the pilot diverged at rate {lr:g} and batch {batch}", "give a lower --lr"
-        )
-    return result, out
-
-
-def _combine(
-    runs: list[tuple[RunResult, Path]], small: int, large: int, lr: float, target: float | None
-) -> Pilot:
-    (first, first_out), (second, second_out) = runs
+    large_lr = rate_at(large, RATE_CRITICAL, small, config.lr)
+    first = _train(config, pack, small, config.lr)
+    second = _train(config, pack, large, large_lr)
     noise = second.noise_scale or first.noise_scale
-    by_samples = critical_from(
-        _course(first_out), _course(second_out), small, large, first.resolved.samples
-    )
+    train_samples = first.resolved.samples
+    by_samples = critical_from(_curve(first), _curve(second), small, large, train_samples)
     estimates = [value for value in (noise, by_samples) if value is not None]
     if not estimates:
         raise ThresherError(
-            "the pilot was too short to tell how large a batch pays", "give more --pilot-epochs"
+            "the pilot was too short to estimate the critical batch", "raise `pilot_epochs`"
         )
     accuracy = float(first.validation_accuracy or 0.0)
+    target = config.target_accuracy
     return Pilot(
         batch_size=small,
         large_batch=large,
-        lr=lr,
+        lr=config.lr,
         critical_batch=math.exp(sum(map(math.log, estimates)) / len(estimates)),
         noise_scale=noise,
         critical_by_samples=by_samples,
@@ -147,26 +135,60 @@ def _combine(
         target=accuracy if target is None else target,
         reached=target is None or first.status == "target",
         accuracy=accuracy,
-        train_samples=first.resolved.samples,
-        folders=(str(first_out), str(second_out)),
+        train_samples=train_samples,
+        folders=(first.config.out, second.config.out),
     )
 
 
-def _course(out: Path) -> list[tuple[float, float]]:
-    """(samples, validation accuracy) after each epoch of a run."""
-    lines = RunPaths(out).metrics.read_text(encoding="utf-8").splitlines()
-    found = [json.loads(line) for line in lines]
+def _train(config: PilotConfig, pack: Pack, batch: int, lr: float) -> "RunResult":
+    from thresher.training.train import train
+
+    run = TrainConfig(
+        data=config.data,
+        out="",
+        model=config.model,
+        epochs=config.pilot_epochs,
+        batch_size=batch,
+        lr=lr,
+        schedule="constant",
+        validation=VALIDATION,
+        noise_scale=True,
+        target_accuracy=config.target_accuracy,
+        seed=config.seed,
+        device=config.device,
+        resume=True,
+    )
+    # The key holds all that the run depends on: other defaults of another version are another run.
+    identity = {**run.to_dict(), "data": pack.fingerprint}
+    key = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
+    model = config.model.replace(":", "-").replace("/", "-")
+    out = home() / "pilots" / f"{pack.name}-{model}-{batch}-{key}"
+    if not RunPaths(out).result.exists():
+        logger.info(
+            "pilot: training %s on %s at batch %d for at most %g epochs",
+            *(config.model, pack.name, batch, config.pilot_epochs),
+        )
+    result = train(replace(run, out=str(out)), quiet=True)
+    if result.status == "diverged":
+        raise ThresherError(f"the pilot diverged at rate {lr:g} and batch {batch}", "lower `lr`")
+    return result
+
+
+def _curve(result: "RunResult") -> Curve:
+    """Read the validation accuracy after each epoch of a run."""
+    text = RunPaths(Path(result.config.out)).metrics.read_text(encoding="utf-8")
+    records = [json.loads(line) for line in text.splitlines()]
     return [
-        (float(item["samples"]), float(item["accuracy"]))
-        for item in found
-        if item["kind"] == "epoch" and item.get("accuracy") is not None
+        (float(record["samples"]), float(record["accuracy"]))
+        for record in records
+        if record["kind"] == "epoch" and record.get("accuracy") is not None
     ]
 
 
-def samples_until(course: list[tuple[float, float]], accuracy: float) -> float | None:
-    """Samples at which a run first reached `accuracy`, straight between its evaluations."""
+def samples_until(curve: Curve, accuracy: float) -> float | None:
+    """Return the samples at which a run first reached `accuracy`, interpolated; None if never."""
     before = (0.0, 0.0)
-    for samples, reached in course:
+    for samples, reached in curve:
         if reached >= accuracy:
             rise = reached - before[1]
             part = (accuracy - before[1]) / rise if rise > 0 else 1.0
@@ -176,24 +198,26 @@ def samples_until(course: list[tuple[float, float]], accuracy: float) -> float |
 
 
 def critical_from(
-    one: list[tuple[float, float]],
-    other: list[tuple[float, float]],
-    small: int,
-    large: int,
-    train_samples: int,
+    small_curve: Curve, large_curve: Curve, small: int, large: int, train_samples: int
 ) -> float | None:
-    """B_crit from the samples that two batches needed to the same accuracy: the highest that both
-    reached, after half an epoch at least. None where the larger batch needed no more."""
-    if not one or not other:
+    """Estimate the critical batch from the samples that two batch sizes needed.
+
+    They are compared at the highest accuracy that both reached, after half an epoch at least.
+
+    Returns:
+        The critical batch; None if the larger batch needed no more samples, so that there is no
+        upper bound.
+    """
+    if not small_curve or not large_curve:
         return None
-    common = min(max(a for _, a in one), max(a for _, a in other))
-    e_small, e_large = samples_until(one, common), samples_until(other, common)
+    common = min(max(a for _, a in small_curve), max(a for _, a in large_curve))
+    e_small, e_large = samples_until(small_curve, common), samples_until(large_curve, common)
     if e_small is None or e_large is None or e_large < train_samples / 2:
         return None
     ratio = e_large / e_small
     if ratio <= 1:
         return None
     if ratio >= large / small:
-        # Samples in proportion to the batch: every batch tried is beyond the critical one.
+        # Samples in proportion to the batch: both batches are beyond the critical one.
         return 1.0
     return max(1.0, (large - ratio * small) / (ratio - 1))

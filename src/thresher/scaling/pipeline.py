@@ -1,4 +1,4 @@
-"""One step on a time line: buckets or Horovod's queue against the backward pass.
+"""The communication of one step on a time line: DDP's buckets or Horovod's queue.
 
 Times count from the beginning of the backward pass. Gradients become ready from the last layer to
 the first; communication runs beside the backward pass, one message after another.
@@ -15,7 +15,7 @@ FIRST_BUCKET = 1 * MEGA
 
 @dataclass(frozen=True)
 class Gradient:
-    """A tensor's bytes and when the backward pass has made it."""
+    """Bytes of a gradient, and when the backward pass has computed it."""
 
     size: float
     ready_s: float
@@ -23,83 +23,91 @@ class Gradient:
 
 @dataclass(frozen=True)
 class Span:
-    """Something on the time line: `negotiate` or `allreduce`, its bytes, from when to when."""
+    """An interval of the time line.
+
+    Kinds of a predicted step: negotiate, allreduce. A measured step also has forward, backward,
+    wait (for gradients), update and bucket (DDP: from full to summed).
+    """
 
     kind: str
-    size: float
     begin_s: float
     end_s: float
+    bytes: float = 0
+    name: str = ""
 
 
 @dataclass
 class Timeline:
-    """What one step's communication did."""
+    """The communication of one step."""
 
     backward_s: float
     spans: list[Span] = field(default_factory=list)
 
     @property
     def communication_s(self) -> float:
-        """Seconds in which messages were under way."""
+        """Seconds in which messages are sent."""
         return sum(s.end_s - s.begin_s for s in self.spans if s.kind == "allreduce")
 
     @property
     def end_s(self) -> float:
+        """When both the backward pass and the communication have ended."""
         return max([self.backward_s, *(span.end_s for span in self.spans)])
 
     @property
     def exposed_s(self) -> float:
-        """What the backward pass does not hide."""
+        """Seconds of communication that the backward pass does not hide."""
         return self.end_s - self.backward_s
 
 
 Cost = Callable[[float], float]
+"""Seconds of an all-reduce of that many bytes."""
 
 
 def buckets(gradients: Sequence[Gradient], bucket_bytes: float) -> list[Gradient]:
-    """DDP's static buckets: gradients in the order in which they become ready, cut by size."""
-    made: list[Gradient] = []
+    """Group gradients into DDP's static buckets, in the order in which they become ready."""
+    grouped: list[Gradient] = []
     size, ready, limit = 0.0, 0.0, min(FIRST_BUCKET, bucket_bytes)
     for gradient in gradients:
         size += gradient.size
         ready = max(ready, gradient.ready_s)
         if size >= limit:
-            made.append(Gradient(size, ready))
+            grouped.append(Gradient(size, ready))
             size, limit = 0.0, bucket_bytes
     if size:
-        made.append(Gradient(size, ready))
-    return made
+        grouped.append(Gradient(size, ready))
+    return grouped
 
 
 def ddp(
-    gradients: Sequence[Gradient], backward_s: float, cost: Cost, bucket_bytes: float = 25 * MEGA
+    gradients: Sequence[Gradient], backward_s: float, cost: Cost, bucket_bytes: float
 ) -> Timeline:
-    """Each bucket is reduced as soon as it is full and the one before it is through."""
+    """Reduce each bucket as soon as it is full and the bucket before it is reduced."""
     line = Timeline(backward_s)
     free = 0.0
     for bucket in buckets(gradients, bucket_bytes):
         begin = max(bucket.ready_s, free)
         free = begin + cost(bucket.size)
-        line.spans.append(Span("allreduce", bucket.size, begin, free))
+        line.spans.append(Span("allreduce", begin, free, bucket.size))
     return line
 
 
 @dataclass(frozen=True)
-class Horovod:
+class HorovodQueue:
     """Horovod's background thread: every `cycle_s` it asks all workers which tensors are ready,
-    fuses up to `fusion_bytes` of them and reduces. The defaults are those of Horovod 0.28.
+    fuses up to `fusion_bytes` of them and reduces.
 
-    A round of negotiation is a tiny all-reduce of bit vectors over p workers (log₂p messages each
-    way) and, at the coordinator, `per_rank_s` for each rank; fused tensors are copied into the
-    buffer and out again at `copy_bytes_s`.
+    A negotiation is a tiny all-reduce of bit vectors over p workers (log₂p messages each way)
+    plus, at the coordinator, `per_rank_s` for each rank; fused tensors are copied into the buffer
+    and out again at `copy_bytes_s`.
     """
 
-    cycle_s: float = 1e-3
-    fusion_bytes: float = 128 * MEGA
+    cycle_s: float
+    fusion_bytes: float
     per_rank_s: float = 2e-6
     copy_bytes_s: float = 400e9
 
     def negotiation_s(self, workers: int, latency_s: float) -> float:
+        """Return the seconds of one negotiation."""
         if workers <= 1:
             return 0.0
         return 2 * math.ceil(math.log2(workers)) * latency_s + workers * self.per_rank_s
@@ -109,37 +117,35 @@ def horovod(
     gradients: Sequence[Gradient],
     backward_s: float,
     cost: Cost,
-    workers: int,
-    latency_s: float,
-    settings: Horovod,
+    queue: HorovodQueue,
+    negotiation_s: float,
 ) -> Timeline:
-    """The dynamic queue: what is ready at a tick is negotiated, fused and reduced in order."""
+    """Negotiate, fuse and reduce at each tick the gradients that are ready by then."""
     line = Timeline(backward_s)
     waiting = sorted(gradients, key=lambda gradient: gradient.ready_s)
-    negotiation = settings.negotiation_s(workers, latency_s)
     tick, stream_free, position = 0.0, 0.0, 0
     while position < len(waiting):
-        # A tick with nothing ready still costs a round, which delays the next one.
+        # A tick without a ready gradient still costs a round, which delays the next one.
         if waiting[position].ready_s > tick:
             late = waiting[position].ready_s - tick
-            pause = max(settings.cycle_s, negotiation)
+            pause = max(queue.cycle_s, negotiation_s)
             tick += math.ceil(late / pause) * pause
         ready = []
         while position < len(waiting) and waiting[position].ready_s <= tick:
             ready.append(waiting[position])
             position += 1
-        agreed = tick + negotiation
-        line.spans.append(Span("negotiate", sum(g.size for g in ready), tick, agreed))
-        for size in _fused(ready, settings.fusion_bytes):
+        agreed = tick + negotiation_s
+        line.spans.append(Span("negotiate", tick, agreed, sum(g.size for g in ready)))
+        for size in _fused(ready, queue.fusion_bytes):
             begin = max(agreed, stream_free)
-            stream_free = begin + 2 * size / settings.copy_bytes_s + cost(size)
-            line.spans.append(Span("allreduce", size, begin, stream_free))
-        tick = max(tick + settings.cycle_s, agreed)
+            stream_free = begin + 2 * size / queue.copy_bytes_s + cost(size)
+            line.spans.append(Span("allreduce", begin, stream_free, size))
+        tick = max(tick + queue.cycle_s, agreed)
     return line
 
 
 def _fused(ready: Sequence[Gradient], limit: float) -> list[float]:
-    """Sizes of the fused messages: neighbours together while they fit the buffer."""
+    """Return the sizes of the fused messages: neighbours while they fit the buffer."""
     sizes: list[float] = []
     for gradient in ready:
         if sizes and sizes[-1] + gradient.size <= limit:

@@ -1,146 +1,192 @@
 """A profile: what one model costs on one machine, layer by layer, as a JSON file.
 
-    format              1
-    model, classes, channels, image_size, batch_size, precision
-    device              kind (cpu | cuda), name, threads, cores
-    parameters, gradient_bytes, sample_bytes
-    layers              in forward order: name, kind, parameters, flops (forward, per image),
-                        activation_bytes (written per image), forward_s and backward_s by batch
-    batches             per batch: batch, forward_s, backward_s, optimizer_s, step_s, spread
-    allreduce           null, or workers, backend, points [{bytes, seconds}], latency_s,
-                        seconds_per_byte, error
-    overlap             null, or workers, batch_size, step_s, compute_s, communication_s,
-                        exposed_s, hidden (share of communication behind the backward pass)
-    input               null, or pack, samples, images_per_s, bytes_per_s
-    versions, hardware, created
-
-`spread` is the relative interquartile range of the step over 1.35, which is σ of a normal one.
+The file holds the fields of `Profile` and `"format": 1`. Times are seconds; tables by batch size
+have the batch as a string key.
 """
 
 import bisect
 import math
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
 
-from thresher.errors import ThresherError
+from thresher.errors import InvalidValueError
+from thresher.options import from_mapping, option
 from thresher.paths import read_json, write_json
 
 FORMAT = 1
 
 
 @dataclass(frozen=True)
+class DeviceInfo:
+    """The device that a profile was measured on."""
+
+    kind: str
+    """cpu, cuda, or none for a profile without times."""
+    name: str
+    threads: int = option(1, ge=1)
+    cores: int = option(1, ge=1)
+
+
+@dataclass(frozen=True)
 class Layer:
-    """One leaf module. Times are seconds per call, keyed by batch size."""
+    """One leaf module. Times are seconds per call, by batch size."""
 
     name: str
     kind: str
-    parameters: int
-    flops: float
-    activation_bytes: float
-    forward_s: dict[int, float]
-    backward_s: dict[int, float]
+    """Class name of the module."""
+    parameters: int = option(ge=0)
+    flops: float = option(ge=0)
+    """Forward operations per image; a multiply-add counts as two."""
+    activation_bytes: float = option(ge=0)
+    """Bytes written per image."""
+    forward_s: dict[int, float] = option(ge=0)
+    backward_s: dict[int, float] = option(ge=0)
 
     @property
     def gradient_bytes(self) -> int:
+        """Bytes of the gradient in float32."""
         return 4 * self.parameters
 
 
 @dataclass(frozen=True)
 class BatchTimes:
-    """A whole step at one batch: medians, and how much they vary."""
+    """Median times of a whole step at one batch size."""
 
-    batch: int
-    forward_s: float
-    backward_s: float
-    optimizer_s: float
-    step_s: float
-    spread: float
+    batch: int = option(ge=1)
+    forward_s: float = option(ge=0)
+    backward_s: float = option(ge=0)
+    optimizer_s: float = option(ge=0)
+    step_s: float = option(ge=0)
+    spread: float = option(ge=0)
+    """Relative interquartile range of the step over 1.35, which is σ of a normal distribution."""
+
+
+@dataclass(frozen=True)
+class AllReducePoint:
+    """Median seconds of an all-reduce of one message size."""
+
+    bytes: float = option(gt=0)
+    seconds: float = option(gt=0)
+
+
+@dataclass(frozen=True)
+class AllReduceTimes:
+    """All-reduces of a group of workers, and the latency and bandwidth fitted to them."""
+
+    workers: int = option(ge=2)
+    backend: str = option()
+    points: tuple[AllReducePoint, ...] = option()
+    latency_s: float = option(ge=0)
+    seconds_per_byte: float = option(ge=0)
+    error: float = option(ge=0)
+    """Median relative error of the fit."""
+
+
+@dataclass(frozen=True)
+class OverlapTimes:
+    """A DDP step of a group of workers, against the same step without communication."""
+
+    workers: int = option(ge=1)
+    batch_size: int = option(ge=1)
+    """The global batch."""
+    step_s: float = option(ge=0)
+    compute_s: float = option(ge=0)
+    """The step without communication."""
+    communication_s: float = option(ge=0)
+    """The all-reduces alone."""
+    exposed_s: float = option(ge=0)
+    """Communication that the backward pass does not hide."""
+    hidden: float = option(ge=0, le=1)
+    """Share of the communication that the backward pass hides."""
+
+
+@dataclass(frozen=True)
+class InputSpeed:
+    """Reading speed of one worker that gathers random batches of a pack."""
+
+    pack: str
+    samples: int = option(ge=1)
+    images_per_s: float = option(gt=0)
+    bytes_per_s: float = option(gt=0)
 
 
 @dataclass(frozen=True)
 class Profile:
-    """See the head of the file."""
+    """What one model costs on one machine."""
 
     model: str
-    classes: int
-    channels: int
-    image_size: int
-    batch_size: int
-    precision: str
-    device: dict[str, Any]
-    parameters: int
-    gradient_bytes: int
-    sample_bytes: int
-    layers: list[Layer]
-    batches: list[BatchTimes]
-    allreduce: dict[str, Any] | None = None
-    overlap: dict[str, Any] | None = None
-    input: dict[str, Any] | None = None
+    classes: int = option(ge=1)
+    channels: int = option(ge=1)
+    image_size: int = option(ge=1)
+    batch_size: int = option(ge=1)
+    precision: str = option()
+    device: DeviceInfo = option()
+    parameters: int = option(ge=0)
+    gradient_bytes: int = option(ge=0)
+    sample_bytes: int = option(ge=0)
+    layers: tuple[Layer, ...] = option()
+    """In forward order."""
+    batches: tuple[BatchTimes, ...] = option()
+    """Largest batch first."""
+    allreduce: AllReduceTimes | None = None
+    overlap: OverlapTimes | None = None
+    input: InputSpeed | None = None
     versions: dict[str, str] | None = None
-    hardware: dict[str, Any] | None = None
+    hardware: dict[str, str | int] | None = None
     created: str = ""
-    format: int = FORMAT
 
     @property
     def flops(self) -> float:
-        """Forward operations per image (a multiply-add counts as two)."""
+        """Forward operations per image; a multiply-add counts as two."""
         return sum(layer.flops for layer in self.layers)
 
     def save(self, path: Path | str) -> None:
-        write_json(path, asdict(self))
+        """Write the profile as JSON."""
+        write_json(path, {**asdict(self), "format": FORMAT})
 
     @classmethod
     def load(cls, path: Path | str, model: str | None = None) -> "Profile":
-        """Read a profile; one of another model than `model` is refused."""
+        """Read a profile and check every field.
+
+        Args:
+            path: A file written by `save`.
+            model: The model that the profile must be of; None accepts any.
+
+        Raises:
+            NotFoundError: There is no such file.
+            InvalidValueError: It is not a valid profile, or of another model.
+        """
         raw = read_json(path, "profile")
-        if not isinstance(raw, dict) or raw.get("format") != FORMAT or "layers" not in raw:
-            raise ThresherError(
+        if not isinstance(raw, dict) or raw.get("format") != FORMAT:
+            raise InvalidValueError(
                 f"{path} is not a profile of format {FORMAT}",
-                "make one: `thresher scale measure --model … --out profile.json`",
+                "create one with `thresher scale measure`",
             )
         known = {field.name for field in fields(cls)}
-        required = known - {
-            "allreduce",
-            "overlap",
-            "input",
-            "versions",
-            "hardware",
-            "created",
-            "format",
-        }
-        missing = sorted(required - set(raw))
-        if missing:
-            raise ThresherError(f"the profile {path} lacks {', '.join(missing)}", "measure again")
-        if model is not None and raw["model"] != model:
-            raise ThresherError(
-                f"the profile {path} is of the model {raw['model']}, not {model}",
-                f"`thresher scale measure --model {model} --out …`",
+        values = {key: value for key, value in raw.items() if key in known}
+        profile = from_mapping(cls, values, f"profile {path}")
+        batches = {times.batch for times in profile.batches}
+        tables = [
+            table for layer in profile.layers for table in (layer.forward_s, layer.backward_s)
+        ]
+        if not batches or not tables or not all(batches <= set(table) for table in tables):
+            raise InvalidValueError(
+                f"profile {path} has no times of some layers or batches", "measure again"
             )
-        try:
-            values = {key: value for key, value in raw.items() if key in known}
-            values["layers"] = [_layer(item) for item in raw["layers"]]
-            values["batches"] = [BatchTimes(**item) for item in raw["batches"]]
-        except (TypeError, ValueError, KeyError, AttributeError) as error:
-            raise ThresherError(
-                f"the profile {path} is damaged: {error}", "measure again"
-            ) from None
-        if not values["batches"] or not values["layers"]:
-            raise ThresherError(f"the profile {path} holds no measurement", "measure again")
-        return cls(**values)
-
-
-def _layer(item: dict[str, Any]) -> Layer:
-    times = {
-        key: {int(batch): float(s) for batch, s in item[key].items()}
-        for key in ("forward_s", "backward_s")
-    }
-    return Layer(**{**item, **times})
+        if model is not None and profile.model != model:
+            raise InvalidValueError(
+                f"profile {path} is of model {profile.model}, not {model}",
+                f"measure {model} with `thresher scale measure`",
+            )
+        return profile
 
 
 def at_batch(times: dict[int, float], batch: float) -> float:
-    """Seconds at a batch between those measured: straight in log-log; beyond them in proportion
-    above, and constant below (nothing gets cheaper than its smallest measured batch)."""
+    """Interpolate seconds at a batch size.
+
+    Linear in log-log between the measured batches, proportional to the batch above the largest,
+    and constant below the smallest.
+    """
     known = sorted(times)
     if batch >= known[-1]:
         return times[known[-1]] * batch / known[-1]

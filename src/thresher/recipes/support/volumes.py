@@ -1,7 +1,7 @@
 """A small generative task on 3-D volumes: nodule-like blobs, and an autoencoder for them.
 
-It stands for the small data set of Cunha et al. 2018 (claims S1–S3), which is not public: each
-volume holds one soft ellipsoid of random place, size and brightness on a faint texture.
+It replaces the small data set of Cunha et al. 2018, which is not public: each volume holds one
+soft ellipsoid of random position, size and brightness on a faint texture.
 """
 
 from typing import TYPE_CHECKING
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def volumes(n: int, side: int, seed: int) -> np.ndarray:
-    """(n, 1, side, side, side) float32 in 0.3 … 2.3; the same for the same arguments."""
+    """Return n volumes, (n, 1, side, side, side) float32 in [0.3, 2.3], determined by the seed."""
     random = np.random.Generator(np.random.Philox(key=[seed, side]))
     axis = np.linspace(-1, 1, side, dtype=np.float32)
     grid = np.stack(np.meshgrid(axis, axis, axis, indexing="ij"))
@@ -29,7 +29,8 @@ def volumes(n: int, side: int, seed: int) -> np.ndarray:
 
 
 def autoencoder(side: int, width: int, seed: int) -> "torch.nn.Module":
-    """A 3-D convolutional autoencoder to 32 numbers and back; output ≥ 0, as MSLE needs."""
+    """Build a 3-D convolutional autoencoder with 32 latent numbers; its output is ≥ 0, as MSLE
+    requires."""
     import torch
     from torch import nn
 
@@ -54,6 +55,6 @@ def autoencoder(side: int, width: int, seed: int) -> "torch.nn.Module":
 
 
 def msle(output: "torch.Tensor", target: "torch.Tensor") -> "torch.Tensor":
-    """Mean squared logarithmic error per sample, summed over the batch: (0-d)."""
-    apart = output.log1p() - target.log1p()
-    return apart.square().flatten(1).mean(1).sum()
+    """Return the mean squared logarithmic error of each sample, summed over the batch (0-d)."""
+    difference = output.log1p() - target.log1p()
+    return difference.square().flatten(1).mean(1).sum()

@@ -1,4 +1,4 @@
-"""The papers' own networks at full size, on torch's meta device: to be counted, not computed."""
+"""Networks of the papers at full size, on torch's meta device: for counting operations only."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 
 def alexnet() -> nn.Module:
-    """AlexNet's five convolutions and three fully connected layers."""
+    """Build AlexNet: five convolutions and three fully connected layers."""
     with torch.device("meta"):
         return nn.Sequential(
             nn.Conv2d(3, 96, 11, stride=4, padding=2),
@@ -33,29 +33,38 @@ def alexnet() -> nn.Module:
 
 
 def googlenet() -> nn.Module:
-    """GoogLeNet with the two auxiliary classifiers that it is trained with."""
+    """Build GoogLeNet with the two auxiliary classifiers used in training."""
     with torch.device("meta"):
         return _GoogLeNet()
 
 
-def _convolution(inside: int, out: int, size: int, **more: Any) -> nn.Sequential:
-    return nn.Sequential(nn.Conv2d(inside, out, size, padding=size // 2, **more), nn.ReLU())
+def _convolution(channels: int, out: int, size: int, **options: Any) -> nn.Sequential:
+    return nn.Sequential(nn.Conv2d(channels, out, size, padding=size // 2, **options), nn.ReLU())
 
 
 class _Inception(nn.Module):
-    """Paths of 1×1, 3×3, 5×5 and a pooled one side by side, the larger behind a reduction."""
+    """Parallel branches of 1×1, 3×3, 5×5 and pooling; the larger ones follow a reduction."""
 
     def __init__(
-        self, inside: int, one: int, to_three: int, three: int, to_five: int, five: int, pooled: int
+        self,
+        channels: int,
+        one: int,
+        to_three: int,
+        three: int,
+        to_five: int,
+        five: int,
+        pooled: int,
     ) -> None:
         super().__init__()
         self.paths = nn.ModuleList(
             [
-                _convolution(inside, one, 1),
-                nn.Sequential(_convolution(inside, to_three, 1), _convolution(to_three, three, 3)),
-                nn.Sequential(_convolution(inside, to_five, 1), _convolution(to_five, five, 5)),
+                _convolution(channels, one, 1),
                 nn.Sequential(
-                    nn.MaxPool2d(3, stride=1, padding=1), _convolution(inside, pooled, 1)
+                    _convolution(channels, to_three, 1), _convolution(to_three, three, 3)
+                ),
+                nn.Sequential(_convolution(channels, to_five, 1), _convolution(to_five, five, 5)),
+                nn.Sequential(
+                    nn.MaxPool2d(3, stride=1, padding=1), _convolution(channels, pooled, 1)
                 ),
             ]
         )
@@ -102,11 +111,11 @@ class _GoogLeNet(nn.Module):
         return self.end(x) + 0.3 * (first + second)
 
 
-def _side(inside: int) -> nn.Sequential:
-    """An auxiliary classifier on 14×14 places."""
+def _side(channels: int) -> nn.Sequential:
+    """Build an auxiliary classifier for a 14×14 feature map."""
     return nn.Sequential(
         nn.AvgPool2d(5, stride=3),
-        _convolution(inside, 128, 1),
+        _convolution(channels, 128, 1),
         nn.Flatten(),
         nn.Linear(2048, 1024),
         nn.ReLU(),

@@ -1,0 +1,224 @@
+"""Run one command as the ranks of a process group, wait for all, and keep their output.
+
+For measurements: no restarts, no elastic agent (training uses `launch`). A rank may be started
+through another command, which is how the test bed places it on a host.
+"""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from thresher.distributed.group import join
+from thresher.distributed.launch import die_with_parent
+from thresher.distributed.worker import read_answer
+from thresher.errors import ThresherError
+from thresher.paths import write_json
+
+GRACE_S = 1.0
+"""How long the other ranks may run on after one failed: one of them may be the cause."""
+
+
+@dataclass(frozen=True)
+class RankPlacement:
+    """Where a rank runs."""
+
+    rank: int
+    node: int
+    local_rank: int
+    local_world: int
+    host: str
+    prefix: tuple[str, ...] = ()
+    """Words put before the rank's command."""
+
+
+@dataclass(frozen=True)
+class Rendezvous:
+    """Where the ranks meet: torch's MASTER_ADDR and MASTER_PORT, and gloo's network interface."""
+
+    address: str
+    port: int
+    interface: str
+
+
+@dataclass(frozen=True)
+class RankOutput:
+    """What a finished rank left."""
+
+    rank: int
+    code: int
+    stdout: str
+    stderr: str
+
+
+Runner = Callable[[Sequence[str]], object]
+"""Runs a command as a group; `run_local` and `Testbed.run` with their other arguments bound."""
+
+
+def run_local(
+    workers: int,
+    argv: Sequence[str],
+    environment: Mapping[str, str] | None = None,
+    timeout_s: float = 600.0,
+) -> list[RankOutput]:
+    """Run `argv` as `workers` ranks on this machine; see `run_ranks`."""
+    ranks = [RankPlacement(rank, 0, rank, workers, "here") for rank in range(workers)]
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    return run_ranks(ranks, argv, Rendezvous("127.0.0.1", port, "lo"), environment, timeout_s)
+
+
+def call_in_group(target: str, order: Any, run: Runner) -> Any:
+    """Call a function in every rank of a group and return the value of rank 0.
+
+    Args:
+        target: `package.module:function`, a function of one JSON value that returns one.
+        order: Its argument, a JSON value.
+        run: Runs a command as the group.
+    """
+    with tempfile.TemporaryDirectory(prefix="thresher-group-") as folder:
+        order_file, answer = Path(folder) / "order.json", Path(folder) / "answer.json"
+        write_json(order_file, order)
+        words = ["-m", "thresher.distributed.worker", target, str(order_file), str(answer)]
+        try:
+            run([sys.executable, *words])
+        except ThresherError:
+            # A rank that raised a ThresherError wrote it down; the others then fail or hang.
+            if not answer.exists():
+                raise
+        return read_answer(answer)
+
+
+@contextmanager
+def gloo_group() -> Iterator[None]:
+    """Join the group of this rank on the CPU; unlike `join` also a group of one, which DDP needs.
+
+    A barrier at the end keeps the first rank, which hosts the rendezvous, until all are done.
+    """
+    import torch.distributed as dist
+
+    join("cpu")
+    alone = not dist.is_initialized()
+    if alone:
+        dist.init_process_group("gloo")
+    try:
+        yield
+        dist.barrier()
+    finally:
+        if alone:
+            dist.destroy_process_group()
+
+
+def run_ranks(
+    ranks: Sequence[RankPlacement],
+    argv: Sequence[str],
+    rendezvous: Rendezvous,
+    environment: Mapping[str, str] | None = None,
+    timeout_s: float = 600.0,
+) -> list[RankOutput]:
+    """Run `argv` as `ranks` with torchrun's variables set, one thread each by default.
+
+    All ranks die with this process. A rank that crashes prints its stack.
+
+    Args:
+        ranks: The ranks, in order.
+        argv: The command.
+        rendezvous: Where the ranks meet.
+        environment: Variables to add or override.
+        timeout_s: When to kill ranks that still run.
+
+    Raises:
+        ThresherError: A rank failed (its last lines are in the message), or time ran out.
+    """
+    with tempfile.TemporaryDirectory(prefix="thresher-ranks-") as name:
+        folder = Path(name)
+        processes: list[subprocess.Popen[bytes]] = []
+        try:
+            for rank in ranks:
+                variables = {
+                    "RANK": rank.rank,
+                    "WORLD_SIZE": len(ranks),
+                    "LOCAL_RANK": rank.local_rank,
+                    "LOCAL_WORLD_SIZE": rank.local_world,
+                    "GROUP_RANK": rank.node,
+                    "MASTER_ADDR": rendezvous.address,
+                    "MASTER_PORT": rendezvous.port,
+                    "GLOO_SOCKET_IFNAME": rendezvous.interface,
+                    "THRESHER_HOST": rank.host,
+                    "OMP_NUM_THREADS": 1,
+                    "PYTHONFAULTHANDLER": 1,
+                }
+                added = {k: str(v) for k, v in variables.items()} | dict(environment or {})
+                processes.append(_start([*rank.prefix, *argv], added, folder, rank.rank))
+            order = _wait(processes, timeout_s)
+        finally:
+            for process in processes:
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+                    process.wait()
+        outputs = [
+            RankOutput(
+                rank.rank,
+                process.returncode,
+                (folder / f"{rank.rank}.out").read_text(errors="replace"),
+                (folder / f"{rank.rank}.err").read_text(errors="replace"),
+            )
+            for rank, process in zip(ranks, processes, strict=True)
+        ]
+    failed = [outputs[rank] for rank in order if outputs[rank].code]
+    if failed:
+        messages = [
+            _failure(rank, len(ranks), 16 if rank is failed[0] else 1) for rank in failed[:3]
+        ]
+        raise ThresherError("\n".join(messages))
+    return outputs
+
+
+def _failure(rank: RankOutput, world: int, lines: int) -> str:
+    """Describe how a rank ended, with its last lines."""
+    tail = "\n".join(rank.stderr.strip().splitlines()[-lines:])
+    end = f"exited with code {rank.code}"
+    if rank.code < 0:
+        end = f"was killed by signal {-rank.code} ({signal.Signals(-rank.code).name})"
+    return f"rank {rank.rank} of {world} {end}:\n{tail}"
+
+
+def _start(
+    argv: Sequence[str], environment: dict[str, str], folder: Path, rank: int
+) -> "subprocess.Popen[bytes]":
+    with open(folder / f"{rank}.out", "wb") as out, open(folder / f"{rank}.err", "wb") as err:
+        return subprocess.Popen(
+            argv,
+            env=os.environ | environment,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+            start_new_session=True,
+            preexec_fn=die_with_parent,
+        )
+
+
+def _wait(processes: "list[subprocess.Popen[bytes]]", timeout_s: float) -> list[int]:
+    """Wait until all have ended, one has failed, or time is up; return the ranks in that order."""
+    end = time.monotonic() + timeout_s
+    order: list[int] = []
+    while len(order) < len(processes):
+        now = [r for r, p in enumerate(processes) if p.poll() is not None and r not in order]
+        order += now
+        if any(processes[rank].returncode for rank in now):
+            end = min(end, time.monotonic() + GRACE_S)
+        if time.monotonic() > end:
+            if not any(processes[rank].returncode for rank in order):
+                raise ThresherError(f"{len(processes)} ranks did not end within {timeout_s:.0f} s")
+            break
+        time.sleep(0.02)
+    return order

@@ -1,0 +1,50 @@
+"""Claim M2 (McCord & Dash 2021): no warm-up is worst, and larger batches need a longer one."""
+
+from functools import partial
+from pathlib import Path
+
+from thresher.recipes.base import ClaimRow, Recipe, RecipeResult
+from thresher.recipes.support.mccord import BASES, BATCHES, DATA, definition
+from thresher.recipes.support.studies import cell, compare, interval, report_path, run, significant
+
+WARMUPS = {"smoke": [0, 2, 4], "gpu": [0, 5, 10, 20], "paper": [0, 5, 10, 20]}
+
+
+def reproduce(preset: str, out: Path) -> RecipeResult:
+    sizes = [BATCHES[preset][1], BATCHES[preset][-1]]
+    grid = {"batch_size": sizes, "warmup_epochs": WARMUPS[preset]}
+    analysis = run(definition(preset, "Accuracy against warm-up", "warmup_epochs", grid), out)
+    rows, best = [], {}
+    for size in sizes:
+        cells = {w: cell(analysis, batch_size=size, warmup_epochs=w) for w in WARMUPS[preset]}
+        best[size] = max(cells, key=lambda w: cells[w]["mean"])
+        gain = compare(cells[best[size]], cells[0])
+        worst = min(cells, key=lambda w: cells[w]["mean"])
+        rows.append(
+            ClaimRow(
+                "M2",
+                f"batch {size:,}: no warm-up is worst",
+                ", ".join(f"{w} epochs {c['mean']:.1f}" for w, c in cells.items()),
+                "no" if worst != 0 else "yes" if significant(gain) else "not enough runs",
+                interval(*gain.interval, " points, best over none"),
+            )
+        )
+    small, large = (best[size] for size in sizes)
+    rows.append(
+        ClaimRow(
+            "M2",
+            "the larger batch needs the longer warm-up (5 at 7,680, 10 at 30,720)",
+            f"best {small} at {sizes[0]:,}, {large} at {sizes[1]:,}",
+            "yes" if large > small else "no",
+        )
+    )
+    return RecipeResult(rows, {"report": report_path(out)})
+
+
+RECIPE = Recipe(
+    "mccord-warmup",
+    "M2",
+    "warm-up of 0, 5, 10, 20 epochs at two batches",
+    {preset: partial(reproduce, preset) for preset in BASES},
+    DATA,
+)

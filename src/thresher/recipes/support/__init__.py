@@ -1,0 +1,1 @@
+"""What several recipes share: study presets, networks and data of the papers."""

@@ -1,0 +1,56 @@
+"""What the recipes of McCord & Dash 2021 share.
+
+The paper trains ResNet-50 on ImageNet for 90 epochs with the rate divided by ten at epochs 30, 60
+and 90. The gpu preset trains ResNet-18 on CIFAR-10, whose 50,000 images allow the same batches;
+`paper` needs a pack of ImageNet named `imagenet` in the cache.
+"""
+
+from typing import Any
+
+from thresher.recipes.support.studies import EXECUTORS, GPU, SMOKE
+
+SCHEDULE = {"schedule": "step", "lr_rule": "linear"}
+BASES: dict[str, dict[str, Any]] = {
+    "smoke": {**SMOKE, **SCHEDULE, "lr": 0.05, "base_batch": 32, "step_epochs": [4.0, 8.0]},
+    "gpu": {
+        **GPU,
+        **SCHEDULE,
+        "epochs": 90,
+        "lr": 0.0125,
+        "base_batch": 64,
+        "step_epochs": [30.0, 60.0],
+    },
+    "paper": {
+        "data": "imagenet",
+        "model": "resnet50",
+        "image_size": 224,
+        "epochs": 90,
+        **SCHEDULE,
+        "lr": 0.0125,
+        "base_batch": 32,
+        "warmup_epochs": 5,
+        "step_epochs": [30.0, 60.0, 90.0],
+        "precision": "fp16",
+        "micro_batch": "auto",
+    },
+}
+DATA = {preset: base["data"] for preset, base in BASES.items()}
+"""The pack that each preset reads."""
+BATCHES = {
+    "smoke": [64, 256, 480],
+    "gpu": [3840, 7680, 15360, 23040, 30720],
+    "paper": [3840, 7680, 15360, 23040, 30720],
+}
+SEEDS = {"smoke": 3, "gpu": 4, "paper": 4}
+
+
+def definition(preset: str, title: str, compare: str, grid: dict[str, Any]) -> dict[str, Any]:
+    """Return the study of one claim."""
+    return {
+        "title": title,
+        "compare": compare,
+        "base": {k: v for k, v in BASES[preset].items() if k not in grid},
+        "grid": grid,
+        "seeds": SEEDS[preset],
+        "executor": EXECUTORS[preset],
+    }
