@@ -3,9 +3,11 @@
 import pytest
 import torch
 import torch.distributed as dist
-from gloo_ranks import run_ranks
 
+from gloo_ranks import run_ranks
 from thresher.distributed import allreduce
+
+pytestmark = pytest.mark.xdist_group("ranks")
 
 INTEGERS = (torch.int64, torch.int32, torch.int8, torch.uint8)
 FLOATS = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 2e-2, torch.bfloat16: 1e-1}

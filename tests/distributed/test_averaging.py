@@ -5,13 +5,15 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from gloo_ranks import run_ranks
 from torch import Tensor, nn
 
+from gloo_ranks import run_ranks
 from thresher.distributed.averaging import Delayed, LocalSGD
 from thresher.distributed.exchange import redistribute
 from thresher.distributed.hooks import make_exchange
 from thresher.errors import ThresherError
+
+pytestmark = pytest.mark.xdist_group("ranks")
 
 PARTS = {1: [60], 2: [41, 19], 3: [31, 17, 12]}
 

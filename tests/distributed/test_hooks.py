@@ -5,13 +5,15 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from gloo_ranks import run_ranks
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from gloo_ranks import run_ranks
 from thresher.distributed.exchange import redistribute
 from thresher.distributed.hooks import gradient_hook, make_exchange
 from thresher.errors import ThresherError
+
+pytestmark = pytest.mark.xdist_group("ranks")
 
 WITH_FEEDBACK = ("int8", "topk", "powersgd")
 

@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from gloo_ranks import run_ranks
 from torch import Tensor, nn
 
+from gloo_ranks import run_ranks
 from thresher.distributed.hooks import gradient_hook
 from thresher.distributed.horovod import HorovodReducer, installed
 from thresher.errors import ThresherError
 
+pytestmark = pytest.mark.xdist_group("ranks")
 needs_horovod = pytest.mark.skipif(
     not installed(), reason="Horovod is not installed (tools/build_horovod.sh)"
 )

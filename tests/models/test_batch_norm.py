@@ -10,6 +10,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import Tensor, nn
 
+from gloo_ranks import run_ranks
 from thresher.data.order import bounds
 from thresher.errors import ThresherError
 from thresher.models.batch_norm import (
@@ -23,6 +24,8 @@ from thresher.models.batch_norm import (
     parse,
 )
 from thresher.models.registry import build
+
+pytestmark = pytest.mark.xdist_group("ranks")
 
 SIZES = (22, 22, 22, 22, 9, 2)
 """Global batches: the last ones are uneven, and the very last leaves workers without a sample."""
@@ -70,10 +73,8 @@ CASES = [
 ]
 
 
-def _worker(rank: int, folder: str) -> None:
+def _worker(rank: int, world: int, folder: str) -> None:
     """All cases in one start of four processes; those of fewer workers in a group of their own."""
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/s", rank=rank, world_size=4)
     groups = {world: dist.new_group(list(range(world))) for world in (2, 3, 4)}
     for mode, world, pieces in CASES:
         if rank < world:
@@ -84,15 +85,13 @@ def _worker(rank: int, folder: str) -> None:
         layer.get_buffer("running_mean").fill_(float(rank))
         average_running(layer, groups[3])
         torch.save(layer.state_dict(), f"{folder}/average-{rank}.pt")
-    dist.barrier()
-    dist.destroy_process_group()
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where each worker left its state at the end of each case."""
     path = tmp_path_factory.mktemp("states")
-    mp.spawn(_worker, (str(path),), nprocs=4)
+    run_ranks(4, _worker, str(path))
     return path
 
 

@@ -1,7 +1,7 @@
-"""Run a function on n gloo ranks, each a real process, and give back what each returned.
+"""Run a function on n gloo ranks, each a real process, and return what each returned.
 
 A fork server that has torch loaded already makes a rank cost tens of milliseconds, not seconds
-(DDP loads torch._dynamo when it is made).
+(DDP and optimizers load torch._dynamo). Tests that use it share one: `xdist_group("ranks")`.
 """
 
 import multiprocessing
@@ -14,7 +14,9 @@ from collections.abc import Callable
 from typing import Any
 
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["thresher.distributed.hooks", "torch._dynamo"])
+_context.set_forkserver_preload(
+    ["thresher.distributed.hooks", "thresher.models.batch_norm", "torch._dynamo", "pytest"]
+)
 
 
 def run_ranks(world: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:
