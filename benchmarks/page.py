@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from benchmarks import machine
-from thresher.app.knobs import Settings
+from thresher.app.knobs import PreviewSettings
 from thresher.app.server import create_server
 from thresher.app.workspace import Workspace
 from thresher.data.pack import Pack
@@ -192,7 +192,7 @@ def prepared(workspace: Workspace) -> dict[str, float]:
         ("points", lambda: viewed().points),
         ("knobs", lambda: knobs().describe()),
         ("places", lambda: viewed().neighbourhood_labels),
-        ("preview", lambda: knobs().preview(Settings(share=0.1))),
+        ("preview", lambda: knobs().preview(PreviewSettings(share=0.1))),
     ):
         begun = time.perf_counter()
         part()

@@ -13,7 +13,7 @@ kept in `--work`: a second call goes on, and a table can be made where the netwo
 import argparse
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from thresher.data.write import write_pack
 from thresher.errors import ThresherError
 from thresher.paths import RunPaths, write_text
 from thresher.select.filters.base import Filter
-from thresher.select.filters.combine import CombineFilter
+from thresher.select.filters.combine import UnionFilter
 from thresher.select.filters.el2n import EL2NFilter
 from thresher.select.filters.forgetting import ForgettingFilter
 from thresher.select.filters.grid import GridFilter
@@ -34,8 +34,13 @@ from thresher.select.filters.label_errors import LabelErrorsFilter
 from thresher.select.filters.near_duplicates import NearDuplicatesFilter
 from thresher.select.filters.network import NetworkFilter
 from thresher.select.filters.random import RandomFilter
-from thresher.select.prepare import as_selection, training_samples, with_dynamics, with_features
-from thresher.select.run_features import features_of_run
+from thresher.select.run import (
+    as_selection,
+    open_features,
+    training_inputs,
+    with_dynamics,
+    with_features,
+)
 
 FLIPPED, NOISE, COPIES = 0.05, 0.01, 0.01
 BAD = FLIPPED + NOISE + COPIES
@@ -128,37 +133,36 @@ def prepare(options: argparse.Namespace) -> tuple[Pack, Path]:
     return pack, run
 
 
-def filters(device: str, maps: Path) -> dict[str, Filter]:
+def filters(device: str) -> dict[str, Filter]:
     """At their natural share; those without one at the share that is bad."""
-    own = {"device": device, "maps": maps}
     return {
         "random": RandomFilter(drop=BAD),
-        "network (knee)": NetworkFilter(**own),  # type: ignore[arg-type]
-        "network (7 %)": NetworkFilter(drop=BAD, **own),  # type: ignore[arg-type]
-        "network, PCA (7 %)": NetworkFilter(drop=BAD, reduce="pca", **own),  # type: ignore[arg-type]
+        "network (knee)": NetworkFilter(device=device),
+        "network (7 %)": NetworkFilter(drop=BAD, device=device),
+        "network, PCA (7 %)": NetworkFilter(drop=BAD, reduce="pca", device=device),
         "grid": GridFilter(drop=BAD, device=device),
         "el2n": EL2NFilter(drop=BAD),
         "forgetting": ForgettingFilter(drop=BAD),
         "near-duplicates": NearDuplicatesFilter(),
         "label-errors (built in)": LabelErrorsFilter(engine="builtin"),
         "label-errors (cleanlab)": LabelErrorsFilter(engine="cleanlab"),
-        "cleanlab, network's own": LabelErrorsFilter("own", "cleanlab"),
+        "cleanlab, network's own": LabelErrorsFilter(probabilities="own", engine="cleanlab"),
     }
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     pack, run = prepare(options)
-    samples = with_features(
-        training_samples(pack), features_of_run(run, pack, options.device), pack
-    )
+    features = open_features(run, pack, options.device)
+    samples = with_features(training_inputs(pack), features, pack)
     samples = with_dynamics(samples, RunPaths(run).dynamics)
+    samples = replace(samples, maps=run / "maps")
     planted = Planted(options.data, options.limit).rows(len(samples))
     bad = {kind: np.isin(np.arange(len(samples)), rows) for kind, rows in planted.items()}
     anything = np.any(list(bad.values()), axis=0)
     rows, selections = [], {}
-    for name, one in filters(options.device, run / "maps").items():
+    for name, one in filters(options.device).items():
         try:
-            found = one.fit(samples)
+            found = one.fit_inputs(samples)
         except ThresherError as error:
             print(f"{name}: {error}", flush=True)
             continue
@@ -168,7 +172,12 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     errors = [name for name in selections if name.startswith("label-errors")][-1]
     pair = [selections["network (knee)"], selections[errors]]
     rows.append(
-        _row("network or label-errors", CombineFilter(pair, "union").fit(samples), bad, anything)
+        _row(
+            "network or label-errors",
+            UnionFilter().fit_inputs(replace(samples, selections=pair)),
+            bad,
+            anything,
+        )
     )
     result = json.loads(RunPaths(run).result.read_text())
     return {

@@ -25,7 +25,6 @@ from benchmarks.tsne_gpu import features
 from thresher.select.affinities import affinities
 from thresher.select.filters.network import NetworkFilter
 from thresher.select.pca import fit_pca
-from thresher.select.samples import Samples
 from thresher.select.tsne import divergence
 
 DROP = 0.05
@@ -46,11 +45,12 @@ def select(x: np.ndarray, labels: np.ndarray, device: str) -> NetworkFilter:
     from thresher.data.selection import Selection
 
     ids = [f"sample-{n:07}" for n in range(len(x))]
-    found = NetworkFilter(drop=DROP, device=device).fit(Samples(ids, labels, x))
+    found = NetworkFilter(drop=DROP, device=device).fit(x, labels, ids=ids)
     with tempfile.TemporaryDirectory() as folder:
         Selection(
             ids, labels, found.keep_, found.score_, found.reason_, "",
-            x=found.x_, y=found.y_, cluster=found.cluster_,
+            x=found.reduction_.points[:, 0], y=found.reduction_.points[:, 1],
+            cluster=found.cluster_,
         ).save(Path(folder) / "S.parquet")  # fmt: skip
     return found
 

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from thresher.errors import ThresherError as ThresherError
     from thresher.models.features import Features as Features
     from thresher.report.page import write_report as write_report
+    from thresher.select.filters.combine import IntersectionFilter as IntersectionFilter
+    from thresher.select.filters.combine import UnionFilter as UnionFilter
+    from thresher.select.filters.combine import VoteFilter as VoteFilter
     from thresher.select.filters.el2n import EL2NFilter as EL2NFilter
     from thresher.select.filters.forgetting import ForgettingFilter as ForgettingFilter
     from thresher.select.filters.grid import GridFilter as GridFilter
@@ -35,6 +38,7 @@ _MODULES = {
     "Features": "thresher.models.features",
     "ForgettingFilter": "thresher.select.filters.forgetting",
     "GridFilter": "thresher.select.filters.grid",
+    "IntersectionFilter": "thresher.select.filters.combine",
     "LabelErrorsFilter": "thresher.select.filters.label_errors",
     "NearDuplicatesFilter": "thresher.select.filters.near_duplicates",
     "NetworkFilter": "thresher.select.filters.network",
@@ -46,6 +50,8 @@ _MODULES = {
     "Study": "thresher.study.study",
     "ThresherError": "thresher.errors",
     "TrainConfig": "thresher.training.config",
+    "UnionFilter": "thresher.select.filters.combine",
+    "VoteFilter": "thresher.select.filters.combine",
     "analyse": "thresher.study.analysis",
     "train": "thresher.training.train",
     "write_pack": "thresher.data.write",

@@ -3,10 +3,12 @@
 import functools
 import importlib
 from collections.abc import Callable, Mapping
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from thresher.errors import InvalidValueError, MissingDependencyError, NotFoundError, nearest
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 
 class Registry:
@@ -22,7 +24,10 @@ class Registry:
         self.kind, self.group, self.built_in = kind, group, dict(built_in)
 
     @functools.cached_property
-    def _installed(self) -> dict[str, EntryPoint]:
+    def _installed(self) -> "dict[str, EntryPoint]":
+        # Here because it takes longer to import than the rest of `thresher --help`.
+        from importlib.metadata import entry_points
+
         return {entry.name: entry for entry in entry_points(group=self.group)}
 
     def names(self) -> list[str]:

@@ -107,10 +107,9 @@ def test_a_new_selection_carries_the_decisions(site: Site) -> None:
 
 def test_random_and_score_previews_are_what_select_does(site: Site) -> None:
     from thresher.select.filters.random import RandomFilter
-    from thresher.select.samples import Samples
 
     selection = Selection.load(site.made.path)
-    chosen = RandomFilter(drop=0.25, seed=3).fit(Samples(selection.ids, selection.labels))
+    chosen = RandomFilter(drop=0.25, seed=3).fit(None, selection.labels)
     with client(site) as http:
         body = {"method": "random", "share": 0.25, "seed": 3}
         masks, meta = table(http.post("/api/preview", json=body))

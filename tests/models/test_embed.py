@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -15,10 +16,14 @@ import torch
 from thresher.data.pack import Pack
 from thresher.errors import ThresherError
 from thresher.models import weights
-from thresher.models.embed import EmbedOptions, Network, embed
-from thresher.models.features import Features, features_and_logits, of_run
+from thresher.models.embed import embed, features_of_run
+from thresher.models.embed_config import EmbedOptions
+from thresher.models.features import Features, features_and_logits
+from thresher.models.network import Network
 from thresher.models.registry import build
 from thresher.paths import write_json
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture
@@ -46,7 +51,8 @@ def directly(pack: Pack, run: Path) -> tuple[np.ndarray, np.ndarray]:
 def test_features_are_the_networks(tmp_path: Path, digits: Path, run: Path, dtype: str) -> None:
     pack = Pack.open(digits)
     network = Network.from_run(run, pack)
-    embed(network, pack, tmp_path / "f", EmbedOptions(dtype=dtype, batch_size=100))
+    options = EmbedOptions(dtype=dtype, batch_size=100)  # type: ignore[arg-type]
+    embed(network, pack, tmp_path / "f", options)
     features = Features.open(tmp_path / "f")
     wanted, likely = directly(pack, run)
     assert features.array.dtype == dtype
@@ -57,8 +63,8 @@ def test_features_are_the_networks(tmp_path: Path, digits: Path, run: Path, dtyp
     assert features.ids == pack.ids.take(train).to_pylist()
     assert features.labels is not None
     assert np.array_equal(features.labels, pack.labels[train])
-    assert features.meta["fingerprint"] == pack.fingerprint
-    assert features.meta["split"] == "train"
+    assert features.meta.fingerprint == pack.fingerprint
+    assert features.meta.split == "train"
     assert {p.name for p in tmp_path.iterdir()} == {"run", "f"}
     assert {p.name for p in (tmp_path / "f").iterdir()} == {
         "features.json",
@@ -179,23 +185,41 @@ def test_every_split_or_all(tmp_path: Path, digits: Path, run: Path) -> None:
     assert not list(tmp_path.glob(".x*"))
 
 
-def test_features_of_a_run_are_made_once(digits: Path, run: Path) -> None:
+def test_features_of_a_run_are_computed_once(digits: Path, run: Path) -> None:
     pack = Pack.open(digits)
-    first, path = of_run(run, pack)
-    stamp = (path / "features.npy").stat().st_mtime_ns
-    second, again = of_run(run, pack)
-    assert again == path
-    assert (path / "features.npy").stat().st_mtime_ns == stamp
+    first = features_of_run(run, pack)
+    assert first.path is not None
+    stamp = (first.path / "features.npy").stat().st_mtime_ns
+    second = features_of_run(run, pack)
+    assert second.path == first.path
+    assert (first.path / "features.npy").stat().st_mtime_ns == stamp
     assert np.array_equal(first.array, second.array)
-    torch.manual_seed(9)
-    weights.save(build("tiny", 10, 1), run / "model.safetensors")
-    with pytest.raises(ThresherError, match="other weights than the run has now"):
-        of_run(run, pack)
+    assert features_of_run(run, pack, EmbedOptions(split="test")).meta.split == "test"
+
+
+@pytest.mark.parametrize("changed", ["weights", "normalisation", "crop"])
+def test_features_of_another_network_are_stale(digits: Path, run: Path, changed: str) -> None:
+    pack = Pack.open(digits)
+    first = features_of_run(run, pack)
+    if changed == "weights":
+        torch.manual_seed(9)
+        weights.save(build("tiny", 10, 1), run / "model.safetensors")
+    else:
+        saved = json.loads((run / "config.json").read_text())
+        saved["data" if changed == "normalisation" else "config"] |= (
+            {"mean": [0.5]} if changed == "normalisation" else {"crop": 6}
+        )
+        write_json(run / "config.json", saved)
+    second = features_of_run(run, pack)
+    assert second.path != first.path
+    assert not np.array_equal(first.array, second.array)
+    assert features_of_run(run, pack).path == second.path
+    assert np.array_equal(Features.open(str(first.path)).array, first.array), "the old ones stay"
 
 
 def test_a_diverged_network_is_refused_and_leaves_nothing(tmp_path: Path, digits: Path) -> None:
     pack = Pack.open(digits)
-    for value, sentence in ((np.nan, "not finite numbers"), (1e6, "too large for float16")):
+    for value, sentence in ((np.nan, "are not finite"), (1e6, "too large for float16")):
         model = build("tiny", 10, 1)
         model.get_parameter("bn1.bias").data.fill_(value)
         model.get_parameter("layer3.0.bn2.bias").data.fill_(value)
@@ -218,17 +242,32 @@ def test_bad_input(tmp_path: Path, digits: Path, run: Path) -> None:
     (tmp_path / "f").mkdir()
     with pytest.raises(ThresherError, match="f exists already"):
         embed(network, pack, tmp_path / "f")
-    with pytest.raises(ThresherError, match='features cannot be "int8"'):
-        embed(network, pack, tmp_path / "g", EmbedOptions(dtype="int8"))
-    with pytest.raises(ThresherError, match="a batch of 0 holds nothing"):
+    with pytest.raises(ThresherError, match='dtype cannot be "int8"'):
+        embed(network, pack, tmp_path / "g", EmbedOptions(dtype="int8"))  # type: ignore[arg-type]
+    with pytest.raises(ThresherError, match="batch_size must be at least 1, got 0"):
         embed(network, pack, tmp_path / "g", EmbedOptions(batch_size=0))
 
 
-def test_the_command_asks_for_one_network(tmp_path: Path, digits: Path) -> None:
-    from thresher.cli.embed import Embed
-    from thresher.cli.embed import embed as command
+def test_one_network_is_required(tmp_path: Path, digits: Path, thresher: Run) -> None:
+    flags = ("embed", "--data", digits, "--out", tmp_path / "f")
+    done = thresher(*flags)
+    assert done.returncode == 2
+    assert "no network to embed with; give --run, or --model and --weights" in done.stderr
+    done = thresher(*flags, "--from-run", "r", "--model", "tiny")
+    assert "--run excludes --model and --weights" in done.stderr
+    assert not list(tmp_path.iterdir())
 
-    with pytest.raises(ThresherError, match="no network to embed with; give --run RUN, or --model"):
-        command(Embed(data=str(digits), out=str(tmp_path / "f")))
-    with pytest.raises(ThresherError, match="exclude each other"):
-        command(Embed(data=str(digits), out=str(tmp_path / "f"), run="r", model="tiny"))
+
+def test_features_json_of_version_0_1_opens(tmp_path: Path, digits: Path, run: Path) -> None:
+    """Written before `FeaturesMeta`: sizes as null, and a key that is not known."""
+    pack = Pack.open(digits)
+    embed(Network.from_run(run, pack), pack, tmp_path / "f")
+    path = tmp_path / "f" / "features.json"
+    saved = json.loads(path.read_text())
+    assert saved["crop"] is None
+    assert "weights" not in saved
+    write_json(path, {**saved, "note": "mine"})
+    meta = Features.open(tmp_path / "f").meta
+    assert meta.model == "tiny"
+    assert meta.mean == tuple(pack.mean.tolist())
+    assert meta.crop is None

@@ -17,7 +17,7 @@ ROWS = np.arange(12, dtype=np.float32).reshape(3, 4)
 
 def test_an_array_with_its_ids_beside_it(tmp_path: Path) -> None:
     np.save(tmp_path / "f.npy", ROWS)
-    with pytest.raises(ThresherError, match=r"have no ids; put them, one a line, into"):
+    with pytest.raises(ThresherError, match=r"have no ids; write them, one per line, to"):
         Features.open(tmp_path / "f.npy")
     (tmp_path / "f.ids.txt").write_text("\n".join(IDS) + "\n")
     features = Features.open(tmp_path / "f.npy")
@@ -66,9 +66,9 @@ def test_what_is_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "f.npy", ROWS.astype(np.int64))
     assert "an array of int64" in says(tmp_path / "f.npy")
     (tmp_path / "f.npy").write_bytes(b"\x93NUMPY")
-    assert "is not a whole .npy array" in says(tmp_path / "f.npy")
+    assert "is not a complete .npy array" in says(tmp_path / "f.npy")
     (tmp_path / "f.parquet").write_bytes(b"PAR1")
-    assert "is not a whole Parquet file" in says(tmp_path / "f.parquet")
+    assert "is not a complete Parquet file" in says(tmp_path / "f.parquet")
     pq.write_table(pa.table({"x": [1.0]}), tmp_path / "f.parquet")
     assert 'has no column "id"' in says(tmp_path / "f.parquet")
     pq.write_table(pa.table({"id": ["a"]}), tmp_path / "f.parquet")
@@ -78,5 +78,5 @@ def test_what_is_refused(tmp_path: Path) -> None:
 def test_a_pickle_is_never_loaded(tmp_path: Path) -> None:
     np.save(tmp_path / "f.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
     (tmp_path / "f.ids.txt").write_text("a\n")
-    with pytest.raises(ThresherError, match="is not a whole"):
+    with pytest.raises(ThresherError, match="is not a complete"):
         Features.open(tmp_path / "f.npy")

@@ -8,7 +8,7 @@ import pytest
 from thresher.data.selection import Selection
 from thresher.errors import ThresherError
 from thresher.select.filters.base import Filter
-from thresher.select.filters.combine import CombineFilter
+from thresher.select.filters.combine import IntersectionFilter, UnionFilter, VoteFilter
 from thresher.select.filters.el2n import EL2NFilter
 from thresher.select.filters.forgetting import ForgettingFilter
 from thresher.select.filters.grid import GridFilter
@@ -17,12 +17,12 @@ from thresher.select.filters.near_duplicates import NearDuplicatesFilter
 from thresher.select.filters.network import NetworkFilter
 from thresher.select.filters.random import RandomFilter
 from thresher.select.filters.recursive import RecursiveFilter
-from thresher.select.samples import Samples
+from thresher.select.inputs import FilterInputs
 
 N, CLASSES = 600, 4
 
 
-def planted(seed: int = 0) -> tuple[Samples, np.ndarray, np.ndarray]:
+def planted(seed: int = 0) -> tuple[FilterInputs, np.ndarray, np.ndarray]:
     """Well separated classes in 16 dimensions, 5 % of labels flipped, 12 copies at the end."""
     random = np.random.default_rng(seed)
     truth = random.integers(0, CLASSES, N)
@@ -36,7 +36,7 @@ def planted(seed: int = 0) -> tuple[Samples, np.ndarray, np.ndarray]:
     labels = np.where(flipped, (truth + random.integers(1, CLASSES, N)) % CLASSES, truth)
     ids = [f"s{n:04}" for n in range(N)]
     names = [f"class{c}" for c in range(CLASSES)]
-    samples = Samples(ids, labels, x.astype(np.float32), classes=names)
+    samples = FilterInputs(ids=ids, labels=labels, features=x.astype(np.float32), classes=names)
     return samples, flipped, copies
 
 
@@ -49,16 +49,16 @@ def recall(found: Filter, bad: np.ndarray) -> float:
 
 
 @pytest.fixture(scope="module")
-def data() -> tuple[Samples, np.ndarray, np.ndarray]:
+def data() -> tuple[FilterInputs, np.ndarray, np.ndarray]:
     return planted()
 
 
-def test_network_finds_flipped_labels(data: tuple[Samples, np.ndarray, np.ndarray]) -> None:
+def test_network_finds_flipped_labels(data: tuple[FilterInputs, np.ndarray, np.ndarray]) -> None:
     samples, flipped, _ = data
-    found = NetworkFilter(drop=0.05, device="cpu").fit(samples)
+    found = NetworkFilter(drop=0.05, device="cpu").fit_inputs(samples)
     assert abs((~found.keep_).mean() - 0.05) <= 0.001
     assert precision(found, flipped) > 0.6
-    assert found.x_ is not None
+    assert found.map_ is not None
     assert found.cluster_ is not None
     np.testing.assert_array_equal(found.cluster_ == -1, ~found.keep_)
     np.testing.assert_array_equal(found.score_ > 1, ~found.keep_)
@@ -74,34 +74,34 @@ def test_network_finds_flipped_labels(data: tuple[Samples, np.ndarray, np.ndarra
 
 @pytest.mark.parametrize("reduce", ["pca", "none"])
 def test_network_clusters_without_a_map(
-    data: tuple[Samples, np.ndarray, np.ndarray], reduce: str
+    data: tuple[FilterInputs, np.ndarray, np.ndarray], reduce: str
 ) -> None:
     samples, flipped, _ = data
-    found = NetworkFilter(drop=0.05, reduce=reduce, components=5, device="cpu").fit(samples)  # type: ignore[arg-type]
+    found = NetworkFilter(drop=0.05, reduce=reduce, components=5, device="cpu").fit_inputs(samples)  # type: ignore[arg-type]
     assert precision(found, flipped) > 0.6
-    assert found.x_ is None
+    assert found.map_ is None
 
 
 def test_network_by_the_knee_and_by_hdbscan(
-    data: tuple[Samples, np.ndarray, np.ndarray],
+    data: tuple[FilterInputs, np.ndarray, np.ndarray],
 ) -> None:
     samples, flipped, _ = data
     for one in (NetworkFilter(reduce="pca", components=3), NetworkFilter(eps="auto", reduce="pca")):
-        found = one.fit(samples)
+        found = one.fit_inputs(samples)
         assert set(found.report_["eps"]) == {f"class{c}" for c in range(CLASSES)}
         assert recall(found, flipped) > 0.8
     found = NetworkFilter(cluster="hdbscan", reduce="pca", components=3, min_cluster_size=30)
-    assert recall(found.fit(samples), flipped) > 0.8
+    assert recall(found.fit_inputs(samples), flipped) > 0.8
 
 
 def test_small_classes_are_kept_whole_with_a_warning(
-    data: tuple[Samples, np.ndarray, np.ndarray],
+    data: tuple[FilterInputs, np.ndarray, np.ndarray],
 ) -> None:
     samples, _, _ = data
     labels = samples.labels.copy()
     labels[:3] = 4
     few = replace(samples, labels=labels, classes=[*samples.classes, "rare"])
-    found = NetworkFilter(drop=0.2, reduce="pca").fit(few)
+    found = NetworkFilter(drop=0.2, reduce="pca").fit_inputs(few)
     assert found.keep_[:3].all()
     assert "class rare has fewer than 5 samples and is kept whole" in found.warnings_
     assert found.reason_[0].startswith("class kept whole")
@@ -110,36 +110,36 @@ def test_small_classes_are_kept_whole_with_a_warning(
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"eps": 1.0, "drop": 0.1}, "exclude each other"),
-        ({"eps": -1.0}, "positive number"),
-        ({"drop": 1.0}, "share"),
-        ({"cluster": "hdbscan", "drop": 0.1}, "neither eps nor drop"),
-        ({"min_samples": 0, "reduce": "none"}, "at least 1"),
+        ({"eps": 1.0, "drop": 0.1}, "eps and `drop` exclude each other"),
+        ({"eps": -1.0}, "eps must be greater than 0, got -1.0"),
+        ({"drop": 1.0}, r"drop must be in \[0, 1\), got 1.0"),
+        ({"cluster": "hdbscan", "drop": 0.1}, "neither `eps` nor `drop`"),
+        ({"min_samples": 0, "reduce": "none"}, "min_samples must be at least 1, got 0"),
     ],
 )
 def test_network_refuses(
-    data: tuple[Samples, np.ndarray, np.ndarray], settings: dict[str, object], sentence: str
+    data: tuple[FilterInputs, np.ndarray, np.ndarray], settings: dict[str, object], sentence: str
 ) -> None:
     with pytest.raises(ThresherError, match=sentence):
-        NetworkFilter(**settings).fit(data[0])  # type: ignore[arg-type]
+        NetworkFilter(**settings).fit_inputs(data[0])  # type: ignore[arg-type]
 
 
-def test_random_is_seeded_and_exact(data: tuple[Samples, np.ndarray, np.ndarray]) -> None:
+def test_random_is_seeded_and_exact(data: tuple[FilterInputs, np.ndarray, np.ndarray]) -> None:
     samples = data[0]
-    a, b = RandomFilter(drop=0.1).fit(samples), RandomFilter(drop=0.1).fit(samples)
-    c = RandomFilter(drop=0.1, seed=1).fit(samples)
+    a, b = RandomFilter(drop=0.1).fit_inputs(samples), RandomFilter(drop=0.1).fit_inputs(samples)
+    c = RandomFilter(drop=0.1, seed=1).fit_inputs(samples)
     np.testing.assert_array_equal(a.keep_, b.keep_)
     assert (~a.keep_).sum() == (~c.keep_).sum() == 60
     assert not np.array_equal(a.keep_, c.keep_)
-    stratified = RandomFilter(drop=0.1, per_class=True).fit(samples)
+    stratified = RandomFilter(drop=0.1, per_class=True).fit_inputs(samples)
     for label in range(CLASSES):
         here = samples.labels == label
         assert (~stratified.keep_[here]).sum() == round(0.1 * here.sum())
 
 
-def test_grid_thins_crowded_cells(data: tuple[Samples, np.ndarray, np.ndarray]) -> None:
+def test_grid_thins_crowded_cells(data: tuple[FilterInputs, np.ndarray, np.ndarray]) -> None:
     samples = data[0]
-    found = GridFilter(drop=0.3, cells=6, device="cpu").fit(samples)
+    found = GridFilter(drop=0.3, cells=6, device="cpu").fit_inputs(samples)
     assert abs((~found.keep_).mean() - 0.3) < 0.01
     cell = found.cluster_
     assert cell is not None
@@ -155,42 +155,42 @@ def test_grid_thins_crowded_cells(data: tuple[Samples, np.ndarray, np.ndarray]) 
 
 def test_el2n_and_forgetting_take_either_end_and_keep_the_unseen() -> None:
     n = 100
-    samples = Samples(
-        [str(i) for i in range(n)],
-        np.zeros(n, int),
-        dynamics={
-            "el2n": np.where(np.arange(n) < 90, np.arange(n) / 100.0, np.nan),
-            "forgetting": np.where(np.arange(n) < 90, np.arange(n) % 3, np.nan),
-            "learned_epoch": np.where(np.arange(n) == 7, -1, 2),
-            "loss": np.where(np.arange(n) < 90, np.linspace(0, 5, n), np.nan),
-        },
-    )
-    hard = EL2NFilter(drop=0.1).fit(samples)
+    labels = np.zeros(n, int)
+    dynamics = {
+        "el2n": np.where(np.arange(n) < 90, np.arange(n) / 100.0, np.nan),
+        "forgetting": np.where(np.arange(n) < 90, np.arange(n) % 3, np.nan),
+        "learned_epoch": np.where(np.arange(n) == 7, -1, 2),
+        "loss": np.where(np.arange(n) < 90, np.linspace(0, 5, n), np.nan),
+    }
+    hard = EL2NFilter(drop=0.1).fit(None, labels, dynamics=dynamics)
     np.testing.assert_array_equal(np.flatnonzero(~hard.keep_), np.arange(80, 90))
-    easy = EL2NFilter(drop=0.1, side="easy").fit(samples)
+    easy = EL2NFilter(drop=0.1, side="easy").fit(None, labels, dynamics=dynamics)
     np.testing.assert_array_equal(np.flatnonzero(~easy.keep_), np.arange(10))
+    assert (hard.reason_[89], easy.reason_[9]) == ("EL2N 0.890", "EL2N 0.090")
     assert hard.warnings_ == ["10 samples were not seen in that run's training and are kept"]
-    forgot = ForgettingFilter(drop=0.05).fit(samples)
+    forgot = ForgettingFilter(drop=0.05).fit(None, labels, dynamics=dynamics)
     assert not forgot.keep_[7], "never learned is worst"
     assert set(np.flatnonzero(~forgot.keep_)) == {7, 80, 83, 86, 89}
     assert forgot.report_["never_learned"] == 1
 
 
-def test_near_duplicates_keep_the_first(data: tuple[Samples, np.ndarray, np.ndarray]) -> None:
+def test_near_duplicates_keep_the_first(data: tuple[FilterInputs, np.ndarray, np.ndarray]) -> None:
     samples, _, copies = data
-    found = NearDuplicatesFilter(0.9999).fit(samples)
+    found = NearDuplicatesFilter(similarity=0.9999).fit_inputs(samples)
     np.testing.assert_array_equal(~found.keep_, copies)
     assert found.reason_[-1].startswith("like s0011 (cosine 1.0")
-    loose = NearDuplicatesFilter(0.9).fit(samples)
+    loose = NearDuplicatesFilter(similarity=0.9).fit_inputs(samples)
     assert (~loose.keep_).sum() > 100
     for label in range(CLASSES):
         assert loose.keep_[np.flatnonzero(samples.labels == label)[0]]
 
 
 @pytest.mark.parametrize("engine", ["cleanlab", "builtin"])
-def test_label_errors_are_found(data: tuple[Samples, np.ndarray, np.ndarray], engine: str) -> None:
+def test_label_errors_are_found(
+    data: tuple[FilterInputs, np.ndarray, np.ndarray], engine: str
+) -> None:
     samples, flipped, _ = data
-    found = LabelErrorsFilter(engine=engine).fit(samples)  # type: ignore[arg-type]
+    found = LabelErrorsFilter(engine=engine).fit_inputs(samples)  # type: ignore[arg-type]
     assert precision(found, flipped) > 0.9
     assert recall(found, flipped) > 0.8
     row = int(np.flatnonzero(~found.keep_)[0])
@@ -205,50 +205,73 @@ def test_confident_joint_by_hand() -> None:
     np.testing.assert_array_equal(confident_issues(labels, p), [False] * 4 + [True])
 
 
-def test_own_probabilities_are_used(data: tuple[Samples, np.ndarray, np.ndarray]) -> None:
+def test_own_probabilities_are_used(data: tuple[FilterInputs, np.ndarray, np.ndarray]) -> None:
     samples, flipped, _ = data
     p = np.full((N, CLASSES), 0.02, np.float32)
     likely = np.where(flipped, (samples.labels + 1) % CLASSES, samples.labels)
     p[np.arange(N), likely] = 0.94
-    own = LabelErrorsFilter("own", "builtin").fit(replace(samples, probabilities=p))
+    own = LabelErrorsFilter(probabilities="own", engine="builtin").fit(
+        None, samples.labels, probabilities=p
+    )
     np.testing.assert_array_equal(~own.keep_, flipped)
     with pytest.raises(ThresherError, match="without probabilities"):
-        LabelErrorsFilter("own").fit(samples)
+        LabelErrorsFilter(probabilities="own").fit_inputs(samples)
 
 
-def as_selection(samples: Samples, dropped: list[int], name: str) -> Selection:
+def as_selection(samples: FilterInputs, dropped: list[int], name: str) -> Selection:
     keep = np.ones(len(samples), bool)
     keep[dropped] = False
     return Selection(
-        samples.ids, samples.labels, keep, np.zeros(len(keep)), [""] * len(keep), "f",
+        list(samples.ids), samples.labels, keep, np.zeros(len(keep)), [""] * len(keep), "f",
         meta={"method": name},
     )  # fmt: skip
 
 
-def test_combining(data: tuple[Samples, np.ndarray, np.ndarray]) -> None:
+def test_combining(data: tuple[FilterInputs, np.ndarray, np.ndarray]) -> None:
     samples = data[0]
     three = [
         as_selection(samples, [1, 2, 3], "a"),
         as_selection(samples, [2, 3, 4], "b"),
         as_selection(samples, [3, 4, 5], "c"),
     ]
-    dropped = {
-        rule: np.flatnonzero(~CombineFilter(three, rule).fit(samples).keep_).tolist()
-        for rule in ("union", "intersection", "vote")
-    }
+    inputs = replace(samples, selections=three)
+    fitted = [f.fit_inputs(inputs) for f in (UnionFilter(), IntersectionFilter(), VoteFilter())]
+    dropped = {f.name: np.flatnonzero(~f.keep_).tolist() for f in fitted}
     assert dropped == {"union": [1, 2, 3, 4, 5], "intersection": [3], "vote": [2, 3, 4]}
-    assert CombineFilter(three, "vote").fit(samples).reason_[2] == "a, b"
+    assert fitted[2].reason_[2] == "a, b"
+    assert VoteFilter(quorum=0.7).fit_inputs(inputs).keep_.sum() == N - 1
     # The order of a selection's rows does not matter: samples go by id.
     turned = as_selection(samples, [N - 2], "d")
     turned.ids = turned.ids[::-1]
-    again = CombineFilter([three[0], turned], "intersection").fit(samples)
+    again = IntersectionFilter().fit(
+        None, samples.labels, ids=samples.ids, selections=[three[0], turned]
+    )
     assert np.flatnonzero(~again.keep_).tolist() == [1]
-    with pytest.raises(ThresherError, match="two or more"):
-        CombineFilter(three[:1]).fit(samples)
+    with pytest.raises(ThresherError, match="two or more, got 1"):
+        UnionFilter().fit_inputs(replace(samples, selections=three[:1]))
+    with pytest.raises(ThresherError, match='has no sample "0"'):
+        UnionFilter().fit(None, samples.labels, selections=three)
+
+
+def test_files_name_the_selections_they_were_read_from(
+    data: tuple[FilterInputs, np.ndarray, np.ndarray],
+) -> None:
+    from pathlib import Path
+
+    samples = data[0]
+    two = [as_selection(samples, [1], "a"), as_selection(samples, [1], "b")]
+    for selection, name in zip(two, ("first", "second"), strict=True):
+        selection.path = Path(f"{name}.parquet")
+    inputs = replace(samples, selections=two)
+    assert UnionFilter().fit_inputs(inputs).reason_[1] == "first, second"
+    # In a study every file is called selection.parquet.
+    for selection in two:
+        selection.path = Path("step/selection.parquet")
+    assert UnionFilter().fit_inputs(inputs).reason_[1] == "a, b"
 
 
 def test_recursive_filters_what_is_left_with_new_features(
-    data: tuple[Samples, np.ndarray, np.ndarray],
+    data: tuple[FilterInputs, np.ndarray, np.ndarray],
 ) -> None:
     samples, flipped, _ = data
     asked = []
@@ -257,8 +280,8 @@ def test_recursive_filters_what_is_left_with_new_features(
         asked.append((round_, int(keep.sum())))
         return planted(seed=0)[0].need_features()[:, ::-1]
 
-    base = NetworkFilter(drop=0.06, reduce="pca", components=5)
-    found = RecursiveFilter(retrain, base, rounds=3).fit(samples)
+    recursive = RecursiveFilter(drop=0.06, reduce="pca", components=5, rounds=3)
+    found = recursive.fit_inputs(replace(samples, retrain=retrain))
     assert (~found.keep_).sum() == pytest.approx(36, abs=1)
     assert asked == [(1, 588), (2, 576)]
     assert precision(found, flipped) > 0.6
@@ -269,10 +292,26 @@ def test_recursive_filters_what_is_left_with_new_features(
 
 
 def test_filters_say_what_they_lack() -> None:
-    bare = Samples(["a", "b"], np.zeros(2, int))
-    with pytest.raises(ThresherError, match="--features"):
-        NetworkFilter().fit(bare)
-    with pytest.raises(ThresherError, match="--record-dynamics"):
-        EL2NFilter().fit(bare)
+    labels = np.zeros(2, int)
+    with pytest.raises(ThresherError, match="needs features; give `features` or `run`"):
+        NetworkFilter().fit(None, labels)
+    with pytest.raises(ThresherError, match="`record_dynamics`"):
+        EL2NFilter().fit(None, labels)
+    with pytest.raises(ThresherError, match="retrain is required"):
+        RecursiveFilter().fit(None, labels)
     with pytest.raises(ThresherError, match="no training samples"):
-        RandomFilter().fit(Samples([], np.zeros(0, int)))
+        RandomFilter().fit(None, [])
+    with pytest.raises(ThresherError, match="features has 3 rows for 2 labels"):
+        NetworkFilter().fit(np.zeros((3, 2)), labels)
+    with pytest.raises(ThresherError, match=r"labels must be \(n,\) integers, got float64"):
+        RandomFilter().fit(None, [0.5, 1.5])
+
+
+def test_a_second_fit_leaves_nothing_of_the_first(
+    data: tuple[FilterInputs, np.ndarray, np.ndarray],
+) -> None:
+    samples = data[0]
+    network = NetworkFilter(drop=0.05, reduce="pca", components=2).fit_inputs(samples)
+    assert network.map_ is not None
+    network.set_params(components=3).fit_inputs(samples)
+    assert network.map_ is None

@@ -14,6 +14,7 @@ from thresher.errors import ThresherError
 from thresher.select import pca as pca_module
 from thresher.select.pca import fit_pca
 from thresher.select.reduce import reduce
+from thresher.select.reduction import MapOptions
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +45,8 @@ def test_pca_reads_a_half_precision_memory_map(
     np.save(tmp_path / "f.npy", x.astype(np.float16))
     mapped = np.load(tmp_path / "f.npy", mmap_mode="r")
     np.testing.assert_array_equal(
-        reduce(mapped, "pca", components=5).points, reduce(x, "pca", components=5).points
+        reduce(mapped, MapOptions(components=5), "pca").points,
+        reduce(x, MapOptions(components=5), "pca").points,
     )
 
 
@@ -52,12 +54,12 @@ def test_pca_refuses_numbers_that_are_not_finite() -> None:
     x = np.ones((10, 4), np.float32)
     x[3, 2] = np.inf
     with pytest.raises(ThresherError, match="finite"):
-        reduce(x, "pca")
+        reduce(x, MapOptions(), "pca")
 
 
 def test_map_keeps_the_classes_of_neighbours(digits: tuple[np.ndarray, np.ndarray]) -> None:
     x, y = digits
-    made = reduce(x, "tsne", seed=0, device="cpu")
+    made = reduce(x, MapOptions(device="cpu"))
     knn = KNeighborsClassifier(5)
     before = cross_val_score(knn, x, y, cv=5).mean()
     after = cross_val_score(knn, made.points, y, cv=5).mean()
@@ -71,7 +73,7 @@ def test_a_seed_gives_the_same_bytes_and_another_seed_others(
     digits: tuple[np.ndarray, np.ndarray],
 ) -> None:
     x, _ = digits
-    a, b, c = (reduce(x[:400], "tsne", seed=s, device="cpu", iterations=350) for s in (0, 0, 1))
+    a, b, c = (reduce(x[:400], MapOptions(seed=s, device="cpu"), iterations=350) for s in (0, 0, 1))
     assert a.points.tobytes() == b.points.tobytes()
     assert a.kl == b.kl
     assert not np.array_equal(a.points, c.points)
@@ -79,7 +81,7 @@ def test_a_seed_gives_the_same_bytes_and_another_seed_others(
 
 def test_the_fft_optimiser_of_larger_maps_gives_the_same_bytes() -> None:
     x = np.random.default_rng(0).normal(size=(10_500, 8)).astype(np.float32)
-    a, b = (reduce(x, "tsne", seed=0, device="cpu", iterations=20) for _ in range(2))
+    a, b = (reduce(x, MapOptions(device="cpu"), iterations=20) for _ in range(2))
     assert a.points.tobytes() == b.points.tobytes()
 
 
@@ -89,8 +91,8 @@ def test_divergence_is_no_worse_than_that_of_open_tsne(
     from openTSNE import TSNE
 
     x, _ = digits
-    ours = reduce(x, "tsne", components=50, device="cpu")
-    z = reduce(x, "pca", components=50).points
+    ours = reduce(x, MapOptions(device="cpu"))
+    z = reduce(x, MapOptions(), "pca").points
     theirs = TSNE(random_state=0, neighbors="exact").fit(z).kl_divergence
     assert ours.kl is not None
     assert ours.kl <= 1.02 * theirs
@@ -99,7 +101,7 @@ def test_divergence_is_no_worse_than_that_of_open_tsne(
 def test_unknown_method_and_missing_device_are_named() -> None:
     x = np.random.default_rng(0).normal(size=(20, 4))
     with pytest.raises(ThresherError, match='did you mean "tsne"'):
-        reduce(x, "tsnee")  # type: ignore[arg-type]
+        reduce(x, MapOptions(), "tsnee")  # type: ignore[arg-type]
     if not torch.cuda.is_available():
-        with pytest.raises(ThresherError, match="--device cpu"):
-            reduce(x, "tsne", device="cuda")
+        with pytest.raises(ThresherError, match='device "cuda" is not available'):
+            reduce(x, MapOptions(device="cuda"))

@@ -104,7 +104,7 @@ def test_another_eps_takes_the_kept_map(
     first = thresher(*common, "--out", tmp_path / "auto.parquet")
     again = thresher(*common, "--eps", 1.5, "--out", tmp_path / "eps.parquet")
     assert first.returncode == again.returncode == 0, first.stderr + again.stderr
-    assert "the map is taken from" in again.stderr
+    assert "Using the cached map" in again.stderr
     assert set(json.loads(first.stdout)["eps"]) == {str(digit) for digit in range(10)}
     assert json.loads(again.stdout)["eps"] == 1.5
 
@@ -125,9 +125,9 @@ def test_features_from_elsewhere_in_any_order(
     assert (tmp_path / "s.txt").read_text().split() == pack.ids.take(kept).to_pylist()
     # The order of the file does not matter: rows go by id.
     from thresher.models.features import Features
-    from thresher.select.prepare import training_samples, with_features
+    from thresher.select.run import training_inputs, with_features
 
-    samples = with_features(training_samples(pack), Features.open(pixels), pack)
+    samples = with_features(training_inputs(pack), Features.open(pixels), pack)
     expected = pack.images(pack.indices("train")).reshape(400, -1)
     np.testing.assert_array_equal(samples.need_features(), expected)
 
@@ -209,11 +209,21 @@ def test_recursive_retrains_and_goes_on(
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["network"], "features are needed; give either `--run` or `--features`"),
+        (["network"], "features are required; give either --run or --features"),
         (["network", "--run", "nowhere"], "there is no run at nowhere; check the path"),
-        (["network", "--features", "PIXELS", "--eps", "wide"], '--eps is "wide"; give a positive'),
-        (["network", "--features", "PIXELS", "--eps", "1", "--drop", ".1"], "exclude each other"),
-        (["random", "--drop", "1.5"], "a share of 1.5 cannot be dropped"),
+        (["network", "--features", "PIXELS", "--eps", "wide"], "wide"),
+        (
+            ["network", "--features", "PIXELS", "--eps", "1", "--drop", ".1"],
+            "--eps and --drop exclude each other; give one of them",
+        ),
+        (
+            ["network", "--features", "PIXELS", "--run", "PIXELS"],
+            "--run and --features exclude each other; give one of them",
+        ),
+        (["random", "--drop", "1.5"], "--drop must be in [0, 1), got 1.5"),
+        (["recursive", "--features", "PIXELS"], "--run is required"),
+        (["union"], "--selections must name two or more, got 0"),
+        (["el2n"], "--run is required: it holds the training dynamics"),
         (["el2n", "--run", "nowhere"], "there is no run at nowhere"),
     ],
 )
@@ -244,26 +254,26 @@ def test_a_taken_name_is_refused_before_the_work(thresher: Run, few: Path, tmp_p
 
 
 def test_features_that_lack_samples_are_refused(few: Path, pixels: Path) -> None:
-    from thresher.models.features import Features
-    from thresher.select.prepare import training_samples, with_features
+    from thresher.models.features import Features, FeaturesMeta
+    from thresher.select.run import training_inputs, with_features
 
     pack = Pack.open(few)
     whole = Features.open(pixels)
-    some = Features(whole.array[:200], whole.index.slice(0, 200), None, {})
+    some = Features(whole.array[:200], whole.index.slice(0, 200))
     with pytest.raises(ThresherError, match=r"lack 2\d\d of 400 training samples"):
-        with_features(training_samples(pack), some, pack)
-    other = Features(whole.array, whole.index, None, {"fingerprint": "0" * 32})
+        with_features(training_inputs(pack), some, pack)
+    other = Features(whole.array, whole.index, None, FeaturesMeta(fingerprint="0" * 32))
     with pytest.raises(ThresherError, match="fingerprint 00000000…"):
-        with_features(training_samples(pack), other, pack)
+        with_features(training_inputs(pack), other, pack)
 
 
 def test_a_selection_is_refused_on_another_pack_and_selects_datasets(few: Path) -> None:
+
     from thresher.select.filters.random import RandomFilter
-    from thresher.select.prepare import as_selection, training_samples
+    from thresher.select.run import run_filter
 
     pack = Pack.open(few)
-    samples = training_samples(pack)
-    selection = as_selection(RandomFilter(drop=0.5).fit(samples), samples, pack)
+    selection = run_filter(RandomFilter(drop=0.5), pack)
     selection.fingerprint = "f" * 32
     with pytest.raises(ThresherError, match="select on this pack"):
         selection.indices(pack)

@@ -6,7 +6,7 @@ from test_filters import planted
 
 from thresher.errors import ThresherError
 from thresher.select.filters.network import NetworkFilter
-from thresher.select.stability import VotedNetworkFilter, stability
+from thresher.select.stability import stability
 
 
 def test_jaccard_by_hand() -> None:
@@ -27,14 +27,13 @@ def test_random_choices_are_called_noise_and_equal_ones_are_not() -> None:
     same = stability(np.repeat(random.random((1, 500)) < 0.05, 3, axis=0))
     assert same.jaccard == same.agreement == 1
     assert not same.noisy
-    with pytest.raises(ThresherError, match="two or more"):
+    with pytest.raises(ThresherError, match="two or more choices"):
         stability(np.zeros((1, 5), bool))
 
 
 def test_votes_of_maps_meet_the_share_and_find_what_was_planted() -> None:
     samples, flipped, _ = planted()
-    base = NetworkFilter(drop=0.1, device="cpu")
-    found = VotedNetworkFilter(base, votes=3).fit(samples)
+    found = NetworkFilter(drop=0.1, votes=3, device="cpu").fit_inputs(samples)
     assert (~found.keep_).sum() == 60
     assert flipped[~found.keep_].mean() > 0.4
     assert found.votes_ is not None
@@ -50,6 +49,16 @@ def test_a_filter_on_noise_warns() -> None:
     samples, _, _ = planted()
     random = np.random.default_rng(5)
     unrelated = [random.normal(size=(600, 8)).astype(np.float32) for _ in range(2)]
-    base = NetworkFilter(drop=0.05, reduce="pca", components=2)
-    found = VotedNetworkFilter(base, votes=1, others=unrelated).fit(samples)
+    network = NetworkFilter(drop=0.05, reduce="pca", components=2)
+    found = network.fit(samples.features, samples.labels, other_features=unrelated)
+    assert found.report_["networks"] == 3
     assert any("mostly noise" in warning for warning in found.warnings_)
+
+
+def test_perplexities_vote_and_one_alone_cannot() -> None:
+    samples, _, _ = planted()
+    some = samples.take(np.arange(0, 600, 3))
+    both = NetworkFilter(drop=0.1, perplexities=(5.0, 20.0), device="cpu").fit_inputs(some)
+    assert [one["perplexity"] for one in both.report_["by_vote"]] == [5.0, 20.0]
+    with pytest.raises(ThresherError, match="a single map cannot vote; give `votes`"):
+        NetworkFilter(drop=0.1, reduce="pca", perplexities=(5.0,)).fit_inputs(some)

@@ -9,6 +9,7 @@ from thresher import (
     Features,
     ForgettingFilter,
     GridFilter,
+    IntersectionFilter,
     LabelErrorsFilter,
     NearDuplicatesFilter,
     NetworkFilter,
@@ -20,6 +21,8 @@ from thresher import (
     Study,
     ThresherError,
     TrainConfig,
+    UnionFilter,
+    VoteFilter,
     __version__,
     analyse,
     train,
@@ -44,6 +47,14 @@ def read(selection: str) -> np.ndarray:
     return pack.images(Selection.load(selection).indices(pack))
 
 
+def select(features: str) -> np.ndarray:
+    """Return which samples the network filter keeps."""
+    opened: Features = Features.open(features)
+    assert opened.labels is not None
+    fitted: NetworkFilter = NetworkFilter(drop=0.05).fit(opened.array, opened.labels)
+    return fitted.keep_
+
+
 def judge(file: str, folder: str) -> Path:
     """Run a study and write its report."""
     study: Study = Study.load(file, folder)
@@ -58,9 +69,12 @@ def names() -> list[type]:
         EL2NFilter,
         ForgettingFilter,
         GridFilter,
+        IntersectionFilter,
         LabelErrorsFilter,
         NearDuplicatesFilter,
         NetworkFilter,
         RandomFilter,
         RecursiveFilter,
+        UnionFilter,
+        VoteFilter,
     ]

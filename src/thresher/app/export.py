@@ -43,9 +43,9 @@ def export_page(workspace: Workspace, folder: Path) -> ExportResult:
         sheets = _write_sheets(view, slot, root / "data" / "sprites")
         described = knobs.describe()
         columns = _columns(view, slot)
-        if "network" in described["methods"]:
+        if "network" in described.methods:
             # With the threshold of each sample the eps slider works without a server.
-            columns["threshold"] = pa.array(knobs.graph(described["min_samples"]).threshold)
+            columns["threshold"] = pa.array(knobs.graph(described.min_samples).threshold)
         _write(root / "data" / "points.arrow", arrow.encode(columns))
         compared = {}
         for number, other in enumerate(workspace.names[1:]):
@@ -59,7 +59,7 @@ def export_page(workspace: Workspace, folder: Path) -> ExportResult:
             "name": workspace.first,
             "selections": workspace.names,
             "compare": compared,
-            "knobs": described,
+            "knobs": described.to_json(),
             "thumb": thumbnails.thumbnail_size(view.pack),
             "sprite_columns": thumbnails.COLUMNS,
             "sprite_limit": thumbnails.SHEET_LIMIT,

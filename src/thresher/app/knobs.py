@@ -1,26 +1,29 @@
-"""The filter's knobs, live: exact DBSCAN on a prepared graph, and the simple rules beside it.
+"""Live previews of a filter: exact DBSCAN on a prepared graph, and rules by score.
 
-A preview is a bitmask and a few numbers. It changes nothing; `write` makes a new selection of it.
+A preview is a bitmask and a few numbers, and changes nothing; `Knobs.write` makes it a selection.
 """
 
 import threading
 import time
 from collections import OrderedDict
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from thresher.app.selection_view import SelectionView
 from thresher.data.overrides import OverrideLog, stacks
 from thresher.data.selection import Selection
-from thresher.errors import ThresherError, nearest
+from thresher.errors import InvalidValueError
+from thresher.options import from_mapping, option
 from thresher.paths import SelectionPaths
 from thresher.select.cluster import ClassGraph
+from thresher.select.eps import choose_eps, noise_score
 from thresher.select.filters.random import RandomFilter
-from thresher.select.samples import Samples
+from thresher.select.ranking import highest
 from thresher.version import __version__
 
 METHODS = {
@@ -29,61 +32,100 @@ METHODS = {
     "votes": "most votes to drop",
     "random": "at random",
 }
+REASONS = {
+    "network": "noise: DBSCAN on the map",
+    "score": "score among the highest",
+    "votes": "votes among the most",
+    "random": "random",
+}
 MIN_SAMPLES = 5
 MIN_SAMPLES_LIMIT = 200
+MAX_SHARE = 0.99
 GRAPHS_KEPT = 8
 CURVE_POINTS = 160
 TREE_LIMIT = 200_000
-"""Above this many samples clusters are found anew for each eps: a spanning tree takes too long."""
+"""Above this many samples clusters are recomputed for each eps: a spanning tree takes too long."""
 CARRIED = ("data", "pack", "features", "run", "network")
-"""What a new selection takes over from the sidecar of the one it was made from."""
+"""Entries that a new selection copies from the sidecar of the one it was made from."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreviewSettings:
+    """The positions of the knobs. `eps` takes precedence over `share`."""
+
+    method: Literal["network", "score", "votes", "random"] = "network"
+    eps: float | None = option(None, ge=0, le=1e12)
+    """Radius of DBSCAN for all classes."""
+    share: float | None = option(None, ge=0, le=MAX_SHARE)
+    """Share of all samples to drop."""
+    min_samples: int = option(MIN_SAMPLES, ge=1, le=MIN_SAMPLES_LIMIT)
+    """Points within eps that make a core point."""
+    knee: bool = False
+    """Use one eps per class, at the knee of its k-distance curve."""
+    seed: int = option(0, ge=0, le=2**32 - 1)
+    """Seed of the method random."""
+
+    @classmethod
+    def parse(cls, values: Mapping[str, Any]) -> "PreviewSettings":
+        """Read the JSON of a request; raise InvalidValueError for anything invalid."""
+        return from_mapping(cls, values)
 
 
 @dataclass(frozen=True)
-class Settings:
-    """Where the knobs stand. `eps` decides where given, else `share` (of all samples) does."""
+class KnobsInfo:
+    """What the sliders show; None where the selection has no map."""
 
-    method: str = "network"
+    methods: dict[str, str]
+    """Methods that this selection has the columns for, with a description each."""
+    min_samples: int
+    share: float
+    """Share that the selection drops."""
+    curve: dict[str, list[float]] | None = None
+    """`eps` and the `share` dropped at it."""
+    knee: dict[str, float] | None = None
+    """Knee of each class's k-distance curve."""
     eps: float | None = None
-    share: float | None = None
-    min_samples: int = MIN_SAMPLES
-    knee: bool = False
-    """An eps per class, at the knee of its distance curve."""
-    seed: int = 0
+    """Where the slider starts."""
 
-    @classmethod
-    def parse(cls, given: Any) -> "Settings":
-        """From a request's JSON; anything unknown, of a wrong type or out of range is refused."""
-        if not isinstance(given, dict):
-            raise ThresherError("the settings are not a JSON object")
-        for name in given:
-            if name not in cls.__dataclass_fields__:
-                raise ThresherError(
-                    f'there is no knob "{name}"', nearest(name, cls.__dataclass_fields__)
-                )
-        settings = cls(**given)
-        if settings.method not in METHODS:
-            raise ThresherError(f'there is no method "{settings.method}"')
-        _number("eps", settings.eps, 0, 1e12)
-        _number("share", settings.share, 0, 0.99)
-        _whole("min_samples", settings.min_samples, 1, MIN_SAMPLES_LIMIT)
-        _whole("seed", settings.seed, 0, 2**32 - 1)
-        if not isinstance(settings.knee, bool):
-            raise ThresherError("knee is not true or false")
-        return settings
+    def to_json(self) -> dict[str, Any]:
+        """Return the values that are known."""
+        return _known(self)
+
+
+@dataclass(frozen=True)
+class PreviewNumbers:
+    """Counts of a preview; None where the method does not use a value."""
+
+    method: str
+    dropped: int
+    share: float
+    dropped_per_class: list[int]
+    eps: float | list[float] | None = None
+    min_samples: int | None = None
+    small: list[int] | None = None
+    """Classes with too few samples to cluster."""
+    milliseconds: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the values that are known."""
+        return _known(self)
 
 
 @dataclass(frozen=True)
 class Preview:
-    """What the knobs would drop: `keep` (n,) bool, `clusters` (n,) int32 where they were asked."""
+    """What the knobs would drop."""
 
     keep: np.ndarray
+    """(n,) bool."""
     clusters: np.ndarray | None
-    numbers: dict[str, Any]
+    """(n,) int32, if asked for."""
+    numbers: PreviewNumbers
+    eps: float | np.ndarray | None = None
+    """Radius used by the method network: one for all classes, or one per class."""
 
 
 class Knobs:
-    """Previews of one viewed selection; graphs are made once per `min_samples` and kept."""
+    """Previews of one selection. Graphs are made once per `min_samples` and cached."""
 
     def __init__(self, viewed: SelectionView) -> None:
         self.viewed = viewed
@@ -93,7 +135,7 @@ class Knobs:
 
     @cached_property
     def methods(self) -> dict[str, str]:
-        """Those that this selection has the columns for."""
+        """The methods that this selection has the columns for."""
         info = self.viewed.info()
         has = {
             "network": info.layout == "map",
@@ -103,32 +145,32 @@ class Knobs:
         }
         return {name: text for name, text in METHODS.items() if has[name]}
 
-    def describe(self, min_samples: int | None = None) -> dict[str, Any]:
-        """What the sliders need: methods, where they start, and the curve from eps to share."""
-        at = _setting(self.viewed.selection.meta, "min_samples", MIN_SAMPLES)
-        k = _whole("min_samples", min_samples or int(at), 1, MIN_SAMPLES_LIMIT)
-        methods = self.methods
-        described: dict[str, Any] = {
-            "methods": methods,
-            "min_samples": k,
-            "share": float(1 - self.viewed.selection.keep.mean()) if len(self.viewed) else 0.0,
-        }
-        if "network" in methods:
-            graph = self.graph(k)
-            eps, share = graph.curve(CURVE_POINTS)
-            knee = graph.eps_knee()
-            by_class = zip(graph.classes.tolist(), knee.tolist(), strict=True)
-            described["curve"] = {"eps": eps.tolist(), "share": share.tolist()}
-            described["knee"] = {str(label): value for label, value in by_class}
-            stored = self.viewed.selection.meta.get("eps")
-            described["eps"] = (
-                float(stored)
-                if isinstance(stored, int | float)
-                else graph.eps_for_share(min(described["share"], 0.99))
-            )
-        return described
+    def describe(self, min_samples: int | None = None) -> KnobsInfo:
+        """Return what the sliders need: methods, start values, and the curve from eps to share."""
+        selection = self.viewed.selection
+        if min_samples is None:
+            min_samples = int(_setting(selection.meta, "min_samples", MIN_SAMPLES))
+        min_samples = PreviewSettings.parse({"min_samples": min_samples}).min_samples
+        share = float(1 - selection.keep.mean()) if len(self.viewed) else 0.0
+        if "network" not in self.methods:
+            return KnobsInfo(self.methods, min_samples, share)
+        graph = self.graph(min_samples)
+        radii, shares = graph.curve(CURVE_POINTS)
+        knees = zip(graph.classes.tolist(), graph.eps_knee().tolist(), strict=True)
+        eps = selection.meta.get("eps")
+        if not isinstance(eps, int | float):
+            eps = graph.eps_for_share(min(share, MAX_SHARE))
+        return KnobsInfo(
+            self.methods,
+            min_samples,
+            share,
+            curve={"eps": radii.tolist(), "share": shares.tolist()},
+            knee={str(label): value for label, value in knees},
+            eps=float(eps),
+        )
 
     def graph(self, min_samples: int) -> ClassGraph:
+        """Return the DBSCAN structure of the map for this `min_samples`."""
         with self._lock:
             if min_samples not in self._graphs:
                 labels = self.viewed.selection.labels
@@ -138,50 +180,48 @@ class Knobs:
             self._graphs.move_to_end(min_samples)
             return self._graphs[min_samples]
 
-    def preview(self, settings: Settings, clusters: bool = False) -> Preview:
-        """What these settings keep; milliseconds once the graph of `min_samples` is there."""
-        begun = time.perf_counter()
+    def preview(self, settings: PreviewSettings, clusters: bool = False) -> Preview:
+        """Return what these settings keep; takes milliseconds once the graph is cached."""
+        begin = time.perf_counter()
         if settings.method not in self.methods:
-            raise ThresherError(
-                f'the selection {self.viewed.name} has nothing for the method "{settings.method}"'
+            raise InvalidValueError(
+                f'selection {self.viewed.name} cannot use the method "{settings.method}"'
             )
-        numbers: dict[str, Any] = {"method": settings.method}
-        found = None
+        facts: dict[str, Any] = {}
+        labels, eps = None, None
         if settings.method == "network":
             graph = self.graph(settings.min_samples)
-            eps = self._eps(graph, settings)
+            if settings.knee or settings.eps is not None:
+                eps = choose_eps(graph, "auto" if settings.knee else settings.eps)
+            else:
+                eps = choose_eps(graph, share=settings.share or 0.0)
             keep = ~graph.noise(eps)
-            found = self._clusters(graph, eps) if clusters else None
-            numbers["eps"] = eps if isinstance(eps, float) else eps.tolist()
-            numbers["min_samples"] = settings.min_samples
-            numbers["small"] = graph.small
+            labels = self._clusters(graph, eps) if clusters else None
+            facts["eps"] = eps.tolist() if isinstance(eps, np.ndarray) else eps
+            facts.update(min_samples=settings.min_samples, small=graph.small)
         else:
             keep = self._ranked(settings)
-        numbers |= self._counts(keep)
-        numbers["milliseconds"] = round(1e3 * (time.perf_counter() - begun), 3)
-        return Preview(keep, found, numbers)
+        facts["milliseconds"] = round(1e3 * (time.perf_counter() - begin), 3)
+        return Preview(keep, labels, self._numbers(settings.method, keep, facts), eps)
 
-    def write(self, settings: Settings, name: str) -> Path:
-        """A new selection beside the viewed one, with its map and the decisions that stand.
+    def write(self, settings: PreviewSettings, name: str) -> Path:
+        """Write a new selection beside this one, with its map and the overrides in force.
 
         Nothing is overwritten. `name` is a plain file name, with or without `.parquet`.
         """
         path = self.viewed.path.with_name(f"{_plain_name(name)}.parquet")
         preview = self.preview(settings, clusters=True)
         old = self.viewed.selection
-        reason = {
-            "network": "noise: DBSCAN on the map",
-            "score": "score among the highest",
-            "votes": "votes among the most",
-            "random": "random",
-        }[settings.method]
-        chosen = {key: value for key, value in vars(settings).items() if value is not None}
+        score = np.asarray(old.score, np.float32)
+        if preview.eps is not None:
+            score = noise_score(self.graph(settings.min_samples), preview.eps)
+        options = {key: value for key, value in asdict(settings).items() if value is not None}
         new = Selection(
             ids=old.ids,
             labels=old.labels,
             keep=preview.keep,
-            score=self._score(settings, preview),
-            reason=["" if kept else reason for kept in preview.keep.tolist()],
+            score=score,
+            reason=["" if kept else REASONS[settings.method] for kept in preview.keep.tolist()],
             fingerprint=old.fingerprint,
             x=old.x,
             y=old.y,
@@ -190,13 +230,13 @@ class Knobs:
             meta={
                 **{k: old.meta[k] for k in CARRIED if k in old.meta},
                 "method": settings.method,
-                "settings": chosen,
-                "eps": preview.numbers.get("eps"),
+                "settings": options,
+                "eps": preview.numbers.eps,
                 "made_from": self.viewed.path.name,
                 "made_by": f"thresher view {__version__}",
                 "made_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-                "dropped": preview.numbers["dropped"],
-                "dropped_share": preview.numbers["share"],
+                "dropped": preview.numbers.dropped,
+                "dropped_share": preview.numbers.share,
                 "kept": int(preview.keep.sum()),
             },
         ).save(path)
@@ -207,8 +247,8 @@ class Knobs:
             log.decide(entry.ids, entry.keep, entry.reason, base)
         return new.path
 
-    def _clusters(self, graph: ClassGraph, eps: Any) -> np.ndarray:
-        """The clusters at eps; the first answer does not wait for what makes later ones fast."""
+    def _clusters(self, graph: ClassGraph, eps: float | np.ndarray) -> np.ndarray:
+        """Return the clusters at eps; the first call does not wait for the spanning tree."""
         if graph.prepared:
             return graph.clusters(eps)
         with self._lock:
@@ -217,77 +257,44 @@ class Knobs:
                 threading.Thread(target=graph.prepare, daemon=True, name="clusters").start()
         return graph.clusters_once(eps)
 
-    def _score(self, settings: Settings, preview: Preview) -> np.ndarray:
-        """(n,) float32: of DBSCAN, the least eps that keeps a sample over the eps used."""
-        if settings.method != "network":
-            return np.asarray(self.viewed.selection.score, np.float32)
-        graph = self.graph(settings.min_samples)
-        rank = np.searchsorted(graph.classes, graph.labels)
-        used = np.broadcast_to(np.asarray(preview.numbers["eps"]), graph.classes.shape)[rank]
-        score = np.divide(graph.threshold, used, out=graph.threshold.copy(), where=used > 0)
-        return score.astype(np.float32)
-
-    def _eps(self, graph: ClassGraph, settings: Settings) -> Any:
-        if settings.knee:
-            return graph.eps_knee()
-        if settings.eps is not None:
-            return float(settings.eps)
-        return graph.eps_for_share(settings.share or 0.0)
-
-    def _ranked(self, settings: Settings) -> np.ndarray:
-        """Drop the highest `share`; of equal ones the later, as the filters of `select` do."""
+    def _ranked(self, settings: PreviewSettings) -> np.ndarray:
+        """Return what a method by rank keeps, as the filters of `select` do."""
         share, selection = settings.share or 0.0, self.viewed.selection
         if settings.method == "random":
-            samples = Samples(selection.ids, selection.labels)
-            return RandomFilter(drop=share, seed=settings.seed).fit(samples).keep_
-        by = selection.votes if settings.method == "votes" else selection.score
-        by = np.asarray(by, np.float64)
-        order = np.argsort(by, kind="stable")
-        # NaN sorts last: such a sample is not known to the filter, and stays.
-        order = order[: len(by) - int(np.isnan(by).sum())]
-        keep = np.ones(len(by), bool)
-        keep[order[max(0, len(order) - round(share * len(by))) :]] = False
-        return keep
+            random = RandomFilter(drop=share, seed=settings.seed)
+            return random.fit(None, selection.labels).keep_
+        ranks = selection.votes if settings.method == "votes" else selection.score
+        return ~highest(np.asarray(ranks, np.float64), share)
 
-    def _counts(self, keep: np.ndarray) -> dict[str, Any]:
-        labels = self.viewed.selection.labels
+    def _numbers(self, method: str, keep: np.ndarray, facts: dict[str, Any]) -> PreviewNumbers:
         classes = len(self.viewed.pack.classes)
-        dropped = np.bincount(labels[~keep], minlength=classes)[:classes]
-        return {
-            "dropped": int((~keep).sum()),
-            "share": float((~keep).mean()) if len(keep) else 0.0,
-            "dropped_per_class": dropped.tolist(),
-        }
+        dropped = np.bincount(self.viewed.selection.labels[~keep], minlength=classes)[:classes]
+        return PreviewNumbers(
+            method=method,
+            dropped=int((~keep).sum()),
+            share=float((~keep).mean()) if len(keep) else 0.0,
+            dropped_per_class=dropped.tolist(),
+            **facts,
+        )
 
 
-def _setting(meta: dict[str, Any], name: str, otherwise: Any) -> Any:
+def _known(values: Any) -> dict[str, Any]:
+    return {key: value for key, value in asdict(values).items() if value is not None}
+
+
+def _setting(meta: Mapping[str, Any], name: str, default: Any) -> Any:
     settings = meta.get("settings")
     if isinstance(settings, dict) and settings.get(name) is not None:
         return settings[name]
-    return meta.get(name, otherwise)
+    return meta.get(name, default)
 
 
-def _number(name: str, value: Any, low: float, high: float) -> None:
-    if value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-        raise ThresherError(f"{name} is not a number from {low:g} to {high:g}")
-
-
-def _whole(name: str, value: Any, low: int, high: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise ThresherError(f"{name} is not a whole number from {low} to {high}")
-    return value
-
-
-def _plain_name(name: Any) -> str:
-    if not isinstance(name, str):
-        raise ThresherError("the name is not a text")
-    name = name.strip().removesuffix(".parquet")
+def _plain_name(name: object) -> str:
     allowed = set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.+=%")
-    if not name or len(name) > 100 or name.startswith(".") or not set(name) <= allowed:
-        raise ThresherError(
-            f'"{name[:100]}" is no name for a selection',
+    plain = name.strip().removesuffix(".parquet") if isinstance(name, str) else ""
+    if not plain or len(plain) > 100 or plain.startswith(".") or not set(plain) <= allowed:
+        raise InvalidValueError(
+            f"{str(name)[:100]!r} cannot be the name of a selection",
             "use letters, digits, dots, dashes and underscores",
         )
-    return name
+    return plain

@@ -22,7 +22,7 @@ from starlette.types import ASGIApp
 from thresher.app import arrow, static_files, thumbnails
 from thresher.app.events import EventHub
 from thresher.app.guard import BodyRefusedError, Guard, SafeJSONResponse
-from thresher.app.knobs import MIN_SAMPLES_LIMIT, Settings
+from thresher.app.knobs import MIN_SAMPLES_LIMIT, PreviewSettings
 from thresher.app.selection_view import SelectionView, UnknownSampleError
 from thresher.app.workspace import Workspace
 from thresher.errors import InvalidValueError, ThresherError
@@ -164,25 +164,26 @@ class Api:
         knobs = self.workspace.knobs(self._name(request))
         given = "min_samples" in request.query_params
         k = _query_int(request, "min_samples", 1, 1, MIN_SAMPLES_LIMIT) if given else None
-        return SafeJSONResponse(await run_in_threadpool(knobs.describe, k))
+        info = await run_in_threadpool(knobs.describe, k)
+        return SafeJSONResponse(info.to_json())
 
     async def preview(self, request: Request) -> Response:
         """`POST /api/preview`."""
         body = await _json_body(request)
         clusters = bool(body.pop("clusters", False))
-        settings = Settings.parse(body)
+        settings = PreviewSettings.parse(body)
         knobs = self.workspace.knobs(self._name(request))
         preview = await run_in_threadpool(knobs.preview, settings, clusters)
         columns = {"keep": pa.array(preview.keep)}
         if preview.clusters is not None:
             columns["cluster"] = pa.array(preview.clusters)
-        return _arrow(arrow.encode(columns, preview.numbers))
+        return _arrow(arrow.encode(columns, preview.numbers.to_json()))
 
     async def use(self, request: Request) -> Response:
         """`POST /api/use`: write the previewed decisions as a new selection."""
         body = await _json_body(request)
         name = body.pop("name", "")
-        settings = Settings.parse(body)
+        settings = PreviewSettings.parse(body)
         knobs = self.workspace.knobs(self._name(request))
         path = await run_in_threadpool(knobs.write, settings, name)  # type: ignore[arg-type]
         added = self.workspace.add(path)

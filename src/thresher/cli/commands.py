@@ -5,6 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, get_type_hints
 
+from thresher.select.filters.registry import SUMMARIES
+
 
 @dataclass(frozen=True)
 class Command:
@@ -47,20 +49,6 @@ GROUPS = {
     "scale": "measure and predict the cost of communication",
 }
 
-FILTER_SUMMARIES = {
-    "network": "drop what DBSCAN calls noise on a map of the network's features",
-    "random": "drop samples at random: the control",
-    "grid": "thin out crowded cells of a grid over the map",
-    "recursive": "filter, retrain on the rest, and filter again",
-    "el2n": "drop by the norm of the error early in training",
-    "forgetting": "drop by how often a sample was forgotten during training",
-    "near-duplicates": "drop near-copies within a class",
-    "label-errors": "drop samples that confident learning calls mislabelled",
-    "union": "drop what any of several selections drops",
-    "intersection": "drop what all of several selections drop",
-    "vote": "drop what most of several selections drop",
-}
-
 COMMANDS = (
     Command("demo", "run the full pipeline on the bundled digits data", "thresher.cli.demo:demo"),
     Command("data get", "download a known data set into the cache", "thresher.cli.data:get"),
@@ -72,8 +60,10 @@ COMMANDS = (
     Command("train", "train one network on any number of workers", "thresher.cli.train:train"),
     Command("embed", "compute the penultimate features of a network", "thresher.cli.embed:embed"),
     *(
-        Command(f"select {name}", summary, "thresher.cli.select:command")
-        for name, summary in FILTER_SUMMARIES.items()
+        Command(
+            f"select {name}", line[0].lower() + line[1:].rstrip("."), "thresher.cli.select:command"
+        )
+        for name, line in SUMMARIES.items()
     ),
     Command("view", "review a selection on its map", "thresher.cli.view:view"),
     Command("study run", "run a study, or resume it", "thresher.cli.study:run"),

@@ -11,6 +11,7 @@ from typing import Any
 
 from thresher.cli.commands import COMMANDS, GROUPS, Command, Outcome
 from thresher.errors import InvalidValueError, ThresherError, nearest
+from thresher.select.filters.registry import FILTERS
 from thresher.version import __version__
 
 INTERRUPTED = 130
@@ -93,6 +94,7 @@ def _find(arguments: list[str]) -> tuple[Command | None, list[str]]:
     command = by_words.get(words) or _plugin(first, arguments[1])
     if command is None:
         known = {c.words.split()[1] for c in COMMANDS if c.words.startswith(f"{first} ")}
+        known |= set(FILTERS.names()) if first == "select" else set()
         raise InvalidValueError(
             f'there is no command "thresher {words}"', nearest(arguments[1], known)
         )
@@ -103,11 +105,6 @@ def _plugin(group: str, name: str) -> Command | None:
     """Return the command of a filter from another package, or at package.module:Class."""
     if group != "select":
         return None
-    try:
-        from thresher.select.filters.registry import FILTERS
-    except ModuleNotFoundError:
-        return None
-
     return Command(f"select {name}", "", "thresher.cli.select:command") if name in FILTERS else None
 
 
@@ -147,6 +144,10 @@ def _overview(group: str | None = None) -> str:
     """Return the text of `thresher --help`, made without tyro: it must answer in milliseconds."""
     if group is not None:
         rows = [(c.words, c.summary) for c in COMMANDS if c.words.startswith(f"{group} ")]
+        if group == "select":
+            others = [name for name in FILTERS.names() if name not in FILTERS.built_in]
+            rows += [(f"select {name}", "from another package") for name in others]
+            rows.append(("select package.module:Class", "your own filter"))
         head = f"usage: thresher {group} COMMAND …\n\n{GROUPS[group]}\n"
         more = f"Run `thresher {group} COMMAND --help` for the options of a command."
     else:

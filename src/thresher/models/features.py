@@ -1,11 +1,12 @@
-"""Penultimate features: the file that `embed` writes and `select` reads, and how to get them.
+"""Penultimate features: the folder that `embed` writes and `select` reads.
 
-A folder: `features.npy` (n, d) float16 or float32 and `probabilities.npy` (n, classes) float32,
-both memory-mapped on reading; `index.parquet` with `id` and `label`; `features.json` says on which
-pack and by which network. No torch here unless features are computed.
+A folder holds `features.npy` (n, d) float16 or float32 and `probabilities.npy` (n, classes)
+float32, both memory-mapped on reading; `index.parquet` with `id` and `label`; and `features.json`
+with the pack, the network and the settings. Opening features does not load torch.
 """
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -15,14 +16,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from thresher.data.digest import file_sha256
-from thresher.errors import ThresherError
-from thresher.paths import RunPaths, read_json
+from thresher.errors import InvalidValueError, NotFoundError
+from thresher.paths import read_json
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
-
-    from thresher.data.pack import Pack
 
 FORMAT = 1
 _FIXED_LIST = pa.list_(pa.float32(), 1).id
@@ -30,7 +28,7 @@ _FIXED_LIST = pa.list_(pa.float32(), 1).id
 
 @dataclass(frozen=True)
 class FeaturePaths:
-    """The file names of a features folder, and of one that is still being written."""
+    """The file names in a folder of features."""
 
     root: Path
 
@@ -52,134 +50,193 @@ class FeaturePaths:
 
     @property
     def staging(self) -> "FeaturePaths":
-        """Where features grow until they are whole; nothing opens it."""
+        """The folder that features are written to until they are complete."""
         return FeaturePaths(self.root.with_name(f".{self.root.name}.partial"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeaturesMeta:
+    """The content of `features.json`; None where features from elsewhere do not say."""
+
+    format: int | None = None
+    pack: str | None = None
+    """Name of the pack."""
+    fingerprint: str | None = None
+    """Fingerprint of the pack."""
+    split: str | None = None
+    samples: int | None = None
+    model: str | None = None
+    """Name of the network in the model registry."""
+    run: str | None = None
+    """Training run that the network comes from."""
+    weights: str | None = None
+    """File of weights, if the network does not come from a run."""
+    sha256: str | None = None
+    """Checksum of the file of weights."""
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    crop: int | None = None
+    image_size: int | None = None
+    probabilities: bool = False
+    dtype: str | None = None
+    batch_size: int | None = None
+    dimension: int | None = None
+    workers: int | None = None
+    seconds: float | None = None
+    versions: Mapping[str, str] = field(default_factory=dict)
+    source: str | None = None
+    """File that features from elsewhere were read from."""
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> "FeaturesMeta":
+        """Read known keys; others are ignored."""
+        known = {field.name for field in dataclasses.fields(cls)}
+        content: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value
+            for key, value in values.items()
+            if key in known
+        }
+        return cls(**content)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the values that are known, and the sizes of images also if they are None."""
+        values = dataclasses.asdict(self)
+        return {
+            key: list(value) if isinstance(value, tuple) else value
+            for key, value in values.items()
+            if value is not None or key in ("crop", "image_size")
+        }
 
 
 @dataclass(frozen=True)
 class Features:
-    """Features of n samples, one row each, in the order of `ids`."""
+    """Features of n samples, one row each, in the order of `ids`.
+
+    >>> features = Features.open("RUN/features-0a1b2c3d4e5f")  # doctest: +SKIP
+    >>> features.array.shape  # doctest: +SKIP
+    (50000, 512)
+    """
 
     array: np.ndarray
     """(n, d) float16 or float32, often a read-only memory map."""
     index: pa.Table
-    """Columns `id` and, where known, `label`."""
+    """Columns `id` and, if known, `label`."""
     probabilities: np.ndarray | None = None
-    """(n, classes) float32; None where the network has no head for these classes."""
-    meta: dict[str, Any] = field(default_factory=dict)
-    """`fingerprint` of the pack, `model`, `run`, `split`, `dtype`, `versions`, …"""
+    """(n, classes) float32; None if the network has no head for these classes."""
+    meta: FeaturesMeta = FeaturesMeta()
+    """Where the features come from."""
+    path: Path | None = None
+    """The folder or file that they were opened from."""
 
     def __len__(self) -> int:
         return len(self.array)
 
     @cached_property
     def ids(self) -> list[str]:
+        """The n sample ids."""
         return self.index.column("id").to_pylist()
 
     @cached_property
     def labels(self) -> np.ndarray | None:
-        """(n,) int64, or None where the file holds none."""
+        """(n,) int64, or None if the file holds none."""
         if "label" not in self.index.column_names:
             return None
         return self.index.column("label").to_numpy().astype(np.int64)
 
     @classmethod
     def open(cls, path: str | Path) -> "Features":
-        """Open a folder that `thresher embed` wrote, or a `.npy` or `.parquet` from elsewhere."""
+        """Open a folder that `thresher embed` wrote, or a `.npy` or `.parquet` from elsewhere.
+
+        Raises:
+            NotFoundError: Nothing is there.
+            InvalidValueError: The files are damaged or do not hold features.
+        """
         path = Path(path)
         if path.suffix in (".npy", ".parquet"):
             return cls.from_array(path)
         paths = FeaturePaths(path)
         if path.exists() and not paths.meta.exists():
-            raise ThresherError(
+            raise NotFoundError(
                 f"{path} holds no features: there is no features.json in it",
                 "make them with `thresher embed`",
             )
-        meta = read_json(paths.meta, "folder of features")
-        if not isinstance(meta, dict) or meta.get("format") != FORMAT:
-            raise ThresherError(f"{path} does not hold features of format {FORMAT}", "embed again")
+        values = read_json(paths.meta, "folder of features")
+        if not isinstance(values, dict) or values.get("format") != FORMAT:
+            raise InvalidValueError(
+                f"{path} does not hold features of format {FORMAT}", "embed again"
+            )
         probabilities = _map(paths.probabilities) if paths.probabilities.exists() else None
-        features = cls(_map(paths.array), _table(paths.index), probabilities, meta)
-        return features._checked(path)
+        meta = FeaturesMeta.from_json(values)
+        return cls(_map(paths.array), _table(paths.index), probabilities, meta, path)._checked()
 
     @classmethod
     def from_array(cls, path: str | Path, ids: Sequence[str] | None = None) -> "Features":
-        """Features computed elsewhere.
+        """Open features that were computed elsewhere.
 
-        `X.npy` is (n, d), with `ids` given here or in `X.ids.txt`, one a line. `X.parquet` has a
-        column `id`, maybe `label`, and either one column of lists or a number column per feature.
+        Args:
+            path: `X.npy` (n, d), or `X.parquet` with a column `id`, optionally `label`, and either
+                one column of lists or a number column per feature.
+            ids: Ids of the rows of a `.npy` file; by default read from `X.ids.txt`, one per line.
         """
         path = Path(path)
         if path.suffix == ".parquet":
-            return _from_parquet(path)._checked(path)
+            return _from_parquet(path)._checked()
         if ids is None:
             beside = path.with_suffix(".ids.txt")
             if path.exists() and not beside.exists():
-                raise ThresherError(
-                    f"the features in {path} have no ids", f"put them, one a line, into {beside}"
+                raise NotFoundError(
+                    f"the features in {path} have no ids", f"write them, one per line, to {beside}"
                 )
             ids = beside.read_text(encoding="utf-8").splitlines() if path.exists() else []
         index = pa.table({"id": pa.array(list(ids), pa.string())})
-        return cls(_map(path), index, None, {"source": str(path)})._checked(path)
+        return cls(_map(path), index, None, FeaturesMeta(source=str(path)), path)._checked()
 
-    def _checked(self, path: Path) -> "Features":
+    def _checked(self) -> "Features":
+        path = self.path
         if self.array.ndim != 2 or self.array.dtype.kind != "f":
-            raise ThresherError(
+            raise InvalidValueError(
                 f"{path} holds an array of {self.array.dtype} with the shape {self.array.shape}",
                 "features are floats, one row per sample",
             )
         if len(self.index) != len(self.array):
-            raise ThresherError(
+            raise InvalidValueError(
                 f"{path} has {len(self.array):,} rows of features but {len(self.index):,} ids",
                 "there must be one id per row",
             )
         if len(set(self.ids)) != len(self.ids):
-            raise ThresherError(f"some ids in {path} appear twice", "ids must be unique")
+            raise InvalidValueError(f"some ids in {path} appear twice", "ids must be unique")
         return self
 
 
-def of_run(run: str | Path, pack: "Pack", split: str = "train") -> tuple[Features, Path]:
-    """A run's features of a pack and where they lie: in the run's folder, made if missing."""
-    weights = RunPaths(Path(run)).model
-    path = Path(run) / f"features-{split}-{pack.fingerprint[:12]}"
-    if not path.exists():
-        # Here, not at the top: it loads torch, which reading features does not need.
-        from thresher.models.embed import EmbedOptions, Network, embed
-
-        embed(Network.from_run(run, pack), pack, path, EmbedOptions(split, "float32"))
-    features = Features.open(path)
-    if weights.exists() and features.meta.get("sha256") != file_sha256(weights):
-        raise ThresherError(
-            f"the features in {path} are of other weights than the run has now",
-            "remove that folder",
-        )
-    return features, path
-
-
 def penultimate(model: "nn.Module", x: "Tensor") -> "Tensor":
-    """What goes into the model's head, (n, d), for images (n, channels, height, width)."""
+    """Return the input of the model's head, (n, d), for images (n, channels, height, width)."""
     return features_and_logits(model, x)[0]
 
 
 def features_and_logits(model: "nn.Module", x: "Tensor") -> "tuple[Tensor, Tensor]":
-    """One pass of any model: (n, d) input of its last linear layer, and its (n, classes) output."""
+    """Run a model once; return the input (n, d) of its last linear layer and its output.
+
+    Args:
+        model: Any classifier that ends in `torch.nn.Linear`.
+        x: Images (n, channels, height, width).
+    """
     from thresher.models.head import find_head
 
-    found = find_head(model)
-    if found is None:
-        raise ThresherError(
+    head = find_head(model)
+    if head is None:
+        raise InvalidValueError(
             f"{type(model).__name__} has no linear layer, so it has no penultimate features",
             "give a classifier that ends in torch.nn.Linear",
         )
     seen: list[Tensor] = []
-    hook = found[1].register_forward_pre_hook(lambda _module, inputs: seen.append(inputs[0]))
+    hook = head[1].register_forward_pre_hook(lambda _module, inputs: seen.append(inputs[0]))
     try:
         logits = model(x)
     finally:
         hook.remove()
     if len(seen) != 1 or len(seen[0]) != len(x):
-        raise ThresherError(
-            f'the last linear layer of {type(model).__name__} ("{found[0]}") is not its head',
+        raise InvalidValueError(
+            f'the last linear layer of {type(model).__name__} ("{head[0]}") is not its head',
             "register the head last",
         )
     return seen[0].flatten(1), logits
@@ -189,10 +246,10 @@ def _map(path: Path) -> np.ndarray:
     try:
         return np.load(path, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError:
-        raise ThresherError(f"there are no features at {path}", "check the path") from None
+        raise NotFoundError(f"there are no features at {path}", "check the path") from None
     except (ValueError, OSError, EOFError) as error:
-        raise ThresherError(
-            f"{path} is not a whole .npy array ({error})", "make it again"
+        raise InvalidValueError(
+            f"{path} is not a complete .npy array ({error})", "write it again"
         ) from None
 
 
@@ -200,17 +257,17 @@ def _table(path: Path) -> pa.Table:
     try:
         return pq.read_table(path)
     except FileNotFoundError:
-        raise ThresherError(f"there are no features at {path}", "check the path") from None
+        raise NotFoundError(f"there are no features at {path}", "check the path") from None
     except (pa.ArrowInvalid, OSError) as error:
-        raise ThresherError(
-            f"{path} is not a whole Parquet file ({error})", "make it again"
+        raise InvalidValueError(
+            f"{path} is not a complete Parquet file ({error})", "write it again"
         ) from None
 
 
 def _from_parquet(path: Path) -> Features:
     table = _table(path)
     if "id" not in table.column_names:
-        raise ThresherError(f'{path} has no column "id"', "name the samples by their ids")
+        raise InvalidValueError(f'{path} has no column "id"', "name the samples by their ids")
     index = table.select([name for name in ("id", "label") if name in table.column_names])
     index = index.set_column(0, "id", index.column("id").cast(pa.string()))
     columns = [name for name in table.column_names if name not in ("id", "label")]
@@ -223,13 +280,13 @@ def _from_parquet(path: Path) -> Features:
                 [table.column(name).to_numpy().astype(np.float32) for name in columns], axis=1
             )
         except (ValueError, TypeError):
-            raise ThresherError(f"not all feature columns of {path} hold numbers") from None
+            raise InvalidValueError(f"not all feature columns of {path} hold numbers") from None
     else:
-        raise ThresherError(
+        raise InvalidValueError(
             f"{path} has {len(lists)} columns of lists",
             "give features as one column of lists, or as a number column each",
         )
-    return Features(array, index, None, {"source": str(path)})
+    return Features(array, index, None, FeaturesMeta(source=str(path)), path)
 
 
 def _is_list(kind: pa.DataType) -> bool:

@@ -1,67 +1,79 @@
-"""Reductions kept beside the features they came from: another eps needs no other map."""
+"""Reductions cached beside the features, so that another eps does not need another map."""
 
 import hashlib
 import json
+import logging
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from thresher.environment import versions
+from thresher.environment import choose_device, versions
 from thresher.errors import ThresherError
 from thresher.paths import atomic_file
-from thresher.progress import say
-from thresher.select.reduce import Reduction
+from thresher.select.reduction import MapOptions, Method, Reduction, Start
 
 BLOCK_ROWS = 1 << 14
 PACKAGES = ("numpy", "torch", "openTSNE", "umap-learn")
+logger = logging.getLogger(__name__)
 
 
-def kept_reduction(
+def cached_reduction(
     folder: Path | None,
     features: np.ndarray,
-    settings: dict[str, Any],
-    make: Callable[[], Reduction],
+    options: MapOptions,
+    method: Method = "tsne",
+    start: Start = "pca",
 ) -> Reduction:
-    """The reduction of these features with these settings, read from `folder` or made and kept.
+    """Return the reduction of these features, read from `folder` or made and stored there.
 
-    The name is a hash of the features' bytes, the settings and the versions. Without a folder, or
-    where it may not be written, nothing is kept.
+    The file name is a hash of the features' bytes, the settings and the versions. Nothing is
+    stored without a folder, or if it is not writable. Arguments are those of `reduce`.
     """
-    if folder is None:
-        return make()
-    path = folder / f"{_key(features, settings)}.npz"
-    found = _read(path, len(features))
-    if found is not None:
-        say(f"the map is taken from {path}")
-        return found
-    made = make()
+    # Here because it loads torch, which the options of filters do not need.
+    from thresher.select.reduce import reduce
+
+    if folder is None or method == "none":
+        return reduce(features, options, method, start)
+    settings = {
+        "method": method,
+        "components": options.components,
+        "perplexity": options.perplexity,
+        "seed": options.seed,
+        "device": str(choose_device(options.device)),
+        "start": start,
+    }
+    text = json.dumps([settings, versions(PACKAGES)], sort_keys=True)
+    path = folder / f"{_digest(features, text)}.npz"
+    cached = _read(path, len(features))
+    if cached is not None:
+        logger.info("Using the cached map %s", path)
+        return cached
+    made = reduce(features, options, method, start)
     try:
         with atomic_file(path) as temporary, open(temporary, "wb") as file:
-            told = json.dumps({"kl": made.kl, "explained": made.explained, "settings": settings})
-            np.savez(file, points=made.points, told=np.array(told))
+            facts = json.dumps({"kl": made.kl, "explained": made.explained, "settings": settings})
+            np.savez(file, points=made.points, told=np.array(facts))
     except ThresherError as error:
-        say(f"the map is not kept: {error}")
+        logger.warning("The map is not cached: %s", error)
     return made
 
 
-def _key(features: np.ndarray, settings: dict[str, Any]) -> str:
+def _digest(features: np.ndarray, text: str) -> str:
     digest = hashlib.sha256(f"{features.shape} {features.dtype}".encode())
     for begin in range(0, len(features), BLOCK_ROWS):
         digest.update(np.ascontiguousarray(features[begin : begin + BLOCK_ROWS]).data)
-    digest.update(json.dumps([settings, versions(PACKAGES)], sort_keys=True).encode())
+    digest.update(text.encode())
     return digest.hexdigest()[:24]
 
 
 def _read(path: Path, rows: int) -> Reduction | None:
-    """A kept map; a damaged one is as good as none."""
+    """Read a cached map; None if it is missing or damaged."""
     try:
         with np.load(path, allow_pickle=False) as file:
-            points, told = file["points"], json.loads(str(file["told"]))
+            points, facts = file["points"], json.loads(str(file["told"]))
     except (OSError, ValueError, KeyError, zipfile.BadZipFile):
         return None
     if len(points) != rows:
         return None
-    return Reduction(points, told["kl"], told["explained"])
+    return Reduction(points, facts["kl"], facts["explained"])

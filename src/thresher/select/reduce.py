@@ -1,26 +1,22 @@
-"""From features to the points that are clustered: PCA, then t-SNE to a map.
+"""Reduce features to the points that are clustered: PCA, then t-SNE or UMAP.
 
-On a CPU t-SNE is openTSNE's optimiser on neighbours of ours; on a CUDA device it is
-`thresher.select.tsne`. Perplexity 30, a PCA start and an early exaggeration of 12, as usual. The
-same seed gives the same bytes on the same machine.
+On a CPU, t-SNE is openTSNE's optimiser on exact neighbours; on a CUDA device it is
+`thresher.select.tsne`. The same seed gives the same bytes on the same machine.
 """
 
 import time
-from dataclasses import dataclass, field
-from typing import Literal
+from typing import get_args
 
 import numpy as np
 import torch
 
 from thresher.environment import choose_device, core_count
-from thresher.errors import ThresherError, nearest
+from thresher.errors import InvalidValueError, MissingDependencyError, nearest
 from thresher.progress import Bar, bar
 from thresher.select.affinities import neighbours
 from thresher.select.pca import fit_pca
+from thresher.select.reduction import MapOptions, Method, Reduction, Start
 
-Method = Literal["tsne", "pca", "none", "umap"]
-Start = Literal["pca", "random"]
-METHODS = ("tsne", "pca", "none", "umap")
 EXAGGERATION = 12.0
 EXAGGERATED_ITERATIONS = 250
 ITERATIONS = 750
@@ -29,112 +25,106 @@ JITTER = 0.01
 RESIDENT_BYTES = 8 << 30
 
 
-@dataclass(frozen=True)
-class Reduction:
-    """Points (n, m) float32 to cluster, and how they came about."""
-
-    points: np.ndarray
-    kl: float | None = None
-    """Kullback–Leibler divergence of the t-SNE map."""
-    explained: float | None = None
-    """Share of the variance that the principal components keep."""
-    seconds: dict[str, float] = field(default_factory=dict)
-
-
 def reduce(
     features: np.ndarray,
+    options: MapOptions,
     method: Method = "tsne",
-    components: int = 50,
-    perplexity: float = 30.0,
-    seed: int = 0,
-    device: str = "auto",
     start: Start = "pca",
     iterations: int = ITERATIONS,
 ) -> Reduction:
-    """Reduce features (n, d), any float type, possibly memory-mapped.
+    """Reduce features to points.
 
-    `tsne` and `umap` give a map (n, 2) of the principal components; `pca` gives those
-    components; `none` gives the features themselves. t-SNE starts from the first two components,
-    where the seed hardly matters, or from a random cloud, where it does.
+    Args:
+        features: (n, d), any float type, possibly memory-mapped.
+        options: Components, perplexity, seed and device.
+        method: "tsne" or "umap" for a map (n, 2) of the principal components, "pca" for the
+            components themselves, "none" for the features.
+        start: Where t-SNE starts: the first two components, from which the seed hardly matters,
+            or a random cloud.
+        iterations: Steps of t-SNE.
     """
-    if method not in METHODS:
-        raise ThresherError(f'there is no reduction "{method}"', nearest(method, METHODS))
-    features = np.asarray(features) if not isinstance(features, np.memmap) else features
+    for name, value, known in (("method", method, Method), ("start", start, Start)):
+        if value not in get_args(known):
+            raise InvalidValueError(
+                f'{name} cannot be "{value}"', nearest(value, get_args(known)), name
+            )
+    features = np.asanyarray(features)
     if features.ndim != 2 or len(features) < 3:
-        raise ThresherError(
-            f"features of shape {features.shape} cannot be reduced", "give at least three rows"
+        raise InvalidValueError(
+            f"features must be (n, d) with at least three rows, got {features.shape}",
+            "",
+            "features",
         )
     if method == "none":
         points = np.asarray(features, dtype=np.float32)
         if not np.isfinite(points).all():
-            raise ThresherError("some features are not finite numbers")
+            raise InvalidValueError("features must be finite", "", "features")
         return Reduction(points)
-    where = choose_device(device)
-    begun = time.perf_counter()
-    held: np.ndarray | torch.Tensor = features
-    if where.type == "cuda" and features.nbytes <= RESIDENT_BYTES:
-        # PCA passes over them three times: up to a few gigabytes they go to the device once.
-        held = torch.from_numpy(np.array(features)).to(where)
-    fitted = fit_pca(held, components, seed, where)
-    x = fitted.project(held)
-    del held
-    seconds = {"pca": time.perf_counter() - begun}
-    explained = float(fitted.explained.sum())
+    device = choose_device(options.device)
+    begin = time.perf_counter()
+    resident: np.ndarray | torch.Tensor = features
+    if device.type == "cuda" and features.nbytes <= RESIDENT_BYTES:
+        # PCA reads the features three times; up to a few gigabytes they move to the device once.
+        resident = torch.from_numpy(np.array(features)).to(device)
+    pca = fit_pca(resident, options.components, options.seed, device)
+    x = pca.project(resident)
+    del resident
+    seconds = {"pca": time.perf_counter() - begin}
+    explained = float(pca.explained.sum())
     if method == "pca":
         return Reduction(x.cpu().numpy(), explained=explained, seconds=seconds)
-    begun = time.perf_counter()
+    begin = time.perf_counter()
     kl: float | None = None
     if method == "umap":
-        points = _umap(x.cpu().numpy(), perplexity, seed)
-    elif where.type == "cuda":
+        points = _umap(x.cpu().numpy(), options)
+    elif device.type == "cuda":
         from thresher.select.tsne import tsne
 
-        begin = torch.from_numpy(_begin(x, seed, start)).to(where)
         y, kl = tsne(
             x,
-            perplexity=perplexity,
+            torch.from_numpy(_initial(x, options.seed, start)).to(device),
+            perplexity=options.perplexity,
             iterations=max(0, iterations - EXAGGERATED_ITERATIONS),
             early_iterations=min(EXAGGERATED_ITERATIONS, iterations),
-            exaggeration=EXAGGERATION,
-            seed=seed,
-            init=begin,
+            seed=options.seed,
         )
         kl = round(float(kl), 6)
         points = y.float().cpu().numpy()
     else:
-        points, kl = open_tsne(x, _begin(x, seed, start), perplexity, seed, iterations)
-    seconds[method] = time.perf_counter() - begun
+        points, kl = open_tsne(x, _initial(x, options.seed, start), options, iterations)
+    seconds[method] = time.perf_counter() - begin
     return Reduction(points, kl, explained, seconds)
 
 
-def _begin(x: torch.Tensor, seed: int, how: Start) -> np.ndarray:
-    """Where the points stand before the first step, (n, 2) float64, standard deviation 1e-4: the
-    first two columns of x with a seeded jitter of a hundredth, which separates copies; or a
-    seeded random cloud."""
-    if how not in ("pca", "random"):
-        raise ThresherError(f'there is no start "{how}"', nearest(how, ("pca", "random")))
-    if how == "random":
+def _initial(x: torch.Tensor, seed: int, start: Start) -> np.ndarray:
+    """Return the points before the first step, (n, 2) float64 with a standard deviation of 1e-4.
+
+    Either the first two columns of x, with a seeded jitter of a hundredth that separates copies,
+    or a seeded random cloud.
+    """
+    if start == "random":
         return np.random.default_rng(seed).normal(0, START_STD, (len(x), 2))
-    start = np.zeros((len(x), 2))
-    start[:, : min(2, x.shape[1])] = x[:, :2].double().cpu().numpy()
-    std = start[:, 0].std()
-    start *= START_STD / std if std > 0 else 0.0
-    return start + np.random.default_rng(seed).normal(0, START_STD * JITTER, start.shape)
+    points = np.zeros((len(x), 2))
+    points[:, : min(2, x.shape[1])] = x[:, :2].double().cpu().numpy()
+    std = points[:, 0].std()
+    points *= START_STD / std if std > 0 else 0.0
+    return points + np.random.default_rng(seed).normal(0, START_STD * JITTER, points.shape)
 
 
 def open_tsne(
-    x: torch.Tensor,
-    begin: np.ndarray,
-    perplexity: float,
-    seed: int,
-    iterations: int = ITERATIONS,
+    x: torch.Tensor, initial: np.ndarray, options: MapOptions, iterations: int = ITERATIONS
 ) -> tuple[np.ndarray, float]:
-    """A t-SNE map (n, 2) float32 of x (n, m) by openTSNE, from `begin`; and its divergence."""
+    """Map x (n, m) to (n, 2) float32 by openTSNE, starting from `initial` (n, 2).
+
+    Returns:
+        The map and its Kullback-Leibler divergence.
+    """
     from openTSNE import TSNE
     from openTSNE.affinity import PerplexityBasedNN
     from openTSNE.nearest_neighbors import PrecomputedNeighbors
 
     jobs = core_count()
+    perplexity = options.perplexity
     with bar("t-SNE", iterations, "iterations") as shown:
         k = min(len(x) - 1, int(3 * perplexity))
         squared, near = neighbours(x, k)
@@ -142,23 +132,23 @@ def open_tsne(
         affinities = PerplexityBasedNN(perplexity=perplexity, knn_index=index, n_jobs=jobs)
         model = TSNE(
             perplexity=perplexity,
-            initialization=begin,
+            initialization=initial,
             early_exaggeration=EXAGGERATION,
             early_exaggeration_iter=min(EXAGGERATED_ITERATIONS, iterations),
             n_iter=max(0, iterations - EXAGGERATED_ITERATIONS),
             n_jobs=jobs,
-            random_state=seed,
+            random_state=options.seed,
             callbacks=_Progress(shown),
             callbacks_every_iters=_Progress.EVERY,
         )
         embedding = model.fit(affinities=affinities)
-    # openTSNE's threads sum it in any order: the last digits differ from run to run.
+    # openTSNE's threads sum the divergence in any order, so its last digits vary.
     kl = round(float(embedding.kl_divergence), 6)
     return np.asarray(embedding, dtype=np.float32), kl
 
 
 class _Progress:
-    """openTSNE calls this every few iterations; a false answer lets it go on."""
+    """Callback of openTSNE; returning False lets the optimisation continue."""
 
     EVERY = 50
 
@@ -171,13 +161,13 @@ class _Progress:
         return False
 
 
-def _umap(x: np.ndarray, perplexity: float, seed: int) -> np.ndarray:
+def _umap(x: np.ndarray, options: MapOptions) -> np.ndarray:
     try:
         import umap
     except ImportError:
-        raise ThresherError(
-            "UMAP is not installed", "`pip install umap-learn`, or use `--reduce tsne`"
+        raise MissingDependencyError(
+            "UMAP is not installed", "`pip install umap-learn`, or use `reduce` tsne"
         ) from None
-    neighbours = max(2, min(len(x) - 1, round(perplexity / 2)))
-    model = umap.UMAP(n_neighbors=neighbours, random_state=seed, n_jobs=1)
+    neighbours = max(2, min(len(x) - 1, round(options.perplexity / 2)))
+    model = umap.UMAP(n_neighbors=neighbours, random_state=options.seed, n_jobs=1)
     return np.asarray(model.fit_transform(x), dtype=np.float32)

@@ -1,19 +1,19 @@
-"""t-SNE on a GPU: the same maps as openTSNE's, in the same number of steps, byte for byte twice.
+"""t-SNE on a GPU, with openTSNE's settings and the same bytes for the same seed.
 
-The whole descent step (spread, convolve, read, attract, move) is captured once in a CUDA graph per
-grid size and replayed; between chunks of steps the host looks at the map's range and takes a finer
-grid when the spacing would exceed half a unit. On a CPU the same mathematics runs in plain torch:
-it is there to be tested against, openTSNE is faster.
+A descent step (spread, convolve, read, attract, move) is captured in a CUDA graph, one per grid
+size. Between chunks of steps the host checks the map's range, and takes a finer grid if the
+spacing would exceed half a unit. On a CPU the same computation runs in plain torch, as a reference
+for tests; openTSNE is faster there.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 
 from thresher.progress import Bar, bar
 from thresher.select.affinities import Affinities, affinities
 from thresher.select.repulsion import Grid, field
+from thresher.select.tsne_state import DescentState
 
 SPACING = 0.5
 """The coarsest grid allowed: the kernel 1/(1+d²) varies over one unit."""
@@ -23,43 +23,35 @@ MAX_STEP = 5.0
 MOMENTUM = 0.8
 
 
-@dataclass
-class _Descent:
-    """State of the gradient descent: momentum and gains, as openTSNE has them."""
-
-    y: torch.Tensor
-    update: torch.Tensor
-    gains: torch.Tensor
-    exaggeration: torch.Tensor
-    rate: torch.Tensor
-    z: torch.Tensor
-
-    @classmethod
-    def start(cls, y: torch.Tensor) -> "_Descent":
-        zero, one = torch.zeros_like(y), torch.ones_like(y)
-        scalars = [torch.ones((), device=y.device) for _ in range(3)]
-        return cls(y.clone(), zero, one, *scalars)
-
-
 def tsne(
     x: torch.Tensor,
+    init: torch.Tensor | None = None,
     perplexity: float = 30.0,
     iterations: int = 500,
     early_iterations: int = 250,
-    exaggeration: float = 12.0,
     seed: int = 0,
-    init: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, float]:
-    """Map `x` (n, d) to (n, 2) float32 on the same device; also the Kullback–Leibler divergence.
+    """Map `x` to the plane.
 
-    `init` (n, 2) is where the map starts; by default the first two principal components at a
-    standard deviation of 1e-4. `seed` only breaks ties: where two samples are equal in `init`, a
-    seeded jitter of 1e-6 of that parts them. Memory: some 5 kB per sample, plus 2 GiB.
+    Memory: about 5 kB per sample, plus 2 GiB.
+
+    Args:
+        x: (n, d).
+        init: (n, 2), where the map starts; by default the first two principal components at a
+            standard deviation of 1e-4.
+        perplexity: Roughly the number of neighbours that count.
+        iterations: Steps without exaggeration.
+        early_iterations: Steps with exaggeration, before those.
+        seed: Only breaks ties: samples that are equal in `init` are separated by a seeded jitter
+            of 1e-6 of its deviation.
+
+    Returns:
+        The map (n, 2) float32 on the device of `x`, and its Kullback-Leibler divergence.
     """
     x = x.float()
     p = affinities(x, perplexity)
     y = principal_start(x) if init is None else init.to(x.device, torch.float32)
-    return descend(p, y, iterations, early_iterations, exaggeration, seed)
+    return descend(p, y, iterations, early_iterations, seed=seed)
 
 
 def descend(
@@ -70,9 +62,9 @@ def descend(
     exaggeration: float = 12.0,
     seed: int = 0,
 ) -> tuple[torch.Tensor, float]:
-    """Descend from `init` (n, 2) under the affinities `p`: the map (n, 2) and its divergence."""
+    """Descend from `init` (n, 2) under the affinities `p`; return the map (n, 2) and its KL."""
     jitter = torch.randn(init.shape, generator=torch.Generator().manual_seed(seed))
-    state = _Descent.start(init + 1e-6 * init.std() * jitter.to(init.device))
+    state = DescentState.start(init + 1e-6 * init.std() * jitter.to(init.device))
     steps: dict[int, Callable[[], None]] = {}
     with bar("t-SNE", early_iterations + iterations, "steps") as shown:
         for factor, count in ((exaggeration, early_iterations), (1.0, iterations)):
@@ -85,7 +77,7 @@ def descend(
 
 
 def _run(
-    state: _Descent, p: Affinities, count: int, steps: dict[int, Callable[[], None]], shown: Bar
+    state: DescentState, p: Affinities, count: int, steps: dict[int, Callable[[], None]], shown: Bar
 ) -> None:
     done = 0
     while done < count:
@@ -99,7 +91,7 @@ def _run(
 
 
 def _grid_size(y: torch.Tensor) -> int:
-    """A power of two whose spacing is at most `SPACING`, with a quarter to spare for growth."""
+    """Return a power of two whose spacing is at most `SPACING`, with a quarter to spare."""
     span = float((y.amax(0) - y.amin(0)).amax())
     size = SMALLEST_GRID
     while size < LARGEST_GRID and 1.25 * span / SPACING > size - 8:
@@ -107,8 +99,8 @@ def _grid_size(y: torch.Tensor) -> int:
     return size
 
 
-def _stepper(state: _Descent, p: Affinities, size: int) -> Callable[[], None]:
-    """One step of the descent on a grid of `size`², ready to be called again and again."""
+def _stepper(state: DescentState, p: Affinities, size: int) -> Callable[[], None]:
+    """Return a function that does one step of the descent on a grid of `size`²."""
     grid = Grid(size, state.y.device)
     if state.y.device.type == "cuda":
         from thresher.select.tsne_kernels import AVAILABLE, Kernels
@@ -120,8 +112,8 @@ def _stepper(state: _Descent, p: Affinities, size: int) -> Callable[[], None]:
     return lambda: _step(state, p, rows, columns, grid)
 
 
-def _captured(step: Callable[[], None], state: _Descent) -> Callable[[], None]:
-    """Capture `step` in a CUDA graph; the warm-up that this needs leaves no trace in `state`."""
+def _captured(step: Callable[[], None], state: DescentState) -> Callable[[], None]:
+    """Capture `step` in a CUDA graph; `state` is restored after the warm-up that this needs."""
     kept = [t.clone() for t in (state.y, state.update, state.gains)]
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
@@ -137,9 +129,9 @@ def _captured(step: Callable[[], None], state: _Descent) -> Callable[[], None]:
 
 
 def _step(
-    state: _Descent, p: Affinities, rows: torch.Tensor, columns: torch.Tensor, grid: Grid
+    state: DescentState, p: Affinities, rows: torch.Tensor, columns: torch.Tensor, grid: Grid
 ) -> None:
-    """One step in plain torch."""
+    """Do one step in plain torch."""
     repulsion, z = field(state.y, grid)
     apart = state.y[rows] - state.y[columns]
     pull = (p.value / (1 + apart.square().sum(1)))[:, None] * apart
@@ -155,7 +147,7 @@ def _step(
 
 
 def divergence(p: Affinities, y: torch.Tensor) -> float:
-    """KL(P ‖ Q) of the map `y`, its normaliser taken from the field of a fine grid."""
+    """Return KL(P ‖ Q) of the map `y` (n, 2), normalised by the field of a fine grid."""
     size = min(2 * _grid_size(y), LARGEST_GRID)
     _, z = field(y, Grid(size, y.device))
     apart2 = (y[p.rows()] - y[p.column.long()]).square().sum(1).double()
@@ -165,7 +157,7 @@ def divergence(p: Affinities, y: torch.Tensor) -> float:
 
 
 def principal_start(x: torch.Tensor) -> torch.Tensor:
-    """The first two principal components of `x`, signs fixed, scaled to a deviation of 1e-4."""
+    """Return the first two principal components of `x` with fixed signs and a deviation of 1e-4."""
     centred = (x - x.mean(0)).double()
     _, vectors = torch.linalg.eigh(centred.T @ centred)
     y = centred @ vectors[:, -2:].flip(1)

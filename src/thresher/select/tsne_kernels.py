@@ -1,33 +1,28 @@
 # Triton reads annotations as code: its kernels carry none.
 # mypy: disable-error-code="no-untyped-def"
-"""The descent step as four small Triton kernels around two FFTs.
+"""The descent step of t-SNE as three Triton kernels around two FFTs.
 
-They compute what `repulsion.field` and `tsne._step` compute in plain torch, without their
-intermediate arrays: a row's neighbours are summed by one program in a fixed order, so that the
-result is the same every time.
+They compute the same as `repulsion.field` and `tsne._step` in plain torch, without intermediate
+arrays. One program sums a row's neighbours in a fixed order, so the result is deterministic.
 """
-
-from typing import TYPE_CHECKING
 
 import torch
 
 from thresher.select.affinities import Affinities
 from thresher.select.repulsion import FIXED_POINT, Grid
-
-if TYPE_CHECKING:
-    from thresher.select.tsne import _Descent
+from thresher.select.tsne_state import DescentState
 
 try:
     import triton
     import triton.language as tl
 
     AVAILABLE = True
-except ImportError:  # a torch without CUDA comes without Triton
+except ImportError:  # torch without CUDA comes without Triton
     AVAILABLE = False
 
 
 class Kernels:
-    """What the kernels need beside the state: the affinities and scratch arrays."""
+    """The affinities and the scratch arrays of the kernels."""
 
     def __init__(self, p: Affinities) -> None:
         self.p = p
@@ -36,7 +31,8 @@ class Kernels:
         self.phi = torch.empty(p.n, device=device)
         self.moved = torch.empty(p.n, 2, device=device)
 
-    def step(self, state: "_Descent", grid: Grid) -> None:
+    def step(self, state: DescentState, grid: Grid) -> None:
+        """Do one step of the descent."""
         n, block = self.p.n, 128
         origin, spacing = grid.place(state.y)
         grid.charge.zero_()

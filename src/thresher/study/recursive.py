@@ -1,36 +1,42 @@
-"""Filtering again after retraining: what joins `select` and `train`, which are strangers."""
+"""Retraining for recursive filtering: what connects `select` and `training`."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
 from thresher.data.pack import Pack
 from thresher.data.selection import Selection
-from thresher.errors import ThresherError
+from thresher.errors import AlreadyExistsError, ThresherError
 from thresher.paths import RunPaths, read_json
-from thresher.select.prepare import with_features
-from thresher.select.run_features import features_of_run
-from thresher.select.samples import Samples
+from thresher.select.inputs import FilterInputs
+from thresher.select.run import open_features, training_inputs, with_features
 from thresher.training.config import TrainConfig
 
 
 @dataclass(frozen=True)
 class Retrainer:
-    """Trains a run's network again on what is kept: the `retrain` of `RecursiveFilter`.
+    """Trains a run's network again on the kept samples: the `retrain` of `RecursiveFilter`.
 
-    Every round leaves `round-N.parquet` and the run `round-N` in `folder`. What is there already
-    is not done again, so a killed command goes on.
+    Each round leaves `round-N.parquet` and the run `round-N` in `folder`. Rounds that are
+    complete are reused, so an interrupted command resumes.
     """
 
     run: Path
-    """The run whose settings are used again."""
+    """The run whose settings are used."""
     pack: Pack
-    samples: Samples
     folder: Path
     device: str = "auto"
+    """Where features are computed."""
+
+    @cached_property
+    def inputs(self) -> FilterInputs:
+        """Ids and labels of the training samples."""
+        return training_inputs(self.pack)
 
     def __call__(self, round_: int, keep: np.ndarray) -> np.ndarray:
+        """Train on the samples of `keep` (n,) bool; return features (n, d) of all samples."""
         from thresher.training.train import train
 
         out = self.folder / f"round-{round_}"
@@ -45,26 +51,26 @@ class Retrainer:
         if result.status not in ("finished", "target"):
             raise ThresherError(
                 f"round {round_ + 1} ended as {result.status} in {out}",
-                "look at it, then run the same command again",
+                "inspect it, then run the same command again",
             )
-        features = features_of_run(out, self.pack, self.device)
-        return with_features(self.samples, features, self.pack).need_features()
+        features = open_features(out, self.pack, self.device)
+        return with_features(self.inputs, features, self.pack).need_features()
 
     def _selection(self, round_: int, keep: np.ndarray) -> Path:
+        """Return the selection of a round, written if it does not exist."""
         path = self.folder / f"round-{round_}.parquet"
         if path.exists():
             if not np.array_equal(Selection.load(path).keep, keep):
-                raise ThresherError(
+                raise AlreadyExistsError(
                     f"{path} keeps other samples than this command would",
                     f"remove {self.folder}, or choose another name",
                 )
             return path
-        n = len(keep)
         Selection(
-            ids=self.samples.ids,
-            labels=self.samples.labels,
+            ids=list(self.inputs.ids),
+            labels=self.inputs.labels,
             keep=keep,
-            score=np.zeros(n, np.float32),
+            score=np.zeros(len(keep), np.float32),
             reason=["" if kept else "an earlier round" for kept in keep.tolist()],
             fingerprint=self.pack.fingerprint,
             meta={"method": "recursive", "data": str(self.pack.root.resolve()), "round": round_},

@@ -1,1 +1,1 @@
-"""One file per way to choose; all keep the contract of `base.py`."""
+"""Filters: which training samples to keep. One file each; `registry` finds them by name."""

@@ -1,128 +1,183 @@
-"""The contract of a filter, in scikit-learn's manner.
+"""The interface of a filter, after scikit-learn's estimators.
 
-The constructor only stores its settings; `fit` validates them and the samples, and leaves its
-findings in attributes that end in `_`. Every finding is a score *and* a yes or no per sample.
+A filter is a dataclass of its options. The constructor only stores them; `fit` validates them
+and the data, and stores its results in attributes that end in an underscore.
 """
 
 import abc
 import time
-from dataclasses import asdict, dataclass, is_dataclass
-from typing import Any, ClassVar, TypeVar
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from thresher.errors import ThresherError
-from thresher.select.samples import Samples
-
-Self = TypeVar("Self", bound="Filter")
+from thresher.errors import InvalidValueError, nearest
+from thresher.options import describe, option, validate
+from thresher.select.inputs import FilterInputs, Need
+from thresher.select.ranking import highest
 
 
 class Filter(abc.ABC):
-    """Chooses which training samples stay. Subclasses are dataclasses of their settings."""
+    """Base class of filters, which choose the training samples to keep.
+
+    A subclass is a dataclass with a field per option (`thresher.options.option`), the class
+    variables `name` and `needs`, and a method `_fit` that sets `score_` and `keep_`. Register it
+    under the entry-point group `thresher.filters`, or name it as `package.module:Class`.
+
+    Examples:
+        >>> @dataclass
+        ... class LongestFilter(Filter):
+        ...     name: ClassVar[str] = "longest"
+        ...     limit: float = option(2.0, gt=0)
+        ...     def _fit(self, inputs: FilterInputs) -> None:
+        ...         self.score_ = np.linalg.norm(inputs.need_features(), axis=1)
+        ...         self.keep_ = self.score_ <= self.limit
+        >>> LongestFilter().fit([[3.0, 4.0], [0.0, 1.0]], [0, 0]).keep_.tolist()
+        [False, True]
+    """
 
     name: ClassVar[str]
-    """As typed: `thresher select NAME`."""
+    """As in `thresher select NAME`."""
+    needs: ClassVar[tuple[Need, ...]] = ()
+    """What the caller prepares, beside labels."""
 
     score_: np.ndarray
     """(n,) float32, higher is more suspicious."""
     keep_: np.ndarray
     """(n,) bool."""
     reason_: list[str]
-    """Why a sample is dropped, or was kept against the rule; else empty."""
-    x_: np.ndarray | None = None
-    """(n,) float32, the map, where the filter has one."""
-    y_: np.ndarray | None = None
+    """Why a sample is dropped, or kept against the rule; else empty."""
+    map_: np.ndarray | None = None
+    """(n, 2) float32 map of the samples, NaN where a sample is not on it."""
     cluster_: np.ndarray | None = None
     """(n,) int32; -1 is noise, -2 not clustered."""
     votes_: np.ndarray | None = None
-    """(n,) float32, share of votes to drop, where the filter voted."""
+    """(n,) float32, share of the votes that drop a sample."""
     report_: dict[str, Any]
-    """What else is worth keeping in the sidecar; the same for the same input."""
+    """JSON values for the selection's sidecar; the same for the same input."""
     warnings_: list[str]
-    """What a person should know before trusting the result."""
+    """What a user should know before trusting the result."""
     seconds_: dict[str, float]
     """Wall time by stage."""
 
-    def fit(self: Self, samples: Samples) -> Self:
-        """Choose among the samples; gives itself back."""
-        if len(samples) == 0:
-            raise ThresherError("there are no training samples to choose from")
+    def fit(
+        self,
+        features: ArrayLike | None,
+        labels: ArrayLike,
+        *,
+        ids: Sequence[str] | None = None,
+        classes: Sequence[str] = (),
+        **inputs: Any,
+    ) -> Self:
+        """Choose the samples to keep.
+
+        Args:
+            features: (n, d) float array; None for filters that do not use features.
+            labels: (n,) integers.
+            ids: n sample ids; row numbers by default.
+            classes: Class names, for reasons and reports.
+            **inputs: Further fields of `thresher.select.inputs.FilterInputs`, such as
+                `probabilities` (n, classes), `dynamics` or `selections`.
+
+        Returns:
+            The fitted filter.
+
+        Raises:
+            InvalidValueError: An option or an array is invalid, or something is missing.
+        """
+        targets = np.asarray(labels)
+        if targets.ndim != 1 or (len(targets) and targets.dtype.kind not in "iu"):
+            raise InvalidValueError(
+                f"labels must be (n,) integers, got {targets.dtype} of shape {targets.shape}"
+            )
+        if ids is None:
+            ids = [str(row) for row in range(len(targets))]
+        if features is not None:
+            features = np.asanyarray(features)
+        return self.fit_inputs(
+            FilterInputs(
+                labels=targets.astype(np.int64),
+                ids=ids,
+                classes=classes,
+                features=features,
+                **inputs,
+            )
+        )
+
+    def fit_inputs(self, inputs: FilterInputs) -> Self:
+        """Choose the samples to keep, given everything as one object; return the filter."""
+        validate(self)
+        if len(inputs) == 0:
+            raise InvalidValueError("there are no training samples")
+        for fitted in [key for key in vars(self) if key.endswith("_")]:
+            delattr(self, fitted)
         self.report_, self.warnings_, self.seconds_ = {}, [], {}
-        begun = time.perf_counter()
-        self._fit(samples)
-        self.seconds_["total"] = time.perf_counter() - begun
+        begin = time.perf_counter()
+        self._fit(inputs)
+        self.seconds_["total"] = time.perf_counter() - begin
         self.score_ = np.asarray(self.score_, np.float32)
         self.keep_ = np.asarray(self.keep_, bool)
-        assert len(self.score_) == len(self.keep_) == len(self.reason_) == len(samples)
+        if not hasattr(self, "reason_"):
+            self.reason_ = ["" if kept else self.name for kept in self.keep_.tolist()]
+        for name in ("score_", "keep_", "reason_"):
+            if len(getattr(self, name)) != len(inputs):
+                raise InvalidValueError(
+                    f"{type(self).__name__}.{name} must have {len(inputs)} rows"
+                )
         return self
 
     @abc.abstractmethod
-    def _fit(self, samples: Samples) -> None:
-        """Set score_, keep_ and reason_, and whatever else applies."""
+    def _fit(self, inputs: FilterInputs) -> None:
+        """Set `score_` and `keep_`, and whatever else applies."""
 
-    def method(self) -> str:
-        """What the sidecar calls this choice."""
-        return self.name
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Return the options, as scikit-learn's estimators do."""
+        return {info.name: getattr(self, info.name) for info in describe(type(self))}
 
-    def settings(self) -> dict[str, Any]:
-        """The settings as plain values, for the sidecar."""
-        assert is_dataclass(self)
-        plain = (int, float, str, bool, list, tuple, type(None))
-        return {k: v for k, v in asdict(self).items() if isinstance(v, plain)}
+    def set_params(self, **params: Any) -> Self:
+        """Set options by name and return the filter."""
+        known = self.get_params()
+        for name, value in params.items():
+            if name not in known:
+                raise InvalidValueError(
+                    f'{type(self).__name__} has no option "{name}"', nearest(name, known)
+                )
+            setattr(self, name, value)
+        return self
 
 
-@dataclass
+@dataclass(kw_only=True)
 class ShareFilter(Filter):
-    """A filter that ranks samples and drops the most suspicious share of them."""
+    """A filter that scores samples and drops a share of them, highest scores first."""
 
-    drop: float = 0.05
+    drop: float = option(0.05, ge=0, lt=1)
     """Share of the training samples to drop."""
     per_class: bool = False
-    """Drop the same share of every class, instead of the share of all."""
+    """Drop the same share of every class."""
 
-    def _drop_highest(self, samples: Samples, score: np.ndarray, why: str) -> None:
-        """Drop the share with the highest score; of equal ones the later in the pack.
+    def _drop_highest(
+        self,
+        inputs: FilterInputs,
+        score: np.ndarray,
+        reason: str,
+        shown: np.ndarray | None = None,
+    ) -> None:
+        """Drop the samples with the highest score (n,); keep those whose score is NaN.
 
-        `why` is a format of the score, such as `EL2N {:.3f}`. Samples whose score is NaN are not
-        known to the filter: they are kept, and said to be.
+        `reason` is a format string of the score, or of `shown` (n,): `EL2N {:.3f}`.
         """
-        share = checked_share(self.drop)
         unknown = np.isnan(score)
-        score = np.where(unknown, np.nanmin(score) if not unknown.all() else 0.0, score)
-        drop = np.zeros(len(samples), bool)
-        groups = [np.arange(len(samples))]
-        if self.per_class:
-            groups = [np.flatnonzero(samples.labels == c) for c in np.unique(samples.labels)]
-        for rows in groups:
-            count = round(share * len(rows))
-            rows = rows[~unknown[rows]]
-            order = rows[np.argsort(score[rows], kind="stable")]
-            drop[order[max(0, len(order) - count) :]] = True
-        self.score_, self.keep_ = score, ~drop
+        drop = highest(score, self.drop, inputs.labels if self.per_class else None)
+        shown = score if shown is None else shown
+        self.score_ = np.where(unknown, np.nanmin(score) if not unknown.all() else 0.0, score)
+        self.keep_ = ~drop
         self.reason_ = [
-            why.format(score[n]) if drop[n] else ("kept: not seen in training" if u else "")
+            reason.format(shown[n]) if drop[n] else ("kept: not seen in training" if u else "")
             for n, u in enumerate(unknown.tolist())
         ]
         if unknown.any():
             self.warnings_.append(
                 f"{int(unknown.sum())} samples were not seen in that run's training and are kept"
             )
-
-
-def checked_share(share: float) -> float:
-    if not 0 <= share < 1:
-        raise ThresherError(f"a share of {share} cannot be dropped", "choose one in [0, 1)")
-    return share
-
-
-def per_class_counts(samples: Samples, keep: np.ndarray) -> dict[str, dict[str, Any]]:
-    """By class name: kept, dropped and the share dropped."""
-    found: dict[str, dict[str, Any]] = {}
-    for label in np.unique(samples.labels):
-        here = keep[samples.labels == label]
-        found[samples.class_name(int(label))] = {
-            "kept": int(here.sum()),
-            "dropped": int((~here).sum()),
-            "dropped_share": float((~here).mean()),
-        }
-    return found

@@ -1,83 +1,109 @@
-"""Several selections made into one: what any, all, or most of them drop."""
+"""Combine selections: drop what any, all or most of them drop."""
 
+import abc
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
+from thresher.data.ids import rows_by_id
 from thresher.data.selection import Selection
-from thresher.errors import ThresherError
+from thresher.errors import InvalidValueError
+from thresher.options import option
 from thresher.select.filters.base import Filter
-from thresher.select.samples import Samples
-
-Rule = Literal["union", "intersection", "vote"]
+from thresher.select.inputs import FilterInputs, Need
 
 
-@dataclass
+@dataclass(kw_only=True)
 class CombineFilter(Filter):
-    """Drops what `selections` drop, by the rule.
+    """Base class of filters that combine two or more selections of the same pack.
 
-    The score is the share of them that drop a sample. The map is that of the first one that
-    has one.
+    The score is the share of the selections that drop a sample. The map is that of the first
+    selection that has one. Pass them as `fit(None, labels, ids=ids, selections=[a, b])`.
     """
 
-    name: ClassVar[str] = "combine"
+    needs: ClassVar[tuple[Need, ...]] = ("selections",)
 
-    selections: Sequence[Selection] = field(repr=False)
-    rule: Rule = "union"
-    """union: any drops it; intersection: all do; vote: more than `quorum` of them do."""
-    quorum: float = 0.5
-    names: Sequence[str] = ()
-    """What to call the selections in reasons; their filters' names by default."""
+    @abc.abstractmethod
+    def _dropped(self, share: np.ndarray) -> np.ndarray:
+        """Return what to drop, (n,) bool, from the share of selections that drop it, (n,)."""
 
-    def _fit(self, samples: Samples) -> None:
-        if len(self.selections) < 2:
-            raise ThresherError("one selection alone cannot be combined", "give two or more")
-        if not 0 <= self.quorum < 1:
-            raise ThresherError(f"a quorum of {self.quorum} is no share", "choose one in [0, 1)")
-        names = list(self.names) or [s.meta.get("method", "?") for s in self.selections]
-        drops = np.stack([_aligned_drop(s, samples) for s in self.selections])
+    def _fit(self, inputs: FilterInputs) -> None:
+        selections = inputs.selections
+        if len(selections) < 2:
+            raise InvalidValueError(
+                f"selections must name two or more, got {len(selections)}", "", "selections"
+            )
+        rows = [_rows(selection, inputs.ids) for selection in selections]
+        drops = np.stack([~s.keep[at] for s, at in zip(selections, rows, strict=True)])
         share = drops.mean(axis=0)
-        if self.rule == "union":
-            dropped = share > 0
-        elif self.rule == "intersection":
-            dropped = drops.all(axis=0)
-        else:
-            dropped = share > self.quorum
+        dropped = self._dropped(share)
         self.keep_, self.score_, self.votes_ = ~dropped, share.astype(np.float32), share
+        names = _names(selections)
         self.reason_ = [
             ", ".join(name for name, drop in zip(names, drops[:, row], strict=True) if drop)
             if dropped[row]
             else ""
-            for row in range(len(samples))
+            for row in range(len(inputs))
         ]
-        for selection in self.selections:
+        for selection, at in zip(selections, rows, strict=True):
             if selection.x is not None and np.isfinite(selection.x).any():
-                row = {id: n for n, id in enumerate(selection.ids)}
-                order = [row[id] for id in samples.ids]
                 assert selection.y is not None
-                self.x_, self.y_ = selection.x[order], selection.y[order]
+                self.map_ = np.stack([selection.x, selection.y], axis=1)[at]
                 if selection.cluster is not None:
-                    self.cluster_ = selection.cluster[order]
+                    self.cluster_ = selection.cluster[at]
                 break
-        self.report_.update(rule=self.rule, selections=names)
-
-    def method(self) -> str:
-        return self.rule
-
-    def settings(self) -> dict[str, object]:
-        return {"rule": self.rule, "quorum": self.quorum, "names": list(self.names)}
+        self.report_.update(rule=self.name, selections=names)
 
 
-def _aligned_drop(selection: Selection, samples: Samples) -> np.ndarray:
-    """(n,) bool of what a selection drops, in the order of the samples."""
-    row = {id: n for n, id in enumerate(selection.ids)}
-    try:
-        order = [row[id] for id in samples.ids]
-    except KeyError as missing:
-        raise ThresherError(
-            f"the selection {selection.path or ''} does not know the sample {missing}",
+@dataclass(kw_only=True)
+class UnionFilter(CombineFilter):
+    """Drop samples that any of several selections drops."""
+
+    name: ClassVar[str] = "union"
+
+    def _dropped(self, share: np.ndarray) -> np.ndarray:
+        return share > 0
+
+
+@dataclass(kw_only=True)
+class IntersectionFilter(CombineFilter):
+    """Drop samples that all of several selections drop."""
+
+    name: ClassVar[str] = "intersection"
+
+    def _dropped(self, share: np.ndarray) -> np.ndarray:
+        return share == 1
+
+
+@dataclass(kw_only=True)
+class VoteFilter(CombineFilter):
+    """Drop samples that most of several selections drop."""
+
+    name: ClassVar[str] = "vote"
+
+    quorum: float = option(0.5, ge=0, lt=1)
+    """Drop samples that more than this share of the selections drop."""
+
+    def _dropped(self, share: np.ndarray) -> np.ndarray:
+        return share > self.quorum
+
+
+def _rows(selection: Selection, ids: Sequence[str]) -> np.ndarray:
+    rows = rows_by_id(ids, selection.ids)
+    if (rows < 0).any():
+        missing = ids[int(np.argmax(rows < 0))]
+        raise InvalidValueError(
+            f'selection {selection.path or ""} has no sample "{missing}"',
             "combine selections of the same pack",
-        ) from None
-    return ~np.asarray(selection.keep)[order]
+        )
+    return rows
+
+
+def _names(selections: Sequence[Selection]) -> list[str]:
+    """Name selections by their files, or by their methods if the file names are not distinct."""
+    stems = [s.path.stem for s in selections if s.path is not None]
+    if len(set(stems)) == len(selections):
+        return stems
+    return [str(s.meta.get("method", "?")) for s in selections]

@@ -1,33 +1,31 @@
-"""EL2N (Paul et al. 2021): the norm of softmax minus one-hot, early in training."""
+"""EL2N: the norm of the prediction error early in training."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 
-from thresher.errors import ThresherError, nearest
-from thresher.select.filters.base import ShareFilter
-from thresher.select.samples import Samples
-
-Side = Literal["hard", "easy"]
+from thresher.select.filters.dynamics import DynamicsFilter
+from thresher.select.inputs import FilterInputs
 
 
-@dataclass
-class EL2NFilter(ShareFilter):
-    """Drops the hardest (mislabelled and odd) or the easiest (redundant) by EL2N."""
+@dataclass(kw_only=True)
+class EL2NFilter(DynamicsFilter):
+    """Drop samples by EL2N, the norm of the error early in training.
+
+    The score is the norm of softmax output minus one-hot label, as a run recorded it (Paul et
+    al., "Deep Learning on a Data Diet", 2021). The paper averages over ten networks and drops the
+    easy end to save time; this filter uses one run, and drops the hard end by default to remove
+    mislabelled samples. Costs a sort. Samples that the run did not train on are kept.
+
+    Examples:
+        >>> fitted = EL2NFilter(drop=0.5).fit(None, [0, 0], dynamics={"el2n": [0.1, 0.9]})
+        >>> fitted.keep_.tolist()
+        [True, False]
+    """
 
     name: ClassVar[str] = "el2n"
 
-    side: Side = "hard"
-    """hard drops large errors; easy drops small ones, as the paper does to save time."""
-
-    def _fit(self, samples: Samples) -> None:
-        error = samples.need_dynamics("el2n").astype(np.float64)
-        self._drop_highest(samples, sided(error, self.side), "EL2N {:.3f}")
-
-
-def sided(score: np.ndarray, side: str) -> np.ndarray:
-    """Turn a hardness so that what is to be dropped stands highest."""
-    if side not in ("hard", "easy"):
-        raise ThresherError(f'there is no side "{side}"', nearest(side, ("hard", "easy")))
-    return score if side == "hard" else -score
+    def _fit(self, inputs: FilterInputs) -> None:
+        error = inputs.need_dynamics("el2n").astype(np.float64)
+        self._drop_side(inputs, error, "EL2N {:.3f}")

@@ -1,68 +1,61 @@
-"""Stratified sampling of the map's grid cells: thin what is dense, keep what is rare."""
+"""Stratified sampling of the map's grid cells."""
 
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
-from thresher.errors import ThresherError
-from thresher.select.filters.base import Filter, checked_share
-from thresher.select.reduce import reduce
-from thresher.select.samples import Samples
+from thresher.options import option
+from thresher.select.filters.base import Filter
+from thresher.select.inputs import FilterInputs, Need
+from thresher.select.maps import cached_reduction
+from thresher.select.reduction import MapOptions
 
 
-@dataclass
-class GridFilter(Filter):
-    """Lays a grid over each class's part of the map and evens out its cells.
+@dataclass(kw_only=True)
+class GridFilter(MapOptions, Filter):
+    """Thin out the crowded cells of a grid over the map, keeping rare samples.
 
-    Every cell may keep up to a cap, the same throughout its class, chosen so that the wanted
-    share of the class goes: crowded cells lose samples at random, thin ones keep all. The
-    opposite of `network`, which drops the thin: they answer different questions.
+    Lays a grid over each class's part of a t-SNE map. Every cell keeps up to a cap, the same for
+    all cells of a class, chosen so that the share `drop` of the class goes: crowded cells lose
+    random samples, sparse ones keep all. This is the opposite of `network`, which drops the sparse
+    regions. Costs the map: see `network`.
+
+    Examples:
+        >>> features, labels = np.random.default_rng(0).normal(size=(60, 8)), np.arange(60) % 2
+        >>> int(GridFilter(drop=0.5, perplexity=5).fit(features, labels).keep_.sum())
+        30
     """
 
     name: ClassVar[str] = "grid"
+    needs: ClassVar[tuple[Need, ...]] = ("features",)
 
-    drop: float = 0.05
+    drop: float = option(0.05, ge=0, lt=1)
     """Share of every class to drop."""
-    cells: int = 20
-    """Cells along each side of a class's bounding box."""
-    components: int = 50
-    """Principal components that t-SNE sees."""
-    perplexity: float = 30.0
-    seed: int = 0
-    device: str = "auto"
+    cells: int = option(20, ge=1)
+    """Grid cells along each side of a class's bounding box."""
 
-    def _fit(self, samples: Samples) -> None:
-        share = checked_share(self.drop)
-        if self.cells < 1:
-            raise ThresherError(f"a grid of {self.cells} cells", "give at least 1")
-        made = reduce(
-            samples.need_features(),
-            "tsne",
-            self.components,
-            self.perplexity,
-            self.seed,
-            self.device,
-        )
-        self.seconds_.update(made.seconds)
-        self.x_, self.y_ = made.points[:, 0], made.points[:, 1]
-        self.report_.update(kl=made.kl)
+    def _fit(self, inputs: FilterInputs) -> None:
+        reduction = cached_reduction(inputs.maps, inputs.need_features(), self)
+        self.seconds_.update(reduction.seconds)
+        self.map_ = reduction.points
+        self.report_.update(kl=reduction.kl)
         random = np.random.Generator(np.random.Philox(key=[self.seed, 0x6171D]))
-        n = len(samples)
+        n = len(inputs)
         drop, score = np.zeros(n, bool), np.zeros(n)
         crowd, cell = np.zeros(n, int), np.zeros(n, np.int32)
         used = 0
-        for label in np.unique(samples.labels):
-            (rows,) = np.nonzero(samples.labels == label)
+        for label in np.unique(inputs.labels):
+            (rows,) = np.nonzero(inputs.labels == label)
             # A random order, then a stable sort by cell: each sample's rank within its cell.
             rows = random.permutation(rows)
-            where = _cells(made.points[rows].astype(np.float64), self.cells)
-            _, number, counts = np.unique(where, return_inverse=True, return_counts=True)
+            cells = _cells(reduction.points[rows].astype(np.float64), self.cells)
+            _, number, counts = np.unique(cells, return_inverse=True, return_counts=True)
             order = np.argsort(number, kind="stable")
             rank = np.empty(len(rows), int)
             rank[order] = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
-            # Highest ranks go first: that levels the crowded cells down to a common cap.
-            last = np.argsort(rank, kind="stable")[len(rows) - round(share * len(rows)) :]
+            # Dropping the highest ranks levels the crowded cells down to a common cap.
+            last = np.argsort(rank, kind="stable")[len(rows) - round(self.drop * len(rows)) :]
             drop[rows[last]] = True
             score[rows], crowd[rows] = rank, counts[number]
             cell[rows] = number + used
@@ -73,7 +66,7 @@ class GridFilter(Filter):
 
 
 def _cells(points: np.ndarray, cells: int) -> np.ndarray:
-    """Number of the grid cell of each point (n, 2) in its bounding box."""
+    """Return the number of the grid cell of each point (n, 2) in their bounding box."""
     low, high = points.min(axis=0), points.max(axis=0)
     size = np.where(high > low, high - low, 1.0)
     at = np.minimum((points - low) / size * cells, cells - 1).astype(int)

@@ -1,4 +1,4 @@
-"""Mislabelled samples by confident learning (Northcutt et al. 2021)."""
+"""Mislabelled samples, by confident learning."""
 
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -6,70 +6,82 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from thresher.errors import ThresherError
+from thresher.errors import InvalidValueError, MissingDependencyError
+from thresher.options import option
 from thresher.select.filters.base import Filter
-from thresher.select.pca import fit_pca
-from thresher.select.samples import Samples
+from thresher.select.inputs import FilterInputs, Need
 
 
-@dataclass
+@dataclass(kw_only=True)
 class LabelErrorsFilter(Filter):
-    """Drops samples that another class claims with more confidence than it claims its own.
+    """Drop samples that confident learning considers mislabelled.
 
-    Probabilities must come from a model that has not fitted the label in question. By default
-    they are made here, by a linear probe on the features, cross-validated; `own` takes the
-    network's, which suits a network that was not trained on these samples.
+    A sample is mislabelled if another class claims it with at least the mean confidence of that
+    class's own samples (Northcutt et al., "Confident Learning", 2021). The probabilities must come
+    from a model that was not fitted to the label in question: by default from a cross-validated
+    logistic regression on the principal components of the features, not from the network, which
+    is sure of labels it was trained on. Costs `folds` fits of the regression.
+
+    Examples:
+        >>> p = [[0.9, 0.1], [0.8, 0.2], [0.1, 0.9], [0.9, 0.1]]
+        >>> own = LabelErrorsFilter(probabilities="own", engine="builtin")
+        >>> own.fit(None, [0, 0, 1, 1], probabilities=p).keep_.tolist()
+        [True, True, True, False]
     """
 
     name: ClassVar[str] = "label-errors"
+    needs: ClassVar[tuple[Need, ...]] = ("features",)
 
     probabilities: Literal["probe", "own"] = "probe"
-    """Whose class probabilities: a cross-validated linear probe's, or the network's own."""
+    """Class probabilities to use: a cross-validated linear probe's, or the network's own."""
     engine: Literal["auto", "cleanlab", "builtin"] = "auto"
-    """auto takes cleanlab where it is installed."""
-    folds: int = 5
-    components: int = 64
-    """Principal components that the probe sees."""
-    seed: int = 0
+    """Implementation; auto uses cleanlab if it is installed."""
+    folds: int = option(5, ge=2)
+    """Folds of the probe's cross-validation."""
+    components: int = option(64, ge=1)
+    """Principal components that the probe uses."""
+    seed: int = option(0, ge=0)
+    """Seed of the folds."""
 
-    def _fit(self, samples: Samples) -> None:
-        classes, labels = np.unique(samples.labels, return_inverse=True)
+    def _fit(self, inputs: FilterInputs) -> None:
+        classes, labels = np.unique(inputs.labels, return_inverse=True)
         if len(classes) < 2:
-            raise ThresherError("one class alone has no label errors", "give at least two classes")
+            raise InvalidValueError("labels must hold at least two classes, got one", "", "labels")
         if self.probabilities == "own":
-            if samples.probabilities is None:
-                raise ThresherError(
-                    "these features come without probabilities", "use `--probabilities probe`"
+            if inputs.probabilities is None:
+                raise InvalidValueError(
+                    "these features come without probabilities", "use `probabilities` probe"
                 )
-            p = np.asarray(samples.probabilities, np.float64)[:, classes]
+            p = np.asarray(inputs.probabilities, np.float64)[:, classes]
             p /= np.maximum(p.sum(axis=1, keepdims=True), 1e-12)
         else:
-            p = self._probe(samples.need_features(), labels)
+            p = self._probe(inputs.need_features(), labels)
         engine = self.engine
         if engine == "auto":
             engine = "cleanlab" if find_spec("cleanlab") else "builtin"
         issue = _cleanlab(labels, p) if engine == "cleanlab" else confident_issues(labels, p)
         self.keep_ = ~issue
         self.score_ = (1 - p[np.arange(len(p)), labels]).astype(np.float32)
-        better = classes[p.argmax(axis=1)]
+        likely = classes[p.argmax(axis=1)]
         self.reason_ = [
-            f"label {samples.class_name(int(given))}, likely {samples.class_name(int(other))}"
+            f"label {inputs.class_name(int(given))}, likely {inputs.class_name(int(other))}"
             if bad
             else ""
-            for given, other, bad in zip(samples.labels, better, issue, strict=True)
+            for given, other, bad in zip(inputs.labels, likely, issue, strict=True)
         ]
         self.report_.update(engine=engine, probabilities=self.probabilities)
 
     def _probe(self, features: np.ndarray, labels: np.ndarray) -> np.ndarray:
-        """Out-of-fold probabilities (n, classes) of a logistic regression on the features."""
+        """Return out-of-fold probabilities (n, classes) of a logistic regression."""
         from sklearn.linear_model import LogisticRegression
         from sklearn.model_selection import StratifiedKFold, cross_val_predict
 
+        from thresher.select.pca import fit_pca
+
         folds = min(self.folds, int(np.bincount(labels).min()))
         if folds < 2:
-            raise ThresherError(
-                "a class has a single sample, so no fold can leave it out",
-                "use `--probabilities own`",
+            raise InvalidValueError(
+                "a class with one sample cannot be cross-validated", "use `probabilities` own"
             )
         x = fit_pca(features, self.components, self.seed).project(features).numpy()
         x /= max(float(x[:, 0].std()), 1e-12)
@@ -83,10 +95,17 @@ class LabelErrorsFilter(Filter):
 
 
 def confident_issues(labels: np.ndarray, p: np.ndarray) -> np.ndarray:
-    """(n,) bool: samples off the diagonal of the confident joint.
+    """Find the samples off the diagonal of the confident joint.
 
-    A sample counts for class j when p_j reaches the mean p_j of the samples labelled j; of several
-    such classes the most probable one. Labels (n,) are 0 … classes-1, p is (n, classes).
+    A sample counts for class j if p_j is at least the mean p_j of the samples labelled j; if for
+    several classes, then for the most probable one.
+
+    Args:
+        labels: (n,) ints in 0 … classes-1.
+        p: (n, classes) probabilities.
+
+    Returns:
+        (n,) bool.
     """
     least = np.array([p[labels == j, j].mean() for j in range(p.shape[1])])
     claimed = np.where(p >= least, p, -1.0)
@@ -98,7 +117,7 @@ def _cleanlab(labels: np.ndarray, p: np.ndarray) -> np.ndarray:
     try:
         from cleanlab.filter import find_label_issues
     except ImportError:
-        raise ThresherError(
-            "cleanlab is not installed", "`pip install cleanlab`, or use `--engine builtin`"
+        raise MissingDependencyError(
+            "cleanlab is not installed", "`pip install cleanlab`, or use `engine` builtin"
         ) from None
     return np.asarray(find_label_issues(labels, p, n_jobs=1), bool)

@@ -1,0 +1,133 @@
+"""A trained network with the preprocessing that belongs to it."""
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from thresher.data.digest import file_sha256
+from thresher.data.pack import Pack
+from thresher.errors import InvalidValueError, NotFoundError
+from thresher.models import registry, weights
+from thresher.paths import RunPaths, read_json
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preprocessing:
+    """How images are prepared for a network."""
+
+    mean: tuple[float, ...]
+    """Mean of each channel, subtracted from images in [0, 1]."""
+    std: tuple[float, ...]
+    crop: int | None = None
+    """Side of the centre crop; None for the whole image."""
+    image_size: int | None = None
+    """Side that encoded images are decoded to."""
+
+    @classmethod
+    def of_run(cls, run: str | Path, pack: Pack) -> "Preprocessing":
+        """Return the preprocessing that a run was trained with."""
+        config, data = _read_run(run)
+        return cls(
+            mean=tuple(data.get("mean") or pack.mean.tolist()),
+            std=tuple(data.get("std") or pack.std.tolist()),
+            crop=config.get("crop") or None,
+            image_size=config.get("image_size") or None,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Network:
+    """A network in evaluation, and where its weights come from."""
+
+    model: nn.Module
+    name: str
+    """As in the model registry."""
+    preprocessing: Preprocessing
+    has_probabilities: bool = True
+    """Whether its head was trained on the pack's classes."""
+    run: str | None = None
+    """The training run that it comes from."""
+    weights: str | None = None
+    """The file of weights, if it does not come from a run."""
+    sha256: str | None = None
+    """Checksum of the file of weights."""
+
+    @classmethod
+    def from_run(cls, run: str | Path, pack: Pack) -> "Network":
+        """Load the network of a finished training run.
+
+        Raises:
+            NotFoundError: The folder is not a run, or the run has not finished.
+        """
+        config, data = _read_run(run)
+        if data.get("fingerprint") not in (None, pack.fingerprint) and "mean" not in data:
+            logger.warning(
+                "%s was trained on other data; normalising by the statistics of %s", run, pack.name
+            )
+        return cls._load(
+            config["model"],
+            weights_of_run(run),
+            pack,
+            preprocessing=Preprocessing.of_run(run, pack),
+            run=str(run),
+        )
+
+    @classmethod
+    def from_weights(
+        cls,
+        name: str,
+        file: str | Path,
+        pack: Pack,
+        crop: int | None = None,
+        image_size: int | None = None,
+    ) -> "Network":
+        """Build the model `name` and load pretrained weights from a file.
+
+        Images are normalised by the statistics of the pack.
+        """
+        preprocessing = Preprocessing(
+            mean=tuple(pack.mean.tolist()),
+            std=tuple(pack.std.tolist()),
+            crop=crop,
+            image_size=image_size,
+        )
+        return cls._load(name, Path(file), pack, preprocessing=preprocessing, weights=str(file))
+
+    @classmethod
+    def _load(cls, name: str, file: Path, pack: Pack, **facts: Any) -> "Network":
+        channels = pack.image_shape[2] if pack.image_shape else 3
+        model = registry.build(name, len(pack.classes), channels)
+        skipped = weights.load_into(model, file, name)
+        return cls(
+            model=model,
+            name=name,
+            has_probabilities=not skipped,
+            sha256=file_sha256(file),
+            **facts,
+        )
+
+
+def weights_of_run(run: str | Path) -> Path:
+    """Return the file of weights of a finished run, or raise NotFoundError."""
+    file = RunPaths(Path(run)).model
+    if not file.exists():
+        raise NotFoundError(
+            f"run {run} has no model yet", "let it finish: `thresher train … --resume`"
+        )
+    return file
+
+
+def _read_run(run: str | Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the settings of a run and its facts about the data."""
+    paths = RunPaths(Path(run))
+    if not paths.root.is_dir():
+        raise NotFoundError(f"there is no run at {run}", "check the path")
+    saved = read_json(paths.config, "run")
+    if not isinstance(saved, dict):
+        raise InvalidValueError(f"{paths.config} does not describe a run")
+    return saved.get("config", saved), saved.get("data", {})

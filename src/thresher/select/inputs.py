@@ -1,0 +1,94 @@
+"""The data a filter works on."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from thresher.data.selection import Selection
+from thresher.errors import InvalidValueError
+
+Need = Literal["features", "other_features", "dynamics", "selections", "training"]
+"""What a filter asks its caller to prepare, beside the labels:
+
+- features: `FilterInputs.features`, and `probabilities` if the network has some;
+- other_features: features of further networks, if the user names any;
+- dynamics: the record of a training run;
+- selections: finished selections of the same pack;
+- training: `FilterInputs.retrain`.
+"""
+
+Retrain = Callable[[int, np.ndarray], np.ndarray]
+"""(round, keep (n,) bool) to features (n, d) of all samples, by a network trained on the kept."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FilterInputs:
+    """Training samples in pack order, n of them, and what is known about each."""
+
+    labels: np.ndarray
+    """(n,) int64."""
+    ids: Sequence[str]
+    classes: Sequence[str] = ()
+    """Class names, used in reasons and reports; the label itself where there is no name."""
+    features: np.ndarray | None = None
+    """(n, d) penultimate features, any float type, possibly memory-mapped."""
+    probabilities: np.ndarray | None = None
+    """(n, classes) float32 class probabilities of the network that made the features."""
+    other_features: Sequence[np.ndarray] = ()
+    """Features (n, d') of further networks."""
+    dynamics: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """`el2n`, `forgetting`, `learned_epoch` and `loss` of a training run, each (n,); NaN where
+    the run did not train on a sample."""
+    selections: Sequence[Selection] = ()
+    """Selections to combine."""
+    retrain: Retrain | None = None
+    """Trains a network on a subset and returns its features of all samples."""
+    maps: Path | None = None
+    """Folder in which maps of the features are cached."""
+
+    def __post_init__(self) -> None:
+        arrays = [("ids", self.ids), ("features", self.features)]
+        arrays += [("probabilities", self.probabilities), *self.dynamics.items()]
+        arrays += [("other_features", features) for features in self.other_features]
+        for name, array in arrays:
+            if array is not None and len(array) != len(self):
+                raise InvalidValueError(
+                    f"{name} has {len(array)} rows for {len(self)} labels", "", name
+                )
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def need_features(self) -> np.ndarray:
+        """Return the features, or raise InvalidValueError."""
+        if self.features is None:
+            raise InvalidValueError("this filter needs features", "give `features` or `run`")
+        return self.features
+
+    def need_dynamics(self, name: str) -> np.ndarray:
+        """Return the (n,) array `name` of the training dynamics, or raise InvalidValueError."""
+        if name not in self.dynamics:
+            raise InvalidValueError(
+                f'this filter needs the "{name}" of a training run',
+                "give `run`, a run trained with `record_dynamics`",
+            )
+        return np.asarray(self.dynamics[name])
+
+    def class_name(self, label: int) -> str:
+        """Return the name of a class, or its number if it has none."""
+        return self.classes[label] if 0 <= label < len(self.classes) else str(label)
+
+    def take(self, rows: np.ndarray) -> "FilterInputs":
+        """Return the inputs of some rows, an ascending index array."""
+        return replace(
+            self,
+            ids=[self.ids[row] for row in rows],
+            labels=self.labels[rows],
+            features=None if self.features is None else self.features[rows],
+            probabilities=None if self.probabilities is None else self.probabilities[rows],
+            other_features=[features[rows] for features in self.other_features],
+            dynamics={name: values[rows] for name, values in self.dynamics.items()},
+        )

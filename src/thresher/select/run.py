@@ -1,0 +1,254 @@
+"""Run a filter on a pack and write the selection: the one way from files to a selection."""
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from thresher.data.ids import rows_by_id
+from thresher.data.pack import Pack
+from thresher.data.selection import Selection
+from thresher.environment import versions
+from thresher.errors import AlreadyExistsError, InvalidValueError, NotFoundError
+from thresher.models.embed_config import EmbedOptions
+from thresher.models.features import Features
+from thresher.options import to_mapping
+from thresher.paths import RunPaths, SelectionPaths
+from thresher.select.filters.base import Filter
+from thresher.select.inputs import FilterInputs, Retrain
+from thresher.select.sources import FilterSources
+
+DYNAMICS = ("el2n", "forgetting", "learned_epoch", "loss")
+PACKAGES = ("numpy", "scipy", "scikit-learn", "torch", "openTSNE", "cleanlab")
+logger = logging.getLogger(__name__)
+
+
+def run_filter(
+    filter: Filter,
+    pack: Pack,
+    sources: FilterSources | None = None,
+    out: Path | None = None,
+    retrain: Retrain | None = None,
+) -> Selection:
+    """Fit a filter to the training samples of a pack and save the selection.
+
+    Args:
+        filter: The filter; it is left fitted.
+        pack: The pack to select from. Only its training samples are considered.
+        sources: Files that the filter's inputs are read from, as `filter.needs` demands.
+        out: The selection to write, a new .parquet file; None writes nothing.
+        retrain: For filters that need training: `thresher.study.selecting.run_selection` makes
+            it from the run.
+
+    Returns:
+        The selection. The same input gives the same table; the sidecar differs in its timings.
+
+    Raises:
+        AlreadyExistsError: `out` exists.
+        InvalidValueError: An input that the filter needs is missing or does not fit the pack.
+    """
+    if out is not None:
+        check_new(out)
+    inputs, origin = load_inputs(filter, pack, sources or FilterSources())
+    filter.fit_inputs(replace(inputs, retrain=retrain))
+    for warning in filter.warnings_:
+        logger.warning(warning)
+    selection = as_selection(filter, inputs, pack, origin)
+    return selection if out is None else selection.save(out)
+
+
+def check_new(out: Path) -> None:
+    """Raise if `out` is not the name of a new selection."""
+    if out.suffix != ".parquet":
+        raise InvalidValueError(f"out must end in .parquet, got {out}", "", "out")
+    paths = SelectionPaths(out)
+    for path in (paths.table, paths.sidecar, paths.overrides):
+        if path.exists():
+            raise AlreadyExistsError(f"{path} exists already", "choose another name or remove it")
+
+
+def load_inputs(
+    filter: Filter, pack: Pack, sources: FilterSources
+) -> tuple[FilterInputs, dict[str, str]]:
+    """Read what a filter needs.
+
+    Returns:
+        The inputs, and where they come from (`run`, `features`, `network`), for the sidecar.
+    """
+    inputs = training_inputs(pack)
+    origin: dict[str, str] = {}
+    if "training" in filter.needs and sources.run is None:
+        raise InvalidValueError("run is required: its network is retrained", "", "run")
+    if "features" in filter.needs:
+        inputs, origin = _load_features(inputs, pack, filter, sources)
+    if "dynamics" in filter.needs:
+        if sources.run is None:
+            raise InvalidValueError("run is required: it holds the training dynamics", "", "run")
+        inputs = with_dynamics(inputs, RunPaths(_existing_run(sources.run)).dynamics)
+        origin["run"] = str(sources.run)
+    if "selections" in filter.needs:
+        selections = [Selection.load(path) for path in sources.selections]
+        for selection in selections:
+            selection.indices(pack)  # raises if it is of another pack
+        inputs = replace(inputs, selections=selections)
+    return inputs, origin
+
+
+def training_inputs(pack: Pack) -> FilterInputs:
+    """Return ids, labels and class names of the training samples, in pack order."""
+    positions = pack.indices("train")
+    if len(positions) == 0:
+        raise InvalidValueError(f"pack {pack.name} has no training samples")
+    return FilterInputs(
+        ids=pack.ids.take(pa.array(positions)).to_pylist(),
+        labels=pack.labels[positions],
+        classes=list(pack.classes),
+    )
+
+
+def _load_features(
+    inputs: FilterInputs, pack: Pack, filter: Filter, sources: FilterSources
+) -> tuple[FilterInputs, dict[str, str]]:
+    if sources.run is None and sources.features is None:
+        raise InvalidValueError("features are required", "give either `run` or `features`")
+    if sources.run is not None and sources.features is not None and "training" not in filter.needs:
+        raise InvalidValueError("run and `features` exclude each other", "give one of them", "run")
+    device = getattr(filter, "device", "auto")
+    where = sources.features or _existing_run(sources.run)
+    features = open_features(where, pack, device)
+    inputs = with_features(inputs, features, pack)
+    others = [
+        with_features(inputs, open_features(path, pack, device), pack).need_features()
+        for path in (sources.also if "other_features" in filter.needs else ())
+    ]
+    maps = where / "maps" if where.is_dir() else None
+    origin = {"run": str(sources.run)} if sources.run is not None else {}
+    origin["features"] = str((features.path or where).resolve())
+    if features.meta.model:
+        origin["network"] = features.meta.model
+    return replace(inputs, other_features=others, maps=maps), origin
+
+
+def _existing_run(run: Path | None) -> Path:
+    assert run is not None
+    if not RunPaths(run).config.exists():
+        raise NotFoundError(f"there is no run at {run}", "check the path")
+    return run
+
+
+def open_features(path: Path, pack: Pack, device: str = "auto") -> Features:
+    """Open features from a file, or compute those of a run's network if they are missing."""
+    if not RunPaths(path).config.exists():
+        return Features.open(path)
+    # Here because it loads torch, which reading features does not need.
+    from thresher.models.embed import features_of_run
+
+    kind: Literal["auto", "cpu", "cuda"] = "auto"
+    if device.startswith(("cpu", "cuda")):
+        kind = "cpu" if device.startswith("cpu") else "cuda"
+    return features_of_run(path, pack, EmbedOptions(device=kind))
+
+
+def with_features(inputs: FilterInputs, features: Features, pack: Pack) -> FilterInputs:
+    """Add the rows of `features` for these samples; it may hold others, in any order.
+
+    Rows that are already in order are not copied, so a memory map stays one.
+    """
+    fingerprint = features.meta.fingerprint
+    if fingerprint and fingerprint != pack.fingerprint:
+        raise InvalidValueError(
+            f"features were computed on a pack with the fingerprint {fingerprint[:8]}…, but "
+            f"{pack.name} has {pack.fingerprint[:8]}…",
+            "embed this pack",
+            "features",
+        )
+    rows = rows_by_id(inputs.ids, features.ids)
+    if (rows < 0).any():
+        missing = inputs.ids[int(np.argmax(rows < 0))]
+        raise InvalidValueError(
+            f"features lack {int((rows < 0).sum()):,} of {len(inputs):,} training samples "
+            f'(the first is "{missing}")',
+            "embed the training split of this pack",
+            "features",
+        )
+    array, probabilities = features.array, features.probabilities
+    if not np.array_equal(rows, np.arange(len(array))):
+        array = array[rows]
+        probabilities = None if probabilities is None else probabilities[rows]
+    return replace(inputs, features=array, probabilities=probabilities)
+
+
+def with_dynamics(inputs: FilterInputs, path: Path) -> FilterInputs:
+    """Add a run's training dynamics; NaN (`learned_epoch`: 0) for samples it did not train on."""
+    if not path.exists():
+        raise NotFoundError(
+            f"run {path.parent} did not record training dynamics",
+            "train it with `record_dynamics`",
+        )
+    table = pq.read_table(path)
+    rows = rows_by_id(inputs.ids, table.column("id"))
+    if (rows < 0).all():
+        raise InvalidValueError(
+            f"run {path.parent} was trained on none of these samples", "give another run", "run"
+        )
+    dynamics = {}
+    for name in DYNAMICS:
+        values = table.column(name).to_numpy().astype(np.float32)
+        missing = 0 if name == "learned_epoch" else np.nan
+        dynamics[name] = np.where(rows >= 0, values[rows], np.float32(missing))
+    return replace(inputs, dynamics=dynamics)
+
+
+def as_selection(
+    fitted: Filter, inputs: FilterInputs, pack: Pack, origin: dict[str, str] | None = None
+) -> Selection:
+    """Return the choice of a fitted filter as a selection that can be saved.
+
+    `origin` says where the inputs came from, and goes into the sidecar.
+    """
+    x, y = (None, None) if fitted.map_ is None else fitted.map_.T
+    meta: dict[str, Any] = {
+        "method": fitted.name,
+        "data": str(pack.root.resolve()),
+        "pack": pack.name,
+        **(origin or {}),
+        "settings": to_mapping(fitted),
+        "kept": int(fitted.keep_.sum()),
+        "dropped": int((~fitted.keep_).sum()),
+        "dropped_share": float((~fitted.keep_).mean()),
+        "per_class": _per_class(inputs, fitted.keep_),
+        **fitted.report_,
+        "warnings": fitted.warnings_,
+        "versions": versions(PACKAGES),
+        "seconds": {stage: round(seconds, 3) for stage, seconds in fitted.seconds_.items()},
+    }
+    return Selection(
+        ids=list(inputs.ids),
+        labels=inputs.labels,
+        keep=fitted.keep_,
+        score=fitted.score_,
+        reason=fitted.reason_,
+        fingerprint=pack.fingerprint,
+        x=x,
+        y=y,
+        cluster=fitted.cluster_,
+        votes=fitted.votes_,
+        meta=meta,
+    )
+
+
+def _per_class(inputs: FilterInputs, keep: np.ndarray) -> dict[str, dict[str, float]]:
+    """Return kept, dropped and the share dropped by class name."""
+    counts = {}
+    for label in np.unique(inputs.labels):
+        kept = keep[inputs.labels == label]
+        counts[inputs.class_name(int(label))] = {
+            "kept": int(kept.sum()),
+            "dropped": int((~kept).sum()),
+            "dropped_share": float((~kept).mean()),
+        }
+    return counts
