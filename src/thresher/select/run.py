@@ -1,6 +1,7 @@
 """Run a filter on a pack and write the selection: the one way from files to a selection."""
 
 import logging
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -33,6 +34,7 @@ def run_filter(
     sources: FilterSources | None = None,
     out: Path | None = None,
     retrain: Retrain | None = None,
+    notes: Mapping[str, str] | None = None,
 ) -> Selection:
     """Fit a filter to the training samples of a pack and save the selection.
 
@@ -43,6 +45,7 @@ def run_filter(
         out: The selection to write, a new .parquet file; None writes nothing.
         retrain: For filters that need training: `thresher.study.selecting.run_selection` makes
             it from the run.
+        notes: Further entries of the sidecar.
 
     Returns:
         The selection. The same input gives the same table; the sidecar differs in its timings.
@@ -57,7 +60,7 @@ def run_filter(
     filter.fit_inputs(replace(inputs, retrain=retrain))
     for warning in filter.warnings_:
         logger.warning(warning)
-    selection = as_selection(filter, inputs, pack, origin)
+    selection = as_selection(filter, inputs, pack, {**origin, **(notes or {})})
     return selection if out is None else selection.save(out)
 
 

@@ -11,6 +11,7 @@ A select step names its filter, where the filter's inputs come from, and the fil
 `like = "network"` makes a filter drop the same share as that selection: the random control.
 """
 
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,7 +28,11 @@ if TYPE_CHECKING:
 
 
 def run_selection(
-    filter: "Filter", pack: "Pack", sources: "FilterSources", out: Path
+    filter: "Filter",
+    pack: "Pack",
+    sources: "FilterSources",
+    out: Path,
+    notes: Mapping[str, str] | None = None,
 ) -> "Selection":
     """Run any filter on a pack and save the selection, retraining where the filter needs it.
 
@@ -38,6 +43,7 @@ def run_selection(
         pack: The pack to select from.
         sources: Files that the filter's inputs are read from.
         out: The selection to write, a new .parquet file.
+        notes: Further entries of the sidecar.
 
     Returns:
         The selection.
@@ -49,7 +55,7 @@ def run_selection(
     if "training" in filter.needs and sources.run is not None:
         device = getattr(filter, "device", "auto")
         retrain = Retrainer(sources.run, pack, out.with_suffix(".rounds"), device)
-    return run_filter(filter, pack, sources, out, retrain)
+    return run_filter(filter, pack, sources, out, retrain, notes)
 
 
 def check_embed(settings: dict[str, Any], where: str) -> None:
@@ -86,12 +92,14 @@ def select(settings: dict[str, Any], out: Path) -> None:
     from thresher.data.selection import Selection
 
     filter, sources = _parse(settings, "the step")
+    notes = {}
     if settings.get("like"):
         model = Selection.load(settings["like"])
         filter.set_params(drop=model.dropped / max(1, len(model.ids)))
+        notes["like"] = str(settings["like"])
     # The table is written last: a sidecar alone is left over from an interrupted attempt.
     out.with_suffix(".json").unlink(missing_ok=True)
-    run_selection(filter, Pack.open(settings["data"]), sources, out)
+    run_selection(filter, Pack.open(settings["data"]), sources, out, notes)
 
 
 def _parse(settings: dict[str, Any], where: str) -> tuple["Filter", "FilterSources"]:

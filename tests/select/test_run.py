@@ -1,0 +1,67 @@
+"""run_filter: from files to a selection, with an honest record of where it came from."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from thresher.data.digest import file_sha256
+from thresher.data.pack import Pack
+from thresher.data.selection import Selection
+from thresher.errors import AlreadyExistsError, InvalidValueError, NotFoundError
+from thresher.models import weights
+from thresher.models.features import Features
+from thresher.models.registry import build
+from thresher.paths import write_json
+from thresher.select.filters.near_duplicates import NearDuplicatesFilter
+from thresher.select.filters.random import RandomFilter
+from thresher.select.run import run_filter
+from thresher.select.sources import FilterSources
+
+
+@pytest.fixture
+def run(tmp_path: Path, digits: Path) -> Path:
+    """A run's folder with an untrained network."""
+    torch.manual_seed(0)
+    weights.save(build("tiny", 10, 1), tmp_path / "run" / "model.safetensors")
+    data = {"fingerprint": Pack.open(digits).fingerprint}
+    write_json(tmp_path / "run" / "config.json", {"config": {"model": "tiny"}, "data": data})
+    return tmp_path / "run"
+
+
+def test_the_sidecar_names_the_features_that_were_used(digits: Path, run: Path) -> None:
+    """Also after the run was trained again, when the first features are stale."""
+    pack, sources = Pack.open(digits), FilterSources(run=run)
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        weights.save(build("tiny", 10, 1), run / "model.safetensors")
+        selection = run_filter(NearDuplicatesFilter(), pack, sources)
+        assert selection.meta["network"] == "tiny"
+        assert selection.meta["run"] == str(run)
+        used = Features.open(selection.meta["features"])
+        assert used.meta.sha256 == file_sha256(run / "model.safetensors")
+
+
+def test_a_selection_is_saved_and_never_overwritten(digits: Path, tmp_path: Path) -> None:
+    pack, out = Pack.open(digits), tmp_path / "s.parquet"
+    made = run_filter(RandomFilter(drop=0.1), pack, out=out)
+    assert made.path == out
+    loaded = Selection.load(out)
+    np.testing.assert_array_equal(loaded.keep, made.keep)
+    assert loaded.meta["settings"] == {"drop": 0.1, "per_class": False, "seed": 0}
+    with pytest.raises(AlreadyExistsError, match="exists already"):
+        run_filter(RandomFilter(), pack, out=out)
+    with pytest.raises(InvalidValueError, match=r"out must end in \.parquet, got s\.csv"):
+        run_filter(RandomFilter(), pack, out=Path("s.csv"))
+
+
+def test_missing_inputs_are_named(digits: Path, tmp_path: Path, run: Path) -> None:
+    pack = Pack.open(digits)
+    with pytest.raises(InvalidValueError, match="give either `run` or `features`"):
+        run_filter(NearDuplicatesFilter(), pack)
+    with pytest.raises(NotFoundError, match="there is no run at"):
+        run_filter(NearDuplicatesFilter(), pack, FilterSources(run=tmp_path / "none"))
+    both = FilterSources(run=run, features=run)
+    with pytest.raises(InvalidValueError, match="run and `features` exclude each other"):
+        run_filter(NearDuplicatesFilter(), pack, both)

@@ -1,0 +1,81 @@
+"""The embed and select steps of a study: their keys are those of the options they configure."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from thresher.data.selection import Selection
+from thresher.errors import InvalidValueError
+from thresher.study.selecting import check_embed, check_select, select
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"run": "r", "batchsize": 3}, 'unknown option "batchsize"'),
+        ({"run": "r", "batch_size": 0.5}, "batch_size must be an integer, got 0.5"),
+        ({"run": "r", "dtype": "int8"}, 'dtype cannot be "int8"'),
+        ({"model": "tiny"}, "there is no network to embed with"),
+        ({"run": "r", "model": "tiny"}, "run excludes `model` and `weights`"),
+    ],
+)
+def test_embed_steps_are_checked(settings: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(InvalidValueError, match=sentence):
+        check_embed({"data": "digits", **settings}, "[steps.x]")
+
+
+def test_embed_steps_of_version_0_1_still_load() -> None:
+    """They wrote 0 and an empty text for defaults."""
+    old = {"data": "d", "seed": 0, "run": "r", "model": "", "weights": "", "crop": 0}
+    check_embed({**old, "image_size": 0}, "[steps.x]")
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"filter": "netwrok"}, "says filter = 'netwrok'; did you mean \"network\""),
+        ({"filter": "network", "min_sample": 3}, 'unknown option "min_sample".*min_samples'),
+        ({"filter": "network", "drop": 2}, r"drop must be in \[0, 1\), got 2"),
+        ({"filter": "network", "eps": "wide"}, 'eps must be a number or "auto"'),
+        ({"filter": "recursive"}, "run is required by filter recursive"),
+        ({"filter": "near-duplicates", "like": "x.parquet"}, "has no `drop`"),
+    ],
+)
+def test_select_steps_are_checked(settings: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(InvalidValueError, match=sentence):
+        check_select({"data": "digits", **settings}, "[steps.x]")
+
+
+def test_every_key_of_a_select_step_loads() -> None:
+    check_select(
+        {
+            "data": "digits",
+            "filter": "network",
+            "features": "f.npy",
+            "also": ["g.npy"],
+            "eps": "auto",
+            "votes": 3,
+            "perplexities": [10, 30.5],
+            "start": "random",
+            "seed": 2,
+        },
+        "[steps.x]",
+    )
+    # A step done for each seed is given one, whether or not the filter has a use for it.
+    check_select({"data": "digits", "filter": "near-duplicates", "seed": 1}, "[steps.x]")
+
+
+def test_like_drops_the_same_share(digits: Path, tmp_path: Path) -> None:
+    first, second = tmp_path / "a" / "selection.parquet", tmp_path / "b" / "selection.parquet"
+    select({"data": str(digits), "filter": "random", "drop": 0.123, "seed": 1}, first)
+    # What an interrupted attempt leaves behind.
+    second.parent.mkdir()
+    second.with_suffix(".json").write_text("{}")
+    select({"data": str(digits), "filter": "random", "like": str(first), "seed": 2}, second)
+    assert Selection.load(first).dropped == Selection.load(second).dropped == 177
+    assert Selection.load(second).meta["like"] == str(first)
+    union = tmp_path / "c" / "selection.parquet"
+    settings = {"data": str(digits), "filter": "union", "selections": [str(first), str(second)]}
+    select(settings, union)
+    assert Selection.load(union).meta["selections"] == ["random", "random"]
