@@ -1,7 +1,7 @@
-"""Who owns which file name, how files are written, and where the cache lies.
+"""File names, atomic writes and the cache folder.
 
 Every write goes to a temporary name beside its target and is renamed into place, so that a reader
-sees the old file, the new one or none, and never a half of one.
+sees the old file, the new file or none, never an incomplete one.
 """
 
 import contextlib
@@ -15,34 +15,40 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from thresher.errors import ThresherError
+from thresher.errors import AlreadyExistsError, InvalidValueError, NotFoundError, ThresherError
 
 
 def home() -> Path:
-    """The cache folder: $THRESHER_HOME, else thresher/ under the user's cache folder."""
+    """Return the cache folder: $THRESHER_HOME, else thresher/ in the user's cache folder."""
     if "THRESHER_HOME" in os.environ:
         return Path(os.environ["THRESHER_HOME"]).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "thresher"
 
 
 def cached_pack(name: str) -> Path:
-    """Where `thresher data get NAME` puts its pack."""
+    """Return the folder of a pack in the cache."""
     return home() / "packs" / name
 
 
 @contextlib.contextmanager
 def disk_errors(path: Path) -> Iterator[None]:
-    """A full disk or a folder one may not write is the user's to mend: say so in one sentence."""
+    """Turn errors of writing to `path` that the user can fix into a ThresherError."""
     try:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise ThresherError(f"no space left on the disk of {path}", "free some room") from error
-        if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
-            raise ThresherError(f"{path} may not be written", "choose another folder") from error
-        if error.errno in (errno.ENOTDIR, errno.EEXIST):
             raise ThresherError(
-                f"{path} cannot be made: a file stands in its way", "choose another name"
+                f"no space left on the disk of {path}", "free some space"
+            ) from error
+        if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
+            raise ThresherError(
+                f"no permission to write {path}", "choose another folder"
+            ) from error
+        if error.errno == errno.ENAMETOOLONG:
+            raise InvalidValueError(f"the file name {path.name[:40]}… is too long") from error
+        if error.errno in (errno.ENOTDIR, errno.EEXIST):
+            raise AlreadyExistsError(
+                f"{path} cannot be created: a file is in the way", "choose another name"
             ) from error
         raise
 
@@ -53,7 +59,7 @@ def _temporary(path: Path) -> Path:
 
 @contextlib.contextmanager
 def atomic_file(path: Path | str) -> Iterator[Path]:
-    """Give a temporary path to write to; rename it to `path` when the block ends well."""
+    """Yield a temporary path to write to; rename it to `path` if the block succeeds."""
     path = Path(path)
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -69,10 +75,14 @@ def atomic_file(path: Path | str) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def atomic_folder(path: Path | str) -> Iterator[Path]:
-    """Give a temporary folder to fill; rename it to `path`, which must not exist, at the end."""
+    """Yield a temporary folder to fill; rename it to `path` if the block succeeds.
+
+    Raises:
+        AlreadyExistsError: `path` exists.
+    """
     path = Path(path)
     if path.exists():
-        raise ThresherError(f"{path} exists already", "choose another name or remove it")
+        raise AlreadyExistsError(f"{path} exists already", "choose another name or remove it")
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = _temporary(path)
@@ -85,29 +95,39 @@ def atomic_folder(path: Path | str) -> Iterator[Path]:
 
 
 def write_text(path: Path | str, text: str) -> None:
+    """Write a text file atomically."""
     with atomic_file(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
 def write_json(path: Path | str, value: Any) -> None:
-    """JSON, indented, keys in the order given; NaN and infinity are refused (they are not JSON)."""
+    """Write an indented JSON file atomically; NaN and infinity raise ValueError."""
     write_text(path, json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False) + "\n")
 
 
 def read_json(path: Path | str, kind: str = "file") -> Any:
-    """Read a JSON artifact; a missing or broken one is named, with what it should have been."""
+    """Read a JSON file.
+
+    Args:
+        path: The file.
+        kind: What it should be, for messages.
+
+    Raises:
+        NotFoundError: It does not exist.
+        InvalidValueError: It is not valid JSON.
+    """
     path = Path(path)
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ThresherError(f"there is no {kind} at {path}", "check the path") from None
-    except (json.JSONDecodeError, UnicodeDecodeError, IsADirectoryError, NotADirectoryError):
-        raise ThresherError(f"{path} is not a {kind}: it does not parse as JSON") from None
+        raise NotFoundError(f"there is no {kind} at {path}", "check the path") from None
+    except (ValueError, RecursionError, IsADirectoryError, NotADirectoryError):
+        raise InvalidValueError(f"{path} is not a {kind}: it is not valid JSON") from None
 
 
 @dataclass(frozen=True)
 class PackPaths:
-    """The file names of a pack, and of one that is still being written."""
+    """File names of a pack, and of one that is still being written."""
 
     root: Path
 
@@ -117,13 +137,13 @@ class PackPaths:
 
     @property
     def staging(self) -> Path:
-        """Where a pack grows until it is whole; it holds no pack.json, so nothing opens it."""
+        """Folder of an unfinished pack; it has no pack.json, so it cannot be opened."""
         return self.root.with_name(f".{self.root.name}.partial")
 
 
 @dataclass(frozen=True)
 class RunPaths:
-    """The file names of a training run."""
+    """File names of a training run."""
 
     root: Path
 
@@ -141,7 +161,7 @@ class RunPaths:
 
     @property
     def result(self) -> Path:
-        """Its existence says that the run is finished."""
+        """Exists if the run is finished."""
         return self.root / "result.json"
 
     @property
@@ -150,7 +170,7 @@ class RunPaths:
 
     @property
     def dynamics(self) -> Path:
-        """Per-sample training dynamics (EL2N, forgetting), when the run recorded them."""
+        """Training dynamics per sample (EL2N, forgetting), if the run recorded them."""
         return self.root / "dynamics.parquet"
 
     @property
@@ -160,7 +180,7 @@ class RunPaths:
 
 @dataclass(frozen=True)
 class SelectionPaths:
-    """A selection `S.parquet` and what lies beside it."""
+    """File names of a selection `S.parquet`."""
 
     table: Path
 
@@ -175,7 +195,7 @@ class SelectionPaths:
 
 @dataclass(frozen=True)
 class StudyPaths:
-    """The file names of a study."""
+    """File names of a study."""
 
     root: Path
 

@@ -1,6 +1,6 @@
-"""One way to show progress: a live bar on a terminal, a plain line every few seconds elsewhere.
+"""Progress bars: live on a terminal, a plain line every few seconds elsewhere.
 
-All of it goes to standard error, so that standard output stays for results (`--json`).
+They are written to standard error, because standard output is for results (`--json`).
 """
 
 import contextlib
@@ -14,13 +14,17 @@ PLAIN_EVERY_S = 5.0
 
 
 class Bar(Protocol):
-    def advance(self, by: float = 1) -> None: ...
+    """A progress bar."""
+
+    def advance(self, by: float = 1) -> None:
+        """Add `by` to the finished amount."""
+
     def note(self, text: str) -> None:
-        """Show a short remark (a loss, a file name) beside the bar."""
+        """Show a short text (a loss, a file name) beside the bar."""
 
 
 class _PlainBar:
-    """Lines such as `packing: 12,000/60,000 (20 %), 8 s left`, the first after five seconds."""
+    """Prints lines such as `packing: 12,000/60,000 (20 %), 8 s left`, from five seconds on."""
 
     def __init__(self, label: str, total: float | None, unit: str) -> None:
         self.label, self.total, self.unit = label, total, unit
@@ -55,7 +59,13 @@ class _PlainBar:
 
 @contextlib.contextmanager
 def bar(label: str, total: float | None = None, unit: str = "") -> Iterator[Bar]:
-    """Show progress of `total` steps (None: unknown) under `label` while the block runs."""
+    """Show a progress bar while the block runs.
+
+    Args:
+        label: What is being done.
+        total: The final amount; None if unknown.
+        unit: Plural of what is counted, such as "images".
+    """
     if not sys.stderr.isatty():
         plain = _PlainBar(label, total, f"{unit} " if unit else "")
         yield plain
@@ -92,7 +102,7 @@ def bar(label: str, total: float | None = None, unit: str = "") -> Iterator[Bar]
 
 
 def track(items: Iterable[T], label: str, total: int | None = None, unit: str = "") -> Iterator[T]:
-    """Iterate over `items`, showing progress."""
+    """Iterate over `items` with a progress bar."""
     if total is None and isinstance(items, Sized):
         total = len(items)
     with bar(label, total, unit) as shown:
@@ -102,5 +112,5 @@ def track(items: Iterable[T], label: str, total: int | None = None, unit: str = 
 
 
 def say(text: str) -> None:
-    """A line for the person at the terminal; never on standard output."""
+    """Print a line to standard error; library code uses `logging` instead."""
     print(text, file=sys.stderr, flush=True)

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from thresher.data.overrides import Override, OverrideLog, stacks, standing
+from thresher.data.overrides import Override, OverrideLog, effective_overrides, undo_stacks
 from thresher.data.selection import Selection
-from thresher.errors import ThresherError
+from thresher.errors import InvalidValueError, ThresherError
 
 IDS = ["a", "b", "c", "d"]
 BASE = {"a": True, "b": False, "c": True, "d": False}
@@ -71,7 +71,7 @@ def test_a_new_decision_forgets_what_was_undone(tmp_path: Path) -> None:
     log.undo(BASE)
     decide(log, ["b"], True)
     assert log.redo(BASE) is None
-    done, undone = stacks(log.read())
+    done, undone = undo_stacks(log.read())
     assert [list(entry.ids) for entry in done] == [["b"]]
     assert undone == []
 
@@ -81,9 +81,9 @@ def test_a_cut_line_is_skipped_and_does_not_swallow_the_next(tmp_path: Path) -> 
     decide(log, ["a"], False)
     with open(log.path, "ab") as file:
         file.write(b'{"time": 1.0, "kind": "set", "ids": ["c"], "ke')
-    assert set(standing(log.read())) == {"a"}
+    assert set(effective_overrides(log.read())) == {"a"}
     decide(log, ["b"], True)
-    assert set(standing(log.read())) == {"a", "b"}
+    assert set(effective_overrides(log.read())) == {"a", "b"}
 
 
 def test_a_line_that_is_no_decision_is_named(tmp_path: Path) -> None:
@@ -92,6 +92,33 @@ def test_a_line_that_is_no_decision_is_named(tmp_path: Path) -> None:
     with open(log.path, "a") as file:
         file.write(json.dumps({"ids": "a", "keep": True}) + "\n")
     with pytest.raises(ThresherError, match=r"line 2 .* is not a decision"):
+        log.read()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"ids": [1]},
+        {"ids": ["\ud800"]},
+        {"ids": None},
+        {"keep": 1},
+        {"keep": None},
+        {"reason": 3},
+        {"previous": "yes"},
+        {"previous": [1]},
+        {"time": "now"},
+        {"time": float("nan")},
+        {"time": 10**400},
+        {"kind": "sett"},
+        {"kind": []},
+    ],
+    ids=str,
+)
+def test_a_field_of_the_wrong_type_is_named(tmp_path: Path, change: dict[str, object]) -> None:
+    line = {"ids": ["a"], "keep": True, "reason": "", "previous": [True], "time": 1, "kind": "set"}
+    log = log_of(tmp_path)
+    log.path.write_text(json.dumps({**line, **change}) + "\n")
+    with pytest.raises(InvalidValueError, match=r"line 1 .* is not a decision"):
         log.read()
 
 

@@ -54,7 +54,7 @@ def test_gathers_in_any_order_into_any_array(
     pack: Pack, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gather, "THREADS", threads)
-    monkeypatch.setattr(gather, "SHARED_FROM", 64)
+    monkeypatch.setattr(gather, "THREADED_FROM", 64)
     whole = expected(pack)
     random = np.random.default_rng(0)
     for positions in (
@@ -98,7 +98,7 @@ def test_mean_and_std_are_those_of_the_training_pixels(pack: Pack) -> None:
 
 def test_reads_in_a_forked_worker(pack: Pack, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a DataLoader's worker does; threads do not survive a fork."""
-    monkeypatch.setattr(gather, "SHARED_FROM", 64)
+    monkeypatch.setattr(gather, "THREADED_FROM", 64)
     monkeypatch.setattr(gather, "THREADS", 2)
     positions = np.array([7, 3, 150, 99])
     before = pack.images(positions)
@@ -161,6 +161,9 @@ def test_encoded_images_are_kept_and_decoded_on_reading(tmp_path: Path) -> None:
         ("image_shape", [6, 5]),
         ("mean", [0.5]),
         ("std", ["a"]),
+        ("std", [float("nan"), 1.0, 1.0]),
+        ("mean", [10**400, 0.5, 0.5]),
+        ("splits", {"train": -1}),
         ("fingerprint", 3),
         ("shards", []),
         ("shards", [{"file": "x"}]),
@@ -178,7 +181,7 @@ def test_a_damaged_pack_json_is_named(tmp_path: Path, field: str, value: Any) ->
             Pack.open(pack.root)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 2}', "\x00\x01", "{"])
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 2}', "\x00\x01", "{", "[" * 9999])
 def test_what_is_no_pack_json_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "pack.json").write_text(text)
     with pytest.raises(ThresherError, match="is not a pack"):

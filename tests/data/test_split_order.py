@@ -32,7 +32,7 @@ def test_cifar_gives_500_of_each_class() -> None:
 
 @pytest.mark.parametrize("size", [-1, 10, 11])
 def test_hold_out_refuses_what_cannot_be(size: int) -> None:
-    with pytest.raises(ThresherError, match="cannot be taken from 10 training samples"):
+    with pytest.raises(ThresherError, match="must have fewer than 10 samples"):
         hold_out(np.zeros(10, int), size, 0)
 
 

@@ -219,7 +219,7 @@ def test_bad_input_is_refused_before_anything_is_written(
     few: Path, digits: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "run"
-    _refused(few, out, 'no model "resnet21"', model="resnet21")
+    _refused(few, out, 'unknown model "resnet21"', model="resnet21")
     other = str(_selection(few, tmp_path / "half.parquet"))
     _refused(digits, out, "was made on a pack with the fingerprint", selection=other)
     _refused(few, out, "larger than the 287 training samples", batch_size=300)

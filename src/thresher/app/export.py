@@ -9,7 +9,7 @@ import pyarrow as pa
 from thresher.app import arrow, static_files, thumbnails
 from thresher.app.selection_view import SelectionView
 from thresher.app.workspace import Workspace
-from thresher.data.overrides import standing
+from thresher.data.overrides import effective_overrides
 from thresher.paths import atomic_folder, write_json
 from thresher.progress import track
 
@@ -77,7 +77,7 @@ def _columns(view: SelectionView, slot: np.ndarray) -> dict[str, pa.Array]:
     """The points of the live page with the decisions in force and the slot of each thumbnail."""
     state = view.state()
     reasons = list(view.selection.reason)
-    for id, entry in standing(view.log.read()).items():
+    for id, entry in effective_overrides(view.log.read()).items():
         reasons[view.row_by_id[id]] = entry.reason
     return {
         **view.columns(),

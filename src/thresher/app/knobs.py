@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from thresher.app.selection_view import SelectionView
-from thresher.data.overrides import OverrideLog, stacks
+from thresher.data.overrides import OverrideLog, undo_stacks
 from thresher.data.selection import Selection
 from thresher.errors import InvalidValueError
 from thresher.options import from_mapping, option
@@ -242,7 +242,7 @@ class Knobs:
         ).save(path)
         assert new.path is not None
         log = OverrideLog(SelectionPaths(new.path).overrides)
-        for entry in stacks(self.viewed.log.read())[0]:
+        for entry in undo_stacks(self.viewed.log.read())[0]:
             base = preview.keep[self.viewed.rows(list(entry.ids))].tolist()
             log.decide(entry.ids, entry.keep, entry.reason, base)
         return new.path

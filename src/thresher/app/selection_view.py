@@ -16,7 +16,7 @@ import pyarrow as pa
 from thresher.app import arrow
 from thresher.app.feature_index import FeatureIndex
 from thresher.app.map_layout import MapLayout, map_layout, neighbourhood_labels
-from thresher.data.overrides import Override, OverrideLog, stacks, standing
+from thresher.data.overrides import Override, OverrideLog, effective_overrides, undo_stacks
 from thresher.data.pack import Pack
 from thresher.data.selection import Selection
 from thresher.errors import InvalidValueError, NotFoundError
@@ -180,12 +180,12 @@ class SelectionView:
         entries = self.log.read()
         keep = np.asarray(self.selection.keep, bool).copy()
         overruled = np.zeros(len(keep), bool)
-        decisions = standing(entries)
+        decisions = effective_overrides(entries)
         if decisions:
             rows = self.rows(list(decisions))
             keep[rows] = [entry.keep for entry in decisions.values()]
             overruled[rows] = True
-        done, undone = stacks(entries)
+        done, undone = undo_stacks(entries)
         return ReviewState(keep, overruled, len(entries), len(done), len(undone))
 
     def decide(self, ids: list[str], keep: bool, reason: str) -> Override:
@@ -271,7 +271,7 @@ class SelectionView:
     def sample(self, id: str) -> SampleDetail:
         """Describe one sample, decisions included."""
         row = int(self.rows([id])[0])
-        override = standing(self.log.read()).get(id)
+        override = effective_overrides(self.log.read()).get(id)
         keep = bool(self.selection.keep[row])
         return SampleDetail(
             id=id,

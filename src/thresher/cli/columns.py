@@ -1,10 +1,10 @@
-"""A table as plain text: aligned columns that survive a pipe, whatever the terminal's width."""
+"""Tables as plain text, independent of the terminal's width."""
 
 from collections.abc import Sequence
 
 
 def columns(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Numbers to the right, words to the left, two spaces between."""
+    """Return a table with a title; numbers are right-aligned, words left-aligned."""
     widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
     right = [all(_number(row[i]) for row in rows) for i in range(len(heads))]
 

@@ -1,11 +1,11 @@
-"""Random crop, flip and cutout of whole batches, on the device where the images are.
+"""Random crop, flip and cutout of batches, on the device where the images are.
 
-What happens to a sample is a function of (seed, epoch, the sample's key) alone: neither the batch
-it is in, nor the worker, nor the device changes a bit of it. There is no generator and no state;
-the random numbers are a hash, taken in 64-bit integers, of those three.
+The augmentation of a sample is a function of (seed, epoch, key of the sample): the batch, the
+worker and the device do not change a bit. There is no generator and no state; random numbers are a
+64-bit integer hash of those three.
 
-Everything is about thirty small kernels without a host synchronisation, so a CUDA graph can hold
-it; `epoch` and `seed` may then be 0-d int64 tensors on the device, to be set between replays.
+It takes about thirty small kernels without a host synchronisation, so it can be captured in a CUDA
+graph; `epoch` and `seed` may be 0-d int64 tensors on the device, to be set between replays.
 """
 
 import hashlib
@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from thresher.errors import ThresherError
+from thresher.errors import InvalidValueError
 
-# splitmix64 (Steele, Lea and Flood 2014): a step's increment, then two rounds of mixing.
+# splitmix64 (Steele, Lea and Flood 2014): an increment per step, then two rounds of mixing.
 _EPOCH_STEP = 0x9E3779B97F4A7C15
 _SEED_STEP = 0xD1342543DE82EF95
 _ROUNDS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
@@ -27,15 +27,15 @@ _LOW = (1 << _BITS) - 1
 
 
 def sample_keys(ids: Iterable[str]) -> np.ndarray:
-    """A stable 64-bit hash of each id, (n,) int64; about a microsecond each."""
+    """Return a stable 64-bit hash of each id, (n,) int64; takes about a microsecond each."""
     digests = (hashlib.blake2b(str(id).encode(), digest_size=8).digest() for id in ids)
     return np.frombuffer(b"".join(digests), "<i8").astype(np.int64)
 
 
 def hash_bits(keys: Tensor, epoch: int | Tensor, seed: int | Tensor, stream: int = 0) -> Tensor:
-    """64 random bits per key, (n,) int64: the same on every device."""
+    """Return 64 random bits per key, (n,) int64, the same on every device."""
     x = keys + _times(epoch, _EPOCH_STEP) + _times(seed, _SEED_STEP)
-    # Multiplied, not added: a shift along the epochs' sequence would repeat another epoch.
+    # Multiplied, because an added stream would repeat the numbers of another epoch.
     if stream:
         x = x * _signed(2 * stream * _SEED_STEP + 1)
     for shift, factor in _ROUNDS:
@@ -50,7 +50,7 @@ def _times(value: int | Tensor, factor: int) -> int | Tensor:
 
 
 def _shifted(x: Tensor, by: int) -> Tensor:
-    """A logical shift right; torch's own copies the sign."""
+    """Return a logical shift right; torch's shift copies the sign."""
     return (x >> by) & ((1 << (64 - by)) - 1)
 
 
@@ -61,23 +61,23 @@ def _signed(value: int) -> int:
 
 @dataclass
 class Augment:
-    """Turns uint8 images (n, height, width, channels) into normalised floats, NCHW.
+    """Augment and normalise uint8 images (n, height, width, channels) to NCHW floats.
 
-    The result's memory is channels-last, as convolutions like it. Padding is black; what cutout
-    takes becomes the mean colour (zero). Costs one gather and three passes over the result.
+    The result has the channels-last memory layout. Padding is black; the square of cutout is the
+    mean colour (zero). Costs one gather and three passes over the result.
     """
 
     mean: Sequence[float]
-    """Per channel, of values in 0 … 1."""
+    """Per channel, of values in [0, 1]."""
     std: Sequence[float]
     crop_padding: int = 4
-    """Black pixels added on each side before the random crop; with 0 and no `crop`: no crop."""
+    """Black pixels added on each side before the random crop; 0 without `crop`: no crop."""
     crop: int | None = None
     """Side of the crop, such as 28; None keeps the image's size."""
     flip: bool = True
-    """Mirror left and right, for half of the samples."""
+    """Mirror half of the samples horizontally."""
     cutout: int = 0
-    """Side of the square that is blanked, its centre anywhere in the image; 0: none."""
+    """Side of a square that is blanked at a random position; 0: none."""
     dtype: torch.dtype = torch.float32
     _constants: dict[tuple[object, ...], dict[str, Tensor]] = field(
         default_factory=dict, repr=False, compare=False
@@ -85,13 +85,14 @@ class Augment:
 
     def __post_init__(self) -> None:
         if len(self.mean) != len(self.std) or not len(self.mean):
-            raise ThresherError("mean and std must name one value per channel each")
-        if self.crop_padding < 0 or self.cutout < 0 or (self.crop is not None and self.crop < 1):
-            raise ThresherError(
-                f"a crop of {self.crop} with padding {self.crop_padding} and cutout "
-                f"{self.cutout} cannot be taken",
-                "sizes are in pixels, from 0 up",
-            )
+            raise InvalidValueError("mean and std must have one value per channel each")
+        for name, value, least in (
+            ("crop", self.crop, 1),
+            ("crop_padding", self.crop_padding, 0),
+            ("cutout", self.cutout, 0),
+        ):
+            if value is not None and value < least:
+                raise InvalidValueError(f"{name} must be at least {least}, got {value}", "", name)
 
     def __call__(
         self,
@@ -101,77 +102,86 @@ class Augment:
         seed: int | Tensor,
         rows: Tensor | None = None,
     ) -> Tensor:
-        """Augment `images`, whose samples have the (n,) int64 `keys`.
+        """Augment images.
 
-        With `rows`, (n,) int64, sample i is images[rows[i]]: data resident on the device is then
-        gathered and cropped in one pass. Shapes are fixed by the arguments' shapes.
+        Args:
+            images: (n, height, width, channels) uint8.
+            keys: (n,) int64, from `sample_keys`.
+            epoch: Number of the epoch.
+            seed: Seed of the run.
+            rows: (n,) int64; sample i is then images[rows[i]], so that data resident on the device
+                is gathered and cropped in one pass.
+
+        Returns:
+            (n, channels, height, width) of type `dtype`.
         """
         height, width = images.shape[1:3]
         out_h, out_w = self.output_size(height, width)
-        known = self._known(images.device, height, width)
+        constants = self._constants_for(images.device, height, width)
         bits = hash_bits(keys, epoch, seed)
         # 24 bits each for the crop's row and column, one for the flip.
-        draws = ((bits[:, None] >> known["shifts"]) & _LOW) * known["choices"] >> _BITS
-        where = draws[:, :, None] + known["base"]
+        draws = ((bits[:, None] >> constants["shifts"]) & _LOW) * constants["choices"] >> _BITS
+        source = draws[:, :, None] + constants["base"]
         if self.flip:
-            where = where + ((bits >> 2 * _BITS) & 1)[:, None, None] * known["mirror"]
-        inside = torch.minimum(where.clamp(min=0), known["limit"])
+            source = source + ((bits >> 2 * _BITS) & 1)[:, None, None] * constants["mirror"]
+        inside = torch.minimum(source.clamp(min=0), constants["limit"])
         if rows is None:
             rows = torch.arange(len(images), device=images.device)
         ys, xs = inside[:, 0, :out_h, None], inside[:, 1, None, :out_w]
         pixels = images[rows[:, None, None], ys, xs]
         if self.crop_padding:
-            real = inside == where
+            real = inside == source
             pixels *= (real[:, 0, :out_h, None] & real[:, 1, None, :out_w])[..., None]
-        result = self._normalised(pixels, known)
+        result = self._normalised(pixels, constants)
         if self.cutout:
-            result *= self._uncut(keys, epoch, seed, known, out_h, out_w)
+            result *= self._outside_cutout(keys, epoch, seed, constants, out_h, out_w)
         return result.permute(0, 3, 1, 2)
 
     def evaluate(self, images: Tensor, rows: Tensor | None = None) -> Tensor:
-        """The middle crop, normalised: what a network is tested and embedded on."""
+        """Return the normalised centre crop, for evaluation and features."""
         height, width = images.shape[1:3]
         out_h, out_w = self.output_size(height, width)
         if rows is not None:
             images = images[rows]
         top, left = (height - out_h) // 2, (width - out_w) // 2
         images = images[:, top : top + out_h, left : left + out_w]
-        known = self._known(images.device, height, width)
-        return self._normalised(images, known).permute(0, 3, 1, 2)
+        constants = self._constants_for(images.device, height, width)
+        return self._normalised(images, constants).permute(0, 3, 1, 2)
 
     def output_size(self, height: int, width: int) -> tuple[int, int]:
-        """Height and width of the result for images of this size."""
+        """Return height and width of the result for images of this size."""
         if self.crop is None:
             return height, width
         if self.crop > min(height, width):
-            raise ThresherError(
-                f"a crop of {self.crop} pixels is larger than the images ({height}×{width})",
-                "choose a smaller crop",
+            raise InvalidValueError(
+                f"crop must be at most {min(height, width)}, the size of the images "
+                f"({height}×{width}), got {self.crop}",
+                parameter="crop",
             )
         return self.crop, self.crop
 
-    def _normalised(self, pixels: Tensor, known: dict[str, Tensor]) -> Tensor:
-        # Two kernels, each rounding once: a fused multiply-add would differ between devices.
-        return torch.sub(pixels, known["mean"]).mul_(known["scale"])
+    def _normalised(self, pixels: Tensor, constants: dict[str, Tensor]) -> Tensor:
+        # Two kernels that round once each: a fused multiply-add would differ between devices.
+        return torch.sub(pixels, constants["mean"]).mul_(constants["scale"])
 
-    def _uncut(
+    def _outside_cutout(
         self,
         keys: Tensor,
         epoch: int | Tensor,
         seed: int | Tensor,
-        known: dict[str, Tensor],
+        constants: dict[str, Tensor],
         out_h: int,
         out_w: int,
     ) -> Tensor:
-        """False inside each sample's blanked square; (n, out_h, out_w, 1) bool."""
+        """Return (n, out_h, out_w, 1) bool, False inside the blanked square of each sample."""
         bits = hash_bits(keys, epoch, seed, stream=1)
-        centre = ((bits[:, None] >> known["shifts"]) & _LOW) * known["sides"] >> _BITS
-        away = known["pixels"] - (centre - self.cutout // 2)[:, :, None]
-        clear = (away < 0) | (away >= self.cutout)
-        return (clear[:, 0, :out_h, None] | clear[:, 1, None, :out_w])[..., None]
+        centre = ((bits[:, None] >> constants["shifts"]) & _LOW) * constants["sides"] >> _BITS
+        offset = constants["pixels"] - (centre - self.cutout // 2)[:, :, None]
+        outside = (offset < 0) | (offset >= self.cutout)
+        return (outside[:, 0, :out_h, None] | outside[:, 1, None, :out_w])[..., None]
 
-    def _known(self, device: torch.device, height: int, width: int) -> dict[str, Tensor]:
-        """Small constants on the device, made once per device and image size (before a capture)."""
+    def _constants_for(self, device: torch.device, height: int, width: int) -> dict[str, Tensor]:
+        """Return constants on the device, made once per device and image size."""
         name = (device, height, width, self.dtype)
         if name not in self._constants:
             self._constants[name] = self._make_constants(device, height, width)

@@ -1,4 +1,4 @@
-"""Naming data by its content: a digest per sample, one fingerprint per set of samples."""
+"""Identify data by its content: a digest per sample, a fingerprint per set of samples."""
 
 import hashlib
 from pathlib import Path
@@ -7,22 +7,24 @@ import numpy as np
 
 
 def sample_digest(id: str, label: int, pixels: np.ndarray) -> bytes:
-    """16 bytes that name one sample: its id, label, shape and pixels."""
+    """Return 16 bytes that identify the id, label, shape and pixels of a sample."""
     digest = hashlib.sha256(f"{id}\0{label}\0{pixels.shape}\0".encode())
     digest.update(np.ascontiguousarray(pixels).data)
     return digest.digest()[:16]
 
 
 def fingerprint(digests: np.ndarray) -> str:
-    """One name for a set of samples, whatever their order, shards or encoding.
+    """Identify a set of samples, independent of their order, shards and encoding.
 
-    `digests` is (n, 16) uint8, a `sample_digest` per sample.
+    Args:
+        digests: (n, 16) uint8, the `sample_digest` of each sample.
     """
     rows = np.ascontiguousarray(digests).view("S16").ravel()
-    # numpy compares S16 without trailing zero bytes, which orders them all the same.
+    # numpy ignores trailing zero bytes when it compares S16; the order is still well defined.
     return hashlib.sha256(np.sort(rows).tobytes()).hexdigest()[:32]
 
 
 def file_sha256(path: Path) -> str:
+    """Return the SHA-256 of a file as hexadecimal text."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,8 +1,8 @@
-"""Random gathers of equal-sized images out of several memory-mapped buffers.
+"""Copy images of equal size from several memory-mapped buffers, in any order.
 
-One buffer: `np.take` straight into the result. Several: their addresses are laid under one numpy
-view whose rows overlap (row i begins at byte i), so that a single fancy index copies images from
-all of them. Large batches are shared out among threads; numpy lets go of the interpreter's lock.
+From one buffer, `np.take` copies into the result. Several buffers are covered by one numpy view
+whose rows overlap (row i begins at byte i), so that a single index operation copies images from
+all of them. Large batches are divided among threads; numpy releases the interpreter lock.
 """
 
 import os
@@ -12,20 +12,26 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 THREADS = min(4, os.cpu_count() or 1)
-SHARED_FROM = 1 << 20
-"""Bytes below which a batch is not worth a second thread."""
+THREADED_FROM = 1 << 20
+"""Bytes per batch from which several threads are faster than one."""
 STEP = 256 << 10
-"""Bytes copied at a time where a copy goes through a temporary: it stays in the cache."""
+"""Bytes copied at a time through a temporary array, so that it stays in the cache."""
 _pools: dict[int, ThreadPoolExecutor] = {}
 
 
 def run_in_threads(work: Callable[[int, int], None], n: int, least: int = 1) -> None:
-    """Call `work(begin, end)` on parts of 0 … n-1 in threads; parts have at least `least`."""
+    """Call `work(begin, end)` for parts of range(n) in threads.
+
+    Args:
+        work: Does the rows begin … end - 1.
+        n: Number of rows.
+        least: Smallest number of rows worth a thread.
+    """
     parts = min(THREADS, max(1, n // max(least, 1)))
     if parts <= 1:
         work(0, n)
         return
-    # A forked child (a DataLoader's worker) has its parent's pool but not its threads.
+    # A forked child (a DataLoader worker) inherits the pool but not its threads.
     pool = _pools.get(os.getpid())
     if pool is None:
         pool = _pools.setdefault(os.getpid(), ThreadPoolExecutor(THREADS, "thresher-gather"))
@@ -37,18 +43,22 @@ def run_in_threads(work: Callable[[int, int], None], n: int, least: int = 1) -> 
 
 
 class Gather:
-    """Rows of equal width in `arrays`, each (n, …) uint8 and contiguous, as one long column.
+    """Rows of several arrays, addressed by their position in the concatenation.
 
-    Holds 8 bytes per row where there are several arrays. Positions must have been checked.
+    Uses 8 bytes per row if there are several arrays.
+
+    Args:
+        arrays: Each (n, …) uint8 and contiguous.
+        width: Bytes per row.
     """
 
     def __init__(self, arrays: Sequence[np.ndarray], width: int) -> None:
         self._arrays = [array.reshape(len(array), width) for array in arrays if len(array)]
         self._width = width
         if len(self._arrays) > 1:
-            self._lay_under_one_view()
+            self._map_to_one_view()
 
-    def _lay_under_one_view(self) -> None:
+    def _map_to_one_view(self) -> None:
         begins = [array.__array_interface__["data"][0] for array in self._arrays]
         base = min(begins)
         offsets = [
@@ -60,7 +70,12 @@ class Gather:
         self._view = np.asarray(_Memory(base, (rows, self._width)))
 
     def into(self, positions: np.ndarray, out: np.ndarray) -> None:
-        """Copy the rows at `positions` to `out`, (len(positions), width) uint8, contiguous."""
+        """Copy rows.
+
+        Args:
+            positions: (n,) int64, within bounds; they are not checked here.
+            out: (n, width) uint8, contiguous.
+        """
         first, n = int(positions[0]), len(positions)
         if len(self._arrays) == 1 and positions[-1] == first + n - 1 and _ascending(positions):
             np.copyto(out, self._arrays[0][first : first + n])
@@ -77,10 +92,10 @@ class Gather:
 
             def copy(begin: int, end: int) -> None:
                 (array,) = self._arrays
-                # "clip" writes straight into `out`; the default mode would go through a copy.
+                # "clip" writes directly to `out`; the default mode makes a copy first.
                 np.take(array, positions[begin:end], axis=0, out=out[begin:end], mode="clip")
 
-        run_in_threads(copy, len(positions), max(1, SHARED_FROM // 2 // self._width))
+        run_in_threads(copy, len(positions), max(1, THREADED_FROM // 2 // self._width))
 
 
 def _ascending(positions: np.ndarray) -> bool:
@@ -88,7 +103,7 @@ def _ascending(positions: np.ndarray) -> bool:
 
 
 class _Memory:
-    """Read-only memory at an address, for numpy; rows begin one byte after another."""
+    """Read-only memory at an address as a numpy array whose rows begin one byte apart."""
 
     def __init__(self, address: int, shape: tuple[int, int]) -> None:
         self.__array_interface__ = {

@@ -1,7 +1,7 @@
-"""Encoded images to pixels and back: the only place where files are decoded.
+"""Decode and encode images; files are decoded here and nowhere else.
 
-Pillow reads every format. Colour JPEG goes through simplejpeg where it is installed: the same
-library, libjpeg-turbo, hence the same pixels, but without a copy on the way to numpy.
+Pillow reads every format. Colour JPEG is decoded by simplejpeg if it is installed: it uses the same
+library, libjpeg-turbo, so the pixels are the same, but it needs one copy less.
 """
 
 import io
@@ -13,13 +13,19 @@ if TYPE_CHECKING:
     from PIL.Image import Image as PilImage
 
 JPEG = b"\xff\xd8\xff"
-"""How a JPEG file begins."""
+"""First bytes of a JPEG file."""
 
 
 def decode(data: bytes, size: int | None = None, channels: int = 3) -> np.ndarray:
-    """An encoded image as uint8 (height, width, channels), RGB or grey.
+    """Decode an image file.
 
-    With `size`, its short side is scaled to it and the middle square cut out.
+    Args:
+        data: The file.
+        size: Scale the short side to this many pixels and cut out the centre square.
+        channels: 3 for RGB, 1 for grey.
+
+    Returns:
+        (height, width, channels) uint8.
     """
     if size is None and channels == 3 and data[:3] == JPEG:
         array = _colour_jpeg(data)
@@ -29,7 +35,7 @@ def decode(data: bytes, size: int | None = None, channels: int = 3) -> np.ndarra
 
 
 def _colour_jpeg(data: bytes) -> np.ndarray | None:
-    """None where Pillow must say what it is: grey, CMYK, or not quite by the book."""
+    """Decode a colour JPEG; return None for what only Pillow handles (grey, CMYK, irregular)."""
     try:
         import simplejpeg
     except ImportError:
@@ -44,32 +50,32 @@ def _colour_jpeg(data: bytes) -> np.ndarray | None:
 
 
 def _opened(data: bytes, size: int | None, channels: int) -> "PilImage":
-    """As a Pillow image; every byte has been decoded when this returns."""
+    """Return a fully decoded Pillow image."""
     from PIL import Image
 
     with Image.open(io.BytesIO(data)) as image:
         if size is not None:
-            # JPEG can be decoded at a fraction of its size, which is several times faster.
+            # JPEG can be decoded at a fraction of its size, several times faster.
             image.draft("RGB" if channels == 3 else "L", (size, size))
         return square(eight_bit(image, channels), size)
 
 
 def eight_bit(image: "PilImage", channels: int) -> "PilImage":
-    """RGB or grey with 8 bits; 16-bit grey keeps its high byte, which Pillow would clip."""
+    """Convert to 8-bit RGB or grey; 16-bit grey keeps its high byte (Pillow would clip it)."""
     from PIL import Image
 
     if image.mode.startswith("I"):
         high = np.clip(np.asarray(image).astype(np.int64) >> 8, 0, 255).astype(np.uint8)
         image = Image.fromarray(high)
     mode = "RGB" if channels == 3 else "L"
-    if image.mode == mode:  # convert() would make a copy all the same
+    if image.mode == mode:  # convert() would make a copy
         image.load()
         return image
     return image.convert(mode)
 
 
 def square(image: "PilImage", size: int | None) -> "PilImage":
-    """Scaled so that the short side is `size`, and the middle square of that."""
+    """Scale the short side to `size` and cut out the centre square."""
     if size is None or image.size == (size, size):
         image.load()
         return image
@@ -83,13 +89,13 @@ def square(image: "PilImage", size: int | None) -> "PilImage":
 
 
 def pixels(image: "PilImage") -> np.ndarray:
-    """uint8 (height, width, channels)."""
+    """Return the pixels as (height, width, channels) uint8."""
     array = np.asarray(image, dtype=np.uint8)
     return array if array.ndim == 3 else array[:, :, None]
 
 
 def resized(images: np.ndarray, size: int) -> np.ndarray:
-    """Raw images (n, height, width, channels) at `size` × `size`."""
+    """Resize raw images (n, height, width, channels) to `size` × `size`."""
     from PIL import Image
 
     channels = images.shape[3]
@@ -100,7 +106,7 @@ def resized(images: np.ndarray, size: int) -> np.ndarray:
 
 
 def encode_png(image: np.ndarray, fast: bool = False) -> bytes:
-    """Raw pixels (height, width, 1 or 3) as a PNG; `fast` trades some bytes for speed."""
+    """Encode raw pixels (height, width, 1 or 3) as PNG; `fast` gives larger files sooner."""
     from PIL import Image
 
     file = io.BytesIO()

@@ -1,7 +1,7 @@
-"""Batches from a pack: resident on the device, or streamed from the memory map ahead of use.
+"""Batches of a pack: resident on the device, or streamed from the memory map ahead of use.
 
-Both give the same batches. Resident data costs its bytes on the device, once. Streaming costs at
-most `READ_AHEAD` bytes of buffers (or two batches, where one is larger), whatever the data's size.
+Both give the same batches. Resident data takes its size on the device. Streaming takes at most
+`READ_AHEAD` bytes of buffers (or two batches, if that is more), independent of the pack's size.
 """
 
 from collections import deque
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from thresher.data.augment import sample_keys
 from thresher.data.pack import Pack
-from thresher.errors import ThresherError
+from thresher.errors import InvalidValueError
 
 READ_AHEAD = 256 << 20
 _RESIDENT_ON_CPU = 512 << 20
@@ -24,23 +24,32 @@ _THREADS = 4
 
 
 class Batch(NamedTuple):
-    """Samples on the loader's device, in the order asked for."""
+    """Samples on the loader's device, in the requested order."""
 
     images: Tensor
     """(n, height, width, channels) uint8."""
     labels: Tensor
     """(n,) int64."""
     keys: Tensor
-    """(n,) int64: what augmentation's randomness comes from."""
+    """(n,) int64, from which the random numbers of augmentation are derived."""
 
 
 class Loader:
-    """Serves the samples of `pack` at `positions` (default: all of them).
+    """Loads samples of a pack onto a device.
 
-    resident: True, False, or None to decide: what takes at most 40 % of a GPU's free memory, or
-    512 MB on a CPU, is kept. size: the side that encoded images are decoded to. When resident,
-    `images`, `labels` and `keys` are whole tensors on the device and `rows(positions)` says where
-    in them a sample is: a captured graph can index them itself.
+    Args:
+        pack: The pack.
+        positions: Positions of the samples; default: all.
+        device: Where the batches go.
+        resident: Keep all images on the device; default: if they take at most 40 % of a GPU's free
+            memory, or 512 MB on a CPU.
+        size: Side to which encoded images are decoded.
+        threads: Threads that read ahead.
+
+    Attributes:
+        images: (n, height, width, channels) uint8 if resident, else None.
+        labels: (n,) int64 on the device.
+        keys: (n,) int64 on the device.
     """
 
     images: Tensor | None
@@ -67,32 +76,32 @@ class Loader:
         ids = pack.ids.take(self.positions).to_pylist()
         self.labels = torch.from_numpy(pack.labels[self.positions]).to(self.device)
         self.keys = torch.from_numpy(sample_keys(ids)).to(self.device)
-        where = np.full(len(pack), -1, np.int64)
-        where[self.positions] = np.arange(len(self.positions))
-        self._rows = torch.from_numpy(where).to(self.device)
-        self._rows_here = where
+        rows = np.full(len(pack), -1, np.int64)
+        rows[self.positions] = np.arange(len(self.positions))
+        self._rows = torch.from_numpy(rows).to(self.device)
+        self._rows_on_host = rows
         self.images = self._read_all() if resident else None
 
     def __len__(self) -> int:
         return len(self.positions)
 
     def rows(self, positions: np.ndarray | Tensor) -> Tensor:
-        """Where the samples at these pack positions stand in `labels`, `keys` and `images`."""
+        """Return the rows of pack positions in `labels`, `keys` and `images`, (n,) int64."""
         if isinstance(positions, Tensor):
             return self._rows[positions.to(self.device)]
-        return _to(torch.from_numpy(self._rows_here[positions]), self.device)
+        return _to(torch.from_numpy(self._rows_on_host[positions]), self.device)
 
     def batch(self, positions: np.ndarray | Tensor) -> Batch:
-        """The samples at these pack positions, in this order."""
+        """Return the samples at these pack positions, in this order."""
         rows = self.rows(positions)
         if self.images is not None:
             return Batch(self.images[rows], self.labels[rows], self.keys[rows])
-        here = positions.cpu().numpy() if isinstance(positions, Tensor) else positions
-        images = torch.from_numpy(self.pack.images(here, size=self.size)).to(self.device)
+        on_host = positions.cpu().numpy() if isinstance(positions, Tensor) else positions
+        images = torch.from_numpy(self.pack.images(on_host, size=self.size)).to(self.device)
         return Batch(images, self.labels[rows], self.keys[rows])
 
     def batches(self, order: Iterable[np.ndarray]) -> Iterator[Batch]:
-        """The batches at each of these arrays of pack positions, read ahead in threads."""
+        """Yield a batch for each array of pack positions; images are read ahead in threads."""
         if self.resident:
             for positions in order:
                 yield self.batch(positions)
@@ -100,13 +109,13 @@ class Loader:
         yield from self._stream(iter(order))
 
     def _stream(self, order: Iterator[np.ndarray]) -> Iterator[Batch]:
-        """Reads ahead as many batches as the buffers hold.
+        """Read ahead as many batches as the buffers hold.
 
-        On a GPU the buffers are pinned, copied asynchronously and used again; an event says when
-        one may be overwritten. On a CPU a buffer becomes the batch itself.
+        On a GPU the buffers are pinned, copied asynchronously and reused; an event tells when one
+        may be overwritten. On a CPU a buffer becomes the batch itself.
         """
         pinned = self.device.type == "cuda"
-        waiting: deque[tuple[np.ndarray, Tensor, Future[Tensor]]] = deque()
+        pending: deque[tuple[np.ndarray, Tensor, Future[Tensor]]] = deque()
         buffers: list[Tensor] = []
         busy: dict[int, torch.cuda.Event] = {}
         depth = 0
@@ -121,7 +130,7 @@ class Loader:
             for index, buffer in enumerate(buffers):
                 if len(buffer) >= n:
                     return buffers.pop(index)
-            if buffers:  # too small for this batch: let it go rather than hold both
+            if buffers:  # too small for this batch: free it rather than hold both
                 buffers.pop(0)
             return torch.empty((n, *self.image_shape), dtype=torch.uint8, pin_memory=pinned)
 
@@ -133,12 +142,12 @@ class Loader:
                             bytes_each = max(1, len(positions) * self.image_bytes)
                             depth = int(np.clip(READ_AHEAD // bytes_each, 2, 2 * self.threads))
                         buffer = buffer_for(len(positions))
-                        waiting.append((positions, buffer, pool.submit(read, positions, buffer)))
-                        if len(waiting) >= depth:
+                        pending.append((positions, buffer, pool.submit(read, positions, buffer)))
+                        if len(pending) >= depth:
                             break
-                    if not waiting:
+                    if not pending:
                         return
-                    positions, buffer, future = waiting.popleft()
+                    positions, buffer, future = pending.popleft()
                     filled = future.result()
                     if pinned:
                         images = filled.to(self.device, non_blocking=True)
@@ -146,15 +155,15 @@ class Loader:
                         event.record()
                         buffers.append(buffer)
                     else:
-                        images = filled  # the user's from now on, so it is not used again
+                        images = filled  # belongs to the caller now, so it is not reused
                     rows = self.rows(positions)
                     yield Batch(images, self.labels[rows], self.keys[rows])
             finally:
-                for *_, future in waiting:
+                for *_, future in pending:
                     future.cancel()
 
     def _read_all(self) -> Tensor:
-        """All images onto the device, in pieces, so that no second copy exists beside it."""
+        """Load all images to the device, in pieces, without a second copy."""
         images = torch.empty(
             (len(self.positions), *self.image_shape), dtype=torch.uint8, device=self.device
         )
@@ -177,22 +186,22 @@ def _shape(pack: Pack, size: int | None) -> tuple[int, int, int]:
     if pack.image_shape is not None:
         return pack.image_shape
     if size is None:
-        raise ThresherError(
+        raise InvalidValueError(
             f"the images of {pack.name} differ in size",
-            "give one size to read them at, or pack them again with --resize",
+            "set `image_size`, or pack them again with `thresher data pack --resize SIZE`",
         )
     return size, size, 3
 
 
 def _room(device: torch.device) -> float:
-    """How many bytes of images may be kept on this device."""
+    """Return how many bytes of images may be resident on this device."""
     if device.type == "cuda":
         return _RESIDENT_SHARE * torch.cuda.mem_get_info(device)[0]
     return _RESIDENT_ON_CPU
 
 
 def _to(tensor: Tensor, device: torch.device) -> Tensor:
-    """Onto the device without waiting for it."""
+    """Copy to the device without waiting for it."""
     if device.type != "cuda":
         return tensor.to(device)
     return tensor.pin_memory().to(device, non_blocking=True)

@@ -1,21 +1,21 @@
-"""What people decided about single samples, as an append-only log beside a selection.
+"""The override log: people's decisions on single samples, append-only, beside a selection.
 
-One JSON object per line, flushed to disk before the call returns. Nothing is ever rewritten: an
-undo is a line too, so that the log tells who was kept or dropped when, and by which decision.
-Several processes may append (a page and a script): each append holds a lock on the file.
+One JSON object per line, flushed to disk before the call returns. Lines are never rewritten: an
+undo is a line too, so the log tells which decisions were made when. Several processes may append
+(a page and a script): each holds a lock on the file.
 """
 
 import contextlib
-import fcntl
 import json
 import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 
-from thresher.errors import ThresherError
+from thresher.errors import InvalidValueError
+from thresher.locks import exclusive_lock
 from thresher.paths import disk_errors
 
 KINDS = ("set", "undo", "redo")
@@ -23,23 +23,32 @@ KINDS = ("set", "undo", "redo")
 
 @dataclass(frozen=True)
 class Override:
-    """A person's decision on some samples, or its undoing."""
+    """A decision on some samples, or the undo or redo of one."""
 
     ids: Sequence[str]
     keep: bool
-    """What a `set` decides; an `undo` or `redo` repeats that of the decision it concerns."""
+    """The decision; an undo or redo repeats that of the decision it refers to."""
     reason: str = ""
     previous: Sequence[bool] = ()
     """`keep` of each id before this line was written."""
     time: float = 0.0
+    """Seconds since 1970."""
     kind: str = "set"
-    """set, undo or redo."""
+    """"set", "undo" or "redo"."""
 
 
-def stacks(entries: Iterable[Override]) -> tuple[list[Override], list[Override]]:
-    """Decisions that stand, oldest first, and undone ones that a redo would bring back, in order.
+class KeepById(Protocol):
+    """Looks up the filter's own decision on an id: a dictionary, or anything like one."""
 
-    Replays the log as an editor would: a new decision forgets what was undone before it.
+    def __getitem__(self, id: str, /) -> bool: ...
+
+
+def undo_stacks(entries: Iterable[Override]) -> tuple[list[Override], list[Override]]:
+    """Replay a log as an editor does.
+
+    Returns:
+        The decisions in effect, oldest first, and the undone ones that a redo would restore, in
+        order. A new decision clears the latter.
     """
     done: list[Override] = []
     undone: list[Override] = []
@@ -56,44 +65,69 @@ def stacks(entries: Iterable[Override]) -> tuple[list[Override], list[Override]]
     return done, undone
 
 
-def standing(entries: Iterable[Override]) -> dict[str, Override]:
-    """The decision that stands for each overruled id: the last one that was not undone."""
-    return {id: entry for entry in stacks(entries)[0] for id in entry.ids}
+def effective_overrides(entries: Iterable[Override]) -> dict[str, Override]:
+    """Return the decision in effect for each id: the last one that was not undone."""
+    return {id: entry for entry in undo_stacks(entries)[0] for id in entry.ids}
 
 
 class OverrideLog:
-    """The log of one selection. Reading needs no lock; a line is whole or it does not count."""
+    """The override log of a selection.
+
+    Reading needs no lock; a line that is incomplete does not count.
+
+    Args:
+        path: The .overrides.jsonl file; it is created by the first decision.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def append(self, entry: Override) -> None:
-        """Add one line as given; `decide`, `undo` and `redo` fill in what was there before."""
+        """Append a line as given; `decide`, `undo` and `redo` fill in the previous state."""
         with self._locked() as file:
             self._write(file, entry)
 
-    def decide(self, ids: Sequence[str], keep: bool, reason: str, base: Sequence[bool]) -> Override:
-        """Keep or drop `ids`. `base` is what the filter itself said of each."""
+    def decide(
+        self, ids: Sequence[str], keep: bool, reason: str, filter_keep: Sequence[bool]
+    ) -> Override:
+        """Keep or drop samples.
+
+        Args:
+            ids: The samples.
+            keep: The decision.
+            reason: Why.
+            filter_keep: The filter's own decision on each sample.
+        """
         with self._locked() as file:
-            now = standing(self.read())
-            previous = [_state(now, id, was) for id, was in zip(ids, base, strict=True)]
+            current = effective_overrides(self.read())
+            previous = [
+                _keep_of(current, id, by_filter)
+                for id, by_filter in zip(ids, filter_keep, strict=True)
+            ]
             entry = Override(list(ids), keep, reason, previous, time.time())
             self._write(file, entry)
         return entry
 
-    def undo(self, base: Any) -> Override | None:
-        """Take back the last decision that stands; None if there is none.
+    def undo(self, filter_keep: KeepById) -> Override | None:
+        """Undo the last decision; return None if there is none.
 
-        `base` maps an id to what the filter itself said (`base[id]`).
+        Args:
+            filter_keep: The filter's own decision by id.
         """
-        return self._step("undo", base)
+        return self._move("undo", filter_keep)
 
-    def redo(self, base: Any) -> Override | None:
-        """Bring back the last decision undone; None if there is none."""
-        return self._step("redo", base)
+    def redo(self, filter_keep: KeepById) -> Override | None:
+        """Redo the last undone decision; return None if there is none."""
+        return self._move("redo", filter_keep)
 
     def read(self) -> list[Override]:
-        """Every whole line, in order; a line cut by a crash was never confirmed: skip it."""
+        """Return every complete line, in order.
+
+        A line that a crash truncated was never confirmed, so it is skipped.
+
+        Raises:
+            InvalidValueError: A line is valid JSON but not a decision.
+        """
         try:
             text = self.path.read_bytes()
         except FileNotFoundError:
@@ -102,34 +136,33 @@ class OverrideLog:
         for number, line in enumerate(text.split(b"\n"), 1):
             try:
                 record = json.loads(line)
-            except (json.JSONDecodeError, UnicodeDecodeError):
+            except (json.JSONDecodeError, UnicodeDecodeError, RecursionError):
                 continue
-            entries.append(self._parsed(record, number))
+            entries.append(self._parse(record, number))
         return entries
 
-    def _step(self, kind: str, base: Any) -> Override | None:
+    def _move(self, kind: str, filter_keep: KeepById) -> Override | None:
         with self._locked() as file:
             entries = self.read()
-            done, undone = stacks(entries)
+            done, undone = undo_stacks(entries)
             stack = done if kind == "undo" else undone
             if not stack:
                 return None
-            of = stack[-1]
-            now = standing(entries)
-            previous = [_state(now, id, base[id]) for id in of.ids]
-            entry = Override(of.ids, of.keep, of.reason, previous, time.time(), kind)
+            last = stack[-1]
+            current = effective_overrides(entries)
+            previous = [_keep_of(current, id, filter_keep[id]) for id in last.ids]
+            entry = Override(last.ids, last.keep, last.reason, previous, time.time(), kind)
             self._write(file, entry)
         return entry
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[BinaryIO]:
         with disk_errors(self.path):
-            fresh = not self.path.exists()
-            with open(self.path, "ab") as file:
-                # Released when the file is closed, also by a kill.
-                fcntl.flock(file, fcntl.LOCK_EX)
+            is_new = not self.path.exists()
+            busy = f"another process is writing to {self.path}"
+            with exclusive_lock(self.path, busy, wait=True), open(self.path, "ab") as file:
                 yield file
-            if fresh:
+            if is_new:
                 _sync_folder(self.path.parent)
 
     def _write(self, file: BinaryIO, entry: Override) -> None:
@@ -139,41 +172,57 @@ class OverrideLog:
             "ids": list(entry.ids),
             "keep": bool(entry.keep),
             "reason": entry.reason,
-            "previous": [bool(was) for was in entry.previous],
+            "previous": [bool(keep) for keep in entry.previous],
         }
         line = json.dumps(record).encode() + b"\n"
-        # A line cut by a crash must not swallow this one.
-        file.write(line if _ends_line(self.path) else b"\n" + line)
+        # A line truncated by a crash must not absorb this one.
+        file.write(line if _ends_with_newline(self.path) else b"\n" + line)
         file.flush()
         os.fsync(file.fileno())
 
-    def _parsed(self, record: Any, number: int) -> Override:
-        if (
-            not isinstance(record, dict)
-            or not isinstance(record.get("ids"), list)
-            or not isinstance(record.get("keep"), bool)
-            or record.get("kind", "set") not in KINDS
+    def _parse(self, record: Any, number: int) -> Override:
+        fields: Any = {"reason": "", "previous": [], "time": 0.0, "kind": "set"}
+        fields |= record if isinstance(record, dict) else {}
+        seconds = fields["time"]
+        if not (
+            _is_list(fields.get("ids"), str)
+            and all(map(_is_unicode, fields["ids"]))
+            and isinstance(fields.get("keep"), bool)
+            and isinstance(fields["reason"], str)
+            and _is_list(fields["previous"], bool)
+            and isinstance(seconds, int | float)
+            and abs(seconds) < 1e18  # False for NaN
+            and fields["kind"] in KINDS
         ):
-            raise ThresherError(
-                f"line {number} of {self.path} is not a decision", "mend or remove that line"
+            raise InvalidValueError(
+                f"line {number} of {self.path} is not a decision", "repair or remove that line"
             )
         return Override(
-            ids=record["ids"],
-            keep=record["keep"],
+            ids=fields["ids"],
+            keep=fields["keep"],
             # A lone surrogate is valid JSON but cannot be written to Parquet or sent to a browser.
-            reason=str(record.get("reason", "")).encode("utf-8", "replace").decode(),
-            previous=record.get("previous", ()),
-            time=float(record.get("time", 0.0)),
-            kind=record.get("kind", "set"),
+            reason=fields["reason"].encode("utf-8", "replace").decode(),
+            previous=fields["previous"],
+            time=float(seconds),
+            kind=fields["kind"],
         )
 
 
-def _state(now: dict[str, Override], id: str, base: bool) -> bool:
-    return now[id].keep if id in now else bool(base)
+def _is_list(value: Any, kind: type) -> bool:
+    return isinstance(value, list) and all(isinstance(item, kind) for item in value)
 
 
-def _ends_line(path: Path) -> bool:
-    """Whether the file is empty or ends with a newline."""
+def _is_unicode(text: str) -> bool:
+    """Return whether `text` has no lone surrogates, which JSON allows but Arrow does not."""
+    return text == text.encode("utf-8", "replace").decode()
+
+
+def _keep_of(current: dict[str, Override], id: str, by_filter: bool) -> bool:
+    return current[id].keep if id in current else bool(by_filter)
+
+
+def _ends_with_newline(path: Path) -> bool:
+    """Return whether the file is empty or ends with a newline."""
     with open(path, "rb") as file:
         if not file.seek(0, os.SEEK_END):
             return True
@@ -182,7 +231,7 @@ def _ends_line(path: Path) -> bool:
 
 
 def _sync_folder(folder: Path) -> None:
-    """A new file's name is on the disk only once its folder is."""
+    """Write a folder to disk, so that the name of a new file survives a power failure."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -1,112 +1,192 @@
-"""A selection: which training samples stay, as a file that any stage can read.
+"""A selection: which training samples to keep, as a file that any stage can read.
 
-`S.parquet` holds a row per training sample: `id, label, x, y, cluster, score, keep, reason`, and
-`votes` (share of votes to drop) where the filter voted. `S.json` beside it names the pack (by its
-fingerprint), the filter, its settings, seeds, versions and timings. `S.overrides.jsonl` is an
-append-only log of what people decided since; it is applied whenever the selection is loaded.
+`S.parquet` has a row per training sample: `id, label, x, y, cluster, score, keep, reason`, and
+`votes` (share of votes to drop) if the filter voted. `S.json` beside it holds the fingerprint of
+the pack, the filter, its settings, seeds, versions and timings. `S.overrides.jsonl` is an
+append-only log of decisions by people; it is applied whenever the selection is loaded.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sized
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from thresher.data.overrides import Override, OverrideLog, standing
+from thresher.data.ids import rows_by_id
+from thresher.data.overrides import Override, OverrideLog, effective_overrides
 from thresher.data.pack import Pack
-from thresher.errors import ThresherError
+from thresher.errors import (
+    AlreadyExistsError,
+    InvalidValueError,
+    MissingDependencyError,
+    NotFoundError,
+    ThresherError,
+)
 from thresher.paths import SelectionPaths, atomic_file, read_json, write_json, write_text
 
-COLUMNS = ("id", "label", "x", "y", "cluster", "score", "keep", "reason")
+if TYPE_CHECKING:
+    from torch.utils.data import Dataset, Subset
+
+NO_CLUSTER = -2
+"""The cluster of samples that were not clustered; -1 is noise."""
 
 
 @dataclass
 class Selection:
-    """Rows of a selection as arrays of one length, in pack order; `keep` includes the overrides."""
+    """Which training samples of a pack to keep, with scores and reasons.
+
+    All arrays have one entry per training sample, in pack order.
+
+    Example:
+        >>> import tempfile
+        >>> from thresher.data.get import get
+        >>> pack = get("digits")
+        >>> train = pack.indices("train")
+        >>> selection = Selection(
+        ...     ids=pack.ids.take(train).to_pylist(),
+        ...     labels=pack.labels[train],
+        ...     keep=np.arange(len(train)) % 10 > 0,
+        ...     score=np.zeros(len(train)),
+        ...     reason=[""] * len(train),
+        ...     fingerprint=pack.fingerprint,
+        ... )
+        >>> selection.kept, selection.dropped
+        (1293, 144)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = selection.save(f"{folder}/keep.parquet").path
+        ...     loaded = Selection.load(path)
+        >>> loaded.indices(pack)[:3].tolist()  # positions of kept samples; 1 was dropped
+        [2, 3, 4]
+        >>> len(loaded.apply(range(1437)))  # any data set of the training samples, in this order
+        1293
+    """
 
     ids: list[str]
+    """Sample ids."""
     labels: np.ndarray
+    """(n,) int64."""
     keep: np.ndarray
-    """(n,) bool."""
+    """(n,) bool, with overrides applied."""
     score: np.ndarray
-    """(n,) float32; higher is more suspicious, whatever the filter."""
+    """(n,) float32; higher is more suspicious, for every filter."""
     reason: list[str]
-    """Why a sample is dropped, or was kept against the rule; empty for an ordinary kept one."""
+    """Why a sample is dropped, or kept against the filter; empty for ordinary kept samples."""
     fingerprint: str
-    """Of the pack that it was made on; another is refused."""
+    """Fingerprint of the pack; the selection cannot be used with another."""
     x: np.ndarray | None = None
+    """(n,) float32, coordinate on the map; NaN for samples that are not on it."""
     y: np.ndarray | None = None
     cluster: np.ndarray | None = None
-    """(n,) int32 cluster within the class; -1 is noise; -2 where there was no clustering."""
+    """(n,) int32, cluster within the class; -1 is noise, -2 not clustered."""
     votes: np.ndarray | None = None
-    """(n,) float32 share of votes to drop, where the filter voted."""
+    """(n,) float32, share of votes to drop."""
     meta: dict[str, Any] = field(default_factory=dict)
+    """The sidecar: `method`, `data`, `settings` and what the filter reports; free-form JSON."""
     path: Path | None = None
+    """The file, once saved or loaded."""
 
     @property
     def kept(self) -> int:
+        """Number of kept samples."""
         return int(self.keep.sum())
 
     @property
     def dropped(self) -> int:
+        """Number of dropped samples."""
         return len(self.keep) - self.kept
 
     def save(self, path: Path | str) -> "Selection":
-        """Write table and sidecar; an existing selection is never overwritten."""
-        paths = SelectionPaths(_checked_name(path))
-        for taken in (paths.table, paths.sidecar, paths.overrides):
-            if taken.exists():
-                raise ThresherError(f"{taken} exists already", "choose another name or remove it")
+        """Write the table and its sidecar.
+
+        Args:
+            path: File to create; must end in .parquet.
+
+        Returns:
+            This selection, with `path` set.
+
+        Raises:
+            AlreadyExistsError: The selection exists.
+        """
+        paths = SelectionPaths(Path(path))
+        if paths.table.suffix != ".parquet":
+            raise InvalidValueError(f"{path} must end in .parquet")
+        existing = [file for file in (paths.table, paths.overrides) if file.exists()]
+        # A sidecar without a table is left by a killed process, unless it is another file.
+        if paths.sidecar.exists() and not _is_sidecar(paths.sidecar):
+            existing.append(paths.sidecar)
+        if existing:
+            raise AlreadyExistsError(
+                f"{existing[0]} exists already", "choose another name or remove it"
+            )
         n = len(self.ids)
         columns = {
-            "id": pa.array(self.ids, pa.string()),
-            "label": pa.array(self.labels, pa.int32()),
-            "x": pa.array(_filled(self.x, n, np.nan, np.float32)),
-            "y": pa.array(_filled(self.y, n, np.nan, np.float32)),
-            "cluster": pa.array(_filled(self.cluster, n, -2, np.int32)),
-            "score": pa.array(np.asarray(self.score, np.float32)),
-            "keep": pa.array(np.asarray(self.keep, bool)),
-            "reason": pa.array(self.reason, pa.string()),
+            "id": self.ids,
+            "label": self.labels,
+            "x": np.full(n, np.nan) if self.x is None else self.x,
+            "y": np.full(n, np.nan) if self.y is None else self.y,
+            "cluster": np.full(n, NO_CLUSTER) if self.cluster is None else self.cluster,
+            "score": self.score,
+            "keep": np.asarray(self.keep, bool),
+            "reason": self.reason,
+            **({} if self.votes is None else {"votes": self.votes}),
         }
-        if self.votes is not None:
-            columns["votes"] = pa.array(np.asarray(self.votes, np.float32))
-        # The sidecar first: a table that can be seen is a selection that can be loaded.
+        table = pa.table(
+            {name: pa.array(values).cast(_TYPES[name]) for name, values in columns.items()}
+        )
+        # The table last: a table that exists is a selection that can be loaded.
         write_json(paths.sidecar, {"fingerprint": self.fingerprint, **self.meta})
         with atomic_file(paths.table) as temporary:
-            pq.write_table(pa.table(columns), temporary)
+            pq.write_table(table, temporary)
         self.path = paths.table
         return self
 
     @classmethod
     def load(cls, path: Path | str, overrides: bool = True) -> "Selection":
-        """Read a selection and, unless told otherwise, apply what people have decided since."""
+        """Read a selection.
+
+        Args:
+            path: The .parquet file.
+            overrides: Apply the decisions in the override log.
+
+        Raises:
+            NotFoundError: There is no such file.
+            InvalidValueError: The table, the sidecar or the log is damaged.
+        """
         paths = SelectionPaths(Path(path))
         if not paths.table.is_file():
-            raise ThresherError(f"there is no selection at {path}", "check the path")
+            raise NotFoundError(f"there is no selection at {path}", "check the path")
         try:
             table = pq.read_table(paths.table)
-        except (pa.ArrowInvalid, OSError):
-            raise ThresherError(f"{path} is not a Parquet file", "make it again") from None
-        missing = [name for name in COLUMNS if name not in table.column_names]
-        if missing:
-            raise ThresherError(f"{path} is not a selection: it has no column {missing[0]}")
+        except (pa.ArrowException, OSError):
+            raise InvalidValueError(f"{path} is not a Parquet file", "make it again") from None
+        columns = {
+            name: _column(table, name, path)
+            for name in _TYPES
+            if name != "votes" or name in table.column_names
+        }
+        arrays = {name: column.to_numpy() for name, column in columns.items()}
         meta = read_json(paths.sidecar, "selection's sidecar")
+        fingerprint = meta.pop("fingerprint", None) if isinstance(meta, dict) else None
+        if not isinstance(fingerprint, str):
+            raise InvalidValueError(
+                f"{paths.sidecar} is not the sidecar of a selection: it has no fingerprint",
+                "make the selection again",
+            )
         selection = cls(
-            ids=table.column("id").to_pylist(),
-            labels=table.column("label").to_numpy().astype(np.int64),
-            keep=table.column("keep").to_numpy().copy(),
-            score=table.column("score").to_numpy().copy(),
-            reason=table.column("reason").to_pylist(),
-            fingerprint=meta.pop("fingerprint", ""),
-            x=table.column("x").to_numpy().copy(),
-            y=table.column("y").to_numpy().copy(),
-            cluster=table.column("cluster").to_numpy().copy(),
-            votes=table.column("votes").to_numpy().copy()
-            if "votes" in table.column_names
-            else None,
+            ids=columns["id"].to_pylist(),
+            labels=arrays["label"].astype(np.int64),
+            keep=arrays["keep"].copy(),
+            score=arrays["score"].copy(),
+            reason=[text or "" for text in columns["reason"].to_pylist()],
+            fingerprint=fingerprint,
+            x=arrays["x"].copy(),
+            y=arrays["y"].copy(),
+            cluster=arrays["cluster"].copy(),
+            votes=arrays["votes"].copy() if "votes" in arrays else None,
             meta=meta,
             path=paths.table,
         )
@@ -115,98 +195,162 @@ class Selection:
         return selection
 
     def apply_overrides(self, entries: Iterable[Override]) -> None:
-        """Let people's decisions stand over the filter's: the last that was not undone counts."""
-        decisions = standing(entries)
-        if not decisions:
-            return
-        row = {id: n for n, id in enumerate(self.ids)}
-        for id, entry in decisions.items():
-            n = row.get(id)
-            if n is None:
-                raise ThresherError(
-                    f'the overrides of {self.path} name "{id}", which it does not hold'
+        """Replace `keep` and `reason` by people's decisions; the last one not undone counts.
+
+        Raises:
+            InvalidValueError: A decision names an id that the selection does not have.
+        """
+        decisions = effective_overrides(entries)
+        ids = list(decisions)
+        for id, row in zip(ids, rows_by_id(ids, self.ids).tolist(), strict=True):
+            if row < 0:
+                raise InvalidValueError(
+                    f'the overrides of {self.path} name "{id}", which is not in the selection'
                 )
-            self.keep[n] = entry.keep
-            self.reason[n] = f"override: {entry.reason}" if entry.reason else "override"
+            entry = decisions[id]
+            self.keep[row] = entry.keep
+            self.reason[row] = f"override: {entry.reason}" if entry.reason else "override"
 
     def indices(self, pack: Pack) -> np.ndarray:
-        """Positions of the kept samples in `pack`, ascending; another pack is refused."""
+        """Return the positions of the kept samples in `pack`, ascending, (n,) int64.
+
+        Raises:
+            InvalidValueError: The selection was made on another pack, or it names samples that are
+                not training samples of the pack.
+        """
+        name = f"the selection {self.path or ''}".rstrip()
         if pack.fingerprint != self.fingerprint:
-            raise ThresherError(
-                f"the selection {self.path or ''} was made on a pack with the fingerprint "
-                f"{self.fingerprint[:8]}…, but {pack.name} has {pack.fingerprint[:8]}…",
+            raise InvalidValueError(
+                f"{name} was made on a pack with the fingerprint {self.fingerprint[:8]}…, but "
+                f"{pack.name} has {pack.fingerprint[:8]}…",
                 "select on this pack",
             )
         positions = pack.positions(self.ids)
         if (positions < 0).any():
-            raise ThresherError(f"the selection {self.path or ''} names samples not in {pack.name}")
-        train = np.zeros(len(pack), bool)
-        train[pack.indices("train")] = True
-        if not train[positions].all():
-            raise ThresherError(
-                f"the selection {self.path or ''} names validation or test samples of {pack.name}",
+            raise InvalidValueError(f"{name} names samples that are not in {pack.name}")
+        is_train = np.zeros(len(pack), bool)
+        is_train[pack.indices("train")] = True
+        if not is_train[positions].all():
+            raise InvalidValueError(
+                f"{name} names validation or test samples of {pack.name}",
                 "only training samples may be filtered",
             )
         return np.sort(positions[self.keep])
 
-    def apply(self, dataset: Any) -> Any:
-        """A torch Subset of `dataset` with the kept samples.
+    def apply(self, dataset: "Dataset[Any] | Sized") -> "Subset[Any]":
+        """Return a torch `Subset` of the kept samples.
 
-        `dataset` holds the training samples in pack order (as torchvision's CIFAR10 does); its
-        length must be that of this selection.
+        Args:
+            dataset: The training samples in pack order, as in torchvision's CIFAR10.
+
+        Raises:
+            InvalidValueError: The data set has another length than the selection.
         """
         from torch.utils.data import Subset
 
-        return Subset(dataset, self._rows_kept(dataset))
+        return Subset(dataset, self._kept_rows(dataset))  # type: ignore[arg-type]
 
     def select(self, dataset: Any) -> Any:
-        """A Hugging Face Dataset of the kept samples: `dataset.select` on the rows kept.
+        """Return a Hugging Face `Dataset` of the kept samples.
 
-        As in `apply`, `dataset` holds the training samples in pack order.
+        Args:
+            dataset: A `datasets.Dataset` of the training samples in pack order.
+
+        Raises:
+            InvalidValueError: The data set has another length than the selection.
         """
-        return dataset.select(self._rows_kept(dataset))
+        return dataset.select(self._kept_rows(dataset))
 
     def export(self, path: Path | str, pack: Pack) -> Path:
-        """Write what is kept for other tools: `.txt`, an id per line; `.npy`, int64 positions in
-        the pack, ascending."""
+        """Write the kept samples for other tools.
+
+        Args:
+            path: File to write; .txt gets an id per line, .npy int64 positions, ascending.
+            pack: The pack that the selection was made on.
+
+        Returns:
+            The path.
+        """
         path = Path(path)
         positions = self.indices(pack)
         if path.suffix == ".txt":
-            kept = pack.ids.take(pa.array(positions)).to_pylist()
-            write_text(path, "".join(f"{id}\n" for id in kept))
+            ids = pack.ids.take(pa.array(positions)).to_pylist()
+            write_text(path, "".join(f"{id}\n" for id in ids))
         elif path.suffix == ".npy":
             with atomic_file(path) as temporary, open(temporary, "wb") as file:
                 np.save(file, positions)
         else:
-            raise ThresherError(f"{path} is no export", "name it .txt (ids) or .npy (positions)")
+            raise InvalidValueError(f"{path} must end in .txt (ids) or .npy (positions)")
         return path
 
-    def _rows_kept(self, dataset: Any) -> list[int]:
+    def show(self, height: int = 720) -> Any:
+        """Show the map in a notebook.
+
+        Args:
+            height: Height of the frame in pixels.
+        """
+        # The viewer is in a later layer, so it is found as a plugin and not imported.
+        from importlib.metadata import entry_points
+
+        for viewer in entry_points(group="thresher.viewer"):
+            return viewer.load()(self, height)
+        raise MissingDependencyError("no viewer is installed", "install Thresher with pip")
+
+    def _kept_rows(self, dataset: Any) -> list[int]:
         if len(dataset) != len(self.ids):
-            raise ThresherError(
+            raise InvalidValueError(
                 f"the data set has {len(dataset)} samples, the selection {len(self.ids)}",
                 "apply it to the training set that it was made on",
             )
         return np.flatnonzero(self.keep).tolist()
 
-    def show(self, height: int = 720) -> Any:
-        """The map in a notebook, by whatever viewer is installed (`thresher.app` is ours).
 
-        The page stands to the right of the data: it is found as a plug-in, not imported.
-        """
-        from importlib.metadata import entry_points
-
-        for viewer in entry_points(group="thresher.viewer"):
-            return viewer.load()(self, height)
-        raise ThresherError("no viewer is installed", "install the package: `pip install thresher`")
+def _is_text(kind: pa.DataType) -> bool:
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
 
 
-def _checked_name(path: Path | str) -> Path:
-    path = Path(path)
-    if path.suffix != ".parquet":
-        raise ThresherError(f"{path} does not end in .parquet", "a selection is a Parquet file")
-    return path
+_TYPES = {
+    "id": pa.string(),
+    "label": pa.int32(),
+    "x": pa.float32(),
+    "y": pa.float32(),
+    "cluster": pa.int32(),
+    "score": pa.float32(),
+    "keep": pa.bool_(),
+    "reason": pa.string(),
+    "votes": pa.float32(),
+}
+_ACCEPTED: dict[pa.DataType, Callable[[pa.DataType], bool]] = {
+    pa.string(): _is_text,
+    pa.int32(): pa.types.is_integer,
+    pa.float32(): pa.types.is_floating,
+    pa.bool_(): pa.types.is_boolean,
+}
+"""Other tools may write wider types of the same kind."""
 
 
-def _filled(values: np.ndarray | None, n: int, missing: float, dtype: Any) -> np.ndarray:
-    return np.full(n, missing, dtype) if values is None else np.asarray(values, dtype)
+def _column(table: pa.Table, name: str, path: Path | str) -> pa.ChunkedArray:
+    """Return a column of a selection's table with the type that it must have."""
+    if name not in table.column_names:
+        raise InvalidValueError(f"{path} is not a selection: it has no column {name}")
+    column, wanted = table.column(name), _TYPES[name]
+    try:
+        if not _ACCEPTED[wanted](column.type):
+            raise pa.ArrowInvalid(f"{column.type} instead of {wanted}")
+        if name in ("id", "label", "keep", "cluster") and column.null_count:
+            raise pa.ArrowInvalid("missing values")
+        if name == "id" and pc.count_distinct(column).as_py() != len(column):
+            raise pa.ArrowInvalid("repeated values")
+        return column.cast(wanted)
+    except pa.ArrowInvalid as error:
+        raise InvalidValueError(
+            f'{path} is not a selection: its column "{name}" is wrong ({error})', "make it again"
+        ) from None
+
+
+def _is_sidecar(file: Path) -> bool:
+    try:
+        content = read_json(file)
+    except ThresherError:
+        return False
+    return isinstance(content, dict) and "fingerprint" in content

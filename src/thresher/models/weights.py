@@ -1,4 +1,4 @@
-"""Weights in files: safetensors, or a state dict that torch loads without running code."""
+"""Weight files: safetensors, or a state dict that torch loads without running code."""
 
 import pickle
 from collections.abc import Mapping
@@ -8,17 +8,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from thresher.errors import ThresherError
+from thresher.errors import InvalidValueError, NotFoundError
 from thresher.models.head import find_head
 from thresher.paths import atomic_file
 
-# What training scripts wrap a state dict in, and what wrappers of a model put before its names.
+# Keys under which training scripts store a state dict, and prefixes that wrappers add to names.
 _WRAPPERS = ("state_dict", "model_state_dict", "model")
 _PREFIXES = ("module.", "_orig_mod.")
 
 
 def save(model: nn.Module, file: Path) -> None:
-    """Write the model's state as safetensors, whole or not at all; costs one copy in memory."""
+    """Write the model's state as safetensors, atomically; takes one copy in memory."""
     from safetensors.torch import save_file
 
     state = {name: t.detach().cpu().contiguous().clone() for name, t in unwrapped(model).items()}
@@ -27,14 +27,19 @@ def save(model: nn.Module, file: Path) -> None:
 
 
 def unwrapped(model: nn.Module) -> dict[str, Tensor]:
-    """The model's state dict, by the names it has without DDP's or the compiler's prefix."""
+    """Return the model's state dict without the prefixes of DDP or torch.compile."""
     return {_bare(name): tensor for name, tensor in model.state_dict().items()}
 
 
 def read(file: Path) -> dict[str, Tensor]:
-    """The tensors of a file by name, on the CPU."""
+    """Read the tensors of a file by name, on the CPU.
+
+    Raises:
+        NotFoundError: There is no such file.
+        InvalidValueError: The file is damaged or is not a state dict.
+    """
     if not file.is_file():
-        raise ThresherError(f"there are no weights at {file}", "check the path")
+        raise NotFoundError(f"there are no weights at {file}", "check the path")
     if file.suffix == ".safetensors":
         from safetensors import SafetensorError
         from safetensors.torch import load_file
@@ -42,59 +47,66 @@ def read(file: Path) -> dict[str, Tensor]:
         try:
             state: Any = load_file(file)
         except (SafetensorError, OSError, ValueError) as error:
-            raise ThresherError(f"{file} is not a whole safetensors file ({error})") from None
+            raise InvalidValueError(
+                f"{file} is truncated or not a safetensors file ({error})"
+            ) from None
     else:
         state = _read_torch(file)
     return {_bare(name): tensor for name, tensor in state.items()}
 
 
 def load_into(model: nn.Module, file: Path, name: str = "the model") -> list[str]:
-    """Load `file` into `model`, whose names and shapes must agree with it.
+    """Load a file into a model.
 
-    The head's tensors are left as they are where only the number of classes differs; their names
-    are returned. Every other difference is refused, and the model is then unchanged.
+    If only the number of classes differs, the head keeps its tensors.
+
+    Args:
+        model: Its names and shapes must be those of the file.
+        file: Safetensors file or state dict.
+        name: Name of the model, for messages.
+
+    Returns:
+        The names of the head's tensors that were not loaded.
+
+    Raises:
+        InvalidValueError: Another name or shape differs; the model is unchanged.
     """
+    fix = "choose the model that these weights were made for"
     state = read(file)
     wanted = unwrapped(model)
-    left = _other_classes(model, state, wanted)
+    skipped = _head_of_other_classes(model, state, wanted)
     for key, tensor in wanted.items():
-        if key in left:
+        if key in skipped:
             continue
         if key not in state:
             if key.endswith("num_batches_tracked"):  # absent in files older than torch 0.4.1
                 state[key] = tensor
                 continue
-            raise ThresherError(
-                f'{file} has no tensor "{key}", which {name} needs',
-                "choose the model that these weights were made for",
-            )
+            raise InvalidValueError(f'{file} has no tensor "{key}", which {name} needs', fix)
         if state[key].shape != tensor.shape:
-            raise ThresherError(
-                f'the tensor "{key}" in {file} is {_shape(state[key])}, '
-                f"but {name} needs {_shape(tensor)}",
-                "choose the model that these weights were made for",
+            raise InvalidValueError(
+                f'tensor "{key}" in {file} is {_shape(state[key])}, but {name} needs '
+                f"{_shape(tensor)}",
+                fix,
             )
     extra = next((key for key in state if key not in wanted), None)
     if extra is not None:
-        raise ThresherError(
-            f'the tensor "{extra}" in {file} has no place in {name}',
-            "choose the model that these weights were made for",
-        )
+        raise InvalidValueError(f'{name} has no tensor "{extra}", which {file} has', fix)
     with torch.no_grad():
         for key, tensor in wanted.items():
-            if key not in left:
+            if key not in skipped:
                 tensor.copy_(state[key])
-    return left
+    return skipped
 
 
-def _other_classes(
+def _head_of_other_classes(
     model: nn.Module, state: Mapping[str, Tensor], wanted: Mapping[str, Tensor]
 ) -> list[str]:
-    """The head's tensors, when the file's head differs in its number of classes alone."""
-    found = find_head(model)
-    if found is None:
+    """Return the names of the head's tensors if they differ only in the number of classes."""
+    head = find_head(model)
+    if head is None:
         return []
-    path = _bare(found[0] + ".")
+    path = _bare(head[0] + ".")
     names = [key for key in wanted if key.startswith(path)]
     differs = [
         key
@@ -110,18 +122,19 @@ def _read_torch(file: Path) -> dict[str, Tensor]:
     try:
         state = torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        raise ThresherError(
-            f"{file} is no plain state dict (torch loads it only by running code from it, "
-            "or it is cut short)",
+        raise InvalidValueError(
+            f"{file} is not a plain state dict (it is truncated, or loading it would run code)",
             "save it with safetensors, or as torch.save(model.state_dict())",
         ) from error
-    except Exception as error:  # torch raises a dozen kinds on broken files; each means the same.
-        raise ThresherError(f"{file} is not a whole torch file") from error
+    except Exception as error:  # torch raises a dozen types for damaged files
+        raise InvalidValueError(f"{file} is truncated or not a torch file") from error
     for wrapper in _WRAPPERS:
         if isinstance(state, dict) and isinstance(state.get(wrapper), dict):
             state = state[wrapper]
     if not isinstance(state, dict) or not all(isinstance(t, Tensor) for t in state.values()):
-        raise ThresherError(f"{file} holds no state dict", "save torch.save(model.state_dict())")
+        raise InvalidValueError(
+            f"{file} has no state dict", "save it as torch.save(model.state_dict())"
+        )
     return state
 
 
