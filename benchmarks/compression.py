@@ -8,6 +8,7 @@ Writes benchmarks/results/compression.json and .md.
 
 import argparse
 import os
+from dataclasses import asdict
 from pathlib import Path
 
 from benchmarks.machine import describe
@@ -35,11 +36,13 @@ def main() -> None:
             bucket_mb=(5.0,),
             steps=args.steps,
         )
-        (row,) = compare_engines(config).to_dict()["rows"]
-        rows.append({"compress": compress, **row})
+        (row,) = compare_engines(config).rows
+        values = asdict(row)
+        del values["spans"]
+        rows.append({"compress": compress, **values})
     plain = rows[0]["step_s"]
-    for row in rows:
-        row["ratio"] = row["step_s"] / plain
+    for values in rows:
+        values["ratio"] = values["step_s"] / plain
     about = {
         **describe(),
         "load_average": f"{os.getloadavg()[0]:.1f} (the hosts share the cores)",

@@ -7,7 +7,7 @@ import io
 import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_type_hints
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from thresher.errors import InvalidValueError, ThresherError
 from thresher.options import OptionInfo, describe, flag, validate
@@ -33,7 +33,7 @@ def parse(
         extra = (tyro.conf.Positional,) if positional else ()
         shown = tyro.conf.arg(
             help=with_flags(info.help, names),
-            metavar=info.name.upper() if positional else _metavar(info.type),
+            metavar=info.name.upper() if positional else _metavar(info),
             help_behavior_hint="" if info.default in (None, ()) else None,
         )
         hint = _ANNOTATED[(hints[info.name], shown, *extra)]
@@ -84,10 +84,14 @@ _ANNOTATED: Any = Annotated
 _METAVARS = {int: "INT", float: "FLOAT", str: "STR", Path: "PATH"}
 
 
-def _metavar(hint: Any) -> str | None:
-    """Name the value of `X | None` by X alone; None leaves it to tyro."""
-    members = [member for member in get_args(hint) if member is not type(None)]
-    if len(members) != 1 or len(get_args(hint)) != 2:
+def _metavar(info: OptionInfo) -> str | None:
+    """Name the value of `X | None` by X alone, and that of a list by its items; None leaves it to
+    tyro."""
+    members = [member for member in get_args(info.type) if member is not type(None)]
+    if info.is_list:
+        hint = info.type if get_origin(info.type) is tuple else members[0]
+        return f"{_METAVARS[get_args(hint)[0]]},…"
+    if len(members) != 1 or len(get_args(info.type)) != 2:
         return None
     return _METAVARS.get(members[0])
 

@@ -1,12 +1,13 @@
 """Predict step times on a test bed of hosts from measurements on one host and on two."""
 
 import os
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from thresher.distributed.local_group import gloo_group
 from thresher.lab.shares import PERIOD_US, enter_share
 from thresher.lab.testbed import Testbed
+from thresher.options import from_mapping, to_mapping
 from thresher.scaling.cluster import Cluster, Device
 from thresher.scaling.costs import fit_ring
 from thresher.scaling.profile import BatchTimes, DeviceInfo, Layer, OverlapTimes, Profile
@@ -35,18 +36,8 @@ class CalibrationCase:
 
 def measure_profile(bed: Testbed, case: CalibrationCase, shares: list[str] | None) -> Profile:
     """Time the layers on one host; `shares` are control groups from `host_shares`."""
-    times = _call(bed, case, 1, shares, "_time_layers")
-    layers = tuple(
-        Layer(
-            **{
-                **item,
-                "forward_s": {case.batch: item["forward_s"]},
-                "backward_s": {case.batch: item["backward_s"]},
-            }
-        )
-        for item in times["layers"]
-    )
-    return host_profile(case, layers, BatchTimes(**times["times"]))
+    times = from_mapping(_HostTimes, _call(bed, case, 1, shares, "_time_layers"))
+    return host_profile(case, times.layers, times.step)
 
 
 def measure_links(
@@ -61,14 +52,37 @@ def measure_step(
     bed: Testbed, case: CalibrationCase, hosts: int, shares: list[str] | None
 ) -> OverlapTimes:
     """Time a DDP step on the first `hosts` hosts."""
-    return OverlapTimes(**_call(bed, case, hosts, shares, "_time_step"))
+    return from_mapping(OverlapTimes, _call(bed, case, hosts, shares, "_time_step"))
+
+
+@dataclass(frozen=True)
+class _Order:
+    """What a worker of the test bed measures."""
+
+    case: CalibrationCase
+    shares: tuple[str, ...] | None
+
+    def prepare(self) -> None:
+        """Set up torch and enter this host's share of a core; call it after slow imports."""
+        import torch
+
+        torch.set_num_threads(1)
+        torch.manual_seed(0)
+        if self.shares:
+            enter_share(self.shares[int(os.environ["RANK"])])
+
+
+@dataclass(frozen=True)
+class _HostTimes:
+    layers: tuple[Layer, ...]
+    step: BatchTimes
 
 
 def _call(
     bed: Testbed, case: CalibrationCase, hosts: int, shares: list[str] | None, function: str
 ) -> Any:
-    order = {"case": asdict(case), "shares": shares}
-    return bed.call(f"thresher.lab.calibrate:{function}", order, hosts)
+    order = _Order(case, None if shares is None else tuple(shares))
+    return bed.call(f"thresher.lab.calibrate:{function}", to_mapping(order), hosts)
 
 
 def host_profile(case: CalibrationCase, layers: tuple[Layer, ...], times: BatchTimes) -> Profile:
@@ -148,65 +162,45 @@ def calibrate(
     return replace(plain, stall_s=stall, drag_s=surplus - 2 * stall)
 
 
-def _prepare(order: dict[str, Any]) -> CalibrationCase:
-    import torch
-
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    return CalibrationCase(**order["case"])
-
-
-def _limit(order: dict[str, Any]) -> None:
-    """Enter the host's share of a core; call it after imports, which would take long there."""
-    if order["shares"]:
-        enter_share(order["shares"][int(os.environ["RANK"])])
-
-
-def _time_layers(order: dict[str, Any]) -> dict[str, Any]:
+def _time_layers(values: Any) -> Any:
     """Worker function of `measure_profile`."""
     import torch
 
     from thresher.models.registry import build
     from thresher.scaling.layers import time_layers
 
-    case = _prepare(order)
+    order = from_mapping(_Order, values)
+    case = order.case
     model = build(case.model, case.classes, 3)
-    _limit(order)
-    layers, batches = time_layers(
+    order.prepare()
+    layers, (step,) = time_layers(
         model,
         case.synthetic(),
         torch.device("cpu"),
         seconds_per_batch=case.seconds,
         batches=[case.batch],
     )
-    scalar = [
-        {
-            **asdict(layer),
-            "forward_s": layer.forward_s[case.batch],
-            "backward_s": layer.backward_s[case.batch],
-        }
-        for layer in layers
-    ]
-    return {"layers": scalar, "times": asdict(batches[0])}
+    return to_mapping(_HostTimes(layers, step))
 
 
-def _time_links(order: dict[str, Any]) -> list[tuple[float, float]]:
+def _time_links(values: Any) -> list[tuple[float, float]]:
     """Worker function of `measure_links`."""
     from thresher.scaling.links import time_allreduce
 
-    case = _prepare(order)
-    _limit(order)
+    order = from_mapping(_Order, values)
+    order.prepare()
     with gloo_group():
-        return time_allreduce(SIZES, seconds=case.seconds / 4)
+        return time_allreduce(SIZES, seconds=order.case.seconds / 4)
 
 
-def _time_step(order: dict[str, Any]) -> dict[str, Any]:
+def _time_step(values: Any) -> Any:
     """Worker function of `measure_step`."""
     from thresher.models.registry import build
     from thresher.scaling.links import time_step
 
-    case = _prepare(order)
+    order = from_mapping(_Order, values)
+    case = order.case
     model = build(case.model, case.classes, 3)
-    _limit(order)
+    order.prepare()
     with gloo_group():
-        return asdict(time_step(model, case.synthetic(), seconds=3 * case.seconds))
+        return to_mapping(time_step(model, case.synthetic(), seconds=3 * case.seconds))

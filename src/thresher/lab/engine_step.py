@@ -1,10 +1,10 @@
 """One rank of an engine comparison: time steps with and without communication."""
 
 import os
+import tempfile
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 from typing import Any, Protocol
@@ -14,10 +14,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from thresher.distributed.local_group import gloo_group
+from thresher.lab.engines import EngineOrder, EngineSetting, EngineTimes
 from thresher.lab.timeline import horovod_spans
 from thresher.models.registry import build
+from thresher.options import from_mapping, to_mapping
 from thresher.scaling.pipeline import Span
-from thresher.scaling.synthetic import SyntheticBatch
 
 WARMUP_STEPS = 3
 """DDP regroups its buckets after one step; Horovod's cache is full after two."""
@@ -149,37 +150,34 @@ class HorovodEngine:
         horovod.leave()
 
 
-def time_settings(order: dict[str, Any]) -> list[dict[str, Any]]:
-    """Time each setting; the worker function of `compare_engines`.
-
-    Args:
-        order: model, shape, classes, batch (per worker), compress, steps, settings, folder.
+def time_settings(values: Any) -> list[Any]:
+    """Time each setting of an `EngineOrder`; the worker function of `compare_engines`.
 
     Returns:
-        For each setting the median seconds of a step (`step_s`) and of its computation
-        (`compute_s`), and the spans of one step of rank 0.
+        `EngineTimes` of each setting, as JSON values.
     """
+    order = from_mapping(EngineOrder, values)
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    folder = Path(order["folder"])
-    with gloo_group():
+    with gloo_group(), tempfile.TemporaryDirectory(prefix="thresher-compare-") as folder:
         return [
-            _time_setting(order, setting, folder / f"timeline-{number}.json")
-            for number, setting in enumerate(order["settings"])
+            to_mapping(_time_setting(order, setting, Path(folder) / f"timeline-{number}.json"))
+            for number, setting in enumerate(order.settings)
         ]
 
 
-def _engine(model: nn.Module, compress: str, setting: dict[str, Any], file: Path) -> Engine:
-    if setting["engine"] == "horovod":
-        return HorovodEngine(model, compress, setting["fusion_mb"], setting["cycle_ms"], file)
-    return DDPEngine(model, compress, setting["bucket_mb"])
+def _engine(model: nn.Module, compress: str, setting: EngineSetting, file: Path) -> Engine:
+    if setting.fusion_mb is not None and setting.cycle_ms is not None:
+        return HorovodEngine(model, compress, setting.fusion_mb, setting.cycle_ms, file)
+    assert setting.bucket_mb is not None
+    return DDPEngine(model, compress, setting.bucket_mb)
 
 
-def _time_setting(order: dict[str, Any], setting: dict[str, Any], file: Path) -> dict[str, Any]:
+def _time_setting(order: EngineOrder, setting: EngineSetting, file: Path) -> EngineTimes:
     torch.manual_seed(0)
-    batch = SyntheticBatch(tuple(order["shape"]), order["classes"], order["batch"])
-    model = build(order["model"], batch.classes, batch.shape[0])
+    batch = order.batch
+    model = build(order.model, batch.classes, batch.shape[0])
     model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    engine = _engine(model, order["compress"], setting, file)
+    engine = _engine(model, order.compress, setting, file)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
     torch.manual_seed(dist.get_rank())
     images, labels = batch.tensors("cpu")
@@ -206,7 +204,7 @@ def _time_setting(order: dict[str, Any], setting: dict[str, Any], file: Path) ->
     for _ in range(WARMUP_STEPS):
         step(True)
     with_communication, without, recorded = [], [], []
-    for _ in range(order["steps"]):
+    for _ in range(order.steps):
         # Alternating, so that other load affects both alike.
         with engine.no_sync():
             without.append(step(False)[0])
@@ -219,8 +217,4 @@ def _time_setting(order: dict[str, Any], setting: dict[str, Any], file: Path) ->
     if dist.get_rank() == 0:
         # Gradients are recorded by the clock; the last one ends the backward span.
         spans += engine.spans(record, engine.last_gradient(record) - spans[1].end_s)
-    return {
-        "step_s": median(with_communication),
-        "compute_s": median(without),
-        "spans": [asdict(span) for span in spans],
-    }
+    return EngineTimes(median(with_communication), median(without), tuple(spans))

@@ -5,13 +5,12 @@ Each number of workers runs as a group of processes, on this machine or on a tes
 
 import itertools
 import json
-import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from thresher.distributed.local_group import call_in_group, run_local
 from thresher.errors import InvalidValueError, nearest
@@ -19,11 +18,12 @@ from thresher.lab.comparison import FIGURE, RESULT, ComparisonConfig
 from thresher.lab.testbed import Testbed
 from thresher.lab.timeline import summarize
 from thresher.models.registry import check
-from thresher.options import option, validate
+from thresher.options import from_mapping, option, to_mapping, validate
 from thresher.paths import read_json, write_json
 from thresher.progress import bar
 from thresher.report.comparison_figures import EngineCurve, engines_figure
 from thresher.scaling.pipeline import Span
+from thresher.scaling.synthetic import SyntheticBatch
 
 ENGINES = ("ddp", "horovod")
 UNFINISHED = "unfinished.json"
@@ -69,6 +69,28 @@ class EngineSetting:
         return f"fusion {self.fusion_mb:g} MB, cycle {self.cycle_ms:g} ms"
 
 
+@dataclass(frozen=True)
+class EngineOrder:
+    """What a group of workers times."""
+
+    model: str
+    batch: SyntheticBatch
+    """The batch of each worker."""
+    compress: str
+    steps: int
+    settings: tuple[EngineSetting, ...]
+
+
+@dataclass(frozen=True)
+class EngineTimes:
+    """What the workers measured with one setting: median seconds, and a step of rank 0."""
+
+    step_s: float
+    compute_s: float
+    """The step without communication."""
+    spans: tuple[Span, ...]
+
+
 @dataclass(frozen=True, kw_only=True)
 class EngineRow(EngineSetting):
     """One setting on one number of workers; seconds are medians over steps."""
@@ -108,15 +130,17 @@ class EngineComparison:
         most = max(row.workers for row in self.rows)
         return [row for row in self.rows if row.best and row.workers == most]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return the content of compare.json."""
         rows = [asdict(row) for row in self.rows]
         for row in rows:
             del row["spans"]
         timelines = {r.engine: [asdict(s) for s in r.spans] for r in self.best_on_most_workers()}
-        values = {"model": self.model, "scaling": self.scaling, "rows": rows}
-        figure = {} if self.figure is None else {"figure": str(self.figure)}
-        return {**values, "timelines": timelines, **figure}
+        values: dict[str, object] = {"model": self.model, "scaling": self.scaling, "rows": rows}
+        values["timelines"] = timelines
+        if self.figure is not None:
+            values["figure"] = str(self.figure)
+        return values
 
 
 def engine_settings(config: EngineComparisonConfig) -> list[EngineSetting]:
@@ -184,7 +208,7 @@ def _measure(
     config: EngineComparisonConfig, model: str, settings: Sequence[EngineSetting]
 ) -> list[EngineRow]:
     kept = None if config.out is None else config.out / UNFINISHED
-    measured: dict[str, Any] = {}
+    measured: dict[str, list[dict[str, object]]] = {}
     if kept is not None and kept.exists():
         measured = read_json(kept, "unfinished comparison")
     # Horovod reads its settings once per process, DDP whenever it is built.
@@ -200,47 +224,44 @@ def _measure(
             def run(count: int, argv: Sequence[str]) -> object:
                 return bed.run(argv, hosts=count)
 
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="thresher-compare-"))
         shown = stack.enter_context(bar("comparing engines", len(config.workers) * len(groups)))
         for count, group in itertools.product(config.workers, groups):
             shown.note(f"{group[0].engine}, {count} workers")
             weak = config.scaling == "weak"
-            order = {
-                "model": model,
-                "shape": [3, config.image_size, config.image_size],
-                "classes": 10,
-                "compress": (config.compress or ("none",))[0],
-                "steps": config.steps,
-                "settings": [asdict(setting) for setting in group],
-                "batch": config.batch_size if weak else -(-config.batch_size // count),
-            }
-            key = json.dumps([count, config.link if config.hosts else "here", order])
+            local = config.batch_size if weak else -(-config.batch_size // count)
+            order = EngineOrder(
+                model,
+                SyntheticBatch((3, config.image_size, config.image_size), 10, local),
+                (config.compress or ("none",))[0],
+                config.steps,
+                tuple(group),
+            )
+            values = to_mapping(order)
+            key = json.dumps([count, config.link if config.hosts else "here", values])
             if key not in measured:
                 target = "thresher.lab.engine_step:time_settings"
-                order = {**order, "folder": folder}
-                measured[key] = call_in_group(target, order, partial(run, count))
+                measured[key] = call_in_group(target, values, partial(run, count))
                 if kept is not None:
                     write_json(kept, measured)
             whole = config.batch_size * count if weak else config.batch_size
             for setting, times in zip(group, measured[key], strict=True):
-                rows.append(_row(setting, count, whole, times))
+                rows.append(_row(setting, count, whole, from_mapping(EngineTimes, times)))
             shown.advance()
     return rows
 
 
-def _row(setting: EngineSetting, workers: int, batch_size: int, times: dict[str, Any]) -> EngineRow:
-    spans = tuple(Span(**span) for span in times["spans"])
+def _row(setting: EngineSetting, workers: int, batch_size: int, times: EngineTimes) -> EngineRow:
     return EngineRow(
         **asdict(setting),
-        **asdict(summarize(spans)),
+        **asdict(summarize(times.spans)),
         workers=workers,
         batch_size=batch_size,
-        step_s=times["step_s"],
-        compute_s=times["compute_s"],
-        exposed_s=max(0.0, times["step_s"] - times["compute_s"]),
-        images_per_s=batch_size / times["step_s"],
+        step_s=times.step_s,
+        compute_s=times.compute_s,
+        exposed_s=max(0.0, times.step_s - times.compute_s),
+        images_per_s=batch_size / times.step_s,
         efficiency=0.0,
-        spans=spans,
+        spans=times.spans,
     )
 
 

@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import mean
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from thresher.data.pack import Pack
 from thresher.distributed.names import Compress
@@ -31,13 +31,23 @@ from thresher.training.folder import finished
 from thresher.training.result import RunResult
 
 logger = logging.getLogger(__name__)
-RULES: dict[str, dict[str, Any]] = {
-    "strong": {"scaling": "strong", "lr_rule": "none"},
-    "weak": {"scaling": "weak", "lr_rule": "none"},
-    "weak+linear": {"scaling": "weak", "lr_rule": "linear"},
-    "weak+linear+warmup": {"scaling": "weak", "lr_rule": "linear", "warmup_epochs": 2.0},
+
+
+@dataclass(frozen=True)
+class ScalingRule:
+    """Training options of a scaling rule."""
+
+    scaling: Literal["strong", "weak"]
+    lr_rule: Literal["none", "linear"]
+    warmup_epochs: float = 0.0
+
+
+RULES = {
+    "strong": ScalingRule("strong", "none"),
+    "weak": ScalingRule("weak", "none"),
+    "weak+linear": ScalingRule("weak", "linear"),
+    "weak+linear+warmup": ScalingRule("weak", "linear", warmup_epochs=2.0),
 }
-"""The training options of each scaling rule."""
 MODELS = ("alexnet-small", "googlenet-small")
 """One network with large gradients, one with much computation."""
 COMPRESS = ("none", "int8")
@@ -124,7 +134,7 @@ class RuleComparison:
     verdicts: list[RuleVerdict]
     figure: Path | None = None
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return the content of compare.json."""
         values = asdict(self)
         figure = values.pop("figure")
@@ -209,7 +219,7 @@ def _train_all(config: RuleComparisonConfig, hosts: int) -> list[RuleRun]:
                 flip=False,
                 compress=compression,  # type: ignore[arg-type]
                 resume=True,
-                **RULES[rule],
+                **asdict(RULES[rule]),
             )
             result = finished(run)
             if result is None:
@@ -222,7 +232,7 @@ def _train_all(config: RuleComparisonConfig, hosts: int) -> list[RuleRun]:
     return runs
 
 
-def train_on_host(order: dict[str, Any]) -> dict[str, Any]:
+def train_on_host(order: Any) -> Any:
     """Train on one host of the test bed; the worker function of `compare_rules`."""
     from thresher.training.train import train
 

@@ -23,14 +23,14 @@ class ClaimRow:
     holds: Verdict
     interval: str = ""
     note: str = ""
-    values: dict[str, Any] = field(default_factory=dict)
+    values: dict[str, object] = field(default_factory=dict)
     """Further keys of the row in JSON."""
 
     def __post_init__(self) -> None:
         if self.holds not in get_args(Verdict):
             raise ValueError(f"holds must be one of {get_args(Verdict)}, got {self.holds!r}")
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return the row as JSON values, with `values` at the same level."""
         fields = asdict(self)
         values = fields.pop("values")

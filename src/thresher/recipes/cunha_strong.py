@@ -109,7 +109,7 @@ def run_workers(config: StrongScalingConfig, workers: int, out: Path) -> list[Sc
     return [ScalingRun(**run) for run in stored["runs"]]
 
 
-def train_all(order: dict[str, Any]) -> None:
+def train_all(order: Any) -> None:
     """Train with every rule and seed; the worker function of `run_workers`."""
     import torch
 

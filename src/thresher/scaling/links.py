@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from thresher.distributed.group import join
 from thresher.distributed.local_group import call_in_group, run_local
 from thresher.errors import InvalidValueError
+from thresher.options import from_mapping, to_mapping
 from thresher.scaling.costs import fit_ring
 from thresher.scaling.profile import AllReducePoint, AllReduceTimes, OverlapTimes
 from thresher.scaling.synthetic import SyntheticBatch
@@ -159,28 +160,26 @@ def measure_group(
     threads = max(1, (os.cpu_count() or 1) // workers)
     answer = call_in_group(
         "thresher.scaling.links:_measure_order",
-        {"model": model, "batch": None if batch is None else asdict(batch)},
+        to_mapping(_Order(model, batch)),
         lambda argv: run_local(workers, argv, {"OMP_NUM_THREADS": str(threads)}, TIMEOUT_S),
     )
-    overlap = answer["overlap"]
-    allreduce = answer["allreduce"]
-    points = tuple(AllReducePoint(**point) for point in allreduce.pop("points"))
-    return GroupTimes(
-        AllReduceTimes(**allreduce, points=points),
-        None if overlap is None else OverlapTimes(**overlap),
-    )
+    return from_mapping(GroupTimes, answer)
 
 
-def _measure_order(order: dict[str, Any]) -> dict[str, Any]:
+@dataclass(frozen=True)
+class _Order:
+    model: str | None
+    batch: SyntheticBatch | None
+
+
+def _measure_order(values: Any) -> Any:
     """Run one worker of `measure_group`."""
     import torch
 
+    order = from_mapping(_Order, values)
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     device = str(join("auto").device)
-    batch = order["batch"]
-    if batch is not None:
-        batch = SyntheticBatch(**{**batch, "shape": tuple(batch["shape"])})
-    return asdict(measure_current_group(device, order["model"], batch))
+    return to_mapping(measure_current_group(device, order.model, order.batch))
 
 
 def measure_current_group(
