@@ -160,7 +160,7 @@ def test_a_profile_survives_its_file_and_another_models_is_refused(
     ("content", "message"),
     [
         ("[]", "is not a profile"),
-        ("{", "does not parse"),
+        ("{", "is not valid JSON"),
         ('{"format": 1, "layers": []}', "model is required"),
     ],
 )
