@@ -125,15 +125,22 @@ def read_json(path: Path | str, kind: str = "file") -> Any:
         raise InvalidValueError(f"{path} is not a {kind}: it is not valid JSON") from None
 
 
+class _Inside:
+    """The path of a fixed name inside the folder `root` of the object."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, paths: Any, _: type | None = None) -> Path:
+        return paths.root / self.name
+
+
 @dataclass(frozen=True)
 class PackPaths:
     """File names of a pack, and of one that is still being written."""
 
     root: Path
-
-    @property
-    def meta(self) -> Path:
-        return self.root / "pack.json"
+    meta = _Inside("pack.json")
 
     @property
     def staging(self) -> Path:
@@ -146,36 +153,15 @@ class RunPaths:
     """File names of a training run."""
 
     root: Path
-
-    @property
-    def config(self) -> Path:
-        return self.root / "config.json"
-
-    @property
-    def metrics(self) -> Path:
-        return self.root / "metrics.jsonl"
-
-    @property
-    def model(self) -> Path:
-        return self.root / "model.safetensors"
-
-    @property
-    def result(self) -> Path:
-        """Exists if the run is finished."""
-        return self.root / "result.json"
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.root / "checkpoints"
-
-    @property
-    def dynamics(self) -> Path:
-        """Training dynamics per sample (EL2N, forgetting), if the run recorded them."""
-        return self.root / "dynamics.parquet"
-
-    @property
-    def lock(self) -> Path:
-        return self.root / ".lock"
+    config = _Inside("config.json")
+    metrics = _Inside("metrics.jsonl")
+    model = _Inside("model.safetensors")
+    result = _Inside("result.json")
+    """Exists if the run is finished."""
+    checkpoints = _Inside("checkpoints")
+    dynamics = _Inside("dynamics.parquet")
+    """Training dynamics per sample (EL2N, forgetting), if the run recorded them."""
+    lock = _Inside(".lock")
 
 
 @dataclass(frozen=True)
@@ -186,10 +172,12 @@ class SelectionPaths:
 
     @property
     def sidecar(self) -> Path:
+        """Settings of the filter, and the fingerprint of the pack."""
         return self.table.with_suffix(".json")
 
     @property
     def overrides(self) -> Path:
+        """Decisions by people."""
         return self.table.with_suffix(".overrides.jsonl")
 
 
@@ -198,26 +186,12 @@ class StudyPaths:
     """File names of a study."""
 
     root: Path
-
-    @property
-    def definition(self) -> Path:
-        return self.root / "study.toml"
-
-    @property
-    def lock(self) -> Path:
-        return self.root / ".lock"
-
-    @property
-    def steps(self) -> Path:
-        return self.root / "steps"
-
-    @property
-    def trials(self) -> Path:
-        return self.root / "trials"
-
-    @property
-    def report(self) -> Path:
-        return self.root / "report"
+    definition = _Inside("study.toml")
+    lock = _Inside(".lock")
+    steps = _Inside("steps")
+    trials = _Inside("trials")
+    report = _Inside("report")
 
     def trial(self, name: str) -> RunPaths:
+        """Return the file names of a trial."""
         return RunPaths(self.trials / name)

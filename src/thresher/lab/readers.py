@@ -44,11 +44,11 @@ class Reader:
         """Decode one image; images of unequal size are cut to a square."""
         return decode(data, None if self.raw else self.shape[0], self.shape[2])
 
-    def stacked(self, files: Iterator[bytes], size: int) -> Iterator[np.ndarray]:
-        """Decode files into batches; every batch uses the same memory."""
+    def stacked(self, images: Iterator[np.ndarray], size: int) -> Iterator[np.ndarray]:
+        """Collect images into batches; every batch uses the same memory."""
         out, filled = np.empty((size, *self.shape), np.uint8), 0
-        for data in files:
-            out[filled] = self.decoded(data)
+        for image in images:
+            out[filled] = image
             filled += 1
             if filled == size:
                 yield out
@@ -107,16 +107,15 @@ class FolderReader(Reader):
         self.random_batch = self._random
 
     def batches(self, size: int) -> Iterator[np.ndarray]:
-        yield from self.stacked((self._bytes(file) for file in self.files), size)
+        yield from self.stacked((self._image(file) for file in self.files), size)
 
     def _random(self, size: int) -> np.ndarray:
-        chosen = (self._bytes(self.random.choice(self.files)) for _ in range(size))
+        chosen = (self._image(self.random.choice(self.files)) for _ in range(size))
         return next(self.stacked(chosen, size))
 
-    @staticmethod
-    def _bytes(path: str) -> bytes:
+    def _image(self, path: str) -> np.ndarray:
         with open(path, "rb") as file:
-            return file.read()
+            return self.decoded(file.read())
 
 
 class WebDatasetReader(Reader):
@@ -128,7 +127,7 @@ class WebDatasetReader(Reader):
 
     def batches(self, size: int) -> Iterator[np.ndarray]:
         parts = (part for tar in self.tars for _, part in grouped(tar, IMAGES))
-        yield from self.stacked((next(iter(part.values())) for part in parts), size)
+        yield from self.stacked((self.decoded(next(iter(p.values()))) for p in parts), size)
 
 
 class TfRecordReader(Reader):
@@ -140,8 +139,8 @@ class TfRecordReader(Reader):
 
     def batches(self, size: int) -> Iterator[np.ndarray]:
         examples = (parse_example(record) for file in self.files for record in records(file))
-        images = (bytes(message(example["image/encoded"][0])) for example in examples)
-        yield from self.stacked(images, size)
+        files = (bytes(message(example["image/encoded"][0])) for example in examples)
+        yield from self.stacked((self.decoded(file) for file in files), size)
 
 
 class LmdbReader(Reader):
@@ -168,30 +167,19 @@ class LmdbReader(Reader):
             for transaction in self.transactions
             for value in transaction.cursor().iternext(keys=False, values=True)
         )
-        yield from self._stacked(values, size)
+        yield from self.stacked((self._image(value) for value in values), size)
 
     def _random(self, size: int) -> np.ndarray:
         chosen = (self.random.choice(self.keys) for _ in range(size))
-        return next(self._stacked((t.get(key) for t, key in chosen), size))
+        return next(self.stacked((self._image(t.get(key)) for t, key in chosen), size))
 
-    def _stacked(self, values: Iterator[Any], size: int) -> Iterator[np.ndarray]:
+    def _image(self, value: memoryview) -> np.ndarray:
+        data = message(parse_datum(memoryview(value))[4])
         if not self.raw:
-            yield from self.stacked(
-                (bytes(message(parse_datum(memoryview(v))[4])) for v in values), size
-            )
-            return
+            return self.decoded(bytes(data))
         height, width, channels = self.shape
-        out, filled = np.empty((size, *self.shape), np.uint8), 0
-        for value in values:
-            planes = np.frombuffer(message(parse_datum(memoryview(value))[4]), np.uint8)
-            image = planes.reshape(channels, height, width).transpose(1, 2, 0)
-            out[filled] = image[:, :, ::-1] if channels == 3 else image
-            filled += 1
-            if filled == size:
-                yield out
-                filled = 0
-        if filled:
-            yield out[:filled]
+        image = np.frombuffer(data, np.uint8).reshape(channels, height, width).transpose(1, 2, 0)
+        return image[:, :, ::-1] if channels == 3 else image
 
 
 class Hdf5Reader(Reader):
@@ -209,13 +197,13 @@ class Hdf5Reader(Reader):
             for at in range(0, len(self.images), size):
                 yield self.images[at : at + size]
         else:
-            files = (bytes(self.images[n]) for n in range(len(self.images)))
-            yield from self.stacked(files, size)
+            rows = range(len(self.images))
+            yield from self.stacked((self.decoded(bytes(self.images[n])) for n in rows), size)
 
     def _random(self, size: int) -> np.ndarray:
         rows = [self.random.randrange(len(self.images)) for _ in range(size)]
         if not self.raw:
-            return next(self.stacked((bytes(self.images[n]) for n in rows), size))
+            return next(self.stacked((self.decoded(bytes(self.images[n])) for n in rows), size))
         # h5py requires ascending rows without repetition.
         unique, back = np.unique(rows, return_inverse=True)
         return np.asarray(self.images[unique])[back]

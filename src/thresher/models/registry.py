@@ -12,27 +12,18 @@ from thresher.errors import InvalidValueError, MissingDependencyError, nearest
 from thresher.models import weights as weight_files
 from thresher.plugins import Registry
 
-_RESNET, _CONVNETS = "thresher.models.resnet", "thresher.models.convnets"
+_RESNETS = (
+    *("tiny", "resnet20", "resnet56", "resnet110"),
+    *("resnet18", "resnet34", "resnet50", "resnet101", "resnet152"),
+    *("resnet18-cifar", "resnet34-cifar", "resnet50-cifar", "resnet101-cifar", "resnet152-cifar"),
+)
 MODELS = Registry(
     "model",
     "thresher.models",
     {
-        "tiny": f"{_RESNET}:tiny",
-        "resnet20": f"{_RESNET}:resnet20",
-        "resnet56": f"{_RESNET}:resnet56",
-        "resnet110": f"{_RESNET}:resnet110",
-        "resnet18": f"{_RESNET}:resnet18",
-        "resnet34": f"{_RESNET}:resnet34",
-        "resnet50": f"{_RESNET}:resnet50",
-        "resnet101": f"{_RESNET}:resnet101",
-        "resnet152": f"{_RESNET}:resnet152",
-        "resnet18-cifar": f"{_RESNET}:resnet18_cifar",
-        "resnet34-cifar": f"{_RESNET}:resnet34_cifar",
-        "resnet50-cifar": f"{_RESNET}:resnet50_cifar",
-        "resnet101-cifar": f"{_RESNET}:resnet101_cifar",
-        "resnet152-cifar": f"{_RESNET}:resnet152_cifar",
-        "alexnet-small": f"{_CONVNETS}:AlexNetSmall",
-        "googlenet-small": f"{_CONVNETS}:GoogLeNetSmall",
+        **{name: f"thresher.models.resnet:{name.replace('-', '_')}" for name in _RESNETS},
+        "alexnet-small": "thresher.models.convnets:AlexNetSmall",
+        "googlenet-small": "thresher.models.convnets:GoogLeNetSmall",
     },
 )
 """Classes or functions that are called as `model(classes=…, channels=…)`."""

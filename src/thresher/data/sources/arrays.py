@@ -14,7 +14,7 @@ NAMES = {
 SUFFIXES = (".npz", ".h5", ".hdf5")
 
 
-def single_archive(where: Path | str, suffixes: Sequence[str]) -> Path | None:
+def find_archive(where: Path | str, suffixes: Sequence[str]) -> Path | None:
     """Return the array file at `where`: the file itself, or the only one in a flat folder."""
     path = Path(where)
     if path.is_dir():
@@ -26,16 +26,11 @@ def single_archive(where: Path | str, suffixes: Sequence[str]) -> Path | None:
     return path if path.suffix.lower() in suffixes and path.is_file() else None
 
 
-def archive_file(where: Path | str, suffixes: Sequence[str]) -> Path:
-    """Return the array file to open: `where`, or the first in that folder with such a suffix."""
-    path = Path(where)
-    if path.is_dir():
-        files = sorted(file for file in path.iterdir() if file.suffix.lower() in suffixes)
-        if not files:
-            raise NotFoundError(f"{path} has no {suffixes[0]} file", "check the path")
-        path = files[0]
-    if not path.exists():
-        raise NotFoundError(f"{path} does not exist", "check the path")
+def open_archive(where: Path | str, suffixes: Sequence[str]) -> Path:
+    """Return the array file at `where`, whatever its name; raise NotFoundError if there is none."""
+    path = find_archive(where, suffixes) or Path(where)
+    if not path.is_file():
+        raise NotFoundError(f"{where} is not a {suffixes[0]} file or a folder with one")
     return path
 
 

@@ -29,10 +29,10 @@ class Source(Protocol):
     A chunk becomes one shard: the unit of parallel work and of resuming. If a source yields
     encoded files and has an `image_shape`, the writer decodes them to that shape.
 
-    A class that is registered as a source (see `thresher.data.sources.registry`) is built as
-    `Class(where, name=None)`, or `Class(where, name=None, classes=None)` if it accepts a file of
-    class names, and may have a method `matches(where: str) -> bool` (static or class method) that
-    says cheaply whether it can read `where`.
+    A class that is registered as a source (see `thresher.data.sources.registry`) is called as
+    `Class(where, name=None)`, or `Class(where, name=None, classes=None)` if it accepts a file with
+    a class name per line. `where` is a path or an address; `name` replaces the default name. It may
+    have a static method `matches(where: str) -> bool`, which tells cheaply whether it can read it.
     """
 
     name: str

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from thresher.data.sources.base import Block
+from thresher.data.sources.description import Description
 from thresher.errors import InvalidValueError
 
 if TYPE_CHECKING:
@@ -43,6 +44,16 @@ class EncodedSource:
     classes: list[str]
     image_shape: tuple[int, int, int] | None
     shape_is_guess = True
+
+    def _use_description(
+        self, description: Description | None, name: str | None, default_name: str
+    ) -> bool:
+        """Set name, and classes and shape if there is a description; return whether there is."""
+        self.name = name or (description.name if description else default_name)
+        if description is not None:
+            self.classes, self.image_shape = description.classes, description.image_shape
+            self.shape_is_guess = False
+        return description is not None
 
     def as_encoded(self: T) -> T:
         """Return a copy whose images stay encoded files."""

@@ -40,24 +40,18 @@ class ImageFile:
 
 
 class Folder(EncodedSource):
-    """Image files in class folders, using some 300 bytes of memory per file.
-
-    Args:
-        where: The folder.
-        name: Name of the data set.
-    """
+    """Image files in class folders, using some 300 bytes of memory per file."""
 
     def __init__(self, where: Path | str, name: str | None = None) -> None:
         self.root = Path(where)
-        described = Description.find(self.root)
-        self.name = name or (described.name if described else self.root.resolve().name)
-        if described is not None and (self.root / INDEX).is_file():
-            self.classes, self.files = described.classes, _read_index(self.root)
+        described = self._use_description(
+            Description.find(self.root), name, self.root.resolve().name
+        )
+        if described and (self.root / INDEX).is_file():
+            self.files = _read_index(self.root)
         else:
             self.classes, self.files = _list_files(self.root)
-        if described is not None:
-            self.image_shape, self.shape_is_guess = described.image_shape, False
-        else:
+        if not described:
             probes = (_read(self.root / file.path) for file in spread(self.files))
             self.image_shape = common_shape(data for data in probes if data is not None)
 

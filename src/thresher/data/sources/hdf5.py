@@ -10,10 +10,10 @@ import numpy as np
 from thresher.data.labels import as_labels, class_names
 from thresher.data.sources.arrays import (
     accepted_names,
-    archive_file,
     as_images,
+    find_archive,
     find_name,
-    single_archive,
+    open_archive,
 )
 from thresher.data.sources.base import Block
 from thresher.data.sources.description import Description
@@ -27,18 +27,12 @@ BLOCK_BYTES = 8 << 20
 
 
 class Hdf5(EncodedSource):
-    """An .h5 file. Beside `images` and `labels` it may hold `ids` and `splits` (strings).
-
-    Args:
-        where: The file, or a folder that holds it.
-        name: Name of the data set.
-        classes: File with one class name per line.
-    """
+    """An .h5 file. Beside `images` and `labels` it may hold `ids` and `splits` (strings)."""
 
     def __init__(
         self, where: Path | str, name: str | None = None, classes: Path | None = None
     ) -> None:
-        self.path = archive_file(where, SUFFIXES)
+        self.path = open_archive(where, SUFFIXES)
         with _opened(self.path) as file:
             attribute = file.attrs.get("thresher")
             described = (
@@ -47,10 +41,7 @@ class Hdf5(EncodedSource):
             self.groups = _groups(file, self.path)
             images, _ = _pair(file, self.groups[0], self.path)
             self.raw = images.ndim > 1
-            self.name = name or (described.name if described else self.path.stem)
-            if described is not None:
-                self.classes = described.classes
-                self.image_shape, self.shape_is_guess = described.image_shape, False
+            if self._use_description(described, name, self.path.stem):
                 return
             self.classes = class_names(classes, lambda: self._largest_labels(file), str(self.path))
             if self.raw:
@@ -64,7 +55,7 @@ class Hdf5(EncodedSource):
 
     @staticmethod
     def matches(where: str) -> bool:
-        return single_archive(where, SUFFIXES) is not None
+        return find_archive(where, SUFFIXES) is not None
 
     def key(self) -> str:
         return f"hdf5 {self.path.name}, {self.path.stat().st_size} bytes"

@@ -25,10 +25,7 @@ MARKERS = ("dataset_dict.json", "dataset_info.json")
 class HuggingFace(EncodedSource):
     """A data set with one image column and one label column.
 
-    Args:
-        where: A folder from `save_to_disk`, `hf:NAME` or `hf:NAME:CONFIG`; the latter two are
-            loaded by the `datasets` library into its own cache.
-        name: Name of the data set.
+    `hf:NAME` and `hf:NAME:CONFIG` are loaded by the `datasets` library into its own cache.
     """
 
     def __init__(self, where: str, name: str | None = None) -> None:

@@ -20,13 +20,7 @@ ROWS_PER_BLOCK = 1_000
 
 
 class Lmdb(EncodedSource):
-    """A folder with `data.mdb`, or a folder of such folders, one per split.
-
-    Args:
-        where: The folder, or its `data.mdb`.
-        name: Name of the data set.
-        classes: File with one class name per line.
-    """
+    """A folder with `data.mdb`, or a folder of such folders, one per split."""
 
     def __init__(
         self, where: Path | str, name: str | None = None, classes: Path | None = None
@@ -34,15 +28,11 @@ class Lmdb(EncodedSource):
         path = Path(where)
         self.root = path.parent if path.is_file() else path
         self.folders = _databases(self.root)
-        described = Description.find(self.root)
-        self.name = name or (described.name if described else self.root.resolve().name)
         first = [datums[0] for datums in (self._first(f, 1) for f in self.folders) if datums]
         if not first:
             raise InvalidValueError(f"{path} has no samples", "check the path")
         self.raw = not first[0].get(7)
-        if described is not None:
-            self.classes = described.classes
-            self.image_shape, self.shape_is_guess = described.image_shape, False
+        if self._use_description(Description.find(self.root), name, self.root.resolve().name):
             return
         self.classes = class_names(classes, self._labels, str(path))
         if self.raw:

@@ -11,10 +11,10 @@ import numpy as np
 from thresher.data.labels import as_labels, class_names
 from thresher.data.sources.arrays import (
     accepted_names,
-    archive_file,
     as_images,
+    find_archive,
     find_name,
-    single_archive,
+    open_archive,
 )
 from thresher.data.sources.base import Block
 from thresher.data.sources.encoded import SPLITS
@@ -34,18 +34,12 @@ class _Arrays(NamedTuple):
 
 
 class Npz:
-    """An .npz file; images are streamed, so it may be larger than memory.
-
-    Args:
-        where: The file, or a folder that holds it.
-        name: Name of the data set.
-        classes: File with one class name per line.
-    """
+    """An .npz file; images are streamed, so it may be larger than memory."""
 
     def __init__(
         self, where: Path | str, name: str | None = None, classes: Path | None = None
     ) -> None:
-        self.path = archive_file(where, SUFFIXES)
+        self.path = open_archive(where, SUFFIXES)
         self.name = name or self.path.stem
         self.splits = _splits(self._members(), self.path)
         self.classes = class_names(
@@ -60,7 +54,7 @@ class Npz:
 
     @staticmethod
     def matches(where: str) -> bool:
-        return single_archive(where, SUFFIXES) is not None
+        return find_archive(where, SUFFIXES) is not None
 
     def key(self) -> str:
         return f"npz {self.path.name}, {self.path.stat().st_size} bytes"

@@ -32,11 +32,6 @@ class TfRecord(EncodedSource):
 
     Without class names (a description, or `classes`), all labels are read once beforehand: class
     names come from `image/class/text`, and labels may begin at 0.
-
-    Args:
-        where: A file or a folder.
-        name: Name of the data set.
-        classes: File with one class name per line.
     """
 
     def __init__(
@@ -47,12 +42,8 @@ class TfRecord(EncodedSource):
         self.files = tfrecord_files(path) if path.is_dir() else [path]
         if not self.files:
             raise NotFoundError(f"{path} has no TFRecord file", "check the path")
-        described = Description.find(self.root)
-        self.name = name or (described.name if described else path.resolve().stem)
         self.first_label = 1
-        if described is not None:
-            self.classes = described.classes
-            self.image_shape, self.shape_is_guess = described.image_shape, False
+        if self._use_description(Description.find(self.root), name, path.resolve().stem):
             return
         if classes is not None:
             self.classes = class_names(classes, list, str(path))

@@ -29,11 +29,6 @@ class WebDataset(EncodedSource):
 
     The label is the `.cls` member, or `label` in the `.json` member, which may also hold `id` and
     `split`. Without class names, all labels are read once beforehand to count the classes.
-
-    Args:
-        where: A tar file or a folder.
-        name: Name of the data set.
-        classes: File with one class name per line.
     """
 
     def __init__(
@@ -44,12 +39,7 @@ class WebDataset(EncodedSource):
         self.tars = sorted(path.rglob("*.tar*")) if path.is_dir() else [path]
         if not self.tars:
             raise NotFoundError(f"{path} has no .tar file", "check the path")
-        described = Description.find(self.root)
-        self.name = name or (described.name if described else path.resolve().stem)
-        if described is not None:
-            self.classes = described.classes
-            self.image_shape, self.shape_is_guess = described.image_shape, False
-        else:
+        if not self._use_description(Description.find(self.root), name, path.resolve().stem):
             self.classes = class_names(classes, self._labels, str(path))
             self.image_shape = common_shape(self._probes())
 
