@@ -56,7 +56,7 @@ def main() -> None:
         print("no GPU: skipped")
         return
     with tempfile.TemporaryDirectory() as temporary:
-        study = Study.make(content(arguments), arguments.out or temporary)
+        study = Study.from_dict(content(arguments), arguments.out or temporary)
         begun = time.perf_counter()
         status = study.run()
         seconds = time.perf_counter() - begun
@@ -70,17 +70,17 @@ def main() -> None:
             "failed": [t.error for t in status.trials if t.state == "failed"],
             "seconds_per_trial": round(seconds / max(trials, 1), 2),
             "trial_seconds": {
-                str(batch): [round(r["seconds"], 1) for r in analysis.rows if _is(r, batch)]
+                str(batch): [
+                    round(t.seconds, 1)
+                    for t in analysis.trials
+                    if t.cell["batch_size"] == batch and t.seconds is not None
+                ]
                 for batch in study.definition.grid["batch_size"]
             },
-            "verdicts": [v["sentence"] for v in analysis.verdicts],
+            "verdicts": [c.sentence for c in analysis.verdicts],
             "cells": analysis.to_dict()["cells"],
         }
         print(json.dumps(measured, indent=1))
-
-
-def _is(row: dict[str, Any], batch: int) -> bool:
-    return row["batch_size"] == batch and row["seconds"] is not None
 
 
 if __name__ == "__main__":

@@ -124,4 +124,4 @@ def test_presets_of_every_size_expand(tmp_path: Path) -> None:
     for module in (ornl_fig5, ornl_fig6, ornl_fig7, jitsev_validation):
         for preset, study in module.STUDIES.items():
             content = {**study, "executor": studies.EXECUTORS[preset]}
-            assert Study.make(content, tmp_path / preset).plan().trials
+            assert Study.from_dict(content, tmp_path / preset).plan().trials

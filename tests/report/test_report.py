@@ -10,15 +10,17 @@ import finished_study
 import pyarrow.parquet as pq
 import pytest
 
-from thresher.report.figures import INK, draw_all, inline
+from thresher.report.drawing import INK, inline
+from thresher.report.figures import draw_all
 from thresher.report.page import render, write_report
-from thresher.study.analysis import Analysis, analyse, preferred_batches
+from thresher.study.analysis import Analysis, analyse
 from thresher.study.study import Study
+from thresher.study.summaries import preferred_batches
 
 
 @pytest.fixture(scope="module")
 def analysis(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Analysis:
-    study = Study.make(finished_study.definition(), tmp_path_factory.mktemp("study"))
+    study = Study.from_dict(finished_study.definition(), tmp_path_factory.mktemp("study"))
     return analyse(finished_study.write(study))
 
 
@@ -28,24 +30,25 @@ def page(analysis: Analysis) -> Path:
 
 
 def test_the_verdicts_are_those_that_the_numbers_hold(analysis: Analysis) -> None:
-    overall = {(v["arm"], v["baseline"]): v for v in analysis.verdicts if not v["cell"]}
-    assert overall["random", "full"]["verdict"] == "worse"
-    assert overall["network", "full"]["verdict"] == "better"
-    assert overall["network", "random"]["verdict"] == "better"
-    assert overall["network", "full"]["difference"] == pytest.approx(1.0, abs=0.15)
+    overall = {(c.arm, c.baseline): c for c in analysis.verdicts if not c.cell}
+    assert overall["random", "full"].verdict == "worse"
+    assert overall["network", "full"].verdict == "better"
+    assert overall["network", "random"].verdict == "better"
+    assert overall["network", "full"].difference == pytest.approx(1.0, abs=0.15)
     assert len(analysis.verdicts) == 3 * (1 + 3)
-    assert all(v["comparisons"] == 12 for v in analysis.verdicts)
-    at = next(v for v in analysis.verdicts if v["cell"] == {"batch_size": 128})
-    assert at["sentence"].startswith("At batch size 128: ")
+    assert all(c.comparisons == 12 for c in analysis.verdicts)
+    at = next(c for c in analysis.verdicts if c.cell == {"batch_size": 128})
+    assert at.sentence.startswith("At batch size 128: ")
 
 
 def test_cells_hold_the_mean_of_their_runs(analysis: Analysis) -> None:
     assert len(analysis.cells) == 9
     for cell in analysis.cells:
-        values = list(cell["values"].values())
-        assert cell["n"] == len(values) == 5
-        assert cell["mean"] == pytest.approx(sum(values) / 5)
-        assert cell["low"] < cell["mean"] < cell["high"]
+        values = list(cell.values.values())
+        assert cell.n == len(values) == 5
+        assert cell.mean == pytest.approx(sum(values) / 5)
+        assert cell.mean is not None
+        assert cell.low < cell.mean < cell.high
 
 
 def test_the_json_is_strict(analysis: Analysis) -> None:
@@ -58,9 +61,9 @@ def test_the_json_is_strict(analysis: Analysis) -> None:
 
 
 def test_one_seed_is_reported_without_intervals(digits: Path, tmp_path: Path) -> None:
-    study = finished_study.write(Study.make(finished_study.definition(seeds=1), tmp_path))
+    study = finished_study.write(Study.from_dict(finished_study.definition(seeds=1), tmp_path))
     found = analyse(study)
-    assert {v["verdict"] for v in found.verdicts} == {"not enough runs"}
+    assert {c.verdict for c in found.verdicts} == {"not enough runs"}
     assert found.to_dict()["cells"][0]["low"] is None
     assert "not enough runs" in write_report(found).read_text()
 
@@ -70,7 +73,7 @@ def test_the_page_needs_nothing_else(page: Path) -> None:
     assert not re.findall(r'(?:src|href)="(?!data:|#)[^"]+"', text.replace("xlink:href", "href"))
     assert "@import" not in text
     assert "<script" not in text
-    order = [text.index(f">{word}<") for word in ("Verdict", "Figures", "Every cell")]
+    order = [text.index(f">{word}<") for word in ("Verdict", "Figures", "All settings")]
     assert order == sorted(order)
     assert "network is better than full" in text
 
@@ -99,7 +102,7 @@ def test_every_row_is_in_the_parquet(page: Path, analysis: Analysis) -> None:
     assert table.num_rows == 45
     assert {"batch_size", "selection", "seed", "accuracy", "seconds"} <= set(table.column_names)
     accuracies = table.column("accuracy").to_pylist()
-    assert accuracies == pytest.approx([row["accuracy"] for row in analysis.rows])
+    assert accuracies == pytest.approx([trial.accuracy for trial in analysis.trials])
 
 
 def test_tuning_is_reported_by_validation_and_never_by_test(digits: Path, tmp_path: Path) -> None:
@@ -110,7 +113,7 @@ def test_tuning_is_reported_by_validation_and_never_by_test(digits: Path, tmp_pa
         steps={},
         seeds=3,
     )
-    study = Study.make(content, tmp_path)
+    study = Study.from_dict(content, tmp_path)
     (tmp_path / "study.toml").write_text(study.definition.text)
     from thresher.paths import RunPaths, write_json
 
@@ -121,15 +124,15 @@ def test_tuning_is_reported_by_validation_and_never_by_test(digits: Path, tmp_pa
         write_json(RunPaths(trial.out).result, result)
     found = analyse(study)
     assert [choice.chosen for choice in found.choices] == [{"lr": 0.1}] * 2
-    assert all(cell["mean"] == pytest.approx(80.0) for cell in found.cells)
+    assert all(cell.mean == pytest.approx(80.0) for cell in found.cells)
     text = render(found, [])
-    assert "What tuning chose" in text
-    assert "The test set had no part in it" in text
+    assert ">Tuning<" in text
+    assert "The test set was not used" in text
 
 
 def test_a_diverged_run_counts_as_a_guess(digits: Path, tmp_path: Path) -> None:
     content = finished_study.definition(grid={"lr": [0.1, 9.0]}, steps={}, seeds=2)
-    study = Study.make(content, tmp_path)
+    study = Study.from_dict(content, tmp_path)
     from thresher.paths import RunPaths, write_json
 
     for trial in study.plan().trials.values():
@@ -139,15 +142,15 @@ def test_a_diverged_run_counts_as_a_guess(digits: Path, tmp_path: Path) -> None:
             result |= {"status": "diverged", "accuracy": None, "loss": None}
         write_json(RunPaths(trial.out).result, result)
     found = analyse(study)
-    bad = next(cell for cell in found.cells if cell["lr"] == 9.0)
-    assert bad["diverged"] == 2
-    assert bad["mean"] == pytest.approx(10.0)  # ten classes
+    bad = next(cell for cell in found.cells if cell.cell["lr"] == 9.0)
+    assert bad.diverged == 2
+    assert bad.mean == pytest.approx(10.0)  # ten classes
     assert "2 runs diverged" in render(found, [])
 
 
 def test_the_preferred_batch_per_rate(digits: Path, tmp_path: Path) -> None:
     grid = {"batch_size": [32, 128, 512], "lr": [0.01, 0.1, 1.0]}
-    study = Study.make(finished_study.definition(grid=grid, steps={}, compare="lr"), tmp_path)
+    study = Study.from_dict(finished_study.definition(grid=grid, steps={}, compare="lr"), tmp_path)
     from thresher.paths import RunPaths, write_json
 
     best = {0.01: 32, 0.1: 128, 1.0: 512}
@@ -155,7 +158,8 @@ def test_the_preferred_batch_per_rate(digits: Path, tmp_path: Path) -> None:
         away = abs(math.log2(trial.settings["batch_size"] / best[trial.settings["lr"]]))
         write_json(RunPaths(trial.out).result, finished_study.result(0.9 - 0.02 * away))
     found = analyse(study)
-    assert {row["lr"]: row["preferred"] for row in preferred_batches(found)} == best
+    batches = preferred_batches(found.cells, found.margin)
+    assert {batch.cell["lr"]: batch.batch_size for batch in batches} == best
     assert "preferred-batch" in {drawing.name for drawing in draw_all(found)}
 
 
@@ -170,7 +174,7 @@ def test_the_preferred_batch_per_rate(digits: Path, tmp_path: Path) -> None:
 def test_each_kind_of_study_has_its_figure(
     changes: dict[str, Any], figure: str, digits: Path, tmp_path: Path
 ) -> None:
-    study = Study.make(finished_study.definition(steps={}, seeds=2, **changes), tmp_path)
+    study = Study.from_dict(finished_study.definition(steps={}, seeds=2, **changes), tmp_path)
     from thresher.paths import RunPaths, write_json
 
     for trial in study.plan().trials.values():

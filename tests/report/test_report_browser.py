@@ -13,7 +13,7 @@ from thresher.study.study import Study
 def test_it_reads_on_a_phone_and_at_a_desk_and_prints(
     chromium: Any, digits: Path, tmp_path: Path
 ) -> None:
-    study = finished_study.write(Study.make(finished_study.definition(seeds=2), tmp_path))
+    study = finished_study.write(Study.from_dict(finished_study.definition(seeds=2), tmp_path))
     page_file = write_report(analyse(study))
     colours = {}
     for width, scheme in ((390, "light"), (1280, "light"), (390, "dark")):

@@ -132,7 +132,7 @@ def test_a_failure_on_a_node_comes_back_with_its_reason(
     monkeypatch.setenv("SLURM_CONF", bed.environment["SLURM_CONF"])
     grid = {"batch_size": [5000]}
     content = {"seeds": 1, "base": {**base, "epochs": 1}, "grid": grid, "executor": EXECUTOR}
-    status = Study.make(content, tmp_path).run()
+    status = Study.from_dict(content, tmp_path).run()
     (trial,) = status.trials
     assert trial.state == "failed"
     assert "larger than the 240 training samples" in trial.error
@@ -144,7 +144,7 @@ def test_a_cancelled_job_is_submitted_again(
     monkeypatch.setenv("SLURM_CONF", bed.environment["SLURM_CONF"])
     bed.command("scontrol", "update", "PartitionName=all", "State=DOWN")
     content = {"seeds": 1, "base": {**base, "epochs": 1}, "executor": EXECUTOR}
-    study = Study.make(content, tmp_path)
+    study = Study.from_dict(content, tmp_path)
     file = tmp_path / "study.toml"
     write_text(file, dumps(content))
     process = subprocess.Popen([sys.executable, "-c", RUN, str(file), str(tmp_path)])

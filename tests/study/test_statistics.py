@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from thresher.study.comparisons import sentence
 from thresher.study.statistics import (
     BOOTSTRAP_DRAWS,
     Paired,
@@ -15,7 +16,6 @@ from thresher.study.statistics import (
     mean_interval,
     paired,
     seeds_needed,
-    sentence,
 )
 
 MARGIN = 0.3
@@ -165,7 +165,7 @@ def test_one_seed_says_nothing_and_two_say_little() -> None:
     assert words[0] == words[2] == "not enough runs"
     assert (one.interval, one.p) == ((-math.inf, math.inf), 1)
     text = sentence(judge([one], MARGIN)[0], "network", "full")
-    assert "one seed says +40.00 points" in text
+    assert "One seed gives a difference of +40.00 points" in text
     assert two.p < 0.05 < judge([two] * 18, MARGIN)[0].p  # one test might, eighteen may not
 
 
@@ -174,9 +174,9 @@ def test_one_seed_says_nothing_and_two_say_little() -> None:
     [
         (1.0, 0.05, "better", "network is better than full ("),
         (-1.0, 0.05, "worse", "network is worse than full ("),
-        (0.2, 0.01, "better", "by less than the margin"),
+        (0.2, 0.01, "better", "but by less than 0.3 points"),
         (0.0, 0.05, "equivalent", "equivalent within 0.3 points"),
-        (0.0, 2.0, "not enough runs", "seeds would show a difference of 0.3 points"),
+        (0.0, 2.0, "not enough runs", "Detecting a difference of 0.3 points takes about"),
     ],
 )
 def test_sentences(difference: float, spread: float, word: str, says: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 from few_digits import make_pack
 
 from thresher.paths import write_text
-from thresher.study import definition
+from thresher.study import reading
 from thresher.study.expand import expand
 from thresher.study.toml import dumps
 
@@ -20,7 +20,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 @pytest.mark.parametrize("file", sorted(EXAMPLES.glob("*.toml")), ids=lambda file: file.stem)
 def test_every_example_expands(file: Path, tmp_path: Path) -> None:
-    study = definition.load(file)
+    study = reading.load(file)
     plan = expand(study, tmp_path)
     assert plan.trials
     if file.stem == "ornl-fig7":
@@ -59,14 +59,14 @@ def test_run_status_report(thresher: Run, study_file: Path, tmp_path: Path) -> N
     out = tmp_path / "out"
     ran = thresher("study", "run", study_file, "--out", out)
     assert ran.returncode == 0, ran.stderr
-    assert "network against full" in ran.stdout
+    assert "network vs. full" in ran.stdout
     assert (out / "report" / "index.html").exists()
     status = json.loads(thresher("study", "status", out, "--json").stdout)
     assert status["complete"]
     assert status["counts"]["finished"] == 6
     assert {step["state"] for step in status["steps"]} == {"finished"}
     said = thresher("study", "status", out)
-    assert "6 trials: 6 finished; nobody runs it" in said.stdout
+    assert "6 trials: 6 finished; not running" in said.stdout
     report = thresher("study", "report", out, "--json")
     data = json.loads(report.stdout)
     assert {"verdicts", "cells", "trials"} <= set(data)
@@ -77,7 +77,7 @@ def test_run_status_report(thresher: Run, study_file: Path, tmp_path: Path) -> N
     # Run again: everything is there, and nothing is done twice.
     before = {file: file.stat().st_mtime_ns for file in out.glob("*/*/*") if file.is_file()}
     again = thresher("study", "run", study_file, "--out", out)
-    assert "6 of 6 trials are finished already" in again.stderr
+    assert "6 of 6 trials are already finished" in again.stderr
     after = {file: file.stat().st_mtime_ns for file in before if "report" not in file.parts}
     assert after == {file: before[file] for file in after}
 
@@ -95,4 +95,4 @@ def test_a_misspelt_key_is_refused_with_the_nearest(thresher: Run, tmp_path: Pat
 def test_a_folder_without_a_study(thresher: Run, tmp_path: Path) -> None:
     done = thresher("study", "report", tmp_path)
     assert done.returncode == 2
-    assert "there is no study in" in done.stderr
+    assert "is not a study: it has no study.toml" in done.stderr

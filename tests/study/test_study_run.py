@@ -16,7 +16,7 @@ from few_digits import make_pack
 
 from thresher.errors import ThresherError
 from thresher.paths import RunPaths, write_text
-from thresher.study.folder import Failures
+from thresher.study.failures import Failures
 from thresher.study.study import Study
 from thresher.study.toml import dumps
 from thresher.study.tune import choices, reported_trials
@@ -67,7 +67,7 @@ def unbroken(
     content: Content, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, tuple[Any, ...]]:
     """The results of the study above, run by one process without interruption."""
-    study = Study.make(content(), tmp_path_factory.mktemp("unbroken"))
+    study = Study.from_dict(content(), tmp_path_factory.mktemp("unbroken"))
     status = study.run({"kind": "in-process"})
     assert status.complete
     return results(study)
@@ -156,14 +156,14 @@ def test_interrupted_politely_it_saves_and_goes_on(content: Content, tmp_path: P
     if not trial.finished:  # on a very fast machine the trial was over first
         assert any(RunPaths(trial.out).checkpoints.iterdir())
     assert study.run().complete
-    whole = Study.make(small, tmp_path / "whole")
+    whole = Study.from_dict(small, tmp_path / "whole")
     whole.run({"kind": "in-process"})
     assert results(study) == results(whole)
 
 
 def test_a_study_of_two_worker_trials(content: Content, tmp_path: Path) -> None:
     base = {"epochs": 1, "workers": 2, "batch_norm": "sync"}
-    study = Study.make(content(base=base, grid={"lr": [0.05]}, seeds=1), tmp_path)
+    study = Study.from_dict(content(base=base, grid={"lr": [0.05]}, seeds=1), tmp_path)
     assert study.run().complete
     (trial,) = study.plan().trials.values()
     result = json.loads(RunPaths(trial.out).result.read_text())
@@ -172,7 +172,7 @@ def test_a_study_of_two_worker_trials(content: Content, tmp_path: Path) -> None:
 
 def test_a_failure_is_kept_and_retried_on_request(content: Content, tmp_path: Path) -> None:
     # A batch larger than the data cannot be trained; the others can.
-    study = Study.make(content(grid={"batch_size": [64, 5000]}, seeds=1), tmp_path)
+    study = Study.from_dict(content(grid={"batch_size": [64, 5000]}, seeds=1), tmp_path)
     status = study.run()
     assert (status.count("finished"), status.count("failed")) == (1, 1)
     (failed,) = [trial for trial in status.trials if trial.state == "failed"]
@@ -181,13 +181,13 @@ def test_a_failure_is_kept_and_retried_on_request(content: Content, tmp_path: Pa
     study.run()  # not tried again unasked
     assert len(Failures(tmp_path).history(failed.name)) == 1
     study.run(retry=True)
-    errors = [entry for entry in Failures(tmp_path).history(failed.name) if "error" in entry]
+    errors = [entry for entry in Failures(tmp_path).history(failed.name) if entry.error]
     assert len(errors) == 2
 
 
 def test_a_worker_that_dies_costs_its_trial_and_no_other(content: Content, tmp_path: Path) -> None:
     base = {"model": "dying_model:build"}
-    study = Study.make(content(base=base, grid={"lr": [0.05, 0.1]}, seeds=1), tmp_path / "out")
+    study = Study.from_dict(content(base=base, grid={"lr": [0.05, 0.1]}, seeds=1), tmp_path / "out")
     (tmp_path / "dying_model.py").write_text(
         "import os\ndef build(*args, **kwargs):\n    os.kill(os.getpid(), 9)\n"
     )
@@ -210,14 +210,14 @@ def test_a_second_run_into_the_folder_is_told_who_holds_it(
         hold(tmp_path),
         pytest.raises(ThresherError, match=f"run by process {os.getpid()} on "),
     ):
-        Study.make(content(), tmp_path).run()
+        Study.from_dict(content(), tmp_path).run()
 
 
 def test_status_of_a_study_that_was_begun(content: Content, tmp_path: Path) -> None:
-    study = Study.make(content(seeds=1), tmp_path)
+    study = Study.from_dict(content(seeds=1), tmp_path)
     before = study.status()
     assert before.count("waiting") == 4
-    Study.make(content(seeds=1, grid={"batch_size": [32], "lr": [0.05]}), tmp_path).run()
+    Study.from_dict(content(seeds=1, grid={"batch_size": [32], "lr": [0.05]}), tmp_path).run()
     # Extending the grid keeps what was finished.
     after = study.status()
     assert (after.count("finished"), after.count("waiting")) == (1, 3)
@@ -235,7 +235,7 @@ def test_tuning_runs_every_candidate_once_and_the_chosen_one_with_every_seed(
         tune=["lr"],
         tune_seeds=1,
     )
-    study = Study.make(tuned, tmp_path)
+    study = Study.from_dict(tuned, tmp_path)
     status = study.run({"kind": "in-process"})
     assert status.complete
     assert (status.count("finished"), status.count("not chosen")) == (6, 2)

@@ -70,7 +70,7 @@ def test_a_study_prunes(few: Path, tmp_path: Path) -> None:
         "base": {**COMMON, "data": str(few)},
         "grid": {"dynamic": ["none", "infobatch", "dynamic-random"]},
     }
-    study = Study.make(content, tmp_path / "study")
+    study = Study.from_dict(content, tmp_path / "study")
     assert study.run({"kind": "in-process"}).complete
     trials = study.plan().trials.values()
     samples = {t.settings["dynamic"]: RunResult.load(t.out).samples for t in trials}

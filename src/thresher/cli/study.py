@@ -1,59 +1,58 @@
-"""`thresher study …`: many runs, and a verdict with error bars."""
+"""`thresher study`: run many trainings and compare them with error bars."""
 
 import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
-
-import tyro
+from typing import TYPE_CHECKING, Any, Literal
 
 from thresher.cli.commands import Outcome
 from thresher.cli.packs import ensure_packs_of_study
-from thresher.errors import ThresherError
+from thresher.errors import InvalidValueError
+from thresher.options import option
 
 if TYPE_CHECKING:
     from thresher.study.analysis import Analysis
-    from thresher.study.folder import StudyStatus
+    from thresher.study.status import StudyStatus
 
 REFRESH_S = 2.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Run:
-    file: Annotated[Path, tyro.conf.Positional]
-    """The study: a TOML file (examples/ has some to start from)."""
+    file: Path = option(positional=True)
+    """Study file (TOML); see examples/."""
     out: Path
-    """The study's folder; what is finished there is skipped, what was stopped goes on."""
+    """Folder of the study; finished trials in it are kept, interrupted ones are resumed."""
     retry: bool = False
-    """Try again what failed in an earlier run."""
+    """Run failed trials again."""
     executor: Literal["in-process", "local", "slurm"] | None = None
-    """Where to run, instead of what the file says."""
-    workers: int | None = None
-    """Trials at once on this machine, instead of what the file says."""
+    """Where to run; default: as the study file says."""
+    workers: int | None = option(None, ge=0)
+    """Trials that run at once on this machine; default: as the study file says."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Status:
-    folder: Annotated[Path, tyro.conf.Positional]
-    """The study's folder."""
+    folder: Path = option(positional=True)
+    """Folder of the study."""
     once: bool = False
-    """Print once, even on a terminal where the study is running."""
+    """Print once and exit, even if the study is running."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Report:
-    folder: Annotated[Path, tyro.conf.Positional]
-    """The study's folder."""
+    folder: Path = option(positional=True)
+    """Folder of the study."""
     out: Path | None = None
-    """Where to write the report; by default report/ in the study's folder."""
+    """Folder to write to; default: report/ in the study's folder."""
 
 
 def run(config: Run) -> Outcome:
-    """Run a study, or go on with it, and say what it found.
+    """Run a study, or resume it, and print its verdicts.
 
-    Every trial is a run folder of its own. Killed at any moment and started again, a study loses
-    at most the trials in flight, and those go on from their checkpoints.
+    Each trial is a run folder. If the study is killed and run again, only the trials that were
+    running are affected, and those resume from their checkpoints.
     """
     from thresher.report.page import write_report
     from thresher.study.analysis import analyse
@@ -61,12 +60,12 @@ def run(config: Run) -> Outcome:
 
     study = Study.load(config.file, config.out)
     ensure_packs_of_study(study.definition)
+    ensure_packs_of_study(study.definition)
     status = study.run(_executor(config, study.definition.executor), config.retry)
     analysis = analyse(study)
     page = write_report(analysis) if status.count("finished") else None
     data = {**analysis.to_dict(), "status": status.to_dict()["counts"], "report": page}
-    failed = any(task.state == "failed" for task in [*status.steps, *status.trials])
-    return Outcome(data, _found(analysis, page), then=_fail if failed else None)
+    return Outcome(data, _summary(analysis, page), then=_fail if status.failed else None)
 
 
 def _fail() -> None:
@@ -74,51 +73,51 @@ def _fail() -> None:
 
 
 def _executor(config: Run, settings: dict[str, Any]) -> dict[str, Any]:
-    """[executor] of the file, with what the command line says instead."""
+    """Return [executor] of the study file with the options of the command line."""
     kind = settings.get("kind", "local")
     if config.executor is not None and config.executor != kind:
         settings, kind = {"kind": config.executor}, config.executor
-    if config.workers is not None:
-        if kind != "local":
-            raise ThresherError(
-                f"--workers is for trials on this machine, not for {kind}",
-                "set the executor's own options in the file",
-            )
-        settings = {**settings, "workers": config.workers}
-    return settings
+    if config.workers is None:
+        return settings
+    if kind != "local":
+        raise InvalidValueError(
+            f'workers is an option of the local executor, got executor "{kind}"',
+            "set the executor's options in the study file",
+            "workers",
+        )
+    return {**settings, "workers": config.workers}
 
 
 def status(config: Status) -> Outcome:
-    """Show how far a study is: a live table while it runs, a plain one otherwise."""
+    """Show the progress of a study; a live table while it is running."""
     from thresher.study.study import Study
 
     study = Study.open(config.folder)
-    found = study.status()
-    if found.held_by is not None and sys.stdout.isatty() and not config.once:
+    state = study.status()
+    if state.held_by is not None and sys.stdout.isatty() and not config.once:
         from rich.live import Live
 
-        with Live(status_table(found), refresh_per_second=2) as live:
-            while found.held_by is not None:
+        with Live(_status_table(state), refresh_per_second=2) as live:
+            while state.held_by is not None:
                 time.sleep(REFRESH_S)
-                found = study.status()
-                live.update(status_table(found))
-        return Outcome(found.to_dict())
-    return Outcome(found.to_dict(), status_table(found))
+                state = study.status()
+                live.update(_status_table(state))
+        return Outcome(state.to_dict())
+    return Outcome(state.to_dict(), _status_table(state))
 
 
 def report(config: Report) -> Outcome:
-    """Write a study's report (HTML, figures, Parquet) and print its verdicts."""
+    """Write the report of a study (HTML, figures, Parquet) and print its verdicts."""
     from thresher.report.page import write_report
     from thresher.study.analysis import analyse
-    from thresher.study.study import Study
 
-    analysis = analyse(Study.open(config.folder))
+    analysis = analyse(config.folder)
     page = write_report(analysis, config.out)
-    return Outcome({**analysis.to_dict(), "report": str(page)}, _found(analysis, page))
+    return Outcome({**analysis.to_dict(), "report": str(page)}, _summary(analysis, page))
 
 
-def status_table(found: "StudyStatus") -> Any:
-    """The counts, then a line per step and trial that is not simply finished or waiting."""
+def _status_table(status: "StudyStatus") -> Any:
+    """Return a line per step and trial, and the number of trials in each state."""
     from rich.console import Group
     from rich.table import Table
 
@@ -126,51 +125,43 @@ def status_table(found: "StudyStatus") -> Any:
     for name in ("state", "task", "epoch", "accuracy", "where"):
         table.add_column(name, overflow="fold", justify="right" if name == "accuracy" else "left")
     colours = {"finished": "green", "running": "cyan", "failed": "red", "waiting": "dim"}
-    for task in [*found.steps, *found.trials]:
+    for task in [*status.steps, *status.trials]:
         epoch = f"{task.epoch:.4g}/{task.epochs:g}" if task.epoch is not None else ""
         accuracy = f"{100 * task.accuracy:.2f}" if task.accuracy is not None else ""
         colour = colours.get(task.state, "dim")
         state = f"[{colour}]{task.state}[/{colour}]"
         table.add_row(state, task.name, epoch, accuracy, task.where or task.error)
-    who = found.held_by
-    running = f"run by {who}" if who else "nobody runs it"
-    counts = ", ".join(f"{n} {s}" for s, n in found.to_dict()["counts"].items() if n)
-    return Group(table, f"{len(found.trials)} trials: {counts}; {running}")
+    running = f"run by {status.held_by}" if status.held_by else "not running"
+    counts = ", ".join(f"{n} {state}" for state, n in status.to_dict()["counts"].items() if n)
+    return Group(table, f"{len(status.trials)} trials: {counts}; {running}")
 
 
-def _found(analysis: "Analysis", page: Path | None) -> Any:
-    """Verdicts first, then the cells, then where the report is."""
+def _summary(analysis: "Analysis", page: Path | None) -> Any:
+    """Return the verdicts, the table of means and the path of the report."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
     lines: list[Any] = []
     status = analysis.status
-    if not status.complete:
+    if status is not None and not status.complete:
         left = ", ".join(f"{status.count(s)} {s}" for s in ("failed", "waiting") if status.count(s))
         lines.append(Text(f"not complete: {left}", style="yellow"))
-        lines += [
-            Text(f"  {task.name}: {task.error}", style="red")
-            for task in [*status.steps, *status.trials]
-            if task.state == "failed"
-        ]
-    overall = [v for v in analysis.verdicts if not v["cell"]] or analysis.verdicts
+        lines += [Text(f"  {task.name}: {task.error}", style="red") for task in status.failed]
     styles = {"better": "bold green", "worse": "bold red", "equivalent": "bold blue"}
-    lines += [Text(v["sentence"], style=styles.get(v["verdict"], "bold")) for v in overall]
+    lines += [Text(c.sentence, style=styles.get(c.verdict, "bold")) for c in analysis.overall]
     table = Table(box=None, pad_edge=False, header_style="dim")
-    axes = [a for a in analysis.study.definition.axes if a not in analysis.study.definition.tune]
     tuned = ["chosen"] if analysis.choices else []
-    for name in [*axes, *tuned, f"{analysis.metric} ({analysis.unit})", "95 % interval", "runs"]:
-        table.add_column(name.replace("_", " ").replace(" ()", ""))
-    for cell in analysis.cells:
-        shown = cell["mean"] is not None
-        wide = shown and cell["n"] > 1
+    metric = f"{analysis.metric} ({analysis.unit})".replace(" ()", "")
+    for name in [*analysis.axes, *tuned, metric, "95 % interval", "runs"]:
+        table.add_column(name.replace("_", " "))
+    for c in analysis.cells:
         table.add_row(
-            *(str(cell[axis]) for axis in axes),
-            *([str(cell.get("chosen") or "undecided")] if tuned else []),
-            f"{cell['mean']:.2f}" if shown else "–",
-            f"{cell['low']:.2f} … {cell['high']:.2f}" if wide else "–",
-            str(cell["n"]),
+            *(str(c.cell[axis]) for axis in analysis.axes),
+            *([str(c.chosen or "undecided")] if tuned else []),
+            f"{c.mean:.2f}" if c.mean is not None else "–",
+            f"{c.low:.2f} … {c.high:.2f}" if c.n > 1 else "–",
+            str(c.n),
         )
     lines.append(table)
     if page is not None:

@@ -45,7 +45,7 @@ def reproduce(preset: str, out: Path) -> RecipeResult:
         "seeds": seeds,
         "executor": EXECUTORS[preset],
     }
-    study = Study.make(content, out / "extractors")
+    study = Study.from_dict(content, out / "extractors")
     study.run()
     shares: dict[str, list[tuple[float, float, float]]] = {model: [] for model in models}
     for trial in study.plan().trials.values():

@@ -1,1 +1,1 @@
-"""Tables, figures and one self-contained page."""
+"""Reports: tables, figures and self-contained HTML pages."""

@@ -1,7 +1,8 @@
-"""The report of a study: one HTML file that needs nothing else, verdict first.
+"""The report of a study: one self-contained HTML file, verdicts first.
 
-Figures are inline SVG, styles inline CSS; no script, no font, no request. It follows the reader's
-light or dark setting, reads in one column on a phone, and prints in black on white.
+Figures are inline SVG and styles inline CSS; there are no scripts, fonts or requests. The page
+follows the reader's light or dark setting, reads in one column on a phone, and prints in black on
+white.
 """
 
 import html
@@ -9,16 +10,45 @@ import time
 from pathlib import Path
 from typing import Any
 
-from thresher.paths import RunPaths, StudyPaths, read_json, write_json, write_text
+from thresher.errors import InvalidValueError
+from thresher.paths import StudyPaths, write_json, write_text
 from thresher.report import tables
-from thresher.report.figures import Drawing, draw_all, inline
+from thresher.report.drawing import Drawing, inline
+from thresher.report.figures import draw_all
 from thresher.report.style import CSS
-from thresher.study.analysis import Analysis, plain
+from thresher.study.analysis import Analysis, analyse
+from thresher.study.comparisons import OVERALL
+from thresher.study.study import Study
 
 
-def write_report(analysis: Analysis, folder: Path | None = None) -> Path:
-    """Write index.html, figures/*.svg and *.png, trials.parquet and report.json; give the page."""
-    folder = StudyPaths(analysis.study.root).report if folder is None else folder
+def write_report(study: Study | Analysis | Path | str, out: Path | str | None = None) -> Path:
+    """Write the report of a study: HTML page, figures, table of trials.
+
+    Writes `index.html`, `figures/*.svg` and `*.png`, `trials.parquet` and `report.json`.
+
+    Args:
+        study: A study, its folder, or the result of `analyse`.
+        out: Folder to write to; default: `report` in the study's folder.
+
+    Returns:
+        The path of `index.html`.
+
+    Example:
+        >>> from thresher import analyse, write_report
+        >>> from thresher.study.results import Trial
+        >>> trials = [
+        ...     Trial(cell={"lr": lr}, seed=seed, value=90 + 10 * lr + 0.01 * seed * lr)
+        ...     for lr in (0.1, 0.2)
+        ...     for seed in range(3)
+        ... ]
+        >>> page = write_report(analyse(trials), "report")
+        >>> page.name, (page.parent / "figures" / "accuracy-lr.svg").exists()
+        ('index.html', True)
+    """
+    analysis = study if isinstance(study, Analysis) else analyse(study)
+    if out is None and analysis.study is None:
+        raise InvalidValueError("out is required for a report of trials", "", "out")
+    folder = Path(out) if out is not None else StudyPaths(analysis.study.root).report  # type: ignore[union-attr]
     drawings = draw_all(analysis)
     for drawing in drawings:
         drawing.save(folder / "figures")
@@ -30,19 +60,19 @@ def write_report(analysis: Analysis, folder: Path | None = None) -> Path:
 
 
 def render(analysis: Analysis, drawings: list[Drawing]) -> str:
-    """The whole page as text."""
-    title = analysis.study.definition.title or analysis.study.root.name
+    """Return the page as text."""
+    title = analysis.title or (analysis.study.root.name if analysis.study else "Comparison")
     parts = [
         f"<header><h1>{html.escape(title)}</h1><p class='sub'>{_summary(analysis)}</p></header>",
         _warnings(analysis),
         _section("Verdict", _verdicts(analysis)),
         _figures(drawings),
-        _section("Every cell", tables.cell_table(analysis)) if analysis.cells else "",
-        _chosen(analysis),
-        _section("What was run, and on what", _what_was_run(analysis)),
-        _section("What it cost", _cost(analysis)),
-        _details(f"All {len(analysis.rows)} trials", tables.trial_table(analysis)),
-        _details("How the verdicts are made", _method(analysis)),
+        _section("All settings", tables.cell_table(analysis)) if analysis.cells else "",
+        _tuning(analysis),
+        _section("Options, versions and hardware", _setup(analysis)),
+        _section("Cost", _cost(analysis)),
+        _details(f"All {len(analysis.trials)} trials", tables.trial_table(analysis)),
+        _details("How the verdicts are computed", _method(analysis)),
     ]
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -54,50 +84,53 @@ def render(analysis: Analysis, drawings: list[Drawing]) -> str:
 
 
 def _summary(analysis: Analysis) -> str:
-    status = analysis.status
-    seeds = len(analysis.study.definition.seeds)
-    done, total = status.count("finished"), len(status.trials) - status.count("not chosen")
-    devices = ", ".join(analysis.cost["devices"]) or "unknown hardware"
+    states = [trial.state for trial in analysis.trials]
+    seeds = len({trial.seed for trial in analysis.trials})
+    devices = ", ".join(analysis.cost.devices) or "unknown hardware"
     return html.escape(
-        f"{done} of {total} trials finished · {len(analysis.cells)} cells × {seeds} seeds · "
-        f"{analysis.metric.replace('_', ' ')} · {devices} · {time.strftime('%Y-%m-%d %H:%M')}"
+        f"{states.count('finished')} of {len(states)} trials finished · {len(analysis.cells)} "
+        f"settings × {seeds} seeds · {analysis.metric.replace('_', ' ')} · {devices} · "
+        f"{time.strftime('%Y-%m-%d %H:%M')}"
     )
 
 
 def _warnings(analysis: Analysis) -> str:
-    status = analysis.status
-    missing = status.count("waiting") + status.count("running")
-    words = []
+    states = [trial.state for trial in analysis.trials]
+    missing = states.count("waiting") + states.count("running")
+    diverged = sum(cell.diverged for cell in analysis.cells)
+    texts = []
     if missing:
-        words.append(f"{missing} trials are not finished: the verdicts below are provisional.")
-    if status.count("failed"):
-        words.append(
-            f"{status.count('failed')} trials failed and are left out; "
-            "<code>thresher study run … --retry</code> tries them again."
+        texts.append(f"{_count(missing, 'trial')} not finished: the verdicts are provisional.")
+    if states.count("failed"):
+        texts.append(
+            f"{_count(states.count('failed'), 'trial')} failed and left out; run them again with "
+            "<code>thresher study run … --retry</code>."
         )
-    diverged = sum(cell["diverged"] for cell in analysis.cells)
     if diverged:
-        words.append(
-            f"{diverged} runs diverged; they count with the accuracy they ended with, or chance."
+        texts.append(
+            f"{_count(diverged, 'run')} diverged: counted with the last accuracy, or as guessing "
+            "if there is none."
         )
-    return "".join(f'<p class="warning">{word}</p>' for word in words)
+    return "".join(f'<p class="warning">{text}</p>' for text in texts)
+
+
+def _count(n: int, noun: str) -> str:
+    return f"{n} {noun}{'' if n == 1 else 's'}"
 
 
 def _verdicts(analysis: Analysis) -> str:
     if not analysis.verdicts:
-        return "<p>Nothing is compared: no axis of the study has two values.</p>"
-    overall = [v for v in analysis.verdicts if not v["cell"]]
+        return "<p>No axis of the study has two values, so there is nothing to compare.</p>"
     cards = "".join(
-        f'<div class="card {v["verdict"].split()[0]}">{tables.badge(v["verdict"])}'
-        f"<p>{html.escape(v['sentence'].removeprefix('Over all cells: '))}</p></div>"
-        for v in overall or analysis.verdicts
+        f'<div class="card {c.verdict.split()[0]}">{tables.badge(c.verdict)}'
+        f"<p>{html.escape(c.sentence.removeprefix(f'{OVERALL}: '))}</p></div>"
+        for c in analysis.overall
     )
     more = ""
-    if len(analysis.verdicts) > len(overall):
-        words = [v["verdict"] for v in analysis.verdicts if v["cell"]]
-        counts = ", ".join(f"{words.count(w)} {w}" for w in dict.fromkeys(words))
-        heading = f"<h3>Cell by cell: {html.escape(counts)}</h3>" if overall and words else ""
-        more = heading + tables.verdict_table(analysis) if overall else ""
+    words = [c.verdict for c in analysis.verdicts if c not in analysis.overall]
+    if words:
+        counts = ", ".join(f"{words.count(word)} {word}" for word in dict.fromkeys(words))
+        more = f"<h3>Each setting: {html.escape(counts)}</h3>{tables.verdict_table(analysis)}"
     return f'<div class="cards">{cards}</div>{more}'
 
 
@@ -112,79 +145,67 @@ def _figures(drawings: list[Drawing]) -> str:
     return _section("Figures", f'<div class="figures">{items}</div>')
 
 
-def _chosen(analysis: Analysis) -> str:
+def _tuning(analysis: Analysis) -> str:
     if not analysis.choices:
         return ""
-    tuned = ", ".join(analysis.study.definition.tune)
+    tuned = html.escape(", ".join(analysis.tuned))
     return _section(
-        "What tuning chose",
-        f"<p>{html.escape(tuned)}: chosen per cell by the mean accuracy on the validation split. "
-        "The test set had no part in it.</p>" + tables.choice_table(analysis),
+        "Tuning",
+        f"<p>For each setting, the value of {tuned} with the best mean accuracy on the validation "
+        "split was chosen. The test set was not used.</p>" + tables.choice_table(analysis),
     )
 
 
-def _what_was_run(analysis: Analysis) -> str:
-    definition = analysis.study.definition
-    rows: list[list[Any]] = [[key, value] for key, value in definition.base.items()]
-    rows += [[key, " · ".join(map(str, values))] for key, values in definition.grid.items()]
-    rows += [
-        [f"arm “{name}”", ", ".join(f"{k} {v}" for k, v in arm.items())]
-        for name, arm in definition.arms.items()
-    ]
-    rows.append(["seeds", " · ".join(map(str, definition.seeds))])
-    for step in analysis.plan.steps.values():
-        rows.append([f"step “{step.step}”", _step(step.settings, step.kind)])
-    settings = tables.html_table(["setting", "value"], rows, wrap=True)
-    made = _provenance(analysis)
-    return settings + (tables.html_table(["made with", ""], made, wrap=True) if made else "")
-
-
-def _step(settings: dict[str, Any], kind: str) -> str:
-    shown = {k: v for k, v in settings.items() if not (isinstance(v, str) and "/" in v)}
-    return f"{kind}: " + ", ".join(f"{k} {v}" for k, v in shown.items())
-
-
-def _provenance(analysis: Analysis) -> list[list[Any]]:
-    """Versions, hardware and commit, of every different kind that the trials name."""
-    found: dict[str, dict[str, None]] = {}
-    for task in analysis.plan.trials.values():
-        if not task.finished:
-            continue
-        result = read_json(RunPaths(task.out).result, "run's result")
-        for group in ("versions", "hardware"):
-            for key, value in (result.get(group) or {}).items():
-                found.setdefault(key, {})[str(plain(value))] = None
-        if result.get("git_commit"):
-            found.setdefault("git commit", {})[str(result["git_commit"])[:12]] = None
-    return [[key, " · ".join(values)] for key, values in found.items()]
+def _setup(analysis: Analysis) -> str:
+    rows: list[list[Any]] = []
+    if analysis.study is not None:
+        study = analysis.study.definition
+        rows += [[key, value] for key, value in study.base.items()]
+        rows += [[key, " · ".join(map(str, values))] for key, values in study.grid.items()]
+        for name, arm in study.arms.items():
+            rows.append([f"arm “{name}”", ", ".join(f"{k} {v}" for k, v in arm.items())])
+        rows.append(["seeds", " · ".join(map(str, study.seeds))])
+    for step in analysis.plan.steps.values() if analysis.plan is not None else ():
+        options = {k: v for k, v in step.settings.items() if not (isinstance(v, str) and "/" in v)}
+        text = ", ".join(f"{k} {v}" for k, v in options.items())
+        rows.append([f"step “{step.step}”", f"{step.kind}: {text}"])
+    seen: dict[str, dict[str, None]] = {}
+    for trial in analysis.trials:
+        for key, value in trial.made_with.items():
+            seen.setdefault(key, {})[value] = None
+    made_with = [[key, " · ".join(values)] for key, values in seen.items()]
+    return "".join(
+        tables.html_table(heads, table, wrap=True)
+        for heads, table in ((["option", "value"], rows), (["made with", ""], made_with))
+        if table
+    )
 
 
 def _cost(analysis: Analysis) -> str:
     cost = analysis.cost
-    hours = cost["device_hours"]
+    hours = cost.device_hours
     spent = f"{hours:.1f} device hours" if hours >= 1 else f"{60 * hours:.1f} device minutes"
-    mean = cost["mean_trial_seconds"]
-    each = f", {mean:,.1f} s per trial in the mean" if mean is not None else ""
-    where = f" on {', '.join(cost['devices'])}" if cost["devices"] else ""
+    mean = cost.mean_trial_seconds
+    each = f", {mean:,.1f} s per trial on average" if mean is not None else ""
+    where = f" on {', '.join(cost.devices)}" if cost.devices else ""
     return (
-        f"<p>{cost['trials']} trials took {spent}{html.escape(where)}{each}; "
-        f"{cost['images']:,.0f} images were trained on, the steps before the trials included. "
-        "Trials that share a device are each counted in full.</p>"
+        f"<p>{_count(cost.trials, 'trial')} took {spent}{html.escape(where)}{each}, and trained on "
+        f"{cost.images:,.0f} images; the steps before the trials are included. Time on a shared "
+        "device is counted in full for each trial.</p>"
     )
 
 
 def _method(analysis: Analysis) -> str:
-    family = len(analysis.verdicts)
-    margin = f"{analysis.margin:g} {analysis.unit or analysis.metric}"
+    margin = html.escape(f"{analysis.margin:g} {analysis.unit or analysis.metric}")
     return (
-        "<p>Two arms are compared by the differences of runs with the same seed. A difference "
-        "counts when a paired t-test, corrected for all "
-        f"{family} comparisons of this study (Holm), says so; equivalence when two one-sided "
-        f"tests, corrected likewise, put the difference inside ±{html.escape(margin)}. All else "
-        "is “not enough runs”, with the number of seeds that would show a difference of the size "
-        "of the margin four times in five. Intervals are bootstrap intervals from eight seeds on "
-        "and Student intervals below, where a bootstrap promises too much. At most one in twenty "
-        "studies without any effect is told that there is one.</p>"
+        "<p>Two arms are compared by the differences between runs with the same seed. The verdict "
+        "is <b>better</b> or <b>worse</b> if a paired t-test is significant, and <b>equivalent</b> "
+        f"if two one-sided tests show that the difference is smaller than the margin of {margin}. "
+        f"Both are corrected for the {_count(len(analysis.verdicts), 'comparison')} of this "
+        "study (Holm’s method). Otherwise the verdict is <b>not enough runs</b>, with the number "
+        "of seeds needed to detect a difference as large as the margin with 80 % probability. "
+        "Intervals are 95 % bootstrap intervals for eight or more seeds and Student intervals for "
+        "fewer. At most 5 % of studies without any effect report one.</p>"
     )
 
 

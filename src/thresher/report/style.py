@@ -1,4 +1,4 @@
-"""The report's look: one column on a phone, two beside each other on a desk, plain on paper."""
+"""The style sheet of the report: one column on a phone, two on a desktop, plain in print."""
 
 CSS = """
 :root{--ink:#1f2328;--soft:#57606a;--line:#d3d8de;--paper:#fff;--card:#f6f8fa;--good:#1a7f37;

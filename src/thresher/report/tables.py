@@ -1,4 +1,4 @@
-"""A study's numbers as tables: Parquet for machines, HTML for people."""
+"""Tables of a study: Parquet for programs, HTML for the report."""
 
 import html
 import math
@@ -10,12 +10,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from thresher.paths import atomic_file
-from thresher.study.analysis import Analysis, plain
+from thresher.study.analysis import Analysis
+from thresher.study.results import to_json_values
+from thresher.study.summaries import describe_cell, format_value
 
 
 def write_parquet(analysis: Analysis, path: Path) -> None:
-    """Every row of the study, a column per axis and per number; mixed types become texts."""
-    rows = [plain(row) for row in analysis.rows]
+    """Write one row per trial with a column per axis and number; mixed types become text."""
+    rows = [to_json_values(trial.to_dict()) for trial in analysis.trials]
     names = list(dict.fromkeys(name for row in rows for name in row))
     columns = {name: _column([row.get(name) for row in rows]) for name in names}
     with atomic_file(path) as temporary:
@@ -37,10 +39,13 @@ def html_table(
     numbers: Sequence[int] = (),
     wrap: bool = False,
 ) -> str:
-    """A table that scrolls sideways where the screen is narrow; `numbers` are right-aligned.
+    """Return an HTML table that scrolls sideways on a narrow screen.
 
-    With `wrap`, long texts are broken instead. A cell given as `Markup` is taken as it is; all
-    else is escaped.
+    Args:
+        heads: Column headings.
+        rows: Cells; everything except `Markup` is escaped.
+        numbers: Columns to align right.
+        wrap: Break long text instead of scrolling.
     """
 
     def cell(tag: str, column: int, value: Any) -> str:
@@ -67,100 +72,95 @@ class Markup:
 
 
 def verdict_table(analysis: Analysis) -> str:
-    """Cell by cell: difference, interval, p-value, verdict."""
-    from thresher.study.analysis import spoken_cell
-
+    """Return a row per comparison: difference, interval, p-value, verdict."""
     rows = []
-    for v in analysis.verdicts:
-        place = spoken_cell(v["cell"]) if v["cell"] else "over all cells"
+    for c in analysis.verdicts:
         rows.append(
             [
-                place,
-                f"{v['arm']} − {v['baseline']}",
-                Markup(badge(v["verdict"])),
-                number(v["difference"], signed=True),
-                interval(v["low"], v["high"], signed=True),
-                p_value(v["p_holm"]),
-                v["n"],
-                v["seeds_needed"] if v["seeds_needed"] is not None else "–",
+                describe_cell(c.cell) or "all settings",
+                f"{c.arm} − {c.baseline}",
+                Markup(badge(c.verdict)),
+                number(c.difference, signed=True),
+                interval(c.low, c.high, signed=True),
+                p_value(c.p_holm),
+                c.n,
+                c.seeds_needed if c.seeds_needed is not None else "–",
             ]
         )
-    heads = ["where", "compared", "verdict", f"mean {analysis.unit}".strip(), "95 % interval"]
+    heads = ["setting", "compared", "verdict", f"mean {analysis.unit}".strip(), "95 % interval"]
     heads += ["p (Holm)", "seeds", "seeds needed"]
     return html_table(heads, rows, numbers=(3, 4, 5, 6, 7))
 
 
 def cell_table(analysis: Analysis) -> str:
-    """A row per cell: mean, interval, runs."""
-    axes = [a for a in analysis.study.definition.axes if a not in analysis.study.definition.tune]
+    """Return a row per cell: mean, interval, number of runs."""
     tuned = bool(analysis.choices)
     rows = []
-    for cell in analysis.cells:
-        chosen = cell.get("chosen") or {}
-        notes = [f"{cell['diverged']} diverged"] if cell["diverged"] else []
-        notes += [f"{cell['missing']} missing"] if cell["missing"] else []
+    for c in analysis.cells:
+        chosen = c.chosen or {}
+        notes = [f"{c.diverged} diverged"] if c.diverged else []
+        notes += [f"{c.missing} missing"] if c.missing else []
         rows.append(
             [
-                *(value(cell[axis]) for axis in axes),
+                *(format_value(c.cell[axis]) for axis in analysis.axes),
                 *([", ".join(f"{k} {v}" for k, v in chosen.items()) or "undecided"] * tuned),
-                number(cell["mean"]),
-                interval(cell["low"], cell["high"]),
-                cell["n"],
-                number(cell["seconds"], digits=1),
+                number(c.mean),
+                interval(c.low, c.high),
+                c.n,
+                number(c.seconds, digits=1),
                 ", ".join(notes),
             ]
         )
     label = f"{analysis.metric.replace('_', ' ')} ({analysis.unit})".replace(" ()", "")
-    heads = [*(axis.replace("_", " ") for axis in axes), *(["chosen on validation"] * tuned)]
+    heads = [*_headings(analysis.axes), *(["chosen on validation"] * tuned)]
     first = len(heads)
     heads += [label, "95 % interval", "runs", "s per run", ""]
-    return html_table(heads, rows, numbers=(first, first + 1, first + 2, first + 3))
+    return html_table(heads, rows, numbers=range(first, first + 4))
 
 
 def choice_table(analysis: Analysis) -> str:
-    """What tuning saw on the validation split, candidate by candidate."""
-    tune = list(analysis.study.definition.tune)
-    free = [a for a in analysis.study.definition.axes if a not in tune]
+    """Return a row per tuning candidate with its validation accuracy."""
     rows = []
     for choice in analysis.choices:
         for candidate in choice.candidates:
-            score = candidate["validation_accuracy"]
-            taken = choice.chosen == {axis: candidate[axis] for axis in tune}
+            score = candidate.validation_accuracy
             rows.append(
                 [
-                    *(value(choice.cell[axis]) for axis in free),
-                    *(value(candidate[axis]) for axis in tune),
+                    *(format_value(choice.cell[axis]) for axis in analysis.axes),
+                    *(format_value(candidate.values[axis]) for axis in analysis.tuned),
                     number(None if score is None else 100 * score),
-                    "chosen" if taken else "",
+                    "chosen" if choice.chosen == candidate.values else "",
                 ]
             )
-    heads = [a.replace("_", " ") for a in [*free, *tune]] + ["validation (points)", ""]
+    heads = [*_headings([*analysis.axes, *analysis.tuned]), "validation accuracy (points)", ""]
     return html_table(heads, rows, numbers=(len(heads) - 2,))
 
 
 def trial_table(analysis: Analysis) -> str:
-    """A row per trial."""
-    axes = analysis.study.definition.axes
-    rows = []
-    for row in analysis.rows:
-        rows.append(
-            [
-                *(value(row[axis]) for axis in axes),
-                row["seed"],
-                row["error"] or row["status"] or row["state"],
-                number(row["accuracy"]),
-                number(row["validation_accuracy"]),
-                number(row["loss"], digits=3),
-                number(row["seconds"], digits=1),
-            ]
-        )
-    heads = [*(axis.replace("_", " ") for axis in axes), "seed", "state", "test", "validation"]
-    heads += ["loss", "s"]
-    first = len(axes) + 2
-    return html_table(heads, rows, numbers=range(first, first + 4))
+    """Return a row per trial."""
+    axes = [*analysis.axes, *analysis.tuned]
+    rows = [
+        [
+            *(format_value(trial.cell[axis]) for axis in axes),
+            trial.seed,
+            trial.error or trial.status or trial.state,
+            number(trial.accuracy),
+            number(trial.validation_accuracy),
+            number(trial.loss, digits=3),
+            number(trial.seconds, digits=1),
+        ]
+        for trial in analysis.trials
+    ]
+    heads = [*_headings(axes), "seed", "state", "test", "validation", "loss", "s"]
+    return html_table(heads, rows, numbers=range(len(axes) + 2, len(heads)))
+
+
+def _headings(axes: Sequence[str]) -> list[str]:
+    return [axis.replace("_", " ") for axis in axes]
 
 
 def badge(word: str) -> str:
+    """Return a verdict as coloured HTML text."""
     return f'<span class="badge {word.split()[0]}">{html.escape(word)}</span>'
 
 
@@ -178,7 +178,3 @@ def interval(low: float | None, high: float | None, signed: bool = False) -> str
 
 def p_value(p: float) -> str:
     return f"{p:.3f}" if p >= 0.001 else "< 0.001"
-
-
-def value(v: Any) -> str:
-    return f"{v:,}" if isinstance(v, int) and not isinstance(v, bool) else str(v)

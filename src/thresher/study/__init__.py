@@ -1,1 +1,1 @@
-"""Many runs, executors for them, and sound statistics."""
+"""Studies: many training runs, where they run, and the statistics of their results."""

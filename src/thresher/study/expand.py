@@ -1,37 +1,43 @@
-"""From a definition to what has to be done: steps and trials, with names that stay.
+"""Expand a study definition into its steps and trials, with stable names.
 
-A name holds the values that vary and six hex digits of everything that decides the result. A
+A name holds the values of the axes and six hex digits of everything that changes the result. A
 study that is extended (more seeds, another batch size) therefore finds its finished trials again,
-and one whose base is changed never takes an old trial for a new one.
+and a study whose base options change never reuses an old trial.
 """
 
-import hashlib
 import itertools
-import json
+import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from thresher.errors import ThresherError, nearest
+from thresher.errors import InvalidValueError, nearest
 from thresher.paths import StudyPaths
 from thresher.study.definition import ARM, FULL, StepDefinition, StudyDefinition
 from thresher.study.selecting import check_embed, check_select
-from thresher.study.tasks import StudyPlan, StudyTask
-from thresher.training.config import TrainConfig, check
+from thresher.study.settings import check_training, identity
+from thresher.study.tasks import StudyPlan, StudyTask, Values
 
 REFERENCES = ("run", "features", "like", "selection", "selections", "dynamics", "probabilities")
 """Settings of a step that may name other steps."""
-NOT_IDENTITY = frozenset(
-    {"out", "resume", "device", "threads", "checkpoint_every", "tensorboard", "trace"}
-    | {"max_restarts", "graph", "compile"}
-)
-"""Settings that say how a trial is run, not what comes out."""
+MOST_TRIALS = 100_000
 
 
 def expand(study: StudyDefinition, root: Path | str) -> StudyPlan:
-    """All that `study` asks for in the folder `root`; nothing is written."""
+    """Return every step and trial of `study` in the folder `root`; writes nothing.
+
+    Raises:
+        InvalidValueError: A trial or step has invalid options, or steps need each other.
+    """
     return _Expansion(study, StudyPaths(Path(root))).plan()
+
+
+def cells(study: StudyDefinition) -> Iterator[Values]:
+    """Yield every combination of the values of the axes; the last axis varies fastest."""
+    axes = study.axes
+    for values in itertools.product(*(study.values(axis) for axis in axes)):
+        yield dict(zip(axes, values, strict=True))
 
 
 class _Expansion:
@@ -39,8 +45,16 @@ class _Expansion:
         self.study, self.paths = study, paths
         self.steps: dict[str, StudyTask] = {}
         self.open: list[str] = []
+        """Names of the steps that are being expanded, to detect cycles."""
 
     def plan(self) -> StudyPlan:
+        count = math.prod(len(self.study.values(axis)) for axis in self.study.axes)
+        count *= len(self.study.seeds)
+        if count > MOST_TRIALS:
+            raise InvalidValueError(
+                f"the study has {count:,} trials, more than {MOST_TRIALS:,}",
+                "use fewer seeds or values",
+            )
         trials = {}
         for cell in cells(self.study):
             for seed in self.study.seeds:
@@ -48,85 +62,96 @@ class _Expansion:
                 trials[trial.name] = trial
         return StudyPlan(self.steps, trials)
 
-    def trial(self, cell: dict[str, Any], seed: int) -> StudyTask:
-        settings: dict[str, Any] = dict(self.study.base)
+    def trial(self, cell: Values, seed: int) -> StudyTask:
+        settings: Values = dict(self.study.base)
         for axis, value in cell.items():
             settings.update(self.study.arms[value] if axis == ARM else {axis: value})
         settings["seed"] = seed
-        needs: list[str] = []
-        identity = dict(settings)
-        settings["selection"] = self.selection(
-            str(settings.get("selection", "")), {**cell, "seed": seed}, needs, identity
-        )
-        digest = _digest(identity)
-        name = f"{_words({**cell, 'seed': seed})},id={digest}"
-        out = self.paths.trial(name).root
-        _checked({**settings, "out": str(out)}, name)
-        return StudyTask(name, "train", settings, out, digest, tuple(needs), dict(cell), seed)
-
-    def selection(
-        self, value: str, here: dict[str, Any], needs: list[str], identity: dict[str, Any]
-    ) -> str:
-        """The file that a trial trains on: "" for all, a step's output, or a path."""
-        identity.pop("selection", None)
-        if value in ("", FULL):
-            return ""
+        decisive = {key: value for key, value in settings.items() if key != "selection"}
+        needs: tuple[str, ...] = ()
+        value = settings.pop("selection", None) or FULL
         if value in self.study.steps:
-            step = self.step(self.study.steps[value], here)
-            needs.append(step.name)
-            identity["selection"] = step.identity
-            return str(step.out)
-        if value.endswith(".parquet"):
-            identity["selection"] = value
-            return value
-        raise ThresherError(
-            f'the selection "{value}" is neither a step nor a .parquet file',
-            nearest(value, [FULL, *self.study.steps]),
-        )
+            step = self.step(self.study.steps[value], {**cell, "seed": seed})
+            needs = (step.name,)
+            settings["selection"] = str(step.out)
+            decisive["selection"] = step.identity
+        elif isinstance(value, str) and value.endswith(".parquet"):
+            settings["selection"] = decisive["selection"] = value
+        elif value != FULL:
+            raise InvalidValueError(
+                f'selection "{value}" is neither a step nor a .parquet file',
+                nearest(str(value), [FULL, *self.study.steps]),
+            )
+        digest = identity(decisive)
+        name = f"{_words({**cell, 'seed': seed})},id={digest}"
+        check_training(settings, name)
+        out = self.paths.trial(name).root
+        return StudyTask(name, "train", settings, out, digest, needs, dict(cell), seed)
 
-    def step(self, definition: StepDefinition, here: dict[str, Any]) -> StudyTask:
-        """The instance of a step for the values `here` of the axes that it is done for."""
+    def step(self, definition: StepDefinition, axes: Values) -> StudyTask:
+        """Return the instance of a step for these values of the axes."""
         if definition.name in self.open:
-            raise ThresherError(
-                f"the steps {' → '.join([*self.open, definition.name])} need each other"
-            )
+            cycle = " → ".join([*self.open, definition.name])
+            raise InvalidValueError(f"the steps {cycle} need each other")
+        for axis in definition.each:
+            if axis not in axes:
+                raise InvalidValueError(
+                    f"step {definition.name} runs for each {axis}, but a step that needs it "
+                    "does not",
+                    f'add each = ["{axis}"] to that step',
+                )
         self.open.append(definition.name)
-        own = {axis: here[axis] for axis in definition.each if axis in here}
-        lacking = [axis for axis in definition.each if axis not in here]
-        if lacking:
-            raise ThresherError(
-                f"step {definition.name} is done for each {lacking[0]}, but what needs it is not",
-                f'add each = ["{lacking[0]}"] there',
-            )
+        own = {axis: axes[axis] for axis in definition.each}
         settings = self.step_settings(definition, own)
         needs: list[str] = []
-        identity = dict(settings)
-        for key in REFERENCES:
-            if key in settings:
-                settings[key], identity[key] = self.reference(definition, key, settings, own, needs)
-        place = f"[steps.{definition.name}]"
+        decisive = dict(settings)
+        for key in (key for key in REFERENCES if key in settings):
+            value = settings.pop(key)
+            values = value if isinstance(value, list) else [value]
+            outputs = [self.reference(definition, key, one, own) for one in values]
+            needs += [step.name for step in outputs if isinstance(step, StudyTask)]
+            paths = [str(s.out) if isinstance(s, StudyTask) else s for s in outputs]
+            names = [s.identity if isinstance(s, StudyTask) else s for s in outputs]
+            decisive[key] = names if isinstance(value, list) else names[0]
+            if isinstance(value, list):
+                settings[key] = paths
+            elif paths[0]:
+                settings[key] = paths[0]
+        where = f"[steps.{definition.name}]"
+        if "data" not in settings:
+            raise InvalidValueError(
+                f"data is required in {where}, because [grid] has several data sets",
+                'add data = "…" or each = ["data"]',
+            )
         if definition.do == "train":
-            _checked({**settings, "out": "-"}, place)
+            check_training(settings, where)
         elif definition.do == "embed":
-            check_embed(settings, place)
+            check_embed(settings, where)
         else:
-            check_select(settings, place)
-        digest = _digest({"do": definition.do, **identity})
+            check_select(settings, where)
+        digest = identity({"do": definition.do, **decisive})
         varied = f",{_words(own)}" if own else ""
         name = f"{definition.name}{varied},id={digest}"
         out = self.paths.steps / name
         if definition.do == "select":
             out = out / "selection.parquet"
-        task = StudyTask(
-            name, definition.do, settings, out, digest, tuple(needs), step=definition.name, at=own
-        )
         self.open.pop()
+        task = StudyTask(
+            name,
+            definition.do,
+            settings,
+            out,
+            digest,
+            tuple(needs),
+            step=definition.name,
+            at=own,
+        )
         return self.steps.setdefault(name, task)
 
-    def step_settings(self, definition: StepDefinition, own: dict[str, Any]) -> dict[str, Any]:
-        """A train step starts from [base]; the others only share its data."""
+    def step_settings(self, definition: StepDefinition, own: Values) -> Values:
+        """Merge [base] and the step: a train step uses all of [base], the others its data."""
         base = self.study.base
-        start: dict[str, Any] = {"data": base["data"]} if "data" in base else {}
+        start: Values = {"data": base["data"]} if "data" in base else {}
         if definition.do == "train":
             start = {k: v for k, v in base.items() if k != "selection"}
             start["seed"] = 0
@@ -138,59 +163,22 @@ class _Expansion:
         return {**start, **definition.settings}
 
     def reference(
-        self,
-        definition: StepDefinition,
-        key: str,
-        settings: dict[str, Any],
-        own: dict[str, Any],
-        needs: list[str],
-    ) -> tuple[Any, Any]:
-        """(what the step is given, what names it): outputs of other steps, or paths as written."""
-        value = settings[key]
-        several = isinstance(value, list)
-        given, named = [], []
-        for one in value if several else [value]:
-            if one == FULL and key == "selection":
-                given.append("")
-                named.append("")
-            elif one in self.study.steps:
-                step = self.step(self.study.steps[one], own)
-                needs.append(step.name)
-                given.append(str(step.out))
-                named.append(step.identity)
-            elif isinstance(one, str) and ("/" in one or "." in one or not one):
-                given.append(one)
-                named.append(one)
-            else:
-                raise ThresherError(
-                    f'{key} of the step {definition.name} is "{one}", neither a step nor a path',
-                    nearest(str(one), self.study.steps),
-                )
-        return (given, named) if several else (given[0], named[0])
+        self, definition: StepDefinition, key: str, value: Any, own: Values
+    ) -> StudyTask | str:
+        """Return the step that a setting names, or the path that it is."""
+        if value == FULL and key == "selection":
+            return ""
+        if isinstance(value, str) and value in self.study.steps:
+            return self.step(self.study.steps[value], own)
+        if isinstance(value, str) and ("/" in value or "." in value or not value):
+            return value
+        raise InvalidValueError(
+            f'{key} of [steps.{definition.name}] is "{value}", which is neither a step nor a path',
+            nearest(str(value), self.study.steps),
+        )
 
 
-def cells(study: StudyDefinition) -> Iterator[dict[str, Any]]:
-    """Every combination of the axes' values, the last axis fastest."""
-    axes = study.axes
-    for values in itertools.product(*(study.values(axis) for axis in axes)):
-        yield dict(zip(axes, values, strict=True))
-
-
-def _checked(settings: dict[str, Any], name: str) -> None:
-    """Refuse a trial that could not be trained before any is started."""
-    try:
-        check(TrainConfig.from_dict(settings))
-    except ThresherError as error:
-        raise ThresherError(f"{name}: {error.what}", error.fix) from None
-
-
-def _digest(identity: dict[str, Any]) -> str:
-    kept = {key: value for key, value in identity.items() if key not in NOT_IDENTITY}
-    text = json.dumps(kept, sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:6]
-
-
-def _words(values: dict[str, Any]) -> str:
+def _words(values: Values) -> str:
     return ",".join(f"{key}={_slug(value)}" for key, value in values.items())
 
 

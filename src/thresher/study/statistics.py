@@ -1,10 +1,10 @@
-"""Is one arm better than another, judged from few runs paired by seed?
+"""Statistics for few runs paired by seed: is one arm better than another?
 
-Every comparison is of two arms trained with the same seeds: what is tested is the mean of the
-differences, one per seed. A study makes many comparisons at once, so the p-values of all of them
-are corrected together (Holm), and "better" means better after that correction. The answer is one
-of four words: better, worse, equivalent (within a margin, by two one-sided tests), or not enough
-runs. `tests/study/test_statistics.py` holds the false-positive rate by simulation.
+A comparison tests the mean of the differences between two arms that were trained with the same
+seeds. A study makes many comparisons, so their p-values are corrected together (Holm), and "better"
+means better after that correction. The verdict is one of: better, worse, equivalent (within a
+margin, by two one-sided tests), not enough runs. `tests/study/test_statistics.py` checks the
+false-positive rate by simulation.
 """
 
 import functools
@@ -17,31 +17,32 @@ from scipy import special
 
 VERDICTS = ("better", "worse", "equivalent", "not enough runs")
 ALPHA = 0.05
-"""What is promised: at most this share of studies without any effect finds one."""
+"""At most this share of studies without any effect reports one."""
 DECISION = 0.04
-"""Where p-values are cut: a reserve under the promise, since the test takes differences for normal
-and the spread of a rounded metric for known, and both are only nearly so."""
+"""Threshold of the p-values. It is below ALPHA because the test assumes normal differences and a
+known rounding error, and both hold only approximately."""
 BOOTSTRAP_DRAWS = 4000
 FEW = 8
-"""Under so many pairs a bootstrap of them covers too little: resampling four numbers can never
-leave their range. The Student interval is reported there; the bootstrap stands beside it."""
+"""With fewer pairs than this the Student interval is reported: a bootstrap of so few numbers cannot
+leave their range and covers too little."""
 MOST_SEEDS = 10_000
+"""`seeds_needed` returns None beyond this."""
 
 
 @dataclass(frozen=True)
 class Paired:
-    """What n paired differences say, before any correction for the other comparisons."""
+    """A test of n paired differences, before correction for the other comparisons."""
 
     differences: tuple[float, ...]
     """Arm minus baseline, one per seed, in the metric's unit."""
     sd: float
-    """Their standard deviation, with the metric's resolution; nan when n < 2."""
+    """Standard deviation, including the metric's resolution; NaN if n < 2."""
     p: float
-    """Two-sided paired test of "no difference"; 1 when n < 2."""
+    """Two-sided paired t-test of no difference; 1 if n < 2."""
     p_equivalent: float
-    """Two one-sided tests of "differs by the margin or more"; 1 when n < 2."""
+    """Two one-sided tests of a difference of at least the margin; 1 if n < 2."""
     p_no_worse: float
-    """One-sided test of "worse by the margin or more" (non-inferiority); 1 when n < 2."""
+    """One-sided test of being worse by at least the margin (non-inferiority); 1 if n < 2."""
 
     @property
     def n(self) -> int:
@@ -53,12 +54,12 @@ class Paired:
 
     @property
     def bootstrap(self) -> tuple[float, float]:
-        """The 95 % bootstrap interval of the mean, whatever n; infinite when n < 2."""
+        """The 95 % bootstrap interval of the mean, for any n; infinite if n < 2."""
         return bootstrap_interval(np.array(self.differences))
 
     @property
     def interval(self) -> tuple[float, float]:
-        """The 95 % interval that is reported; see `FEW`."""
+        """The 95 % interval that is reported: Student's below `FEW` pairs, else bootstrap."""
         if self.n < 2:
             return -math.inf, math.inf
         if self.n >= FEW:
@@ -69,30 +70,32 @@ class Paired:
 
 @dataclass(frozen=True)
 class Verdict:
-    """A comparison after Holm's correction over its study."""
+    """A comparison after Holm's correction for all comparisons of its study."""
 
     word: str
     """One of `VERDICTS`."""
     paired: Paired
     p: float
-    """Holm's adjusted p-value of the difference."""
+    """Adjusted p-value of the difference."""
     p_equivalent: float
+    """Adjusted p-value of the equivalence tests."""
     p_no_worse: float
+    """Adjusted p-value of the non-inferiority test."""
     no_worse: bool
-    """Not worse than the baseline by the margin or more (after Holm's correction)."""
+    """Whether the arm is shown to be not worse than the baseline by the margin or more."""
     margin: float
     family: int
-    """How many comparisons were corrected together."""
+    """Number of comparisons that were corrected together."""
     alpha: float = DECISION
 
     @property
     def seeds_needed(self) -> int | None:
-        """Seeds to see a difference of the size of the margin; None where that is unknown."""
+        """Seeds needed to detect a difference as large as the margin; None if unknown."""
         return seeds_needed(self.margin, self.paired.sd, self.alpha, comparisons=self.family)
 
     @property
     def seeds_if_as_seen(self) -> int | None:
-        """Seeds that would show the difference, were it as large as it looks now."""
+        """Seeds needed to detect a difference as large as the measured mean; None if unknown."""
         mean = self.paired.mean if self.paired.n else 0.0
         return seeds_needed(mean, self.paired.sd, self.alpha, comparisons=self.family)
 
@@ -104,11 +107,16 @@ def paired(
     higher_is_better: bool = True,
     resolution: float = 0.0,
 ) -> Paired:
-    """Compare two arms, (n,) each, in seed order.
+    """Test the differences of two arms.
 
-    `resolution` is the step in which the metric moves (100 / test images, in points). Rounded
-    to that step, three equal differences have a spread of zero and would count as certain; so the
-    variance of rounding two numbers, step²/6, is added to the sample's own.
+    Args:
+        arm: (n,) values in seed order.
+        baseline: (n,) values with the same seeds.
+        margin: Largest difference that counts as equivalent.
+        higher_is_better: Whether a larger value is better.
+        resolution: Step of the metric: 100 / test images for an accuracy in points. Three equal
+            differences of a rounded metric would have zero spread and count as certain, so the
+            variance of rounding two numbers, resolution²/6, is added.
     """
     sign = 1.0 if higher_is_better else -1.0
     difference = np.asarray(arm, float) - np.asarray(baseline, float)
@@ -129,7 +137,7 @@ def paired(
 
 
 def _upper_tail(distance: float, error: float, n: int) -> float:
-    """P(T ≥ distance / error) with n - 1 degrees of freedom."""
+    """Return P(T ≥ distance / error) for Student's t with n - 1 degrees of freedom."""
     if error == 0:
         return 0.0 if distance > 0 else 1.0
     return float(special.stdtr(n - 1, -distance / error))
@@ -138,11 +146,11 @@ def _upper_tail(distance: float, error: float, n: int) -> float:
 def bootstrap_interval(
     values: np.ndarray, alpha: float = ALPHA, draws: int = BOOTSTRAP_DRAWS, seed: int = 0
 ) -> tuple[float, float]:
-    """An interval for the mean by resampling `values`, (n,); the same numbers each time.
+    """Return a bootstrap interval of the mean of `values`, (n,); deterministic for a seed.
 
-    Percentiles of resampled means are too narrow by √((n-1)/n) and by normal for Student
-    quantiles; the percentiles are therefore taken further out (Hesterberg 2015, "What teachers
-    should know about the bootstrap", the expanded percentile interval). Costs draws × n numbers.
+    Percentiles of resampled means are too narrow by √((n-1)/n) and by the ratio of normal to
+    Student quantiles, so percentiles further out are used: the expanded percentile interval of
+    Hesterberg (2015), "What teachers should know about the bootstrap". Uses draws × n numbers.
     """
     values = np.asarray(values, float)
     n = len(values)
@@ -162,14 +170,14 @@ def _resamples(n: int, draws: int, seed: int) -> np.ndarray:
 
 
 def _student(q: float, n: int) -> float:
-    """Quantile of Student's t with n - 1 degrees of freedom."""
+    """Return a quantile of Student's t with n - 1 degrees of freedom."""
     return float(special.stdtrit(n - 1, q))
 
 
 def mean_interval(
     values: Sequence[float] | np.ndarray, alpha: float = ALPHA
 ) -> tuple[float, float]:
-    """The interval of a cell's mean, for error bars: Student's for few runs, else bootstrap."""
+    """Return the interval of a mean, for error bars: Student's for few runs, else bootstrap."""
     values = np.asarray(values, float)
     n = len(values)
     if n < 2:
@@ -182,7 +190,7 @@ def mean_interval(
 
 
 def holm(p: Sequence[float] | np.ndarray) -> np.ndarray:
-    """Holm's step-down adjusted p-values, (m,), in the order given."""
+    """Return Holm's step-down adjusted p-values, (m,), in the order given."""
     p = np.asarray(p, float)
     m = len(p)
     order = np.argsort(p, kind="stable")
@@ -195,11 +203,17 @@ def holm(p: Sequence[float] | np.ndarray) -> np.ndarray:
 def seeds_needed(
     difference: float, sd: float, alpha: float = DECISION, power: float = 0.8, comparisons: int = 1
 ) -> int | None:
-    """Pairs with which a paired test sees `difference` with probability `power`.
+    """Return the number of pairs with which a paired t-test detects a difference.
 
-    `sd` is the spread of the differences, `comparisons` the size of the family that alpha is
-    shared by (Bonferroni: the worst case of Holm). None where more than `MOST_SEEDS` are needed
-    or the spread is unknown.
+    Args:
+        difference: The true mean difference.
+        sd: Standard deviation of the differences.
+        alpha: Significance level.
+        power: Probability of detecting it.
+        comparisons: Number of comparisons that share alpha (Bonferroni: the worst case of Holm).
+
+    Returns:
+        None if more than `MOST_SEEDS` are needed or the standard deviation is unknown.
     """
     if not math.isfinite(sd) or difference == 0:
         return None
@@ -210,7 +224,7 @@ def seeds_needed(
     def enough(n: int) -> bool:
         critical = _student(1 - level / 2, n)
         shift = abs(difference) / sd * math.sqrt(n)
-        # The noncentral t can lose its digits far out; there the answer is certain.
+        # The noncentral t loses precision for large shifts, where detection is certain.
         seen = 1 - float(special.nctdtr(n - 1, shift, critical)) if shift < 37 else 1.0
         return (seen if math.isfinite(seen) else 1.0) >= power
 
@@ -232,11 +246,11 @@ def judge(
     alpha: float = DECISION,
     higher_is_better: bool = True,
 ) -> list[Verdict]:
-    """One verdict per comparison, all of one study corrected together.
+    """Return a verdict per comparison, with all comparisons of a study corrected together.
 
-    "better" and "worse" need the corrected p-value under alpha; "equivalent" needs the corrected
-    two one-sided tests under alpha; the rest is "not enough runs". A difference that is certain
-    but smaller than the margin is still called better or worse: the sentence says how small.
+    The verdict is "better" or "worse" if the adjusted p-value is below alpha, else "equivalent" if
+    that of the two one-sided tests is, else "not enough runs". A significant difference smaller
+    than the margin is still "better" or "worse".
     """
     adjusted = holm([c.p for c in comparisons])
     equivalent = holm([c.p_equivalent for c in comparisons])
@@ -266,36 +280,3 @@ def judge(
             )
         )
     return verdicts
-
-
-def sentence(verdict: Verdict, arm: str, baseline: str, unit: str = "points") -> str:
-    """The verdict as a person would say it, with its evidence."""
-    c = verdict.paired
-    if c.n == 0:
-        return f"{arm} against {baseline}: not enough runs (no seed was run with both)."
-    if c.n == 1:
-        return (
-            f"{arm} against {baseline}: not enough runs (one seed says {c.mean:+.2f} {unit}, "
-            "and nothing of the spread; run two more at least)."
-        )
-    low, high = c.interval
-    evidence = f"{c.mean:+.2f} {unit}, {low:+.2f} to {high:+.2f}, {c.n} seeds"
-    if verdict.word in ("better", "worse"):
-        small = ", by less than the margin" if abs(c.mean) < verdict.margin else ""
-        return f"{arm} is {verdict.word} than {baseline}{small} ({evidence}, p = {_p(verdict.p)})."
-    if verdict.word == "equivalent":
-        return f"{arm} and {baseline} are equivalent within {verdict.margin:g} {unit} ({evidence})."
-    needed, seen = verdict.seeds_needed, verdict.seeds_if_as_seen
-    more = (
-        f"about {needed} seeds would show a difference of {verdict.margin:g} {unit}"
-        if needed is not None
-        else f"more seeds than are practical would show a difference of {verdict.margin:g} {unit}"
-    )
-    if seen is not None and abs(c.mean) > verdict.margin:
-        more = f"about {seen} seeds would show a difference of this size; {more}"
-    safe = f"; {arm} is no worse by {verdict.margin:g} {unit} or more" if verdict.no_worse else ""
-    return f"{arm} against {baseline}: not enough runs ({evidence}; {more}{safe})."
-
-
-def _p(p: float) -> str:
-    return f"{p:.3f}" if p >= 0.001 else f"{p:.0e}"

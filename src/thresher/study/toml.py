@@ -1,4 +1,4 @@
-"""Write the little TOML that a study file needs; the standard library only reads it."""
+"""Write the TOML of a study file; the standard library only reads TOML."""
 
 import json
 import re
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def dumps(content: dict[str, Any]) -> str:
-    """Nested dictionaries of texts, numbers, booleans and lists, as TOML. None is left out."""
+    """Return nested dictionaries of text, numbers, booleans and lists as TOML, without None."""
     return "\n".join(_table(content, ())).strip() + "\n"
 
 

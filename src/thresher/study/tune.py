@@ -1,8 +1,8 @@
-"""Validation chooses, test reports: the best values of the tuned axes, per cell.
+"""Tuning: choose values on the validation split, so that the test set only reports.
 
-A cell is one combination of the axes that are not tuned. Its candidates are the combinations of
-the tuned axes; the one with the best mean accuracy on the validation split is chosen, and only its
-runs are reported. The test accuracy is not read here.
+For each combination of the axes that are not tuned (a cell), the candidates are the combinations of
+the tuned axes. The candidate with the best mean validation accuracy is chosen, and only its trials
+are reported. This module does not read the test accuracy.
 """
 
 from dataclasses import dataclass
@@ -10,67 +10,83 @@ from typing import Any
 
 from thresher.paths import RunPaths, read_json
 from thresher.study.definition import StudyDefinition
-from thresher.study.tasks import StudyPlan, StudyTask
+from thresher.study.tasks import StudyPlan, StudyTask, Values
 
 Key = tuple[Any, ...]
 
 
 @dataclass(frozen=True)
-class Choice:
-    """What tuning chose in one cell."""
+class TuningCandidate:
+    """One combination of the tuned axes."""
 
-    cell: dict[str, Any]
-    """The axes that are not tuned."""
-    chosen: dict[str, Any] | None
-    """Values of the tuned axes; None while candidates are unfinished."""
-    candidates: list[dict[str, Any]]
-    """Each with its values, the mean `validation_accuracy` (None: unfinished) and `seeds`."""
+    values: Values
+    """Values of the tuned axes."""
+    validation_accuracy: float | None
+    """Mean over seeds, from 0 to 1; None while trials are unfinished."""
+    seeds: int
+    """Number of finished trials."""
 
 
-def choices(study: StudyDefinition, plan: StudyPlan) -> list[Choice]:
-    """One choice per cell, in the order of the grid; [] where nothing is tuned."""
+@dataclass(frozen=True)
+class TuningChoice:
+    """The candidates of one cell and the chosen one."""
+
+    cell: Values
+    """Values of the axes that are not tuned."""
+    chosen: Values | None
+    """Chosen values of the tuned axes; None while candidates are unfinished."""
+    candidates: list[TuningCandidate]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON values."""
+        candidates = [
+            {**c.values, "validation_accuracy": c.validation_accuracy, "seeds": c.seeds}
+            for c in self.candidates
+        ]
+        return {"cell": self.cell, "chosen": self.chosen, "candidates": candidates}
+
+
+def choices(study: StudyDefinition, plan: StudyPlan) -> list[TuningChoice]:
+    """Return one choice per cell, in grid order; [] if nothing is tuned."""
     if not study.tune:
         return []
-    seeds = set(study.seeds[: study.tune_seeds] if study.tune_seeds else study.seeds)
+    seeds = set(study.seeds[: study.tune_seeds])
     groups: dict[Key, dict[Key, list[StudyTask]]] = {}
     for trial in plan.trials.values():
         if trial.seed in seeds:
             cell, values = _split(study, trial)
             groups.setdefault(cell, {}).setdefault(values, []).append(trial)
-    free = [axis for axis in study.axes if axis not in study.tune]
-    found = []
-    for cell, tried in groups.items():
-        candidates: list[dict[str, Any]] = []
-        for values, trials in tried.items():
-            scores = [_validation(trial) for trial in trials]
-            known = [score for score in scores if score is not None]
-            candidates.append(
-                {
-                    **dict(zip(study.tune, values, strict=True)),
-                    "validation_accuracy": sum(known) / len(known)
-                    if len(known) == len(scores)
-                    else None,
-                    "seeds": len(known),
-                }
-            )
-        # The first of equals: the order of the file decides, not chance.
-        scored = [c for c in candidates if c["validation_accuracy"] is not None]
-        best = max(scored, key=lambda c: c["validation_accuracy"], default=None)
-        whole = best is not None and len(scored) == len(candidates)
-        chosen = {axis: best[axis] for axis in study.tune} if best is not None and whole else None
-        found.append(Choice(dict(zip(free, cell, strict=True)), chosen, candidates))
-    return found
+    return [
+        _choose(dict(zip(study.untuned_axes, cell, strict=True)), tried, study.tune)
+        for cell, tried in groups.items()
+    ]
+
+
+def _choose(
+    cell: Values, tried: dict[Key, list[StudyTask]], tuned: tuple[str, ...]
+) -> TuningChoice:
+    candidates = []
+    for values, trials in tried.items():
+        scores = [score for score in map(_validation, trials) if score is not None]
+        mean = sum(scores) / len(scores) if len(scores) == len(trials) else None
+        named = dict(zip(tuned, values, strict=True))
+        candidates.append(TuningCandidate(named, mean, len(scores)))
+    if any(candidate.validation_accuracy is None for candidate in candidates):
+        return TuningChoice(cell, None, candidates)
+    # `max` takes the first of equals, so the order in the file decides ties.
+    best = max(candidates, key=lambda candidate: candidate.validation_accuracy or 0.0)
+    return TuningChoice(cell, best.values, candidates)
 
 
 def wanted_trials(study: StudyDefinition, plan: StudyPlan) -> list[StudyTask]:
-    """The trials to run as far as is known now.
+    """Return the trials to run, as far as is known now.
 
-    Without `tune_seeds` all of them. With it, every candidate runs with the first seeds only, and
-    the chosen one with the rest once it is known.
+    Without `tune_seeds` these are all trials. With it, every candidate runs with the first seeds,
+    and the chosen candidate with the others once it is known.
     """
     if not study.tune or not study.tune_seeds:
         return list(plan.trials.values())
-    chosen = chosen_values(study, plan)
+    chosen = _chosen_values(study, plan)
     first = set(study.seeds[: study.tune_seeds])
     wanted = []
     for trial in plan.trials.values():
@@ -81,16 +97,16 @@ def wanted_trials(study: StudyDefinition, plan: StudyPlan) -> list[StudyTask]:
 
 
 def reported_trials(study: StudyDefinition, plan: StudyPlan) -> list[StudyTask]:
-    """The trials whose test results may be reported: those of the chosen candidates."""
+    """Return the trials whose test results may be reported: those of the chosen candidates."""
     if not study.tune:
         return list(plan.trials.values())
-    chosen = chosen_values(study, plan)
+    chosen = _chosen_values(study, plan)
     split = ((trial, _split(study, trial)) for trial in plan.trials.values())
     return [trial for trial, (cell, values) in split if chosen.get(cell) == values]
 
 
-def chosen_values(study: StudyDefinition, plan: StudyPlan) -> dict[Key, Key]:
-    """Per cell the chosen values, for the cells that are decided."""
+def _chosen_values(study: StudyDefinition, plan: StudyPlan) -> dict[Key, Key]:
+    """Return the chosen values by cell, for the cells where the choice is made."""
     return {
         tuple(choice.cell.values()): tuple(choice.chosen.values())
         for choice in choices(study, plan)
@@ -99,16 +115,16 @@ def chosen_values(study: StudyDefinition, plan: StudyPlan) -> dict[Key, Key]:
 
 
 def _split(study: StudyDefinition, trial: StudyTask) -> tuple[Key, Key]:
-    assert trial.cell is not None
-    cell = tuple(value for axis, value in trial.cell.items() if axis not in study.tune)
-    return cell, tuple(trial.cell[axis] for axis in study.tune)
+    """Return the values of the axes that are not tuned, and of those that are."""
+    cell = trial.cell or {}
+    fixed = tuple(value for axis, value in cell.items() if axis not in study.tune)
+    return fixed, tuple(cell[axis] for axis in study.tune)
 
 
 def _validation(trial: StudyTask) -> float | None:
-    """A diverged run has no accuracy: it is the worst there is, and not a gap."""
+    """Return the validation accuracy; 0 for a run that diverged, None for an unfinished one."""
     paths = RunPaths(trial.out)
     if not paths.result.exists():
         return None
-    result = read_json(paths.result, "run's result")
-    accuracy = result.get("validation_accuracy")
+    accuracy = read_json(paths.result, "run's result").get("validation_accuracy")
     return float(accuracy) if accuracy is not None else 0.0

@@ -1,0 +1,227 @@
+"""Compare the arms of a study pair by pair and say in one sentence how each comparison ends."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from thresher.study import statistics
+from thresher.study.definition import ARM
+from thresher.study.statistics import Verdict
+from thresher.study.summaries import CellSummary, describe_cell
+from thresher.study.tasks import Values
+
+
+@dataclass(frozen=True)
+class MetricScale:
+    """How to read the numbers of a metric."""
+
+    unit: str
+    """Unit, or the metric's name if it has none."""
+    margin: float
+    """Largest difference that counts as equivalent."""
+    higher_is_better: bool = True
+    resolution: float = 0.0
+    """Smallest step of the metric: 100 / test images for an accuracy in points."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The comparison of two values of an axis, paired by seed."""
+
+    cell: Values
+    """Values of the other axes; {} for the comparison of means over all cells."""
+    axis: str
+    """The compared axis."""
+    arm: Any
+    """Value of the axis that is judged."""
+    baseline: Any
+    """Value that it is compared with."""
+    verdict: str
+    """better, worse, equivalent or "not enough runs"."""
+    sentence: str
+    """The verdict with its evidence, in words."""
+    n: int
+    """Number of seeds that both have."""
+    difference: float
+    """Mean of arm minus baseline; NaN if n is 0."""
+    low: float
+    """Lower end of the 95 % interval of the difference; infinite if n is below 2."""
+    high: float
+    bootstrap_low: float
+    """Lower end of the 95 % bootstrap interval, whatever n is."""
+    bootstrap_high: float
+    p: float
+    """p-value of the paired t-test of no difference."""
+    p_holm: float
+    """The same after Holm's correction for all comparisons of the study."""
+    p_equivalent: float
+    """p-value of the two one-sided tests of equivalence, after Holm's correction."""
+    no_worse: bool
+    """Whether arm is shown to be not worse than baseline by the margin or more."""
+    seeds_needed: int | None
+    """Seeds needed to detect a difference as large as the margin; None if unknown."""
+    seeds_if_as_seen: int | None
+    """Seeds needed to detect a difference as large as the measured one; None if unknown."""
+    comparisons: int
+    """Number of comparisons that Holm's correction covers."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields by name."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class _Pairing:
+    """The values of two arms with the same seeds, in one cell or averaged over all."""
+
+    cell: Values
+    arm: Any
+    baseline: Any
+    values: np.ndarray
+    """(n, 2): arm and baseline."""
+
+
+def compare_cells(
+    cells: Sequence[CellSummary], axis: str, pairs: Sequence[tuple[Any, Any]], scale: MetricScale
+) -> list[Comparison]:
+    """Compare values of an axis in each cell of the other axes, and averaged over those cells.
+
+    All comparisons are corrected together (Holm).
+
+    Args:
+        cells: Summaries of every cell.
+        axis: The compared axis.
+        pairs: (arm, baseline) values of the axis.
+        scale: Unit, margin, direction and resolution of the metric.
+
+    Returns:
+        The comparisons: those over all cells first, then cell by cell.
+    """
+    pairings = [pairing for arm, base in pairs for pairing in _pairings(cells, axis, arm, base)]
+    several = any(not pairing.cell for pairing in pairings) and any(p.cell for p in pairings)
+    tested = [
+        statistics.paired(
+            p.values[:, 0], p.values[:, 1], scale.margin, scale.higher_is_better, scale.resolution
+        )
+        for p in pairings
+    ]
+    verdicts = statistics.judge(tested, scale.margin, higher_is_better=scale.higher_is_better)
+    comparisons = [
+        _comparison(pairing, axis, verdict, scale.unit, several)
+        for pairing, verdict in zip(pairings, verdicts, strict=True)
+    ]
+    return sorted(comparisons, key=lambda comparison: bool(comparison.cell))
+
+
+def _pairings(cells: Sequence[CellSummary], axis: str, arm: Any, baseline: Any) -> list[_Pairing]:
+    """Pair the seeds that two values of `axis` share, over all other cells and in each."""
+    grouped: dict[tuple[Any, ...], dict[Any, CellSummary]] = {}
+    for summary in cells:
+        key = tuple(value for name, value in summary.cell.items() if name != axis)
+        grouped.setdefault(key, {})[summary.cell[axis]] = summary
+    pairings, by_seed = [], []
+    for group in grouped.values():
+        first, second = (group[v].values if v in group else {} for v in (arm, baseline))
+        shared = {seed: (first[seed], second[seed]) for seed in first if seed in second}
+        by_seed.append(shared)
+        other = next(iter(group.values())).cell
+        pairings.append(
+            _Pairing(
+                {name: value for name, value in other.items() if name != axis},
+                arm,
+                baseline,
+                _two_columns([shared[seed] for seed in sorted(shared)]),
+            )
+        )
+    if len(by_seed) < 2:
+        return pairings
+    # One number per seed: the mean over all cells, for seeds that were run in each of them.
+    seeds = [seed for seed in by_seed[0] if all(seed in shared for shared in by_seed)]
+    means = [tuple(np.mean([shared[seed] for shared in by_seed], axis=0)) for seed in seeds]
+    return [_Pairing({}, arm, baseline, _two_columns(means)), *pairings]
+
+
+def _two_columns(pairs: list[Any]) -> np.ndarray:
+    return np.array(pairs, float).reshape(-1, 2)
+
+
+def _comparison(
+    pairing: _Pairing, axis: str, verdict: Verdict, unit: str, several: bool
+) -> Comparison:
+    arm, baseline = (
+        str(value) if axis in ("selection", ARM, "model") else describe_cell({axis: value})
+        for value in (pairing.arm, pairing.baseline)
+    )
+    text = sentence(verdict, arm, baseline, unit)
+    if pairing.cell:
+        text = f"At {describe_cell(pairing.cell)}: {text}"
+    elif several:
+        text = f"{OVERALL}: {text}"
+    low, high = verdict.paired.interval
+    bootstrap_low, bootstrap_high = verdict.paired.bootstrap
+    return Comparison(
+        cell=pairing.cell,
+        axis=axis,
+        arm=pairing.arm,
+        baseline=pairing.baseline,
+        verdict=verdict.word,
+        sentence=text,
+        n=verdict.paired.n,
+        difference=verdict.paired.mean,
+        low=low,
+        high=high,
+        bootstrap_low=bootstrap_low,
+        bootstrap_high=bootstrap_high,
+        p=verdict.paired.p,
+        p_holm=verdict.p,
+        p_equivalent=verdict.p_equivalent,
+        no_worse=verdict.no_worse,
+        seeds_needed=verdict.seeds_needed,
+        seeds_if_as_seen=verdict.seeds_if_as_seen,
+        comparisons=verdict.family,
+    )
+
+
+OVERALL = "Averaged over all settings"
+"""Begins the sentence of a comparison over all cells."""
+
+
+def sentence(verdict: Verdict, arm: str, baseline: str, unit: str = "points") -> str:
+    """Return a verdict with its evidence as a sentence.
+
+    Args:
+        verdict: The judged comparison.
+        arm: Name of the judged arm.
+        baseline: Name of the arm that it is compared with.
+        unit: Unit of the metric.
+    """
+    tested, margin = verdict.paired, f"{verdict.margin:g} {unit}"
+    open_question = f"{arm} vs. {baseline}: not enough runs to tell"
+    if tested.n == 0:
+        return f"{open_question}. No seed has a result for both."
+    if tested.n == 1:
+        return (
+            f"{open_question}. One seed gives a difference of {tested.mean:+.2f} {unit}; at least "
+            "three are needed to judge the spread between seeds."
+        )
+    low, high = tested.interval
+    evidence = (
+        f"mean difference {tested.mean:+.2f} {unit}, 95 % interval {low:+.2f} to {high:+.2f}, "
+        f"{tested.n} seeds"
+    )
+    if verdict.word in ("better", "worse"):
+        small = f", but by less than {margin}" if abs(tested.mean) < verdict.margin else ""
+        p = f"{verdict.p:.3f}" if verdict.p >= 0.001 else f"{verdict.p:.0e}"
+        return f"{arm} is {verdict.word} than {baseline}{small} ({evidence}, p = {p})."
+    if verdict.word == "equivalent":
+        return f"{arm} and {baseline} are equivalent within {margin} ({evidence})."
+    needed, as_seen = verdict.seeds_needed, verdict.seeds_if_as_seen
+    count = f"about {needed:,}" if needed is not None else f"more than {statistics.MOST_SEEDS:,}"
+    text = f"{open_question} ({evidence}). Detecting a difference of {margin} takes {count} seeds"
+    if as_seen is not None and abs(tested.mean) > verdict.margin:
+        text += f"; detecting one as large as measured takes about {as_seen:,}"
+    if verdict.no_worse:
+        text += f". {arm} is not worse than {baseline} by {margin} or more"
+    return f"{text}."

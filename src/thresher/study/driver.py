@@ -1,0 +1,94 @@
+"""Run the tasks of a plan: keep an executor busy until nothing more can run."""
+
+import logging
+import time
+from pathlib import Path
+
+from thresher import progress
+from thresher.paths import write_json
+from thresher.study.definition import StudyDefinition
+from thresher.study.executor import Executor
+from thresher.study.failures import Failures
+from thresher.study.status import running_file
+from thresher.study.tasks import StudyPlan, StudyTask, TaskOutcome
+from thresher.study.tune import wanted_trials
+
+logger = logging.getLogger(__name__)
+
+
+class Driver:
+    """Submit the tasks that can run and record how each ends.
+
+    Args:
+        study: The definition; decides which trials tuning wants.
+        plan: Its steps and trials.
+        root: Folder of the study.
+        executor: Where tasks run.
+    """
+
+    def __init__(
+        self, study: StudyDefinition, plan: StudyPlan, root: Path, executor: Executor
+    ) -> None:
+        self.study, self.plan, self.root, self.executor = study, plan, root, executor
+        self.failures = Failures(root)
+        self.excluded = {n for n in plan.tasks if self.failures.last(n) is not None}
+        """Tasks that this run does not start (again): they failed or were stopped."""
+        self.submitted: set[str] = set()
+        self.shown: dict[str, str] | None = None
+
+    def run(self) -> None:
+        """Run until every wanted task is finished or cannot be."""
+        trials = self.plan.trials
+        done = sum(trial.finished for trial in trials.values())
+        if done:
+            logger.info("%d of %d trials are already finished", done, len(trials))
+        with progress.bar("study", len(trials), "trials") as bar:
+            bar.advance(done)
+            while True:
+                self.executor.submit(self._ready())
+                if not self.submitted:
+                    return
+                self._write_running()
+                for outcome in self.executor.wait():
+                    self.submitted.discard(outcome.name)
+                    self._record(outcome)
+                    if outcome.name in trials and trials[outcome.name].finished:
+                        bar.advance()
+                        bar.note(outcome.name)
+
+    def _ready(self) -> list[StudyTask]:
+        """Return the tasks that can be submitted now: steps first, then long trials first."""
+        wanted = {t.name: t for t in wanted_trials(self.study, self.plan) if not t.finished}
+        needed = dict(wanted)
+        queue = list(wanted.values())
+        while queue:  # steps of trials, and steps of those steps
+            for name in queue.pop().needs:
+                step = self.plan.steps[name]
+                if name not in needed and not step.finished:
+                    needed[name] = step
+                    queue.append(step)
+        ready = [
+            task
+            for task in needed.values()
+            if task.name not in self.excluded | self.submitted
+            and all(self.plan.steps[name].finished for name in task.needs)
+        ]
+        self.submitted |= {task.name for task in ready}
+        return sorted(ready, key=lambda task: (task.is_trial, -task.cost))
+
+    def _record(self, outcome: TaskOutcome) -> None:
+        if self.plan.tasks[outcome.name].finished:
+            return
+        self.excluded.add(outcome.name)
+        if outcome.stopped:
+            logger.warning("%s was stopped; run the study again to resume it", outcome.name)
+            return
+        error = outcome.error or "it ended without a result"
+        self.failures.add(outcome.name, error, outcome.detail)
+        logger.error("%s failed: %s", outcome.name, error)
+
+    def _write_running(self) -> None:
+        running = self.executor.running()
+        if running != self.shown:
+            self.shown = running
+            write_json(running_file(self.root), {"time": time.time(), "running": running})

@@ -1,0 +1,200 @@
+"""Read a study file and validate it; errors name the file, the table, the key and the value."""
+
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from thresher import options
+from thresher.errors import InvalidValueError, NotFoundError, nearest
+from thresher.study.definition import FULL, StepDefinition, StudyDefinition
+from thresher.study.settings import SET_BY_STUDY, check_option, training_options
+from thresher.study.tasks import Values
+
+STEP_KINDS = ("train", "embed", "select")
+MOST_SEEDS = 10_000
+LONGEST_STEP_NAME = 80
+
+
+def load(path: Path | str) -> StudyDefinition:
+    """Read and validate a study file.
+
+    Raises:
+        NotFoundError: There is no such file.
+        InvalidValueError: It is not TOML, or a key or value is wrong.
+    """
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (FileNotFoundError, NotADirectoryError):
+        raise NotFoundError(f"study file {path} not found", "check the path") from None
+    except (IsADirectoryError, UnicodeDecodeError):
+        raise InvalidValueError(f"{path} is not a study file", "give a TOML file") from None
+    return parse(text, str(path))
+
+
+def parse(text: str, where: str = "the study") -> StudyDefinition:
+    """Validate the text of a study file; `where` names it in messages."""
+    try:
+        content = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise InvalidValueError(f"{where} is not valid TOML: {error}") from None
+    return from_dict(content, where, text)
+
+
+def from_dict(content: Values, where: str = "the study", text: str = "") -> StudyDefinition:
+    """Validate a study given as nested dictionaries in the shape of the TOML file."""
+    known = {info.name for info in options.describe(StudyDefinition)} - {"text"}
+    _check_keys(content, known, where)
+    base, grid, arms, steps, executor = (
+        _table(content.get(key, {}), f"[{key}] of {where}")
+        for key in ("base", "grid", "arms", "steps", "executor")
+    )
+    _check_options(base, f"[base] of {where}")
+    _check_keys(grid, training_options(), f"[grid] of {where}")
+    for name, arm in arms.items():
+        _check_options(_table(arm, f"[arms.{name}] of {where}"), f"[arms.{name}] of {where}")
+    # "" and 0 meant "default" in files of version 0.1.
+    former = {"compare": "", "tune_seeds": 0}
+    values: Values = {
+        **{key: value for key, value in content.items() if value != former.get(key, ...)},
+        "base": base,
+        "grid": {axis: _axis(axis, grid[axis], f"[grid] of {where}") for axis in grid},
+        "arms": arms,
+        "steps": {name: _step(name, table, where) for name, table in steps.items()},
+        "executor": executor,
+        "baseline": _hashable(content.get("baseline")),
+        "seeds": _seeds(content.get("seeds", 3), where),
+        "text": text,
+    }
+    definition = options.from_mapping(StudyDefinition, values, where)
+    _check_relations(definition, where)
+    return definition
+
+
+def _check_options(table: Values, where: str) -> None:
+    _check_keys(table, training_options(), where)
+    for key, value in table.items():
+        check_option(key, value, where)
+
+
+def _axis(axis: str, values: Any, where: str) -> list[Any]:
+    """Check the values of an axis; lists become tuples, so that cells can be dictionary keys."""
+    if not isinstance(values, list) or not values:
+        raise InvalidValueError(
+            f"{axis} must be a list of values, got {values!r} (in {where})", f"write {axis} = [ … ]"
+        )
+    for value in values:
+        check_option(axis, value, where)
+        if values.count(value) > 1:
+            raise InvalidValueError(f"{axis} contains {value!r} twice (in {where})")
+    return [_hashable(value) for value in values]
+
+
+def _hashable(value: Any) -> Any:
+    return tuple(map(_hashable, value)) if isinstance(value, list) else value
+
+
+def _step(name: str, table: Any, where: str) -> StepDefinition:
+    place = f"[steps.{name}] of {where}"
+    settings = dict(_table(table, place))
+    if name == FULL:
+        raise InvalidValueError(
+            f'a step cannot be called "{FULL}"', f'"{FULL}" means no selection; rename {place}'
+        )
+    # The name becomes part of a folder's name.
+    if not re.fullmatch(r"[^/\\\x00-\x1f.][^/\\\x00-\x1f]*", name) or len(name) > LONGEST_STEP_NAME:
+        raise InvalidValueError(
+            f"a step cannot be called {name!r} (in {where})",
+            f"use a name without / and \\ that does not begin with a dot, of at most "
+            f"{LONGEST_STEP_NAME} characters",
+        )
+    do = settings.pop("do", None)
+    if do not in STEP_KINDS:
+        raise InvalidValueError(
+            f"do must be one of {', '.join(STEP_KINDS)}, got {do!r} (in {place})",
+            nearest(str(do), STEP_KINDS) if do else "",
+        )
+    each = settings.pop("each", [])
+    if not isinstance(each, list) or not all(isinstance(axis, str) for axis in each):
+        raise InvalidValueError(
+            f"each must be a list of axes, got {each!r} (in {place})", 'write each = ["seed"]'
+        )
+    if do == "train":
+        _check_keys(settings, training_options() | {"seed"}, place)
+    return StepDefinition(name, do, settings, tuple(each))
+
+
+def _seeds(seeds: Any, where: str) -> list[Any]:
+    if isinstance(seeds, int) and not isinstance(seeds, bool) and 0 < seeds <= MOST_SEEDS:
+        return list(range(seeds))
+    if isinstance(seeds, list) and seeds and len({str(seed) for seed in seeds}) == len(seeds):
+        return seeds
+    raise InvalidValueError(
+        f"seeds must be an integer in [1, {MOST_SEEDS}] or a list of different integers, "
+        f"got {seeds!r} (in {where})"
+    )
+
+
+def _check_relations(study: StudyDefinition, where: str) -> None:
+    """Check what concerns several keys."""
+    if "data" not in study.base and "data" not in study.grid:
+        raise InvalidValueError(f"data is required in {where}", "set data under [base]")
+    for key, axes in (("tune", study.tune), ("compare", [study.compare] if study.compare else [])):
+        for axis in axes:
+            if axis not in study.axes:
+                raise InvalidValueError(
+                    f'{key} names "{axis}", which is not an axis of [grid] (in {where})',
+                    nearest(axis, study.axes),
+                )
+    if study.compare in study.tune:
+        raise InvalidValueError(
+            f'"{study.compare}" cannot be both tuned and compared (in {where})', "choose one"
+        )
+    varied = [{**study.base, **arm} for arm in study.arms.values()] or [study.base]
+    if study.tune and not all("validation" in s or "validation" in study.grid for s in varied):
+        raise InvalidValueError(
+            f"tune needs a validation split, because the test set must not choose (in {where})",
+            "set validation under [base]: a count, or a share below 1",
+        )
+    named = [value for pair in study.pairs for value in pair]
+    named += [] if study.baseline is None else [study.baseline]
+    for value in named if study.compared else []:
+        known = study.values(study.compared or "")
+        if value not in known:
+            raise InvalidValueError(
+                f'"{value}" is not a value of {study.compared} (in {where})',
+                nearest(str(value), [str(v) for v in known]),
+            )
+    for axis in study.grid:
+        if any(axis in arm for arm in study.arms.values()):
+            raise InvalidValueError(
+                f'both [grid] and [arms] set "{axis}" (in {where})', "set it in one of them"
+            )
+    for step in study.steps.values():
+        for axis in step.each:
+            if axis != "seed" and axis not in study.axes:
+                raise InvalidValueError(
+                    f'each names "{axis}", which is not an axis (in [steps.{step.name}] of '
+                    f"{where})",
+                    nearest(axis, [*study.axes, "seed"]),
+                )
+
+
+def _check_keys(table: Mapping[str, Any], known: Iterable[str], where: str) -> None:
+    names = set(known)
+    for key in table:
+        if key in SET_BY_STUDY and key not in names:
+            raise InvalidValueError(
+                f'"{key}" cannot be set in {where}: the study sets it',
+                "write seeds = 3" if key == "seed" else "remove it",
+            )
+        if key not in names:
+            raise InvalidValueError(f'unknown option "{key}" in {where}', nearest(key, names))
+
+
+def _table(table: Any, where: str) -> Values:
+    if not isinstance(table, dict):
+        raise InvalidValueError(f"{where} must be a table, got {table!r}", "write [name]")
+    return table

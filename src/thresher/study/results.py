@@ -1,0 +1,150 @@
+"""The results of a study's trials, as numbers to compare."""
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from thresher.paths import RunPaths, read_json
+from thresher.study.tasks import StudyTask, Values
+
+POINTS = ("accuracy", "validation_accuracy")
+"""Metrics that result.json holds as shares of 1 and a report shows in points (percent)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """One trial of a study and its result.
+
+    To analyse results of another training program, give `cell`, `seed` and `value`.
+    """
+
+    cell: Values
+    """Values of the axes, such as {"batch_size": 256, "selection": "full"}."""
+    seed: int
+    """Trials with the same seed are compared with each other."""
+    value: float | None = None
+    """The metric that is compared; accuracy in points (percent). None if there is no result."""
+    name: str = ""
+    """Name of the trial's folder."""
+    state: str = "finished"
+    """finished, running, failed or waiting."""
+    error: str = ""
+    """Why the trial failed."""
+    reported: bool = True
+    """False for a candidate that tuning did not choose."""
+    status: str | None = None
+    """How training ended: finished, target (reached) or diverged."""
+    accuracy: float | None = None
+    """Test accuracy in points; a diverged run without accuracy counts as guessing."""
+    validation_accuracy: float | None = None
+    """Validation accuracy in points."""
+    loss: float | None = None
+    """Test loss."""
+    validation_loss: float | None = None
+    train_loss: float | None = None
+    steps: int | None = None
+    samples: int | None = None
+    """Samples trained on, repeats included."""
+    epochs: float | None = None
+    seconds: float | None = None
+    """Training time."""
+    images_per_s: float | None = None
+    noise_scale: float | None = None
+    """Gradient noise scale, if measured."""
+    time_to_target: float | None = None
+    """Seconds until the target was reached."""
+    peak_lr: float | None = None
+    """Learning rate after warm-up."""
+    warmup_epochs: float | None = None
+    global_batch: int | None = None
+    per_worker_batch: int | None = None
+    workers: int | None = None
+    train_samples: int | None = None
+    """Training samples after selection and hold-out."""
+    device: str = ""
+    """GPU or processor."""
+    made_with: dict[str, str] = field(default_factory=dict, repr=False)
+    """Versions, hardware and commit, by name."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return one flat row of JSON values; a column per axis and number."""
+        row = {key: getattr(self, key) for key in (*POINTS, *_COPIED, "time_to_target")}
+        row |= {f"resolved_{key}": getattr(self, key) for key in _RESOLVED}
+        for key in ("train_samples", "device", "value", "state", "error", "reported"):
+            row[key] = getattr(self, key)
+        return {"trial": self.name, "seed": self.seed, **row, **self.cell}
+
+
+_COPIED = (
+    *("status", "loss", "validation_loss", "train_loss", "steps", "samples"),
+    *("epochs", "seconds", "images_per_s", "noise_scale"),
+)
+_RESOLVED = ("peak_lr", "warmup_epochs", "global_batch", "per_worker_batch", "workers")
+
+
+def read_trial(task: StudyTask, metric: str, chance: float, **state: Any) -> Trial:
+    """Read the result of a trial.
+
+    Args:
+        task: The trial.
+        metric: Which number becomes `Trial.value`.
+        chance: Accuracy of guessing, from 0 to 1: what a run that diverged without an accuracy
+            counts as.
+        **state: `state`, `error` and `reported` of the trial.
+    """
+    paths = RunPaths(task.out)
+    result = read_json(paths.result, "run's result") if paths.result.exists() else {}
+    resolved = result.get("resolved") or {}
+    numbers: dict[str, Any] = {key: result.get(key) for key in _COPIED}
+    numbers |= {key: resolved.get(key) for key in _RESOLVED}
+    if result.get("status") == "diverged" and result.get("accuracy") is None:
+        result = {**result, "accuracy": chance}
+    numbers |= {key: _points(result.get(key)) for key in POINTS}
+    reached = result.get("time_to_target")
+    numbers["time_to_target"] = reached.get("seconds") if isinstance(reached, dict) else reached
+    return Trial(
+        cell=dict(task.cell or {}),
+        seed=task.seed or 0,
+        value=numbers[metric],
+        name=task.name,
+        train_samples=resolved.get("samples"),
+        device=_device_name(result.get("hardware") or {}),
+        made_with=_made_with(result),
+        **numbers,
+        **state,
+    )
+
+
+def _points(share: float | None) -> float | None:
+    return 100 * share if share is not None and math.isfinite(share) else None
+
+
+def _device_name(hardware: Values) -> str:
+    for key in ("gpu", "processor", "cpu", "system"):
+        value = hardware.get(key)
+        if value:
+            return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    return ""
+
+
+def _made_with(result: Values) -> dict[str, str]:
+    groups = [result.get(key) or {} for key in ("versions", "hardware")]
+    values = {key: str(value) for group in groups for key, value in group.items()}
+    if result.get("git_commit"):
+        values["git commit"] = str(result["git_commit"])[:12]
+    return values
+
+
+def to_json_values(value: Any) -> Any:
+    """Convert numpy numbers to Python's, infinities and NaN to None, and keys to text."""
+    if isinstance(value, dict):
+        return {str(key): to_json_values(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_json_values(item) for item in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

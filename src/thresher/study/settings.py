@@ -1,0 +1,43 @@
+"""Training options inside a study: their names, their checks, and which change the result."""
+
+import hashlib
+import json
+from typing import Any
+
+from thresher import options
+from thresher.errors import InvalidValueError, ThresherError
+from thresher.study.tasks import Values
+from thresher.training.config import TrainConfig, check
+
+SET_BY_STUDY = ("out", "resume", "seed")
+"""Training options that a study sets itself."""
+NOT_IDENTITY = frozenset(
+    {"out", "resume", "device", "threads", "checkpoint_every", "tensorboard", "trace"}
+    | {"max_restarts", "graph", "compile"}
+)
+"""Options that do not change the result."""
+
+
+def training_options() -> set[str]:
+    """Return the names that [base], [grid] and [arms] may hold."""
+    return {info.name for info in options.describe(TrainConfig)} - set(SET_BY_STUDY)
+
+
+def check_option(name: str, value: Any, where: str) -> None:
+    """Check the type and range of one training option; `where` is its table, for messages."""
+    options.from_mapping(TrainConfig, {"data": "-", "out": "-", name: value}, where)
+
+
+def check_training(settings: Values, where: str) -> None:
+    """Check that the settings are a valid training configuration."""
+    try:
+        check(TrainConfig.from_dict({"out": "-", **settings}))
+    except ThresherError as error:
+        raise InvalidValueError(f"{where}: {error.what}", error.fix) from None
+
+
+def identity(settings: Values) -> str:
+    """Return six hex digits of everything in `settings` that changes the result."""
+    kept = {key: value for key, value in settings.items() if key not in NOT_IDENTITY}
+    text = json.dumps(kept, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:6]

@@ -1,0 +1,175 @@
+"""Summaries of trials: mean and interval of each cell, cost of the study, preferred batch sizes.
+
+A cell is one combination of the values of the axes that are not tuned; its trials differ in the
+seed only.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from thresher.study import statistics
+from thresher.study.results import Trial
+from thresher.study.tasks import Values
+from thresher.study.tune import TuningChoice
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellSummary:
+    """The trials of one cell, over seeds."""
+
+    cell: Values
+    """Values of the axes that are not tuned."""
+    chosen: Values | None = None
+    """Values of the tuned axes; None if nothing is tuned or the choice is not made yet."""
+    n: int
+    """Number of finished trials with a value."""
+    mean: float | None
+    """Mean of the metric."""
+    sd: float | None
+    """Standard deviation over seeds; None for fewer than two."""
+    low: float
+    """Lower end of the 95 % interval of the mean; infinite for fewer than two trials."""
+    high: float
+    values: dict[int, float]
+    """The metric by seed."""
+    diverged: int
+    """Number of trials that diverged."""
+    missing: int
+    """Number of trials that are not finished."""
+    validation_accuracy: float | None
+    """Mean validation accuracy in points."""
+    seconds: float | None
+    """Mean training time."""
+    time_to_target: float | None
+    """Mean time to the target, of the trials that reached it."""
+    train_samples: float | None
+    """Mean number of training samples."""
+
+    def to_dict(self, tuned: bool) -> dict[str, Any]:
+        """Return one flat row of JSON values; `chosen` is in it if anything is tuned."""
+        row = {key: value for key, value in vars(self).items() if key not in ("cell", "chosen")}
+        return {**self.cell, **({"chosen": self.chosen} if tuned else {}), **row}
+
+
+@dataclass(frozen=True)
+class StudyCost:
+    """What a study has cost so far."""
+
+    trials: int
+    """Number of finished trials."""
+    device_hours: float
+    """Training time times workers, in hours, training steps included."""
+    images: float
+    """Images trained on, training steps included."""
+    devices: list[str]
+    """GPUs or processors that were used."""
+    mean_trial_seconds: float | None
+
+
+@dataclass(frozen=True)
+class PreferredBatch:
+    """The best batch size for one combination of the other axes."""
+
+    cell: Values
+    """Values of the other axes."""
+    batch_size: int
+    mean: float
+    """Mean of the metric at that batch size."""
+    as_good: list[int]
+    """Batch sizes within the margin of the best."""
+    chosen_by: str
+    """The split that chose: "validation" if there is one, else "test"."""
+
+
+def summarise(
+    trials: Sequence[Trial], axes: Sequence[str], choices: Sequence[TuningChoice] = ()
+) -> list[CellSummary]:
+    """Summarise trials by the values of `axes`, in order of appearance."""
+    chosen = {tuple(choice.cell.values()): choice.chosen for choice in choices}
+    groups: dict[tuple[Any, ...], list[Trial]] = {}
+    for trial in trials:
+        groups.setdefault(tuple(trial.cell[axis] for axis in axes), []).append(trial)
+    summaries = []
+    for key, members in groups.items():
+        finished = [trial for trial in members if trial.state == "finished"]
+        values = {trial.seed: trial.value for trial in finished if trial.value is not None}
+        numbers = np.array(list(values.values()), float)
+        low, high = statistics.mean_interval(numbers)
+        summaries.append(
+            CellSummary(
+                cell=dict(zip(axes, key, strict=True)),
+                chosen=chosen.get(key),
+                n=len(values),
+                mean=float(numbers.mean()) if len(numbers) else None,
+                sd=float(numbers.std(ddof=1)) if len(numbers) > 1 else None,
+                low=low,
+                high=high,
+                values=values,
+                diverged=sum(trial.status == "diverged" for trial in finished),
+                missing=len(members) - len(finished),
+                validation_accuracy=mean(trial.validation_accuracy for trial in finished),
+                seconds=mean(trial.seconds for trial in finished),
+                time_to_target=mean(trial.time_to_target for trial in finished),
+                train_samples=mean(trial.train_samples for trial in finished),
+            )
+        )
+    return summaries
+
+
+def preferred_batches(
+    cells: Sequence[CellSummary], margin: float, higher_is_better: bool = True
+) -> list[PreferredBatch]:
+    """Return the best batch size for each combination of the other axes.
+
+    The validation accuracy chooses if every cell has one, otherwise the metric itself.
+
+    Args:
+        cells: Summaries; [] is returned if `batch_size` is not one of their axes.
+        margin: Batch sizes that are worse by no more than this are listed as equally good.
+        higher_is_better: Whether a larger metric is better.
+    """
+    sign = 1 if higher_is_better else -1
+    groups: dict[tuple[Any, ...], list[CellSummary]] = {}
+    for summary in cells:
+        if "batch_size" in summary.cell and summary.mean is not None:
+            groups.setdefault(tuple(_others(summary).values()), []).append(summary)
+    preferred = []
+    for members in groups.values():
+        held_out = all(member.validation_accuracy is not None for member in members)
+        by = "validation_accuracy" if held_out and higher_is_better else "mean"
+        best = max(members, key=lambda member: sign * getattr(member, by))
+        top = getattr(best, by)
+        near = [m for m in members if sign * (top - getattr(m, by)) <= margin]
+        preferred.append(
+            PreferredBatch(
+                cell=_others(best),
+                batch_size=best.cell["batch_size"],
+                mean=best.mean or 0.0,
+                as_good=sorted(member.cell["batch_size"] for member in near),
+                chosen_by="validation" if by == "validation_accuracy" else "test",
+            )
+        )
+    return preferred
+
+
+def _others(summary: CellSummary) -> Values:
+    return {axis: value for axis, value in summary.cell.items() if axis != "batch_size"}
+
+
+def mean(values: Iterable[float | None]) -> float | None:
+    """Return the mean of the values that are not None; None if there are none."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def describe_cell(cell: Values) -> str:
+    """Return a cell in words: `batch size 1,024, lr 0.1`."""
+    return ", ".join(f"{axis.replace('_', ' ')} {format_value(v)}" for axis, v in cell.items())
+
+
+def format_value(value: Any) -> str:
+    """Return a value of an axis as text, integers with thousands separators."""
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)

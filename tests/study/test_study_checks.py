@@ -1,0 +1,136 @@
+"""`study run` finds bad inputs before the first trial: exit code 2, and nothing is written."""
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from few_digits import make_pack
+
+from thresher.data.selection import Selection
+from thresher.errors import InvalidValueError, ThresherError
+from thresher.paths import write_text
+from thresher.study import reading
+from thresher.study.study import Study
+from thresher.study.toml import dumps
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="module")
+def pack(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return make_pack(tmp_path_factory.mktemp("packs"))
+
+
+def content(pack: str, **changes: Any) -> dict[str, Any]:
+    base = {"data": pack, "epochs": 1, "batch_size": 48, "device": "cpu"}
+    return {"seeds": 1, "base": {**base, **changes.pop("base", {})}, **changes}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"base": {"data": "no/such/pack"}}, "no/such/pack"),
+        ({"base": {"selection": "no/such.parquet"}}, "no/such.parquet"),
+        ({"base": {"weights": "no/such.safetensors"}}, "weights no/such.safetensors not found"),
+        (
+            {
+                "grid": {"selection": ["x"]},
+                "steps": {"x": {"do": "select", "filter": "network", "features": "no/such"}},
+            },
+            r"\[steps.x\]: features no/such not found",
+        ),
+        (
+            {
+                "grid": {"selection": ["x"]},
+                "steps": {"x": {"do": "select", "filter": "random", "like": "no/such.parquet"}},
+            },
+            r"\[steps.x\]: .*no/such.parquet",
+        ),
+        ({"executor": {"kind": "local", "wrkers": 2}}, 'did you mean "workers"'),
+        ({"executor": {"kind": "local", "workers": -3}}, r"workers must be in \[1, 1024\]"),
+        ({"executor": {"kind": "locl"}}, 'did you mean "local"'),
+    ],
+)
+def test_nothing_is_written(
+    changes: dict[str, Any], message: str, pack: str, tmp_path: Path
+) -> None:
+    study = Study.from_dict(content(pack, **changes), tmp_path / "out")
+    with pytest.raises(ThresherError, match=message):
+        study.run()
+    assert not (tmp_path / "out").exists()
+
+
+def test_exit_code_2_before_the_first_trial(thresher: Run, pack: str, tmp_path: Path) -> None:
+    file = tmp_path / "study.toml"
+    grid = {"data": [pack, str(tmp_path / "missing")]}
+    write_text(file, dumps({"seeds": 1, "base": {"epochs": 1}, "grid": grid}))
+    done = thresher("study", "run", file, "--out", tmp_path / "out")
+    assert done.returncode == 2
+    assert str(tmp_path / "missing") in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_selection_of_another_pack(pack: str, tmp_path: Path) -> None:
+    file = tmp_path / "other.parquet"
+    Selection(
+        ids=["a"],
+        labels=np.array([0]),
+        keep=np.array([True]),
+        score=np.zeros(1, np.float32),
+        reason=[""],
+        fingerprint="0" * 64,
+    ).save(file)
+    study = Study.from_dict(content(pack, base={"selection": str(file)}), tmp_path / "out")
+    with pytest.raises(ThresherError, match=r"seed=0.*other\.parquet"):
+        study.run()
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", ["../x", "a/b", "..", ".hidden", "a\\b", "a\0b", "", "x" * 90])
+def test_a_step_cannot_write_outside_the_study(name: str, pack: str) -> None:
+    steps = {name: {"do": "select", "filter": "random"}}
+    with pytest.raises(InvalidValueError, match="a step cannot be called"):
+        reading.from_dict(content(pack, grid={"selection": [name]}, steps=steps))
+
+
+@pytest.mark.parametrize("seeds", [100_000_000, 10_001, 0, [10**23], [-1], [1, "x"], [], [0.5]])
+def test_seeds_are_bounded(seeds: Any, pack: str) -> None:
+    with pytest.raises(InvalidValueError, match="seeds"):
+        reading.from_dict({**content(pack), "seeds": seeds})
+
+
+def test_the_number_of_trials_is_bounded(pack: str, tmp_path: Path) -> None:
+    grid = {"lr": [n / 1000 for n in range(100)], "batch_size": list(range(1, 101))}
+    study = Study.from_dict(content(pack, grid=grid, seeds=100), tmp_path)
+    with pytest.raises(InvalidValueError, match="1,000,000 trials, more than 100,000"):
+        study.plan()
+
+
+def test_a_step_without_data(pack: str, tmp_path: Path) -> None:
+    steps = {"x": {"do": "select", "filter": "random"}}
+    grid = {"data": [pack], "selection": ["x"]}
+    study = Study.from_dict({"seeds": 1, "base": {}, "grid": grid, "steps": steps}, tmp_path)
+    with pytest.raises(InvalidValueError, match=r"data is required in \[steps.x\]"):
+        study.plan()
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1, "wide", True])
+def test_a_bad_margin(value: Any, pack: str) -> None:
+    with pytest.raises(InvalidValueError, match="margin must be"):
+        reading.from_dict({**content(pack), "margin": value})
+
+
+def test_values_that_meant_default_in_older_files_still_do(pack: str, tmp_path: Path) -> None:
+    executor = {"kind": "local", "workers": 0, "threads": 0, "gpus": -1, "mps": False}
+    old = {**content(pack), "tune_seeds": 0, "compare": "", "executor": executor}
+    study = Study.from_dict(old, tmp_path)
+    assert (study.definition.tune_seeds, study.definition.compare) == (None, None)
+    assert study.run().complete
+    again = Study.open(tmp_path)
+    assert again.status().complete
+    assert json.loads(json.dumps(again.status().to_dict()))["counts"]["finished"] == 1
