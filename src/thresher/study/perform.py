@@ -5,6 +5,7 @@ task is finished exactly when its mark exists.
 """
 
 import gc
+import logging
 import os
 import sys
 import traceback
@@ -78,7 +79,7 @@ def _release_memory() -> None:
 
 
 def redirect_output(log: Path) -> None:
-    """Append standard output and error of this process and its children to `log`."""
+    """Append output, errors and log records of this process and its children to `log`."""
     log.parent.mkdir(parents=True, exist_ok=True)
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     sys.stdout.flush()
@@ -86,6 +87,10 @@ def redirect_output(log: Path) -> None:
     os.dup2(file, 1)
     os.dup2(file, 2)
     os.close(file)
+    logger = logging.getLogger("thresher")
+    if not logger.handlers:
+        logger.addHandler(logging.StreamHandler())
+        logger.setLevel(logging.INFO)
 
 
 def log_tail(log: Path | None, characters: int = 4000) -> str:

@@ -9,8 +9,6 @@ import dataclasses
 import json
 import os
 import sys
-import threading
-import time
 from pathlib import Path
 
 from thresher.distributed.launch import die_with_parent
@@ -19,7 +17,7 @@ from thresher.distributed.launch import die_with_parent
 def main() -> None:
     replies, parent, threads = (int(argument) for argument in sys.argv[1:4])
     os.set_inheritable(replies, False)
-    die_with(parent)  # before the imports below, which take seconds
+    die_with_parent(parent)  # before the imports below, which take seconds
     from thresher.study.perform import attempt, redirect_output
     from thresher.study.tasks import StudyTask
 
@@ -32,20 +30,6 @@ def main() -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os.write(replies, json.dumps(dataclasses.asdict(outcome)).encode() + b"\n")
-
-
-def die_with(parent: int) -> None:
-    """End this process when `parent` ends: by the kernel on Linux, by polling elsewhere."""
-    die_with_parent()
-    if os.getppid() != parent:
-        os._exit(1)
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(1.0)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 if __name__ == "__main__":
