@@ -10,7 +10,7 @@ from thresher import options
 from thresher.data.pack import Pack
 from thresher.errors import InvalidValueError, ThresherError, nearest
 from thresher.paths import RunPaths, read_json
-from thresher.study.comparisons import Comparison, MetricScale, compare_cells
+from thresher.study.comparisons import ArmComparison, MetricScale, compare_cells
 from thresher.study.definition import ComparisonConfig, compared_axis, compared_pairs
 from thresher.study.results import POINTS, Trial, read_trial, to_json_values
 from thresher.study.status import StudyStatus
@@ -29,7 +29,7 @@ MARGIN_SHARE = 0.03
 class Analysis:
     """The comparisons of a study and the numbers behind them."""
 
-    verdicts: list[Comparison]
+    verdicts: list[ArmComparison]
     """Comparisons over all cells first, then cell by cell."""
     cells: list[CellSummary]
     """Mean and interval of each combination of the axes that are not tuned."""
@@ -62,7 +62,7 @@ class Analysis:
         return self.status is None or self.status.complete
 
     @property
-    def overall(self) -> list[Comparison]:
+    def overall(self) -> list[ArmComparison]:
         """The comparisons over all cells; all comparisons if there is only one cell."""
         return [c for c in self.verdicts if not c.cell] or self.verdicts
 

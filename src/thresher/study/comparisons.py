@@ -27,7 +27,7 @@ class MetricScale:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ArmComparison:
     """The comparison of two values of an axis, paired by seed."""
 
     cell: Values
@@ -85,7 +85,7 @@ class _Pairing:
 
 def compare_cells(
     cells: Sequence[CellSummary], axis: str, pairs: Sequence[tuple[Any, Any]], scale: MetricScale
-) -> list[Comparison]:
+) -> list[ArmComparison]:
     """Compare values of an axis in each cell of the other axes, and averaged over those cells.
 
     All comparisons are corrected together (Holm).
@@ -149,7 +149,7 @@ def _two_columns(pairs: list[Any]) -> np.ndarray:
 
 def _comparison(
     pairing: _Pairing, axis: str, verdict: Verdict, unit: str, several: bool
-) -> Comparison:
+) -> ArmComparison:
     arm, baseline = (
         str(value) if axis in ("selection", ARM, "model") else describe_cell({axis: value})
         for value in (pairing.arm, pairing.baseline)
@@ -161,7 +161,7 @@ def _comparison(
         text = f"{OVERALL}: {text}"
     low, high = verdict.paired.interval
     bootstrap_low, bootstrap_high = verdict.paired.bootstrap
-    return Comparison(
+    return ArmComparison(
         cell=pairing.cell,
         axis=axis,
         arm=pairing.arm,
