@@ -35,7 +35,7 @@ def demo(config: Demo) -> Outcome:
     from thresher.study.study import Study
 
     ensure_pack("digits")
-    study = Study.make(_definition(), config.out)
+    study = Study.from_dict(_definition(), config.out)
     logger.info("digits: training a small network on 1,437 images of 8×8, and mapping them")
     logger.info("then 27 runs: full, random, network × batches 64, 256, 1,024 × three seeds")
     study.run()
@@ -74,13 +74,12 @@ def _text(analysis: "Analysis", page: Path, selection: Path) -> Any:
 
     table = Table("batch", "full", "random", "network", title="test accuracy, mean of three seeds")
     for batch in BATCHES:
-        cells = [c for c in analysis.cells if c["batch_size"] == batch]
-        means = {c["selection"]: c["mean"] for c in cells}
+        cells = [c for c in analysis.cells if c.cell["batch_size"] == batch]
+        means = {c.cell["selection"]: c.mean for c in cells}
         table.add_row(
             f"{batch:,}", *(f"{means[arm]:.1f} %" for arm in ("full", "random", "network"))
         )
-    overall = [verdict for verdict in analysis.verdicts if not verdict["cell"]]
-    sentences = "\n".join(f"• {verdict['sentence']}" for verdict in overall)
+    sentences = "\n".join(f"• {verdict.sentence}" for verdict in analysis.overall)
     after = f"""
 Report with all figures:  {page}
 Map with all images:      thresher view {selection}

@@ -18,6 +18,7 @@ from thresher.recipes.support.studies import (
     significant,
 )
 from thresher.study import statistics
+from thresher.study.results import Trial
 
 STUDIES: dict[str, dict[str, Any]] = {
     "smoke": {
@@ -56,17 +57,21 @@ def reproduce(preset: str, out: Path) -> RecipeResult:
         if choice.chosen
     }
     first, *larger = study["grid"]["batch_size"]
-    rows = [_retuned(analysis.rows, batch, chosen[batch], chosen[first]) for batch in larger]
+    rows = [_retuned(analysis.trials, batch, chosen[batch], chosen[first]) for batch in larger]
     return RecipeResult(rows, {"chosen": chosen, "report": report_path(out)})
 
 
-def _retuned(trials: list[dict[str, Any]], batch: int, own: float, inherited: float) -> ClaimRow:
+def _retuned(trials: list[Trial], batch: int, own: float, inherited: float) -> ClaimRow:
     """Compare test accuracy with the batch's own rate and with that of the smallest batch."""
     paper = f"batch {batch:,} needs its own rate"
     if own == inherited:
         return ClaimRow("J3", paper, f"validation chose {own} for both", "no")
     accuracy = {
-        lr: {t["seed"]: t["accuracy"] for t in trials if t["batch_size"] == batch and t["lr"] == lr}
+        lr: {
+            t.seed: t.accuracy
+            for t in trials
+            if (t.cell["batch_size"], t.cell["lr"]) == (batch, lr) and t.accuracy is not None
+        }
         for lr in (own, inherited)
     }
     both = [seed for seed in accuracy[own] if seed in accuracy[inherited]]

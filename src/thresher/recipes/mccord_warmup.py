@@ -17,14 +17,14 @@ def reproduce(preset: str, out: Path) -> RecipeResult:
     rows, best = [], {}
     for size in sizes:
         cells = {w: cell(analysis, batch_size=size, warmup_epochs=w) for w in WARMUPS[preset]}
-        best[size] = max(cells, key=lambda w: cells[w]["mean"])
+        best[size] = max(cells, key=lambda w: cells[w].mean or 0.0)
         gain = compare(cells[best[size]], cells[0])
-        worst = min(cells, key=lambda w: cells[w]["mean"])
+        worst = min(cells, key=lambda w: cells[w].mean or 0.0)
         rows.append(
             ClaimRow(
                 "M2",
                 f"batch {size:,}: no warm-up is worst",
-                ", ".join(f"{w} epochs {c['mean']:.1f}" for w, c in cells.items()),
+                ", ".join(f"{w} epochs {c.mean:.1f}" for w, c in cells.items()),
                 "no" if worst != 0 else "yes" if significant(gain) else "not enough runs",
                 interval(*gain.interval, " points, best over none"),
             )

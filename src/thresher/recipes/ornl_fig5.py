@@ -67,19 +67,19 @@ def reproduce(preset: str, out: Path) -> RecipeResult:
     rows, preferred = [], {}
     for model in study["grid"]["model"]:
         for lr in study["grid"]["lr"]:
-            cells = [c for c in analysis.cells if c["model"] == model and c["lr"] == lr]
-            cells = [c for c in cells if c["mean"] is not None]
-            best = max(cells, key=lambda c: c["mean"])
-            last = max(cells, key=lambda c: c["batch_size"])
-            preferred[f"{model} {lr}"] = best["batch_size"]
+            cells = [c for c in analysis.cells if c.cell["model"] == model and c.cell["lr"] == lr]
+            cells = [c for c in cells if c.mean is not None]
+            best = max(cells, key=lambda c: c.mean or 0.0)
+            last = max(cells, key=lambda c: c.cell["batch_size"])
+            best_batch, last_batch = best.cell["batch_size"], last.cell["batch_size"]
+            preferred[f"{model} {lr}"] = best_batch
             loss = compare(best, last)
-            inside = best["batch_size"] < last["batch_size"]
+            inside = best_batch < last_batch
             rows.append(
                 ClaimRow(
                     "O2",
                     f"{model}, rate {lr}: a preferred batch, beyond it accuracy falls",
-                    f"best at {best['batch_size']} ({best['mean']:.1f}), "
-                    f"{last['mean']:.1f} at {last['batch_size']}",
+                    f"best at {best_batch} ({best.mean:.1f}), {last.mean:.1f} at {last_batch}",
                     "no" if not inside else "yes" if significant(loss) else "not enough runs",
                     interval(*loss.interval, " points"),
                 )
@@ -95,9 +95,9 @@ def _closer_at_low_rates(analysis: Analysis, grid: dict[str, list[Any]]) -> Clai
         ranges = []
         for batch in grid["batch_size"]:
             means = [
-                c["mean"]
+                c.mean
                 for c in analysis.cells
-                if c["lr"] == lr and c["batch_size"] == batch and c["mean"] is not None
+                if (c.cell["lr"], c.cell["batch_size"]) == (lr, batch) and c.mean is not None
             ]
             ranges.append(max(means) - min(means))
         apart[lr] = sum(ranges) / len(ranges)

@@ -71,16 +71,16 @@ def reproduce(preset: str, out: Path) -> RecipeResult:
         for other in ("full", "random"):
             comparison = verdict(analysis, "network", other, batch_size=batch)
             cells = [cell(analysis, batch_size=batch, selection=a) for a in ("network", other)]
-            decays = [c["chosen"]["weight_decay"] if c["chosen"] else "?" for c in cells]
+            decays = [c.chosen["weight_decay"] if c.chosen else "?" for c in cells]
             published = PUBLISHED.get((batch, other), "network above")
             rows.append(
                 ClaimRow(
                     "O3",
                     f"batch {batch}, network against {other}: {published}",
                     f"{mean(cells[0])} (wd {decays[0]}) against {mean(cells[1])} (wd {decays[1]})",
-                    holds_if_better(comparison["verdict"]),
-                    interval(comparison["low"], comparison["high"], " points"),
-                    comparison["sentence"],
+                    holds_if_better(comparison.verdict),
+                    interval(comparison.low, comparison.high, " points"),
+                    comparison.sentence,
                     {"batch_size": batch},
                 )
             )

@@ -81,17 +81,17 @@ def reproduce(preset: str, out: Path) -> RecipeResult:
 
 def _against_full(analysis: Analysis, batch: int, large: bool) -> ClaimRow:
     comparison = verdict(analysis, "network", "full", batch_size=batch)
-    word = comparison["verdict"]
+    word = comparison.verdict
     if large:
         paper = "network above full" + (" (77.5 against 75.2)" if batch == LARGE else "")
         return _row(analysis, batch, "full", paper, holds_if_better(word))
-    straddles = comparison["low"] <= 0 <= comparison["high"]
+    straddles = comparison.low <= 0 <= comparison.high
     holds: Verdict = "yes" if word == "equivalent" else "partly" if straddles else "no"
     return _row(analysis, batch, "full", "network and full equal within error bars", holds)
 
 
 def _against_random(analysis: Analysis, batch: int) -> ClaimRow:
-    word = verdict(analysis, "network", "random", batch_size=batch)["verdict"]
+    word = verdict(analysis, "network", "random", batch_size=batch).verdict
     paper = "network above random everywhere"
     return _row(analysis, batch, "random", paper, holds_if_better(word))
 
@@ -104,8 +104,8 @@ def _row(analysis: Analysis, batch: int, other: str, paper: str, holds: Verdict)
         f"batch {batch:,}: {paper}",
         f"network {mean(cells[0])}, {other} {mean(cells[1])}",
         holds,
-        interval(comparison["low"], comparison["high"], " points"),
-        comparison["sentence"],
+        interval(comparison.low, comparison.high, " points"),
+        comparison.sentence,
         {"batch_size": batch},
     )
 

@@ -9,7 +9,9 @@ from thresher.recipes.base import Verdict
 from thresher.report.page import write_report
 from thresher.study import statistics
 from thresher.study.analysis import Analysis, analyse
+from thresher.study.comparisons import ArmComparison
 from thresher.study.study import Study
+from thresher.study.summaries import CellSummary
 
 SMOKE: dict[str, Any] = {
     "data": "digits",
@@ -69,7 +71,7 @@ def pipeline(extractor: dict[str, Any], network_filter: dict[str, Any]) -> Steps
 
 def run(definition: dict[str, Any], out: Path) -> Analysis:
     """Run a study in `out`, or resume it, and write its report."""
-    study = Study.make(definition, out)
+    study = Study.from_dict(definition, out)
     study.run()
     analysis = analyse(study)
     write_report(analysis)
@@ -98,24 +100,22 @@ def tuned(
     }
     cells = run(definition, out).cells
     means = {
-        value: np.mean([c["mean"] for c in cells if c[axis] == value and c["mean"] is not None])
+        value: np.mean([c.mean for c in cells if c.cell[axis] == value and c.mean is not None])
         for value in grid[axis]
     }
     return max(means, key=lambda value: means[value])
 
 
-def cell(analysis: Analysis, **axes: Any) -> dict[str, Any]:
+def cell(analysis: Analysis, **axes: Any) -> CellSummary:
     """Return the one cell with these values."""
-    (match,) = (c for c in analysis.cells if all(c[k] == v for k, v in axes.items()))
+    (match,) = (c for c in analysis.cells if axes.items() <= c.cell.items())
     return match
 
 
-def verdict(analysis: Analysis, arm: Any, baseline: Any, **axes: Any) -> dict[str, Any]:
+def verdict(analysis: Analysis, arm: Any, baseline: Any, **axes: Any) -> ArmComparison:
     """Return the comparison of two arms in one cell; without axes, over all cells."""
     (match,) = (
-        v
-        for v in analysis.verdicts
-        if v["arm"] == arm and v["baseline"] == baseline and v["cell"] == axes
+        c for c in analysis.verdicts if (c.arm, c.baseline, c.cell) == (arm, baseline, axes)
     )
     return match
 
@@ -130,18 +130,16 @@ def interval(low: float, high: float, unit: str = "") -> str:
     return f"{low:+.2f} … {high:+.2f}{unit}" if np.isfinite([low, high]).all() else ""
 
 
-def mean(cell: dict[str, Any]) -> str:
+def mean(cell: CellSummary) -> str:
     """Format the mean of a cell: `77.5 (n = 4)`."""
-    return f"{cell['mean']:.1f} (n = {cell['n']})" if cell["mean"] is not None else "no run"
+    return f"{cell.mean:.1f} (n = {cell.n})" if cell.mean is not None else "no run"
 
 
-def compare(
-    first: dict[str, Any], second: dict[str, Any], margin: float = 0.3
-) -> statistics.Paired:
+def compare(first: CellSummary, second: CellSummary, margin: float = 0.3) -> statistics.Paired:
     """Compare two cells, paired by the seeds that both have."""
-    both = [seed for seed in first["values"] if seed in second["values"]]
+    both = [seed for seed in first.values if seed in second.values]
     return statistics.paired(
-        [first["values"][seed] for seed in both], [second["values"][seed] for seed in both], margin
+        [first.values[seed] for seed in both], [second.values[seed] for seed in both], margin
     )
 
 
