@@ -89,7 +89,7 @@ def test_averaging_every_step_is_plain_sgd_also_for_uneven_parts() -> None:
 
 def test_average_every_zero_is_refused() -> None:
     net = _net()
-    with pytest.raises(ThresherError, match="average-every is 0"):
+    with pytest.raises(ThresherError, match="every must be at least 1, got 0"):
         LocalSGD(net, torch.optim.SGD(net.parameters(), lr=0.1), 0)
 
 

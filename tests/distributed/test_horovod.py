@@ -81,7 +81,7 @@ def test_horovod_with_fp16_keeps_replicas_equal() -> None:
 
 @needs_horovod
 def test_what_horovod_cannot_compress_is_refused() -> None:
-    with pytest.raises(ThresherError, match="horovod has no --compress topk"):
+    with pytest.raises(ThresherError, match="topk does not work with engine horovod"):
         HorovodReducer([], "topk")
 
 

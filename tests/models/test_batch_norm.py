@@ -16,13 +16,11 @@ from thresher.errors import ThresherError
 from thresher.models.batch_norm import (
     SyncBatchNorm,
     _Normalise,
-    alignment,
     average_running,
     convert,
     finish_step,
-    in_one_piece,
-    parse,
 )
+from thresher.models.batch_norm_mode import alignment, in_one_piece, parse
 from thresher.models.registry import build
 
 pytestmark = pytest.mark.xdist_group("ranks")
@@ -223,7 +221,7 @@ def test_modes() -> None:
     assert [alignment(m) for m in ("local", "sync", "ghost:16")] == [1, 1, 16]
     assert [in_one_piece(m) for m in ("local", "sync", "ghost:16")] == [False, True, False]
     for bad in ("ghost", "ghost:", "ghost:0", "ghost:-3", "ghost:x", "syncc", "sync:3"):
-        with pytest.raises(ThresherError, match=f'no batch norm "{bad}"; it is local, sync or'):
+        with pytest.raises(ThresherError, match=f'batch_norm cannot be "{bad}"; use local'):
             parse(bad)
 
 

@@ -18,8 +18,8 @@ from thresher.errors import ThresherError
 from thresher.training import checkpoint
 from thresher.training.checkpoint import Checkpoint
 from thresher.training.config import TrainConfig
-from thresher.training.run import Run
 from thresher.training.train import train
+from thresher.training.trainer import Trainer
 
 pytest_plugins = ["train_data"]
 
@@ -174,9 +174,9 @@ def test_a_run_killed_after_its_last_step_still_closes_the_epoch(
     def killed(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    real = Run._evaluate
+    real = Trainer._evaluate
     monkeypatch.setattr(
-        Run, "_evaluate", lambda run: killed() if run.progress.epoch == 2 else real(run)
+        Trainer, "_evaluate", lambda run: killed() if run.state.progress.epoch == 2 else real(run)
     )
     with pytest.raises(KeyboardInterrupt):
         train(_config(few, tmp_path / "broken", **options), quiet=True)
@@ -191,7 +191,7 @@ def test_a_run_killed_after_its_last_step_still_closes_the_epoch(
 
 
 def test_a_cut_checkpoint_is_skipped_and_named(
-    few: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    few: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     train(_config(few, whole), quiet=True)
@@ -199,7 +199,7 @@ def test_a_cut_checkpoint_is_skipped_and_named(
     newest = sorted((broken / "checkpoints").glob("step-*"))[-1]
     newest.write_bytes(newest.read_bytes()[: newest.stat().st_size // 2])
     train(_config(few, broken, resume=True), quiet=True)
-    assert newest.name in capsys.readouterr().err
+    assert newest.name in caplog.text
     assert _same(whole, broken)
 
 
@@ -209,7 +209,7 @@ def test_when_every_checkpoint_is_cut_the_run_is_refused(few: Path, tmp_path: Pa
     for file in files:
         file.write_bytes(file.read_bytes()[:-100])
     before = {file: file.read_bytes() for file in files}
-    with pytest.raises(ThresherError, match=r"no checkpoint in .* is whole"):
+    with pytest.raises(ThresherError, match=r"no checkpoint in .* is intact"):
         train(_config(few, tmp_path / "run", resume=True), quiet=True)
     assert {file: file.read_bytes() for file in files} == before
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from thresher.training.batches import piece_count, slices
 from thresher.training.config import TrainConfig
-from thresher.training.parts import bounds, piece_count
 from thresher.training.resolved import Resolved, resolve, schedule
 
 
@@ -51,8 +51,8 @@ def test_a_filtered_run_with_the_full_budget_lowers_its_rate_at_the_same_sample(
 
 
 def test_cuts_lose_nothing_and_fall_between_groups() -> None:
-    assert bounds(7, 4) == [(0, 2), (2, 4), (4, 6), (6, 7)]
-    assert bounds(7, 4, group=4) == [(0, 4), (4, 7), (7, 7), (7, 7)]
-    assert piece_count(100, 3, 0) == 1
+    assert slices(7, 4) == [(0, 2), (2, 4), (4, 6), (6, 7)]
+    assert slices(7, 4, align=4) == [(0, 4), (4, 7), (7, 7), (7, 7)]
+    assert piece_count(100, 3, None) == 1
     assert piece_count(100, 3, 10) == 4
-    assert piece_count(100, 1, 25, group=10) == 5
+    assert piece_count(100, 1, 25, align=10) == 5

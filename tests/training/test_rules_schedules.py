@@ -31,11 +31,11 @@ def test_goyals_table() -> None:
 
 
 def test_bad_rules() -> None:
-    with pytest.raises(ThresherError, match='no rate rule "lineal"; did you mean "linear"'):
+    with pytest.raises(ThresherError, match='unknown rate rule "lineal"; did you mean "linear"'):
         rules.apply("lineal", 0.1, 1, 1)
-    with pytest.raises(ThresherError, match="base batch of 0"):
+    with pytest.raises(ThresherError, match="base_batch must be at least 1, got 0"):
         rules.apply("linear", 0.1, 128, 0)
-    with pytest.raises(ThresherError, match="negative"):
+    with pytest.raises(ThresherError, match="lr must be at least 0"):
         rules.apply("linear", -0.1, 128, 64)
 
 
@@ -80,5 +80,5 @@ def test_the_end_is_zero_and_stays_there() -> None:
 
 
 def test_bad_schedules() -> None:
-    with pytest.raises(ThresherError, match='no schedule "cosin"; did you mean "cosine"'):
+    with pytest.raises(ThresherError, match='unknown schedule "cosin"; did you mean "cosine"'):
         Schedule("cosin", 10)

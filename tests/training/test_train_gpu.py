@@ -7,6 +7,7 @@ import pytest
 from safetensors.torch import load_file
 
 from thresher.training.config import TrainConfig
+from thresher.training.device_data import DeviceData
 from thresher.training.result import RunResult
 from thresher.training.train import train
 
@@ -29,6 +30,13 @@ def _run(few: Path, out: Path, **more: Any) -> RunResult:
     return train(TrainConfig(**options), quiet=True)
 
 
+def _distance(a: Path, b: Path) -> float:
+    """The largest difference of any weight, running statistic or counter."""
+    x, y = load_file(a / "model.safetensors"), load_file(b / "model.safetensors")
+    assert x.keys() == y.keys()
+    return max((x[name].double() - y[name].double()).abs().max().item() for name in x)
+
+
 @pytest.mark.parametrize("batch_norm", ["local", "ghost:8"])
 def test_a_captured_step_takes_the_eager_steps_path(
     few: Path, tmp_path: Path, batch_norm: str
@@ -39,10 +47,37 @@ def test_a_captured_step_takes_the_eager_steps_path(
     eager = _run(few, tmp_path / "eager", graph="off", **common)
     captured = _run(few, tmp_path / "captured", graph="on", **common)
     assert captured.steps == eager.steps == 36
-    x = load_file(tmp_path / "eager" / "model.safetensors")
-    y = load_file(tmp_path / "captured" / "model.safetensors")
-    for name in x:
-        assert (x[name].double() - y[name].double()).abs().max().item() < 1e-6, name
+    assert _distance(tmp_path / "eager", tmp_path / "captured") < 1e-6
+
+
+@pytest.mark.parametrize("dynamic", ["infobatch", "dynamic-random"])
+def test_a_captured_step_weights_samples_as_the_pruner_says(
+    few: Path, tmp_path: Path, dynamic: str
+) -> None:
+    """Pruned epochs in float64: the same samples, losses and weights captured and eager."""
+    common: dict[str, Any] = {
+        "dynamic": dynamic,
+        "precision": "fp64",
+        "batch_size": 16,
+        "lr": 0.1,
+        "epochs": 6,
+    }
+    eager = _run(few, tmp_path / "eager", graph="off", **common)
+    captured = _run(few, tmp_path / "captured", graph="on", **common)
+    assert captured.samples == eager.samples < 6 * 287
+    assert captured.train_loss == pytest.approx(eager.train_loss, abs=1e-6)
+    assert _distance(tmp_path / "eager", tmp_path / "captured") < 1e-6
+
+
+def test_the_weights_of_a_pruner_change_a_captured_run(
+    few: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The comparison above can fail: without the weights the run ends elsewhere."""
+    common: dict[str, Any] = {"dynamic": "infobatch", "precision": "fp64", "epochs": 6, "lr": 0.1}
+    _run(few, tmp_path / "weighted", graph="on", **common)
+    monkeypatch.setattr(DeviceData, "set_weights", lambda self, weights: None)
+    _run(few, tmp_path / "unweighted", graph="on", **common)
+    assert _distance(tmp_path / "weighted", tmp_path / "unweighted") > 1e-3
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "nesterov", "lars", "lamb", "adamw"])

@@ -1,6 +1,7 @@
 """What a run does, records and refuses, on real digits."""
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import asdict
@@ -230,11 +231,11 @@ def test_bad_input_is_refused_before_anything_is_written(
         few, out, "other.safetensors has no tensor", weights=str(tmp_path / "other.safetensors")
     )
     _refused(few, out, "there are no weights", weights=str(tmp_path / "none.safetensors"))
-    _refused(few, out, "no batch norm", batch_norm="global")
+    _refused(few, out, "batch_norm cannot be", batch_norm="global")
     _refused(few, out, "crop of 100 pixels", crop=100)
     _refused(few, out, "cannot be", lr_rule="cubic")
     _refused(few, out, "exclude each other", delay=1, average_every=2)
-    _refused(few, out, "--graph on is not possible", graph="on")
+    _refused(few, out, "graph cannot be on: there is no GPU", graph="on")
     assert not out.exists()
     with pytest.raises(ThresherError, match="there is no pack"):
         _run(tmp_path / "nowhere", out)
@@ -245,7 +246,7 @@ def test_a_finished_run_is_kept_and_a_begun_one_too(few: Path, tmp_path: Path) -
     first = _run(few, out, epochs=1)
     before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
     _refused(few, out, "holds a finished run", epochs=1)
-    _refused(few, out, "begun with --lr 0.05, not 0.1", epochs=1, resume=True, lr=0.1)
+    _refused(few, out, "begun with `lr` 0.05, not 0.1", epochs=1, resume=True, lr=0.1)
     assert _run(few, out, epochs=1, resume=True) == first
     (out / "result.json").unlink()
     _refused(few, out, "holds a run that was begun", epochs=1)
@@ -316,3 +317,30 @@ def test_the_command_refuses_in_one_sentence(few: Path, tmp_path: Path) -> None:
         last = done.stderr.strip().splitlines()[-1]
         assert last == 'thresher: unknown model "resnet21"; did you mean "resnet20"?'
         assert "Traceback" not in done.stderr
+
+
+BROKEN = """
+from torch import nn
+
+class Broken(nn.Linear):
+    def forward(self, images):
+        raise ZeroDivisionError("as planned")
+
+def make(classes):
+    return Broken(2, classes)
+"""
+
+
+def test_a_worker_of_torchrun_that_breaks_shows_its_traceback_and_does_not_abort(
+    few: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "broken.py").write_text(BROKEN)
+    starter = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = [sys.executable, *starter, *_command(few, tmp_path / "run")]
+    command[command.index("tiny")] = "broken:make"
+    paths = [str(tmp_path), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=400, env=environment)
+    assert done.returncode == 1
+    assert "ZeroDivisionError: as planned" in done.stderr
+    assert "terminate called" not in done.stderr

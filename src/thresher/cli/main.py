@@ -40,6 +40,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         code = 0
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    except Exception:
+        traceback.print_exc()
+        code = 1
     # A member of a process group must leave through `end`; only such a process has loaded it.
     group = sys.modules.get("thresher.distributed.group")
     if group is not None:

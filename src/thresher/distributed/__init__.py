@@ -1,1 +1,1 @@
-"""Ranks, launching, all-reduce and compression: the ground beside paths, errors, progress."""
+"""Process groups, launching, all-reduce algorithms and gradient compression."""

@@ -8,8 +8,8 @@ N bytes, p ranks, α seconds per message, β seconds per byte:
     torus         ranks on an X×Y grid: the same three steps with rings along rows, then columns;
                   2(X−1) + 2(Y−1) messages instead of 2(XY−1)
 
-Each works in place on any dtype that torch can add. Parts are cut by `tensor_split`, so any size
-will do; an empty part is neither sent nor awaited.
+Each works in place on any dtype that torch can add, and on any size (parts are cut by
+`tensor_split`); an empty part is neither sent nor awaited.
 """
 
 import math
@@ -20,14 +20,18 @@ import torch.distributed as dist
 from torch import Tensor
 
 from thresher.distributed.exchange import Reduce, whole
-from thresher.errors import ThresherError
+from thresher.errors import InvalidValueError, nearest
 
 
 def make(name: str, group: dist.ProcessGroup | None = None, node_size: int | None = None) -> Reduce:
-    """The all-reduce `name` (ring, hierarchical or torus) over `group`, in place.
+    """Make an all-reduce that sums a tensor over `group` in place.
 
-    Every rank calls it at the same place: it makes the process groups of rows and columns.
-    `node_size`: ranks per node, None reads LOCAL_WORLD_SIZE (one node where that is not set).
+    Every rank must call it at the same point: it makes process groups of rows and columns.
+
+    Args:
+        name: ring, hierarchical or torus.
+        group: The ranks; by default all.
+        node_size: Ranks per node; by default LOCAL_WORLD_SIZE, or one node if that is not set.
     """
     ranks = dist.get_process_group_ranks(whole(group))
     world = len(ranks)
@@ -40,24 +44,25 @@ def make(name: str, group: dist.ProcessGroup | None = None, node_size: int | Non
         if world % width:
             return _whole(_Leaders(ranks, width))
     else:
-        raise ThresherError(f'there is no all-reduce "{name}"', "use ring, hierarchical or torus")
+        known = ("ring", "hierarchical", "torus")
+        raise InvalidValueError(f'unknown all-reduce "{name}"', nearest(name, known))
     return _whole(_Grid(ranks, width, rings=name == "torus"))
 
 
 def torus_width(world: int) -> int:
-    """The largest divisor not above √world: 8 → 2 (2×4), 9 → 3; a prime leaves one ring (1)."""
+    """Return the largest divisor up to √world: 8 → 2 (2×4), 9 → 3, a prime → 1 (one ring)."""
     return max(d for d in range(1, math.isqrt(world) + 1) if world % d == 0)
 
 
 def _node_size(given: int | None, world: int) -> int:
     size = int(os.environ.get("LOCAL_WORLD_SIZE", world)) if given is None else given
     if size < 1:
-        raise ThresherError(f"a node cannot have {size} ranks", "give 1 or more")
+        raise InvalidValueError(f"node_size must be at least 1, got {size}", "", "node_size")
     return min(size, world)
 
 
 def _whole(reduce: Reduce) -> Reduce:
-    """Serve tensors that do not lie in one piece, through a copy."""
+    """Handle tensors that are not contiguous, through a copy."""
 
     def run(tensor: Tensor) -> None:
         if tensor.numel() == 0:
@@ -136,7 +141,7 @@ class _Grid:
 
 
 class _Leaders:
-    """Nodes of unequal size: reduce to the first rank of each, all-reduce those, hand back."""
+    """Nodes of unequal size: reduce to the first rank of each, all-reduce those, broadcast."""
 
     def __init__(self, ranks: list[int], width: int) -> None:
         rows = [ranks[i : i + width] for i in range(0, len(ranks), width)]
@@ -153,6 +158,6 @@ class _Leaders:
 
 
 def _mine(rows: list[list[int]]) -> dist.ProcessGroup:
-    """Make a group of each row (every rank takes part in making each); this rank's own."""
+    """Make a group of each row, with all ranks taking part; return this rank's own."""
     groups = [dist.new_group(row) for row in rows]
     return next(g for g, row in zip(groups, rows, strict=True) if dist.get_rank() in row)

@@ -1,9 +1,8 @@
-"""Talk less often, or later: local SGD (`--average-every H`) and stale gradients (`--delay 1`).
+"""Communicate less often, or later: local SGD and delayed gradients.
 
-Neither wants DDP around the model: both take the place of its reduction. torch has
-`PeriodicModelAverager`; it points the parameters at new memory (which a captured CUDA graph and
-channels-last weights do not survive), leaves momenta and running statistics apart, and knows only
-equal parts, so the few lines here do it in place.
+Both replace DDP's reduction. torch's `PeriodicModelAverager` gives the parameters new memory (which
+breaks captured CUDA graphs and channels-last weights), leaves out momenta and running statistics,
+and assumes equal parts, so averaging is done in place here.
 """
 
 from collections.abc import Iterable
@@ -13,16 +12,16 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from thresher.distributed.exchange import Bucket, Exchange
-from thresher.errors import ThresherError
+from thresher.errors import InvalidValueError
 
 BUCKET_BYTES = 25 * 1024 * 1024
-"""As DDP cuts its buckets."""
+"""The size of DDP's buckets."""
 
 
 class LocalSGD:
-    """Each rank trains on its own; every `every` steps all take the average.
+    """Each rank trains on its own; every `every` steps all ranks take the average.
 
-    How a training loop uses it:
+    In a training loop:
 
         averager = LocalSGD(model, optimizer, every=8)
         for batch in …:
@@ -31,12 +30,11 @@ class LocalSGD:
             averager.step(samples=local number)     # True when this step averaged
         averager.finish()                           # before the weights are evaluated or saved
 
-    The average is weighted by the samples each rank has seen since the last one, so that uneven
-    parts count as they should. Parameters, float buffers (running statistics) and, with
-    `momentum`, the optimiser's tensors of a parameter's shape are averaged, in place.
-    Ranks are equal only while `synchronised`: take checkpoints then (or call `finish` first). There
-    is no state beyond that, so nothing of it goes into a checkpoint. Every rank must call `step`
-    equally often. For one process all is a no-op.
+    The average is weighted by the samples that each rank has seen since the last one. Parameters,
+    float buffers (running statistics) and, with `momentum`, the optimizer's tensors of a
+    parameter's shape are averaged in place. Ranks are equal only while `synchronised`: take
+    checkpoints then (or call `finish` first); there is no other state. Every rank must call `step`
+    equally often. With one process nothing happens.
     """
 
     def __init__(
@@ -48,7 +46,7 @@ class LocalSGD:
         group: dist.ProcessGroup | None = None,
     ) -> None:
         if every < 1:
-            raise ThresherError(f"--average-every is {every}", "average every 1 or more steps")
+            raise InvalidValueError(f"every must be at least 1, got {every}", "", "every")
         self.model, self.optimizer, self.every, self.momentum = model, optimizer, every, momentum
         self.group = group
         self.world = dist.get_world_size(group) if dist.is_initialized() else 1
@@ -61,7 +59,7 @@ class LocalSGD:
         return self._steps == 0 or self.world == 1
 
     def step(self, samples: int = 1) -> bool:
-        """Call after each optimiser step, with this rank's number of samples in it."""
+        """Call after each optimizer step with this rank's samples; return whether it averaged."""
         self._steps += 1
         self._samples += samples
         if self._steps < self.every:
@@ -71,7 +69,7 @@ class LocalSGD:
 
     @torch.no_grad()
     def finish(self) -> None:
-        """Average now, unless nothing was trained since the last time."""
+        """Average now, unless nothing was trained since the last average."""
         if self.world > 1 and self._steps:
             kinds: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
             for tensor in self._tensors():
@@ -81,7 +79,7 @@ class LocalSGD:
         self._steps = self._samples = 0
 
     def _average(self, tensors: list[Tensor]) -> None:
-        """One collective per dtype; memory: a copy of the tensors. The weight travels with them."""
+        """Average in one collective per dtype; needs a copy of the tensors."""
         weight = tensors[0].new_tensor([float(self._samples)])
         flat = torch.cat([*(tensor.reshape(-1) for tensor in tensors), weight.new_ones(1)])
         flat.mul_(weight)
@@ -103,25 +101,24 @@ class LocalSGD:
 
 
 class Delayed:
-    """Gradients one step late: the sum of step t travels while step t+1 computes.
+    """Gradients one step late: the sum of step t is exchanged while step t+1 computes.
 
-    How a training loop uses it (no DDP; a loss divided by the global number of samples):
+    In a training loop (no DDP; the loss divided by the global number of samples):
 
         delayed = Delayed(model.named_parameters(), exchange)   # exchange: hooks.make_exchange
         for batch in …:
             optimizer.zero_grad()
             loss.backward()
-            if delayed.exchange():        # False in the first step: there is nothing to apply yet
+            if delayed.exchange():        # False in the first step: nothing to apply yet
                 optimizer.step()
         if delayed.flush():               # the last step's gradient
             optimizer.step()
         delayed.close()
 
-    `exchange` sends the gradients that the backward pass left and puts those of the step before in
-    their place. One process takes the same path (its sum is its own gradient), so the weights do
-    not depend on the number of workers. `state_dict` waits for what is under way and holds it, the
-    same on every rank, along with the exchange's own memory, which is each rank's.
-    Memory: two copies of the gradients.
+    `exchange` sends the gradients of the backward pass and replaces them by those of the step
+    before. One process takes the same path, so the weights do not depend on the number of workers.
+    `state_dict` waits for the exchange under way and holds its result, equal on every rank, and the
+    exchange's own state, which is each rank's. Memory: two copies of the gradients.
     """
 
     def __init__(
@@ -129,13 +126,14 @@ class Delayed:
     ) -> None:
         self.parameters = {n: p for n, p in named_parameters if p.requires_grad}
         self._exchange = exchange
-        # Two sets of buffers take turns: one travels while the other is filled.
+        # Two sets of buffers take turns: one is exchanged while the other is filled.
         self._sets = [self._buckets(), self._buckets()]
         self._turn = 0
         self._under_way: list[torch.futures.Future[Tensor]] | None = None
 
     def _buckets(self) -> list[Bucket]:
-        """Flat buffers of about 25 MB, from the last parameter to the first, as gradients come."""
+        """Make flat buffers of about 25 MB, from the last parameter to the first, as gradients
+        arrive."""
         groups: list[list[str]] = []
         size, kind = 0, None
         for name, parameter in reversed(self.parameters.items()):
@@ -145,18 +143,18 @@ class Delayed:
                 size, kind = 0, this
             groups[-1].append(name)
             size += parameter.numel() * parameter.element_size()
-        made = []
+        buckets = []
         for number, names in enumerate(groups):
             owners = [self.parameters[name] for name in names]
             counts = [parameter.numel() for parameter in owners]
             flat = owners[0].new_zeros(sum(counts), requires_grad=False)
             views = [v.view(p.shape) for v, p in zip(flat.split(counts), owners, strict=True)]
-            made.append(Bucket(flat, tuple(names), views, number, number == len(groups) - 1))
-        return made
+            buckets.append(Bucket(flat, tuple(names), views, number, number == len(groups) - 1))
+        return buckets
 
     @torch.no_grad()
     def exchange(self) -> bool:
-        """Send this step's gradients, take the last step's; False when there are none yet."""
+        """Send this step's gradients and set the last step's; return False if there are none."""
         arrived = self._take_buffers()
         filled = self._sets[self._turn]
         for bucket in filled:
@@ -169,7 +167,7 @@ class Delayed:
 
     @torch.no_grad()
     def flush(self) -> bool:
-        """Put the last gradients in place; False when none are under way."""
+        """Set the last gradients; return False if none are under way."""
         return self._give(self._take_buffers())
 
     def _take_buffers(self) -> list[Bucket] | None:
@@ -190,7 +188,7 @@ class Delayed:
 
     @torch.no_grad()
     def state_dict(self) -> dict[str, Tensor]:
-        """Tensors only; `pending.NAME` is the gradient under way (absent: none)."""
+        """Return tensors only; `pending.NAME` is the gradient under way, if there is one."""
         kept = {}
         if self._under_way is not None:
             torch.futures.wait_all(self._under_way)
@@ -210,10 +208,10 @@ class Delayed:
         for bucket in self._sets[1 - self._turn]:
             for name, view in zip(bucket.names, bucket.views, strict=True):
                 view.copy_(state[f"pending.{name}"])
-        # Already summed: nothing is under way, and the buffers are ready to be taken.
+        # Already summed: nothing is under way, and the buffers can be used.
         self._under_way = []
 
     def close(self) -> None:
-        """Wait for what is under way and give back the exchange's thread and group."""
+        """Wait for the exchange under way and free its thread and process group."""
         self._take_buffers()
         self._exchange.close()

@@ -1,4 +1,4 @@
-"""Send fewer bytes: half precision, 8 bits, low rank, or the largest few, with error feedback.
+"""Gradient compression: half precision, 8 bits, low rank or top-k, with error feedback.
 
 Each class sums a bucket over ranks (see `exchange`). Bytes sent per rank, for N bytes of float32
 gradient on p ranks, where the plain ring sends 2N(p−1)/p:
@@ -31,13 +31,13 @@ _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_t
 
 
 class Fp16(Exchange):
-    """torch's fp16 hook; the buffer is multiplied by the world size, since it takes the mean."""
+    """torch's fp16 hook; the buffer is multiplied by the world size, because it takes the mean."""
 
     def start(self, bucket: Bucket) -> torch.futures.Future[Tensor]:
         if self.world == 1:
             return super().start(bucket)
         bucket.flat.mul_(self.world)
-        # The hook asks of a bucket only its buffer, which ours has too.
+        # The hook uses only the bucket's buffer, which ours has too.
         seen: Any = bucket
         return fp16_compress_hook(whole(self.group), seen)
 
@@ -63,8 +63,8 @@ class Int8(Exchange):
     """8 bits and a scale per block, in two rounds, so that no sum can overflow.
 
     Round one sends part r of every rank's buffer to rank r in 8 bits; r adds them in full
-    precision. Round two sends the sums, in 8 bits again, to all. What rounding left out of either
-    round is added to the next step's gradient of the rank that rounded.
+    precision. Round two sends the sums, in 8 bits again, to all. The rounding errors of both rounds
+    are added to the next step's gradient of the rank that rounded.
     """
 
     own_group = True
@@ -111,8 +111,11 @@ class Int8(Exchange):
 
 
 def _quantise(blocks: Tensor) -> tuple[Tensor, Tensor]:
-    """(…, BLOCK) → int8 codes in [−127, 127] and a scale (…, 1); a NaN or infinity makes the
-    scale one too, so that a diverged gradient stays visible on every rank: 0·∞ is NaN."""
+    """Return int8 codes in [−127, 127] of (…, BLOCK) and a scale (…, 1).
+
+    A NaN or infinity makes the scale one too, so that a diverged gradient stays visible on every
+    rank: 0·∞ is NaN.
+    """
     scales = blocks.abs().amax(-1, keepdim=True) / 127
     # Below the smallest normal number 1/scale overflows: such blocks wait in the residual.
     usable = scales > torch.finfo(scales.dtype).tiny
@@ -127,8 +130,8 @@ def _dequantise(codes: Tensor, scales: Tensor) -> Tensor:
 class TopK(Exchange):
     """Each rank sends the `share` of its bucket that is largest in absolute value.
 
-    The rest waits in the residual until it has grown. The number sent is a function of the
-    bucket's size alone, so nothing has to be agreed on and nothing waits for the host.
+    The rest stays in the residual until it has grown. The number sent depends only on the bucket's
+    size, so ranks need not agree on it and nothing waits for the host.
     """
 
     own_group = True
@@ -143,18 +146,18 @@ class TopK(Exchange):
             return
         left_out = bucket.flat + self.residual.of(bucket)
         k = max(1, round(self.share * left_out.numel()))
-        places = left_out.abs().topk(k, sorted=False).indices
-        values = left_out[places]
-        left_out[places] = 0
+        indices = left_out.abs().topk(k, sorted=False).indices
+        values = left_out[indices]
+        left_out[indices] = 0
         narrow = left_out.numel() <= torch.iinfo(torch.int32).max
-        sent = places.to(torch.int32) if narrow else places
+        sent = indices.to(torch.int32) if narrow else indices
         all_values = _gather(values, self.world, self.group)
-        all_places = _gather(sent, self.world, self.group)
+        all_indices = _gather(sent, self.world, self.group)
         bucket.flat.zero_()
-        # One rank after the other: no place comes twice in one call, so the order of the additions
-        # is the same on every rank and the replicas stay equal to the last bit.
-        for value, place in zip(all_values.split(k), all_places.split(k), strict=True):
-            bucket.flat.index_add_(0, place.long(), value)
+        # Rank by rank: no index occurs twice in one call, so the order of the additions is the
+        # same on every rank and the replicas stay equal to the last bit.
+        for value, index in zip(all_values.split(k), all_indices.split(k), strict=True):
+            bucket.flat.index_add_(0, index.long(), value)
         self.residual.keep(bucket, left_out)
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -172,10 +175,10 @@ def _gather(mine: Tensor, world: int, group: dist.ProcessGroup | None) -> Tensor
 
 
 class PowerSGD(Exchange):
-    """torch's PowerSGD hook, one bucket at a time, its memory kept by parameter.
+    """torch's PowerSGD hook, one bucket at a time, with its state kept by parameter.
 
-    torch keeps the errors and factors by bucket number; here they are put in place before each
-    call and taken back after it, so that they fit whatever the bucket holds today.
+    torch keeps errors and factors by bucket number; here they are set before each call and taken
+    back after it, so that they match the current content of the bucket.
     """
 
     own_group = True
@@ -206,21 +209,21 @@ class PowerSGD(Exchange):
         if number in power.error_dict:
             self.residual.keep(bucket, power.error_dict.pop(number))
             self._take_factors(bucket)
-        # The hook returns the mean; what it left out is what the mean left out on each rank.
+        # The hook returns the mean; the error is that of the mean on each rank.
         bucket.flat.mul_(self.world)
 
     def _matrices(self, bucket: Bucket) -> list[tuple[str, int, int, int]]:
-        """(name, rows, columns, rank) of the matrices torch compresses, in its order."""
+        """Return (name, rows, columns, rank) of the matrices that torch compresses, in order."""
         by_shape: dict[tuple[int, int], list[str]] = {}
         for name, view in zip(bucket.names, bucket.views, strict=True):
             rows, columns = view.shape
             by_shape.setdefault((rows, columns), []).append(name)
-        found = []
+        matrices = []
         for (rows, columns), names in by_shape.items():
             rank = min(rows, columns, self._power.matrix_approximation_rank)
             if (rows + columns) * rank * self._power.min_compression_rate < rows * columns:
-                found += [(name, rows, columns, rank) for name in names]
-        return found
+                matrices += [(name, rows, columns, rank) for name in names]
+        return matrices
 
     def _put_factors(self, bucket: Bucket) -> None:
         matrices = self._matrices(bucket)
@@ -255,8 +258,10 @@ class PowerSGD(Exchange):
 
 
 def _as_matrices(bucket: Bucket) -> Bucket:
-    """The same bucket with each gradient as (first dimension, rest), in the order of its memory:
-    torch's hook would call `view`, which a channels-last weight refuses."""
+    """Return the bucket with each gradient as (first dimension, rest), in the order of its memory.
+
+    torch's hook calls `view`, which fails on channels-last weights.
+    """
     views = [
         bucket.flat[first : first + count].view(view.shape[0] if view.dim() else 1, -1)
         for (_, first, count), view in zip(bucket.slices(), bucket.views, strict=True)

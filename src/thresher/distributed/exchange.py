@@ -1,14 +1,14 @@
-"""Sum gradients over ranks while the backward pass goes on: the ground of every hook.
+"""Sum gradients over ranks during the backward pass: the base of every hook.
 
-DDP fills *buckets* (flat buffers of several gradients) and hands each to a hook as soon as it is
-full. An `Exchange` replaces the bucket's content by the **sum** over ranks, and keeps what it must
-remember (error feedback) by parameter name, because DDP regroups its buckets after the first step
-and a resumed run begins with the first grouping again.
+DDP fills *buckets* (flat buffers of several gradients) and passes each to a hook as soon as it is
+full. An `Exchange` replaces the bucket's content by the **sum** over ranks. It keeps its state
+(error feedback) by parameter name, because DDP regroups its buckets after the first step and a
+resumed run starts with the first grouping again.
 
 An exchange of several rounds must not be built from callbacks: gloo runs them on its own two
 threads, where the order of collectives would differ between ranks and a callback that waits can
 starve the collective it waits for. So on a CPU the rounds run on one thread of ours, over a process
-group of their own, bucket after bucket; on CUDA they are queued on a stream of their own.
+group of their own, bucket by bucket; on CUDA they are queued on a stream of their own.
 """
 
 from collections.abc import Callable, Iterable
@@ -21,12 +21,12 @@ import torch.distributed as dist
 from torch import Tensor
 
 Reduce = Callable[[Tensor], None]
-"""Sums a contiguous tensor over ranks, in place, and returns when that is done (or queued)."""
+"""Sums a contiguous tensor over ranks in place; returns when that is done (CUDA: queued)."""
 
 
 @dataclass
 class Bucket:
-    """A flat `buffer` (n,) and the gradients that are views of it; method names are torch's."""
+    """A flat buffer (n,) and the gradients that are views of it; method names are torch's."""
 
     flat: Tensor
     names: tuple[str, ...]
@@ -47,7 +47,7 @@ class Bucket:
         return self.last
 
     def slices(self) -> list[tuple[str, int, int]]:
-        """(name, first element, elements) of each gradient in `flat`."""
+        """Return (name, first element, elements) of each gradient in `flat`."""
         first = self.flat.storage_offset()
         return [
             (name, int(view.storage_offset() - first), view.numel())
@@ -56,10 +56,10 @@ class Bucket:
 
 
 class Residual:
-    """What compression left out so far, by parameter: error feedback that outlives the buckets.
+    """Error feedback: what compression left out so far, by parameter.
 
-    Memory: one copy of the gradients. It differs between ranks; only the sum over ranks has a
-    meaning, which `redistribute` keeps when the number of workers changes.
+    Memory: a copy of the gradients. It differs between ranks; only the sum over ranks matters,
+    which `redistribute` preserves when the number of workers changes.
     """
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class Residual:
         self._flat: dict[tuple[str, ...], Tensor] = {}
 
     def of(self, bucket: Bucket) -> Tensor:
-        """(n,) like the bucket's buffer; what is written into it is remembered."""
+        """Return the residual of a bucket, (n,) like its buffer; writes to it are kept."""
         if bucket.names not in self._flat:
             flat = torch.zeros_like(bucket.flat)
             for name, first, count in bucket.slices():
@@ -80,7 +80,7 @@ class Residual:
         return self._flat[bucket.names]
 
     def keep(self, bucket: Bucket, left_out: Tensor) -> None:
-        """Remember `left_out`; a gradient that overflowed must not poison the steps after it."""
+        """Store `left_out`; a gradient that overflowed must not affect later steps."""
         self.of(bucket).copy_(torch.nan_to_num(left_out, nan=0.0, posinf=0.0, neginf=0.0))
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -96,10 +96,10 @@ class Residual:
 
 
 def redistribute(states: list[dict[str, Tensor]], rank: int, world: int) -> dict[str, Tensor]:
-    """The state of `rank` of `world` from the states that every rank of another run saved.
+    """Return the state of `rank` of `world` from the states of all ranks of a saved run.
 
-    Errors are dealt out so that their sum over ranks, which is what training will still add, is
-    unchanged; all else is equal on all ranks and taken from the first.
+    Errors are distributed so that their sum over ranks, which training still adds, is unchanged;
+    everything else is equal on all ranks and taken from the first.
     """
     if len(states) == world:
         return states[rank]
@@ -113,8 +113,8 @@ def redistribute(states: list[dict[str, Tensor]], rank: int, world: int) -> dict
 class Exchange:
     """The plain sum; subclasses override `sum` (several rounds) or `start` (one).
 
-    Made by every rank in the same order (it makes a process group). `state_dict` holds tensors
-    only, so it can be stored as safetensors; it is this rank's own (see `redistribute`).
+    Every rank must make its exchanges in the same order (each may make a process group).
+    `state_dict` holds tensors only, this rank's own (see `redistribute`).
     """
 
     own_group = False
@@ -139,7 +139,7 @@ class Exchange:
             dist.all_reduce(bucket.flat, group=self.group)
 
     def start(self, bucket: Bucket) -> torch.futures.Future[Tensor]:
-        """Begin the sum; the future's value is the bucket's buffer."""
+        """Start the sum; the future's value is the bucket's buffer."""
         if self.own_group:
             return self._start_rounds(bucket)
         if self.world == 1:
@@ -167,7 +167,7 @@ class Exchange:
             with torch.no_grad():
                 self.sum(bucket)
         except BaseException as error:
-            # Whoever waits for the bucket must hear of it, whatever it was.
+            # Otherwise whoever waits for the bucket would wait forever.
             future.set_exception(cast(Any, error))
         else:
             future.set_result(bucket.flat)
@@ -179,7 +179,7 @@ class Exchange:
         del state
 
     def close(self) -> None:
-        """Give back the thread and the process group; call it before the world is destroyed."""
+        """Free the thread and the process group; call it before the world is destroyed."""
         if self._thread is not None:
             self._thread.shutdown()
             self._thread = None
@@ -189,7 +189,7 @@ class Exchange:
 
 
 class Summed(Exchange):
-    """A plain sum by one of our own all-reduce algorithms, which take several rounds."""
+    """A plain sum by one of our all-reduce algorithms, which take several rounds."""
 
     own_group = True
 
@@ -222,12 +222,12 @@ def _done(value: Tensor) -> torch.futures.Future[Tensor]:
 
 
 def whole(group: dist.ProcessGroup | None) -> dist.ProcessGroup:
-    """`group`, or the group of all ranks."""
-    found = group or dist.group.WORLD
-    assert found is not None
-    return found
+    """Return `group`, or the group of all ranks."""
+    chosen = group or dist.group.WORLD
+    assert chosen is not None
+    return chosen
 
 
 def names_of(parameters: Iterable[tuple[str, torch.nn.Parameter]]) -> dict[int, str]:
-    """Parameter names by identity, for buckets, which hold the parameters themselves."""
+    """Return parameter names by identity, for buckets, which hold the parameters."""
     return {id(parameter): name for name, parameter in parameters}

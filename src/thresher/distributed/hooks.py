@@ -1,11 +1,11 @@
-"""`gradient_hook`: how `--compress` and `--allreduce` reach DDP.
+"""Communication hooks for DDP: compression and all-reduce algorithms.
 
     state, hook = gradient_hook("int8", "default", model.named_parameters())
     ddp = DistributedDataParallel(model)
     ddp.register_comm_hook(state, hook)
 
-The gradients that DDP then holds are the **sum** over ranks (DDP alone would give the mean): with
-each local loss divided by the global number of samples, uneven parts are exact.
+DDP's gradients are then the **sum** over ranks (DDP alone gives the mean): with each local loss
+divided by the global number of samples, uneven parts are exact.
 """
 
 from collections.abc import Callable, Iterable
@@ -19,7 +19,7 @@ from thresher.distributed import allreduce as algorithms
 from thresher.distributed.compression import Bf16, Fp16, Int8, PowerSGD, TopK
 from thresher.distributed.exchange import Bucket, Exchange, Summed, names_of
 from thresher.distributed.names import AllReduce, Compress
-from thresher.errors import ThresherError, nearest
+from thresher.errors import InvalidValueError, nearest
 
 Hook = Callable[["HookState", dist.GradBucket], torch.futures.Future[torch.Tensor]]
 
@@ -34,26 +34,32 @@ def make_exchange(
     power_rank: int = 2,
     power_start: int = 2,
 ) -> Exchange:
-    """How to sum a bucket. Every rank calls it at the same place (it may make process groups).
+    """Make the exchange that sums buckets; every rank must call it at the same point.
 
-    `node_size`: ranks per node for hierarchical and torus; None reads LOCAL_WORLD_SIZE.
-    `share`: of top-k. `power_rank`, `power_start`: PowerSGD's rank and its first step.
+    Args:
+        compress: none, fp16, bf16, int8, powersgd or topk.
+        allreduce: default, ring, hierarchical or torus.
+        group: The ranks; by default all.
+        node_size: Ranks per node for hierarchical and torus; by default LOCAL_WORLD_SIZE.
+        share: Share of the elements that top-k sends.
+        power_rank, power_start: PowerSGD's rank and first step.
     """
     if compress not in get_args(Compress):
-        raise ThresherError(
-            f'there is no compression "{compress}"', nearest(compress, get_args(Compress))
+        raise InvalidValueError(
+            f'compress cannot be "{compress}"', nearest(compress, get_args(Compress)), "compress"
         )
     if allreduce not in get_args(AllReduce):
-        raise ThresherError(
-            f'there is no all-reduce "{allreduce}"', nearest(allreduce, get_args(AllReduce))
+        raise InvalidValueError(
+            f'allreduce cannot be "{allreduce}"',
+            nearest(allreduce, get_args(AllReduce)),
+            "allreduce",
         )
     if allreduce != "default":
         wires = {"none": None, "fp16": torch.float16, "bf16": torch.bfloat16}
         if compress not in wires:
-            raise ThresherError(
-                f"--compress {compress} brings its own exchange and cannot use "
-                f"--allreduce {allreduce}",
-                "use --allreduce default, or --compress none, fp16 or bf16",
+            raise InvalidValueError(
+                f"`compress` {compress} does not work with `allreduce` {allreduce}",
+                "use the default all-reduce, or compress none, fp16 or bf16",
             )
         make = partial(algorithms.make, allreduce, node_size=node_size)
         return Summed(make, group, wires[compress])
@@ -66,7 +72,7 @@ def make_exchange(
 
 
 class HookState:
-    """What `register_comm_hook` keeps: the exchange, and the names of the parameters."""
+    """The state of the hook: the exchange, and the names of the parameters."""
 
     def __init__(
         self, exchange: Exchange, parameters: Iterable[tuple[str, torch.nn.Parameter]]
@@ -75,14 +81,14 @@ class HookState:
         self.names = names_of(parameters)
 
     def state_dict(self) -> dict[str, torch.Tensor]:
-        """This rank's memory, as tensors only; call it between steps."""
+        """Return this rank's state as tensors; call it between steps."""
         return self.exchange.state_dict()
 
     def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
         self.exchange.load_state_dict(state)
 
     def close(self) -> None:
-        """Give back threads and process groups; before `destroy_process_group`."""
+        """Free threads and process groups; call it before `destroy_process_group`."""
         self.exchange.close()
 
 
@@ -103,10 +109,10 @@ def gradient_hook(
     power_rank: int = 2,
     power_start: int = 2,
 ) -> tuple[HookState, Hook]:
-    """(state, hook) for `ddp.register_comm_hook`; the gradients become the sum over ranks.
+    """Return (state, hook) for `ddp.register_comm_hook`; gradients become the sum over ranks.
 
-    `named_parameters` are the bare model's (`model.named_parameters()`, not the wrapper's); the
-    rest as in `make_exchange`. `state.state_dict()` goes into the checkpoint, one per rank; see
+    `named_parameters` are those of the bare model, not of the wrapper; for the rest see
+    `make_exchange`. `state.state_dict()` belongs in a checkpoint, one per rank; see
     `exchange.redistribute` for another number of workers.
     """
     exchange = make_exchange(

@@ -1,8 +1,8 @@
-"""Horovod as a second engine, for comparison with DDP (claim O5).
+"""Horovod as a second engine, for comparison with DDP.
 
 The workers are started as for DDP and keep their torch group for everything but gradients; Horovod
-joins the same ranks over its own Gloo. Its queue is dynamic: each gradient is announced as it is
-computed, ranks negotiate once per cycle which ones all of them have, those are packed into the
+joins the same ranks over its own Gloo. Its queue is dynamic: each gradient is announced when it is
+computed, ranks negotiate once per cycle which ones all of them have, and those are packed into the
 fusion buffer and summed. DDP's buckets are fixed beforehand. `tools/build_horovod.sh` installs it.
 """
 
@@ -16,23 +16,23 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from thresher.errors import ThresherError
+from thresher.errors import InvalidValueError, MissingDependencyError
 
 _servers: list[Any] = []
-"""Rank 0's rendezvous; it must live as long as the process."""
+"""Rank 0's rendezvous server, which must live as long as the process."""
 
 
 def installed() -> bool:
-    """Whether Horovod can be loaded here."""
+    """Return whether Horovod can be imported."""
     try:
         _load()
-    except ThresherError:
+    except MissingDependencyError:
         return False
     return True
 
 
 def require() -> None:
-    """Refuse, in one sentence, where Horovod is not installed."""
+    """Raise MissingDependencyError if Horovod is not installed."""
     _load()
 
 
@@ -40,19 +40,22 @@ def _load() -> Any:
     try:
         import horovod.torch as hvd
     except ImportError as error:
-        raise ThresherError(
-            "--engine horovod needs Horovod, which is not installed",
+        raise MissingDependencyError(
+            "`engine` horovod needs Horovod, which is not installed",
             "build it with tools/build_horovod.sh (make horovod)",
         ) from error
     return hvd
 
 
 def join(fusion_mb: float | None = None, cycle_ms: float | None = None) -> Any:
-    """Join Horovod with the ranks of the present torch group; gives the `horovod.torch` module.
+    """Join Horovod with the ranks of the current torch group; return the module `horovod.torch`.
 
-    `fusion_mb`: size of the fusion buffer (Horovod's own: 128; 0 sends each gradient alone);
-    `cycle_ms`: time between negotiations (Horovod's own: 1). Both are read when Horovod starts and
-    hold until `leave`. HOROVOD_TIMELINE names a file for its timeline, as always.
+    Args:
+        fusion_mb: Size of the fusion buffer; by default 128; 0 sends each gradient alone.
+        cycle_ms: Time between negotiations; by default 1.
+
+    Both are read when Horovod starts and hold until `leave`. HOROVOD_TIMELINE names a file for its
+    timeline.
     """
     hvd = _load()
     if hvd.is_initialized():
@@ -86,13 +89,15 @@ def join(fusion_mb: float | None = None, cycle_ms: float | None = None) -> Any:
 
 
 def leave() -> None:
-    """Leave Horovod on all ranks, which makes its timeline whole. Joining again in the same
-    process crashed Horovod 0.28.1: other settings want other processes."""
+    """Leave Horovod on all ranks, which completes its timeline.
+
+    Joining again in the same process crashed Horovod 0.28.1: other settings need new processes.
+    """
     _load().shutdown()
 
 
 def _gathered(value: Any) -> list[Any]:
-    """Every rank's value; of one process, its own."""
+    """Return every rank's value."""
     if not dist.is_initialized() or dist.get_world_size() == 1:
         return [value]
     values: list[Any] = [None] * dist.get_world_size()
@@ -106,7 +111,7 @@ def _address() -> str:
 
 
 def _serve(hosts: list[str]) -> int:
-    """Start Horovod's rendezvous on this rank; its port."""
+    """Start Horovod's rendezvous server on this rank; return its port."""
     from horovod.runner.common.util.hosts import HostInfo, get_host_assignments
     from horovod.runner.http.http_server import RendezvousServer
 
@@ -120,9 +125,9 @@ def _serve(hosts: list[str]) -> int:
 
 
 class HorovodReducer:
-    """Sum each gradient over ranks as soon as the backward pass has made it.
+    """Sum each gradient over ranks as soon as the backward pass has computed it.
 
-    How a training loop uses it (no DDP; the loss divided by the *global* number of samples):
+    In a training loop (no DDP; the loss divided by the *global* number of samples):
 
         reducer = HorovodReducer(model.named_parameters())
         for batch in …:
@@ -133,8 +138,8 @@ class HorovodReducer:
             optimizer.step()
         reducer.close()
 
-    Every rank must make it at the same place. A parameter that had no gradient this time takes
-    part with zeros. `compress`: none, or fp16 (Horovod's own cast).
+    Every rank must make it at the same point. A parameter without a gradient takes part with
+    zeros. `compress` is none or fp16 (Horovod's own cast).
     """
 
     def __init__(
@@ -145,8 +150,8 @@ class HorovodReducer:
         cycle_ms: float | None = None,
     ) -> None:
         if compress not in ("none", "fp16"):
-            raise ThresherError(
-                f"--engine horovod has no --compress {compress}", "use none or fp16, or ddp"
+            raise InvalidValueError(
+                f"`compress` {compress} does not work with engine horovod", "use none or fp16"
             )
         self._hvd = join(fusion_mb, cycle_ms)
         kinds = self._hvd.Compression
@@ -175,7 +180,7 @@ class HorovodReducer:
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Within it gradients only accumulate, as in DDP."""
+        """Return a context in which gradients only accumulate, as in DDP."""
         self._enabled = False
         try:
             yield
@@ -197,13 +202,15 @@ class HorovodReducer:
         self._under_way.clear()
 
     def close(self) -> None:
-        """Take the hooks off; Horovod itself stays joined until the process ends."""
+        """Remove the hooks; Horovod itself stays joined until the process ends."""
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
 
 
 def _flat(gradient: torch.Tensor) -> torch.Tensor:
-    """The gradient's memory as one row: Horovod refuses what does not lie in torch's default
-    order, such as channels last. A gradient lies as its parameter does, on every rank alike."""
+    """Return the gradient's memory as one row: Horovod refuses layouts such as channels last.
+
+    A gradient has the layout of its parameter, on every rank.
+    """
     return gradient.as_strided((gradient.numel(),), (1,))

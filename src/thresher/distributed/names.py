@@ -1,4 +1,4 @@
-"""The words a user may say about communication; no torch here, so that `--help` stays quick."""
+"""Names of compressions, all-reduce algorithms and engines; no torch, so that `--help` is quick."""
 
 from typing import Literal
 

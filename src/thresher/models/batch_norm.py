@@ -8,7 +8,7 @@ With `sync` and `ghost:N` neither weights nor running statistics depend on the n
 nor on accumulation, if the caller does three things:
 
 - cuts the global batch with `data.order.part(…, align=alignment(mode))`, and a part into pieces at
-  multiples of `alignment(mode)`;
+  multiples of `alignment(mode)` (see `batch_norm_mode`);
 - with `sync`, puts a worker's part through in one piece (`in_one_piece(mode)`): the statistics of
   a layer need every sample's output of the layer below, and their gradients need every sample
   again, so pieces cannot go one after the other. To spare a GPU's memory, run forward and backward
@@ -29,29 +29,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from thresher.errors import ThresherError
-
-
-def parse(mode: str) -> tuple[str, int]:
-    """`local`, `sync` or `ghost:N` as its kind and its N (0 where it has none)."""
-    kind, colon, size = mode.partition(":")
-    if mode in ("local", "sync"):
-        return mode, 0
-    if kind == "ghost" and colon and size.isdecimal() and int(size) > 0:
-        return kind, int(size)
-    raise ThresherError(
-        f'there is no batch norm "{mode}"', "it is local, sync or ghost:N, such as ghost:32"
-    )
-
-
-def alignment(mode: str) -> int:
-    """Workers' parts and pieces must begin at multiples of this many samples."""
-    return parse(mode)[1] or 1
-
-
-def in_one_piece(mode: str) -> bool:
-    """Whether a worker's part of the batch must go through the network undivided."""
-    return parse(mode)[0] == "sync"
+from thresher.models.batch_norm_mode import parse
 
 
 def convert(model: nn.Module, mode: str, group: Any = None) -> nn.Module:

@@ -1,10 +1,11 @@
-"""Checkpoints: one safetensors file each, renamed into place, checked when read.
+"""Checkpoints: one safetensors file each, renamed into place, verified when read.
 
 Tensors are stored by name; everything else is JSON in the file's header, with a checksum of the
-tensors. A file cut short or damaged is skipped, and the one before it is taken: two are kept.
+tensors. Two are kept: a truncated or damaged file is skipped, and the one before it is used.
 """
 
 import json
+import logging
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,31 +18,33 @@ from torch import Tensor
 
 from thresher.errors import ThresherError
 from thresher.paths import atomic_file
-from thresher.progress import say
 
 KEEP = 2
+logger = logging.getLogger(__name__)
 _PATTERN = "step-*.safetensors"
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """`meta` is plain JSON; `tensors` are on the CPU."""
+    """The content of a checkpoint."""
 
     meta: dict[str, Any]
+    """JSON values."""
     tensors: dict[str, Tensor]
 
     def part(self, prefix: str) -> dict[str, Tensor]:
-        """The tensors whose names begin with `prefix.`, without it."""
+        """Return the tensors whose names begin with `prefix.`, without the prefix."""
         start = f"{prefix}."
         return {k.removeprefix(start): v for k, v in self.tensors.items() if k.startswith(start)}
 
 
 def path_of(folder: Path, step: int) -> Path:
+    """Return the file of a step's checkpoint."""
     return folder / f"step-{step:010d}.safetensors"
 
 
 def write(folder: Path, step: int, checkpoint: Checkpoint) -> Path:
-    """Save, then let go of all but the newest two. Holds the state twice in memory meanwhile."""
+    """Write a checkpoint and remove all but the newest two; needs the state's memory twice."""
     tensors = {
         name: tensor.detach().to("cpu", copy=True).contiguous()
         for name, tensor in checkpoint.tensors.items()
@@ -49,7 +52,7 @@ def write(folder: Path, step: int, checkpoint: Checkpoint) -> Path:
     header = {"state": json.dumps(checkpoint.meta), "crc": str(_checksum(tensors))}
     data = save(tensors, metadata=header)
     target = path_of(folder, step)
-    # Written by Python, not by safetensors: a full disk is then an OSError that we can name.
+    # Written by Python, not by safetensors: a full disk is then an OSError with a clear message.
     with atomic_file(target) as temporary:
         temporary.write_bytes(data)
     for old in sorted(folder.glob(_PATTERN))[:-KEEP]:
@@ -58,26 +61,29 @@ def write(folder: Path, step: int, checkpoint: Checkpoint) -> Path:
 
 
 def newest(folder: Path) -> Checkpoint | None:
-    """The newest checkpoint that is whole; None where there is none at all."""
+    """Return the newest intact checkpoint; None if there is no checkpoint at all.
+
+    Raises:
+        ThresherError: Every checkpoint is damaged.
+    """
     damaged: list[str] = []
     for path in sorted(folder.glob(_PATTERN), reverse=True):
         checkpoint = read(path)
         if checkpoint is not None:
             if damaged:
-                say(f"skipped the damaged checkpoint {', '.join(damaged)}; going on from {path}")
+                logger.warning("using %s; damaged: %s", path, ", ".join(damaged))
             return checkpoint
         damaged.append(str(path))
     if damaged:
         raise ThresherError(
-            f"no checkpoint in {folder} is whole: {', '.join(Path(d).name for d in damaged)} is "
-            "cut short or damaged",
-            "remove it to begin anew with --resume",
+            f"no checkpoint in {folder} is intact: {', '.join(Path(d).name for d in damaged)}",
+            "remove them to start from the beginning",
         )
     return None
 
 
 def read(path: Path) -> Checkpoint | None:
-    """A checkpoint, or None where the file is not whole."""
+    """Read a checkpoint; return None if the file is truncated or damaged."""
     try:
         with safe_open(path, framework="pt") as file:
             header = file.metadata() or {}
@@ -98,7 +104,7 @@ def _checksum(tensors: dict[str, Tensor]) -> int:
 
 
 def pack_optimizer(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """An optimiser's state as named tensors and, for what is no tensor, JSON."""
+    """Return an optimizer's state as named tensors, and as JSON what is not a tensor."""
     tensors: dict[str, Tensor] = {}
     plain: dict[str, Any] = {}
     for index, values in optimizer.state_dict()["state"].items():
@@ -116,15 +122,15 @@ def pack_optimizer(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor],
 def unpack_optimizer(
     optimizer: torch.optim.Optimizer, checkpoint: Checkpoint, plain: dict[str, Any]
 ) -> None:
-    """Restore what `pack_optimizer` took; rates and flags stay those of this run."""
+    """Restore what `pack_optimizer` returned; rates and flags stay those of this run."""
     state: dict[int, dict[str, Any]] = {}
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     for name, value in {**checkpoint.part("optimizer"), **plain}.items():
         index, _, key = name.partition(".")
         parameter = parameters[int(index)]
         if isinstance(value, Tensor) and value.shape == parameter.shape:
-            # Fused updates want a momentum in its parameter's layout (channels last); a file
-            # holds it row by row.
+            # Fused updates need a momentum in its parameter's layout (channels last); a file
+            # holds it contiguously.
             value = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
         state.setdefault(int(index), {})[key] = value
     groups = optimizer.state_dict()["param_groups"]
@@ -136,5 +142,5 @@ def unpack_optimizer(
 
 
 def _group_state(group: dict[str, Any]) -> dict[str, Tensor]:
-    """Some optimisers count their steps in the group; the rate is set anew at every step."""
+    """Return tensors in a group, such as a step count; the rate is set at every step anyway."""
     return {k: v for k, v in group.items() if isinstance(v, Tensor) and k != "lr"}

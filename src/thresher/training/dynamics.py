@@ -13,7 +13,7 @@ EL2N_EPOCHS = 10
 
 
 class Dynamics:
-    """(n,) arrays over the training samples, told of each epoch once it is over."""
+    """Accumulates (n,) arrays over the training samples, epoch by epoch."""
 
     def __init__(self, samples: int) -> None:
         self.el2n_sum = np.zeros(samples, np.float64)
@@ -23,8 +23,8 @@ class Dynamics:
         self.was_correct = np.zeros(samples, bool)
         self.loss = np.full(samples, np.nan, np.float32)
 
-    def epoch_over(self, epoch: int, table: np.ndarray) -> None:
-        """`table` is an EpochTable's sum, (4, n)."""
+    def end_epoch(self, epoch: int, table: np.ndarray) -> None:
+        """Take the losses, errors and hits of an epoch: an EpochTable's sum, (4, n)."""
         seen, loss, error, right = table
         seen, right = seen > 0, right > 0
         if epoch < EL2N_EPOCHS:
@@ -36,14 +36,16 @@ class Dynamics:
         self.loss[seen] = loss[seen]
 
     def state(self) -> dict[str, np.ndarray]:
+        """Return the arrays, for a checkpoint."""
         return dict(vars(self))
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
+        """Set the arrays that `state` returned."""
         for name, value in state.items():
             setattr(self, name, value)
 
     def write(self, path: Path, pack: Pack, positions: np.ndarray) -> None:
-        """One row per sample that was ever trained on."""
+        """Write a Parquet table with a row per sample that was trained on."""
         (seen,) = np.nonzero(~np.isnan(self.loss))
         where = positions[seen]
         scored = np.maximum(self.el2n_seen[seen], 1)

@@ -1,4 +1,4 @@
-"""What was seen of each sample in the present epoch: its loss, error and whether it was right.
+"""Loss, error and correctness of each sample in the current epoch.
 
 A sample is seen at most once an epoch, by one worker; the workers' tables are summed at its end.
 """
@@ -13,14 +13,14 @@ COLUMNS = ("seen", "loss", "error", "correct")
 
 
 class EpochTable:
-    """(4, n) float32 on the device, by row of the loader; zero where a sample was not seen."""
+    """A (4, n) float32 table on the device, by row of the loader; zero for samples not seen."""
 
     def __init__(self, samples: int, group: Group) -> None:
         self.group = group
         self.values = torch.zeros((len(COLUMNS), samples), device=group.device)
 
     def note(self, rows: Tensor, labels: Tensor, losses: Tensor, logits: Tensor) -> None:
-        """Record a batch; no wait for the device, so a CUDA graph can hold it."""
+        """Record a batch without waiting for the device, so that a CUDA graph can hold it."""
         with torch.no_grad():
             probabilities = logits.float().softmax(1)
             truth = F.one_hot(labels, logits.shape[1])
@@ -30,14 +30,15 @@ class EpochTable:
             self.values.index_copy_(1, rows, columns)
 
     def clear(self) -> None:
+        """Forget everything, for the next epoch."""
         self.values.zero_()
 
     def summed(self) -> Tensor:
-        """Of all workers, on every one: (4, n) on the CPU."""
+        """Return the sum over all workers on every one, (4, n) on the CPU."""
         return self.group.all_reduce_sum(self.values.clone()).cpu()
 
     def restore(self, values: Tensor) -> None:
-        """Rank 0 takes what all had seen, the others begin empty: the sum stays the same."""
+        """Set the sum over all workers: rank 0 takes it, the others start empty."""
         if self.group.first:
             self.values.copy_(values)
         else:

@@ -8,27 +8,27 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from thresher.data.order import part
 from thresher.distributed.group import Group
-from thresher.training.parts import part
 from thresher.training.step import Step
 
 BATCH = 1024
 
 
 def evaluate(step: Step, positions: np.ndarray) -> tuple[float, float]:
-    """(accuracy, mean loss) of the model on the samples at `positions`; nan where there is none."""
+    """Return accuracy and mean loss on the samples at `positions`; nan if there are none."""
     if not len(positions):
         return float("nan"), float("nan")
-    model, group, loader = step.model, step.group, step.loader
+    model, group, data = step.model, step.group, step.data
     mine = part(positions, group.rank, group.world)
     cuts = [mine[begin : begin + BATCH] for begin in range(0, len(mine), BATCH)]
     sums = torch.zeros(2, dtype=torch.float64, device=group.device)
     was_training = model.training
     model.eval()
-    with torch.no_grad(), averaged(model, group, weights=not step.parallel.equal):
-        for batch in loader.batches(cuts):
+    with torch.no_grad(), averaged(model, group, weights=not step.exchange.synchronised):
+        for batch in data.loader.batches(cuts):
             with step.autocast():
-                logits = model(step.augment.evaluate(batch.images))
+                logits = model(data.augment.evaluate(batch.images))
             logits = logits.double()
             sums[0] += (logits.argmax(1) == batch.labels).sum()
             sums[1] += F.cross_entropy(logits, batch.labels, reduction="sum")
@@ -39,9 +39,11 @@ def evaluate(step: Step, positions: np.ndarray) -> tuple[float, float]:
 
 @contextlib.contextmanager
 def averaged(model: nn.Module, group: Group, weights: bool = False) -> Iterator[None]:
-    """Running statistics are each worker's own, unless they are synchronised: test with their
-    mean, and give each its own back, so that *when* one evaluates changes nothing. `weights`: they
-    are each worker's own as well (local SGD between two averages)."""
+    """Use the workers' mean running statistics (with `weights`, mean weights too) in the block.
+
+    Each worker gets its own back afterwards, so that evaluating does not change the run. Weights
+    differ between workers with local SGD, between two averages.
+    """
     floats = [buffer for buffer in model.buffers() if buffer.is_floating_point()]
     if weights:
         floats += [parameter.data for parameter in model.parameters()]
@@ -59,7 +61,7 @@ def averaged(model: nn.Module, group: Group, weights: bool = False) -> Iterator[
 
 
 def average(tensors: list[Tensor], group: Group) -> None:
-    """Replace each tensor by its mean over the group: one collective for all of them."""
+    """Replace each tensor by its mean over the group, in one collective."""
     with torch.no_grad():
         flat = torch.cat([tensor.flatten() for tensor in tensors])
         group.all_reduce_sum(flat).div_(group.world)

@@ -1,14 +1,24 @@
-"""A run's folder: one run at a time, and nothing finished or begun is overwritten."""
+"""The folder of a run: one run at a time, and nothing finished or begun is overwritten."""
 
 import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from thresher.errors import AlreadyExistsError, ThresherError
+from thresher.data.pack import Pack
+from thresher.distributed.group import Group
+from thresher.errors import AlreadyExistsError, InvalidValueError
 from thresher.locks import exclusive_lock
-from thresher.paths import RunPaths, read_json
-from thresher.training.config import MAY_CHANGE, TrainConfig
+from thresher.options import describe
+from thresher.paths import RunPaths, atomic_file, read_json, write_json
+from thresher.training.config import TrainConfig, current_values
+from thresher.training.resolved import Resolved
 from thresher.training.result import RunResult
+from thresher.training.split import TrainingSplit
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def finished(config: TrainConfig) -> RunResult | None:
@@ -20,18 +30,13 @@ def finished(config: TrainConfig) -> RunResult | None:
     paths = RunPaths(Path(config.out))
     if not paths.result.exists():
         return None
-    if not config.resume and not restarted():
+    if not config.resume and not _restarted():
         raise AlreadyExistsError(
             f"{config.out} holds a finished run",
             "choose another folder, or set `resume` to return its result",
         )
-    _same_run(config, paths)
+    _check_same_run(config, paths)
     return RunResult.load(config.out)
-
-
-def restarted() -> bool:
-    """Return whether torch's elastic agent has restarted this group."""
-    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
 
 
 def admit(config: TrainConfig) -> None:
@@ -41,18 +46,33 @@ def admit(config: TrainConfig) -> None:
     if root.exists() and not root.is_dir():
         raise AlreadyExistsError(f"{root} is a file", "choose another folder")
     if paths.config.exists():
-        if not config.resume and not restarted():
+        if not config.resume and not _restarted():
             raise AlreadyExistsError(
                 f"{root} holds a run that was begun",
                 "set `resume` to continue it, or choose another folder",
             )
-        _same_run(config, paths)
+        _check_same_run(config, paths)
     elif root.is_dir() and any(not entry.name.startswith(".") for entry in root.iterdir()):
         raise AlreadyExistsError(f"{root} holds other files", "choose an empty folder")
 
 
+@contextlib.contextmanager
+def owned(config: TrainConfig, group: Group) -> Iterator[None]:
+    """Hold the folder while the block runs; rank 0 locks it for all."""
+    with contextlib.ExitStack() as stack:
+
+        def take() -> None:
+            admit(config)
+            stack.enter_context(locked(Path(config.out)))
+            # Another run may have begun between the two.
+            admit(config)
+
+        group.on_first(take)
+        yield
+
+
 def locked(root: Path) -> contextlib.AbstractContextManager[int]:
-    """Hold the run's folder; a second run into it raises BusyError."""
+    """Lock the folder of a run; a second run into it raises BusyError."""
     return exclusive_lock(
         RunPaths(root).lock,
         f"another run is writing to {root}",
@@ -60,14 +80,50 @@ def locked(root: Path) -> contextlib.AbstractContextManager[int]:
     )
 
 
-def _same_run(config: TrainConfig, paths: RunPaths) -> None:
-    """A run is resumed with what it was begun with, but for what does not change its path."""
-    saved = read_json(paths.config, "run's configuration").get("config", {})
-    for name, now in config.to_dict().items():
-        if name in MAY_CHANGE or name not in saved or saved[name] == now:
-            continue
-        flag = name.replace("_", "-")
-        raise ThresherError(
-            f"the run in {config.out} was begun with --{flag} {saved[name]}, not {now}",
-            "resume it as it was, or choose another folder",
-        )
+def write_config(config: TrainConfig, resolved: Resolved, pack: Pack, split: TrainingSplit) -> None:
+    """Write `config.json`: the configuration, what follows from it, and the data."""
+    data = {
+        "name": pack.name,
+        "fingerprint": pack.fingerprint,
+        "mean": pack.mean.tolist(),
+        "std": pack.std.tolist(),
+        "train": split.count,
+        "validation": len(split.validation),
+        "test": len(split.test),
+    }
+    content = {"config": config.to_dict(), "resolved": resolved.to_dict(), "data": data}
+    write_json(RunPaths(Path(config.out)).config, content)
+
+
+def write_model(paths: RunPaths, weights: "dict[str, Tensor]") -> None:
+    """Write the final weights."""
+    from safetensors.torch import save
+
+    with atomic_file(paths.model) as temporary:
+        temporary.write_bytes(save(weights))
+
+
+def write_result(paths: RunPaths, result: RunResult) -> None:
+    """Write `result.json`, which marks the run as finished, and remove the checkpoints."""
+    write_json(paths.result, result.to_dict())
+    for old in paths.checkpoints.glob("*"):
+        old.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        paths.checkpoints.rmdir()
+
+
+def _restarted() -> bool:
+    """Return whether torch's elastic agent has restarted this group."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+
+
+def _check_same_run(config: TrainConfig, paths: RunPaths) -> None:
+    """Refuse to resume a run with other options that change its result."""
+    saved = current_values(read_json(paths.config, "run's configuration").get("config", {}))
+    given = current_values(config.to_dict())
+    for name in (info.name for info in describe(TrainConfig) if info.changes_result):
+        if name in saved and saved[name] != given[name]:
+            raise InvalidValueError(
+                f"the run in {config.out} was begun with `{name}` {saved[name]}, not {given[name]}",
+                "resume it with the same options, or choose another folder",
+            )

@@ -1,33 +1,38 @@
-"""The gradient noise scale (McCandlish et al. 2018): how large a batch still pays.
+"""The gradient noise scale (McCandlish et al. 2018): up to which batch size training gains.
 
 From the squared norms of the gradient of a small batch b and of a big one B, both free in
-data-parallel training (before and after the reduce):
+data-parallel training (before and after the reduction):
 
     |G|² = (B·|g_B|² − b·|g_b|²) / (B − b)      S = (|g_b|² − |g_B|²) / (1/b − 1/B)
 
 Each is a noisy estimate; their means over many steps give B_noise = S / |G|².
 """
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
 from thresher.distributed.group import Group
+from thresher.training.batches import slices
+from thresher.training.device_data import Part
+from thresher.training.step import Step
 
 EVERY = 10
 """Steps between measurements."""
 
 
 def squared_norm(model: nn.Module) -> Tensor:
-    """Of the whole gradient, 0-d float64 on the device."""
+    """Return the squared norm of the whole gradient, 0-d float64 on the device."""
     gradients = [p.grad for p in model.parameters() if p.grad is not None]
     norms = torch._foreach_norm(gradients)
     return torch.stack(list(norms)).double().square().sum()
 
 
 class NoiseScale:
-    """Gathers measurements of one epoch on the device; sums of the run on the host."""
+    """Observes steps; measurements of an epoch are on the device, sums of the run on the host.
+
+    The small batch is each worker's part. On one worker it is the first of several pieces, or else
+    the first half of the batch, run once more beside the step, which it does not change.
+    """
 
     def __init__(self, group: Group) -> None:
         self.group = group
@@ -37,18 +42,42 @@ class NoiseScale:
         self._small: tuple[Tensor, float] | None = None
         self._pairs: list[tuple[Tensor, float, Tensor, float]] = []
 
+    def is_due(self, step: int) -> bool:
+        """Return whether the step after `step` steps is to be observed."""
+        return step % EVERY == 0
+
+    def before_step(self, step: Step, part: Part, count: int, pieces: int) -> None:
+        n = len(part.rows)
+        if not self.group.alone:
+            scale = (count / n) ** 2 * _unscaled(step) if n else 0.0
+            batch = count / self.group.world
+            step.exchange.observe(lambda norm: self.small(norm * scale, batch))
+        elif pieces == 1:
+            half = slices(n, 2, step.align)[0][1]
+            if 0 < half < n:
+                step.probe(part, half)
+                self.small(squared_norm(step.model) * _unscaled(step), half)
+
+    def after_first_piece(self, step: Step, samples: int, count: int) -> None:
+        if self.group.alone and samples:
+            scale = (count / samples) ** 2 * _unscaled(step)
+            self.small(squared_norm(step.model) * scale, samples)
+
+    def after_gradients(self, step: Step, count: int) -> None:
+        self.big(squared_norm(step.model), count)
+
     def small(self, norm: Tensor, batch: float) -> None:
-        """The squared norm of the mean gradient over `batch` samples."""
+        """Take the squared norm of the mean gradient over a small batch."""
         self._small = (norm, batch)
 
     def big(self, norm: Tensor, batch: float) -> None:
-        """The same of the whole batch; with the small one before it, a measurement."""
+        """Take that of the global batch; with the small one before it, it is a measurement."""
         if self._small is not None and self._small[1] < batch:
             self._pairs.append((*self._small, norm, batch))
         self._small = None
 
     def settle(self) -> None:
-        """Take the pairs into the sums; every rank calls it (waits for the device)."""
+        """Add the measurements to the sums; every rank calls it (waits for the device)."""
         if not self._pairs:
             return
         small = torch.stack([pair[0] for pair in self._pairs])
@@ -65,15 +94,22 @@ class NoiseScale:
 
     @property
     def value(self) -> float | None:
-        """The batch size that the noise suggests; None before there is a sound estimate."""
+        """The suggested batch size; None before there is a sound estimate."""
         if self.measured == 0 or self.sum_signal <= 0 or self.sum_noise <= 0:
             return None
         value = self.sum_noise / self.sum_signal
         return value if value < float("inf") else None
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> dict[str, float]:
+        """Return the sums, for a checkpoint."""
         return {"measured": self.measured, "noise": self.sum_noise, "signal": self.sum_signal}
 
-    def restore(self, state: dict[str, Any]) -> None:
-        self.measured = state["measured"]
+    def restore(self, state: dict[str, float]) -> None:
+        """Set the sums that `state` returned."""
+        self.measured = int(state["measured"])
         self.sum_noise, self.sum_signal = state["noise"], state["signal"]
+
+
+def _unscaled(step: Step) -> float:
+    """Return the factor that removes fp16's loss scale from a squared norm."""
+    return 1.0 / step.scaler.get_scale() ** 2

@@ -1,4 +1,4 @@
-"""The network and its loss in one module, so that DDP and torch.compile see both."""
+"""The network and its loss as one module, for DDP and torch.compile."""
 
 import torch
 from torch import Tensor, nn
@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 
 class Objective(nn.Module):
-    """Sum of the samples' losses; the caller divides by the *global* number of samples."""
+    """Computes the sum of the losses; the caller divides by the global number of samples."""
 
     def __init__(self, model: nn.Module, label_smoothing: float, per_sample: bool) -> None:
         super().__init__()
@@ -16,13 +16,16 @@ class Objective(nn.Module):
         self.runs_empty = not any(
             isinstance(m, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d) for m in model.modules()
         )
-        """Whether an empty part may go through the network: torch's batch norm refuses one."""
+        """Whether the network accepts an empty batch: torch's batch norm does not."""
 
     def forward(
         self, images: Tensor, labels: Tensor, weights: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """(sum of weighted losses, losses (n,), logits (n, classes)); without `per_sample` the
-        last two are empty. An empty part gives a zero that every parameter has a share in."""
+        """Return the sum of the weighted losses, the losses (n,) and the logits (n, classes).
+
+        Without `per_sample` the last two are empty. An empty batch gives a zero that depends on
+        every parameter, so that each has a gradient.
+        """
         if len(images) == 0 and not self.runs_empty:
             zero = torch.stack([p.sum() * 0 for p in self.parameters()]).sum()
             return zero, images.new_empty(0), images.new_empty(0)

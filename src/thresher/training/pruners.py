@@ -8,6 +8,14 @@ import numpy as np
 from thresher.errors import InvalidValueError, nearest
 
 
+@dataclass(frozen=True, kw_only=True)
+class PrunerConfig:
+    """Dynamic pruning."""
+
+    dynamic: str | None = None
+    """Prune while training: infobatch or dynamic-random."""
+
+
 class DynamicPruner(Protocol):
     """Chooses the samples of each epoch from the losses seen so far.
 

@@ -1,26 +1,48 @@
-"""What a run leaves on disk: metrics line by line, and on what it ran."""
+"""The record of a run: its folder, and its metrics line by line."""
 
 import json
 import math
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from thresher.errors import ThresherError
+from thresher.errors import MissingDependencyError
+from thresher.options import option
 from thresher.paths import disk_errors, write_text
 
 FLUSH_EVERY_S = 2.0
 
 
+@dataclass(frozen=True, kw_only=True)
+class RecordConfig:
+    """Where a run is written, and what is recorded."""
+
+    out: str = option(changes_result=False)
+    """Folder of the run; a finished run is never overwritten."""
+    resume: bool = option(False, changes_result=False)
+    """Continue from the newest checkpoint in the folder; without one, start."""
+    checkpoint_every: int | None = option(None, ge=1, changes_result=False)
+    """Steps between checkpoints; by default one a minute."""
+    record_dynamics: bool = False
+    """Record each sample's EL2N score, forgetting events and loss in dynamics.parquet."""
+    noise_scale: bool = False
+    """Measure the gradient noise scale, which suggests a batch size."""
+    tensorboard: bool = option(False, changes_result=False)
+    """Write TensorBoard events into the folder."""
+    trace: bool = option(False, changes_result=False)
+    """Write a Chrome trace of a few steps into the folder."""
+
+
 def finite(value: float | None) -> float | None:
-    """JSON has no nan and no infinity: they become null."""
+    """Return None instead of nan and infinity, which JSON lacks."""
     return None if value is None or not math.isfinite(value) else float(value)
 
 
 class Metrics:
-    """`metrics.jsonl`: one object a line, `kind` step or epoch; TensorBoard beside it on request.
+    """Writes `metrics.jsonl`: one object a line, of `kind` step or epoch; TensorBoard on request.
 
-    A no-op on all ranks but the first. Lines are flushed every two seconds, and by `flush`.
+    Does nothing unless `active`. Lines are flushed every two seconds, and by `flush`.
     """
 
     def __init__(self, path: Path, active: bool, tensorboard: bool) -> None:
@@ -32,7 +54,7 @@ class Metrics:
             self._board = _board(path.parent / "tensorboard")
 
     def rewind(self, step: int) -> None:
-        """Drop the lines after `step`: a resumed run writes them again. A cut line goes too."""
+        """Drop the lines after `step`, which a resumed run writes again, and a truncated one."""
         if not self.active or not self.path.exists():
             return
         kept = []
@@ -78,7 +100,7 @@ def _board(folder: Path) -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
-        raise ThresherError(
-            "--tensorboard needs the package tensorboard", "pip install tensorboard"
+        raise MissingDependencyError(
+            "`tensorboard` needs the package tensorboard", "pip install tensorboard"
         ) from None
     return SummaryWriter(str(folder))

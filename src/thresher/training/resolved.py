@@ -1,19 +1,20 @@
-"""Every number that follows from a configuration and the size of the data. Pure; no torch."""
+"""Every number that follows from a configuration and the size of the data."""
 
 from dataclasses import asdict, dataclass, replace
 from math import ceil
 from typing import Any
 
-from thresher.errors import ThresherError
+from thresher.errors import InvalidValueError
+from thresher.models.batch_norm_mode import alignment
 from thresher.training import rules
-from thresher.training.config import TrainConfig, check, ghost_size
-from thresher.training.parts import bounds, largest_part, piece_count
-from thresher.training.schedules import Schedule
+from thresher.training.batches import BatchConfig, largest_part, piece_count, slices
+from thresher.training.config import TrainConfig, check
+from thresher.training.schedules import RateConfig, Schedule
 
 
 @dataclass(frozen=True)
 class Resolved:
-    """The plan of a run; printed before it and saved with it."""
+    """Batches, steps and rates of a run; shown before it and saved with it."""
 
     samples: int
     """Training samples after selection and hold-out."""
@@ -40,60 +41,70 @@ class Resolved:
     passes: float
     """How often each sample is seen: `epochs`, or more under the budget of a full run."""
     samples_per_epoch: float
-    """Samples in one epoch of the schedule (`passes` may run over fewer)."""
+    """Samples in one epoch of the schedule; a pass may have fewer."""
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the numbers by name."""
         return asdict(self)
+
+    def table(self) -> str:
+        """Return one line per number."""
+        width = max(map(len, asdict(self)))
+        return "\n".join(
+            f"  {name.replace('_', ' ').ljust(width)}  "
+            + (f"{value:,.6g}" if isinstance(value, float) else f"{value:,}")
+            for name, value in asdict(self).items()
+        )
+
+    def with_micro_batch(self, micro: int | None, align: int) -> "Resolved":
+        """Return the numbers with at most `micro` samples (None: no limit) at once."""
+        pieces = piece_count(self.global_batch, self.workers, micro, align)
+        cuts = slices(self.per_worker_batch, pieces, align)
+        return replace(self, accumulation=pieces, micro_batch=max(e - b for b, e in cuts))
 
 
 def resolve(
     config: TrainConfig, samples: int, full_samples: int | None = None, workers: int | None = None
 ) -> Resolved:
-    """Derive everything from `config` for `samples` kept out of `full_samples` training samples.
+    """Derive the numbers of a run.
 
-    `workers`: how many there really are (torchrun decides), else what the configuration asks for.
+    Args:
+        config: The configuration of the run.
+        samples: Training samples after selection.
+        full_samples: Training samples before selection; by default `samples`.
+        workers: How many workers there are (torchrun decides); by default `config.workers`.
+
+    Raises:
+        InvalidValueError: The batch cannot be cut as the configuration asks.
     """
     check(config)
     world = config.workers if workers is None else workers
     full = samples if full_samples is None else full_samples
     batch = config.batch_size * (world if config.scaling == "weak" else 1)
-    group = ghost_size(config.batch_norm)
-    if batch > samples:
-        raise ThresherError(
-            f"the batch of {batch:,} is larger than the {samples:,} training samples",
-            "choose a smaller --batch-size",
-        )
-    if world > batch:
-        raise ThresherError(
-            f"{world} workers cannot share a batch of {batch} samples", "use at most one per sample"
-        )
-    if group is not None and world > ceil(batch / group):
-        raise ThresherError(
-            f"{world} workers cannot share the {ceil(batch / group)} groups of {group} samples in "
-            f"a batch of {batch}",
-            "use fewer workers or smaller groups",
-        )
-    micro = 0 if config.micro_batch == "auto" else config.micro_batch
-    if group is not None and micro and micro < group:
-        raise ThresherError(
-            f"--micro-batch {micro} is smaller than the groups of --batch-norm {config.batch_norm}",
-            "a piece holds whole groups",
+    align = alignment(config.batch_norm)
+    micro = None if config.micro_batch == "auto" else config.micro_batch
+    _check_cuts(batch, samples, world, align)
+    if micro is not None and micro < align:
+        raise InvalidValueError(
+            f"micro_batch must be at least {align} with batch norm {config.batch_norm}, "
+            f"got {micro}",
+            "",
+            "micro_batch",
         )
     steps, total = _budget(config, samples, full, batch)
-    base = config.base_batch or batch
+    base = batch if config.base_batch is None else config.base_batch
     rate = rules.apply(config.lr_rule, config.lr, batch, base, config.warmup_epochs)
     epoch = total / config.epochs
     warmup_samples = rate.warmup_epochs * epoch
-    pieces = piece_count(batch, world, micro, group)
-    part = largest_part(batch, world, group)
+    part = largest_part(batch, world, align)
     return Resolved(
         samples=samples,
         full_samples=full,
         workers=world,
         global_batch=batch,
         per_worker_batch=part,
-        micro_batch=max(end - begin for begin, end in bounds(part, pieces, group)),
-        accumulation=pieces,
+        micro_batch=part,
+        accumulation=1,
         base_batch=base,
         peak_lr=rate.peak_lr,
         warmup_epochs=rate.warmup_epochs,
@@ -105,18 +116,29 @@ def resolve(
         total_samples=total,
         passes=total / samples,
         samples_per_epoch=epoch,
-    )
+    ).with_micro_batch(micro, align)
 
 
-def with_micro_batch(resolved: Resolved, micro: int, group: int | None) -> Resolved:
-    """Return the plan with at most `micro` samples (0: no limit) on a device at once."""
-    pieces = piece_count(resolved.global_batch, resolved.workers, micro, group)
-    cuts = bounds(resolved.per_worker_batch, pieces, group)
-    return replace(resolved, accumulation=pieces, micro_batch=max(e - b for b, e in cuts))
+def _check_cuts(batch: int, samples: int, world: int, align: int) -> None:
+    if batch > samples:
+        raise InvalidValueError(
+            f"the batch of {batch:,} is larger than the {samples:,} training samples",
+            "choose a smaller `batch_size`",
+        )
+    if world > batch:
+        raise InvalidValueError(
+            f"{world} workers cannot share a batch of {batch} samples", "use at most one per sample"
+        )
+    if world > ceil(batch / align):
+        raise InvalidValueError(
+            f"{world} workers cannot share the {ceil(batch / align)} groups of {align} samples in "
+            f"a batch of {batch}",
+            "use fewer workers or smaller groups",
+        )
 
 
-def _budget(config: TrainConfig, samples: int, full: int, batch: int) -> tuple[int, int]:
-    """(steps, samples) of the whole run. A batch never spans two epochs; the last one is cut."""
+def _budget(config: BatchConfig, samples: int, full: int, batch: int) -> tuple[int, int]:
+    """Return steps and samples of the run; no batch spans two epochs, the last one is cut."""
     per_epoch = ceil(samples / batch)
     if config.budget == "steps":
         whole, rest = divmod(round(config.epochs * full), full)
@@ -125,14 +147,17 @@ def _budget(config: TrainConfig, samples: int, full: int, batch: int) -> tuple[i
         return steps, whole * samples + min(rest * batch, samples)
     total = round(config.epochs * (full if config.budget == "samples" else samples))
     if total < 1:
-        raise ThresherError(f"{config.epochs} epochs hold not one sample", "ask for more")
+        raise InvalidValueError(f"{config.epochs} epochs are less than one sample", "", "epochs")
     whole, rest = divmod(total, samples)
     return whole * per_epoch + ceil(rest / batch), total
 
 
-def schedule(config: TrainConfig, resolved: Resolved) -> Schedule:
-    """The rate's course over the samples seen. Its epochs are those of the budget: a filtered run
-    with the full run's samples lowers its rate at the same sample as the full run does."""
+def schedule(config: RateConfig, resolved: Resolved) -> Schedule:
+    """Return the schedule of the rate over the samples seen.
+
+    Its epochs are those of the budget: a filtered run with the samples of the full run lowers its
+    rate at the same sample as the full run.
+    """
     return Schedule(
         config.schedule,
         total=resolved.total_samples,
@@ -143,7 +168,10 @@ def schedule(config: TrainConfig, resolved: Resolved) -> Schedule:
 
 
 def tiny_last_batch(resolved: Resolved) -> int:
-    """Samples in an epoch's last batch where they are so few that their step, at the full rate,
-    may undo an epoch's work (seen: 1 of 718 took digits from 81 to 16 %); 0 where it is fine."""
+    """Return the samples in an epoch's last batch if they are too few, else 0.
+
+    A step on so few samples at the full rate may undo an epoch's work: 1 of 718 took digits from
+    81 to 16 %.
+    """
     rest = resolved.samples % resolved.global_batch
     return rest if 0 < 32 * rest < resolved.global_batch else 0

@@ -9,18 +9,9 @@ from thresher.errors import InvalidValueError
 from thresher.paths import RunPaths, read_json
 from thresher.training.config import TrainConfig
 from thresher.training.resolved import Resolved
+from thresher.training.target import TargetReached
 
 Status = Literal["finished", "target", "diverged", "stopped"]
-
-
-@dataclass(frozen=True)
-class TargetReached:
-    """When a run reached `target_accuracy` or `target_loss`."""
-
-    seconds: float
-    """Training time, evaluations not counted."""
-    samples: int
-    steps: int
 
 
 @dataclass(frozen=True)

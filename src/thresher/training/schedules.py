@@ -1,19 +1,44 @@
-"""How the rate goes over a run: a pure function of the samples seen, which knows no workers."""
+"""The learning rate over a run: a function of the samples seen, independent of the workers."""
 
 import math
 from dataclasses import dataclass
+from typing import Literal, get_args
 
-from thresher.errors import ThresherError, nearest
+from thresher.errors import InvalidValueError, nearest
+from thresher.options import option
+from thresher.training.rules import Rule
 
-SCHEDULES = ("constant", "step", "poly", "cosine")
+ScheduleKind = Literal["constant", "step", "poly", "cosine"]
+SCHEDULES = get_args(ScheduleKind)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RateConfig:
+    """The learning rate over a run."""
+
+    lr: float = option(0.1, ge=0)
+    """Learning rate at the base batch size."""
+    base_batch: int | None = option(None, ge=1)
+    """Batch size that `lr` and `warmup_epochs` belong to; by default that of this run."""
+    lr_rule: Rule = "none"
+    """How the rate grows from the base batch size to that of this run."""
+    warmup_epochs: float = option(0.0, ge=0)
+    """Epochs in which the rate rises from zero; legw multiplies them."""
+    schedule: ScheduleKind = "cosine"
+    """How the rate falls after the warm-up."""
+    step_epochs: tuple[float, ...] = option((30.0, 60.0, 80.0), ge=0)
+    """Epochs at which the step schedule multiplies the rate by 0.1."""
+    poly_power: float = option(2.0, gt=0)
+    """Exponent of the poly schedule."""
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """The factor on the peak rate for a step that begins after `seen` samples.
+    """The factor on the peak rate, by samples seen.
 
-    Warm-up is linear from `start` to 1 and counts the step's own batch, so that the first step is
-    not lost on a rate of zero; the decay counts the samples before it, so that the last is not.
+    Warm-up is linear from `start` to 1 and counts the step's own batch, so that the rate of the
+    first step is not zero; the decay counts the samples before the step, so that the rate of the
+    last is not.
     """
 
     kind: str
@@ -22,24 +47,23 @@ class Schedule:
     warmup: float = 0
     """Samples over which the rate rises."""
     start: float = 0.0
-    """The factor that warm-up begins from."""
+    """Factor at the start of the warm-up."""
     milestones: tuple[float, ...] = ()
-    """For `step`: samples seen at which the rate falls."""
+    """For `step`: samples at which the rate is multiplied by `gamma`."""
     gamma: float = 0.1
-    """For `step`: by how much it falls."""
     power: float = 2.0
-    """For `poly`: (1 - t) to this power."""
+    """For `poly`: exponent of (1 - t)."""
 
     def __post_init__(self) -> None:
         if self.kind not in SCHEDULES:
-            raise ThresherError(
-                f'there is no schedule "{self.kind}"', nearest(self.kind, SCHEDULES)
+            raise InvalidValueError(
+                f'unknown schedule "{self.kind}"', nearest(self.kind, SCHEDULES), "kind"
             )
         if self.warmup < 0 or self.total < 0:
-            raise ThresherError("a schedule's samples may not be negative")
+            raise InvalidValueError("total and warmup must be at least 0", "", "total")
 
     def factor(self, seen: float, batch: int) -> float:
-        """For the step that takes samples seen … seen + batch."""
+        """Return the factor for the step on samples `seen` … `seen + batch`."""
         if seen < self.warmup:
             rise = min(1.0, (seen + batch) / self.warmup)
             return (self.start + (1 - self.start) * rise) * self._step(seen)
@@ -55,7 +79,7 @@ class Schedule:
         return self._step(seen)
 
     def _step(self, seen: float) -> float:
-        """1 for every kind but `step`, whose milestones count during the warm-up too."""
+        """Return 1 for every kind but `step`, whose milestones count during warm-up too."""
         if self.kind != "step":
             return 1.0
         return self.gamma ** sum(seen >= milestone for milestone in self.milestones)

@@ -1,4 +1,4 @@
-"""A Chrome trace of a few steps: chrome://tracing or ui.perfetto.dev shows it."""
+"""A Chrome trace of a few steps, for chrome://tracing or ui.perfetto.dev."""
 
 from pathlib import Path
 from typing import Any
@@ -7,7 +7,7 @@ SKIPPED, ACTIVE = 4, 6
 
 
 class Trace:
-    """A no-op unless active. Steps five to ten are recorded in `trace.json`."""
+    """Records steps five to ten in `trace.json`; does nothing unless `active`."""
 
     def __init__(self, folder: Path, active: bool) -> None:
         self._profiler: Any = None
@@ -23,10 +23,12 @@ class Trace:
         self._profiler.start()
 
     def step(self) -> None:
+        """Count a training step."""
         if self._profiler is not None:
             self._profiler.step()
 
     def close(self) -> None:
+        """Stop recording."""
         profiler, self._profiler = self._profiler, None
         if profiler is not None:
             profiler.stop()

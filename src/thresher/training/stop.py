@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT: save and stop. SIGUSR1: save and go on. Seen between steps."""
+"""Signals: SIGTERM and SIGINT save and stop, SIGUSR1 saves and continues."""
 
 import contextlib
 import signal
@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from types import FrameType
 
 
-class Wishes:
-    """What signals have asked for since they were last seen to."""
+class StopRequest:
+    """What signals have asked for; training looks at it between steps."""
 
     def __init__(self) -> None:
         self.stop = False
         self.save = False
 
-    def _asked(self, number: int, frame: FrameType | None) -> None:
+    def _receive(self, number: int, frame: FrameType | None) -> None:
         if number == signal.SIGUSR1:
             self.save = True
         else:
@@ -22,16 +22,16 @@ class Wishes:
 
 
 @contextlib.contextmanager
-def listen() -> Iterator[Wishes]:
-    """Catch the signals while the block runs; outside the main thread there is nothing to catch."""
-    wishes = Wishes()
+def listen() -> Iterator[StopRequest]:
+    """Receive signals while the block runs; outside the main thread there are none."""
+    request = StopRequest()
     if threading.current_thread() is not threading.main_thread():
-        yield wishes
+        yield request
         return
     numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
-    before = {number: signal.signal(number, wishes._asked) for number in numbers}
+    before = {number: signal.signal(number, request._receive) for number in numbers}
     try:
-        yield wishes
+        yield request
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

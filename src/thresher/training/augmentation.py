@@ -1,0 +1,57 @@
+"""The augmentation of a run's images."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from thresher.errors import InvalidValueError
+from thresher.options import option
+
+if TYPE_CHECKING:
+    import torch
+
+    from thresher.data.augment import Augment
+    from thresher.data.pack import Pack
+
+
+@dataclass(frozen=True, kw_only=True)
+class AugmentConfig:
+    """Size and augmentation of the images."""
+
+    image_size: int | None = option(None, ge=1)
+    """Side in pixels that images of different sizes are decoded to."""
+    crop: int | None = option(None, ge=1)
+    """Side of the random crop in pixels; by default that of the image."""
+    crop_padding: int | None = option(None, ge=0)
+    """Pixels of padding around the random crop; by default an eighth of the side; 0: none."""
+    flip: bool | None = None
+    """Mirror half of the images; by default only color images."""
+    cutout: int | None = option(None, ge=1)
+    """Side in pixels of a square to blank out in each image."""
+
+
+def make_augment(config: AugmentConfig, pack: "Pack", dtype: "torch.dtype") -> "Augment":
+    """Return the augmentation for the images of `pack`.
+
+    Raises:
+        InvalidValueError: The images are smaller than the crop, or have no common size.
+    """
+    from thresher.data.augment import Augment
+
+    size = pack.image_shape[:2] if pack.image_shape else (config.image_size, config.image_size)
+    height, width = size
+    if height is None or width is None:
+        raise InvalidValueError(
+            f"image_size is required: the images of {pack.name} differ in size", "", "image_size"
+        )
+    padding = config.crop_padding
+    augment = Augment(
+        mean=pack.mean.tolist(),
+        std=pack.std.tolist(),
+        crop_padding=min(height, width) // 8 if padding is None else padding,
+        crop=config.crop,
+        flip=len(pack.mean) > 1 if config.flip is None else config.flip,
+        cutout=config.cutout or 0,
+        dtype=dtype,
+    )
+    augment.output_size(height, width)
+    return augment

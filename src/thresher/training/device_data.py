@@ -1,0 +1,120 @@
+"""The samples of a run on its device: images, labels and loss weights."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from thresher.data.loader import Loader
+from thresher.data.order import bounds
+from thresher.data.pack import Pack
+from thresher.distributed.group import Group
+from thresher.training.augmentation import make_augment
+from thresher.training.config import TrainConfig
+from thresher.training.execution import weight_dtype
+from thresher.training.split import TrainingSplit
+
+
+@dataclass
+class Part:
+    """This worker's share of a global batch."""
+
+    rows: Tensor
+    """(n,) int64 on the device: rows of the samples in the loader."""
+    images: Tensor | None = None
+    """(n, height, width, channels) uint8 if images are streamed; None if they are resident."""
+
+
+@dataclass
+class Piece:
+    """Samples that pass through the network at once."""
+
+    rows: Tensor
+    images: Tensor
+    """(n, channels, height, width), augmented."""
+    labels: Tensor
+    weights: Tensor | None
+    """(n,) factors on the losses; None: all 1."""
+
+
+class DeviceData:
+    """Loader, augmentation and loss weights; rows of the loader begin with the training samples.
+
+    On a GPU `epoch` and `weights` are tensors that are changed in place, so that a captured step
+    reads their current values.
+    """
+
+    def __init__(self, config: TrainConfig, pack: Pack, split: TrainingSplit, group: Group) -> None:
+        self.group, self.split, self.seed = group, split, config.seed
+        device = group.device
+        dtype = weight_dtype(config)
+        positions = np.concatenate([split.train, split.validation, split.test])
+        self.loader = Loader(pack, positions, device, size=config.image_size)
+        self.augment = make_augment(config, pack, dtype)
+        on_gpu = device.type == "cuda"
+        self.epoch: Any = torch.zeros((), dtype=torch.int64, device=device) if on_gpu else 0
+        self.weights: Tensor | None = None
+
+    @property
+    def resident(self) -> bool:
+        """Whether all images are on the device."""
+        return self.loader.images is not None
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch, which augmentation depends on."""
+        if isinstance(self.epoch, Tensor):
+            self.epoch.fill_(epoch)
+        else:
+            self.epoch = epoch
+
+    def use_weights(self) -> None:
+        """Weight the losses, by 1 until `set_weights`; call it before a step is captured."""
+        self.weights = torch.ones(
+            len(self.split.train), dtype=self.augment.dtype, device=self.group.device
+        )
+
+    def set_weights(self, weights: np.ndarray) -> None:
+        """Set the factors on the losses of the training samples, (n,) float32."""
+        assert self.weights is not None
+        self.weights.copy_(torch.from_numpy(weights))
+
+    def parts(
+        self, order: np.ndarray, cuts: list[tuple[int, int]], align: int = 1
+    ) -> Iterator[Part]:
+        """Yield this worker's part of each batch `order[begin:end]`; `order` is rows, (n,)."""
+        rows = torch.from_numpy(order).to(self.group.device)
+        spans = []
+        for begin, end in cuts:
+            first, last = bounds(end - begin, self.group.rank, self.group.world, align)
+            spans.append((begin + first, begin + last))
+        if self.resident:
+            for begin, end in spans:
+                yield Part(rows[begin:end])
+            return
+        wanted = (self.split.train[order[begin:end]] for begin, end in spans)
+        batches = self.loader.batches(wanted)
+        for (begin, end), batch in zip(spans, batches, strict=True):
+            yield Part(rows[begin:end], batch.images)
+
+    def first_part(self, count: int, align: int = 1) -> Part:
+        """Return this worker's part of a batch of the first `count` samples, for a rehearsal."""
+        begin, end = bounds(count, self.group.rank, self.group.world, align)
+        rows = torch.arange(begin, end, device=self.group.device)
+        if self.resident:
+            return Part(rows)
+        return Part(rows, self.loader.batch(self.loader.positions[begin:end]).images)
+
+    def piece(self, part: Part, begin: int, end: int) -> Piece:
+        """Gather and augment the samples `begin` … `end` of a part."""
+        rows = part.rows[begin:end]
+        keys, labels = self.loader.keys[rows], self.loader.labels[rows]
+        if part.images is None:
+            assert self.loader.images is not None
+            images = self.augment(self.loader.images, keys, self.epoch, self.seed, rows=rows)
+        else:
+            images = self.augment(part.images[begin:end], keys, self.epoch, self.seed)
+        weights = None if self.weights is None else self.weights[rows]
+        return Piece(rows, images, labels, weights)

@@ -1,0 +1,1 @@
+"""Gradient exchange between workers: one strategy per file."""

@@ -1,0 +1,94 @@
+"""How a run is executed: processes, device, threads and precision."""
+
+import contextlib
+import gc
+import warnings
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from thresher.environment import core_count
+from thresher.options import option
+
+if TYPE_CHECKING:
+    import torch
+
+    from thresher.distributed.group import Group
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExecutionConfig:
+    """Processes, device and precision."""
+
+    workers: int = option(1, ge=1, changes_result=False)
+    """Worker processes to start on this machine; torchrun and srun start their own."""
+    max_restarts: int = option(3, ge=0, changes_result=False)
+    """How often workers that died are restarted from the last checkpoint."""
+    device: Literal["auto", "cpu", "cuda"] = option("auto", changes_result=False)
+    """auto: a GPU if there is one."""
+    threads: int | None = option(None, ge=1, changes_result=False)
+    """CPU threads of each worker; by default the cores are divided among the workers."""
+    precision: Literal["fp32", "bf16", "fp16", "fp64"] = "fp32"
+    """Arithmetic of forward and backward pass; fp64 also makes the weights double."""
+    compile: bool = option(False, changes_result=False)
+    """Compile the network with torch.compile."""
+    graph: Literal["auto", "on", "off"] = option("auto", changes_result=False)
+    """Capture training steps in a CUDA graph; auto: where possible."""
+
+
+def weight_dtype(config: ExecutionConfig) -> "torch.dtype":
+    """Return the type of weights, images and losses."""
+    import torch
+
+    return torch.float64 if config.precision == "fp64" else torch.float32
+
+
+def autocast(config: ExecutionConfig, device: "torch.device") -> AbstractContextManager[Any]:
+    """Return the context of forward passes in reduced precision."""
+    import torch
+
+    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(config.precision)
+    if dtype is None:
+        return contextlib.nullcontext()
+    return torch.autocast(device.type, dtype=dtype)
+
+
+@contextlib.contextmanager
+def torch_settings(config: ExecutionConfig, group: "Group") -> Iterator[None]:
+    """Set threads and kernel selection for a run, and restore them afterwards."""
+    import torch
+
+    threads = torch.get_num_threads()
+    benchmark = torch.backends.cudnn.benchmark
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
+    elif group.local_world > 1 and group.device.type == "cpu":
+        torch.set_num_threads(max(1, core_count() // group.local_world))
+    torch.backends.cudnn.benchmark = group.device.type == "cuda"
+    try:
+        with warnings.catch_warnings():
+            # Older torch lacks the recommended replacement. The strides are those of weights with
+            # one input channel, where the order has no meaning.
+            warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated")
+            warnings.filterwarnings("ignore", "Grad strides do not match bucket view strides")
+            yield
+    finally:
+        torch.set_num_threads(threads)
+        torch.backends.cudnn.benchmark = benchmark
+
+
+def free_device_memory(config: ExecutionConfig) -> None:
+    """Free captured graphs and cached memory after a run, for the next one in this process.
+
+    Graphs and their pools are freed once nothing refers to the run any more.
+    """
+    import torch
+
+    if not torch.cuda.is_initialized():
+        return
+    if config.compile:
+        compiler: Any = torch._dynamo
+        compiler.reset()
+    gc.collect()
+    torch.cuda.empty_cache()

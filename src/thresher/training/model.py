@@ -1,0 +1,54 @@
+"""The network of a run."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from thresher.options import option
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from thresher.data.pack import Pack
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """The network and its loss."""
+
+    model: str = "tiny"
+    """tiny, resnet20, resnet18, resnet18-cifar, timm:NAME, torchvision:NAME or package.mod:f."""
+    weights: str | None = None
+    """Initial weights (safetensors or a state dict); a head of another size is replaced."""
+    batch_norm: str = "local"
+    """Statistics of each worker's part (local), the global batch (sync) or groups (ghost:N)."""
+    label_smoothing: float = option(0.0, ge=0, lt=1)
+    """Share of the target that is spread over all classes."""
+
+
+def build_model(config: ModelConfig, pack: "Pack", seed: int) -> "nn.Module":
+    """Build the network on the CPU; the same seed gives the same weights in any process."""
+    import torch
+
+    from thresher.models import registry
+
+    channels = pack.image_shape[2] if pack.image_shape else 3
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return registry.build(config.model, len(pack.classes), channels, config.weights)
+
+
+def place_model(
+    model: "nn.Module", config: ModelConfig, device: "torch.device", alone: bool
+) -> "nn.Module":
+    """Convert the batch norm layers and move the network to `device`, channels last."""
+    import torch
+
+    from thresher.models import batch_norm
+
+    # A single worker that sees the whole batch at once needs no synchronisation.
+    if config.batch_norm != "local" and not (config.batch_norm == "sync" and alone):
+        model = batch_norm.convert(model, config.batch_norm)
+    # Channels last is the layout of cuDNN's and oneDNN's kernels, and of the images in a pack.
+    model = model.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return model.train()

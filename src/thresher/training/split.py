@@ -1,0 +1,71 @@
+"""Which samples a run trains, validates and tests on."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from thresher.data.split import hold_out
+from thresher.errors import InvalidValueError
+from thresher.options import option
+
+if TYPE_CHECKING:
+    from thresher.data.pack import Pack
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataConfig:
+    """The samples of a run."""
+
+    data: str = option()
+    """The folder of a pack, or its name in the cache."""
+    selection: str | None = None
+    """Train only on the samples that this selection (.parquet) keeps."""
+    validation: float = option(0.0, ge=0)
+    """Training samples to hold out for validation: a count, or a share below 1."""
+    split_seed: int = option(0, ge=0)
+    """Seed of the choice of validation samples."""
+    seed: int = option(0, ge=0)
+    """Seed of the initial weights, the order of the samples and their augmentation."""
+
+
+@dataclass(frozen=True)
+class TrainingSplit:
+    """Positions of the samples in the pack, ascending, (n,) int64 each."""
+
+    train: np.ndarray
+    """Training samples before selection; the order of an epoch is drawn over all of them."""
+    kept: np.ndarray
+    """(n,) bool over `train`: the samples that the selection keeps."""
+    validation: np.ndarray
+    test: np.ndarray
+
+    @property
+    def count(self) -> int:
+        """Number of training samples after selection."""
+        return int(self.kept.sum())
+
+    @property
+    def watched(self) -> np.ndarray:
+        """The samples that targets are measured on: validation if there is one, else test."""
+        return self.validation if len(self.validation) else self.test
+
+
+def split_samples(config: DataConfig, pack: "Pack") -> TrainingSplit:
+    """Hold out validation samples first, then apply the selection, which never filters them."""
+    train = pack.indices("train")
+    size = config.validation
+    count = round(size * len(train)) if size < 1 else round(size)
+    held = hold_out(pack.labels[train], count, config.split_seed)
+    rest = train[~held]
+    kept = np.ones(len(rest), bool)
+    if config.selection is not None:
+        from thresher.data.selection import Selection
+
+        kept = np.isin(rest, Selection.load(config.selection).indices(pack))
+        if not kept.any():
+            raise InvalidValueError(
+                f"the selection {config.selection} keeps no training sample", "keep some"
+            )
+    test = pack.indices("test") if "test" in pack.meta.splits else np.empty(0, np.int64)
+    return TrainingSplit(rest, kept, train[held], test)

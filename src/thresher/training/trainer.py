@@ -1,0 +1,405 @@
+"""The trainer of one run, from its first step to its result."""
+
+import logging
+import math
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from thresher.data.pack import Pack
+from thresher.distributed.group import Group
+from thresher.environment import git_commit, hardware, versions
+from thresher.errors import InvalidValueError
+from thresher.paths import RunPaths
+from thresher.progress import Bar
+from thresher.training import folder, graph
+from thresher.training.batches import piece_count
+from thresher.training.config import TrainConfig
+from thresher.training.device_data import DeviceData, Part
+from thresher.training.display import progress_bar, show_settings
+from thresher.training.dynamics import Dynamics
+from thresher.training.epoch_plan import EpochPlan, EpochPlanner
+from thresher.training.epoch_samples import EpochSamples
+from thresher.training.epoch_table import EpochTable
+from thresher.training.evaluate import averaged, evaluate
+from thresher.training.execution import weight_dtype
+from thresher.training.model import place_model
+from thresher.training.noise_scale import NoiseScale
+from thresher.training.optimizers import make_optimizer, set_rate
+from thresher.training.pruners import DynamicPruner
+from thresher.training.record import Metrics, finite
+from thresher.training.rehearsal import is_out_of_memory, rehearse
+from thresher.training.resolved import Resolved
+from thresher.training.result import PackIdentity, RunResult, Status
+from thresher.training.saving import Saver
+from thresher.training.split import TrainingSplit
+from thresher.training.state import RunState
+from thresher.training.step import Step
+from thresher.training.stop import StopRequest
+from thresher.training.target import TargetReached, is_reached
+from thresher.training.trace import Trace
+from thresher.training.undo import buffers_kept
+
+LOOK_EVERY = 64
+"""Steps between two looks at losses and signals on a GPU, each of which waits for it."""
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What a run trains on: opened and checked before the workers join."""
+
+    pack: Pack
+    split: TrainingSplit
+    resolved: Resolved
+    model: nn.Module
+    """On the CPU."""
+    pruner: DynamicPruner | None
+
+
+class Trainer:
+    """Trains one network on one worker of a group.
+
+    Args:
+        config: The configuration of the run.
+        group: The workers of the run.
+        work: Data, network and derived numbers.
+        request: Asks to stop or save, between two steps.
+
+    Attributes:
+        state: Model, optimizer, progress: everything that a checkpoint holds.
+    """
+
+    def __init__(
+        self, config: TrainConfig, group: Group, work: Workload, request: StopRequest
+    ) -> None:
+        self.config, self.group, self.request = config, group, request
+        self.pack, self.split, self.resolved = work.pack, work.split, work.resolved
+        self.paths = RunPaths(Path(config.out))
+        dtype = weight_dtype(config)
+        self.data = DeviceData(config, work.pack, work.split, group)
+        if work.pruner is not None:
+            self.data.use_weights()
+        model = work.model.double() if dtype == torch.float64 else work.model
+        self.model = place_model(model, config, group.device, group.alone)
+        self.optimizer = make_optimizer(self.model, config, self.resolved.peak_lr)
+        per_sample = work.pruner is not None or config.record_dynamics
+        table = EpochTable(len(work.split.train), group) if per_sample else None
+        self.step = Step(config, group, self.data, self.model, self.optimizer, table)
+        noise = NoiseScale(group) if config.noise_scale else None
+        if noise is not None and not group.alone and not self.step.exchange.observable:
+            raise InvalidValueError(
+                "`noise_scale` is measured only where DDP reduces the gradients",
+                "leave it out, or `average_every`, `delay` and `engine`",
+            )
+        samples = EpochSamples(config, work.split, work.pruner)
+        dynamics = Dynamics(len(work.split.train)) if config.record_dynamics else None
+        self.state = RunState(self.step, samples, dynamics, noise)
+        self.planner = EpochPlanner(config, self.resolved, pruned=work.pruner is not None)
+        self.saver = Saver(self.paths, group, config.checkpoint_every)
+        self.metrics = Metrics(self.paths.metrics, group.first, config.tensorboard)
+        self.micro: int | None = None
+        self.captured: dict[int, graph.CapturedStep] = {}
+        """Captured steps by batch size; empty if steps run eagerly."""
+        n = self.resolved.steps_per_epoch
+        self.losses = torch.zeros(n, device=group.device, dtype=dtype)
+        """Losses of this epoch's steps."""
+        self._last_loss = math.nan
+        self._save_requested = self._stop_requested = False
+
+    # ---- the run ------------------------------------------------------------------------------
+
+    def run(self, quiet: bool = False) -> RunResult:
+        """Train to the end, from the newest checkpoint if there is one; write the result."""
+        shown = self.group.first and not quiet
+        self.micro = rehearse(self.step, self.resolved)
+        self.resolved = self.resolved.with_micro_batch(self.micro, self.step.align)
+        self.trace = Trace(self.paths.root, self.config.trace and self.group.first)
+        try:
+            if self.saver.resume(self.state) and shown:
+                logger.info("resuming %s from step %d", self.paths.root, self.state.progress.step)
+            self.group.on_first(
+                lambda: folder.write_config(self.config, self.resolved, self.pack, self.split)
+            )
+            self.metrics.rewind(self.state.progress.step)
+            if shown:
+                show_settings(self.config, self.resolved, self.group.device)
+            self._capture()
+            label, steps = f"training {self.config.model}", self.resolved.total_steps
+            with progress_bar(label, steps, shown) as bar:
+                status = self.fit(bar)
+            result = self._result(status)
+        finally:
+            self.step.exchange.close()
+            self.metrics.close()
+            self.trace.close()
+        if status != "stopped":
+            self._save_result(result)
+        return result
+
+    def fit(self, bar: Bar) -> Status:
+        """Train epoch by epoch until the budget is used up, a target is reached or a signal."""
+        done = self.state.progress
+        begun, before = time.monotonic(), done.wall
+        bar.advance(done.step)
+        # A run killed after the checkpoint of its last step has that epoch still to end.
+        while not self.planner.is_over(done) or done.offset:
+            status = self._epoch(bar)
+            done.wall = before + time.monotonic() - begun
+            if status is not None:
+                return status
+        return "finished"
+
+    # ---- an epoch -----------------------------------------------------------------------------
+
+    def _epoch(self, bar: Bar) -> Status | None:
+        """Train one epoch, or the rest of it; return how the run ended if it did."""
+        done = self.state.progress
+        plan = self._plan_epoch()
+        parts = self.data.parts(plan.order, plan.cuts, self.step.align)
+        read = 0
+        begun = time.perf_counter()
+        for number, (begin, end) in enumerate(plan.cuts):
+            self._step(number, next(parts), end - begin, plan.rates[number])
+            done.step += 1
+            done.samples += end - begin
+            done.offset = end
+            self.trace.step()
+            bar.advance()
+            last = number == len(plan.cuts) - 1
+            if not self._is_time_to_look(done.step, last):
+                continue
+            finite_losses = self._read_losses(plan, read, number + 1)
+            read = number + 1
+            bar.note(f"loss {self._last_loss:.4f}")
+            if not finite_losses:
+                done.seconds += time.perf_counter() - begun
+                return "diverged"
+            if self._save_requested or self._stop_requested:
+                done.seconds += time.perf_counter() - begun
+                if self.step.exchange.synchronised:
+                    self._save()
+                    if self._stop_requested and not last:
+                        return "stopped"
+                begun = time.perf_counter()
+        done.seconds += time.perf_counter() - begun
+        return self._end_epoch(len(plan.order))
+
+    def _plan_epoch(self) -> EpochPlan:
+        """Choose the samples, batches and rates of this epoch and send them to the device."""
+        done, samples = self.state.progress, self.state.samples
+        plan = self.planner.plan(samples.order(done.epoch), done)
+        weights = samples.weights()
+        if weights is not None:
+            self.data.set_weights(weights)
+        self.data.set_epoch(done.epoch)
+        for size, captured in self.captured.items():
+            numbers = plan.of_size(size)
+            if numbers:
+                rows = np.stack([plan.order[slice(*plan.cuts[n])] for n in numbers])
+                captured.begin(rows, [plan.rates[n] for n in numbers], numbers)
+        return plan
+
+    def _end_epoch(self, epoch_size: int) -> Status | None:
+        done, state, every = self.state.progress, self.state, self.config.evaluate_every
+        self._use_table()
+        done.train_loss = done.epoch_loss / max(1, min(epoch_size, done.offset))
+        done.epoch, done.offset, done.epoch_loss = done.epoch + 1, 0, 0.0
+        over = self.planner.is_over(done)
+        if over:
+            self.step.finish()
+        if state.noise is not None:
+            state.noise.settle()
+        reached = False
+        if over or (every and done.epoch % every == 0):
+            reached = self._evaluate()
+        self._write_epoch()
+        if reached:
+            return "target"
+        if over:
+            return "finished"
+        if self._stop_requested and self.step.exchange.synchronised:
+            self._save()
+            return "stopped"
+        return None
+
+    def _use_table(self) -> None:
+        """Give the losses of the epoch's samples to the pruner and to the dynamics."""
+        table, seen = self.step.table, None
+        if table is not None:
+            seen = table.summed().numpy()
+            table.clear()
+        if self.state.dynamics is not None and seen is not None:
+            self.state.dynamics.end_epoch(self.state.progress.epoch, seen)
+        self.state.samples.end_epoch(seen)
+
+    def _evaluate(self) -> bool:
+        """Evaluate on validation (or test); return whether a target is reached."""
+        done = self.state.progress
+        accuracy, loss = evaluate(self.step, self.split.watched)
+        done.accuracy, done.loss = finite(accuracy), finite(loss)
+        reached = is_reached(self.config, accuracy, loss)
+        if reached:
+            done.target = TargetReached(done.seconds, done.samples, done.step)
+        return reached
+
+    # ---- a step -------------------------------------------------------------------------------
+
+    def _step(self, number: int, part: Part, count: int, rate: float) -> None:
+        """Train on one batch: replay a captured step, or run it eagerly."""
+        noise = self.state.noise
+        observed = noise is not None and noise.is_due(self.state.progress.step)
+        captured = self.captured.get(count)
+        if captured is not None and not observed:
+            captured()
+            return
+        if captured is not None:
+            captured.skip()
+        set_rate(self.optimizer, rate)
+        self.step.observer = noise if observed else None
+        self.losses[number] = self._eager_step(part, count)
+        self.step.observer = None
+
+    def _eager_step(self, part: Part, count: int) -> Tensor:
+        """Run a step; with `micro_batch` auto, in smaller pieces when memory runs out."""
+        pieces = piece_count(count, self.group.world, self.micro, self.step.align)
+        if self.config.micro_batch != "auto" or not self.group.alone:
+            return self.step(part, count, pieces)
+        try:
+            with buffers_kept(self.model, on_error_only=True):
+                return self.step(part, count, pieces)
+        except (RuntimeError, MemoryError) as error:
+            micro = self.micro or self.resolved.per_worker_batch
+            if not is_out_of_memory(error) or micro <= self.step.align:
+                raise
+        self.optimizer.zero_grad(set_to_none=True)
+        if self.group.device.type == "cuda":
+            torch.cuda.empty_cache()
+        self.micro = max(self.step.align, micro // 2)
+        self.resolved = self.resolved.with_micro_batch(self.micro, self.step.align)
+        logger.warning(
+            "out of memory in step %d; continuing with %d samples at once",
+            self.state.progress.step,
+            self.micro,
+        )
+        return self._eager_step(part, count)
+
+    def _capture(self) -> None:
+        """Capture the step for full batches and for the last batch of an epoch."""
+        config, numbers = self.config, self.resolved
+        if config.graph == "off" or not self.data.resident or graph.why_not(config, self.group):
+            return
+        counts = {numbers.global_batch: numbers.samples // numbers.global_batch}
+        if self.state.samples.pruner is None:
+            counts.setdefault(numbers.last_batch, 1)
+        shapes = [
+            graph.BatchShape(n, piece_count(n, 1, self.micro, self.step.align), capacity)
+            for n, capacity in counts.items()
+        ]
+        self.captured = graph.capture(self.step, shapes, self.losses, must=config.graph == "on")
+
+    # ---- between steps ------------------------------------------------------------------------
+
+    def _is_time_to_look(self, step: int, last: bool) -> bool:
+        """Return whether to read losses and signals now; on a GPU that waits for it."""
+        on_cpu = self.group.device.type == "cpu"
+        return on_cpu or last or step % LOOK_EVERY == 0 or self.saver.falls_on(step)
+
+    def _read_losses(self, plan: EpochPlan, begin: int, end: int) -> bool:
+        """Record the losses of steps begin … end, agree on what signals ask for.
+
+        Returns:
+            Whether all losses are finite.
+        """
+        due = self.saver.is_due(self.state.progress.step)
+        flags = [self.request.stop, self.request.save, due]
+        news = torch.tensor(flags, dtype=torch.float64, device=self.group.device)
+        packed = torch.cat([self.losses[begin:end].double(), news])
+        *losses, stop, save, due_somewhere = self.group.all_reduce_sum(packed).tolist()
+        self.request.save = False
+        self._stop_requested |= stop > 0
+        self._save_requested |= save > 0 or due_somewhere > 0
+        done = self.state.progress
+        sizes = [e - b for b, e in plan.cuts[begin:end]]
+        step, samples = done.step - len(losses), done.samples - sum(sizes)
+        for loss, size, rate in zip(losses, sizes, plan.rates[begin:end], strict=True):
+            step, samples = step + 1, samples + size
+            done.epoch_loss += loss * size
+            self.metrics.write(
+                "step", step, epoch=done.epoch, samples=samples, loss=finite(loss), lr=rate
+            )
+        self._last_loss = losses[-1]
+        return all(math.isfinite(loss) for loss in losses)
+
+    def _save(self) -> None:
+        self.metrics.flush()
+        self.saver.save(self.state)
+        self._save_requested = False
+
+    # ---- what is written ----------------------------------------------------------------------
+
+    def _write_epoch(self) -> None:
+        done, noise = self.state.progress, self.state.noise
+        values = {
+            "epoch": done.epoch,
+            "samples": done.samples,
+            "seconds": done.seconds,
+            "images_per_s": self._images_per_s(),
+            "train_loss": finite(done.train_loss),
+            "accuracy": done.accuracy,
+            "loss": done.loss,
+        }
+        if noise is not None:
+            values["noise_scale"] = finite(noise.value)
+        self.metrics.write("epoch", done.step, **values)
+        self.metrics.flush()
+
+    def _images_per_s(self) -> float | None:
+        done = self.state.progress
+        return finite(done.samples / done.seconds) if done.seconds else None
+
+    def _result(self, status: Status) -> RunResult:
+        done, split, noise = self.state.progress, self.split, self.state.noise
+        accuracy, loss = (None, None) if status == "stopped" else evaluate(self.step, split.test)
+        validation = (done.accuracy, done.loss) if len(split.validation) else (None, None)
+        if status == "diverged" and len(split.validation):
+            validation = evaluate(self.step, split.validation)
+        return RunResult(
+            status=status,
+            accuracy=finite(accuracy),
+            loss=finite(loss),
+            validation_accuracy=finite(validation[0]),
+            validation_loss=finite(validation[1]),
+            train_loss=finite(done.train_loss),
+            steps=done.step,
+            samples=done.samples,
+            epochs=done.samples / self.resolved.samples,
+            seconds=done.seconds,
+            wall_seconds=done.wall,
+            images_per_s=self._images_per_s(),
+            time_to_target=done.target,
+            noise_scale=None if noise is None else finite(noise.value),
+            resolved=self.resolved,
+            config=self.config,
+            versions=versions(),
+            hardware=hardware(self.group.device.type),
+            git_commit=git_commit(),
+            data=PackIdentity(self.pack.name, self.pack.fingerprint),
+        )
+
+    def _save_result(self, result: RunResult) -> None:
+        """Write the weights first and `result.json`, which says that all else is there, last."""
+        with averaged(self.model, self.group):
+            weights = {n: t.cpu().contiguous().clone() for n, t in self.model.state_dict().items()}
+
+        def write() -> None:
+            folder.write_model(self.paths, weights)
+            if self.state.dynamics is not None:
+                self.state.dynamics.write(self.paths.dynamics, self.pack, self.split.train)
+            folder.write_result(self.paths, result)
+
+        self.group.on_first(write)
