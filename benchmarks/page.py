@@ -38,26 +38,32 @@ SHARES = [0.05, 0.1, 0.15, 0.2, 0.08, 0.12, 0.06, 0.18, 0.03, 0.25, 0.11]
 WARM_UP = 3
 PAN_FRAMES = 60
 
-# Before the page's own script: counts what is asked of WebGL, and times every animation frame.
+# Runs before the page's own script: counts what is drawn and sent to the graphics, and times
+# every animation frame. The map's canvas is drawn with WebGL2 or, without a GPU, by our script.
 WATCH = """() => {
   const seen = globalThis.seen = {draws: 0, uploads: 0, bytes: 0, spent: 0,
-    gl: null, awaited: null};
+    finish: () => undefined, awaited: null};
   const size = data => data?.byteLength ?? (typeof data === 'number' ? data : 0);
-  const made = HTMLCanvasElement.prototype.getContext;
+  const getContext = HTMLCanvasElement.prototype.getContext;
   HTMLCanvasElement.prototype.getContext = function (kind, ...more) {
-    const gl = made.call(this, kind, ...more);
-    if (kind !== 'webgl' || gl === null || seen.gl !== null) return gl;
-    seen.gl = gl;
-    for (const name of ['drawArrays', 'drawElements']) {
-      const call = gl[name].bind(gl);
-      gl[name] = (...given) => { seen.draws++; call(...given); };
+    const context = getContext.call(this, kind, ...more);
+    if (context === null || !this.classList.contains('points')) return context;
+    const wrap = (name, count) => {
+      const call = context[name].bind(context);
+      context[name] = (...given) => { count(given); return call(...given); };
+    };
+    if (kind === '2d') {
+      wrap('putImageData', () => { seen.draws++; });
+      return context;
     }
-    for (const [name, at] of [['bufferData', 1], ['bufferSubData', 2], ['texImage2D', 8],
-                              ['texSubImage2D', 8]]) {
-      const call = gl[name].bind(gl);
-      gl[name] = (...given) => { seen.uploads++; seen.bytes += size(given[at]); call(...given); };
+    // A pixel can only be read once all is drawn.
+    seen.finish = () => context.readPixels(0, 0, 1, 1, context.RGBA, context.UNSIGNED_BYTE,
+      new Uint8Array(4));
+    for (const name of ['drawArrays', 'drawElements']) wrap(name, () => { seen.draws++; });
+    for (const [name, at] of [['bufferData', 1], ['bufferSubData', 2], ['texImage2D', 8]]) {
+      wrap(name, given => { seen.uploads++; seen.bytes += size(given[at]); });
     }
-    return gl;
+    return context;
   };
   const next = requestAnimationFrame.bind(globalThis);
   globalThis.requestAnimationFrame = action => next(now => {
@@ -66,8 +72,7 @@ WATCH = """() => {
     const given = performance.now();
     seen.spent += given - begun;
     if (seen.awaited === null || seen.draws === draws) return;
-    // A pixel read back has to wait until all is drawn.
-    seen.gl.readPixels(0, 0, 1, 1, seen.gl.RGBA, seen.gl.UNSIGNED_BYTE, new Uint8Array(4));
+    seen.finish();
     seen.awaited = {given, rastered: performance.now()};
   });
 }"""
@@ -76,13 +81,13 @@ WATCH = """() => {
 PAN = """async frames => {
   const canvas = document.querySelector('canvas.points');
   const box = canvas.getBoundingClientRect();
-  const at = (n, kind, target) => target.dispatchEvent(new MouseEvent(kind, {bubbles: true,
-    clientX: box.x + box.width / 2 + 60 * Math.sin(n / 5), clientY: box.y + box.height / 2 + n,
-    buttons: 1}));
+  const at = (n, kind) => canvas.dispatchEvent(new PointerEvent(kind, {bubbles: true,
+    pointerId: 1, clientX: box.x + box.width / 2 + 60 * Math.sin(n / 5),
+    clientY: box.y + box.height / 2 + n, buttons: 1}));
   const frame = () => new Promise(done => requestAnimationFrame(done));
   const wheel = new WheelEvent('wheel', {deltaY: -4, bubbles: true, cancelable: true,
     clientX: box.x + box.width / 2, clientY: box.y + box.height / 2});
-  at(0, 'mousedown', canvas);
+  at(0, 'pointerdown');
   await frame();
   const script = [];
   const before = {draws: seen.draws, uploads: seen.uploads, bytes: seen.bytes};
@@ -90,21 +95,32 @@ PAN = """async frames => {
   for (let n = 1; n <= frames; n++) {
     seen.spent = 0;
     const handed = performance.now();
-    at(n, 'mousemove', canvas);
+    at(n, 'pointermove');
     if (n % 2) canvas.dispatchEvent(wheel);
     const handled = performance.now() - handed;
     await frame();
     script.push(handled + seen.spent);
   }
   const spent = performance.now() - begun;
-  at(frames, 'mouseup', window);
+  at(frames, 'pointerup');
   return {script, rate: 1000 * frames / spent, draws: (seen.draws - before.draws) / frames,
     uploads: (seen.uploads - before.uploads) / frames,
     bytes: (seen.bytes - before.bytes) / frames};
 }"""
 
+REST = """
+  const wait = time => new Promise(done => setTimeout(done, time));
+  const rest = async () => {
+    await wait(150);
+    while (document.querySelector('.map').dataset.thinned) await wait(50);
+    await wait(50);
+    seen.finish();
+  };
+"""
+
 # Moves the slider, and waits for the frame that shows the answer.
 SLIDE = """async shares => {
+REST
   const slider = document.querySelector('#share');
   const found = [];
   for (const share of shares) {
@@ -119,18 +135,29 @@ SLIDE = """async shares => {
     slider.value = share;
     slider.dispatchEvent(new Event('input', {bubbles: true}));
     found.push(await entry);
-    // Each move from rest: the full picture of the one before is drawn.
-    const rest = time => new Promise(done => setTimeout(done, time));
-    await rest(150);
-    while (document.querySelector('.map').dataset.thinned) await rest(50);
-    await rest(50);
-    seen.gl.readPixels(0, 0, 1, 1, seen.gl.RGBA, seen.gl.UNSIGNED_BYTE, new Uint8Array(4));
+    await rest();
   }
   return found;
-}"""
+}""".replace("REST", REST)
+
+# Hides a class and shows it again; each time until the map is drawn.
+HIDE = """async rounds => {
+REST
+  const box = document.querySelector('.classes input');
+  const took = [];
+  for (let n = 0; n < rounds; n++) {
+    await rest();
+    const begun = performance.now();
+    box.click();
+    while (document.querySelector('.map').dataset.stale) await new Promise(requestAnimationFrame);
+    seen.finish();
+    took.push(performance.now() - begun);
+  }
+  return took;
+}""".replace("REST", REST)
 
 RENDERER = """() => {
-  const gl = document.createElement('canvas').getContext('webgl');
+  const gl = document.createElement('canvas').getContext('webgl2');
   const ask = gl.getExtension('WEBGL_debug_renderer_info');
   return gl.getParameter(ask ? ask.UNMASKED_RENDERER_WEBGL : gl.RENDERER);
 }"""
@@ -235,15 +262,16 @@ def slid(page: "Page") -> dict[str, float]:
     }
 
 
-def measure(browser: "Browser", path: Path) -> dict[str, Any]:
+def measure(browser: "Browser", path: Path, graphics: str) -> dict[str, Any]:
     workspace = Workspace([path])
     with create_server(workspace).in_background() as url:
         page = browser.new_page(viewport={"width": 1280, "height": 720})
         page.set_default_timeout(300_000)
         page.add_init_script(f"({WATCH})()")
-        found: dict[str, Any] = {"load": loaded(page, url)}
+        found: dict[str, Any] = {"load": loaded(page, f"{url}&graphics={graphics}")}
         page.wait_for_timeout(1500)
         found["slider"] = slid(page)
+        found["hide"] = statistics.median(page.evaluate(HIDE, 6))
         pan = page.evaluate(PAN, PAN_FRAMES)
         script = sorted(pan.pop("script"))
         found["pan"] = {
@@ -254,6 +282,7 @@ def measure(browser: "Browser", path: Path) -> dict[str, Any]:
         about = page.locator(".map").evaluate("map => ({...map.dataset})")
         found["moving"] = int(about["indexed"])
         found["full"] = f"{about['frameMs']} ms" if "frameMs" in about else "the same"
+        found["drawn_by"] = about["renderer"]
         found["heap_mb"] = page.evaluate("performance.memory.usedJSHeapSize / 1e6")
         found["renderer"] = page.evaluate(RENDERER)
         page.close()
@@ -302,6 +331,7 @@ SLIDING = [
     ("**the same without the graphics**", "**{slider[ours]:.0f} ms**"),
     ("the slowest round", "{slider[worst]:.0f} ms"),
     ("sent to the graphics per move", "{slider[bytes]:,.0f} bytes"),
+    ("**hiding or showing a class → map drawn**", "**{hide:.0f} ms**"),
 ]
 PANNING = [
     ("script per frame, median", "{pan[script]:.2f} ms"),
@@ -321,6 +351,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--samples", type=int, nargs="+", default=[50_000, 1_000_000])
     parser.add_argument("--pack", default="digits")
+    parser.add_argument(
+        "--graphics",
+        choices=["auto", "webgl2", "canvas"],
+        default="auto",
+        help="auto: WebGL2 on a GPU, else the canvas, as the page chooses",
+    )
     parser.add_argument("--out", type=Path, default=RESULT)
     options = parser.parse_args()
     found: dict[int, dict[str, Any]] = {}
@@ -335,7 +371,7 @@ def main() -> None:
             pack = write_pack(source, Path(folder) / f"pack-{samples}", WriteOptions(processes=1))
             path = Path(folder) / f"s{samples}.parquet"
             made_up(pack, path)
-            found[samples] = measure(browser, path)
+            found[samples] = measure(browser, path, options.graphics)
             print(json.dumps({"samples": samples, **found[samples]}), flush=True)
         version = browser.version
         browser.close()
@@ -345,6 +381,7 @@ def main() -> None:
         machine.markdown(("numpy", "pyarrow", "starlette", "uvicorn", "playwright")),
         f"- browser: Chromium {version}, 1280 × 720",
         f"- graphics: {next(iter(found.values()))['renderer']}",
+        f"- points drawn by: {next(iter(found.values()))['drawn_by']}",
         f"- load average at the start and the end: {before:.1f}, {os.getloadavg()[0]:.1f}",
         "",
         "## Preparing, in the server",
@@ -366,8 +403,8 @@ def main() -> None:
         "",
         f"{PAN_FRAMES} frames of dragging, every other one with a turn of the wheel. Script is",
         "what our code and the libraries take in the main thread: listeners and animation frames.",
-        "Above 300,000 points, where the full picture takes these graphics more than 50 ms, a fair",
-        "sample of the points is drawn until nothing has moved for 250 ms.",
+        "Where the full picture takes more than 50 ms, a fair sample of the points is drawn until",
+        "nothing has moved for 250 ms.",
         "",
         *table(PANNING, found),
     ]

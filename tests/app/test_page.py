@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
 import numpy as np
@@ -21,9 +21,6 @@ from thresher.data.overrides import OverrideLog
 from thresher.data.selection import Selection
 from thresher.paths import SelectionPaths
 from thresher.select.cluster import ClassGraph
-
-if TYPE_CHECKING:
-    from playwright.sync_api import Browser
 
 pytest_plugins = ("page_fixtures",)
 
@@ -305,36 +302,6 @@ def test_gallery_scrolls_through_thousands(site: Site, look: Opener) -> None:
     pixels = np.array(drawn, np.uint8).reshape(32, 32, 4)[:, :, :3]
     assert np.array_equal(pixels, expected)
     assert page.locator(".cell").count() < 200, "only what is in sight may exist"
-
-
-OTHER_DRIVER = """() => {
-  // Lists from the last to the first, has more attributes and fewer extensions.
-  const kind = WebGLRenderingContext.prototype;
-  for (const [name, count] of [['getActiveUniform', 0x8B86], ['getActiveAttrib', 0x8B89]]) {
-    const asked = kind[name];
-    kind[name] = function (program, n) {
-      return asked.call(this, program, this.getProgramParameter(program, count) - 1 - n);
-    };
-  }
-  const parameter = kind.getParameter;
-  kind.getParameter = function (name) {
-    return name === 0x8869 ? 31 : parameter.call(this, name);
-  };
-  const extension = kind.getExtension;
-  kind.getExtension = function (name) {
-    return /float_blend|color_buffer|element_index/i.test(name) ? null : extension.call(this, name);
-  };
-}"""
-
-
-def test_the_map_draws_with_another_graphics_driver(site: Site, chromium: "Browser") -> None:
-    """regl's procedures are written down; what a driver lists must not change which are needed."""
-    page = chromium.new_page()
-    page.add_init_script(f"({OTHER_DRIVER})()")
-    page.goto(site.url)
-    page.wait_for_selector(".map[data-drawn]", timeout=60_000)
-    assert page.evaluate("globalThis.reglMissing") is None
-    page.close()
 
 
 def test_tiny_and_empty_selections_look_right(

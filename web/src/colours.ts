@@ -1,7 +1,7 @@
 /** Which colour each sample has on the map, and the legend that explains it. */
 
 import { brief, count } from "./dom";
-import { HOLLOW } from "./map/outline";
+import { RING } from "./map/renderer";
 import type { Model } from "./model";
 import { ascending } from "./order";
 
@@ -72,7 +72,7 @@ export function encode(model: Model): Encoding {
   const { palette, index, opacity, legend, ends } = colouring(model);
   const { n, shown, overruled, droppedStyle: style } = model;
   const state = new Uint8Array(n);
-  const out = style === "ring" ? HOLLOW : 1;
+  const out = style === "ring" ? RING : 1;
   for (let i = 0; i < n; i++) state[i] = overruled[i] ? 2 : shown[i] ? 0 : out;
   const about: LegendItem = { colour: grey(), text: "dropped", count: model.counts.dropped, hollow: style === "ring" };
   const greyed = style === "grey";

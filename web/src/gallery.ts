@@ -145,12 +145,14 @@ export class Gallery {
     }
   }
 
+  /** Whether a row belongs in the gallery: picked, if any are, and not filtered out. */
   private wanted(): (row: number) => boolean {
     const { model } = this;
-    if (model.picked === null) return model.filtered ? (row) => model.passes(row) : () => true;
+    const visible = model.visible();
+    if (model.picked === null) return visible === null ? () => true : (row) => visible[row] === 1;
     const picked = new Uint8Array(model.n);
-    for (const row of model.picked.rows) picked[row] = 1;
-    return (row) => picked[row] === 1 && model.passes(row);
+    for (const row of model.picked.rows) if (visible === null || visible[row] === 1) picked[row] = 1;
+    return (row) => picked[row] === 1;
   }
 
   private title(): void {

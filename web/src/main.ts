@@ -12,6 +12,7 @@ import { History } from "./history";
 import { listen } from "./keys";
 import { Knobs } from "./knobs";
 import { LiveSource } from "./live";
+import type { Insets } from "./map/camera";
 import { MapView } from "./map/map";
 import { Model, NO_ROW } from "./model";
 import { Reading } from "./reading";
@@ -92,7 +93,9 @@ function lay(root: HTMLElement, model: Model, knobs: Knobs): void {
   header.onUndo = undo;
   header.onRedo = redo;
   toolbar.onMode = (mode) => map.setMode(mode);
+  toolbar.onDense = (dense) => map.setDense(dense);
   toolbar.onFit = () => map.fit();
+  map.insets = () => insets(map.element, toolbar);
   map.onEncoded = (encoding) => toolbar.show(encoding);
   knobs.settled = () => map.settled();
   knobs.say = (text, wrong) => toast.say(text, wrong);
@@ -154,6 +157,16 @@ function lay(root: HTMLElement, model: Model, knobs: Knobs): void {
     },
     (yes) => header.connected(yes),
   );
+}
+
+/** How much of the map the toolbar and the legend cover. */
+function insets(map: HTMLElement, toolbar: Toolbar): Insets {
+  const box = map.getBoundingClientRect();
+  const top = toolbar.element.hidden ? 0 : toolbar.element.getBoundingClientRect().bottom - box.top;
+  const legend = toolbar.legend.hidden ? 0 : box.bottom - toolbar.legend.getBoundingClientRect().top;
+  // On a very small map they would leave no room.
+  const most = box.height / 4;
+  return { top: Math.min(top, most), right: 0, bottom: Math.min(Math.max(legend, 0), most), left: 0 };
 }
 
 /** The card under the pointer: beside it, never beyond the map's edge. */

@@ -165,11 +165,20 @@ export class Model {
     return this.hiddenClasses.size > 0 || this.show !== "all";
   }
 
-  /** Rows that pass the filter, ascending. */
-  passing(): number[] {
-    const rows: number[] = [];
-    for (let i = 0; i < this.n; i++) if (this.passes(i)) rows.push(i);
-    return rows;
+  /** 1 for each row that passes the filter, else 0; null if all pass. */
+  visible(): Uint8Array | null {
+    if (!this.filtered) return null;
+    const { n, label, shown, overruled, show } = this;
+    const hidden = new Uint8Array(this.info.classes.length);
+    for (const one of this.hiddenClasses) hidden[one] = 1;
+    const mask = new Uint8Array(n);
+    for (let i = 0; i < n; i++) {
+      if (hidden[label[i] as number] === 1) continue;
+      if (show === "all") mask[i] = 1;
+      else if (show === "overruled") mask[i] = overruled[i] as number;
+      else mask[i] = show === "kept" ? (shown[i] as number) : 1 - (shown[i] as number);
+    }
+    return mask;
   }
 
   /** All rows, the most suspicious first; made once. */

@@ -11,7 +11,8 @@ export class Toolbar {
   readonly legend = h("div", { className: "legend", role: "group", "aria-label": "Legend" });
   onMode: (mode: Mode) => void = () => undefined;
   onFit: () => void = () => undefined;
-  private mode: Mode = "panZoom";
+  onDense: (dense: boolean) => void = () => undefined;
+  private mode: Mode = "pan";
   private readonly colour = h("select", { id: "colour", "aria-label": "Colour by" });
   private readonly dropped = h("select", { id: "dropped-style", "aria-label": "Draw dropped samples" });
   private shown = "";
@@ -34,7 +35,7 @@ export class Toolbar {
     );
     show.addEventListener("change", () => model.setShow(show.value as Show));
     this.tools = {
-      panZoom: this.tool("pan", "panZoom", "Move and zoom"),
+      pan: this.tool("pan", "pan", "Move and zoom"),
       lasso: this.tool("lasso", "lasso", "Lasso (l, or hold shift)"),
     };
     const fit = h(
@@ -42,17 +43,27 @@ export class Toolbar {
       { type: "button", className: "tool", id: "fit", "aria-label": "Fit the map (f)", title: "Fit the map (f)", onclick: () => this.onFit() },
       icon("fit"),
     );
+    const dense = h(
+      "button",
+      { type: "button", className: "tool", id: "density", "aria-pressed": "false", "aria-label": "Density", title: "Density: how many points overlap" },
+      icon("density"),
+    );
+    dense.addEventListener("click", () => {
+      const on = dense.getAttribute("aria-pressed") !== "true";
+      dense.setAttribute("aria-pressed", String(on));
+      this.onDense(on);
+    });
     this.element = h(
       "div",
       { className: "toolbar", role: "toolbar", "aria-label": "Map", hidden: model.n === 0 },
       h("label", {}, "Colour", this.colour),
       h("label", {}, "Show", show),
       h("label", {}, "Dropped", this.dropped),
-      h("span", { className: "tools" }, this.tools.panZoom, this.tools.lasso, fit),
+      h("span", { className: "tools" }, this.tools.pan, this.tools.lasso, dense, fit),
     );
     model.on(["comparison", "colour"], () => this.options());
     this.options();
-    this.setMode("panZoom");
+    this.setMode("pan");
   }
 
   setMode(mode: Mode): void {
@@ -62,7 +73,7 @@ export class Toolbar {
   }
 
   toggleLasso(): void {
-    this.setMode(this.mode === "lasso" ? "panZoom" : "lasso");
+    this.setMode(this.mode === "lasso" ? "pan" : "lasso");
   }
 
   show(encoding: Encoding): void {

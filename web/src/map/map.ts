@@ -1,58 +1,74 @@
-/** The map: every sample a point, drawn by regl-scatterplot. */
+/** The map: every sample a point. Decides what is drawn when; renderers do the drawing. */
 
-import createScatterplot, { createSpatialIndex } from "regl-scatterplot";
-import { dark, encode, grey, type Encoding } from "../colours";
+import { dark, encode, type Encoding } from "../colours";
 import { h, perFrame, svg } from "../dom";
-import { NO_ROW, type Model, type Picked } from "../model";
-import { pointSize, scaled, scattered, stateOf } from "./points";
-import { MapRenderer, type StateTexture } from "./renderer";
+import { NO_ROW, type Model } from "../model";
+import { between, Camera, type Insets, type View } from "./camera";
+import { density } from "./density";
+import { Gestures, type Mode, type Spot } from "./gestures";
+import { PointIndex, type Range } from "./pointIndex";
+import { RasterRenderer } from "./raster";
+import { parseColour, STATE_BYTES, type Frame, type Pass, type Picture, type PointRenderer, type Rgb, type Style } from "./renderer";
+import { WebGLRenderer } from "./webgl";
 
-type Plot = ReturnType<typeof createScatterplot>;
-/** Above this many points, the map is shown before it is known what lies under the pointer. */
+export type { Mode } from "./gestures";
+
+/** Above this many points, rings are too small to be seen. */
 export const MANY = 300_000;
-/** Above this many, picked points are not also lit one by one on the map. */
+/** Above this many, picked points are not drawn a second time on top of the others. */
 const LIT_LIMIT = 200_000;
-/** Below this many, picked points also get a rim. */
+/** Below this many, picked points also get an outline. */
 const OUTLINED_LIMIT = 3_000;
-
 /** A ring is larger than a disc, or its hole would not be seen. */
 const RING_MORE = 3.5;
-const AFTER_LASSO_MS = 300;
-/** Time for the first picture of very many points to be seen before the page is busy again. */
-const AFTER_FIRST_MS = 200;
+const HAND_MORE = 2.5;
+const DIMMED = 0.3;
 /** A frame may take so long while something moves; where it takes longer, fewer points are drawn. */
 const MOVING_MS = 50;
 const FEWEST = 50_000;
 /** What has not moved for so long is drawn in full. */
 const STILL_MS = 250;
-
-export type Mode = "panZoom" | "lasso";
+/** Time for the first picture to be seen before its drawing is timed. */
+const AFTER_FIRST_MS = 200;
+const TRANSITION_MS = 250;
+const WHEEL_MS = 110;
+const MARGIN_PX = 18;
+/** CSS pixels a side of a cell of the density. */
+const DENSITY_PX = 3;
 
 export class MapView {
   readonly element: HTMLElement;
   /** Called with a row under the pointer, or `NO_ROW`. */
   onHover: (row: number) => void = () => undefined;
   onEncoded: (encoding: Encoding) => void = () => undefined;
-  /** Rows joined to the focused one by lines: its neighbours. */
-  private linked: number[] = [];
+  /** Pixels at the edges that something covers: the whole map is fitted between them. */
+  insets: () => Insets = () => ({ top: 0, right: 0, bottom: 0, left: 0 });
   private readonly canvas: HTMLCanvasElement;
   private readonly marks = svg("svg", { class: "marks", "aria-hidden": "true" });
-  /** As the plot wants them, (x, y) each; colours and states live in `state` alone. */
-  private readonly points: number[][];
-  private readonly state: StateTexture;
-  private renderer: MapRenderer | null = null;
-  private plot: Plot | null = null;
-  private drawing = false;
-  private stale = false;
-  private lassoing = false;
-  private lassoed = -Infinity;
+  private readonly index: PointIndex;
+  private readonly state: Uint8Array<ArrayBuffer>;
+  private readonly camera = new Camera();
+  private renderer: PointRenderer | null = null;
+  private gestures: Gestures | null = null;
+  private style: Style | null = null;
+  /** Rows joined to the focused one by lines: its neighbours. */
+  private linked: number[] = [];
+  private hovered = NO_ROW;
+  private lasso: Spot[] | null = null;
+  private lit: Uint32Array<ArrayBuffer> | null = null;
+  private dense = false;
+  /** Colours or visibility have changed since the last frame. */
+  private stale = true;
   private waiting: (() => void)[] = [];
-  private filterStale = false;
-  private styled = "";
-  private lit: Picked | null = null;
-  /** How many points are drawn while something moves. */
+  /** The whole map is in sight, as it was fitted: a new size fits it again. */
+  private fitted = true;
+  private transition = 0;
+  private ratio = 1;
+  /** How many points are drawn while something moves, and how many now. */
   private few = Infinity;
+  private limit = Infinity;
   private still = 0;
+  private readonly frame = perFrame(() => this.paint());
 
   constructor(private readonly model: Model) {
     this.canvas = h("canvas", {
@@ -62,106 +78,60 @@ export class MapView {
         "Map of the samples. Drag to move, wheel to zoom, shift and drag to lasso. The gallery lists the same samples for the keyboard.",
     });
     this.element = h("div", { className: "map" }, this.canvas, this.marks);
-    this.points = scaled(model);
-    this.state = stateOf(this.points);
-    model.on(["decisions", "preview", "colour", "theme", "comparison", "places", "dropped"], () => this.redraw());
-    model.on(["filter"], () => {
-      this.filterStale = true;
-      this.redraw();
-    });
+    this.index = new PointIndex(model.x, model.y);
+    this.state = new Uint8Array(STATE_BYTES * model.n);
+    model.on(["decisions", "preview", "colour", "theme", "comparison", "places", "dropped", "filter"], () => this.redraw());
     model.on(["preview"], () => this.moving());
-    model.on(["picked"], () => this.light());
+    model.on(["picked"], () => {
+      this.light();
+      this.frame();
+    });
     model.on(["focus"], () => this.mark());
   }
 
-  /** Start drawing; the element must be in the page, since its size is read. Throws without WebGL. */
+  /** Start drawing; the element must be in the page, since its size is read. */
   start(): void {
     if (this.model.n === 0) return;
-    this.renderer = new MapRenderer(this.canvas);
-    // Before the plot's own listener, which may ask for a frame with another point lit.
-    this.canvas.addEventListener("mousemove", () => this.moving());
-    const many = this.model.n > MANY;
-    this.plot = createScatterplot({
-      renderer: this.renderer.renderer,
-      canvas: this.canvas,
-      width: "auto",
-      height: "auto",
-      colorBy: "valueA",
-      opacityBy: "valueB",
-      sizeBy: "valueB",
-      lassoInitiator: false,
-      lassoMinDelay: 8,
-      lassoMinDist: 3,
-      lassoColor: "#f2b632",
-      deselectOnDblClick: false,
-      deselectOnEscape: false,
-      // A worker would be made from text, which the policy forbids.
-      spatialIndexUseWorker: false,
-      opacityInactiveMax: 0.25,
-      pointScaleMode: "asinh",
-      cameraDistance: this.distance(),
-      // So that the first of them, drawn while the map moves, are a fair sample of all.
-      ...(many ? { pointOrder: scattered(this.model.n) } : {}),
+    this.renderer = createRenderer(this.canvas, () => this.frame());
+    this.renderer.setPositions(this.index.xy as Float32Array<ArrayBuffer>);
+    this.element.dataset["renderer"] = this.renderer.kind;
+    this.gestures = new Gestures(this.canvas, {
+      pan: (dx, dy) => this.move(() => this.camera.panBy(dx, dy)),
+      zoom: (left, top, factor, jump) => this.zoom(left, top, factor, jump),
+      hover: (spot) => this.hover(spot),
+      click: (spot) => this.click(spot),
+      lassoMove: (polygon) => this.drawLasso(polygon),
+      lassoEnd: (polygon) => this.endLasso(polygon),
     });
-    this.plot.subscribe("pointOver", (row) => this.onHover(row));
-    this.plot.subscribe("pointOut", () => this.onHover(NO_ROW));
-    this.plot.subscribe("lassoStart", () => {
-      this.lassoing = true;
-      this.element.classList.add("lassoing");
-    });
-    this.plot.subscribe("lassoEnd", () => {
-      this.lassoing = false;
-      this.lassoed = performance.now();
-      this.element.classList.remove("lassoing");
-    });
-    this.plot.subscribe("select", ({ points }) => this.chosen(points));
-    this.plot.subscribe("deselect", () => {
-      if (this.lassoing) this.model.pick(null);
-    });
-    const mark = perFrame(() => this.mark());
-    this.plot.subscribe("view", () => {
-      mark();
-      this.moving();
-    });
-    this.plot.subscribe("draw", mark);
-    new ResizeObserver(
-      perFrame(() => {
-        void this.plot?.set({ width: "auto", height: "auto" });
-      }),
-    ).observe(this.element);
-    this.filterStale = this.model.filtered;
-    void this.first(this.plot, many);
+    this.recolour();
+    this.resize();
+    new ResizeObserver(() => this.resize()).observe(this.element);
+    this.watchRatio();
+    this.frame();
+    if (this.model.n > FEWEST) window.setTimeout(() => this.time(), AFTER_FIRST_MS);
+    else this.element.dataset["indexed"] = String(this.model.n);
   }
 
   setMode(mode: Mode): void {
-    void this.plot?.set({ mouseMode: mode });
+    if (this.gestures !== null) this.gestures.mode = mode;
     this.element.classList.toggle("lasso-mode", mode === "lasso");
   }
 
+  setDense(dense: boolean): void {
+    this.dense = dense;
+    this.frame();
+  }
+
+  /** Show the whole map. */
   fit(): void {
-    void this.plot?.zoomToLocation([0, 0], this.distance(), { transition: true, transitionDuration: 250 });
+    const view = this.wholeView();
+    this.camera.setFitted(view.scale);
+    this.glide(view, TRANSITION_MS, () => (this.fitted = true));
   }
 
-  /** How far back the camera must stand to see the whole map; 1 shows it from top to bottom. */
-  private distance(): number {
-    const { width, height } = this.element.getBoundingClientRect();
-    return Math.max(1, height / Math.max(width, 1));
-  }
-
-  zoomTo(rows: number[]): void {
-    if (rows.length > 0) {
-      void this.plot?.zoomToPoints(rows, { padding: 0.4, transition: true, transitionDuration: 350 });
-    }
-  }
-
-  /** Where a sample stands in the page, in pixels from the map's corner. */
+  /** Where a sample stands, in pixels from the top left corner of the map. */
   position(row: number): [number, number] | undefined {
-    if (this.plot === null || this.points[row] === undefined) return undefined;
-    try {
-      return this.plot.getScreenPosition(row);
-    } catch {
-      return undefined;
-    }
+    return this.renderer === null ? undefined : this.camera.toScreen(...this.index.position(row));
   }
 
   link(rows: number[]): void {
@@ -169,176 +139,309 @@ export class MapView {
     this.mark();
   }
 
-  /** Resolves once what the model says is on the screen. */
+  /** Resolves once what the model says is drawn. */
   settled(): Promise<void> {
-    if (!this.drawing && !this.stale) return Promise.resolve();
+    if (!this.stale || this.renderer === null) return Promise.resolve();
     return new Promise((resolve) => this.waiting.push(resolve));
   }
 
-  private chosen(rows: number[]): void {
-    if (this.lassoing) {
-      this.model.pick(rows, "lassoed");
-      return;
-    }
-    // A click: look at that sample, and leave what was lassoed lit. Letting go of a closed lasso
-    // counts as a click to the plot, but was not meant as one.
-    const [row] = rows;
-    if (row !== undefined && performance.now() - this.lassoed > AFTER_LASSO_MS) this.model.setFocus(row);
-    this.light(true);
-  }
-
-  /** Light the picked samples up, where that is not how they are already. */
-  private light(again = false): void {
-    const { picked } = this.model;
-    if (this.plot === null || this.drawing || (picked === this.lit && !again)) return;
-    this.lit = picked;
-    const few = picked !== null && picked.rows.length < OUTLINED_LIMIT;
-    void this.plot.set({ pointSizeSelected: few ? 2 : 0.5, pointOutlineWidth: few ? 1.5 : 0 });
-    if (picked === null || picked.rows.length > LIT_LIMIT) this.plot.deselect({ preventEvent: true });
-    else this.plot.select(Array.from(picked.rows), { preventEvent: true });
-  }
-
-  private style(plot: Plot, encoding: Encoding): void {
-    const key = JSON.stringify([encoding.palette, encoding.opacity, dark()]);
-    if (key === this.styled) return;
-    this.styled = key;
-    const size = pointSize(this.model.n);
-    const strong = dark() ? "#ffffff" : "#111418";
-    void plot.set({
-      pointColor: encoding.palette,
-      // Lit points keep their colours; the others step back.
-      pointColorActive: encoding.palette as never,
-      pointColorHover: strong,
-      pointSize: [size, size, size + 2.5, size + RING_MORE],
-      opacity: encoding.opacity,
-      backgroundColor: dark() ? "#14171c" : "#fbfbf9",
-      reticleColor: grey(),
-      showReticle: false,
-    });
-  }
+  // Drawing ------------------------------------------------------------------------------------
 
   private redraw(): void {
-    this.stale = true;
-    this.element.dataset["stale"] = "true";
-    if (!this.drawing) void this.draw();
-  }
-
-  /** The first picture. Of very many points, what lies under the pointer is worked out after it. */
-  private async first(plot: Plot, many: boolean): Promise<void> {
-    this.drawing = true;
-    this.recolour(plot);
-    await this.upload(plot, many ? await createSpatialIndex([], false) : undefined);
-    this.drawing = false;
-    await this.draw();
-    if (many) {
-      await new Promise((resolve) => setTimeout(resolve, AFTER_FIRST_MS));
-      const index = await createSpatialIndex(this.points as [number, number][], false);
-      await this.settled();
-      this.drawing = true;
-      await this.upload(plot, index, true);
-      const { renderer } = this;
-      const took = await new Promise<number>((resolve) => {
-        plot.subscribe("drawing", () => resolve(renderer?.wait() ?? 0), 1);
-        plot.redraw();
-      });
-      this.element.dataset["frameMs"] = took.toFixed(0);
-      if (took > MOVING_MS) this.few = Math.max(FEWEST, Math.round((this.model.n * MOVING_MS) / took));
-      this.drawing = false;
-      await this.draw();
-    }
-    this.element.dataset["indexed"] = String(Math.min(this.few, this.model.n));
-  }
-
-  /** Draw a sample of the points until nothing has moved for a while, where all would take too long. */
-  private moving(): void {
-    const { plot, renderer } = this;
-    if (plot === null || renderer === null || this.few === Infinity) return;
-    renderer.limit = this.few;
-    this.element.dataset["thinned"] = "true";
-    window.clearTimeout(this.still);
-    this.still = window.setTimeout(() => {
-      renderer.limit = Infinity;
-      delete this.element.dataset["thinned"];
-      plot.redraw();
-    }, STILL_MS);
-  }
-
-  /** Give the plot all points; takes the longer, the more they are. */
-  private async upload(plot: Plot, index?: ArrayBuffer, again = false): Promise<void> {
-    this.renderer?.take(this.state);
-    await plot.draw(this.points, {
-      zDataType: "categorical",
-      wDataType: "categorical",
-      preventFilterReset: again,
-      ...(index === undefined ? {} : { spatialIndex: index }),
-    });
-  }
-
-  /** Put the model's colours and states into the texture's rows. */
-  private recolour(plot: Plot): void {
-    const encoding = encode(this.model);
-    this.onEncoded(encoding);
-    const { index, state } = encoding;
-    const { data } = this.state;
-    for (let i = 0, at = 2; i < this.model.n; i++, at += 4) {
-      data[at] = index[i] ?? 0;
-      data[at + 1] = state[i] ?? 0;
-    }
-    // Not awaited: it would wait for a frame of its own before the one that shows the points.
-    this.style(plot, encoding);
-  }
-
-  private async draw(): Promise<void> {
-    const plot = this.plot;
-    if (plot === null) {
+    if (this.renderer === null) {
       this.onEncoded(encode(this.model));
-      this.stale = false;
       return;
     }
-    this.drawing = true;
-    let refiltered = false;
-    while (this.stale) {
-      this.stale = false;
-      this.recolour(plot);
-      const refilter = this.filterStale || (this.model.show !== "all" && this.model.filtered);
-      this.filterStale = false;
-      refiltered ||= refilter;
-      this.renderer?.send(this.state);
-      if (!refilter) await drawn(plot);
-      else if (this.model.filtered) await plot.filter(this.model.passing(), { preventEvent: true });
-      else await plot.unfilter({ preventEvent: true });
-    }
-    this.drawing = false;
-    this.light(refiltered);
+    this.stale = true;
+    this.element.dataset["stale"] = "true";
+    this.frame();
+  }
+
+  /** Draw one frame: the state if it changed, then the points, then what stands above them. */
+  private paint(): void {
+    const { renderer } = this;
+    if (renderer === null) return;
+    if (this.stale) this.recolour();
+    this.draw(renderer);
+    this.mark();
     this.element.dataset["drawn"] = "true";
     delete this.element.dataset["stale"];
     for (const resolve of this.waiting.splice(0)) resolve();
   }
 
-  /** A ring around the sample in focus and lines to its neighbours, above the points. */
-  private mark(): void {
-    const at = this.model.focus === NO_ROW ? undefined : this.position(this.model.focus);
-    if (at === undefined) {
-      this.marks.replaceChildren();
+  private draw(renderer: PointRenderer): void {
+    const { camera, ratio, style } = this;
+    if (style === null) return;
+    const grow = this.grow();
+    const sizes = style.sizes.map((size) => size * grow) as Style["sizes"];
+    const margin = Math.max(...sizes) / 2 + 2;
+    const ranges = this.index.ranges(camera.box(margin), this.limit);
+    const [left, top] = camera.toScreen(0, 0);
+    const frame: Frame = {
+      scale: camera.scale * ratio,
+      left: left * ratio,
+      top: top * ratio,
+      ratio,
+      style: { ...style, sizes },
+      picture: this.dense ? this.density(ranges, style.palette) : null,
+      passes: this.passes(ranges),
+    };
+    renderer.draw(frame);
+  }
+
+  private passes(ranges: Range[]): Pass[] {
+    const { lit } = this;
+    const all: Pass[] = this.dense ? [] : [{ slots: ranges, opacity: lit === null ? 1 : DIMMED, grow: 0 }];
+    if (lit === null) return all;
+    if (lit.length > OUTLINED_LIMIT) return [...all, { slots: lit, opacity: 1, grow: 0.5 }];
+    const outline: Rgb = dark() ? [255, 255, 255] : [17, 20, 24];
+    return [...all, { slots: lit, opacity: 1, grow: 4.5, colour: outline }, { slots: lit, opacity: 1, grow: 1.5 }];
+  }
+
+  private density(ranges: Range[], palette: Rgb[]): Picture {
+    const { camera } = this;
+    const [left, top] = camera.toScreen(0, 0);
+    return density(this.index, this.state, palette, ranges, {
+      scale: camera.scale / DENSITY_PX,
+      left: left / DENSITY_PX,
+      top: top / DENSITY_PX,
+      width: Math.ceil(camera.width / DENSITY_PX),
+      height: Math.ceil(camera.height / DENSITY_PX),
+    });
+  }
+
+  /** Work out colours and visibility, and send them to the renderer. */
+  private recolour(): void {
+    this.stale = false;
+    const encoding = encode(this.model);
+    this.onEncoded(encoding);
+    const { n } = this.model;
+    const { index, state } = encoding;
+    const { rows } = this.index;
+    const visible = this.model.visible();
+    // First in the order of rows, then by slot: one read from anywhere per point instead of three.
+    const byRow = new Uint32Array(n);
+    for (let row = 0; row < n; row++) {
+      const seen = visible === null ? 1 : (visible[row] as number);
+      byRow[row] = (index[row] as number) | ((state[row] as number) << 16) | (seen << 24);
+    }
+    const bySlot = new Uint32Array(this.state.buffer);
+    for (let slot = 0; slot < n; slot++) bySlot[slot] = byRow[rows[slot] as number] as number;
+    const size = pointSize(this.model.n);
+    this.style = {
+      palette: encoding.palette.map(parseColour),
+      opacity: encoding.opacity,
+      sizes: [size, size, size + HAND_MORE, size + RING_MORE],
+      background: parseColour(dark() ? "#14171c" : "#fbfbf9"),
+    };
+    this.light();
+    this.renderer?.setState(this.state);
+  }
+
+  /** Which points are lit: the picked ones that can be seen. */
+  private light(): void {
+    const { picked } = this.model;
+    if (picked === null || picked.rows.length > LIT_LIMIT) this.lit = null;
+    else this.lit = Uint32Array.from(picked.rows, (row) => this.index.slots[row] ?? 0).sort();
+  }
+
+  /** Points grow when one zooms in, but much less than the map does. */
+  private grow(): number {
+    return Math.asinh(Math.max(1, this.camera.zoom)) / Math.asinh(1);
+  }
+
+  // Moving -------------------------------------------------------------------------------------
+
+  /** Change the view by hand. */
+  private move(change: () => void): void {
+    this.transition++;
+    this.fitted = false;
+    change();
+    this.moving();
+    this.frame();
+  }
+
+  private zoom(left: number, top: number, factor: number, jump: boolean): void {
+    if (!jump || still()) {
+      this.move(() => this.camera.zoomAt(left, top, factor));
       return;
     }
-    const [cx, cy] = at;
-    const lines = this.linked.flatMap((row) => {
-      const to = this.position(row);
-      if (to === undefined) return [];
-      return [
-        svg("line", { x1: cx, y1: cy, x2: to[0], y2: to[1] }),
-        svg("circle", { cx: to[0], cy: to[1], r: 4, class: "near" }),
-      ];
-    });
-    this.marks.replaceChildren(...lines, svg("circle", { cx, cy, r: 9, class: "ring" }));
+    const { x, y, scale } = this.camera;
+    this.move(() => this.camera.zoomAt(left, top, factor));
+    const to = { x: this.camera.x, y: this.camera.y, scale: this.camera.scale };
+    this.camera.set({ x, y, scale });
+    this.glide(to, WHEEL_MS);
+  }
+
+  /** Go to a view in a few frames. A newer movement ends it. */
+  private glide(to: View, duration: number, done: () => void = () => undefined): void {
+    const turn = ++this.transition;
+    const from = { x: this.camera.x, y: this.camera.y, scale: this.camera.scale };
+    const begun = performance.now();
+    const step = (): void => {
+      if (turn !== this.transition) return;
+      const share = still() ? 1 : Math.min(1, (performance.now() - begun) / duration);
+      this.camera.set(share === 1 ? to : between(from, to, 1 - (1 - share) ** 2));
+      this.moving();
+      this.paint();
+      if (share < 1) requestAnimationFrame(step);
+      else done();
+    };
+    requestAnimationFrame(step);
+  }
+
+  private resize(): void {
+    const { camera, renderer } = this;
+    const { clientWidth: width, clientHeight: height } = this.element;
+    if (renderer === null || width === 0 || height === 0) return;
+    this.ratio = window.devicePixelRatio || 1;
+    camera.width = width;
+    camera.height = height;
+    const view = this.wholeView();
+    camera.setFitted(view.scale);
+    if (this.fitted) camera.set(view);
+    renderer.resize(Math.round(width * this.ratio), Math.round(height * this.ratio));
+    // At once: a canvas of a new size is empty.
+    this.paint();
+  }
+
+  private watchRatio(): void {
+    const media = matchMedia(`(resolution: ${window.devicePixelRatio}dppx)`);
+    media.addEventListener(
+      "change",
+      () => {
+        this.resize();
+        this.watchRatio();
+      },
+      { once: true },
+    );
+  }
+
+  private wholeView(): View {
+    const { top, right, bottom, left } = this.insets();
+    const insets = { top: top + MARGIN_PX, right: right + MARGIN_PX, bottom: bottom + MARGIN_PX, left: left + MARGIN_PX };
+    return this.camera.viewOf(this.index.bounds, insets);
+  }
+
+  /** Draw fewer points until nothing has moved for a while, where all would take too long. */
+  private moving(): void {
+    if (this.few === Infinity) return;
+    this.limit = this.few;
+    this.element.dataset["thinned"] = "true";
+    window.clearTimeout(this.still);
+    this.still = window.setTimeout(() => {
+      this.limit = Infinity;
+      delete this.element.dataset["thinned"];
+      this.frame();
+    }, STILL_MS);
+  }
+
+  /** Find out how long a full frame takes, and so how many points can be drawn while moving. */
+  private time(): void {
+    const { renderer } = this;
+    if (renderer === null) return;
+    renderer.finish();
+    const begun = performance.now();
+    this.draw(renderer);
+    renderer.finish();
+    const took = performance.now() - begun;
+    this.element.dataset["frameMs"] = took.toFixed(0);
+    if (took > MOVING_MS) this.few = Math.max(FEWEST, Math.round((this.model.n * MOVING_MS) / took));
+    this.element.dataset["indexed"] = String(Math.min(this.few, this.model.n));
+  }
+
+  // Picking ------------------------------------------------------------------------------------
+
+  private at([left, top]: Spot): number {
+    const reach = Math.max(6, (pointSize(this.model.n) * this.grow()) / 2 + 3);
+    const [x, y] = this.camera.toMap(left, top);
+    return this.index.nearest(x, y, reach / this.camera.scale, (slot) => this.state[STATE_BYTES * slot + 3] === 1);
+  }
+
+  private hover(spot: Spot | null): void {
+    const row = spot === null ? NO_ROW : this.at(spot);
+    if (row === this.hovered) return;
+    this.hovered = row;
+    this.mark();
+    this.onHover(row);
+  }
+
+  private click(spot: Spot): void {
+    const row = this.at(spot);
+    if (row !== NO_ROW) this.model.setFocus(row);
+  }
+
+  private drawLasso(polygon: Spot[]): void {
+    this.lasso = polygon;
+    this.mark();
+  }
+
+  private endLasso(polygon: Spot[] | null): void {
+    this.lasso = null;
+    this.mark();
+    if (polygon === null) return;
+    const corners = polygon.flatMap(([left, top]) => this.camera.toMap(left, top));
+    this.model.pick(this.index.inside(corners, (slot) => this.state[STATE_BYTES * slot + 3] === 1), "lassoed");
+  }
+
+  /** What stands above the points: the lasso, rings around samples and lines to neighbours. */
+  private mark(): void {
+    const parts: SVGElement[] = [];
+    if (this.lasso !== null) {
+      parts.push(svg("polygon", { class: "lasso", points: this.lasso.map((spot) => spot.join()).join(" ") }));
+    }
+    const hovered = this.hovered === NO_ROW ? undefined : this.position(this.hovered);
+    if (hovered !== undefined) parts.push(svg("circle", { cx: hovered[0], cy: hovered[1], r: 6, class: "hovered" }));
+    const at = this.model.focus === NO_ROW ? undefined : this.position(this.model.focus);
+    if (at !== undefined) {
+      const [cx, cy] = at;
+      for (const row of this.linked) {
+        const to = this.position(row);
+        if (to === undefined) continue;
+        parts.push(svg("line", { x1: cx, y1: cy, x2: to[0], y2: to[1] }), svg("circle", { cx: to[0], cy: to[1], r: 4, class: "near" }));
+      }
+      parts.push(svg("circle", { cx, cy, r: 9, class: "ring" }));
+    }
+    if (parts.length > 0 || this.marks.childElementCount > 0) this.marks.replaceChildren(...parts);
   }
 }
 
-/** Resolves in the frame that shows what was last sent. */
-function drawn(plot: Plot): Promise<void> {
-  return new Promise((resolve) => {
-    plot.subscribe("drawing", () => resolve(), 1);
-    plot.redraw();
-  });
+/**
+ * WebGL2 on a graphics processor; where there is none, a 2D canvas. `?graphics=webgl2` and
+ * `?graphics=canvas` choose one of them.
+ */
+function createRenderer(canvas: HTMLCanvasElement, restored: () => void): PointRenderer {
+  const asked = new URL(location.href).searchParams.get("graphics");
+  if (asked === "webgl2" || (asked !== "canvas" && hasGraphics())) {
+    const gl = canvas.getContext("webgl2", { alpha: false, antialias: false, depth: false });
+    if (gl !== null) return new WebGLRenderer(gl, restored);
+  }
+  const context = canvas.getContext("2d", { alpha: false });
+  if (context === null) throw new Error("This browser has neither WebGL2 nor a 2D canvas.");
+  return new RasterRenderer(context);
+}
+
+/** Whether WebGL2 runs on a graphics processor, and is not emulated. */
+function hasGraphics(): boolean {
+  // On a canvas of its own: one that was asked for WebGL cannot become a 2D canvas.
+  const gl = document.createElement("canvas").getContext("webgl2", { failIfMajorPerformanceCaveat: true });
+  if (gl === null) return false;
+  const names = gl.getExtension("WEBGL_debug_renderer_info");
+  const name = String(gl.getParameter(names === null ? gl.RENDERER : names.UNMASKED_RENDERER_WEBGL));
+  gl.getExtension("WEBGL_lose_context")?.loseContext();
+  return !/swiftshader|llvmpipe|softpipe|software|basic render/i.test(name);
+}
+
+/** CSS pixels across, so that many points do not cover one another. */
+export function pointSize(n: number): number {
+  if (n > 500_000) return 1;
+  if (n > 100_000) return 1.5;
+  if (n > 20_000) return 2.4;
+  if (n > 4_000) return 4;
+  return n > 300 ? 6 : 9;
+}
+
+/** Whether the person wants nothing to glide. */
+function still(): boolean {
+  return matchMedia("(prefers-reduced-motion: reduce)").matches;
 }

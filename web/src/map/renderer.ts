@@ -1,109 +1,71 @@
-/**
- * What regl-scatterplot draws with: straight into the map's own canvas.
- *
- * Its own renderer goes through a floating-point picture and copies that onto a second canvas, for
- * opacities so small that eight bits would lose them. Ours are not, and the detour costs more than
- * the points.
- */
+/** What draws the points. One interface, two implementations: WebGL2 and, without a GPU, a canvas. */
 
-import type { Regl, Texture2D } from "regl";
-import type { createRenderer } from "regl-scatterplot";
-import { hollowed } from "./outline";
-import { makeRegl } from "./regl";
+import type { Range } from "./pointIndex";
 
-export type Renderer = ReturnType<typeof createRenderer>;
+/** Bytes per point in the state: colour (low, high), state, visible. */
+export const STATE_BYTES = 4;
+/** The state that is drawn as a ring. */
+export const RING = 3;
+/** CSS pixels from the outer edge of a ring to its hole. */
+export const RIM = 1.6;
 
-interface Command {
-  vert?: string;
-  frag?: string;
-  primitive?: string;
-  count?: number | (() => number);
+export type Four = [number, number, number, number];
+export type Rgb = [number, number, number];
+
+export interface Style {
+  /** Colours that the state refers to. */
+  palette: Rgb[];
+  /** Opacity and diameter (CSS pixels) of each of the four states. */
+  opacity: Four;
+  sizes: Four;
+  background: Rgb;
 }
 
-/** A row of four numbers per point: x, y, colour, state. */
-export interface StateTexture {
-  data: Float32Array;
-  side: number;
+/** Some points, drawn in one go. */
+export interface Pass {
+  /** Which slots: ranges of consecutive ones, or a list. */
+  slots: Range[] | Uint32Array<ArrayBuffer>;
+  /** A factor of the opacity. */
+  opacity: number;
+  /** CSS pixels by which the points are larger than usual. */
+  grow: number;
+  /** One colour for all, instead of their own. */
+  colour?: Rgb;
 }
 
-export class MapRenderer {
-  readonly renderer: Renderer;
-  /** At most so many points are drawn. */
-  limit = Infinity;
-  private readonly regl: Regl;
-  private texture: Texture2D | null = null;
-  private taking: StateTexture | null = null;
-
-  /** Throws where there is no WebGL. */
-  constructor(canvas: HTMLCanvasElement) {
-    const regl = makeRegl(canvas);
-    this.regl = regl;
-    const ours = Object.assign((options: Command) => regl(this.limited(hollowed(options)) as never), regl, {
-      texture: (options: { data?: unknown }) => this.made(regl, options),
-    }) as unknown as Regl;
-    this.renderer = rendererOf(canvas, regl, ours);
-  }
-
-  /** Let the next texture that the plot makes be of `state`: it is the one of its points. */
-  take(state: StateTexture): void {
-    this.taking = state;
-  }
-
-  /** Send changed colours and states to the card; nothing else of the plot is touched. */
-  send(state: StateTexture): void {
-    const { data, side } = state;
-    this.texture?.subimage({ data, shape: [side, side, 4], type: "float" } as never);
-  }
-
-  /** Milliseconds until what was asked for is drawn; the page stands still meanwhile. */
-  wait(): number {
-    const begun = performance.now();
-    // A pixel can only be read back once all is drawn.
-    this.regl.read({ x: 0, y: 0, width: 1, height: 1 });
-    return performance.now() - begun;
-  }
-
-  private limited(command: Command): Command {
-    const { count } = command;
-    if (typeof count !== "function" || command.primitive !== "points") return command;
-    return { ...command, count: () => Math.min(count(), this.limit) };
-  }
-
-  private made(regl: Regl, options: { data?: unknown }): Texture2D {
-    if (this.taking === null) return regl.texture(options as never);
-    this.texture = regl.texture({ ...options, data: this.taking.data } as never);
-    this.taking = null;
-    return this.texture;
-  }
+/** A picture that is stretched over the canvas instead of points. */
+export interface Picture {
+  width: number;
+  height: number;
+  rgba: Uint8ClampedArray<ArrayBuffer>;
 }
 
-function rendererOf(canvas: HTMLCanvasElement, regl: Regl, ours: Regl): Renderer {
-  const draws = new Set<() => void>();
-  const frame = regl.frame(() => draws.forEach((draw) => draw()));
-  let destroyed = false;
-  return {
-    canvas,
-    regl: ours,
-    gamma: 1,
-    isSupported: true,
-    get isDestroyed() {
-      return destroyed;
-    },
-    render: (draw: () => void) => {
-      regl.clear({ color: [0, 0, 0, 0], depth: 1 });
-      draw();
-    },
-    // The plot itself sets the size of its canvas, which is this one.
-    resize: () => undefined,
-    onFrame: (draw: () => void) => {
-      draws.add(draw);
-      return () => void draws.delete(draw);
-    },
-    refresh: () => regl.poll(),
-    destroy: () => {
-      destroyed = true;
-      frame.cancel();
-      regl.destroy();
-    },
-  } as Renderer;
+export interface Frame {
+  /** From map to device pixels: x · scale + left, and top − y · scale. */
+  scale: number;
+  left: number;
+  top: number;
+  /** Device pixels per CSS pixel. */
+  ratio: number;
+  style: Style;
+  picture: Picture | null;
+  passes: Pass[];
+}
+
+export interface PointRenderer {
+  readonly kind: "webgl2" | "canvas";
+  /** Coordinates of all points in drawing order: x and y of each. Sent once. */
+  setPositions(xy: Float32Array<ArrayBuffer>): void;
+  /** The state of all points, `STATE_BYTES` each. */
+  setState(state: Uint8Array<ArrayBuffer>): void;
+  /** The size of the canvas in device pixels. */
+  resize(width: number, height: number): void;
+  draw(frame: Frame): void;
+  /** Wait until everything is drawn. */
+  finish(): void;
+}
+
+export function parseColour(hex: string): Rgb {
+  const value = parseInt(hex.slice(1), 16);
+  return [(value >> 16) & 255, (value >> 8) & 255, value & 255];
 }

@@ -1,0 +1,78 @@
+import { describe, expect, it } from "vitest";
+import type { Preview } from "../src/source";
+import { model } from "./samples";
+
+const CLASSES = ["cat", "dog"];
+const made = (): ReturnType<typeof model> =>
+  model(
+    [
+      { id: "train/a", label: 0, score: 3, keep: true },
+      { id: "train/b", label: 0, score: 9, keep: false },
+      { id: "train/ab", label: 1, score: 5, keep: true, overruled: true },
+      { id: "Train/C", label: 1, score: 5, keep: false },
+    ],
+    CLASSES,
+  );
+
+function preview(...keep: number[]): Preview {
+  return { keep: Uint8Array.from(keep), cluster: null } as Preview;
+}
+
+describe("Model", () => {
+  it("counts what is shown, in all and per class", () => {
+    const it = made();
+    expect(it.counts).toEqual({ total: 4, dropped: 2, overruled: 1 });
+    expect(it.classCounts.map((one) => one.dropped)).toEqual([1, 1]);
+  });
+
+  it("lets a decision by hand stand over a preview", () => {
+    const it = made();
+    it.setPreview(preview(0, 1, 0, 1));
+    expect(Array.from(it.shown)).toEqual([0, 1, 1, 1]);
+    it.setPreview(null);
+    expect(Array.from(it.shown)).toEqual([1, 0, 1, 0]);
+  });
+
+  it.each([
+    ["all", [], [1, 1, 1, 1]],
+    ["kept", [], [1, 0, 1, 0]],
+    ["dropped", [], [0, 1, 0, 1]],
+    ["overruled", [], [0, 0, 1, 0]],
+    ["dropped", [0], [0, 0, 0, 1]],
+  ] as const)("shows %s without the classes %s", (show, hidden, wanted) => {
+    const it = made();
+    it.setShow(show);
+    it.hideClasses(hidden);
+    const visible = it.visible() ?? new Uint8Array(4).fill(1);
+    expect(Array.from(visible)).toEqual(wanted);
+    expect(Array.from({ length: 4 }, (_, row) => Number(it.passes(row)))).toEqual(wanted);
+  });
+
+  it("orders by suspicion, and finds ids whatever their case", () => {
+    const it = made();
+    expect(Array.from(it.suspicious())).toEqual([1, 2, 3, 0]);
+    expect(it.find("train/a", 10)).toEqual([0, 2]);
+    expect(it.find("c", 10)).toEqual([3]);
+    expect(it.find("atrain", 10), "no match reaches from one id into the next").toEqual([]);
+    expect(it.find("train", 2)).toEqual([0, 1]);
+  });
+
+  it("finds the nearest on the map", () => {
+    // Coordinates: (0, 0), (1, 2), (2, 4), (3, 1).
+    expect(made().nearest(0, 2)).toEqual([1, 3]);
+    expect(made().nearest(0, 10)).toHaveLength(3);
+  });
+
+  it("tells those who listen, and only of what they listen to", () => {
+    const it = made();
+    const heard: string[] = [];
+    it.on(["focus"], () => heard.push("focus"));
+    it.on(["picked", "filter"], () => heard.push("picked or filter"));
+    it.setFocus(1);
+    it.setFocus(1);
+    it.pick([]);
+    it.setShow("kept");
+    expect(heard).toEqual(["focus", "picked or filter", "picked or filter"]);
+    expect(it.picked).toBeNull();
+  });
+});
