@@ -26,15 +26,15 @@ class Bar(Protocol):
 class _PlainBar:
     """Prints lines such as `packing: 12,000/60,000 (20 %), 8 s left`, from five seconds on."""
 
-    def __init__(self, label: str, total: float | None, unit: str) -> None:
-        self.label, self.total, self.unit = label, total, unit
+    def __init__(self, label: str, total: float | None, unit: str, active: bool) -> None:
+        self.label, self.total, self.unit, self.active = label, total, unit, active
         self.done, self.remark = 0.0, ""
         self.begun = self.shown = time.monotonic()
         self.printed = False
 
     def advance(self, by: float = 1) -> None:
         self.done += by
-        if time.monotonic() - self.shown >= PLAIN_EVERY_S:
+        if self.active and time.monotonic() - self.shown >= PLAIN_EVERY_S:
             self._print()
 
     def note(self, text: str) -> None:
@@ -58,16 +58,19 @@ class _PlainBar:
 
 
 @contextlib.contextmanager
-def bar(label: str, total: float | None = None, unit: str = "") -> Iterator[Bar]:
+def bar(
+    label: str, total: float | None = None, unit: str = "", active: bool = True
+) -> Iterator[Bar]:
     """Show a progress bar while the block runs.
 
     Args:
         label: What is being done.
         total: The final amount; None if unknown.
         unit: Plural of what is counted, such as "images".
+        active: False shows nothing.
     """
-    if not sys.stderr.isatty():
-        plain = _PlainBar(label, total, f"{unit} " if unit else "")
+    if not active or not sys.stderr.isatty():
+        plain = _PlainBar(label, total, f"{unit} " if unit else "", active)
         yield plain
         plain.close()
         return

@@ -55,16 +55,10 @@ def test_a_captured_step_weights_samples_as_the_pruner_says(
     few: Path, tmp_path: Path, dynamic: str
 ) -> None:
     """Pruned epochs in float64: the same samples, losses and weights captured and eager."""
-    common: dict[str, Any] = {
-        "dynamic": dynamic,
-        "precision": "fp64",
-        "batch_size": 16,
-        "lr": 0.1,
-        "epochs": 6,
-    }
+    common: dict[str, Any] = {"dynamic": dynamic, "precision": "fp64", "lr": 0.05, "epochs": 4}
     eager = _run(few, tmp_path / "eager", graph="off", **common)
     captured = _run(few, tmp_path / "captured", graph="on", **common)
-    assert captured.samples == eager.samples < 6 * 287
+    assert captured.samples == eager.samples < 4 * 287
     assert captured.train_loss == pytest.approx(eager.train_loss, abs=1e-6)
     assert _distance(tmp_path / "eager", tmp_path / "captured") < 1e-6
 
@@ -73,7 +67,7 @@ def test_the_weights_of_a_pruner_change_a_captured_run(
     few: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The comparison above can fail: without the weights the run ends elsewhere."""
-    common: dict[str, Any] = {"dynamic": "infobatch", "precision": "fp64", "epochs": 6, "lr": 0.1}
+    common: dict[str, Any] = {"dynamic": "infobatch", "precision": "fp64", "lr": 0.05, "epochs": 4}
     _run(few, tmp_path / "weighted", graph="on", **common)
     monkeypatch.setattr(DeviceData, "set_weights", lambda self, weights: None)
     _run(few, tmp_path / "unweighted", graph="on", **common)

@@ -98,32 +98,17 @@ class Group:
             dist.all_reduce(tensor)
         return tensor
 
-    def all_reduce_max(self, tensor: "torch.Tensor") -> "torch.Tensor":
-        """Maximum over the group, in place."""
-        if not self.alone:
-            import torch.distributed as dist
-
-            dist.all_reduce(tensor, dist.ReduceOp.MAX)
-        return tensor
-
     def broadcast(self, value: T, source: int = 0) -> T:
         """Return the picklable value of rank `source` on every rank."""
         if self.alone:
             return value
+        import torch
         import torch.distributed as dist
 
         box = [value]
-        dist.broadcast_object_list(box, src=source, device=_object_device())
+        # Objects travel over gloo; NCCL would stage them through the GPU.
+        dist.broadcast_object_list(box, src=source, device=torch.device("cpu"))
         return box[0]
-
-    def broadcast_tensors(self, tensors: list["torch.Tensor"], source: int = 0) -> None:
-        """Overwrite each tensor with that of rank `source`."""
-        if self.alone:
-            return
-        import torch.distributed as dist
-
-        for tensor in tensors:
-            dist.broadcast(tensor, source)
 
     def gather(self, value: T) -> list[T]:
         """Return every rank's picklable value, in rank order, on every rank."""
@@ -136,6 +121,7 @@ class Group:
         return values
 
     def barrier(self) -> None:
+        """Wait until every rank is here."""
         if not self.alone:
             import torch.distributed as dist
 
@@ -255,18 +241,6 @@ def end(code: int) -> NoReturn:
         raise SystemExit(code)
     if "cuda" in _joined and code == 0:
         leave()  # NCCL complains about open connections
-    end_at_once(code)
-
-
-def end_at_once(code: int) -> NoReturn:
-    """Flush the standard streams and end the process without the interpreter's teardown."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
-
-
-def _object_device() -> "torch.device":
-    import torch
-
-    # Objects travel over gloo; NCCL would stage them through the GPU.
-    return torch.device("cpu")

@@ -10,7 +10,7 @@ divided by the global number of samples, uneven parts are exact.
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import get_args
+from typing import Any, get_args
 
 import torch
 import torch.distributed as dist
@@ -103,25 +103,13 @@ def gradient_hook(
     allreduce: str = "default",
     named_parameters: Iterable[tuple[str, torch.nn.Parameter]] = (),
     group: dist.ProcessGroup | None = None,
-    *,
-    node_size: int | None = None,
-    share: float = 0.01,
-    power_rank: int = 2,
-    power_start: int = 2,
+    **settings: Any,
 ) -> tuple[HookState, Hook]:
     """Return (state, hook) for `ddp.register_comm_hook`; gradients become the sum over ranks.
 
-    `named_parameters` are those of the bare model, not of the wrapper; for the rest see
-    `make_exchange`. `state.state_dict()` belongs in a checkpoint, one per rank; see
+    `named_parameters` are those of the bare model, not of the wrapper; for the rest, `settings`
+    included, see `make_exchange`. `state.state_dict()` belongs in a checkpoint, one per rank; see
     `exchange.redistribute` for another number of workers.
     """
-    exchange = make_exchange(
-        compress,
-        allreduce,
-        group,
-        node_size=node_size,
-        share=share,
-        power_rank=power_rank,
-        power_start=power_start,
-    )
+    exchange = make_exchange(compress, allreduce, group, **settings)
     return HookState(exchange, named_parameters), _hook

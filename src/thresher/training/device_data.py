@@ -28,18 +28,6 @@ class Part:
     """(n, height, width, channels) uint8 if images are streamed; None if they are resident."""
 
 
-@dataclass
-class Piece:
-    """Samples that pass through the network at once."""
-
-    rows: Tensor
-    images: Tensor
-    """(n, channels, height, width), augmented."""
-    labels: Tensor
-    weights: Tensor | None
-    """(n,) factors on the losses; None: all 1."""
-
-
 class DeviceData:
     """Loader, augmentation and loss weights; rows of the loader begin with the training samples.
 
@@ -47,7 +35,9 @@ class DeviceData:
     reads their current values.
     """
 
-    def __init__(self, config: TrainConfig, pack: Pack, split: TrainingSplit, group: Group) -> None:
+    def __init__(
+        self, config: TrainConfig, pack: Pack, split: TrainingSplit, group: Group, weighted: bool
+    ) -> None:
         self.group, self.split, self.seed = group, split, config.seed
         device = group.device
         dtype = weight_dtype(config)
@@ -56,7 +46,9 @@ class DeviceData:
         self.augment = make_augment(config, pack, dtype)
         on_gpu = device.type == "cuda"
         self.epoch: Any = torch.zeros((), dtype=torch.int64, device=device) if on_gpu else 0
-        self.weights: Tensor | None = None
+        self.weights = None
+        if weighted:
+            self.weights = torch.ones(len(split.train), dtype=dtype, device=device)
 
     @property
     def resident(self) -> bool:
@@ -69,12 +61,6 @@ class DeviceData:
             self.epoch.fill_(epoch)
         else:
             self.epoch = epoch
-
-    def use_weights(self) -> None:
-        """Weight the losses, by 1 until `set_weights`; call it before a step is captured."""
-        self.weights = torch.ones(
-            len(self.split.train), dtype=self.augment.dtype, device=self.group.device
-        )
 
     def set_weights(self, weights: np.ndarray) -> None:
         """Set the factors on the losses of the training samples, (n,) float32."""
@@ -107,14 +93,17 @@ class DeviceData:
             return Part(rows)
         return Part(rows, self.loader.batch(self.loader.positions[begin:end]).images)
 
-    def piece(self, part: Part, begin: int, end: int) -> Piece:
-        """Gather and augment the samples `begin` … `end` of a part."""
-        rows = part.rows[begin:end]
-        keys, labels = self.loader.keys[rows], self.loader.labels[rows]
+    def inputs(self, part: Part, rows: slice) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Gather some samples of a part.
+
+        Returns:
+            Augmented images (n, channels, height, width), labels (n,) and loss weights (n,).
+        """
+        taken = part.rows[rows]
+        keys, labels = self.loader.keys[taken], self.loader.labels[taken]
         if part.images is None:
             assert self.loader.images is not None
-            images = self.augment(self.loader.images, keys, self.epoch, self.seed, rows=rows)
+            images = self.augment(self.loader.images, keys, self.epoch, self.seed, rows=taken)
         else:
-            images = self.augment(part.images[begin:end], keys, self.epoch, self.seed)
-        weights = None if self.weights is None else self.weights[rows]
-        return Piece(rows, images, labels, weights)
+            images = self.augment(part.images[rows], keys, self.epoch, self.seed)
+        return images, labels, None if self.weights is None else self.weights[taken]

@@ -60,7 +60,7 @@ def _largest_micro_batch(step: Step, resolved: Resolved) -> int | None:
 
 def _fits_everywhere(step: Step, count: int, pieces: int) -> bool:
     failed = torch.tensor([0.0 if _fits(step, count, pieces) else 1.0], device=step.group.device)
-    return step.group.all_reduce_max(failed).item() == 0
+    return step.group.all_reduce_sum(failed).item() == 0
 
 
 def _fits(step: Step, count: int, pieces: int) -> bool:

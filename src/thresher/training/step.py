@@ -145,10 +145,10 @@ class Step:
         return autocast(self.config, self.group.device)
 
     def _piece(self, part: Part, begin: int, end: int, count: int) -> Tensor:
-        piece = self.data.piece(part, begin, end)
+        images, labels, weights = self.data.inputs(part, slice(begin, end))
         try:
             with self.autocast():
-                total, losses, logits = self.exchange(piece.images, piece.labels, piece.weights)
+                total, losses, logits = self.exchange(images, labels, weights)
         except ValueError as error:
             if "more than 1 value per channel" not in str(error):
                 raise
@@ -159,5 +159,5 @@ class Step:
         divisor = len(part.rows) if self.exchange.local_loss else count
         self.scaler.scale(total / max(1, divisor)).backward()
         if self.table is not None and len(losses):
-            self.table.note(piece.rows, piece.labels, losses, logits)
+            self.table.note(part.rows[begin:end], labels, losses, logits)
         return total.detach() / count

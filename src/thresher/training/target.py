@@ -25,10 +25,3 @@ class TargetReached:
     """Training time, evaluations not counted."""
     samples: int
     steps: int
-
-
-def is_reached(config: TargetConfig, accuracy: float, loss: float) -> bool:
-    """Return whether `accuracy` or `loss` meets a target."""
-    by_loss = config.target_loss is not None and loss <= config.target_loss
-    by_accuracy = config.target_accuracy is not None and accuracy >= config.target_accuracy
-    return by_loss or by_accuracy

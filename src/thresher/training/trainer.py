@@ -15,12 +15,11 @@ from thresher.distributed.group import Group
 from thresher.environment import git_commit, hardware, versions
 from thresher.errors import InvalidValueError
 from thresher.paths import RunPaths
-from thresher.progress import Bar
+from thresher.progress import Bar, bar
 from thresher.training import folder, graph
 from thresher.training.batches import piece_count
 from thresher.training.config import TrainConfig
 from thresher.training.device_data import DeviceData, Part
-from thresher.training.display import progress_bar, show_settings
 from thresher.training.dynamics import Dynamics
 from thresher.training.epoch_plan import EpochPlan, EpochPlanner
 from thresher.training.epoch_samples import EpochSamples
@@ -33,14 +32,14 @@ from thresher.training.optimizers import make_optimizer, set_rate
 from thresher.training.pruners import DynamicPruner
 from thresher.training.record import Metrics, finite
 from thresher.training.rehearsal import is_out_of_memory, rehearse
-from thresher.training.resolved import Resolved
+from thresher.training.resolved import Resolved, tiny_last_batch
 from thresher.training.result import PackIdentity, RunResult, Status
 from thresher.training.saving import Saver
 from thresher.training.split import TrainingSplit
 from thresher.training.state import RunState
 from thresher.training.step import Step
 from thresher.training.stop import StopRequest
-from thresher.training.target import TargetReached, is_reached
+from thresher.training.target import TargetReached
 from thresher.training.trace import Trace
 from thresher.training.undo import buffers_kept
 
@@ -81,13 +80,12 @@ class Trainer:
         self.pack, self.split, self.resolved = work.pack, work.split, work.resolved
         self.paths = RunPaths(Path(config.out))
         dtype = weight_dtype(config)
-        self.data = DeviceData(config, work.pack, work.split, group)
-        if work.pruner is not None:
-            self.data.use_weights()
+        pruned = work.pruner is not None
+        self.data = DeviceData(config, work.pack, work.split, group, weighted=pruned)
         model = work.model.double() if dtype == torch.float64 else work.model
         self.model = place_model(model, config, group.device, group.alone)
         self.optimizer = make_optimizer(self.model, config, self.resolved.peak_lr)
-        per_sample = work.pruner is not None or config.record_dynamics
+        per_sample = pruned or config.record_dynamics
         table = EpochTable(len(work.split.train), group) if per_sample else None
         self.step = Step(config, group, self.data, self.model, self.optimizer, table)
         noise = NoiseScale(group) if config.noise_scale else None
@@ -99,7 +97,7 @@ class Trainer:
         samples = EpochSamples(config, work.split, work.pruner)
         dynamics = Dynamics(len(work.split.train)) if config.record_dynamics else None
         self.state = RunState(self.step, samples, dynamics, noise)
-        self.planner = EpochPlanner(config, self.resolved, pruned=work.pruner is not None)
+        self.planner = EpochPlanner(config, self.resolved, pruned)
         self.saver = Saver(self.paths, group, config.checkpoint_every)
         self.metrics = Metrics(self.paths.metrics, group.first, config.tensorboard)
         self.micro: int | None = None
@@ -127,11 +125,11 @@ class Trainer:
             )
             self.metrics.rewind(self.state.progress.step)
             if shown:
-                show_settings(self.config, self.resolved, self.group.device)
+                self._show_settings()
             self._capture()
             label, steps = f"training {self.config.model}", self.resolved.total_steps
-            with progress_bar(label, steps, shown) as bar:
-                status = self.fit(bar)
+            with bar(label, steps, "steps", active=shown) as visible:
+                status = self.fit(visible)
             result = self._result(status)
         finally:
             self.step.exchange.close()
@@ -141,14 +139,14 @@ class Trainer:
             self._save_result(result)
         return result
 
-    def fit(self, bar: Bar) -> Status:
+    def fit(self, shown: Bar) -> Status:
         """Train epoch by epoch until the budget is used up, a target is reached or a signal."""
         done = self.state.progress
         begun, before = time.monotonic(), done.wall
-        bar.advance(done.step)
+        shown.advance(done.step)
         # A run killed after the checkpoint of its last step has that epoch still to end.
         while not self.planner.is_over(done) or done.offset:
-            status = self._epoch(bar)
+            status = self._epoch(shown)
             done.wall = before + time.monotonic() - begun
             if status is not None:
                 return status
@@ -156,7 +154,7 @@ class Trainer:
 
     # ---- an epoch -----------------------------------------------------------------------------
 
-    def _epoch(self, bar: Bar) -> Status | None:
+    def _epoch(self, shown: Bar) -> Status | None:
         """Train one epoch, or the rest of it; return how the run ended if it did."""
         done = self.state.progress
         plan = self._plan_epoch()
@@ -169,13 +167,13 @@ class Trainer:
             done.samples += end - begin
             done.offset = end
             self.trace.step()
-            bar.advance()
+            shown.advance()
             last = number == len(plan.cuts) - 1
             if not self._is_time_to_look(done.step, last):
                 continue
             finite_losses = self._read_losses(plan, read, number + 1)
             read = number + 1
-            bar.note(f"loss {self._last_loss:.4f}")
+            shown.note(f"loss {self._last_loss:.4f}")
             if not finite_losses:
                 done.seconds += time.perf_counter() - begun
                 return "diverged"
@@ -239,13 +237,14 @@ class Trainer:
 
     def _evaluate(self) -> bool:
         """Evaluate on validation (or test); return whether a target is reached."""
-        done = self.state.progress
+        done, config = self.state.progress, self.config
         accuracy, loss = evaluate(self.step, self.split.watched)
         done.accuracy, done.loss = finite(accuracy), finite(loss)
-        reached = is_reached(self.config, accuracy, loss)
-        if reached:
+        by_loss = config.target_loss is not None and loss <= config.target_loss
+        by_accuracy = config.target_accuracy is not None and accuracy >= config.target_accuracy
+        if by_loss or by_accuracy:
             done.target = TargetReached(done.seconds, done.samples, done.step)
-        return reached
+        return by_loss or by_accuracy
 
     # ---- a step -------------------------------------------------------------------------------
 
@@ -341,6 +340,18 @@ class Trainer:
         self._save_requested = False
 
     # ---- what is written ----------------------------------------------------------------------
+
+    def _show_settings(self) -> None:
+        config, numbers, device = self.config, self.resolved, self.group.device
+        logger.info(
+            "training %s on %s (%s)\n%s", config.model, config.data, device, numbers.table()
+        )
+        few = tiny_last_batch(numbers)
+        if few:
+            logger.warning(
+                f"the last batch of each epoch holds {few} of {numbers.global_batch:,} samples and "
+                "is trained on at the full rate; another batch size avoids that"
+            )
 
     def _write_epoch(self) -> None:
         done, noise = self.state.progress, self.state.noise
