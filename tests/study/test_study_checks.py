@@ -50,6 +50,20 @@ def content(pack: str, **changes: Any) -> dict[str, Any]:
             },
             r"\[steps.x\]: .*no/such.parquet",
         ),
+        (
+            {
+                "grid": {"selection": ["x"]},
+                "steps": {"x": {"do": "select", "filter": "random", "drop": 1.5}},
+            },
+            r"drop must be .*, got 1.5 \(in \[steps.x\]\)",
+        ),
+        (
+            {
+                "grid": {"selection": ["x"]},
+                "steps": {"x": {"do": "select", "filter": "random", "drp": 0.5}},
+            },
+            'did you mean "drop"',
+        ),
         ({"executor": {"kind": "local", "wrkers": 2}}, 'did you mean "workers"'),
         ({"executor": {"kind": "local", "workers": -3}}, r"workers must be in \[1, 1024\]"),
         ({"executor": {"kind": "locl"}}, 'did you mean "local"'),

@@ -27,6 +27,14 @@ from thresher.study.study import Study
 Study.load(sys.argv[1], sys.argv[2]).run()
 """
 
+LOGGING_MODEL = """
+import logging
+from thresher.models.registry import build as build_known
+
+def build(classes, channels):
+    logging.getLogger("thresher.models").info("building the model")
+    return build_known("tiny", classes, channels)
+"""
 
 KEYS = ("status", "accuracy", "loss", "train_loss", "steps", "samples")
 
@@ -199,6 +207,24 @@ def test_a_worker_that_dies_costs_its_trial_and_no_other(content: Content, tmp_p
         os.environ["PYTHONPATH"] = old
     assert status.count("failed") == 2
     assert all("SIGKILL" in trial.error for trial in status.trials)
+
+
+def test_the_log_of_a_trial_holds_the_log_records_of_training(
+    content: Content, tmp_path: Path
+) -> None:
+    base = {"model": "logging_model:build"}
+    study = Study.from_dict(content(base=base, grid={"lr": [0.05]}, seeds=1), tmp_path / "out")
+    (tmp_path / "logging_model.py").write_text(LOGGING_MODEL)
+    old = os.environ.get("PYTHONPATH", "")
+    os.environ["PYTHONPATH"] = f"{tmp_path}{os.pathsep}{old}"
+    try:
+        assert study.run().complete
+    finally:
+        os.environ["PYTHONPATH"] = old
+    (trial,) = study.trials()
+    assert trial.value is not None
+    log = (tmp_path / "out" / "logs" / f"{trial.name}.log").read_text()
+    assert "building the model" in log
 
 
 def test_a_second_run_into_the_folder_is_told_who_holds_it(

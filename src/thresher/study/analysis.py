@@ -2,22 +2,25 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from thresher import options
-from thresher.data.pack import Pack
-from thresher.errors import InvalidValueError, ThresherError, nearest
+from thresher.errors import InvalidValueError, nearest
 from thresher.paths import RunPaths, read_json
 from thresher.study.comparisons import ArmComparison, MetricScale, compare_cells
-from thresher.study.definition import ComparisonConfig, compared_axis, compared_pairs
-from thresher.study.results import POINTS, Trial, read_trial, to_json_values
+from thresher.study.definition import (
+    ComparisonConfig,
+    StudyDefinition,
+    compared_axis,
+    compared_pairs,
+)
+from thresher.study.results import POINTS, Trial, open_data, to_json_values
 from thresher.study.status import StudyStatus
 from thresher.study.study import Study
 from thresher.study.summaries import CellSummary, StudyCost, mean, summarise
 from thresher.study.tasks import StudyPlan, StudyTask
-from thresher.study.tune import TuningChoice, choices, reported_trials
+from thresher.study.tune import TuningChoice, choices
 
 LOWER_IS_BETTER = ("loss", "time_to_target", "seconds", "train_loss")
 UNITS = {"time_to_target": "s", "seconds": "s", **dict.fromkeys(POINTS, "points")}
@@ -136,25 +139,12 @@ def analyse(
 def _analyse_study(study: Study, config: ComparisonConfig | None) -> Analysis:
     definition, plan, status = study.definition, study.plan(), study.status()
     config = config or definition
-    data = _TestData(definition.base.get("data") or definition.grid["data"][0])
-    reported = {task.name for task in reported_trials(definition, plan)}
-    trials = [
-        read_trial(
-            plan.trials[state.name],
-            config.metric,
-            data.chance,
-            state=state.state,
-            error=state.error,
-            reported=state.name in reported,
-        )
-        for state in status.trials
-        if state.state != "not chosen"
-    ]
+    trials = study.trials(config.metric)
     return _build(
         trials,
         {axis: definition.values(axis) for axis in definition.untuned_axes},
         config,
-        data.resolution if config.metric in POINTS else 0.0,
+        _resolution(definition) if config.metric in POINTS else 0.0,
         choices=choices(definition, plan),
         tuned=definition.tune,
         cost=_cost(trials, list(plan.steps.values())),
@@ -217,31 +207,13 @@ def _margin(config: ComparisonConfig, cells: list[CellSummary]) -> float:
     return MARGIN_SHARE * (1.0 if size is None else size)
 
 
-class _TestData:
-    """What the analysis needs to know about the (first) data set, if it is available here."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    @cached_property
-    def pack(self) -> Pack | None:
-        try:
-            return Pack.open(self.name)
-        except ThresherError:
-            return None  # a report can be made on a machine without the data
-
-    @property
-    def chance(self) -> float:
-        """Accuracy of guessing, from 0 to 1."""
-        return 1 / len(self.pack.classes) if self.pack is not None else 0.0
-
-    @property
-    def resolution(self) -> float:
-        """Points of accuracy that one test image is worth."""
-        if self.pack is None:
-            return 0.0
-        split = "test" if "test" in self.pack.meta.splits else "train"
-        return 100.0 / max(1, len(self.pack.indices(split)))
+def _resolution(study: StudyDefinition) -> float:
+    """Return the points of accuracy that one test image is worth; 0 if the data is not here."""
+    pack = open_data(study)
+    if pack is None:
+        return 0.0
+    split = "test" if "test" in pack.meta.splits else "train"
+    return 100.0 / max(1, len(pack.indices(split)))
 
 
 def _cost(trials: list[Trial], tasks: Sequence[StudyTask]) -> StudyCost:

@@ -19,7 +19,7 @@ from thresher.study.selecting import check_embed, check_select
 from thresher.study.settings import check_training, identity
 from thresher.study.tasks import StudyPlan, StudyTask, Values
 
-REFERENCES = ("run", "features", "like", "selection", "selections", "dynamics", "probabilities")
+REFERENCES = ("run", "features", "also", "like", "selection", "selections", "dynamics")
 """Settings of a step that may name other steps."""
 MOST_TRIALS = 100_000
 

@@ -10,7 +10,7 @@ from thresher.errors import NotFoundError, ThresherError
 from thresher.paths import RunPaths
 from thresher.study.tasks import StudyPlan, StudyTask
 
-FILES = ("run", "dynamics", "features", "weights", "probabilities")
+FILES = ("run", "dynamics", "features", "also", "weights")
 SELECTIONS = ("selection", "selections", "like")
 
 

@@ -6,8 +6,13 @@ from typing import Any
 
 import numpy as np
 
+from thresher.data.pack import Pack
+from thresher.errors import ThresherError
 from thresher.paths import RunPaths, read_json
-from thresher.study.tasks import StudyTask, Values
+from thresher.study.definition import StudyDefinition
+from thresher.study.status import StudyStatus
+from thresher.study.tasks import StudyPlan, StudyTask, Values
+from thresher.study.tune import reported_trials
 
 POINTS = ("accuracy", "validation_accuracy")
 """Metrics that result.json holds as shares of 1 and a report shows in points (percent)."""
@@ -84,16 +89,44 @@ _COPIED = (
 _RESOLVED = ("peak_lr", "warmup_epochs", "global_batch", "per_worker_batch", "workers")
 
 
-def read_trial(task: StudyTask, metric: str, chance: float, **state: Any) -> Trial:
-    """Read the result of a trial.
+def read_trials(
+    study: StudyDefinition, plan: StudyPlan, status: StudyStatus, metric: str
+) -> list[Trial]:
+    """Read the result of every trial except candidates that tuning rejected before they ran.
 
     Args:
-        task: The trial.
+        study: The definition.
+        plan: Its trials.
+        status: Their states.
         metric: Which number becomes `Trial.value`.
-        chance: Accuracy of guessing, from 0 to 1: what a run that diverged without an accuracy
-            counts as.
-        **state: `state`, `error` and `reported` of the trial.
     """
+    pack = open_data(study)
+    chance = 1 / len(pack.classes) if pack is not None else 0.0
+    reported = {task.name for task in reported_trials(study, plan)}
+    return [
+        _read(
+            plan.trials[state.name],
+            metric,
+            chance,
+            state=state.state,
+            error=state.error,
+            reported=state.name in reported,
+        )
+        for state in status.trials
+        if state.state != "not chosen"
+    ]
+
+
+def open_data(study: StudyDefinition) -> Pack | None:
+    """Open the (first) data set; None on a machine without it, where reports still work."""
+    try:
+        return Pack.open(study.base.get("data") or study.grid["data"][0])
+    except ThresherError:
+        return None
+
+
+def _read(task: StudyTask, metric: str, chance: float, **state: Any) -> Trial:
+    """Read one result; a run that diverged without an accuracy has that of guessing (`chance`)."""
     paths = RunPaths(task.out)
     result = read_json(paths.result, "run's result") if paths.result.exists() else {}
     resolved = result.get("resolved") or {}

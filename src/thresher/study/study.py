@@ -11,6 +11,7 @@ import signal
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -18,13 +19,14 @@ from typing import Any
 from thresher.errors import InvalidValueError, NotFoundError
 from thresher.paths import StudyPaths, write_text
 from thresher.study import reading
-from thresher.study.definition import StudyDefinition
+from thresher.study.definition import Metric, StudyDefinition
 from thresher.study.driver import Driver
 from thresher.study.executors import check_executor, executor_config, make_executor
 from thresher.study.expand import expand
 from thresher.study.failures import Failures
 from thresher.study.lock import hold
 from thresher.study.preflight import check_inputs
+from thresher.study.results import Trial, read_trials
 from thresher.study.status import StudyStatus, read_status, running_file
 from thresher.study.tasks import StudyPlan, Values
 from thresher.study.toml import dumps
@@ -91,7 +93,20 @@ class Study:
 
     def plan(self) -> StudyPlan:
         """Return every step and trial; writes nothing."""
+        return self._plan
+
+    @cached_property
+    def _plan(self) -> StudyPlan:
         return expand(self.definition, self.root)
+
+    def trials(self, metric: Metric | None = None) -> list[Trial]:
+        """Return the trials with their results; trials without a result have value None.
+
+        Args:
+            metric: Which number becomes `Trial.value`; default: as the study file says.
+        """
+        metric = metric or self.definition.metric
+        return read_trials(self.definition, self.plan(), self.status(), metric)
 
     def output(self, step: str, **at: Any) -> Path:
         """Return the run, features or selection that a step writes.
