@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from benchmarks import machine
-from thresher.app.knobs import PreviewSettings
+from thresher.app.filter_preview import PreviewSettings
 from thresher.app.server import create_server
 from thresher.app.workspace import Workspace
 from thresher.data.pack import Pack
@@ -213,7 +213,7 @@ def made_up(pack: Pack, path: Path) -> None:
 def prepared(workspace: Workspace) -> dict[str, float]:
     """Seconds that the server spends before it can answer, part by part."""
     viewed, seconds = workspace.view, {}
-    knobs = workspace.knobs
+    knobs = workspace.previewer
     for name, part in (
         ("open", lambda: viewed()),
         ("points", lambda: viewed().points),

@@ -52,16 +52,15 @@ def main() -> None:
 def fashion(path: Path) -> None:
     """The network filter's map of Fashion-MNIST, with the pixels as features: no training."""
     from thresher.select.filters.network import NetworkFilter
-    from thresher.select.prepare import as_selection
-    from thresher.select.samples import Samples
+    from thresher.select.inputs import FilterInputs
+    from thresher.select.run import as_selection
 
     pack = Pack.open("fashion-mnist")
     rows = pack.indices("train")[:SAMPLES]
     pixels = pack.images(rows).reshape(len(rows), -1).astype(np.float32)
-    samples = Samples(
-        pack.ids.take(rows).to_pylist(), pack.labels[rows], pixels, classes=pack.classes
-    )
-    as_selection(NetworkFilter(drop=0.06).fit(samples), samples, pack).save(path)
+    ids = pack.ids.take(rows).to_pylist()
+    inputs = FilterInputs(ids=ids, labels=pack.labels[rows], features=pixels, classes=pack.classes)
+    as_selection(NetworkFilter(drop=0.06).fit_inputs(inputs), inputs, pack).save(path)
 
 
 def shoot(path: Path, out: Path) -> None:

@@ -187,7 +187,7 @@ def test_clusters_are_the_same_before_and_after_they_are_prepared(site: Site) ->
         with client(other) as http:
             first, _ = table(http.post("/api/preview", json=body))
             end = time.monotonic() + 60
-            while not workspace.knobs().graph(graph.min_samples).prepared:
+            while not workspace.previewer().graph(graph.min_samples).prepared:
                 assert time.monotonic() < end
                 time.sleep(0.05)
             later, _ = table(http.post("/api/preview", json=body))

@@ -31,7 +31,7 @@ def export_page(workspace: Workspace, folder: Path) -> ExportResult:
         workspace: The selections.
         folder: A new folder; it is complete or does not exist.
     """
-    view, knobs = workspace.view(), workspace.knobs()
+    view, previewer = workspace.view(), workspace.previewer()
     with atomic_folder(folder) as root:
         for name, file in static_files.static_files().items():
             data = file.data
@@ -41,11 +41,11 @@ def export_page(workspace: Workspace, folder: Path) -> ExportResult:
             _write(root / name, data)
         slot = _thumbnail_slots(view)
         sheets = _write_sheets(view, slot, root / "data" / "sprites")
-        described = knobs.describe()
+        described = previewer.describe()
         columns = _columns(view, slot)
         if "network" in described.methods:
             # With the threshold of each sample the eps slider works without a server.
-            columns["threshold"] = pa.array(knobs.graph(described.min_samples).threshold)
+            columns["threshold"] = pa.array(previewer.graph(described.min_samples).threshold)
         _write(root / "data" / "points.arrow", arrow.encode(columns))
         compared = {}
         for number, other in enumerate(workspace.names[1:]):

@@ -21,8 +21,8 @@ from starlette.types import ASGIApp
 
 from thresher.app import arrow, static_files, thumbnails
 from thresher.app.events import EventHub
+from thresher.app.filter_preview import MIN_SAMPLES_LIMIT, PreviewSettings
 from thresher.app.guard import BodyRefusedError, Guard, SafeJSONResponse
-from thresher.app.knobs import MIN_SAMPLES_LIMIT, PreviewSettings
 from thresher.app.selection_view import SelectionView, UnknownSampleError
 from thresher.app.workspace import Workspace
 from thresher.errors import InvalidValueError, ThresherError
@@ -161,10 +161,10 @@ class Api:
 
     async def knobs(self, request: Request) -> Response:
         """`GET /api/knobs`."""
-        knobs = self.workspace.knobs(self._name(request))
+        previewer = self.workspace.previewer(self._name(request))
         given = "min_samples" in request.query_params
         k = _query_int(request, "min_samples", 1, 1, MIN_SAMPLES_LIMIT) if given else None
-        info = await run_in_threadpool(knobs.describe, k)
+        info = await run_in_threadpool(previewer.describe, k)
         return SafeJSONResponse(info.to_json())
 
     async def preview(self, request: Request) -> Response:
@@ -172,8 +172,8 @@ class Api:
         body = await _json_body(request)
         clusters = bool(body.pop("clusters", False))
         settings = PreviewSettings.parse(body)
-        knobs = self.workspace.knobs(self._name(request))
-        preview = await run_in_threadpool(knobs.preview, settings, clusters)
+        previewer = self.workspace.previewer(self._name(request))
+        preview = await run_in_threadpool(previewer.preview, settings, clusters)
         columns = {"keep": pa.array(preview.keep)}
         if preview.clusters is not None:
             columns["cluster"] = pa.array(preview.clusters)
@@ -184,8 +184,8 @@ class Api:
         body = await _json_body(request)
         name = body.pop("name", "")
         settings = PreviewSettings.parse(body)
-        knobs = self.workspace.knobs(self._name(request))
-        path = await run_in_threadpool(knobs.write, settings, name)  # type: ignore[arg-type]
+        previewer = self.workspace.previewer(self._name(request))
+        path = await run_in_threadpool(previewer.write, settings, name)
         added = self.workspace.add(path)
         self.hub.send({"type": "selections", "selections": self.workspace.names})
         return SafeJSONResponse({"selection": added, "path": str(path)}, 201)

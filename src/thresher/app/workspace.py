@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from thresher.app.knobs import Knobs
+from thresher.app.filter_preview import FilterPreviewer
 from thresher.app.selection_view import SelectionView
 from thresher.data.ids import rows_by_id
 from thresher.data.pack import Pack
@@ -52,7 +52,7 @@ class Workspace:
     def __init__(self, paths: Iterable[Path], pack: Pack | None = None) -> None:
         self._pack = pack
         self._paths: dict[str, Path] = {}
-        self._opened: dict[str, tuple[SelectionView, Knobs]] = {}
+        self._opened: dict[str, tuple[SelectionView, FilterPreviewer]] = {}
         self._lock = threading.Lock()
         for path in paths:
             self.add(path)
@@ -88,7 +88,7 @@ class Workspace:
         """Return the selection called `name`, default the first one."""
         return self._open(name or self.first)[0]
 
-    def knobs(self, name: str | None = None) -> Knobs:
+    def previewer(self, name: str | None = None) -> FilterPreviewer:
         """Return the filter previews of the selection called `name`, default the first one."""
         return self._open(name or self.first)[1]
 
@@ -128,13 +128,13 @@ class Workspace:
         )
         return Comparison(counts, b_keep, held)
 
-    def _open(self, name: str) -> tuple[SelectionView, Knobs]:
+    def _open(self, name: str) -> tuple[SelectionView, FilterPreviewer]:
         with self._lock:
             if name not in self._paths:
                 raise NotFoundError(f'no selection "{name}" is open', nearest(name, self.names))
             if name not in self._opened:
                 view = SelectionView(self._paths[name], self._pack)
-                self._opened[name] = (view, Knobs(view))
+                self._opened[name] = (view, FilterPreviewer(view))
             return self._opened[name]
 
 

@@ -1,6 +1,6 @@
 """Live previews of a filter: exact DBSCAN on a prepared graph, and rules by score.
 
-A preview is a bitmask and a few numbers, and changes nothing; `Knobs.write` makes it a selection.
+A preview is a bitmask and a few numbers, and changes nothing; `write` makes it a selection.
 """
 
 import threading
@@ -51,7 +51,7 @@ CARRIED = ("data", "pack", "features", "run", "network")
 
 @dataclass(frozen=True, kw_only=True)
 class PreviewSettings:
-    """The positions of the knobs. `eps` takes precedence over `share`."""
+    """Settings of a preview. `eps` takes precedence over `share`."""
 
     method: Literal["network", "score", "votes", "random"] = "network"
     eps: float | None = option(None, ge=0, le=1e12)
@@ -72,7 +72,7 @@ class PreviewSettings:
 
 
 @dataclass(frozen=True)
-class KnobsInfo:
+class PreviewInfo:
     """What the sliders show; None where the selection has no map."""
 
     methods: dict[str, str]
@@ -113,7 +113,7 @@ class PreviewNumbers:
 
 @dataclass(frozen=True)
 class Preview:
-    """What the knobs would drop."""
+    """What the settings would drop."""
 
     keep: np.ndarray
     """(n,) bool."""
@@ -124,11 +124,11 @@ class Preview:
     """Radius used by the method network: one for all classes, or one per class."""
 
 
-class Knobs:
+class FilterPreviewer:
     """Previews of one selection. Graphs are made once per `min_samples` and cached."""
 
-    def __init__(self, viewed: SelectionView) -> None:
-        self.viewed = viewed
+    def __init__(self, view: SelectionView) -> None:
+        self.view = view
         self._graphs: OrderedDict[int, ClassGraph] = OrderedDict()
         self._preparing: set[int] = set()
         self._lock = threading.Lock()
@@ -136,31 +136,31 @@ class Knobs:
     @cached_property
     def methods(self) -> dict[str, str]:
         """The methods that this selection has the columns for."""
-        info = self.viewed.info()
+        info = self.view.info()
         has = {
             "network": info.layout == "map",
             "score": info.scores,
             "votes": info.votes,
-            "random": len(self.viewed) > 0,
+            "random": len(self.view) > 0,
         }
         return {name: text for name, text in METHODS.items() if has[name]}
 
-    def describe(self, min_samples: int | None = None) -> KnobsInfo:
+    def describe(self, min_samples: int | None = None) -> PreviewInfo:
         """Return what the sliders need: methods, start values, and the curve from eps to share."""
-        selection = self.viewed.selection
+        selection = self.view.selection
         if min_samples is None:
             min_samples = int(_setting(selection.meta, "min_samples", MIN_SAMPLES))
         min_samples = PreviewSettings.parse({"min_samples": min_samples}).min_samples
-        share = float(1 - selection.keep.mean()) if len(self.viewed) else 0.0
+        share = float(1 - selection.keep.mean()) if len(self.view) else 0.0
         if "network" not in self.methods:
-            return KnobsInfo(self.methods, min_samples, share)
+            return PreviewInfo(self.methods, min_samples, share)
         graph = self.graph(min_samples)
         radii, shares = graph.curve(CURVE_POINTS)
         knees = zip(graph.classes.tolist(), graph.eps_knee().tolist(), strict=True)
         eps = selection.meta.get("eps")
         if not isinstance(eps, int | float):
             eps = graph.eps_for_share(min(share, MAX_SHARE))
-        return KnobsInfo(
+        return PreviewInfo(
             self.methods,
             min_samples,
             share,
@@ -173,8 +173,8 @@ class Knobs:
         """Return the DBSCAN structure of the map for this `min_samples`."""
         with self._lock:
             if min_samples not in self._graphs:
-                labels = self.viewed.selection.labels
-                self._graphs[min_samples] = ClassGraph(self.viewed.layout.xy, labels, min_samples)
+                labels = self.view.selection.labels
+                self._graphs[min_samples] = ClassGraph(self.view.layout.xy, labels, min_samples)
                 while len(self._graphs) > GRAPHS_KEPT:
                     self._preparing.discard(self._graphs.popitem(last=False)[0])
             self._graphs.move_to_end(min_samples)
@@ -185,7 +185,7 @@ class Knobs:
         begin = time.perf_counter()
         if settings.method not in self.methods:
             raise InvalidValueError(
-                f'selection {self.viewed.name} cannot use the method "{settings.method}"'
+                f'selection {self.view.name} cannot use the method "{settings.method}"'
             )
         facts: dict[str, Any] = {}
         labels, eps = None, None
@@ -204,14 +204,14 @@ class Knobs:
         facts["milliseconds"] = round(1e3 * (time.perf_counter() - begin), 3)
         return Preview(keep, labels, self._numbers(settings.method, keep, facts), eps)
 
-    def write(self, settings: PreviewSettings, name: str) -> Path:
+    def write(self, settings: PreviewSettings, name: object) -> Path:
         """Write a new selection beside this one, with its map and the overrides in force.
 
         Nothing is overwritten. `name` is a plain file name, with or without `.parquet`.
         """
-        path = self.viewed.path.with_name(f"{_plain_name(name)}.parquet")
+        path = self.view.path.with_name(f"{_plain_name(name)}.parquet")
         preview = self.preview(settings, clusters=True)
-        old = self.viewed.selection
+        old = self.view.selection
         score = np.asarray(old.score, np.float32)
         if preview.eps is not None:
             score = noise_score(self.graph(settings.min_samples), preview.eps)
@@ -232,7 +232,7 @@ class Knobs:
                 "method": settings.method,
                 "settings": options,
                 "eps": preview.numbers.eps,
-                "made_from": self.viewed.path.name,
+                "made_from": self.view.path.name,
                 "made_by": f"thresher view {__version__}",
                 "made_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
                 "dropped": preview.numbers.dropped,
@@ -242,8 +242,8 @@ class Knobs:
         ).save(path)
         assert new.path is not None
         log = OverrideLog(SelectionPaths(new.path).overrides)
-        for entry in undo_stacks(self.viewed.log.read())[0]:
-            base = preview.keep[self.viewed.rows(list(entry.ids))].tolist()
+        for entry in undo_stacks(self.view.log.read())[0]:
+            base = preview.keep[self.view.rows(list(entry.ids))].tolist()
             log.decide(entry.ids, entry.keep, entry.reason, base)
         return new.path
 
@@ -259,7 +259,7 @@ class Knobs:
 
     def _ranked(self, settings: PreviewSettings) -> np.ndarray:
         """Return what a method by rank keeps, as the filters of `select` do."""
-        share, selection = settings.share or 0.0, self.viewed.selection
+        share, selection = settings.share or 0.0, self.view.selection
         if settings.method == "random":
             random = RandomFilter(drop=share, seed=settings.seed)
             return random.fit(None, selection.labels).keep_
@@ -267,8 +267,8 @@ class Knobs:
         return ~highest(np.asarray(ranks, np.float64), share)
 
     def _numbers(self, method: str, keep: np.ndarray, facts: dict[str, Any]) -> PreviewNumbers:
-        classes = len(self.viewed.pack.classes)
-        dropped = np.bincount(self.viewed.selection.labels[~keep], minlength=classes)[:classes]
+        classes = len(self.view.pack.classes)
+        dropped = np.bincount(self.view.selection.labels[~keep], minlength=classes)[:classes]
         return PreviewNumbers(
             method=method,
             dropped=int((~keep).sum()),
