@@ -1,12 +1,14 @@
-"""t-SNE's input: exact nearest neighbours, the perplexity search, one symmetric sparse matrix.
+"""The input of t-SNE: exact nearest neighbours, perplexity search, one symmetric sparse matrix.
 
-Everything here is torch on whatever device the data lies on, deterministic, and free of host
-synchronisation inside the loops.
+Everything runs in torch on the device of the data, deterministically, and without host
+synchronisation inside loops.
 """
 
 from dataclasses import dataclass
 
 import torch
+
+from thresher.errors import InvalidValueError
 
 BISECTIONS = 60
 _BLOCK_BYTES = 2 << 30
@@ -14,9 +16,9 @@ _BLOCK_BYTES = 2 << 30
 
 @dataclass(frozen=True)
 class Affinities:
-    """Symmetric joint probabilities p_ij in CSR form; they sum to one, p_ii does not occur.
+    """Symmetric joint probabilities p_ij in CSR form, without p_ii; they sum to one.
 
-    Memory: 8 bytes per entry; about 2·3·perplexity·0.7 entries per point.
+    Memory: 8 bytes per entry, about 2·3·perplexity·0.7 entries per point.
     """
 
     row_start: torch.Tensor
@@ -31,20 +33,23 @@ class Affinities:
         return len(self.row_start) - 1
 
     def rows(self) -> torch.Tensor:
-        """(entries,) int64: the row of every entry."""
+        """Return the row of every entry, (entries,) int64."""
         counts = self.row_start.diff()
         return torch.repeat_interleave(torch.arange(self.n, device=counts.device), counts)
 
 
 def neighbours(x: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Exact k nearest neighbours of every row of `x` (n, d), itself left out.
+    """Find the exact k nearest neighbours of every row of `x` (n, d), itself excluded.
 
-    Returns squared distances (n, k) float32, ascending, and indices (n, k) int64. Distances come
-    from blocked matrix products: n²·d multiply-adds, and at most 2 GiB beside the result.
+    Distances come from blocked matrix products: n²·d multiply-adds, and at most 2 GiB of memory
+    beside the result.
+
+    Returns:
+        Squared distances (n, k) float32, ascending, and indices (n, k) int64.
     """
     n = len(x)
     if n <= k:
-        raise ValueError(f"{n} points have no {k} neighbours each")
+        raise InvalidValueError(f"k must be below the number of points, {n}, got {k}", "", "k")
     # Centred, so that |a|² + |b|² - 2ab loses as few digits as possible.
     x = (x - x.mean(0, keepdim=True)).float()
     squared = x.square().sum(1)
@@ -54,7 +59,7 @@ def neighbours(x: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
     with _full_precision():
         for begin in range(0, n, rows):
             block = x[begin : begin + rows]
-            # |x_i|² is the same along a row: it does not change the order, so it is added later.
+            # |x_i|² is constant along a row and does not change the order: it is added later.
             scores = torch.addmm(squared[None, :], block, x.T, alpha=-2)
             here = torch.arange(begin, begin + len(block), device=x.device)
             scores[here - begin, here] = torch.inf
@@ -65,9 +70,9 @@ def neighbours(x: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def conditional(distances: torch.Tensor, perplexity: float) -> torch.Tensor:
-    """p_{j|i} (n, k) over each point's neighbours, with the entropy log(perplexity).
+    """Return p_{j|i} (n, k) over each point's neighbours, with entropy log(perplexity).
 
-    The precision β of each row is found by bisection, all rows at once.
+    Finds the precision β of each row by bisection, all rows at once.
     """
     n = len(distances)
     target = torch.tensor(perplexity, device=distances.device, dtype=torch.float64).log()
@@ -90,7 +95,7 @@ def conditional(distances: torch.Tensor, perplexity: float) -> torch.Tensor:
 
 
 def symmetric(indices: torch.Tensor, conditional: torch.Tensor) -> Affinities:
-    """(p_{j|i} + p_{i|j}) / 2n as one CSR matrix, entries sorted by row and column."""
+    """Return (p_{j|i} + p_{i|j}) / 2n as a CSR matrix, entries sorted by row and column."""
     n, k = indices.shape
     row = torch.arange(n, device=indices.device).repeat_interleave(k)
     column, value = indices.reshape(-1), conditional.reshape(-1) / (2 * n)
@@ -99,7 +104,7 @@ def symmetric(indices: torch.Tensor, conditional: torch.Tensor) -> Affinities:
     key, order = torch.sort(key, stable=True)
     value = value[order % len(value)]
     del order
-    # A pair of mutual neighbours stands there twice, side by side; no pair can stand there thrice.
+    # A pair of mutual neighbours occurs twice, side by side; no pair occurs three times.
     same = key[1:] == key[:-1]
     value[:-1] += torch.where(same, value[1:], 0.0)
     first = torch.ones(len(key), dtype=torch.bool, device=key.device)
@@ -111,14 +116,14 @@ def symmetric(indices: torch.Tensor, conditional: torch.Tensor) -> Affinities:
 
 
 def affinities(x: torch.Tensor, perplexity: float) -> Affinities:
-    """From data (n, d) to t-SNE's joint probabilities, over 3·perplexity neighbours."""
+    """Return t-SNE's joint probabilities of x (n, d), over 3·perplexity neighbours."""
     k = min(len(x) - 1, int(3 * perplexity))
     distances, indices = neighbours(x, k)
     return symmetric(indices, conditional(distances, min(perplexity, k / 3)))
 
 
 class _full_precision:
-    """Neighbours are exact: no TF32 in the products, whatever the process had chosen."""
+    """Disable TF32 in the block, because neighbours must be exact."""
 
     def __enter__(self) -> None:
         self.before = torch.backends.cuda.matmul.allow_tf32

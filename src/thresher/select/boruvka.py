@@ -1,9 +1,9 @@
 """Borůvka's algorithm on a kd-tree, for the mutual reachability of many points.
 
-Every round finds for each component its lightest edge to another one and joins along it. Pairs of
-a leaf and a node are left out when they cannot hold such an edge: both lie in one component, or the
-boxes are farther apart than the best edge known. All of it is array work, level by level, after the
-dual-tree algorithm of March, Ram and Gray (2010). Memory is linear in the points.
+Each round finds the lightest edge of every component to another one, and joins them. A pair of a
+leaf and a node is pruned if it cannot hold such an edge: both lie in one component, or their boxes
+are farther apart than the best edge so far. Everything is array operations, level by level, after
+the dual-tree algorithm of March, Ram and Gray (2010). Memory is linear in the number of points.
 """
 
 from dataclasses import dataclass
@@ -19,19 +19,19 @@ BLOCKS_AT_ONCE = 4096
 
 @dataclass(frozen=True)
 class _Level:
-    """Nodes of one depth, a power of two of them, as slices of the points in tree order."""
+    """The nodes of one depth, a power of two, as slices of the points in tree order."""
 
     start: np.ndarray
     low: np.ndarray
-    """(nodes, d), corner of the bounding box."""
+    """(nodes, d), lower corner of the bounding box."""
     high: np.ndarray
     least: np.ndarray
-    """(nodes,) least squared core distance."""
+    """(nodes,) smallest squared core distance."""
     most: np.ndarray
 
 
 def boruvka(x: np.ndarray, core2: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Edges (u, v) and squared weights of a minimum spanning tree of x (n, d), d small."""
+    """Return edges (u, v) and squared weights of a minimum spanning tree of x (n, d), d small."""
     order, levels = _build(x, core2)
     search = _Search(x[order], core2[order], levels)
     n = len(x)
@@ -49,7 +49,7 @@ def boruvka(x: np.ndarray, core2: np.ndarray) -> tuple[np.ndarray, np.ndarray, n
 
 
 def _build(x: np.ndarray, core2: np.ndarray) -> tuple[np.ndarray, list[_Level]]:
-    """The points in tree order, and the nodes level by level: medians along the widest side."""
+    """Return the points in tree order and the levels; nodes split at the median of a side."""
     n = len(x)
     depth = max(0, int(np.ceil(np.log2(n / LEAF))))
     order = np.arange(n)
@@ -65,32 +65,32 @@ def _build(x: np.ndarray, core2: np.ndarray) -> tuple[np.ndarray, list[_Level]]:
             order = order[np.lexsort((x[order, side[node]], node))]
         levels.append([start, low, high])
     core = core2[order]
-    made = [
+    built = [
         _Level(s, lo, hi, np.minimum.reduceat(core, s), np.maximum.reduceat(core, s))
         for s, lo, hi in levels
     ]
-    return order, made
+    return order, built
 
 
 class _Search:
-    """The lightest edge out of each component; points and nodes in tree order."""
+    """Search for the lightest edge out of each component; points are in tree order."""
 
     def __init__(self, x: np.ndarray, core2: np.ndarray, levels: list[_Level]) -> None:
         self.x, self.core2, self.levels = x, core2, levels
         bounds = np.append(levels[-1].start, len(x))
         size = np.diff(bounds)
-        # Leaves differ by one point: the shorter ones repeat their last, which does no harm.
+        # Leaves differ by one point; the shorter ones repeat their last, which is harmless.
         reach = np.minimum(np.arange(size.max())[None, :], size[:, None] - 1)
         self.members = bounds[:-1, None] + reach
 
     def lightest(self, part: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Per component: points u inside and v outside, and the squared weight between them."""
+        """Return per component points u inside and v outside, and the squared weight."""
         count = int(part.max()) + 1
         self.part = part
         self.weight = np.full(count, np.inf)
         self.u, self.v = np.zeros(count, np.int64), np.zeros(count, np.int64)
         self.bound = np.full(count, np.inf)
-        """Never less than the weight sought: from whole boxes, before any edge is known."""
+        """Upper bound of the weight, from whole boxes, before any edge is known."""
         self.first = [np.minimum.reduceat(part, level.start) for level in self.levels]
         self.last = [np.maximum.reduceat(part, level.start) for level in self.levels]
         leaves = np.arange(len(self.members))
@@ -101,7 +101,7 @@ class _Search:
         return self.u, self.v, self.weight
 
     def _descend(self, leaves: np.ndarray) -> None:
-        """Go down the tree from its root for each of these leaves, keeping what may matter."""
+        """Descend the tree from its root for each of these leaves, pruning pairs."""
         q, r = leaves, np.zeros(len(leaves), np.int64)
         floor = self.levels[-1]
         for level in range(len(self.levels)):
@@ -122,14 +122,14 @@ class _Search:
             hope = np.minimum(self.bound, self.weight)[here[leaves]].max(axis=1)
             known = self.weight[here[leaves]].max(axis=1)
             at = q - leaves[0]
-            # An edge as light as a known one is no gain; one as light as a bound may be it. Boxes
-            # round differently from points: a hair of slack keeps equal ones.
+            # An edge as light as a known one is no gain; one as light as the bound may be it. Boxes
+            # round differently from points, so a little slack keeps equal ones.
             slack = least * (1 - 1e-12)
             q, r = _masked((slack <= hope[at]) & (slack < known[at]), q, r)
         self._compare(q, r)
 
     def _compare(self, q: np.ndarray, r: np.ndarray) -> None:
-        """All points of leaves q against all of leaves r, pair by pair."""
+        """Compare all points of leaves q with all points of leaves r, pair by pair."""
         for begin in range(0, len(q), BLOCKS_AT_ONCE):
             a = self.members[q[begin : begin + BLOCKS_AT_ONCE]]
             b = self.members[r[begin : begin + BLOCKS_AT_ONCE]]
@@ -140,13 +140,13 @@ class _Search:
             np.maximum(weight, self.core2[b][:, None, :], out=weight)
             weight[self.part[a][:, :, None] == self.part[b][:, None, :]] = np.inf
             best = weight.argmin(axis=2)
-            found = np.take_along_axis(weight, best[:, :, None], axis=2)[:, :, 0].ravel()
+            lightest = np.take_along_axis(weight, best[:, :, None], axis=2)[:, :, 0].ravel()
             u, v = a.ravel(), np.take_along_axis(b, best, axis=1).ravel()
             own = self.part[u]
-            better = found < self.weight[own]
-            u, v, own, found = u[better], v[better], own[better], found[better]
-            np.minimum.at(self.weight, own, found)
-            (is_least,) = np.nonzero(found == self.weight[own])
+            better = lightest < self.weight[own]
+            u, v, own, lightest = u[better], v[better], own[better], lightest[better]
+            np.minimum.at(self.weight, own, lightest)
+            (is_least,) = np.nonzero(lightest == self.weight[own])
             self.u[own[is_least]], self.v[own[is_least]] = u[is_least], v[is_least]
 
 
@@ -157,14 +157,14 @@ def _masked(mask: np.ndarray, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
 def _acyclic(
     part: np.ndarray, u: np.ndarray, v: np.ndarray, weight: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The chosen edges without those that close a circle, which ties can make."""
+    """Return the chosen edges without those that close a cycle, which ties can cause."""
     a, b = part[u], part[v]
     count = int(part.max()) + 1
     key = np.minimum(a, b) * count + np.maximum(a, b)
     by = np.lexsort((weight, key))
     by = by[np.unique(key[by], return_index=True)[1]]
     by = by[np.argsort(weight[by], kind="stable")]
-    # Ranks instead of weights: a sparse matrix takes a weight of zero for no edge at all.
+    # Ranks instead of weights: in a sparse matrix a weight of zero means no edge.
     ends = np.minimum(a, b)[by], np.maximum(a, b)[by]
     graph = coo_array((np.arange(1.0, len(by) + 1), ends), shape=(count, count))
     kept = by[minimum_spanning_tree(graph.tocsr()).data.astype(np.int64) - 1]

@@ -1,8 +1,8 @@
-"""Which points of a plane are linked by steps no longer than eps: DBSCAN's core, for one eps.
+"""Link points of a plane that are connected by steps of at most eps: DBSCAN for a single eps.
 
-The spanning tree answers for every eps but costs seconds to make; this answers once, in time
-about linear in the points. Points in one cell of side eps/√2 are linked; whether two nearby
-cells are is decided by the distances between their points.
+The spanning tree answers for every eps but takes seconds to build; this takes time about linear in
+the number of points. Points in one cell of side eps/√2 are linked; for two nearby cells the
+distances between their points decide.
 """
 
 import numpy as np
@@ -16,7 +16,7 @@ PAIRS_AT_ONCE = 1 << 21
 
 
 def can_link(x: np.ndarray, eps: np.ndarray) -> bool:
-    """Whether a grid of this eps (n,) numbers the cells of the points x (n, d) exactly."""
+    """Return whether a grid of this eps (n,) can number the cells of the points x (n, d)."""
     if x.shape[1] != 2 or len(x) == 0 or eps.min() <= 0:
         return False
     span = float((x.max(axis=0) - x.min(axis=0)).max())
@@ -24,11 +24,17 @@ def can_link(x: np.ndarray, eps: np.ndarray) -> bool:
 
 
 def linked_parts(x: np.ndarray, group: np.ndarray, eps: np.ndarray) -> np.ndarray:
-    """(n,) int: points x (n, 2) of one group with the same number are linked by steps ≤ eps.
+    """Label linked points.
 
-    `eps` is (n,), equal within each group.
+    Args:
+        x: (n, 2) coordinates.
+        group: (n,) ints; points of different groups are never linked.
+        eps: (n,), equal within each group.
+
+    Returns:
+        (n,) int: points of one group with the same number are linked by steps of at most eps.
     """
-    # A little less than 1/√2, so that rounding cannot put points farther than eps in one cell.
+    # Slightly below 1/√2, so that rounding cannot put points farther than eps in one cell.
     side = eps * 0.7071
     at = np.floor((x - x.min(axis=0)) / side[:, None]).astype(np.int64) + REACH
     height = int(at[:, 1].max()) + REACH + 1
@@ -39,14 +45,14 @@ def linked_parts(x: np.ndarray, group: np.ndarray, eps: np.ndarray) -> np.ndarra
     x, eps2 = x[order], (eps * eps)[order]
     u, v = np.empty(0, np.int64), np.empty(0, np.int64)
     part = np.arange(len(cells))
-    # First a few points of each cell, which joins the crowded ones; then all points of the pairs
-    # of cells still apart. What is joined need not be asked again.
+    # First compare a few points of each cell, which joins the crowded ones; then all points of
+    # the pairs of cells that are still separate.
     for most in (A_FEW, None):
         some = count if most is None else np.minimum(count, most)
         for dx, dy in _offsets():
-            wanted = cells + dx * height + dy
-            b = np.minimum(np.searchsorted(cells, wanted), len(cells) - 1)
-            a = np.flatnonzero((cells[b] == wanted) & (part != part[b]))
+            beside = cells + dx * height + dy
+            b = np.minimum(np.searchsorted(cells, beside), len(cells) - 1)
+            a = np.flatnonzero((cells[b] == beside) & (part != part[b]))
             b = b[a]
             touch = _touch(x, eps2, start, some, a, b)
             u, v = np.concatenate([u, a[touch]]), np.concatenate([v, b[touch]])
@@ -58,7 +64,7 @@ def linked_parts(x: np.ndarray, group: np.ndarray, eps: np.ndarray) -> np.ndarra
 
 
 def _offsets() -> list[tuple[int, int]]:
-    """Half of the cells within two of a cell (the other half asks back), nearest first."""
+    """Return half of the offsets within two cells, nearest first; the other half is symmetric."""
     around = range(-REACH, REACH + 1)
     half = [(dx, dy) for dx in range(REACH + 1) for dy in around if dx > 0 or dy > 0]
     return sorted(half, key=lambda o: (o[0] ** 2 + o[1] ** 2, o))
@@ -72,7 +78,7 @@ def _touch(
     a: np.ndarray,
     b: np.ndarray,
 ) -> np.ndarray:
-    """(m,) bool: whether a point of cell a[i] lies within eps of one of cell b[i]."""
+    """Return (m,) bool: whether a point of cell a[i] is within eps of one of cell b[i]."""
     touch = np.zeros(len(a), bool)
     pairs = count[a] * count[b]
     ends = np.cumsum(pairs)

@@ -1,9 +1,9 @@
-"""Principal components of features that need not fit into memory.
+"""Principal components of features that may not fit into memory.
 
 Up to `EXACT_WIDTH` columns the covariance is summed block by block in float64 and decomposed: one
-pass, exact, d² memory. Beyond it a seeded randomised range finder makes a few passes with thin
-matrices. Both read rows in blocks (a memory map stays on the disk), run on any torch device, and
-give the same bytes for the same input on the same machine.
+pass, exact, d² memory. Beyond that a seeded randomised range finder makes a few passes with thin
+matrices. Both read rows in blocks (a memory map stays on disk), run on any torch device, and give
+the same bytes for the same input on the same machine.
 """
 
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from thresher.errors import ThresherError
+from thresher.errors import InvalidValueError
 
 BLOCK_BYTES = 64 << 20
 EXACT_WIDTH = 4096
@@ -30,7 +30,7 @@ class Components:
     """(m,) share of the variance along each axis."""
 
     def project(self, features: np.ndarray | torch.Tensor) -> torch.Tensor:
-        """features (n, d) → (n, m) float32 on the device; memory n·m and one block."""
+        """Project features (n, d) to (n, m) float32 on the device; memory n·m and one block."""
         device = self.mean.device
         out = torch.empty((len(features), self.axes.shape[1]), dtype=torch.float32, device=device)
         for begin, block in blocks(features, device):
@@ -45,13 +45,20 @@ def fit_pca(
     device: torch.device | str = "cpu",
     exact: bool | None = None,
 ) -> Components:
-    """Fit to features (n, d), any float type, possibly memory-mapped or on the device already.
+    """Fit principal components.
 
-    `exact` None takes the covariance up to 4,096 columns and the randomised way beyond.
+    Args:
+        features: (n, d), any float type, possibly memory-mapped or already on the device.
+        components: Number of components; at most d and n - 1 are used.
+        seed: Seed of the randomised method.
+        device: Where to compute.
+        exact: Decompose the covariance; by default up to 4,096 columns.
     """
     n, d = features.shape
     if n < 2 or d < 1:
-        raise ThresherError(f"features of shape {features.shape} have no principal components")
+        raise InvalidValueError(
+            f"features must have two rows and a column, got shape {features.shape}", "", "features"
+        )
     device = torch.device(device)
     m = min(components, d, n - 1)
     mean = torch.zeros(d, dtype=torch.float64, device=device)
@@ -59,7 +66,7 @@ def fit_pca(
         mean += block.sum(dim=0)
     mean /= n
     if not bool(torch.isfinite(mean).all()):
-        raise ThresherError("some features are not finite numbers", "embed them again in float32")
+        raise InvalidValueError("features must be finite", "embed again in float32", "features")
     if exact is None:
         exact = d <= EXACT_WIDTH
     if exact:
@@ -73,11 +80,11 @@ def fit_pca(
 def blocks(
     features: np.ndarray | torch.Tensor, device: torch.device
 ) -> Iterator[tuple[int, torch.Tensor]]:
-    """(first row, float64 tensor on the device) of each block of rows."""
+    """Yield (first row, float64 tensor on the device) of each block of rows."""
     rows = max(1, BLOCK_BYTES // (8 * features.shape[1]))
     for begin in range(0, len(features), rows):
         part = features[begin : begin + rows]
-        # A copy: torch refuses read-only memory maps, and the disk is read here, once.
+        # Copied because torch rejects read-only memory maps; the disk is read here, once.
         block = part if isinstance(part, torch.Tensor) else torch.from_numpy(np.array(part))
         yield begin, block.to(device).to(torch.float64)
 
@@ -98,7 +105,7 @@ def _exact(
 def _randomised(
     features: np.ndarray | torch.Tensor, mean: torch.Tensor, m: int, seed: int
 ) -> tuple[torch.Tensor, torch.Tensor, float]:
-    """Subspace iteration on the covariance, never formed: (AᵀA)ᵏ applied to random vectors."""
+    """Iterate a subspace: apply (AᵀA)ᵏ to random vectors without forming the covariance."""
     n, d = features.shape
     width = min(m + OVERSAMPLING, d, n)
     start = np.random.default_rng(seed).standard_normal((d, width))
@@ -122,7 +129,7 @@ def _randomised(
 
 
 def _signed(axes: torch.Tensor) -> torch.Tensor:
-    """Turn each axis so that its largest entry is positive: eigenvectors have no sign."""
+    """Flip each axis so that its largest entry is positive: eigenvectors have no sign."""
     largest = axes.abs().argmax(dim=0)
     sign = torch.sign(axes.gather(0, largest[None, :]))
     return axes * torch.where(sign == 0, torch.ones_like(sign), sign)

@@ -1,11 +1,11 @@
-"""t-SNE's repulsion as a field on a grid: one charge spread, one convolution, one gradient.
+"""The repulsion of t-SNE as a field on a grid: one charge, one convolution, one gradient.
 
 With the potential φ(y) = Σ_j 1/(1 + |y − y_j|²), the normaliser of t-SNE is Z = Σ_i φ(y_i) − n and
 the repulsive force is Σ_j (y_i − y_j)/(1 + |y_i − y_j|²)² = −½ ∇φ(y_i): one scalar field gives
 both, where FIt-SNE (Linderman et al. 2019) convolves three or four charges.
 
 Points are spread to an equispaced grid with cubic B-splines, convolved by FFT over twice the range
-(so that nothing wraps round), and read back with the same splines and their derivatives. Dividing
+(so that nothing wraps around), and read back with the same splines and their derivatives. Dividing
 by the spline's own spectrum on both sides (as smooth particle-mesh Ewald does) makes the kernel
 exact on the grid points, and fourth-order accurate between them.
 
@@ -25,7 +25,7 @@ MARGIN = 3
 
 
 class Grid:
-    """The buffers and the spectrum that a field of `size`² grid points needs, on one device."""
+    """Buffers and spectrum of a field of `size`² grid points on one device."""
 
     def __init__(self, size: int, device: torch.device) -> None:
         self.size = size
@@ -40,17 +40,17 @@ class Grid:
         self.charge = torch.zeros(size * size, dtype=torch.int64, device=device)
 
     def place(self, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Origin (2,) and spacing (0-d) of a grid that holds `y` (n, 2) with its margin."""
+        """Return origin (2,) and spacing (0-d) of a grid that holds `y` (n, 2) and its margin."""
         low, high = y.amin(0), y.amax(0)
         span = (high - low).amax().clamp_min(1e-30)
         spacing = span / (self.size - 2 * MARGIN - 1)
         return low - MARGIN * spacing, spacing
 
     def convolve(self, spacing: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The potential on the grid, (size, size) float32, less `constant` (0-d) per charge."""
+        """Return the potential (size, size) float32 without a constant, and that constant (0-d)."""
         diameter2 = 2 * (spacing * self.size) ** 2
         d2 = self.offset2 * spacing**2
-        # 1/(1+d²) − 1/(1+D²), written so that nothing cancels.
+        # 1/(1+d²) - 1/(1+D²), written without cancellation.
         kernel = (diameter2 - d2) / ((1 + d2) * (1 + diameter2))
         charge = self.charge.view(self.size, self.size).float() / FIXED_POINT
         shape = (self.padded, self.padded)
@@ -60,7 +60,7 @@ class Grid:
 
 
 def splines(t: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Cubic B-spline weights (…, 4) at the grid points around `t` ∈ [0, 1), and derivatives."""
+    """Return cubic B-spline weights (…, 4) around `t` in [0, 1), and their derivatives."""
     u = 1 - t
     weights = [u**3 / 6, (4 - 6 * t**2 + 3 * t**3) / 6, (4 - 6 * u**2 + 3 * u**3) / 6, t**3 / 6]
     slopes = [-(u**2) / 2, (3 * t**2 - 4 * t) / 2, (4 * u - 3 * u**2) / 2, t**2 / 2]
@@ -68,9 +68,9 @@ def splines(t: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def field(y: torch.Tensor, grid: Grid) -> tuple[torch.Tensor, torch.Tensor]:
-    """Repulsive forces (n, 2), not yet divided by Z, and Z (0-d), of the map `y` (n, 2) float32.
+    """Return the repulsive forces (n, 2), not divided by Z, and Z (0-d) of the map `y` (n, 2).
 
-    Plain torch: the reference for the CUDA kernels, and what runs where there is no Triton.
+    Plain torch: the reference for the CUDA kernels, and the fallback without Triton.
     """
     n = len(y)
     origin, spacing = grid.place(y)

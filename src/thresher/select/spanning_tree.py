@@ -1,10 +1,10 @@
 """The minimum spanning tree of mutual reachability: every DBSCAN clustering in one structure.
 
 The mutual reachability of two points is max(core_i, core_j, d_ij). Two core points share a DBSCAN
-cluster at eps if and only if a path of edges no heavier than eps joins them, so cutting the
+cluster at eps if and only if a path of edges of weight at most eps joins them, so cutting the
 minimum spanning tree at eps gives the clusters, for every eps.
 
-Everything here is in *squared* distances: that is what scikit-learn compares.
+All distances here are *squared*, because that is what scikit-learn compares.
 """
 
 import numpy as np
@@ -15,10 +15,10 @@ from thresher.select.boruvka import boruvka
 def mutual_reachability_tree(
     x: np.ndarray, core2: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Edges (u, v) int64 and squared weights, n-1 of each, of the points x (n, d) float64.
+    """Return edges (u, v) int64 and squared weights, n - 1 of each, of x (n, d) float64.
 
-    A plane, or many points in few dimensions, are searched with a tree; in many dimensions trees
-    prune nothing and Prim's plain loop is faster.
+    Uses a tree in a plane, and for many points in few dimensions. In many dimensions trees prune
+    nothing, and Prim's loop is faster.
     """
     n, d = x.shape
     if n > 1000 and (d <= 2 or (d <= 10 and n > 20_000)):
@@ -27,7 +27,7 @@ def mutual_reachability_tree(
 
 
 def prim(x: np.ndarray, core2: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Prim's algorithm, distances made as they are needed: n² d operations, n d memory."""
+    """Run Prim's algorithm, computing distances as needed: n²·d operations, n·d memory."""
     n = len(x)
     columns = np.ascontiguousarray(x.T)
     left = np.arange(1, n)
@@ -57,7 +57,7 @@ def prim(x: np.ndarray, core2: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.n
 
 
 def squared_distances(columns: np.ndarray, point: np.ndarray) -> np.ndarray:
-    """From `point` (d,) to each of columns (d, n): (n,), summed dimension by dimension."""
+    """Return squared distances (n,) from `point` (d,) to `columns` (d, n), summed in order."""
     total = (columns[0] - point[0]) ** 2
     for column, value in zip(columns[1:], point[1:], strict=True):
         total += (column - value) ** 2
