@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 
 
-def columns(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a table with a title; numbers are right-aligned, words left-aligned."""
+def columns(title: str, heads: str | Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Align numbers to the right and words to the left; `heads` may be one text: "model|rule"."""
+    heads = heads.split("|") if isinstance(heads, str) else heads
     widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
     right = [all(_number(row[i]) for row in rows) for i in range(len(heads))]
 

@@ -36,25 +36,13 @@ def _engines(comparison: EngineComparison) -> str:
     table = columns(
         f"{comparison.model}, {comparison.scaling} scaling (milliseconds per step; * marks the "
         "best setting of each engine)",
-        (
-            "engine",
-            "workers",
-            "setting",
-            "compute",
-            "step",
-            "exposed",
-            "hidden %",
-            "images/s",
-            "eff. %",
-        ),
+        "engine|workers|setting|compute|step|exposed|hidden %|images/s|eff. %",
         [
             (
                 f"{row.engine}{' *' if row.best else ''}",
                 str(row.workers),
                 row.label,
-                f"{1e3 * row.compute_s:,.1f}",
-                f"{1e3 * row.step_s:,.1f}",
-                f"{1e3 * row.exposed_s:,.1f}",
+                *(f"{1e3 * s:,.1f}" for s in (row.compute_s, row.step_s, row.exposed_s)),
                 f"{100 * row.hidden:.0f} %" if row.workers > 1 else "–",
                 f"{row.images_per_s:,.0f}",
                 f"{100 * row.efficiency:.0f} %",
@@ -97,11 +85,7 @@ def _rule_cells(runs: Sequence[RuleRun]) -> tuple[str, ...]:
     else:
         reached = f"{times.mean:,.1f} s ({times.low:,.1f}–{times.high:,.1f})"
     return (
-        first.model,
-        first.rule,
-        str(first.hosts),
-        first.compress,
-        reached,
+        *(first.model, first.rule, str(first.hosts), first.compress, reached),
         f"{mean(run.steps for run in runs):,.0f}",
         f"{1e3 * mean(run.step_s for run in runs):,.0f}",
         f"{mean(run.images_per_s for run in runs):,.0f}",

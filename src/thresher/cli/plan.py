@@ -31,26 +31,11 @@ def _text(result: TrainingPlan) -> str:
     table = columns(
         f"{result.model} on {result.data}, cluster {result.cluster}: to accuracy "
         f"{pilot.target:.3f}",
-        (
-            "",
-            "workers",
-            "batch",
-            "lr",
-            "warm-up",
-            "epochs",
-            "time",
-            "low–high",
-            "cost",
-            "device h",
-            "eff. %",
-            "limit",
-        ),
+        "|workers|batch|lr|warm-up|epochs|time|low–high|cost|device h|eff. %|limit",
         [
             (
                 "→" if run == best else "",
-                f"{run.workers:,}",
-                f"{run.batch_size:,}",
-                f"{run.lr:.3g}",
+                *(f"{run.workers:,}", f"{run.batch_size:,}", f"{run.lr:.3g}"),
                 f"{run.warmup_epochs:.2g}",
                 f"{run.epochs:.1f}",
                 _time(run.seconds),

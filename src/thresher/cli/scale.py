@@ -129,26 +129,11 @@ def _ms(seconds: float) -> str:
 def _predicted(prediction: Prediction, cluster: str) -> str:
     table = columns(
         f"{prediction.model} on {cluster}, {prediction.scaling} scaling (milliseconds per step)",
-        (
-            "workers",
-            "batch",
-            "compute",
-            "comm.",
-            "exposed",
-            "input",
-            "step",
-            "low–high",
-            "images/s",
-            "eff. %",
-            "low–high",
-            "limit",
-        ),
+        "workers|batch|compute|comm.|exposed|input|step|low–high|images/s|eff. %|low–high|limit",
         [
             (
-                f"{r.workers:,}",
-                f"{r.batch_size:,}",
-                *(_ms(t) for t in (r.compute_s, r.communication_s, r.exposed_s, r.input_s)),
-                _ms(r.step_s),
+                *(f"{number:,}" for number in (r.workers, r.batch_size)),
+                *map(_ms, (r.compute_s, r.communication_s, r.exposed_s, r.input_s, r.step_s)),
                 f"{_ms(r.step_low_s)}–{_ms(r.step_high_s)}",
                 f"{r.images_per_s:,.0f}",
                 f"{100 * r.efficiency:.0f}",
@@ -163,10 +148,7 @@ def _predicted(prediction: Prediction, cluster: str) -> str:
         ("engine", "all-reduce", "precision", "compress", "images/s", "eff. %", "stops", "limit"),
         [
             (
-                a.engine,
-                a.allreduce,
-                a.precision,
-                a.compress,
+                *(a.engine, a.allreduce, a.precision, a.compress),
                 f"{a.images_per_s:,.0f}",
                 f"{100 * a.efficiency:.1f}",
                 f"{a.stops_paying_at:,}" if a.stops_paying_at else "–",

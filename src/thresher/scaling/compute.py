@@ -77,15 +77,8 @@ def from_profile(profile: Profile, batch: float) -> ComputeTimes:
 def from_roofline(
     profile: Profile, cluster: Cluster, batch: float, precision: DevicePrecision, level: int
 ) -> ComputeTimes:
-    """Estimate the times on the cluster's device.
-
-    Args:
-        profile: The layers; its times are not used.
-        cluster: Gives the device.
-        batch: Samples of one worker.
-        precision: Precision of the layers.
-        level: 0, 1 or 2 for the low, likely or high estimate of speed.
-    """
+    """Estimate the times on the cluster's device; `level` 0, 1 or 2 is the low, likely or high
+    estimate of speed."""
     share = (cluster.device.efficiency or SHARE_OF_PEAK[precision])[level]
     flops_s = cluster.peak_flops(precision) * share
     bytes_s = cluster.device.memory_gbs * 1e9 * 0.8

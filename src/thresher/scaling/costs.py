@@ -189,32 +189,20 @@ class RingFit:
 
 
 def fit_ring(points: Sequence[tuple[float, float]], workers: int) -> RingFit:
-    """Fit α and β ≥ 0 to the all-reduces of `workers`.
+    """Fit α and β ≥ 0 to (bytes, seconds) of all-reduces of `workers`.
 
     Least squares of the relative error: small messages determine the latency and large ones the
     bandwidth, while their times span four orders of magnitude.
-
-    Args:
-        points: (bytes, seconds) of each message size, two at least.
-        workers: Workers of the group, two at least.
     """
     if workers < 2 or len(points) < 2:
         raise InvalidValueError("a fit needs at least two workers and two message sizes")
     sizes = np.array([size for size, _ in points], dtype=float)
     seconds = np.array([time for _, time in points], dtype=float)
-    columns = np.stack(
-        [
-            np.full_like(sizes, 2.0 * (workers - 1)),
-            2.0 * (workers - 1) / workers * sizes,
-        ],
-        axis=1,
-    )
+    steps = 2.0 * (workers - 1)
+    columns = np.stack([np.full_like(sizes, steps), steps / workers * sizes], axis=1)
     from scipy.optimize import nnls
 
     (latency, per_byte), _ = nnls(columns / seconds[:, None], np.ones_like(seconds))
     predicted = columns @ np.array([latency, per_byte])
-    return RingFit(
-        float(latency),
-        float(per_byte),
-        float(np.median(np.abs(predicted - seconds) / seconds)),
-    )
+    error = np.median(np.abs(predicted - seconds) / seconds)
+    return RingFit(float(latency), float(per_byte), float(error))

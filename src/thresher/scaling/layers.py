@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from statistics import median, quantiles
 from typing import Any
 
@@ -72,8 +73,8 @@ class _LayerHooks:
                 continue
             self.layers[name] = _LayerMarks(module)
             self.handles += [
-                module.register_forward_pre_hook(self._begin(name)),
-                module.register_forward_hook(self._end(name)),
+                module.register_forward_pre_hook(partial(self._begin, name)),
+                module.register_forward_hook(partial(self._end, name)),
             ]
         return self
 
@@ -86,27 +87,18 @@ class _LayerHooks:
         for marks in self.layers.values():
             marks.begin = marks.end = marks.backward = None
 
-    def _begin(self, name: str) -> Any:
-        def hook(module: nn.Module, inputs: tuple[Any, ...]) -> None:
-            self.layers[name].begin = self.clock.mark()
+    def _begin(self, name: str, module: nn.Module, inputs: tuple[Any, ...]) -> None:
+        self.layers[name].begin = self.clock.mark()
 
-        return hook
-
-    def _end(self, name: str) -> Any:
-        def hook(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-            marks = self.layers[name]
-            marks.end = self.clock.mark()
-            if name not in self.order:
-                self.order.append(name)
-            if isinstance(output, torch.Tensor):
-                marks.output = tuple(output.shape)
-                if output.requires_grad:
-                    output.register_hook(lambda _: self._gradient_ready(marks))
-
-        return hook
-
-    def _gradient_ready(self, marks: _LayerMarks) -> None:
-        marks.backward = self.clock.mark()
+    def _end(self, name: str, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        marks = self.layers[name]
+        marks.end = self.clock.mark()
+        if name not in self.order:
+            self.order.append(name)
+        if isinstance(output, torch.Tensor):
+            marks.output = tuple(output.shape)
+            if output.requires_grad:
+                output.register_hook(lambda _: setattr(marks, "backward", self.clock.mark()))
 
 
 @dataclass
@@ -115,17 +107,13 @@ class _StepTimes:
 
     forward: dict[str, float]
     backward: dict[str, float]
-    whole: tuple[float, float, float, float]
+    whole: list[float]
     """Forward (with the loss), backward, optimizer, and all of it."""
 
 
 def flops_of(module: nn.Module, output: tuple[int, ...]) -> float:
-    """Return the forward operations per image of a convolution or linear layer; 0 for others.
-
-    Args:
-        module: A leaf module.
-        output: The shape of its output, with the batch first.
-    """
+    """Return the forward operations per image of a convolution or linear layer with that shape of
+    output, the batch first; 0 for other layers."""
     if isinstance(module, nn.Conv2d) and len(output) == 4:
         per_output = module.in_channels // module.groups * module.kernel_size[0]
         return 2.0 * per_output * module.kernel_size[1] * output[1] * output[2] * output[3]
@@ -229,6 +217,7 @@ def _steps(
             optimizer.step()
             end = clock.mark()
             clock.synchronize()
+            spans = ((begin, forward), (forward, backward), (backward, end), (begin, end))
             yield _StepTimes(
                 {
                     name: clock.between(marks.begin, marks.end)
@@ -236,12 +225,7 @@ def _steps(
                     if marks.end is not None
                 },
                 _backward(hooks, backward),
-                (
-                    clock.between(begin, forward),
-                    clock.between(forward, backward),
-                    clock.between(backward, end),
-                    clock.between(begin, end),
-                ),
+                [clock.between(a, b) for a, b in spans],
             )
     finally:
         for module in frozen:
@@ -271,14 +255,8 @@ def _layer(
         parameters=sum(p.numel() for p in marks.module.parameters() if p.requires_grad),
         flops=flops_of(marks.module, marks.output),
         activation_bytes=4.0 * math.prod(marks.output[1:]),
-        forward_s={
-            size: statistic(step.forward.get(name, 0.0) for step in steps)
-            for size, steps in timed.items()
-        },
-        backward_s={
-            size: statistic(step.backward.get(name, 0.0) for step in steps)
-            for size, steps in timed.items()
-        },
+        forward_s={n: statistic(s.forward.get(name, 0.0) for s in timed[n]) for n in timed},
+        backward_s={n: statistic(s.backward.get(name, 0.0) for s in timed[n]) for n in timed},
     )
 
 

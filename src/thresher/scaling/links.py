@@ -37,10 +37,7 @@ def time_allreduce(
 ) -> list[tuple[float, float]]:
     """Time `dist.all_reduce` on the current group; all ranks must call it.
 
-    Args:
-        sizes: Message sizes in bytes.
-        seconds: About how long to repeat each; rank 0 decides the count for all.
-        device: Device of the tensors.
+    Each size (bytes) is repeated for about `seconds`; rank 0 decides the count for all.
 
     Returns:
         (bytes, median seconds) of each size.
@@ -80,15 +77,8 @@ def time_step(
 ) -> OverlapTimes:
     """Time a DDP step and the same step without communication on the current group.
 
-    Steps with and without communication alternate, so that other load affects both alike. All
-    ranks must call it.
-
-    Args:
-        model: The network.
-        batch: The batch of each worker.
-        device: Where to run.
-        bucket_mb: DDP's bucket size in MiB.
-        seconds: About how long to repeat.
+    Steps with and without communication alternate, so that other load affects both alike. `batch`
+    is that of each worker. All ranks must call it.
     """
     import torch
     import torch.distributed as dist
@@ -185,12 +175,7 @@ def _measure_order(values: Any) -> Any:
 def measure_current_group(
     device: str, model: str | None = None, batch: SyntheticBatch | None = None
 ) -> GroupTimes:
-    """Measure the group that this process has joined; every rank must call it.
-
-    Args:
-        device: The device of this rank.
-        model, batch: As for `measure_group`.
-    """
+    """Measure the group that this process has joined; all ranks must call it."""
     import torch
     import torch.distributed as dist
 

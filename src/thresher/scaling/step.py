@@ -61,15 +61,7 @@ class PredictedStep:
 def predict_step(
     profile: Profile, cluster: Cluster, workers: int, config: StepConfig, level: int = 1
 ) -> PredictedStep:
-    """Predict one step.
-
-    Args:
-        profile: The model.
-        cluster: The devices and links.
-        workers: Number of workers.
-        config: How they compute and communicate.
-        level: 0, 1 or 2 for the pessimistic, likely or optimistic estimate.
-    """
+    """Predict one step; `level` 0, 1 or 2 is the pessimistic, likely or optimistic estimate."""
     batch = config.batch_size or profile.batch_size
     # Each worker computes at least one sample; workers beyond the batch are idle.
     per_worker = max(1.0, batch / workers) if config.scaling == "strong" else float(batch)
