@@ -12,10 +12,11 @@ from dataclasses import asdict
 from pathlib import Path
 
 from benchmarks.machine import describe
+from thresher.distributed.names import Compress
 from thresher.lab.engines import EngineComparisonConfig, compare_engines
 from thresher.paths import write_json, write_text
 
-KINDS = ("none", "fp16", "bf16", "int8", "topk", "powersgd")
+KINDS: tuple[Compress, ...] = ("none", "fp16", "bf16", "int8", "topk", "powersgd")
 
 
 def main() -> None:

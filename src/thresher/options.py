@@ -114,7 +114,10 @@ class OptionInfo:
     def is_list(self) -> bool:
         """Whether the option takes several numbers or words (not paths)."""
         tuples = [member for member in _members(self.type) if get_origin(member) is tuple]
-        return any(get_args(member)[0] in (int, float, str) for member in tuples)
+        return any(
+            get_args(member)[0] in (int, float, str) or _literals(get_args(member)[0])
+            for member in tuples
+        )
 
     @property
     def choices(self) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ import pytest
 from thresher.cli.compare import Compare, compare
 from thresher.distributed.horovod import installed
 from thresher.distributed.local_group import RankOutput
+from thresher.distributed.names import Engine
 from thresher.errors import ThresherError
 from thresher.lab import testbed
 from thresher.lab.engines import EngineComparisonConfig, compare_engines, engine_settings
@@ -63,7 +64,7 @@ def test_settings_are_swept_and_refused() -> None:
     ddp = EngineComparisonConfig(engines=("ddp",), bucket_mb=(1.0, 25.0))
     assert [s.bucket_mb for s in engine_settings(ddp)] == [1, 25]
     for change, message in (
-        ({"engines": ("dpd",)}, 'unknown engine "dpd"; did you mean "ddp"'),
+        ({"engines": ("dpd",)}, r'engines\[0\] cannot be "dpd"; did you mean "ddp"'),
         ({"bucket_mb": (0.0,)}, r"bucket_mb\[0\] must be greater than 0, got 0"),
         ({"cycle_ms": (1.0, float("inf"))}, r"cycle_ms\[1\] must be finite, got inf"),
         ({"fusion_mb": (-1.0,)}, r"fusion_mb\[0\] must be at least 0, got -1"),
@@ -87,7 +88,7 @@ def test_lists_are_given_with_commas_on_the_command_line() -> None:
 
 def test_engines_are_compared_on_real_workers(tmp_path: Path) -> None:
     """Without Horovod, DDP alone with two bucket sizes."""
-    engines = ("ddp", "horovod") if installed() else ("ddp",)
+    engines: tuple[Engine, ...] = ("ddp", "horovod") if installed() else ("ddp",)
     config = Compare(
         engines=engines,
         workers=(2,),
@@ -216,5 +217,5 @@ def test_rules_are_compared_on_hosts(tmp_path: Path) -> None:
     assert (tmp_path / "compare.png").exists()
     # The runs are kept: asking again trains nothing, down to the seconds of each step.
     assert compare(config).data["rows"] == data["rows"]
-    with pytest.raises(ThresherError, match='unknown scaling rule "stong"; did you mean "strong"'):
-        compare(Compare(hosts=2, rules=("stong",), data=str(pack)))
+    with pytest.raises(ThresherError, match=r'rules\[0\] cannot be "stong"; did you mean "strong"'):
+        compare(Compare(hosts=2, rules=("stong",), data=str(pack)))  # type: ignore[arg-type]

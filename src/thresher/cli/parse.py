@@ -90,7 +90,8 @@ def _metavar(info: OptionInfo) -> str | None:
     members = [member for member in get_args(info.type) if member is not type(None)]
     if info.is_list:
         hint = info.type if get_origin(info.type) is tuple else members[0]
-        return f"{_METAVARS[get_args(hint)[0]]},…"
+        item = get_args(hint)[0]
+        return f"{_METAVARS.get(item) or '|'.join(get_args(item))},…"
     if len(members) != 1 or len(get_args(info.type)) != 2:
         return None
     return _METAVARS.get(members[0])

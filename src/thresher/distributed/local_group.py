@@ -78,12 +78,10 @@ def run_local(
 
 
 def call_in_group(target: str, order: Any, run: Runner) -> Any:
-    """Call a function in every rank of a group and return the value of rank 0.
+    """Call a function in every rank of the group that `run` starts; return the value of rank 0.
 
-    Args:
-        target: `package.module:function`, a function of one JSON value that returns one.
-        order: Its argument, a JSON value.
-        run: Runs a command as the group.
+    `target` is `package.module:function`, a function of one JSON value that returns one, and
+    `order` its argument.
     """
     with tempfile.TemporaryDirectory(prefix="thresher-group-") as folder:
         order_file, answer = Path(folder) / "order.json", Path(folder) / "answer.json"
@@ -127,14 +125,8 @@ def run_ranks(
 ) -> list[RankOutput]:
     """Run `argv` as `ranks` with torchrun's variables set, one thread each by default.
 
-    All ranks die with this process. A rank that crashes prints its stack.
-
-    Args:
-        ranks: The ranks, in order.
-        argv: The command.
-        rendezvous: Where the ranks meet.
-        environment: Variables to add or override.
-        timeout_s: When to kill ranks that still run.
+    All ranks die with this process. A rank that crashes prints its stack. `environment` adds or
+    overrides variables; ranks that still run after `timeout_s` are killed.
 
     Raises:
         ThresherError: A rank failed (its last lines are in the message), or time ran out.

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from thresher.distributed.names import Compress
 from thresher.lab.testbed import MOST_HOSTS
 from thresher.options import option
 
@@ -22,7 +23,7 @@ class ComparisonConfig:
     """Networks (default: alexnet-small, and googlenet-small too for scaling rules)."""
     batch_size: int = option(32, ge=1)
     """Batch of each worker (strong scaling: the global batch)."""
-    compress: tuple[str, ...] | None = None
+    compress: tuple[Compress, ...] | None = None
     """Compressions of gradients, see `thresher train --help` (default: none, and int8 too for
     scaling rules)."""
     out: Path | None = None

@@ -3,8 +3,8 @@
 import os
 import tempfile
 import time
-from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any, Protocol
@@ -24,25 +24,24 @@ WARMUP_STEPS = 3
 """DDP regroups its buckets after one step; Horovod's cache is full after two."""
 
 
-class Engine(Protocol):
-    """How gradients are summed over the workers."""
+class TimedEngine(Protocol):
+    """Sums gradients over the workers, and records when."""
 
     module: nn.Module
+    record: Any
+    """What was recorded since `begin`."""
 
     def begin(self) -> None:
         """Start to record a step."""
 
-    def finish(self) -> float:
-        """Wait for the gradients; return when the last one was computed."""
-
-    def record(self) -> Any:
-        """Return what was recorded since `begin`."""
-
-    def spans(self, record: Any, begin: float) -> list[Span]:
-        """Return the spans of a recorded step that began at `begin`; call `close` first."""
+    def finish(self) -> None:
+        """Wait for the gradients of the step."""
 
     def last_gradient(self, record: Any) -> float:
         """Return when the last gradient of a recorded step was computed."""
+
+    def spans(self, record: Any, begin: float) -> list[Span]:
+        """Return the spans of a recorded step that began at `begin`; call `close` first."""
 
     def no_sync(self) -> AbstractContextManager[Any]:
         """Compute without communication."""
@@ -61,11 +60,11 @@ class DDPEngine:
             model, bucket_cap_mb=bucket_mb, broadcast_buffers=False, gradient_as_bucket_view=True
         )
         self.state, hook = gradient_hook(compress, "default", model.named_parameters())
-        self.buckets: list[list[float]] = []
+        self.record: list[list[float]] = []
 
         def timed(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
             entry = [time.time(), 0.0, bucket.buffer().nbytes]
-            self.buckets.append(entry)
+            self.record.append(entry)
 
             def done(future: torch.futures.Future[Tensor]) -> Tensor:
                 entry[1] = time.time()
@@ -76,13 +75,10 @@ class DDPEngine:
         self.module.register_comm_hook(self.state, timed)
 
     def begin(self) -> None:
-        self.buckets = []
+        self.record = []
 
-    def finish(self) -> float:
-        return self.last_gradient(self.buckets)
-
-    def record(self) -> list[list[float]]:
-        return self.buckets
+    def finish(self) -> None:
+        """Nothing: the backward pass waits for the buckets."""
 
     def last_gradient(self, record: list[list[float]]) -> float:
         return max(full for full, _, _ in record)
@@ -110,28 +106,20 @@ class HorovodEngine:
 
         os.environ["HOROVOD_TIMELINE"] = str(file)
         self.module, self.file = model, file
-        self.ready: dict[str, float] = {}
+        self.record: dict[str, float] = {}
         for name, parameter in model.named_parameters():
-            parameter.register_post_accumulate_grad_hook(self._mark(name))
+            parameter.register_post_accumulate_grad_hook(partial(self._mark, name))
         self.reducer = HorovodReducer(model.named_parameters(), compress, fusion_mb, cycle_ms)
         self.sizes = {n: p.numel() * p.element_size() for n, p in model.named_parameters()}
 
-    def _mark(self, name: str) -> Callable[[Tensor], None]:
-        def mark(parameter: Tensor) -> None:
-            self.ready[name] = time.time()
-
-        return mark
+    def _mark(self, name: str, parameter: Tensor) -> None:
+        self.record[name] = time.time()
 
     def begin(self) -> None:
-        self.ready = {}
+        self.record = {}
 
-    def finish(self) -> float:
-        last = self.last_gradient(self.ready)
+    def finish(self) -> None:
         self.reducer.synchronize()
-        return last
-
-    def record(self) -> dict[str, float]:
-        return self.ready
 
     def last_gradient(self, record: dict[str, float]) -> float:
         return max(record.values())
@@ -165,7 +153,7 @@ def time_settings(values: Any) -> list[Any]:
         ]
 
 
-def _engine(model: nn.Module, compress: str, setting: EngineSetting, file: Path) -> Engine:
+def _engine(model: nn.Module, compress: str, setting: EngineSetting, file: Path) -> TimedEngine:
     if setting.fusion_mb is not None and setting.cycle_ms is not None:
         return HorovodEngine(model, compress, setting.fusion_mb, setting.cycle_ms, file)
     assert setting.bucket_mb is not None
@@ -190,7 +178,10 @@ def _time_setting(order: EngineOrder, setting: EngineSetting, file: Path) -> Eng
         loss = nn.functional.cross_entropy(engine.module(images), labels)
         forward = time.time()
         loss.backward()
-        last = engine.finish() if communicate else time.time()
+        last = time.time()
+        if communicate:
+            last = engine.last_gradient(engine.record)
+            engine.finish()
         gradients = time.time()
         optimizer.step()
         end = time.time()
@@ -210,7 +201,7 @@ def _time_setting(order: EngineOrder, setting: EngineSetting, file: Path) -> Eng
             without.append(step(False)[0])
         seconds, spans = step(True)
         with_communication.append(seconds)
-        recorded.append((seconds, spans, engine.record()))
+        recorded.append((seconds, spans, engine.record))
     dist.barrier()
     engine.close()
     _, spans, record = sorted(recorded, key=lambda entry: entry[0])[len(recorded) // 2]

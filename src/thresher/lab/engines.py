@@ -10,10 +10,11 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from thresher.distributed.local_group import call_in_group, run_local
-from thresher.errors import InvalidValueError, nearest
+from thresher.distributed.names import Engine
+from thresher.errors import InvalidValueError
 from thresher.lab.comparison import FIGURE, RESULT, ComparisonConfig
 from thresher.lab.testbed import Testbed
 from thresher.lab.timeline import summarize
@@ -25,7 +26,6 @@ from thresher.report.comparison_figures import EngineCurve, engines_figure
 from thresher.scaling.pipeline import Span
 from thresher.scaling.synthetic import SyntheticBatch
 
-ENGINES = ("ddp", "horovod")
 UNFINISHED = "unfinished.json"
 """Measurements so far, in the output folder; removed at the end."""
 
@@ -34,7 +34,7 @@ UNFINISHED = "unfinished.json"
 class EngineComparisonConfig(ComparisonConfig):
     """Options of `compare_engines`."""
 
-    engines: tuple[str, ...] = ENGINES
+    engines: tuple[Engine, ...] = get_args(Engine)
     """Engines to compare."""
     workers: tuple[int, ...] = option((1, 2, 4), ge=1)
     """Numbers of workers."""
@@ -144,15 +144,7 @@ class EngineComparison:
 
 
 def engine_settings(config: EngineComparisonConfig) -> list[EngineSetting]:
-    """Return every engine with every combination of its options.
-
-    Raises:
-        InvalidValueError: An engine is unknown.
-        MissingDependencyError: Horovod is not installed.
-    """
-    for engine in config.engines:
-        if engine not in ENGINES:
-            raise InvalidValueError(f'unknown engine "{engine}"', nearest(engine, ENGINES))
+    """Return every engine with every combination of its options."""
     settings = []
     if "ddp" in config.engines:
         settings += [EngineSetting("ddp", bucket_mb=size) for size in config.bucket_mb]
@@ -175,25 +167,20 @@ def compare_engines(config: EngineComparisonConfig) -> EngineComparison:
 
     Raises:
         InvalidValueError: An option is invalid.
+        MissingDependencyError: Horovod is not installed.
         ThresherError: A worker failed.
     """
     validate(config)
     settings = engine_settings(config)
     model = (config.models or ("alexnet-small",))[0]
     check(model)
-    if config.scaling == "strong" and config.batch_size < max(config.workers):
-        raise InvalidValueError(
-            f"batch_size must be at least the number of workers ({max(config.workers)}) with "
-            f"strong scaling, got {config.batch_size}",
-            "",
-            "batch_size",
-        )
-    if config.hosts is not None and max(config.workers) > config.hosts:
-        raise InvalidValueError(
-            f"workers must be at most `hosts` ({config.hosts}), got {max(config.workers)}",
-            "",
-            "workers",
-        )
+    most = max(config.workers)
+    if config.scaling == "strong" and config.batch_size < most:
+        what = f"batch_size must be at least the number of workers ({most}) with strong scaling"
+        raise InvalidValueError(f"{what}, got {config.batch_size}", "", "batch_size")
+    if config.hosts is not None and most > config.hosts:
+        what = f"workers must be at most `hosts` ({config.hosts}), got {most}"
+        raise InvalidValueError(what, "", "workers")
     rows = _judged(_measure(config, model, settings))
     comparison = EngineComparison(model, config.scaling, rows)
     if config.out is not None:

@@ -17,7 +17,7 @@ from typing import Any, Literal, get_args
 
 from thresher.data.pack import Pack
 from thresher.distributed.names import Compress
-from thresher.errors import InvalidValueError, nearest
+from thresher.errors import InvalidValueError
 from thresher.lab.comparison import FIGURE, RESULT, ComparisonConfig
 from thresher.lab.shares import enter_share, fair_share, host_shares
 from thresher.lab.testbed import Testbed
@@ -42,7 +42,8 @@ class ScalingRule:
     warmup_epochs: float = 0.0
 
 
-RULES = {
+Rule = Literal["strong", "weak", "weak+linear", "weak+linear+warmup"]
+RULES: dict[Rule, ScalingRule] = {
     "strong": ScalingRule("strong", "none"),
     "weak": ScalingRule("weak", "none"),
     "weak+linear": ScalingRule("weak", "linear"),
@@ -50,7 +51,7 @@ RULES = {
 }
 MODELS = ("alexnet-small", "googlenet-small")
 """One network with large gradients, one with much computation."""
-COMPRESS = ("none", "int8")
+COMPRESS: tuple[Compress, ...] = ("none", "int8")
 TIMEOUT_S = 1200.0
 
 
@@ -58,7 +59,7 @@ TIMEOUT_S = 1200.0
 class RuleComparisonConfig(ComparisonConfig):
     """Options of `compare_rules`."""
 
-    rules: tuple[str, ...] = tuple(RULES)
+    rules: tuple[Rule, ...] = get_args(Rule)
     """Scaling rules to compare."""
     data: str = "digits"
     """The pack to train on."""
@@ -156,14 +157,6 @@ def compare_rules(config: RuleComparisonConfig) -> RuleComparison:
     validate(config)
     if config.hosts is None:
         raise InvalidValueError("hosts is required to compare scaling rules", "", "hosts")
-    for rule in config.rules:
-        if rule not in RULES:
-            raise InvalidValueError(f'unknown scaling rule "{rule}"', nearest(rule, RULES))
-    for name in config.compress or COMPRESS:
-        if name not in get_args(Compress):
-            raise InvalidValueError(
-                f'unknown compression "{name}"', nearest(name, get_args(Compress))
-            )
     Pack.open(config.data)
     for model in config.models or MODELS:
         check(model)
@@ -217,7 +210,7 @@ def _train_all(config: RuleComparisonConfig, hosts: int) -> list[RuleRun]:
                 seed=seed,
                 device="cpu",
                 flip=False,
-                compress=compression,  # type: ignore[arg-type]
+                compress=compression,
                 resume=True,
                 **asdict(RULES[rule]),
             )
@@ -248,13 +241,7 @@ def _rule_run(
 ) -> RuleRun:
     reached = result.time_to_target
     return RuleRun(
-        model=model,
-        rule=rule,
-        compress=compress,
-        hosts=hosts,
-        seed=result.config.seed,
-        link=link,
-        status=result.status,
+        *(model, rule, compress, hosts, result.config.seed, link, result.status),
         seconds_to_loss=None if reached is None else reached.seconds,
         steps=result.steps,
         samples=result.samples,

@@ -53,13 +53,10 @@ def horovod_events(path: Path) -> dict[str, dict[str, list[Interval]]]:
 def horovod_spans(
     path: Path, ready: dict[str, float], sizes: dict[str, int], begin: float
 ) -> list[Span]:
-    """Return the spans of one step from a timeline file.
+    """Return the spans of one step from Horovod's timeline file.
 
-    Args:
-        path: Horovod's timeline file.
-        ready: When each gradient of the step was computed, in seconds since the epoch.
-        sizes: Bytes of each gradient.
-        begin: When the step began, in seconds since the epoch.
+    `ready` says when each gradient was computed and `begin` when the step began, in seconds since
+    the epoch; `sizes` are the bytes of each gradient.
     """
     events = horovod_events(path)
     spans = []

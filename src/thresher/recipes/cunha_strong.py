@@ -144,15 +144,7 @@ def train_to_target(
     train: "torch.Tensor",
     held_out: "torch.Tensor",
 ) -> ScalingRun:
-    """Train until the held-out loss reaches the target.
-
-    Args:
-        config: The experiment.
-        rule: One of `RULES`.
-        seed: Seed of weights and order.
-        group: The workers.
-        train, held_out: Volumes, (n, 1, side, side, side).
-    """
+    """Train on volumes, (n, 1, side, side, side), until the held-out loss reaches the target."""
     import torch
 
     from thresher.recipes.support.volumes import autoencoder, msle
