@@ -16,7 +16,6 @@ from thresher.errors import ThresherError
 from thresher.models.batch_norm import (
     SyncBatchNorm,
     _Normalise,
-    average_running,
     convert,
     finish_step,
 )
@@ -78,11 +77,6 @@ def _worker(rank: int, world: int, folder: str) -> None:
         if rank < world:
             state = train(mode, rank, world, pieces, groups[world])
             torch.save(state, f"{folder}/{mode}-{world}-{pieces}-{rank}.pt")
-    if rank < 3:
-        layer = nn.BatchNorm2d(2)
-        layer.get_buffer("running_mean").fill_(float(rank))
-        average_running(layer, groups[3])
-        torch.save(layer.state_dict(), f"{folder}/average-{rank}.pt")
 
 
 @pytest.fixture(scope="module")
@@ -124,12 +118,6 @@ def test_accumulation_does_not_change_ghost(folder: Path, pieces: int) -> None:
 def test_local_differs_between_worker_counts(folder: Path) -> None:
     """The comparison above can fail: with local statistics it does."""
     assert distance(spread(folder, "local", 2)[0], train("local")) > 1e-4
-
-
-def test_running_statistics_are_averaged_over_workers(folder: Path) -> None:
-    for rank in range(3):
-        mean = torch.load(folder / f"average-{rank}.pt")["running_mean"]
-        assert mean.tolist() == [1.0, 1.0]
 
 
 def test_sync_on_one_worker_is_torchs_batch_norm() -> None:

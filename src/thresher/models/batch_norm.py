@@ -33,10 +33,17 @@ from thresher.models.batch_norm_mode import parse
 
 
 def convert(model: nn.Module, mode: str, group: Any = None) -> nn.Module:
-    """Replace the batch norm layers of `model`, in place, by those of `mode`; returns the model.
+    """Replace the batch norm layers of a model, in place.
 
-    Parameters and buffers stay the same objects under the same names. `group` is a process group
-    of torch.distributed; None means all workers (or one, where torch.distributed does not run).
+    Parameters and buffers stay the same objects under the same names.
+
+    Args:
+        model: The model.
+        mode: "local", "sync" or "ghost:N".
+        group: Process group; default: all workers, or one if torch.distributed is not in use.
+
+    Returns:
+        The model.
     """
     kind, size = parse(mode)
     if kind == "local":
@@ -51,42 +58,27 @@ def convert(model: nn.Module, mode: str, group: Any = None) -> nn.Module:
 
 
 def finish_step(model: nn.Module) -> None:
-    """After an optimiser step: ghost layers take what they saw in it into their running statistics.
+    """Update the running statistics of ghost layers; call it after every optimiser step.
 
-    One all-reduce for all layers together; nothing where there is no ghost layer.
+    It takes one all-reduce for all layers together, and nothing without ghost layers.
     """
     layers = [m for m in model.modules() if isinstance(m, GhostBatchNorm)]
     layers = [layer for layer in layers if layer.track_running_stats]
     if not layers:
         return
-    seen = torch.cat([layer.seen_here() for layer in layers])
+    sums = torch.cat([layer.seen_here() for layer in layers])
     if _world(layers[0].group) > 1:
-        dist.all_reduce(seen, group=layers[0].group)
+        dist.all_reduce(sums, group=layers[0].group)
     sizes = [2 * layer.num_features + 1 for layer in layers]
-    for layer, part in zip(layers, seen.split(sizes), strict=True):
+    for layer, part in zip(layers, sums.split(sizes), strict=True):
         layer.fold(part)
-
-
-def average_running(model: nn.Module, group: Any = None) -> None:
-    """Make running statistics the mean of all workers' (for `local`, before an evaluation)."""
-    if _world(group) == 1:
-        return
-    layers = [m for m in model.modules() if isinstance(m, _BatchNorm)]
-    buffers = [b for m in layers for b in (m.running_mean, m.running_var) if b is not None]
-    if not buffers:
-        return
-    flat = torch.cat([buffer.flatten() for buffer in buffers])
-    dist.all_reduce(flat, group=group)
-    flat /= _world(group)
-    for buffer, part in zip(buffers, flat.split([b.numel() for b in buffers]), strict=True):
-        buffer.copy_(part)
 
 
 @contextlib.contextmanager
 def spill(device: torch.device | str) -> Iterator[None]:
-    """Keep what autograd saves in the host's pinned memory, not on the GPU; on a CPU, do nothing.
+    """Keep the tensors that autograd saves in pinned host memory; does nothing on a CPU.
 
-    Costs a copy over the bus each way. Cannot be captured in a CUDA graph.
+    Costs a copy over the bus each way, and cannot be captured in a CUDA graph.
     """
     if torch.device(device).type != "cuda":
         yield
@@ -96,10 +88,10 @@ def spill(device: torch.device | str) -> Iterator[None]:
 
 
 class SyncBatchNorm(_BatchNorm):
-    """Statistics over all workers' parts, weighted by their sizes; one worker: torch's own layer.
+    """Batch norm with statistics over all workers' parts, weighted by their sizes.
 
-    Forward: one all-gather of 2·channels + 1 numbers; backward: one all-reduce of 2·channels.
-    Unlike torch.nn.SyncBatchNorm it runs on a CPU too, and never waits for a GPU.
+    Forward takes one all-gather of 2 · channels + 1 numbers, backward one all-reduce of
+    2 · channels. Unlike torch.nn.SyncBatchNorm it also runs on a CPU, and never waits for a GPU.
     """
 
     group: Any = None
@@ -121,15 +113,15 @@ class SyncBatchNorm(_BatchNorm):
 
 
 class GhostBatchNorm(_BatchNorm):
-    """Statistics of each `size` consecutive samples by themselves; the last group may be smaller.
+    """Batch norm with separate statistics for each `size` consecutive samples.
 
-    Nothing is exchanged in the passes. What the groups' statistics were is summed up
-    (Σ n·mean, Σ n·variance, Σ n over the groups' sample counts n) until `finish_step`.
+    The last group may be smaller. Nothing is exchanged in the passes: the statistics of the groups
+    are summed (Σ n·mean, Σ n·variance, Σ n over the groups' sample counts n) until `finish_step`.
     """
 
     group: Any = None
     size: int = 0
-    _seen: Tensor | None = None  # no buffer, which DDP would overwrite with the first worker's
+    _seen: Tensor | None = None  # not a buffer: DDP would overwrite it with that of rank 0
 
     def _check_input_dim(self, input: Tensor) -> None:
         _check_dim(input)
@@ -155,14 +147,14 @@ class GhostBatchNorm(_BatchNorm):
 
     @torch.no_grad()
     def _remember(self, mean: Tensor, var: Tensor, size: int, pixels: int) -> None:
-        """Of (groups, channels) means and variances; the variance as running statistics have it."""
+        """Add (groups, channels) means and variances to the sums; the variance is unbiased."""
         unbiased = var.sum(0) * (size * pixels / max(1, size * pixels - 1))
         samples = mean.new_full((1,), size * mean.shape[0])
-        # In place: a captured graph goes on adding to the tensor that it knows.
+        # In place, because a captured graph adds to the same tensor.
         self.seen_here(mean).add_(torch.cat([mean.sum(0) * size, unbiased * size, samples]))
 
     def seen_here(self, like: Tensor | None = None) -> Tensor:
-        """The sums since the last `finish_step`, (2·channels + 1,)."""
+        """Return the sums since the last `finish_step`, (2 · channels + 1,)."""
         like = self.running_mean if like is None else like
         assert like is not None
         if self._seen is None or self._seen.device != like.device:
@@ -171,7 +163,7 @@ class GhostBatchNorm(_BatchNorm):
 
     @torch.no_grad()
     def fold(self, seen: Tensor) -> None:
-        """Take the sums of a whole step into the running statistics and begin anew."""
+        """Update the running statistics from the sums of a step, and reset the sums."""
         mean, var, samples = seen.split([self.num_features, self.num_features, 1])
         some = samples.clamp(min=1)
         _move_running(self, mean / some, var / some, (samples > 0).to(mean.dtype))
@@ -179,10 +171,10 @@ class GhostBatchNorm(_BatchNorm):
 
 
 class _Normalise(torch.autograd.Function):
-    """Normalise x, (groups, n, channels, pixels), each group and channel by its own statistics.
+    """Normalise x, (groups, n, channels, pixels), per group and channel.
 
-    With `merge` there is one group, whose samples are spread over the workers. Returns y and the
-    biased statistics: mean and variance, (groups, channels), and the count behind each. Saves x.
+    With `merge` there is one group, whose samples are distributed over the workers. Returns y, the
+    biased mean and variance, (groups, channels), and the count behind each. Saves x.
     """
 
     @staticmethod
@@ -199,7 +191,7 @@ class _Normalise(torch.autograd.Function):
         n, pixels = x.shape[1], x.shape[3]
         wide = x.to(exact)
         mean = wide.sum((1, 3)) / max(1, n * pixels)
-        # Around the mean, in a second pass: the sum of squares alone loses digits.
+        # A second pass around the mean, because a sum of squares loses precision.
         var = (wide - mean[:, None, :, None]).square_().sum((1, 3)) / max(1, n * pixels)
         count = torch.full((), n * pixels, dtype=exact, device=x.device)
         if merge:
@@ -220,7 +212,7 @@ class _Normalise(torch.autograd.Function):
         dy, wide = gradients[0].to(mean.dtype), x.to(mean.dtype)
         sum_dy = dy.sum((1, 3))
         sum_dy_x = (dy * (wide - mean[:, None, :, None])).sum((1, 3))
-        # The gradients of weight and bias stay this worker's own: DDP sums them with the others.
+        # The gradients of weight and bias are local: DDP adds them to those of other workers.
         d_weight = None if weight is None else (sum_dy_x * invstd).sum(0).to(weight.dtype)
         d_bias = sum_dy.sum(0).to(x.dtype if weight is None else weight.dtype)
         if ctx.merge:
@@ -237,7 +229,7 @@ class _Normalise(torch.autograd.Function):
 
 
 def _merged(mean: Tensor, var: Tensor, count: Tensor, group: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """All workers' statistics as one (Chan et al. 1979), the same bits on every worker."""
+    """Merge all workers' statistics (Chan et al. 1979); bitwise equal on every worker."""
     mine = torch.cat([mean, var, count[None]])
     theirs = [torch.empty_like(mine) for _ in range(_world(group))]
     dist.all_gather(theirs, mine, group=group)
@@ -251,9 +243,9 @@ def _merged(mean: Tensor, var: Tensor, count: Tensor, group: Any) -> tuple[Tenso
 
 @torch.no_grad()
 def _move_running(layer: _BatchNorm, mean: Tensor, var: Tensor, any_seen: Any = 1.0) -> None:
-    """running ← (1 - momentum) · running + momentum · seen, as torch's layer does.
+    """Set running = (1 - momentum) · running + momentum · new, as in torch's layer.
 
-    `any_seen`, 0 or 1, may be a tensor: with 0 nothing changes.
+    `any_seen`, 0 or 1, may be a tensor; with 0 nothing changes.
     """
     assert layer.running_mean is not None
     assert layer.running_var is not None
@@ -274,7 +266,7 @@ def _convertible(module: nn.Module) -> bool:
 def _converted(old: Any, kind: str, size: int, group: Any) -> nn.Module:
     new: SyncBatchNorm | GhostBatchNorm
     new = SyncBatchNorm(1) if kind == "sync" else GhostBatchNorm(1)
-    # Everything that the old layer is, under another class: hooks, parameters, buffers, mode.
+    # The old layer's hooks, parameters, buffers and mode, under another class.
     new.__dict__.update(old.__dict__)
     new.group = group
     if isinstance(new, GhostBatchNorm):
@@ -284,7 +276,7 @@ def _converted(old: Any, kind: str, size: int, group: Any) -> nn.Module:
 
 def _check_dim(input: Tensor) -> None:
     if input.dim() < 2:
-        raise ValueError(f"batch norm needs (samples, channels, …), but got {input.dim()}-D input")
+        raise ValueError(f"input must have at least 2 dimensions, got {input.dim()}")
 
 
 def _world(group: Any) -> int:
