@@ -11,7 +11,7 @@ from thresher.cli.packs import ensure_pack, ensure_packs_of_selections, ensure_p
 from thresher.data.pack import Pack
 from thresher.errors import InvalidValueError, NotFoundError
 from thresher.paths import write_json
-from thresher.study.definition import from_dict
+from thresher.study.reading import from_dict
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 

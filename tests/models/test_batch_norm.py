@@ -17,7 +17,7 @@ from thresher.models.batch_norm import (
     SyncBatchNorm,
     _Normalise,
     convert,
-    finish_step,
+    update_running_statistics,
 )
 from thresher.models.batch_norm_mode import alignment, in_one_piece, parse
 from thresher.models.registry import build
@@ -59,7 +59,7 @@ def train(
                     parameter.grad = torch.zeros_like(parameter)
                 dist.all_reduce(parameter.grad, group=group)
         optimizer.step()
-        finish_step(model)
+        update_running_statistics(model)
     return {name: tensor.clone() for name, tensor in model.state_dict().items()}
 
 
@@ -196,11 +196,11 @@ def test_convert_keeps_parameters_names_and_mode() -> None:
     assert not any(m.training for m in model.modules())
 
 
-def test_finish_step_without_a_step_changes_nothing() -> None:
+def test_update_running_statistics_without_a_step_changes_nothing() -> None:
     model = convert(build("tiny", 5), "ghost:4")
     before = {key: value.clone() for key, value in model.state_dict().items()}
-    finish_step(model)
-    finish_step(model)
+    update_running_statistics(model)
+    update_running_statistics(model)
     assert distance(before, model.state_dict()) == 0
 
 

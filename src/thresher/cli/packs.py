@@ -47,9 +47,10 @@ def ensure_packs_of_selections(paths: Iterable[Path]) -> None:
     from thresher.paths import SelectionPaths, read_json
 
     for path in paths:
+        sidecar = None
         with contextlib.suppress(ThresherError):  # opening the selection reports what is wrong
             sidecar = read_json(SelectionPaths(path).sidecar)
-            ensure_pack(sidecar.get("data") if isinstance(sidecar, dict) else None)
+        ensure_pack(sidecar.get("data") if isinstance(sidecar, dict) else None)
 
 
 def ensure_packs_of_study(definition: "StudyDefinition") -> None:

@@ -1,21 +1,20 @@
-"""Batch norm by whose samples its statistics come from: `local`, `sync` or `ghost:N`.
+"""Batch norm with statistics of different samples: `local`, `sync` or `ghost:N`.
 
-local    what goes through the network at once on this worker: torch's own layer
-sync     the whole global batch, over all workers, uneven parts and empty ones included
+local    the samples that pass through the network together on this worker: torch's layer
+sync     the global batch, over all workers, including uneven and empty parts
 ghost:N  groups of N consecutive samples of the global batch (Hoffer et al. 2017)
 
-With `sync` and `ghost:N` neither weights nor running statistics depend on the number of workers,
+With `sync` and `ghost:N`, weights and running statistics depend neither on the number of workers
 nor on accumulation, if the caller does three things:
 
-- cuts the global batch with `data.order.part(…, align=alignment(mode))`, and a part into pieces at
+- cut the global batch with `data.order.part(…, align=alignment(mode))`, and a part into pieces at
   multiples of `alignment(mode)` (see `batch_norm_mode`);
-- with `sync`, puts a worker's part through in one piece (`in_one_piece(mode)`): the statistics of
-  a layer need every sample's output of the layer below, and their gradients need every sample
-  again, so pieces cannot go one after the other. To spare a GPU's memory, run forward and backward
-  under `spill()`: what is kept for the backward pass then waits in the host's memory, and the GPU
-  holds the tensors of the layers at work alone (about three of them, for the whole part);
-- calls `finish_step(model)` once after each optimiser step: `ghost:N` folds the statistics of all
-  pieces and all workers into the running ones there, with one small all-reduce.
+- with `sync`, pass a worker's part through the network in one piece (`in_one_piece(mode)`): the
+  statistics of a layer need the output of the layer below for every sample, and their gradients
+  need every sample again. To save GPU memory, run forward and backward in `offload_saved_tensors`:
+  the GPU then holds only the tensors of the current layers (about three for the whole part);
+- call `update_running_statistics(model)` after each optimiser step: `ghost:N` adds the statistics
+  of all pieces and all workers there, with one small all-reduce.
 """
 
 import contextlib
@@ -57,7 +56,7 @@ def convert(model: nn.Module, mode: str, group: Any = None) -> nn.Module:
     return model
 
 
-def finish_step(model: nn.Module) -> None:
+def update_running_statistics(model: nn.Module) -> None:
     """Update the running statistics of ghost layers; call it after every optimiser step.
 
     It takes one all-reduce for all layers together, and nothing without ghost layers.
@@ -66,21 +65,21 @@ def finish_step(model: nn.Module) -> None:
     layers = [layer for layer in layers if layer.track_running_stats]
     if not layers:
         return
-    sums = torch.cat([layer.seen_here() for layer in layers])
+    sums = torch.cat([layer.pending_sums() for layer in layers])
     if _world(layers[0].group) > 1:
         dist.all_reduce(sums, group=layers[0].group)
     sizes = [2 * layer.num_features + 1 for layer in layers]
     for layer, part in zip(layers, sums.split(sizes), strict=True):
-        layer.fold(part)
+        layer.apply_sums(part)
 
 
 @contextlib.contextmanager
-def spill(device: torch.device | str) -> Iterator[None]:
+def offload_saved_tensors(device: torch.device | str, enabled: bool = True) -> Iterator[None]:
     """Keep the tensors that autograd saves in pinned host memory; does nothing on a CPU.
 
     Costs a copy over the bus each way, and cannot be captured in a CUDA graph.
     """
-    if torch.device(device).type != "cuda":
+    if not enabled or torch.device(device).type != "cuda":
         yield
         return
     with torch.autograd.graph.save_on_cpu(pin_memory=True):
@@ -116,12 +115,13 @@ class GhostBatchNorm(_BatchNorm):
     """Batch norm with separate statistics for each `size` consecutive samples.
 
     The last group may be smaller. Nothing is exchanged in the passes: the statistics of the groups
-    are summed (Σ n·mean, Σ n·variance, Σ n over the groups' sample counts n) until `finish_step`.
+    are summed (Σ n·mean, Σ n·variance, Σ n over the groups' sample counts n) until
+    `update_running_statistics`.
     """
 
     group: Any = None
     size: int = 0
-    _seen: Tensor | None = None  # not a buffer: DDP would overwrite it with that of rank 0
+    _sums: Tensor | None = None  # not a buffer: DDP would overwrite it with that of rank 0
 
     def _check_input_dim(self, input: Tensor) -> None:
         _check_dim(input)
@@ -142,32 +142,32 @@ class GhostBatchNorm(_BatchNorm):
         x = input.reshape(-1 if len(input) else 0, size, channels, math.prod(input.shape[2:]))
         y, mean, var, _ = _Normalise.apply(x, self.weight, self.bias, self.eps, False, None)
         if self.track_running_stats:
-            self._remember(mean, var, size, x.shape[3])
+            self._add(mean, var, size, x.shape[3])
         return y.reshape(input.shape)
 
     @torch.no_grad()
-    def _remember(self, mean: Tensor, var: Tensor, size: int, pixels: int) -> None:
+    def _add(self, mean: Tensor, var: Tensor, size: int, pixels: int) -> None:
         """Add (groups, channels) means and variances to the sums; the variance is unbiased."""
         unbiased = var.sum(0) * (size * pixels / max(1, size * pixels - 1))
         samples = mean.new_full((1,), size * mean.shape[0])
         # In place, because a captured graph adds to the same tensor.
-        self.seen_here(mean).add_(torch.cat([mean.sum(0) * size, unbiased * size, samples]))
+        self.pending_sums(mean).add_(torch.cat([mean.sum(0) * size, unbiased * size, samples]))
 
-    def seen_here(self, like: Tensor | None = None) -> Tensor:
-        """Return the sums since the last `finish_step`, (2 · channels + 1,)."""
+    def pending_sums(self, like: Tensor | None = None) -> Tensor:
+        """Return the sums since the last `update_running_statistics`, (2 · channels + 1,)."""
         like = self.running_mean if like is None else like
         assert like is not None
-        if self._seen is None or self._seen.device != like.device:
-            self._seen = like.new_zeros(2 * self.num_features + 1)
-        return self._seen
+        if self._sums is None or self._sums.device != like.device:
+            self._sums = like.new_zeros(2 * self.num_features + 1)
+        return self._sums
 
     @torch.no_grad()
-    def fold(self, seen: Tensor) -> None:
+    def apply_sums(self, sums: Tensor) -> None:
         """Update the running statistics from the sums of a step, and reset the sums."""
-        mean, var, samples = seen.split([self.num_features, self.num_features, 1])
+        mean, var, samples = sums.split([self.num_features, self.num_features, 1])
         some = samples.clamp(min=1)
         _move_running(self, mean / some, var / some, (samples > 0).to(mean.dtype))
-        self.seen_here().zero_()
+        self.pending_sums().zero_()
 
 
 class _Normalise(torch.autograd.Function):

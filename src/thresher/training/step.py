@@ -98,7 +98,7 @@ class Step:
         if offload:
             # Statistics of the whole batch at every layer need all pieces at that layer at once.
             pieces = 1
-        with batch_norm.spill(self.group.device) if offload else contextlib.nullcontext():
+        with batch_norm.offload_saved_tensors(self.group.device, enabled=offload):
             for number, (begin, end) in enumerate(slices(n, pieces, self.align)):
                 last = number == pieces - 1
                 with contextlib.nullcontext() if last else self.exchange.no_sync():
@@ -119,7 +119,7 @@ class Step:
             else:
                 self.optimizer.step()
         self.exchange.after_update(samples)
-        batch_norm.finish_step(self.model)
+        batch_norm.update_running_statistics(self.model)
 
     def finish(self) -> None:
         """Apply what is still under way after the last step."""

@@ -58,7 +58,7 @@ def _forget_ghost_sums(model: nn.Module) -> None:
     """Clear what ghost batch norm sums up until the end of a step that never comes."""
     for module in model.modules():
         if isinstance(module, GhostBatchNorm):
-            module.seen_here().zero_()
+            module.pending_sums().zero_()
 
 
 def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> list[Tensor]:
