@@ -64,7 +64,7 @@ def main(arguments: list[str]) -> None:
     level = int(os.environ.get(LOG_LEVEL, logging.WARNING))
     logging.basicConfig(level=level, format="%(message)s", stream=sys.stderr)
     target, order, answer = arguments
-    reply: dict[str, Any]
+    reply: dict[str, object]
     try:
         function = load_attribute(target, "worker function")
         reply = {"result": function(read_json(order, "worker's order"))}
@@ -86,12 +86,12 @@ def read_answer(path: Path) -> Any:
     return reply["result"]
 
 
-def _error_to_json(error: errors.ThresherError) -> dict[str, Any]:
+def _error_to_json(error: errors.ThresherError) -> dict[str, str | None]:
     kind = next(c.__name__ for c in type(error).__mro__ if c.__module__ == errors.__name__)
     return {"class": kind, "what": error.what, "fix": error.fix, "parameter": error.parameter}
 
 
-def _error_from_json(values: dict[str, Any]) -> errors.ThresherError:
+def _error_from_json(values: dict[str, str]) -> errors.ThresherError:
     kind: type[errors.ThresherError] = getattr(errors, values["class"])
     return kind(values["what"], values["fix"], values["parameter"])
 

@@ -7,6 +7,7 @@ tensors. Two are kept: a truncated or damaged file is skipped, and the one befor
 import json
 import logging
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ _PATTERN = "step-*.safetensors"
 class Checkpoint:
     """The content of a checkpoint."""
 
-    meta: dict[str, Any]
+    meta: Mapping[str, Any]
     """JSON values."""
     tensors: dict[str, Tensor]
 
@@ -103,10 +104,10 @@ def _checksum(tensors: dict[str, Tensor]) -> int:
     return crc
 
 
-def pack_optimizer(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def pack_optimizer(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, object]]:
     """Return an optimizer's state as named tensors, and as JSON what is not a tensor."""
     tensors: dict[str, Tensor] = {}
-    plain: dict[str, Any] = {}
+    plain: dict[str, object] = {}
     for index, values in optimizer.state_dict()["state"].items():
         for key, value in values.items():
             if isinstance(value, Tensor):
@@ -120,10 +121,10 @@ def pack_optimizer(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor],
 
 
 def unpack_optimizer(
-    optimizer: torch.optim.Optimizer, checkpoint: Checkpoint, plain: dict[str, Any]
+    optimizer: torch.optim.Optimizer, checkpoint: Checkpoint, plain: Mapping[str, object]
 ) -> None:
     """Restore what `pack_optimizer` returned; rates and flags stay those of this run."""
-    state: dict[int, dict[str, Any]] = {}
+    state: dict[int, dict[str, object]] = {}
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     for name, value in {**checkpoint.part("optimizer"), **plain}.items():
         index, _, key = name.partition(".")
@@ -141,6 +142,6 @@ def unpack_optimizer(
         group[key] = value.to(group["params"][0].device)
 
 
-def _group_state(group: dict[str, Any]) -> dict[str, Tensor]:
+def _group_state(group: Mapping[str, object]) -> dict[str, Tensor]:
     """Return tensors in a group, such as a step count; the rate is set at every step anyway."""
     return {k: v for k, v in group.items() if isinstance(v, Tensor) and k != "lr"}

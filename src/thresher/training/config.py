@@ -1,5 +1,6 @@
 """The configuration of a training run, composed of the groups that its parts declare."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,7 +51,7 @@ class TrainConfig(
         return options.to_mapping(self)
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> "TrainConfig":
+    def from_dict(cls, values: Mapping[str, Any]) -> "TrainConfig":
         """Build a configuration from `config.json` or a study's table.
 
         Raises:
@@ -59,7 +60,7 @@ class TrainConfig(
         return options.from_mapping(cls, current_values(values))
 
 
-_OLD_DEFAULTS: dict[str, Any] = {
+_OLD_DEFAULTS: Mapping[str, object] = {
     "base_batch": 0,
     "checkpoint_every": 0,
     "crop": 0,
@@ -75,7 +76,7 @@ _OLD_DEFAULTS: dict[str, Any] = {
 """What stood for "default" up to version 0.1, in files that still open."""
 
 
-def current_values(values: dict[str, Any]) -> dict[str, Any]:
+def current_values(values: Mapping[str, Any]) -> dict[str, Any]:
     """Replace old values that stood for "default" by None."""
     return {
         name: None if name in _OLD_DEFAULTS and value == _OLD_DEFAULTS[name] else value

@@ -39,11 +39,8 @@ class BatchShape:
 class CapturedStep:
     """A step on batches of one size: `begin` an epoch, then call it once per batch.
 
-    Args:
-        step: The step to capture.
-        shape: The batches that it is captured for.
-        losses: Where the losses of an epoch's steps are written, (steps,).
-        pool: Memory pool of another graph to share; None for a new one.
+    The losses of an epoch's steps are written to `losses`, (steps,). `pool` is the memory of
+    another graph to share, or None.
     """
 
     def __init__(self, step: Step, shape: BatchShape, losses: Tensor, pool: Any) -> None:
@@ -78,13 +75,8 @@ class CapturedStep:
         self.at += 1
 
     def begin(self, rows: np.ndarray, rates: list[float], numbers: list[int]) -> None:
-        """Set the batches of this epoch that are still to come.
-
-        Args:
-            rows: Rows of their samples in the loader, (steps, batch).
-            rates: Learning rate of each.
-            numbers: Number of each among the epoch's steps: where its loss is written.
-        """
+        """Set the batches of this epoch that are still to come: rows of their samples in the
+        loader, (steps, batch), a rate for each, and its number among the epoch's steps."""
         n = len(rows)
         self.rows[:n].copy_(torch.from_numpy(rows))
         self.rates[:n].copy_(torch.tensor(rates, dtype=torch.float32))

@@ -10,6 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+ParameterGroup = dict[str, Any]
+"""Parameters and settings of torch's optimizers."""
+
 
 class LARS(torch.optim.Optimizer):
     """SGD whose rate is scaled per tensor by λ = η‖w‖ / (‖∇‖ + wd‖w‖), with η = `trust`.
@@ -108,7 +111,7 @@ class LAMB(torch.optim.Optimizer):
         return loss
 
     def _direction(
-        self, group: dict[str, Any], first: list[Tensor], second: list[Tensor]
+        self, group: ParameterGroup, first: list[Tensor], second: list[Tensor]
     ) -> list[Tensor]:
         """Return m̂ / (√v̂ + ε) as new tensors."""
         below = torch._foreach_sqrt(second)
@@ -126,7 +129,7 @@ class LAMB(torch.optim.Optimizer):
         return list(update)
 
     @staticmethod
-    def _count(group: dict[str, Any], like: Tensor) -> Tensor:
+    def _count(group: ParameterGroup, like: Tensor) -> Tensor:
         """Count steps, this one included, in a tensor: a replayed graph keeps counting."""
         step = group.get("step")
         if step is None:
@@ -144,12 +147,12 @@ def _closure_loss(closure: Callable[[], Any] | None) -> Any:
         return closure()
 
 
-def _with_gradient(group: dict[str, Any]) -> tuple[list[Tensor], list[Tensor]]:
+def _with_gradient(group: ParameterGroup) -> tuple[list[Tensor], list[Tensor]]:
     params = [parameter for parameter in group["params"] if parameter.grad is not None]
     return params, [parameter.grad for parameter in params]
 
 
-def _buffer(state: dict[str, Any], parameter: Tensor, name: str) -> Tensor:
+def _buffer(state: ParameterGroup, parameter: Tensor, name: str) -> Tensor:
     if name not in state:
         state[name] = torch.zeros_like(parameter)
     return state[name]

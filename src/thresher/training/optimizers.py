@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
+    from thresher.training.layerwise import ParameterGroup
+
 OptimizerName = Literal["sgd", "nesterov", "lars", "lamb", "adamw"]
 OPTIMIZERS = get_args(OptimizerName)
 
@@ -31,14 +33,9 @@ class OptimizerConfig:
 def make_optimizer(
     model: "nn.Module", config: OptimizerConfig, lr: float, tensor_lr: bool | None = None
 ) -> "torch.optim.Optimizer":
-    """Make an optimizer over the model's parameters.
+    """Make an optimizer over the model's parameters; change its rate with `set_rate`.
 
-    Args:
-        model: Its parameters that require a gradient are trained.
-        config: Which optimizer, and its settings.
-        lr: Initial learning rate; change it with `set_rate`.
-        tensor_lr: Keep the rate as a 0-d tensor on the parameters' device, as captured steps need
-            it; by default on a GPU.
+    With `tensor_lr` (default: on a GPU) the rate is a 0-d tensor, as captured steps need it.
     """
     import torch
 
@@ -71,13 +68,13 @@ def make_optimizer(
 
 def parameter_groups(
     model: "nn.Module", weight_decay: float, decay_norm_bias: bool
-) -> list[dict[str, Any]]:
+) -> "list[ParameterGroup]":
     """Return weights of two or more dimensions, and biases and norm layers (`adapt` False)."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     weights = [parameter for parameter in trained if parameter.ndim > 1]
     others = [parameter for parameter in trained if parameter.ndim <= 1]
     decay = weight_decay if decay_norm_bias else 0.0
-    groups: list[dict[str, Any]] = [
+    groups: list[ParameterGroup] = [
         {"params": weights, "weight_decay": weight_decay, "adapt": True},
         {"params": others, "weight_decay": decay, "adapt": False},
     ]

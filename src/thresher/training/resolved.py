@@ -2,7 +2,6 @@
 
 from dataclasses import asdict, dataclass, replace
 from math import ceil
-from typing import Any
 
 from thresher.errors import InvalidValueError
 from thresher.models.batch_norm_mode import alignment
@@ -43,7 +42,7 @@ class Resolved:
     samples_per_epoch: float
     """Samples in one epoch of the schedule; a pass may have fewer."""
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, float]:
         """Return the numbers by name."""
         return asdict(self)
 
@@ -66,16 +65,10 @@ class Resolved:
 def resolve(
     config: TrainConfig, samples: int, full_samples: int | None = None, workers: int | None = None
 ) -> Resolved:
-    """Derive the numbers of a run.
+    """Derive the numbers of a run on `samples` of `full_samples` training samples.
 
-    Args:
-        config: The configuration of the run.
-        samples: Training samples after selection.
-        full_samples: Training samples before selection; by default `samples`.
-        workers: How many workers there are (torchrun decides); by default `config.workers`.
-
-    Raises:
-        InvalidValueError: The batch cannot be cut as the configuration asks.
+    torchrun decides about `workers`; by default `config.workers`. Raises InvalidValueError if the
+    batch cannot be cut as the configuration asks.
     """
     check(config)
     world = config.workers if workers is None else workers

@@ -1,6 +1,7 @@
 """The result of a training run: what `train` returns and `result.json` holds."""
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -76,7 +77,7 @@ class RunResult:
         return {**dataclasses.asdict(self), "config": self.config.to_dict()}
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any], source: str = "the result") -> "RunResult":
+    def from_dict(cls, values: Mapping[str, Any], source: str = "the result") -> "RunResult":
         """Build a result from the content of `result.json`; `source` names it in errors."""
         try:
             reached = values["time_to_target"]

@@ -1,39 +1,22 @@
 """The state of a run, to and from a checkpoint, on the same or another number of workers."""
 
+import time
 from dataclasses import asdict, dataclass, field
 
 import torch
 from torch import Tensor
 
+from thresher.distributed.group import Group
+from thresher.paths import RunPaths
+from thresher.training import checkpoint
 from thresher.training.checkpoint import Checkpoint, pack_optimizer, unpack_optimizer
 from thresher.training.dynamics import Dynamics
-from thresher.training.epoch_samples import EpochSamples
+from thresher.training.epochs import EpochSamples, Progress
 from thresher.training.noise_scale import NoiseScale
 from thresher.training.step import Step
 from thresher.training.target import TargetReached
 
-
-@dataclass
-class Progress:
-    """How far a run is."""
-
-    step: int = 0
-    """Optimizer steps taken."""
-    epoch: int = 0
-    offset: int = 0
-    """Samples of this epoch's order that were trained on: the exact next sample."""
-    samples: int = 0
-    seconds: float = 0.0
-    """Training time, evaluations not counted."""
-    wall: float = 0.0
-    epoch_loss: float = 0.0
-    """Sum of the losses of this epoch's samples so far."""
-    train_loss: float | None = None
-    """Mean loss of the last whole epoch."""
-    target: TargetReached | None = None
-    accuracy: float | None = None
-    loss: float | None = None
-    """Of the latest evaluation."""
+SAVE_EVERY_S = 60.0
 
 
 @dataclass
@@ -76,43 +59,81 @@ class RunState:
         }
         return Checkpoint(meta, tensors)
 
-    def restore(self, checkpoint: Checkpoint) -> None:
+    def restore(self, saved: Checkpoint) -> None:
         """Set everything from a checkpoint, in place."""
         step, group = self.step, self.step.group
         with torch.no_grad():
-            saved = checkpoint.part("model")
+            weights = saved.part("model")
             for name, tensor in step.model.state_dict().items():
-                tensor.copy_(saved[name])
-            own = _own_tensors(checkpoint, group.rank, group.world)
+                tensor.copy_(weights[name])
+            own = _own_tensors(saved, group.rank, group.world)
             for name, buffer in step.model.named_buffers():
                 if f"buffer.{name}" in own:
                     buffer.copy_(own[f"buffer.{name}"])
-        unpack_optimizer(step.optimizer, checkpoint, checkpoint.meta["optimizer"])
-        workers = range(checkpoint.meta["workers"])
-        step.exchange.load_state_dicts([checkpoint.part(f"rank.{r}.exchange") for r in workers])
-        step.scaler.load_state_dict(checkpoint.meta["scaler"])
+        unpack_optimizer(step.optimizer, saved, saved.meta["optimizer"])
+        workers = range(saved.meta["workers"])
+        step.exchange.load_state_dicts([saved.part(f"rank.{r}.exchange") for r in workers])
+        step.scaler.load_state_dict(saved.meta["scaler"])
         if step.table is not None:
-            step.table.restore(checkpoint.tensors["table"])
+            step.table.restore(saved.tensors["table"])
         if self.dynamics is not None:
-            arrays = checkpoint.part("dynamics")
+            arrays = saved.part("dynamics")
             self.dynamics.restore({name: tensor.numpy() for name, tensor in arrays.items()})
-        if self.noise is not None and checkpoint.meta["noise"]:
-            self.noise.restore(checkpoint.meta["noise"])
-        self.samples.restore({n: t.numpy() for n, t in checkpoint.part("pruner").items()})
-        values = dict(checkpoint.meta["progress"])
+        if self.noise is not None and saved.meta["noise"]:
+            self.noise.restore(saved.meta["noise"])
+        self.samples.restore({n: t.numpy() for n, t in saved.part("pruner").items()})
+        values = dict(saved.meta["progress"])
         reached = values.pop("target")
         target = None if reached is None else TargetReached(**reached)
         self.progress = Progress(**values, target=target)
 
 
-def _own_tensors(checkpoint: Checkpoint, rank: int, world: int) -> dict[str, Tensor]:
+class Saver:
+    """Writes checkpoints every `every` steps, or by default once a minute."""
+
+    def __init__(self, paths: RunPaths, group: Group, every: int | None) -> None:
+        self.folder, self.group, self.every = paths.checkpoints, group, every
+        self._saved_at = time.monotonic()
+
+    def falls_on(self, step: int) -> bool:
+        """Return whether a checkpoint every `every` steps falls on this one."""
+        return self.every is not None and step % self.every == 0
+
+    def is_due(self, step: int) -> bool:
+        """Return whether this worker wants a checkpoint now."""
+        if self.every is not None:
+            return self.falls_on(step)
+        return self.group.first and time.monotonic() - self._saved_at > SAVE_EVERY_S
+
+    def save(self, state: RunState) -> None:
+        """Write a checkpoint; every rank calls it, rank 0 writes."""
+        if state.noise is not None:
+            state.noise.settle()
+        taken = state.to_checkpoint()
+        step = state.progress.step
+        self.group.on_first(lambda: str(checkpoint.write(self.folder, step, taken)))
+        self._saved_at = time.monotonic()
+
+    def resume(self, state: RunState) -> bool:
+        """Restore the newest checkpoint; return whether there is one.
+
+        Every rank reads the same folder.
+        """
+        if not self.group.on_first(lambda: checkpoint.newest(self.folder) is not None):
+            return False
+        taken = checkpoint.newest(self.folder)
+        assert taken is not None
+        state.restore(taken)
+        return True
+
+
+def _own_tensors(saved: Checkpoint, rank: int, world: int) -> dict[str, Tensor]:
     """Return a worker's own tensors.
 
     On another number of workers the running statistics are the mean of the saved ones.
     """
-    saved = checkpoint.meta["workers"]
-    every = [checkpoint.part(f"rank.{r}") for r in range(saved)]
-    if saved == world:
+    every = [saved.part(f"rank.{r}") for r in range(saved.meta["workers"])]
+    if len(every) == world:
         return every[rank]
     names = [name for name in every[0] if not name.startswith("exchange.")]
     return {name: _mean([theirs[name] for theirs in every]) for name in names}

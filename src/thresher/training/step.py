@@ -39,16 +39,7 @@ class StepObserver(Protocol):
 
 
 class Step:
-    """Trains on one global batch when called.
-
-    Args:
-        config: The configuration of the run.
-        group: The workers of the run.
-        data: Images, labels and weights of the samples.
-        model: The network on its device.
-        optimizer: Its rate is set between steps.
-        table: Receives the loss of each sample; None if nobody needs them.
-    """
+    """Trains on one global batch when called; `table` receives the loss of each sample."""
 
     def __init__(
         self,

@@ -1,5 +1,6 @@
 """`train(config)`: one training run, from its configuration to its result."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +84,7 @@ def _train_in_group(config: TrainConfig, quiet: bool) -> RunResult:
         ) from None
 
 
-def train_in_worker(order: dict[str, Any]) -> dict[str, Any]:
+def train_in_worker(order: Mapping[str, Any]) -> dict[str, Any]:
     """Train as one worker of a group that `train` started."""
     return train(TrainConfig.from_dict(order["config"]), quiet=order["quiet"]).to_dict()
 

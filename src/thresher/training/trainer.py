@@ -21,9 +21,8 @@ from thresher.training.batches import piece_count
 from thresher.training.config import TrainConfig
 from thresher.training.device_data import DeviceData, Part
 from thresher.training.dynamics import Dynamics
-from thresher.training.epoch_plan import EpochPlan, EpochPlanner
-from thresher.training.epoch_samples import EpochSamples
 from thresher.training.epoch_table import EpochTable
+from thresher.training.epochs import EpochPlan, EpochPlanner, EpochSamples
 from thresher.training.evaluate import averaged, evaluate
 from thresher.training.execution import weight_dtype
 from thresher.training.model import place_model
@@ -34,9 +33,8 @@ from thresher.training.record import Metrics, finite
 from thresher.training.rehearsal import is_out_of_memory, rehearse
 from thresher.training.resolved import Resolved, tiny_last_batch
 from thresher.training.result import PackIdentity, RunResult, Status
-from thresher.training.saving import Saver
 from thresher.training.split import TrainingSplit
-from thresher.training.state import RunState
+from thresher.training.state import RunState, Saver
 from thresher.training.step import Step
 from thresher.training.stop import StopRequest
 from thresher.training.target import TargetReached
@@ -61,16 +59,9 @@ class Workload:
 
 
 class Trainer:
-    """Trains one network on one worker of a group.
+    """Trains one network on one worker of a group; `request` may ask it to stop or save.
 
-    Args:
-        config: The configuration of the run.
-        group: The workers of the run.
-        work: Data, network and derived numbers.
-        request: Asks to stop or save, between two steps.
-
-    Attributes:
-        state: Model, optimizer, progress: everything that a checkpoint holds.
+    `state` is everything that a checkpoint holds.
     """
 
     def __init__(

@@ -1,0 +1,153 @@
+"""The epochs of a run: their samples, batches and rates, and how far it is."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from thresher.data.order import epoch_order
+from thresher.errors import ThresherError
+from thresher.training.config import TrainConfig
+from thresher.training.pruners import DynamicPruner
+from thresher.training.resolved import Resolved, schedule
+from thresher.training.split import TrainingSplit
+from thresher.training.target import TargetReached
+
+
+@dataclass
+class Progress:
+    """How far a run is."""
+
+    step: int = 0
+    """Optimizer steps taken."""
+    epoch: int = 0
+    offset: int = 0
+    """Samples of this epoch's order that were trained on: the exact next sample."""
+    samples: int = 0
+    seconds: float = 0.0
+    """Training time, evaluations not counted."""
+    wall: float = 0.0
+    epoch_loss: float = 0.0
+    """Sum of the losses of this epoch's samples so far."""
+    train_loss: float | None = None
+    """Mean loss of the last whole epoch."""
+    target: TargetReached | None = None
+    accuracy: float | None = None
+    loss: float | None = None
+    """Of the latest evaluation."""
+
+
+class EpochSamples:
+    """Draws the order of each epoch; with a pruner, over the samples that it chooses."""
+
+    def __init__(
+        self, config: TrainConfig, split: TrainingSplit, pruner: DynamicPruner | None
+    ) -> None:
+        self.split, self.pruner, self.seed = split, pruner, config.seed
+        self.chosen: tuple[np.ndarray, np.ndarray] | None = None
+        """A pruner's choice for this epoch: (n,) bool and (n,) float32 over `split.train`."""
+        if pruner is not None:
+            pruner.begin(split.train[split.kept], math.ceil(config.epochs), config.seed)
+
+    def order(self, epoch: int) -> np.ndarray:
+        """Return the samples of an epoch in order, as rows of the loader, (n,) int64."""
+        kept = self.split.kept
+        if self.pruner is not None:
+            kept = self._choice(self.pruner, epoch)[0]
+        order = epoch_order(len(kept), self.seed, epoch, kept)
+        if not len(order):
+            raise ThresherError(f"the pruner left no sample for epoch {epoch}", "prune less")
+        return order
+
+    def weights(self) -> np.ndarray | None:
+        """Return the loss weights of this epoch, (n,) float32 over `split.train`."""
+        return None if self.chosen is None else self.chosen[1]
+
+    def _choice(self, pruner: DynamicPruner, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+        if self.chosen is None:
+            mask, weights = pruner.choose(epoch)
+            n = len(self.split.kept)
+            (rows,) = np.nonzero(self.split.kept)
+            chosen, weight = np.zeros(n, bool), np.zeros(n, np.float32)
+            chosen[rows], weight[rows] = mask, weights
+            self.chosen = (chosen, weight)
+        return self.chosen
+
+    def end_epoch(self, table: np.ndarray | None) -> None:
+        """Tell the pruner the losses of the epoch; `table` is an EpochTable's sum, (4, n)."""
+        self.chosen = None
+        if self.pruner is not None and table is not None:
+            (rows,) = np.nonzero(table[0] > 0)
+            self.pruner.observe(self.split.train[rows], table[1, rows])
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Return what a checkpoint must hold."""
+        if self.pruner is None:
+            return {}
+        state = {f"state.{name}": value for name, value in self.pruner.state().items()}
+        if self.chosen is not None:
+            state["chosen"], state["weight"] = self.chosen
+        return state
+
+    def restore(self, state: dict[str, np.ndarray]) -> None:
+        """Set the state that `state` returned."""
+        if self.pruner is None:
+            return
+        prefix = "state."
+        self.pruner.restore(
+            {n.removeprefix(prefix): a for n, a in state.items() if n.startswith(prefix)}
+        )
+        if "chosen" in state:
+            self.chosen = (state["chosen"], state["weight"])
+
+
+@dataclass(frozen=True)
+class EpochPlan:
+    """The batches of an epoch that are still to come."""
+
+    order: np.ndarray
+    """The samples of the whole epoch in order, as rows of the loader, (n,) int64."""
+    cuts: list[tuple[int, int]]
+    """Begin and end of each batch in `order`."""
+    rates: list[float]
+    """Learning rate of each batch."""
+
+    def of_size(self, size: int) -> list[int]:
+        """Return the numbers of the batches with `size` samples."""
+        return [n for n, (begin, end) in enumerate(self.cuts) if end - begin == size]
+
+
+class EpochPlanner:
+    """Cuts epochs into batches until the budget of the run is used up."""
+
+    def __init__(self, config: TrainConfig, resolved: Resolved, pruned: bool) -> None:
+        self.resolved = resolved
+        self.schedule = schedule(config, resolved)
+        # A pruner makes epochs shorter; a budget of epochs then does not fix the samples.
+        self.epochs = math.ceil(config.epochs) if pruned and config.budget == "epochs" else None
+        self.by_steps = config.budget == "steps"
+
+    def is_over(self, done: Progress) -> bool:
+        """Return whether the budget is used up."""
+        if self.epochs is not None:
+            return done.epoch >= self.epochs
+        if self.by_steps:
+            return done.step >= self.resolved.total_steps
+        return done.samples >= self.resolved.total_samples
+
+    def plan(self, order: np.ndarray, done: Progress) -> EpochPlan:
+        """Cut what is left of an epoch; the budget may end within it."""
+        batch, end = self.resolved.global_batch, len(order)
+        if self.epochs is None and not self.by_steps:
+            end = min(end, done.offset + self.resolved.total_samples - done.samples)
+        cuts = [(b, min(b + batch, end)) for b in range(done.offset, end, batch)]
+        if self.by_steps:
+            cuts = cuts[: self.resolved.total_steps - done.step]
+        # By the samples that a run without dynamic pruning would have seen by then.
+        share = self.resolved.samples / len(order)
+        before = done.epoch * self.resolved.samples
+        rates = [
+            self.resolved.peak_lr * self.schedule.factor(before + begin * share, end - begin)
+            for begin, end in cuts
+        ]
+        return EpochPlan(order, cuts, rates)
