@@ -86,7 +86,6 @@ def test_share_eps_and_curve_agree() -> None:
     for share in (0.0, 0.01, 0.05, 0.4, 0.9):
         eps = graph.eps_for_share(share)
         assert abs(graph.noise(eps).mean() - share) <= 0.001
-        assert graph.share(eps) == graph.noise(eps).mean()
     at, shares = graph.curve(200)
     assert at[0] == 0
     assert shares[-1] == 0
@@ -106,9 +105,7 @@ def test_eps_per_class() -> None:
         here = labels == label
         alone = DBSCAN(eps=knees[rank], min_samples=5).fit(x[here]).labels_
         np.testing.assert_array_equal(clusters[here] == NOISE, alone == -1)
-    mapping = {int(c): float(e) for c, e in zip(graph.classes, knees, strict=True)}
-    np.testing.assert_array_equal(graph.clusters(mapping), clusters)
-    np.testing.assert_array_equal(graph.clusters_once(mapping), clusters)
+    np.testing.assert_array_equal(graph.clusters_once(knees), clusters)
     with pytest.raises(ThresherError, match="one per class"):
         graph.noise(np.ones(3))
 

@@ -11,15 +11,7 @@ Ids: TypeAlias = Sequence[str] | pa.Array | pa.ChunkedArray
 
 
 def rows_by_id(wanted: Ids, available: Ids) -> np.ndarray:
-    """Return the row of each wanted id among the available ids.
-
-    Args:
-        wanted: Ids to look up, m of them.
-        available: Ids to search, without duplicates.
-
-    Returns:
-        (m,) int64 rows into `available`; -1 where an id is missing.
-    """
+    """Return the row in `available` of each wanted id, (m,) int64; -1 where an id is missing."""
     rows = pc.index_in(_array(wanted), value_set=_array(available))
     return pc.fill_null(rows, -1).to_numpy(zero_copy_only=False).astype(np.int64)
 

@@ -151,10 +151,7 @@ def _plan(network: Network, pack: Pack, options: EmbedOptions, n: int) -> Featur
         run=network.run,
         weights=network.weights,
         sha256=network.sha256,
-        mean=images.mean,
-        std=images.std,
-        crop=images.crop,
-        image_size=images.image_size,
+        **vars(images),
         probabilities=network.has_probabilities,
         dtype=options.dtype,
         batch_size=options.batch_size,
@@ -174,7 +171,7 @@ def _output_shape(model: nn.Module, augment: Augment, loader: Loader) -> tuple[i
 def _stage(staging: FeaturePaths, plan: FeaturesMeta, shape: tuple[int, int]) -> None:
     """Create the files at their full size, unless an interrupted call of the same plan did."""
     plan_file = staging.root / "plan.json"
-    if plan_file.exists() and read_json(plan_file) == plan.to_json():
+    if plan_file.exists() and FeaturesMeta.from_json(read_json(plan_file)) == plan:
         return
     for old in staging.root.iterdir():
         if old.name != ".lock":

@@ -91,7 +91,7 @@ class FeaturesMeta:
     def from_json(cls, values: Mapping[str, Any]) -> "FeaturesMeta":
         """Read known keys; others are ignored."""
         known = {field.name for field in dataclasses.fields(cls)}
-        content: dict[str, Any] = {
+        content: Any = {
             key: tuple(value) if isinstance(value, list) else value
             for key, value in values.items()
             if key in known
@@ -100,22 +100,13 @@ class FeaturesMeta:
 
     def to_json(self) -> dict[str, Any]:
         """Return the values that are known, and the sizes of images also if they are None."""
-        values = dataclasses.asdict(self)
-        return {
-            key: list(value) if isinstance(value, tuple) else value
-            for key, value in values.items()
-            if value is not None or key in ("crop", "image_size")
-        }
+        values = dataclasses.asdict(self).items()
+        return {k: v for k, v in values if v is not None or k in ("crop", "image_size")}
 
 
 @dataclass(frozen=True)
 class Features:
-    """Features of n samples, one row each, in the order of `ids`.
-
-    >>> features = Features.open("RUN/features-0a1b2c3d4e5f")  # doctest: +SKIP
-    >>> features.array.shape  # doctest: +SKIP
-    (50000, 512)
-    """
+    """Features of n samples, one row each, in the order of `ids`."""
 
     array: np.ndarray
     """(n, d) float16 or float32, often a read-only memory map."""

@@ -104,11 +104,7 @@ class Network:
         model = registry.build(name, len(pack.classes), channels)
         skipped = weights.load_into(model, file, name)
         return cls(
-            model=model,
-            name=name,
-            has_probabilities=not skipped,
-            sha256=file_sha256(file),
-            **facts,
+            model=model, name=name, has_probabilities=not skipped, sha256=file_sha256(file), **facts
         )
 
 

@@ -15,7 +15,6 @@ compared as eps² with d², as its trees do, and border points go to the first c
 them. Memory is linear in the number of points.
 """
 
-from collections.abc import Mapping
 from functools import cached_property
 
 import numpy as np
@@ -29,7 +28,7 @@ from thresher.select.spanning_tree import mutual_reachability_tree
 
 NOISE = -1
 UNCLUSTERED = -2
-Eps = float | np.ndarray | Mapping[int, float]
+Eps = float | np.ndarray
 
 
 class ClassGraph:
@@ -94,18 +93,10 @@ class ClassGraph:
         return self._back(self._core)
 
     def noise(self, eps: Eps) -> np.ndarray:
-        """Return which points are noise at eps, (n,) bool.
-
-        Args:
-            eps: One number, an array in the order of `classes`, or a mapping from the class.
-        """
-        if not isinstance(eps, Mapping) and np.ndim(eps) == 0:
+        """Return which points are noise, (n,) bool, at one eps or one per class of `classes`."""
+        if np.ndim(eps) == 0:
             return self.threshold > eps
         return self._back(self._per_point(eps) < self._threshold)
-
-    def share(self, eps: Eps) -> float:
-        """Return the share of points that are noise at eps."""
-        return float((self._per_point(eps) < self._threshold).mean()) if len(self) else 0.0
 
     def clusters(self, eps: Eps) -> np.ndarray:
         """Return the cluster of each point, (n,) int32; -1 is noise, -2 a class too small.
@@ -238,11 +229,6 @@ class ClassGraph:
 
     def _per_point(self, eps: Eps) -> np.ndarray:
         """Return eps of each point, (n,), in sorted positions."""
-        if isinstance(eps, Mapping):
-            missing = [int(c) for c in self.classes if int(c) not in eps]
-            if missing:
-                raise InvalidValueError(f"eps has no value for class {missing[0]}", "", "eps")
-            eps = np.array([eps[int(c)] for c in self.classes])
         values = np.asarray(eps, dtype=np.float64)
         if values.ndim == 0:
             return np.broadcast_to(values, (len(self),))

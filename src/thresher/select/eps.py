@@ -10,15 +10,9 @@ from thresher.select.cluster import ClassGraph
 def choose_eps(
     graph: ClassGraph, eps: float | Literal["auto"] | None = None, share: float | None = None
 ) -> float | np.ndarray:
-    """Return the radius that a user asks for.
+    """Return the radius: the one that drops `share`, or `eps`, or the knee of each class.
 
-    Args:
-        graph: The DBSCAN structure of the points.
-        eps: The radius itself; "auto" or None for the knee of each class's k-distance curve.
-        share: Share of all points to drop. Takes precedence over `eps`.
-
-    Returns:
-        One number for all classes, or (classes,) float64 in the order of `graph.classes`.
+    One number for all classes, or (classes,) float64 in the order of `graph.classes`.
     """
     if share is not None:
         return graph.eps_for_share(share)
@@ -31,10 +25,7 @@ def eps_per_sample(graph: ClassGraph, eps: float | np.ndarray) -> np.ndarray:
 
 
 def noise_score(graph: ClassGraph, eps: float | np.ndarray) -> np.ndarray:
-    """Return the smallest radius that keeps each sample over the radius used, (n,) float32.
-
-    Samples with a score above 1 are noise.
-    """
+    """Return the smallest radius that keeps a sample over that used, (n,) float32; noise: > 1."""
     used = eps_per_sample(graph, eps)
     score = np.divide(graph.threshold, used, out=graph.threshold.copy(), where=used > 0)
     return score.astype(np.float32)

@@ -8,17 +8,7 @@ from thresher.select.cluster import NOISE, UNCLUSTERED
 def hdbscan(
     x: np.ndarray, labels: np.ndarray, min_samples: int = 5, min_cluster_size: int = 5
 ) -> np.ndarray:
-    """Cluster each class with scikit-learn's HDBSCAN.
-
-    Args:
-        x: (n, d) coordinates.
-        labels: (n,) integers.
-        min_samples: As in HDBSCAN.
-        min_cluster_size: As in HDBSCAN.
-
-    Returns:
-        (n,) int32, numbered as by `ClassGraph.clusters`.
-    """
+    """Cluster x (n, d) within each class; return (n,) int32 as `ClassGraph.clusters` does."""
     from sklearn.cluster import HDBSCAN
 
     cluster = np.full(len(x), UNCLUSTERED, np.int32)

@@ -24,15 +24,9 @@ def can_link(x: np.ndarray, eps: np.ndarray) -> bool:
 
 
 def linked_parts(x: np.ndarray, group: np.ndarray, eps: np.ndarray) -> np.ndarray:
-    """Label linked points.
+    """Label points x (n, 2), (n,) int: equal within a group if linked by steps of at most eps.
 
-    Args:
-        x: (n, 2) coordinates.
-        group: (n,) ints; points of different groups are never linked.
-        eps: (n,), equal within each group.
-
-    Returns:
-        (n,) int: points of one group with the same number are linked by steps of at most eps.
+    `eps` (n,) must be equal within each group.
     """
     # Slightly below 1/√2, so that rounding cannot put points farther than eps in one cell.
     side = eps * 0.7071

@@ -25,10 +25,10 @@ def cached_reduction(
     method: Method = "tsne",
     start: Start = "pca",
 ) -> Reduction:
-    """Return the reduction of these features, read from `folder` or made and stored there.
+    """Return `reduce(features, options, method, start)`, cached in `folder`.
 
     The file name is a hash of the features' bytes, the settings and the versions. Nothing is
-    stored without a folder, or if it is not writable. Arguments are those of `reduce`.
+    stored without a folder, or if it is not writable.
     """
     # Here because it loads torch, which the options of filters do not need.
     from thresher.select.reduce import reduce
@@ -49,14 +49,14 @@ def cached_reduction(
     if cached is not None:
         logger.info("Using the cached map %s", path)
         return cached
-    made = reduce(features, options, method, start)
+    reduction = reduce(features, options, method, start)
     try:
         with atomic_file(path) as temporary, open(temporary, "wb") as file:
-            facts = json.dumps({"kl": made.kl, "explained": made.explained, "settings": settings})
-            np.savez(file, points=made.points, told=np.array(facts))
+            facts = {"kl": reduction.kl, "explained": reduction.explained, "settings": settings}
+            np.savez(file, points=reduction.points, told=np.array(json.dumps(facts)))
     except ThresherError as error:
         logger.warning("The map is not cached: %s", error)
-    return made
+    return reduction
 
 
 def _digest(features: np.ndarray, text: str) -> str:

@@ -45,14 +45,9 @@ def fit_pca(
     device: torch.device | str = "cpu",
     exact: bool | None = None,
 ) -> Components:
-    """Fit principal components.
+    """Fit to features (n, d), any float type, possibly memory-mapped or already on the device.
 
-    Args:
-        features: (n, d), any float type, possibly memory-mapped or already on the device.
-        components: Number of components; at most d and n - 1 are used.
-        seed: Seed of the randomised method.
-        device: Where to compute.
-        exact: Decompose the covariance; by default up to 4,096 columns.
+    `exact` decomposes the covariance; by default up to 4,096 columns.
     """
     n, d = features.shape
     if n < 2 or d < 1:

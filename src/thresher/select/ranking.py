@@ -4,15 +4,10 @@ import numpy as np
 
 
 def highest(score: np.ndarray, share: float, groups: np.ndarray | None = None) -> np.ndarray:
-    """Mark the share of samples with the highest score; among equal scores the later samples.
+    """Mark the share of samples with the highest score, (n,) bool; of equal ones the later.
 
-    Args:
-        score: (n,) float; NaN means unknown and is never marked.
-        share: Share of the samples to mark, unknown ones counted.
-        groups: (n,) int; mark the same share of each group.
-
-    Returns:
-        (n,) bool.
+    A score (n,) of NaN means unknown: it counts, but is never marked. With `groups` (n,), mark the
+    same share of each group.
     """
     marked = np.zeros(len(score), bool)
     parts = [np.arange(len(score))]

@@ -32,16 +32,11 @@ def reduce(
     start: Start = "pca",
     iterations: int = ITERATIONS,
 ) -> Reduction:
-    """Reduce features to points.
+    """Reduce features (n, d), any float type, possibly memory-mapped.
 
-    Args:
-        features: (n, d), any float type, possibly memory-mapped.
-        options: Components, perplexity, seed and device.
-        method: "tsne" or "umap" for a map (n, 2) of the principal components, "pca" for the
-            components themselves, "none" for the features.
-        start: Where t-SNE starts: the first two components, from which the seed hardly matters,
-            or a random cloud.
-        iterations: Steps of t-SNE.
+    "tsne" and "umap" give a map (n, 2) of the principal components, "pca" the components, "none"
+    the features. t-SNE starts from the first two components, from which the seed hardly matters,
+    or from a random cloud.
     """
     for name, value, known in (("method", method, Method), ("start", start, Start)):
         if value not in get_args(known):
@@ -114,11 +109,7 @@ def _initial(x: torch.Tensor, seed: int, start: Start) -> np.ndarray:
 def open_tsne(
     x: torch.Tensor, initial: np.ndarray, options: MapOptions, iterations: int = ITERATIONS
 ) -> tuple[np.ndarray, float]:
-    """Map x (n, m) to (n, 2) float32 by openTSNE, starting from `initial` (n, 2).
-
-    Returns:
-        The map and its Kullback-Leibler divergence.
-    """
+    """Map x (n, m) to (n, 2) float32 by openTSNE, from `initial` (n, 2); also return the KL."""
     from openTSNE import TSNE
     from openTSNE.affinity import PerplexityBasedNN
     from openTSNE.nearest_neighbors import PrecomputedNeighbors

@@ -189,8 +189,7 @@ def with_dynamics(inputs: FilterInputs, path: Path) -> FilterInputs:
     """Add a run's training dynamics; NaN (`learned_epoch`: 0) for samples it did not train on."""
     if not path.exists():
         raise NotFoundError(
-            f"run {path.parent} did not record training dynamics",
-            "train it with `record_dynamics`",
+            f"run {path.parent} did not record training dynamics", "train it with `record_dynamics`"
         )
     table = pq.read_table(path)
     rows = rows_by_id(inputs.ids, table.column("id"))

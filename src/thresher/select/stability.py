@@ -47,10 +47,7 @@ class Stability:
 
 
 def stability(drops: np.ndarray) -> Stability:
-    """Compare choices `drops` (v, n) bool, v at least 2.
-
-    Two choices that drop nothing agree (Jaccard 1).
-    """
+    """Compare choices `drops` (v, n) bool; two that drop nothing agree (Jaccard 1)."""
     drops = np.asarray(drops, bool)
     if len(drops) < 2:
         raise InvalidValueError(f"drops must hold two or more choices, got {len(drops)}")
@@ -72,15 +69,10 @@ def stability(drops: np.ndarray) -> Stability:
 def combine_votes(
     voters: Sequence[Filter], drop: float | None
 ) -> tuple[np.ndarray, np.ndarray, Stability]:
-    """Combine the choices of fitted filters over the same samples.
+    """Return what to drop, (n,) bool, the mean score, (n,) float32, and the agreement.
 
-    Args:
-        voters: Two or more fitted filters.
-        drop: Share to drop: the samples with the most votes, the mean score breaking ties. None
-            drops what more than half of the filters drop.
-
-    Returns:
-        What to drop, (n,) bool; the mean score, (n,) float32; and the agreement.
+    With a share to `drop`, the samples with the most votes go, the mean score breaking ties;
+    otherwise those that more than half of the fitted filters drop.
     """
     agreement = stability(np.stack([~one.keep_ for one in voters]))
     scores = np.stack([one.score_ for one in voters])

@@ -31,22 +31,11 @@ def tsne(
     early_iterations: int = 250,
     seed: int = 0,
 ) -> tuple[torch.Tensor, float]:
-    """Map `x` to the plane.
+    """Map `x` (n, d) to (n, 2) float32 on its device; also return the KL divergence.
 
-    Memory: about 5 kB per sample, plus 2 GiB.
-
-    Args:
-        x: (n, d).
-        init: (n, 2), where the map starts; by default the first two principal components at a
-            standard deviation of 1e-4.
-        perplexity: Roughly the number of neighbours that count.
-        iterations: Steps without exaggeration.
-        early_iterations: Steps with exaggeration, before those.
-        seed: Only breaks ties: samples that are equal in `init` are separated by a seeded jitter
-            of 1e-6 of its deviation.
-
-    Returns:
-        The map (n, 2) float32 on the device of `x`, and its Kullback-Leibler divergence.
+    The map starts from `init` (n, 2), by default the first two principal components at a deviation
+    of 1e-4. `seed` only breaks ties: samples that are equal in `init` are separated by a jitter of
+    1e-6 of its deviation. Memory: about 5 kB per sample, plus 2 GiB.
     """
     x = x.float()
     p = affinities(x, perplexity)

@@ -85,16 +85,7 @@ if AVAILABLE:
         )
 
     @triton.jit
-    def _spread(
-        y,
-        origin,
-        spacing,
-        charge,
-        n,
-        size,
-        fixed_point,
-        block: tl.constexpr,
-    ):
+    def _spread(y, origin, spacing, charge, n, size, fixed_point, block: tl.constexpr):
         i = tl.program_id(0) * block + tl.arange(0, block)
         here = i < n
         h = tl.load(spacing)
@@ -112,17 +103,7 @@ if AVAILABLE:
                 tl.atomic_add(charge + corner + a * size + b, amount, mask=here, sem="relaxed")
 
     @triton.jit
-    def _read(
-        y,
-        origin,
-        spacing,
-        potential,
-        force,
-        phi,
-        n,
-        size,
-        block: tl.constexpr,
-    ):
+    def _read(y, origin, spacing, potential, force, phi, n, size, block: tl.constexpr):
         i = tl.program_id(0) * block + tl.arange(0, block)
         here = i < n
         h = tl.load(spacing)

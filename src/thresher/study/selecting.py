@@ -34,19 +34,9 @@ def run_selection(
     out: Path,
     notes: Mapping[str, str] | None = None,
 ) -> "Selection":
-    """Run any filter on a pack and save the selection, retraining where the filter needs it.
+    """Run any filter as `run_filter` does, and retrain the run in `sources` if it needs that.
 
-    The runs of a filter that needs training are kept in `out` with the suffix `.rounds`.
-
-    Args:
-        filter: The filter; it is left fitted.
-        pack: The pack to select from.
-        sources: Files that the filter's inputs are read from.
-        out: The selection to write, a new .parquet file.
-        notes: Further entries of the sidecar.
-
-    Returns:
-        The selection.
+    Retrained runs are kept in a folder called like `out`, with the suffix `.rounds`.
     """
     from thresher.select.run import run_filter
     from thresher.study.recursive import Retrainer

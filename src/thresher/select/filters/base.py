@@ -158,11 +158,7 @@ class ShareFilter(Filter):
     """Drop the same share of every class."""
 
     def _drop_highest(
-        self,
-        inputs: FilterInputs,
-        score: np.ndarray,
-        reason: str,
-        shown: np.ndarray | None = None,
+        self, inputs: FilterInputs, score: np.ndarray, reason: str, shown: np.ndarray | None = None
     ) -> None:
         """Drop the samples with the highest score (n,); keep those whose score is NaN.
 

@@ -95,17 +95,10 @@ class LabelErrorsFilter(Filter):
 
 
 def confident_issues(labels: np.ndarray, p: np.ndarray) -> np.ndarray:
-    """Find the samples off the diagonal of the confident joint.
+    """Return which samples are off the diagonal of the confident joint, (n,) bool.
 
     A sample counts for class j if p_j is at least the mean p_j of the samples labelled j; if for
-    several classes, then for the most probable one.
-
-    Args:
-        labels: (n,) ints in 0 … classes-1.
-        p: (n, classes) probabilities.
-
-    Returns:
-        (n,) bool.
+    several classes, then for the most probable one. `labels` (n,) are 0 … classes-1.
     """
     least = np.array([p[labels == j, j].mean() for j in range(p.shape[1])])
     claimed = np.where(p >= least, p, -1.0)

@@ -95,16 +95,17 @@ class NetworkFilter(NetworkOptions, Filter):
 
     def _fit_map(self, inputs: FilterInputs) -> None:
         features = inputs.need_features()
-        made = cached_reduction(inputs.maps, features, self, self.reduce, self.start)
+        reduction = cached_reduction(inputs.maps, features, self, self.reduce, self.start)
         self.eps_: float | np.ndarray | None = None
-        self.reduction_: Reduction = made
+        self.reduction_: Reduction = reduction
         self.graph_: ClassGraph | None = None
         self.stability_: Stability | None = None
-        self.seconds_.update(made.seconds)
+        self.seconds_.update(reduction.seconds)
         begin = time.perf_counter()
-        if made.points.shape[1] == 2:
-            self.map_ = made.points
-        self.report_.update(kl=made.kl, explained=made.explained, min_samples=self.min_samples)
+        if reduction.points.shape[1] == 2:
+            self.map_ = reduction.points
+        self.report_.update(kl=reduction.kl, explained=reduction.explained)
+        self.report_["min_samples"] = self.min_samples
         if self.cluster == "hdbscan":
             self._cluster_hdbscan(inputs)
         else:
