@@ -67,7 +67,7 @@ def test_the_recursive_filter_prunes_when_it_trains_again(
 def test_a_study_prunes(few: Path, tmp_path: Path) -> None:
     content = {
         "seeds": 1,
-        "base": {**COMMON, "data": str(few)},
+        "base": {**COMMON, "data": str(few), "base_batch": 0, "crop_padding": -1, "weights": ""},
         "grid": {"dynamic": ["none", "infobatch", "dynamic-random"]},
     }
     study = Study.from_dict(content, tmp_path / "study")

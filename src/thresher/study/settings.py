@@ -25,7 +25,7 @@ def training_options() -> set[str]:
 
 def check_option(name: str, value: Any, where: str) -> None:
     """Check the type and range of one training option; `where` is its table, for messages."""
-    options.from_mapping(TrainConfig, {"data": "-", "out": "-", name: value}, where)
+    TrainConfig.from_dict({"data": "-", "out": "-", name: value}, where)
 
 
 def check_training(settings: Values, where: str) -> None:

@@ -51,13 +51,17 @@ class TrainConfig(
         return options.to_mapping(self)
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> "TrainConfig":
+    def from_dict(cls, values: Mapping[str, Any], where: str = "") -> "TrainConfig":
         """Build a configuration from `config.json` or a study's table.
+
+        Args:
+            values: Options by name; those missing have their defaults.
+            where: The file or table, for messages.
 
         Raises:
             InvalidValueError: An option is unknown, missing or has a value that is not allowed.
         """
-        return options.from_mapping(cls, current_values(values))
+        return options.from_mapping(cls, current_values(values), where)
 
 
 _OLD_DEFAULTS: Mapping[str, object] = {
