@@ -116,7 +116,7 @@ def test_a_step_for_each_data_set() -> None:
             {"steps": {**STEPS, "extractor": {"do": "train", "selection": "network"}}},
             "need each other",
         ),
-        ({"base": {"data": "digits", "epochs": -1}}, "epochs is -1"),
+        ({"base": {"data": "digits", "epochs": -1}}, "epochs must be greater than 0, got -1"),
     ],
 )
 def test_refusals(content: dict[str, Any], message: str) -> None:
