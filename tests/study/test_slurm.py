@@ -100,7 +100,7 @@ def test_eight_trials_one_of_two_workers_one_out_of_time(
     assert _book(out) == before, "a job that was there was submitted again"
     two = json.loads(RunPaths(by_arm["two workers"].out).result.read_text())
     assert two["resolved"]["workers"] == 2
-    assert "going on from step" in log.read_text()
+    assert "from step" in log.read_text()
     result = json.loads(RunPaths(long.out).result.read_text())
     assert (result["status"], result["epochs"]) == ("finished", 20)
 
