@@ -4,6 +4,9 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
+# Tests start hundreds of interpreters, which need not compile Thresher's modules each time.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: setup demo test test-fast lint format docs bench page page-check horovod screenshots clean
 
 setup: $(READY)

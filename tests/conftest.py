@@ -36,6 +36,9 @@ os.environ.setdefault("THRESHER_HOME", str(ROOT / "build" / "test-home"))
 os.environ["PYTHONPATH"] = os.pathsep.join(
     [str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
 )
+# Several workers share the cores: threads that spin while they wait take them from each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 # Inherited by every process that a test starts, so that those left behind can be found.
 os.environ["THRESHER_TEST_SESSION"] = str(os.getpid())
 

@@ -81,16 +81,28 @@ def test_the_map_keeps_classes_apart_and_is_the_same_twice(digits_x: torch.Tenso
     assert 0 < kl < 1.5
 
 
+@pytest.mark.slow  # six maps
 def test_the_divergence_agrees_with_opentsne(digits_x: torch.Tensor) -> None:
+    """The mean of three seeds: one seed differs from another by up to 2 %."""
     import openTSNE
 
-    theirs = openTSNE.TSNE(
-        perplexity=30, neighbors="exact", random_state=0, early_exaggeration_iter=80, n_iter=120
-    ).fit(digits_x.numpy())
-    _, ours = tsne.tsne(digits_x, iterations=120, early_iterations=80)
-    assert ours < 1.02 * theirs.kl_divergence
-    of_theirs = tsne.divergence(affinities(digits_x, 30), torch.tensor(np.array(theirs)).float())
-    assert of_theirs == pytest.approx(theirs.kl_divergence, rel=0.03)
+    maps = [
+        openTSNE.TSNE(
+            perplexity=30,
+            neighbors="exact",
+            random_state=seed,
+            early_exaggeration_iter=80,
+            n_iter=120,
+        ).fit(digits_x.numpy())
+        for seed in range(3)
+    ]
+    ours = [
+        tsne.tsne(digits_x, iterations=120, early_iterations=80, seed=seed)[1] for seed in range(3)
+    ]
+    assert np.mean(ours) < 1.02 * np.mean([theirs.kl_divergence for theirs in maps])
+    p = affinities(digits_x, 30)
+    of_theirs = tsne.divergence(p, torch.tensor(np.array(maps[0])).float())
+    assert of_theirs == pytest.approx(maps[0].kl_divergence, rel=0.03)
 
 
 @pytest.mark.gpu

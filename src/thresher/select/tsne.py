@@ -73,10 +73,11 @@ def _run(
         size = _grid_size(state.y)
         if size not in steps:
             steps[size] = _stepper(state, p, size)
-        for _ in range(min(CHUNK, count - done)):
+        chunk = min(CHUNK, count - done)
+        for _ in range(chunk):
             steps[size]()
-            done += 1
-        shown.advance(min(CHUNK, count))
+        done += chunk
+        shown.advance(chunk)
 
 
 def _grid_size(y: torch.Tensor) -> int:
