@@ -38,6 +38,7 @@ export class Card {
     }
     const { model } = this;
     const kept = model.kept(row);
+    const among = model.among(row);
     const state = h(
       "span",
       { className: `state ${kept ? "kept" : "dropped"}` },
@@ -55,7 +56,8 @@ export class Card {
           "p",
           { className: "name" },
           swatch(classColour(model.label[row] ?? 0, model.info.classes.length)),
-          h("b", {}, model.className(row)),
+          h("b", {}, h("bdi", {}, model.className(row))),
+          among === null ? null : h("span", { className: "among" }, "→ ", h("bdi", {}, among)),
           state,
         ),
         h("p", { className: "id", title: model.id(row) }, model.id(row)),
@@ -103,8 +105,6 @@ export class Card {
     const cluster = (model.preview?.cluster ?? model.cluster)[row] ?? -2;
     if (cluster >= 0) parts.push(`cluster ${cluster}`);
     else if (cluster === -1) parts.push("no cluster");
-    const place = model.place?.[row] ?? model.label[row] ?? 0;
-    if (place !== model.label[row]) parts.push(`among ${model.info.classes[place] ?? "?"}`);
     return parts.join(" · ");
   }
 

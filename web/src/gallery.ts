@@ -2,18 +2,25 @@
 
 import { classColour } from "./colours";
 import { count, h, icon, perFrame } from "./dom";
+import { GalleryLayout, type Section } from "./galleryLayout";
 import { NO_ROW, type Model } from "./model";
-import { ascending, everyone, grouped } from "./order";
+import { ascending, everyone, grouped, groupedByPlace } from "./order";
 import type { Thumbs } from "./thumbs";
 
 const GAP = 6;
+/** Pixels of a line of a tile's text, and of a section's heading. */
+const LINE = 15;
+const HEADING = 28;
+/** Names up to this long fit twice into a line: `3 → 0`. */
+const SHORT_NAME = 4;
 const SPARE_LINES = 2;
 
-type Sort = "suspicious" | "trusted" | "class" | "order";
+type Sort = "suspicious" | "trusted" | "class" | "place" | "order";
 
 interface Cell {
   element: HTMLElement;
   canvas: HTMLCanvasElement;
+  caption: HTMLElement;
   at: number;
   /** How its sample stands: kept or dropped, by the filter or by hand. */
   state: string;
@@ -31,20 +38,26 @@ export class Gallery {
   private readonly reason: HTMLInputElement;
   private readonly buttons: { keep: HTMLButtonElement; drop: HTMLButtonElement; clear: HTMLButtonElement };
   private readonly cells: Cell[] = [];
-  private columns = 1;
+  private readonly headings: HTMLElement[] = [];
+  private sections: Section[] = [];
+  private layout = new GalleryLayout([], { columns: 1, across: 70, down: 70, gap: GAP, heading: HEADING });
   private side = 64;
+  /** Pixels of a tile's text. */
+  private readonly caption: number;
   private focused = -1;
 
   constructor(
     private readonly model: Model,
     private readonly thumbs: Thumbs,
   ) {
+    const short = model.info.classes.every((name) => name.length <= SHORT_NAME);
+    this.caption = (short ? LINE : 2 * LINE) + 3;
     this.heading = h("h2", { className: "gallery-title", "aria-live": "polite" });
     this.field = h("div", { className: "field", role: "presentation" });
     this.scroller = h(
       "div",
       {
-        className: "scroller",
+        className: short ? "scroller short" : "scroller",
         role: "listbox",
         tabindex: "0",
         id: "gallery",
@@ -59,6 +72,7 @@ export class Gallery {
       h("option", { value: "suspicious" }, "Most suspicious first"),
       h("option", { value: "trusted" }, "Least suspicious first"),
       h("option", { value: "class" }, "By class"),
+      model.info.layout === "map" ? h("option", { value: "place" }, "By label → surroundings") : null,
       h("option", { value: "order" }, "As in the data"),
     );
     sort.addEventListener("change", () => {
@@ -87,6 +101,7 @@ export class Gallery {
     );
     model.on(["picked", "filter"], () => this.refresh());
     model.on(["decisions", "preview"], () => (model.show === "all" ? this.restate() : this.refresh()));
+    model.on(["places"], () => (this.sort === "place" ? this.refresh() : this.renew()));
     model.on(["focus"], () => this.reveal());
     this.refresh();
     new ResizeObserver(perFrame(() => this.measure())).observe(this.scroller);
@@ -107,8 +122,7 @@ export class Gallery {
   /** Move the focus by so many cells across and down. */
   step(across: number, down: number): void {
     if (this.rows.length === 0) return;
-    const from = this.focused < 0 ? 0 : this.focused + across + down * this.columns;
-    const to = Math.max(0, Math.min(this.rows.length - 1, from));
+    const to = this.focused < 0 ? 0 : this.layout.step(this.focused, across, down);
     this.model.setFocus(this.rows[to] ?? NO_ROW);
   }
 
@@ -117,17 +131,30 @@ export class Gallery {
   }
 
   get page(): number {
-    return Math.max(1, Math.floor(this.scroller.clientHeight / (this.side + GAP)));
+    return Math.max(1, Math.floor(this.scroller.clientHeight / (this.side + this.caption + GAP)));
   }
 
   private refresh(): void {
     const { model } = this;
-    const rows = this.inOrder().filter(this.wanted());
-    this.rows = rows;
-    this.focused = model.focus === NO_ROW ? -1 : rows.indexOf(model.focus);
+    this.rows = this.inOrder().filter(this.wanted());
+    this.sections = [{ title: "", count: this.rows.length }];
+    if (this.sort === "place" && model.place !== null) this.group(model.place);
+    this.focused = model.focus === NO_ROW ? -1 : this.rows.indexOf(model.focus);
     this.scroller.scrollTop = 0;
     this.measure();
     this.title();
+  }
+
+  /** Put those with the same label and the same surroundings together, with a heading each. */
+  private group(place: Int16Array): void {
+    const { classes } = this.model.info;
+    const { rows, groups } = groupedByPlace(this.rows, this.model.label, place);
+    this.rows = rows;
+    this.sections = groups.map((group) => {
+      const [label, among] = [classes[group.label] ?? "?", classes[group.place] ?? "?"];
+      const what = group.label === group.place ? `${label}, among its own` : `labelled ${label}, lies among ${among}`;
+      return { title: `${count(group.count)} ${what}`, count: group.count };
+    });
   }
 
   /** All samples as the person wants them ordered; made in time that grows with their count only. */
@@ -135,6 +162,7 @@ export class Gallery {
     const { model } = this;
     switch (this.sort) {
       case "suspicious":
+      case "place":
         return model.suspicious();
       case "trusted":
         return ascending(model.score);
@@ -174,10 +202,11 @@ export class Gallery {
   private measure(): void {
     const width = this.scroller.clientWidth - GAP;
     const aim = width > 520 ? 76 : 64;
-    this.columns = Math.max(2, Math.floor(width / (aim + GAP)));
-    this.side = Math.floor(width / this.columns) - GAP;
-    const lines = Math.ceil(this.rows.length / this.columns);
-    this.field.style.height = `${lines * (this.side + GAP) + GAP}px`;
+    const columns = Math.max(2, Math.floor(width / (aim + GAP)));
+    this.side = Math.floor(width / columns) - GAP;
+    const [across, down] = [this.side + GAP, this.side + this.caption + GAP];
+    this.layout = new GalleryLayout(this.sections, { columns, across, down, gap: GAP, heading: HEADING });
+    this.field.style.height = `${this.layout.height}px`;
     this.renew();
   }
 
@@ -189,10 +218,9 @@ export class Gallery {
   }
 
   private render(): void {
-    const pitch = this.side + GAP;
-    const first = Math.max(0, Math.floor(this.scroller.scrollTop / pitch) - SPARE_LINES) * this.columns;
-    const lines = Math.ceil(this.scroller.clientHeight / pitch) + 2 * SPARE_LINES + 1;
-    const end = Math.min(this.rows.length, first + lines * this.columns);
+    const spare = SPARE_LINES * (this.side + this.caption + GAP);
+    const { scrollTop, clientHeight } = this.scroller;
+    const { first, end, sections } = this.layout.inSight(scrollTop - spare, scrollTop + clientHeight + spare);
     const missing = new Set<number>();
     for (let at = first; at < end; at++) missing.add(at);
     const free = this.cells.filter((cell) => !missing.delete(cell.at));
@@ -201,12 +229,27 @@ export class Gallery {
       cell.at = -1;
       cell.element.hidden = true;
     }
+    const titled = sections.filter((section) => section.title !== "");
+    while (this.headings.length < titled.length) {
+      const heading = h("h3", { className: "section" });
+      this.headings.push(heading);
+      this.field.append(heading);
+    }
+    this.headings.forEach((heading, n) => {
+      const section = titled[n];
+      heading.hidden = section === undefined;
+      if (section === undefined) return;
+      heading.textContent = section.title;
+      heading.title = section.title;
+      heading.style.transform = `translate(${GAP}px, ${section.top}px)`;
+    });
   }
 
   private make(): Cell {
     const canvas = h("canvas", { className: "thumb", "aria-hidden": "true" });
-    const element = h("div", { className: "cell", role: "option" }, canvas);
-    const cell = { element, canvas, at: -1, state: "" };
+    const caption = h("span", { className: "label" });
+    const element = h("div", { className: "cell", role: "option" }, canvas, caption);
+    const cell = { element, canvas, caption, at: -1, state: "" };
     element.addEventListener("click", () => {
       this.model.setFocus(this.rows[cell.at] ?? NO_ROW);
       this.scroller.focus({ preventScroll: true });
@@ -219,13 +262,14 @@ export class Gallery {
   private place(cell: Cell, at: number): void {
     const { element } = cell;
     const row = this.rows[at] ?? 0;
-    const pitch = this.side + GAP;
+    const [left, top] = this.layout.position(at);
     cell.at = at;
     element.hidden = false;
-    element.style.width = element.style.height = `${this.side}px`;
-    element.style.transform = `translate(${GAP + (at % this.columns) * pitch}px, ${GAP + Math.floor(at / this.columns) * pitch}px)`;
+    element.style.width = cell.canvas.style.height = `${this.side}px`;
+    element.style.transform = `translate(${left}px, ${top}px)`;
     element.style.setProperty("--class", classColour(this.model.label[row] ?? 0, this.model.info.classes.length));
     this.mark(cell, row);
+    this.name(cell, row);
     element.classList.toggle("focused", row === this.model.focus);
     element.id = `cell-${row}`;
     element.dataset["id"] = this.model.id(row);
@@ -233,6 +277,14 @@ export class Gallery {
     element.setAttribute("aria-posinset", String(at + 1));
     element.setAttribute("aria-setsize", String(this.rows.length));
     this.thumbs.paint(cell.canvas, row);
+  }
+
+  /** The label and, where the sample lies among another class, that class: `cat → dog`. */
+  private name(cell: Cell, row: number): void {
+    const among = this.model.among(row);
+    // Each in an element of its own: names may run from right to left.
+    const own = h("bdi", {}, this.model.className(row));
+    cell.caption.replaceChildren(own, ...(among === null ? [] : [" ", h("span", { className: "among" }, "→ ", h("bdi", {}, among))]));
   }
 
   private mark(cell: Cell, row: number): void {
@@ -262,9 +314,9 @@ export class Gallery {
     const { focus } = this.model;
     this.focused = focus === NO_ROW ? -1 : this.rows.indexOf(focus);
     if (this.focused >= 0) {
-      const top = Math.floor(this.focused / this.columns) * (this.side + GAP);
+      const top = this.layout.position(this.focused)[1];
       const { scrollTop, clientHeight } = this.scroller;
-      if (top < scrollTop || top + this.side + 2 * GAP > scrollTop + clientHeight) {
+      if (top < scrollTop || top + this.side + this.caption + GAP > scrollTop + clientHeight) {
         this.scroller.scrollTop = Math.max(0, top - clientHeight / 2 + this.side / 2);
       }
       this.scroller.setAttribute("aria-activedescendant", `cell-${focus}`);

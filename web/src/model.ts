@@ -139,6 +139,12 @@ export class Model {
     return this.info.classes[this.label[row] ?? 0] ?? "?";
   }
 
+  /** The class that a sample lies among where that is another than its label; else null. */
+  among(row: number): string | null {
+    const place = this.place?.[row] ?? this.label[row] ?? 0;
+    return place === this.label[row] ? null : (this.info.classes[place] ?? "?");
+  }
+
   reason(row: number): string {
     return String((this.notes ?? this.reasons)?.get(row) ?? "");
   }
@@ -303,7 +309,9 @@ export class Model {
   describe(row: number): string {
     const state = this.kept(row) ? "kept" : "dropped";
     const by = this.overruled[row] ? " by hand" : "";
-    return `${this.className(row)}, ${state}${by}, score ${(this.score[row] ?? 0).toPrecision(3)}, ${this.id(row)}`;
+    const among = this.among(row);
+    const where = among === null ? "" : `, lies among ${among}`;
+    return `${this.className(row)}, ${state}${by}${where}, score ${(this.score[row] ?? 0).toPrecision(3)}, ${this.id(row)}`;
   }
 }
 

@@ -64,3 +64,43 @@ export function everyone(n: number): Int32Array<ArrayBuffer> {
   for (let i = 0; i < n; i++) rows[i] = i;
   return rows;
 }
+
+export interface Group {
+  /** Rows from `start` on, `count` of them. */
+  start: number;
+  count: number;
+  label: number;
+  place: number;
+}
+
+/**
+ * `rows` by label and by the class that they lie among, otherwise as they stand. Groups that lie
+ * among another class come first, the largest first; then those among their own.
+ */
+export function groupedByPlace(rows: Int32Array, label: Int16Array, place: Int16Array): { rows: Int32Array; groups: Group[] } {
+  const groups = new Map<number, Group>();
+  const groupOf = (row: number): Group => {
+    const [its, among] = [label[row] ?? 0, place[row] ?? 0];
+    const key = its * 65536 + among;
+    let group = groups.get(key);
+    if (group === undefined) groups.set(key, (group = { start: 0, count: 0, label: its, place: among }));
+    return group;
+  };
+  for (const row of rows) groupOf(row).count++;
+  const stranger = (group: Group): number => Number(group.label !== group.place);
+  const order = [...groups.values()].sort(
+    (a, b) => stranger(b) - stranger(a) || (stranger(a) ? b.count - a.count : 0) || a.label - b.label || a.place - b.place,
+  );
+  let end = 0;
+  for (const group of order) {
+    group.start = end;
+    end += group.count;
+    group.count = 0;
+  }
+  const out = new Int32Array(rows.length);
+  for (const row of rows) {
+    const group = groupOf(row);
+    out[group.start + group.count++] = row;
+  }
+  return { rows: out, groups: order };
+}

@@ -1,5 +1,5 @@
 import { expect, it } from "vitest";
-import { ascending, descending, everyone, grouped } from "../src/order";
+import { ascending, descending, everyone, grouped, groupedByPlace } from "../src/order";
 import { random } from "./samples";
 
 it("sorts as a comparison does, equal values by row", () => {
@@ -20,4 +20,19 @@ it("groups without changing the order inside a group", () => {
 
 it("takes nothing", () => {
   expect(ascending(new Float32Array())).toHaveLength(0);
+});
+
+it("groups by label and surroundings: strangers first, the largest group first", () => {
+  const label = Int16Array.of(0, 0, 1, 1, 1, 2, 2);
+  const place = Int16Array.of(0, 1, 0, 0, 1, 2, 0);
+  const { rows, groups } = groupedByPlace(Int32Array.of(6, 5, 4, 3, 2, 1, 0), label, place);
+  expect(Array.from(rows)).toEqual([3, 2, 1, 6, 0, 4, 5]);
+  expect(groups.map(({ label: a, place: b, start, count }) => [a, b, start, count])).toEqual([
+    [1, 0, 0, 2],
+    [0, 1, 2, 1],
+    [2, 0, 3, 1],
+    [0, 0, 4, 1],
+    [1, 1, 5, 1],
+    [2, 2, 6, 1],
+  ]);
 });
