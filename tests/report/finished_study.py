@@ -1,4 +1,4 @@
-"""A finished study made of files: the format that `train` writes, with numbers that are known."""
+"""A finished study with known numbers, in the file formats of training."""
 
 import json
 from pathlib import Path
@@ -53,7 +53,7 @@ def result(accuracy: float, seconds: float = 3.0, **more: Any) -> dict[str, Any]
 
 
 def write(study: Study, spread: float = 0.1) -> Study:
-    """Give every trial a result: its cell's level, a seed's effect, an arm's effect, noise."""
+    """Write a result for each trial: level of the cell + effects of seed and arm + noise."""
     random = np.random.default_rng(1)
     plan = study.plan()
     study.root.mkdir(parents=True, exist_ok=True)

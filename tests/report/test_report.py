@@ -1,4 +1,4 @@
-"""The report of a study whose numbers are known: verdicts, files, and a page that stands alone."""
+"""The report of a study with known numbers: verdicts, files, a self-contained page."""
 
 import math
 import re

@@ -1,4 +1,4 @@
-"""The page in a real browser: no request, no sideways scrolling on a phone, light and dark."""
+"""The report in a real browser: no requests, no sideways scrolling, light and dark."""
 
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ def test_it_reads_on_a_phone_and_at_a_desk_and_prints(
         page.goto(page_file.as_uri())
         assert [url for url in asked if not url.startswith(("file:", "data:"))] == []
         assert page.evaluate("document.documentElement.scrollWidth") <= width
-        # A figure's words are no smaller than eight pixels, on a phone as well.
+        # The text of figures is at least eight pixels high, also on a phone.
         size = page.evaluate(
             """() => Math.min(...[...document.querySelectorAll('figure svg')].map(s => {
                 const scale = s.getBoundingClientRect().width / s.viewBox.baseVal.width;

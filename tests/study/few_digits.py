@@ -29,7 +29,7 @@ class FewDigits(Digits):
 
 
 def make_pack(folder: Path) -> str:
-    """240 digits to train on, 60 to test: the folder of the pack."""
+    """Write a pack of 240 training and 60 test digits and return its folder."""
     out = folder / "few-digits"
     write_pack(FewDigits(), out)
     return str(out)

@@ -1,4 +1,4 @@
-"""A real SLURM of two nodes on this machine, in a folder of its own, started and stopped here.
+"""Start and stop a real SLURM of two nodes on this machine, in its own folder.
 
 munged, slurmctld and two slurmd run in the foreground as children, with their own key, socket,
 ports and state. It must run as root (slurmd starts jobs as the user who submitted them).
@@ -45,7 +45,7 @@ PartitionName=all Nodes=n1,n2 Default=YES MaxTime=INFINITE State=UP
 
 
 def missing() -> str:
-    """Why there can be no test bed here; "" when there can."""
+    """Return why the test bed cannot run here; "" if it can."""
     lacking = [name for name in PROGRAMS if _program(name) is None]
     if lacking:
         return f"{', '.join(lacking)} not installed (Debian: slurm-wlm munge)"
@@ -53,7 +53,7 @@ def missing() -> str:
 
 
 class SlurmBed:
-    """Use as a context manager; `environment` is what SLURM's commands need to find it."""
+    """A context manager; `environment` holds the variables that SLURM's commands need."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -88,7 +88,7 @@ class SlurmBed:
                 second=second,
             )
         )
-        # --force: it need not like the permissions of the folders above a temporary one.
+        # --force: accept the permissions of the folders above a temporary one.
         self._run(
             "munged", "--foreground", "--force", "--num-threads=1", f"--key-file={key}",
             f"--socket={munge}/socket", f"--pid-file={munge}/pid", f"--log-file={munge}/log",
@@ -114,7 +114,7 @@ class SlurmBed:
         log.close()
 
     def command(self, *arguments: str) -> str:
-        """The output of one of SLURM's commands, "" when it fails."""
+        """Return the output of a SLURM command; "" if it fails."""
         done = subprocess.run(
             arguments, capture_output=True, text=True, env={**os.environ, **self.environment}
         )
@@ -134,7 +134,7 @@ class SlurmBed:
             time.sleep(0.2)
 
     def stop(self) -> None:
-        """Cancel every job, then end the daemons, the last started first, and what they left."""
+        """Cancel every job, then end the daemons in reverse order and the processes they left."""
         if len(self.processes) > 1:
             jobs = self.command("squeue", "-h", "-o", "%A").split()
             if jobs:
@@ -151,12 +151,12 @@ class SlurmBed:
                 process.kill()
                 process.wait()
         for pid in self._steps():
-            # It would ask a slurmd that is gone, again and again.
+            # It would wait for a slurmd that has ended.
             os.kill(pid, signal.SIGKILL)
         self.processes.clear()
 
     def _steps(self) -> list[int]:
-        """Processes that look after this bed's job steps; they outlive slurmd on purpose."""
+        """Return the ids of the slurmstepd processes of this bed; they outlive slurmd by design."""
         ours = f"SLURM_CONF={self.environment['SLURM_CONF']}".encode()
         found = []
         for folder in Path("/proc").glob("[0-9]*"):
@@ -165,7 +165,7 @@ class SlurmBed:
                     environment = (folder / "environ").read_bytes().split(b"\0")
                     found += [int(folder.name)] if ours in environment else []
             except OSError:
-                continue  # it ended while we looked
+                continue  # it has ended
         return found
 
 

@@ -1,4 +1,4 @@
-"""A study file is read strictly: what is wrong is named, with what would be right."""
+"""Errors in a study file name the key, the value and the nearest valid name."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ GOOD: dict[str, Any] = {
 
 
 def changed(**tables: Any) -> dict[str, Any]:
-    """GOOD with tables merged in; a table given as None is left out."""
+    """Return GOOD with tables merged in; a table given as None is removed."""
     content: dict[str, Any] = {k: dict(v) if isinstance(v, dict) else v for k, v in GOOD.items()}
     for key, value in tables.items():
         if isinstance(value, dict):

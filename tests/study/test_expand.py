@@ -1,4 +1,4 @@
-"""Expansion: every combination once, names that stay, steps wired to the trials that need them."""
+"""Expansion of a study: every combination once, stable names, steps before their trials."""
 
 from pathlib import Path
 from typing import Any
@@ -80,7 +80,7 @@ def test_names_stay_when_the_study_grows_and_change_when_it_changes() -> None:
     wider = plan(grid={"batch_size": [32, 64, 128], "selection": ["full", "random", "network"]})
     assert before < set(wider.trials)
     assert before.isdisjoint(plan(base={"data": "digits", "epochs": 2}).trials)
-    # How a trial is run is no part of what it is.
+    # Options that do not change the result do not change the name.
     assert before == set(plan(base={"data": "digits", "epochs": 1, "device": "cpu"}).trials)
 
 

@@ -1,4 +1,4 @@
-"""A study on a real SLURM of two nodes: arrays, two workers on two nodes, time limits, leaving."""
+"""Studies on a real SLURM of two nodes: job arrays, two-node trials, time limits, resuming."""
 
 import json
 import os
@@ -40,7 +40,7 @@ EXECUTOR: dict[str, Any] = {
     "save_seconds": 90,
     "workers_per_node": 1,
     "poll_seconds": 0.5,
-    # The nodes of the test bed have names that only SLURM knows.
+    # Only SLURM can resolve the names of the test bed's nodes.
     "setup": ["export MASTER_ADDR=127.0.0.1 MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))"],
 }
 
@@ -69,7 +69,7 @@ def test_eight_trials_one_of_two_workers_one_out_of_time(
         "arms": {
             **{f"rate {n}": {"lr": 0.02 * n} for n in range(1, 7)},
             "two workers": {"workers": 2, "batch_norm": "sync"},
-            # 300 steps that sleep for 45 s in all.
+            # 300 steps that sleep for 45 s in total.
             "long": {"model": "slow_model:build", "epochs": 20, "batch_size": 16},
         },
         "executor": EXECUTOR,
@@ -84,17 +84,17 @@ def test_eight_trials_one_of_two_workers_one_out_of_time(
     by_arm = {t.cell["arm"]: t for t in study.plan().trials.values() if t.cell is not None}
     long = by_arm["long"]
     log = out / "logs" / f"{long.name}.log"
-    # Leave the study on its login node while the long trial trains.
+    # Stop the study on its login node while the long trial trains.
     first = subprocess.Popen(command, env=environment)
     _until(lambda: RunPaths(long.out).config.exists())
     first.terminate()
     first.wait(30)
     before = _book(out)
-    # Two minutes, of which SLURM warns 90 + 30 s ahead: at its next look, twice a minute.
+    # SLURM warns 90 + 30 s before the limit and checks twice a minute.
     _limit(bed, before[long.name], minutes=2)
     _until(lambda: "requeued (requeue 1)" in log.read_text())
     _limit(bed, before[long.name], minutes=10)
-    # Pick it up again: the jobs are still there.
+    # Run the study again: it finds its jobs.
     subprocess.run(command, env=environment, check=True, timeout=300)
     assert study.status().complete
     assert _book(out) == before, "a job that was there was submitted again"
@@ -153,7 +153,7 @@ def test_a_cancelled_job_is_submitted_again(
         (entry,) = _book(tmp_path).values()
         _until(lambda: bool(bed.command("squeue", "-h", "-n", entry["job"])))
         bed.command("scancel", "-n", entry["job"])
-        # Twice unseen in the queue, and it is submitted again; only then may it run.
+        # A job that is missing from the queue twice is submitted again; let that one run.
         _until(lambda: [e["attempt"] for e in _book(tmp_path).values()] == [2])
         bed.command("scontrol", "update", "PartitionName=all", "State=UP")
         assert process.wait(180) == 0

@@ -1,4 +1,4 @@
-"""The statistics against scipy where it has the same thing, and against simulation where not."""
+"""The statistics agree with scipy and keep their promised error rates in simulations."""
 
 import math
 
@@ -25,7 +25,7 @@ STUDIES = 2000
 def null_study(
     random: np.random.Generator, cells: int, seeds: int, images: int | None, noise: str
 ) -> tuple[np.ndarray, float]:
-    """Accuracies (3 arms, cells, seeds) in points, all arms of a cell drawn alike; and the step."""
+    """Return accuracies (3 arms, cells, seeds) in points without an effect, and their step."""
     level = random.uniform(60, 95, (1, cells, 1))
     spread = random.uniform(0.2, 1.5, (1, cells, 1))
     shape = (3, cells, seeds)
@@ -65,7 +65,7 @@ def test_null_studies_are_called_better_or_worse_in_at_most_five_percent(
 
 
 def test_equal_differences_on_a_coarse_metric_are_not_certain() -> None:
-    # Three seeds, each one digit image better: without the resolution the spread would be zero.
+    # Each of three seeds is better by one image: without the resolution the spread is zero.
     step = 100 / 360
     base = np.array([95.0, 95.0 + step, 95.0 + 2 * step])
     (naive,) = judge([paired(base + step, base, MARGIN)], MARGIN)
@@ -83,7 +83,7 @@ def test_a_margin_is_false_in_at_most_five_percent_at_its_edge() -> None:
         wrong_equivalent += verdict.word == "equivalent"
         wrong_no_worse += verdict.no_worse
     assert wrong_equivalent / STUDIES <= 0.05
-    assert 0.03 <= wrong_no_worse / STUDIES <= 0.05  # exact at the edge, not merely safe
+    assert 0.03 <= wrong_no_worse / STUDIES <= 0.05  # exact, not just conservative
 
 
 def test_power_is_what_seeds_needed_promises() -> None:
@@ -99,7 +99,7 @@ def test_power_is_what_seeds_needed_promises() -> None:
 
 
 def test_seeds_needed_is_the_smallest_and_grows_with_the_family() -> None:
-    # A standard figure: an effect of half a standard deviation, 80 % power, paired t-test: 34.
+    # Textbook value: half a standard deviation, 80 % power, paired t-test: 34 pairs.
     assert seeds_needed(0.5, 1.0, alpha=0.05) == 34
     assert seeds_needed(1.0, 1.0, alpha=0.05) == 10
     more = seeds_needed(1.0, 1.0, comparisons=18)
@@ -166,7 +166,7 @@ def test_one_seed_says_nothing_and_two_say_little() -> None:
     assert (one.interval, one.p) == ((-math.inf, math.inf), 1)
     text = sentence(judge([one], MARGIN)[0], "network", "full")
     assert "One seed gives a difference of +40.00 points" in text
-    assert two.p < 0.05 < judge([two] * 18, MARGIN)[0].p  # one test might, eighteen may not
+    assert two.p < 0.05 < judge([two] * 18, MARGIN)[0].p  # significant alone, not among 18
 
 
 @pytest.mark.parametrize(

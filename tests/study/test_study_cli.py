@@ -1,4 +1,4 @@
-"""The command line of studies, word for word as a person types it."""
+"""`thresher study` as typed on the command line."""
 
 import json
 import subprocess
@@ -29,7 +29,7 @@ def test_every_example_expands(file: Path, tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def study_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Full, random and network on a tiny pack: every kind of step."""
+    """A study with every kind of step on a tiny pack."""
     folder = tmp_path_factory.mktemp("cli")
     content: dict[str, Any] = {
         "title": "Few digits",
@@ -74,7 +74,7 @@ def test_run_status_report(thresher: Run, study_file: Path, tmp_path: Path) -> N
     kept = {cell["selection"]: cell["train_samples"] for cell in data["cells"]}
     assert kept["full"] == 240
     assert kept["random"] == kept["network"] == 216
-    # Run again: everything is there, and nothing is done twice.
+    # Run again: nothing is done twice.
     before = {file: file.stat().st_mtime_ns for file in out.glob("*/*/*") if file.is_file()}
     again = thresher("study", "run", study_file, "--out", out)
     assert "6 of 6 trials are already finished" in again.stderr

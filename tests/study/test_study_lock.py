@@ -1,4 +1,4 @@
-"""One study per folder, and the second is told who holds it."""
+"""One process per study folder; the error of a second one names the first."""
 
 import os
 import signal

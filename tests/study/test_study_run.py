@@ -1,4 +1,4 @@
-"""Whole studies on digits: every executor gives the same results, whatever happens on the way."""
+"""Studies on digits give the same results with every executor, also after kills and failures."""
 
 import json
 import os
@@ -43,11 +43,11 @@ Content = Callable[..., dict[str, Any]]
 
 @pytest.fixture(scope="module")
 def content(tmp_path_factory: pytest.TempPathFactory) -> Content:
-    """A study of eight short trials; tables of `base` are merged, other keys replaced."""
+    """Return a study of eight short trials; `base` is merged, other keys are replaced."""
     pack = make_pack(tmp_path_factory.mktemp("packs"))
 
     def make(base: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
-        # One thread everywhere: sums in another order would differ in their last digits.
+        # One thread: sums in another order differ in their last digits.
         plain = {"data": pack, "model": "tiny", "epochs": 3, "device": "cpu", "threads": 1}
         often = {"checkpoint_every": 3, "evaluate_every": 0}
         return {
@@ -62,7 +62,7 @@ def content(tmp_path_factory: pytest.TempPathFactory) -> Content:
 
 
 def results(study: Study) -> dict[str, tuple[Any, ...]]:
-    """What must not depend on how a study was run, by trial."""
+    """Return the numbers that must not depend on how a study was run, by trial."""
     found = {}
     for name, trial in study.plan().trials.items():
         result = json.loads(RunPaths(trial.out).result.read_text())
@@ -74,7 +74,7 @@ def results(study: Study) -> dict[str, tuple[Any, ...]]:
 def unbroken(
     content: Content, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, tuple[Any, ...]]:
-    """The results of the study above, run by one process without interruption."""
+    """The results of the same study, run in one process without interruption."""
     study = Study.from_dict(content(), tmp_path_factory.mktemp("unbroken"))
     status = study.run({"kind": "in-process"})
     assert status.complete
@@ -91,7 +91,7 @@ def test_killed_five_times_and_finished_once(
     marks: dict[str, tuple[int, int]] = {}
 
     def seen() -> None:
-        """A result, once there, is never written again: none is run twice to the end."""
+        """Check that no result was written twice."""
         for name, trial in study.plan().trials.items():
             if trial.mark.exists():
                 stat = trial.mark.stat()
@@ -143,7 +143,7 @@ def _alive(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    # A zombie that nobody has waited for is dead all the same.
+    # A zombie has ended, too.
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
 
 
@@ -161,7 +161,7 @@ def test_interrupted_politely_it_saves_and_goes_on(content: Content, tmp_path: P
     time.sleep(0.5)
     process.terminate()
     assert process.wait(30) != 0
-    if not trial.finished:  # on a very fast machine the trial was over first
+    if not trial.finished:  # on a fast machine the trial may have ended first
         assert any(RunPaths(trial.out).checkpoints.iterdir())
     assert study.run().complete
     whole = Study.from_dict(small, tmp_path / "whole")
@@ -179,14 +179,14 @@ def test_a_study_of_two_worker_trials(content: Content, tmp_path: Path) -> None:
 
 
 def test_a_failure_is_kept_and_retried_on_request(content: Content, tmp_path: Path) -> None:
-    # A batch larger than the data cannot be trained; the others can.
+    # A batch larger than the data set fails; the other trial does not.
     study = Study.from_dict(content(grid={"batch_size": [64, 5000]}, seeds=1), tmp_path)
     status = study.run()
     assert (status.count("finished"), status.count("failed")) == (1, 1)
     (failed,) = [trial for trial in status.trials if trial.state == "failed"]
     assert "larger than the" in failed.error
     assert len(Failures(tmp_path).history(failed.name)) == 1
-    study.run()  # not tried again unasked
+    study.run()  # failed trials are not retried by default
     assert len(Failures(tmp_path).history(failed.name)) == 1
     study.run(retry=True)
     errors = [entry for entry in Failures(tmp_path).history(failed.name) if entry.error]
@@ -244,7 +244,7 @@ def test_status_of_a_study_that_was_begun(content: Content, tmp_path: Path) -> N
     before = study.status()
     assert before.count("waiting") == 4
     Study.from_dict(content(seeds=1, grid={"batch_size": [32], "lr": [0.05]}), tmp_path).run()
-    # Extending the grid keeps what was finished.
+    # A larger grid keeps the finished trials.
     after = study.status()
     assert (after.count("finished"), after.count("waiting")) == (1, 3)
     done = next(trial for trial in after.trials if trial.state == "finished")
@@ -269,5 +269,5 @@ def test_tuning_runs_every_candidate_once_and_the_chosen_one_with_every_seed(
     assert [choice.chosen for choice in found] == [{"lr": 0.05}] * 2
     second = [t for t in study.plan().trials.values() if t.seed == 1 and t.finished]
     assert {t.settings["lr"] for t in second} == {0.05}
-    # A result that nobody chose is never reported.
+    # Results of rejected candidates are not reported.
     assert {t.settings["lr"] for t in reported_trials(study.definition, study.plan())} == {0.05}

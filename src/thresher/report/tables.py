@@ -84,7 +84,7 @@ def verdict_table(analysis: Analysis) -> str:
                 interval(c.low, c.high, signed=True),
                 p_value(c.p_holm),
                 c.n,
-                c.seeds_needed if c.seeds_needed is not None else "–",
+                f"{c.seeds_needed:,}" if c.seeds_needed is not None else "–",
             ]
         )
     heads = ["setting", "compared", "verdict", f"mean {analysis.unit}".strip(), "95 % interval"]
