@@ -72,17 +72,6 @@ class ArmComparison:
         return asdict(self)
 
 
-@dataclass(frozen=True)
-class _Pairing:
-    """The values of two arms with the same seeds, in one cell or averaged over all."""
-
-    cell: Values
-    arm: Any
-    baseline: Any
-    values: np.ndarray
-    """(n, 2): arm and baseline."""
-
-
 def compare_cells(
     cells: Sequence[CellSummary], axis: str, pairs: Sequence[tuple[Any, Any]], scale: MetricScale
 ) -> list[ArmComparison]:
@@ -99,73 +88,71 @@ def compare_cells(
     Returns:
         The comparisons: those over all cells first, then cell by cell.
     """
-    pairings = [pairing for arm, base in pairs for pairing in _pairings(cells, axis, arm, base)]
-    several = any(not pairing.cell for pairing in pairings) and any(p.cell for p in pairings)
+    compared = [
+        (cell, arm, baseline, values)
+        for arm, baseline in pairs
+        for cell, values in _pairings(cells, axis, arm, baseline)
+    ]
+    margin, higher = scale.margin, scale.higher_is_better
     tested = [
-        statistics.paired(
-            p.values[:, 0], p.values[:, 1], scale.margin, scale.higher_is_better, scale.resolution
-        )
-        for p in pairings
+        statistics.paired(values[:, 0], values[:, 1], margin, higher, scale.resolution)
+        for *_, values in compared
     ]
-    verdicts = statistics.judge(tested, scale.margin, higher_is_better=scale.higher_is_better)
-    comparisons = [
-        _comparison(pairing, axis, verdict, scale.unit, several)
-        for pairing, verdict in zip(pairings, verdicts, strict=True)
-    ]
+    verdicts = statistics.judge(tested, margin, higher_is_better=higher)
+    several = any(cell for cell, *_ in compared)
+    comparisons = []
+    for (cell, arm, baseline, _), verdict in zip(compared, verdicts, strict=True):
+        text = sentence(verdict, _name(axis, arm), _name(axis, baseline), scale.unit)
+        if several:
+            text = f"{f'At {describe_cell(cell)}' if cell else OVERALL}: {text}"
+        comparisons.append(_comparison(cell, axis, (arm, baseline), verdict, text))
     return sorted(comparisons, key=lambda comparison: bool(comparison.cell))
 
 
-def _pairings(cells: Sequence[CellSummary], axis: str, arm: Any, baseline: Any) -> list[_Pairing]:
-    """Pair the seeds that two values of `axis` share, over all other cells and in each."""
+def _pairings(
+    cells: Sequence[CellSummary], axis: str, arm: Any, baseline: Any
+) -> list[tuple[Values, np.ndarray]]:
+    """Pair the seeds that two values of `axis` share, over all other cells and in each.
+
+    Returns:
+        (cell of the other axes, (n, 2) values of arm and baseline) pairs; the cell {} is the mean
+        over all cells.
+    """
     grouped: dict[tuple[Any, ...], dict[Any, CellSummary]] = {}
     for summary in cells:
-        key = tuple(value for name, value in summary.cell.items() if name != axis)
+        key = tuple(item for item in summary.cell.items() if item[0] != axis)
         grouped.setdefault(key, {})[summary.cell[axis]] = summary
-    pairings, by_seed = [], []
-    for group in grouped.values():
+    by_cell = []
+    for key, group in grouped.items():
         first, second = (group[v].values if v in group else {} for v in (arm, baseline))
-        shared = {seed: (first[seed], second[seed]) for seed in first if seed in second}
-        by_seed.append(shared)
-        other = next(iter(group.values())).cell
-        pairings.append(
-            _Pairing(
-                {name: value for name, value in other.items() if name != axis},
-                arm,
-                baseline,
-                _two_columns([shared[seed] for seed in sorted(shared)]),
-            )
-        )
-    if len(by_seed) < 2:
+        by_cell.append((dict(key), {s: (first[s], second[s]) for s in first if s in second}))
+    pairings = [
+        (cell, np.array([shared[seed] for seed in sorted(shared)], float).reshape(-1, 2))
+        for cell, shared in by_cell
+    ]
+    if len(by_cell) < 2:
         return pairings
     # One number per seed: the mean over all cells, for seeds that were run in each of them.
-    seeds = [seed for seed in by_seed[0] if all(seed in shared for shared in by_seed)]
-    means = [tuple(np.mean([shared[seed] for shared in by_seed], axis=0)) for seed in seeds]
-    return [_Pairing({}, arm, baseline, _two_columns(means)), *pairings]
+    groups = [shared for _, shared in by_cell]
+    seeds = [seed for seed in groups[0] if all(seed in shared for shared in groups)]
+    means = [np.mean([shared[seed] for shared in groups], axis=0) for seed in seeds]
+    return [({}, np.array(means, float).reshape(-1, 2)), *pairings]
 
 
-def _two_columns(pairs: list[Any]) -> np.ndarray:
-    return np.array(pairs, float).reshape(-1, 2)
+def _name(axis: str, value: Any) -> str:
+    return str(value) if axis in ("selection", ARM, "model") else describe_cell({axis: value})
 
 
 def _comparison(
-    pairing: _Pairing, axis: str, verdict: Verdict, unit: str, several: bool
+    cell: Values, axis: str, pair: tuple[Any, Any], verdict: Verdict, text: str
 ) -> ArmComparison:
-    arm, baseline = (
-        str(value) if axis in ("selection", ARM, "model") else describe_cell({axis: value})
-        for value in (pairing.arm, pairing.baseline)
-    )
-    text = sentence(verdict, arm, baseline, unit)
-    if pairing.cell:
-        text = f"At {describe_cell(pairing.cell)}: {text}"
-    elif several:
-        text = f"{OVERALL}: {text}"
     low, high = verdict.paired.interval
     bootstrap_low, bootstrap_high = verdict.paired.bootstrap
     return ArmComparison(
-        cell=pairing.cell,
+        cell=cell,
         axis=axis,
-        arm=pairing.arm,
-        baseline=pairing.baseline,
+        arm=pair[0],
+        baseline=pair[1],
         verdict=verdict.word,
         sentence=text,
         n=verdict.paired.n,
