@@ -140,7 +140,7 @@ class SlurmBed:
             if jobs:
                 self.command("scancel", *jobs)
         limit = time.monotonic() + 10
-        while len(self.processes) > 1 and self._steps() and time.monotonic() < limit:
+        while len(self.processes) > 1 and self.steps() and time.monotonic() < limit:
             time.sleep(0.2)
         for process in reversed(self.processes):
             process.send_signal(signal.SIGTERM)
@@ -150,12 +150,12 @@ class SlurmBed:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-        for pid in self._steps():
+        for pid in self.steps():
             # It would wait for a slurmd that has ended.
             os.kill(pid, signal.SIGKILL)
         self.processes.clear()
 
-    def _steps(self) -> list[int]:
+    def steps(self) -> list[int]:
         """Return the ids of the slurmstepd processes of this bed; they outlive slurmd by design."""
         ours = f"SLURM_CONF={self.environment['SLURM_CONF']}".encode()
         found = []
