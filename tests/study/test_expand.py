@@ -84,6 +84,46 @@ def test_names_stay_when_the_study_grows_and_change_when_it_changes() -> None:
     assert before == set(plan(base={"data": "digits", "epochs": 1, "device": "cpu"}).trials)
 
 
+def test_names_are_those_of_version_0_1(tmp_path: Path) -> None:
+    """Folders of earlier versions must be found again."""
+    content = {
+        "seeds": [3],
+        "base": {
+            "data": "digits",
+            "epochs": 2,
+            **{"device": "cpu", "threads": 2, "graph": "off", "checkpoint_every": 5},
+            **{"tensorboard": True, "evaluate_every": 0, "workers": 2},
+        },
+        "grid": {"selection": ["full", "network"], "step_epochs": [[1.0, 2.0]]},
+        "steps": {
+            "extractor": {"do": "train", "epochs": 4, "device": "cpu"},
+            "features": {"do": "embed", "run": "extractor", "device": "cpu"},
+            "network": {
+                "do": "select",
+                "filter": "network",
+                "features": "features",
+                "drop": 0.1,
+                "each": ["seed"],
+            },
+        },
+    }
+    assert list(Study.from_dict(content, tmp_path).plan().tasks) == [
+        "extractor,id=d1a104",
+        "features,id=53ab4a",
+        "network,seed=3,id=6e4d94",
+        "selection=full,step_epochs=1.0-2.0,seed=3,id=2f8e4a",
+        "selection=network,step_epochs=1.0-2.0,seed=3,id=ccc2f4",
+    ]
+
+
+def test_the_number_of_workers_is_part_of_the_name() -> None:
+    """With weak scaling it changes the batch."""
+    one, two = (
+        set(plan(base={"data": "digits", "scaling": "weak", "workers": n}).trials) for n in (1, 2)
+    )
+    assert one.isdisjoint(two)
+
+
 def test_another_extractor_makes_other_filtered_trials_and_the_same_full_ones() -> None:
     steps = {**STEPS, "extractor": {"do": "train", "epochs": 3}}
     before, after = plan().trials, plan(steps=steps).trials

@@ -11,11 +11,9 @@ from thresher.training.config import TrainConfig, check
 
 SET_BY_STUDY = ("out", "resume", "seed")
 """Training options that a study sets itself."""
-NOT_IDENTITY = frozenset(
-    {"out", "resume", "device", "threads", "checkpoint_every", "tensorboard", "trace"}
-    | {"max_restarts", "graph", "compile"}
-)
-"""Options that do not change the result."""
+IN_NAMES = frozenset({"workers", "micro_batch", "evaluate_every", "allreduce", "bucket_mb"})
+"""Options that are part of a trial's name although a run may be resumed with another value: with
+weak scaling, local batch statistics or a target they do change the result."""
 
 
 def training_options() -> set[str]:
@@ -37,7 +35,12 @@ def check_training(settings: Values, where: str) -> None:
 
 
 def identity(settings: Values) -> str:
-    """Return six hex digits of everything in `settings` that changes the result."""
-    kept = {key: value for key, value in settings.items() if key not in NOT_IDENTITY}
+    """Return six hex digits of everything in `settings` that changes the result.
+
+    They are part of folder names, so they must not change between versions.
+    """
+    every = {info.name for info in options.describe(TrainConfig)}
+    ignored = every - options.changes_result(TrainConfig) - IN_NAMES
+    kept = {key: value for key, value in settings.items() if key not in ignored}
     text = json.dumps(kept, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:6]
