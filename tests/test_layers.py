@@ -1,9 +1,9 @@
 """The package structure: imports point one way, without cycles, and commands start quickly."""
 
 import ast
+import resource
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -97,15 +97,17 @@ def test_no_module_imports_itself_through_others() -> None:
     assert not cycles, "\n".join(" -> ".join(cycle) for cycle in cycles)
 
 
-def _seconds(command: list[str]) -> float:
-    begun = time.perf_counter()
+def _cpu_seconds(command: list[str]) -> float:
+    """Return the CPU time of a command, which a busy machine does not change much."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run(command, capture_output=True, check=True)
-    return time.perf_counter() - begun
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
 
 
 def test_help_answers_at_once_and_does_not_load_torch() -> None:
     command = [sys.executable, "-m", "thresher", "--help"]
-    assert min(_seconds(command) for _ in range(5)) < 0.5
+    assert min(_cpu_seconds(command) for _ in range(5)) < 0.5
     command.insert(1, "-Ximporttime")
     loaded = subprocess.run(command, capture_output=True, text=True, check=True).stderr
     assert "thresher.cli" in loaded
