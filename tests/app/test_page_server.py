@@ -211,6 +211,7 @@ def test_a_selection_of_another_pack_is_refused(site: Site, digits: Path) -> Non
         Workspace([site.made.path], Pack.open(digits)).view()
 
 
+@pytest.mark.slow  # starts a server
 def test_the_command_prints_an_address_serves_and_stops_cleanly(site: Site) -> None:
     arguments = ["view", str(site.made.path), "--no-browser", "--port", "0", "--json"]
     process = subprocess.Popen(
@@ -241,6 +242,7 @@ def test_the_command_prints_an_address_serves_and_stops_cleanly(site: Site) -> N
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
+@pytest.mark.slow  # several commands
 def test_the_command_refuses_in_one_sentence(thresher: Run, tmp_path: Path, site: Site) -> None:
     done = thresher("view", tmp_path / "none.parquet", "--no-browser")
     assert done.returncode == 2

@@ -99,6 +99,7 @@ def splits_of(pack: Pack) -> tuple[Split, Split]:
     return (pack.images(train), pack.labels[train]), (pack.images(test), pack.labels[test])
 
 
+@pytest.mark.slow  # packs 60,000 images
 @pytest.mark.parametrize("form", [python_form, binary_form])
 def test_cifar10_is_the_same_from_each_form(
     cifar10: Path,
@@ -119,6 +120,7 @@ def test_cifar10_is_the_same_from_each_form(
     monkeypatch.undo()
 
 
+@pytest.mark.slow  # packs 60,000 images
 def test_a_changed_pixel_is_not_cifar10(
     cifar10: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,6 +146,7 @@ def made_cifar100() -> dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]:
     }
 
 
+@pytest.mark.slow  # packs 60,000 images twice
 def test_cifar100_is_the_same_from_both_forms(tmp_path: Path) -> None:
     data = made_cifar100()
     python = write_tar(

@@ -35,6 +35,7 @@ def test_info_of_a_data_set_that_ships(thresher: Run, tmp_path: Path) -> None:
     assert found["splits"] == {"train": 1437, "test": 360}
 
 
+@pytest.mark.slow  # four commands
 def test_a_missing_data_set_says_the_command(thresher: Run, tmp_path: Path) -> None:
     env = {"THRESHER_HOME": str(tmp_path)}
     done = thresher("data", "info", "cifar100", env=env)
@@ -84,6 +85,7 @@ def test_pack_verify_and_a_flipped_byte(thresher: Run, tmp_path: Path) -> None:
     refused(thresher("data", "verify", out, "--json"), "1 of 1 shards", shard.name)
 
 
+@pytest.mark.slow  # six commands
 def test_pack_refuses_in_one_sentence(thresher: Run, tmp_path: Path) -> None:
     folder = class_folder(tmp_path / "images")
     (folder / "val/dog/2.jpg").write_bytes(b"broken")
@@ -101,6 +103,7 @@ def test_pack_refuses_in_one_sentence(thresher: Run, tmp_path: Path) -> None:
     refused(thresher("data", "info", out), "is not a pack")
 
 
+@pytest.mark.slow  # four commands and a packer
 def test_export_and_back(thresher: Run, digits: Path, tmp_path: Path) -> None:
     out = tmp_path / "tars"
     done = thresher("data", "export", "digits", out, "--format", "webdataset", "--json")
@@ -113,6 +116,7 @@ def test_export_and_back(thresher: Run, digits: Path, tmp_path: Path) -> None:
     refused(thresher("data", "export", "digits", tmp_path / "x", "--format", "rar"), '"rar"')
 
 
+@pytest.mark.slow  # writes eight containers
 def test_bench_measures_every_container(thresher: Run, digits: Path, tmp_path: Path) -> None:
     figure = tmp_path / "bench.svg"
     arguments = ["--images", 300, "--seconds", 0.02, "--rounds", 1, "--out", figure, "--json"]

@@ -88,6 +88,7 @@ def test_every_way_that_failed_is_named(
     monkeypatch.undo()
 
 
+@pytest.mark.slow  # starts four processes
 def test_several_processes_get_at_once(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "thresher", "data", "get", "digits", "--json"]
     env = {**os.environ, "THRESHER_HOME": str(tmp_path)}

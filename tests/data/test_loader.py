@@ -92,6 +92,7 @@ def anonymous_bytes() -> int:
     return int(next(line.split()[1] for line in lines if line.startswith("RssAnon"))) << 10
 
 
+@pytest.mark.slow  # reads 300 MB
 def test_memory_does_not_grow_with_the_data(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -110,6 +110,7 @@ def test_fingerprint_tells_ids_labels_and_pixels_and_nothing_else() -> None:
         assert of(np.arange(n - 1), ids, labels, images) != whole
 
 
+@pytest.mark.slow  # waits for a packer that pauses
 def test_killed_while_packing_it_is_no_pack_and_goes_on(tmp_path: Path) -> None:
     staging, out = tmp_path / ".pack.partial", tmp_path / "pack"
     packer = start_packing(tmp_path, rows=20, chunks=8, side=8, pause=0.3)
@@ -146,6 +147,7 @@ def test_killed_while_packing_it_is_no_pack_and_goes_on(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.slow  # waits for a packer that pauses
 def test_another_source_does_not_go_on_with_what_lies_there(tmp_path: Path) -> None:
     staging = tmp_path / ".pack.partial"
     packer = start_packing(tmp_path, rows=20, chunks=8, side=8, pause=0.3)
@@ -157,6 +159,7 @@ def test_another_source_does_not_go_on_with_what_lies_there(tmp_path: Path) -> N
     assert pack.fingerprint == write_pack(Made(21, 3), tmp_path / "b", ONE).fingerprint
 
 
+@pytest.mark.slow  # waits for a packer that pauses
 def test_two_packers_of_one_pack(tmp_path: Path) -> None:
     packer = start_packing(tmp_path, rows=20, chunks=4, side=8, pause=0.7)
     wait_for(lambda: (tmp_path / ".pack.partial" / "plan.json").exists())
@@ -168,6 +171,7 @@ def test_two_packers_of_one_pack(tmp_path: Path) -> None:
         write_pack(Made(), tmp_path / "pack", ONE)
 
 
+@pytest.mark.slow  # waits for a packer that pauses
 def test_control_c_ends_all_and_leaves_no_half_file(tmp_path: Path) -> None:
     staging = tmp_path / ".pack.partial"
     packer = start_packing(tmp_path, rows=20, chunks=8, side=8, pause=0.5)
@@ -183,6 +187,7 @@ def test_control_c_ends_all_and_leaves_no_half_file(tmp_path: Path) -> None:
     wait_for(lambda: not any(alive(worker) for worker in workers))
 
 
+@pytest.mark.slow  # waits for a packer that pauses
 def test_a_worker_that_is_killed_is_reported(tmp_path: Path) -> None:
     packer = start_packing(tmp_path, rows=20, chunks=8, side=8, pause=0.5)
     wait_for(lambda: list((tmp_path / ".pack.partial").glob("[0-9].json")))
@@ -208,6 +213,7 @@ def anonymous_bytes(pid: int) -> int:
     return 0
 
 
+@pytest.mark.slow  # packs 600 MB
 def test_memory_does_not_grow_with_the_data(tmp_path: Path) -> None:
     """Parent and two workers together, while packing two shards of 300 MB each."""
     packer = start_packing(tmp_path, rows=2_000, chunks=2, side=224, pause=0, blocks=40)

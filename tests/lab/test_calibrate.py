@@ -37,6 +37,8 @@ def test_two_hosts_are_what_they_were_measured_to_be() -> None:
     assert calibrate(ALONE, POINTS, two_s=0.05).stall_s == 0
 
 
+@pytest.mark.alone
+@pytest.mark.slow  # nine processes, each held to 0.3 of a core
 def test_four_hosts_are_predicted_from_one_and_two() -> None:
     """A small form of benchmarks/predict_check.py, with room for the noise of a busy machine."""
     reason = unavailable()

@@ -86,6 +86,7 @@ def test_lists_are_given_with_commas_on_the_command_line() -> None:
         parse("scale compare", Compare, compare, ["--workers", "two"])
 
 
+@pytest.mark.slow  # two groups of workers
 def test_engines_are_compared_on_real_workers(tmp_path: Path) -> None:
     """Without Horovod, DDP alone with two bucket sizes."""
     engines: tuple[Engine, ...] = ("ddp", "horovod") if installed() else ("ddp",)
@@ -154,6 +155,7 @@ def test_the_verdict_is_by_the_mean_of_the_seeds_that_all_got_there() -> None:
     assert verdict.strong_first_in == 0
 
 
+@pytest.mark.slow  # three groups of workers
 def test_a_comparison_of_engines_that_was_killed_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -189,6 +191,7 @@ def test_a_comparison_of_engines_that_was_killed_goes_on(
     assert sorted(file.name for file in tmp_path.iterdir()) == ["compare.json", "compare.png"]
 
 
+@pytest.mark.slow  # trains on one host and twice on two
 @pytest.mark.skipif(REASON is not None, reason=f"no test bed: {REASON}")
 def test_rules_are_compared_on_hosts(tmp_path: Path) -> None:
     """Strong scaling takes the path of one host: the same loss after the same steps."""

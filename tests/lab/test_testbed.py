@@ -43,6 +43,7 @@ def _mine() -> list[str]:
     return [name for name in _namespaces() if name.startswith(f"thresher-{os.getpid()}-")]
 
 
+@pytest.mark.slow  # starts torch on two hosts
 @needs_hosts
 def test_an_all_reduce_takes_as_long_as_its_link_allows() -> None:
     """1 MB over two hosts crosses each link once either way: 80 ms at 100 Mbit/s."""

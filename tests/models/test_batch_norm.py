@@ -97,6 +97,7 @@ def distance(a: dict[str, Tensor], b: dict[str, Tensor]) -> float:
     return max((a[key].double() - b[key].double()).abs().max().item() for key in a)
 
 
+@pytest.mark.slow  # trains on four processes
 @pytest.mark.parametrize("world", [2, 3, 4])
 @pytest.mark.parametrize("mode", ["sync", "ghost:4"])
 def test_any_number_of_workers_gives_the_same_weights(folder: Path, mode: str, world: int) -> None:
@@ -107,6 +108,7 @@ def test_any_number_of_workers_gives_the_same_weights(folder: Path, mode: str, w
     assert alone["bn1.num_batches_tracked"] == len(SIZES)
 
 
+@pytest.mark.slow  # trains on four processes
 @pytest.mark.parametrize("pieces", [2, 5])
 def test_accumulation_does_not_change_ghost(folder: Path, pieces: int) -> None:
     alone = train("ghost:4")
@@ -115,6 +117,7 @@ def test_accumulation_does_not_change_ghost(folder: Path, pieces: int) -> None:
         assert distance(state, alone) < 1e-10
 
 
+@pytest.mark.slow  # trains on four processes
 def test_local_differs_between_worker_counts(folder: Path) -> None:
     """The comparison above can fail: with local statistics it does."""
     assert distance(spread(folder, "local", 2)[0], train("local")) > 1e-4

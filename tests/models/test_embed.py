@@ -74,6 +74,7 @@ def test_features_are_the_networks(tmp_path: Path, digits: Path, run: Path, dtyp
     }
 
 
+@pytest.mark.slow  # starts torch in four processes
 def test_torchrun_gives_the_same_bytes(tmp_path: Path, digits: Path, run: Path) -> None:
     pack = Pack.open(digits)
     options = EmbedOptions(dtype="float32", batch_size=32)
@@ -111,6 +112,7 @@ def slow(classes, channels):
 """
 
 
+@pytest.mark.slow  # starts torch in a process to kill
 def test_a_killed_embedding_goes_on_where_it_stopped(
     tmp_path: Path, digits: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

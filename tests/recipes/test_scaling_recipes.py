@@ -67,6 +67,7 @@ def test_fig8_puts_ddp_above_horovod_and_draws(tmp_path: Path) -> None:
     assert all(Path(figure).stat().st_size > 5_000 for figure in result.data["figures"])
 
 
+@pytest.mark.slow  # times AlexNet and GoogLeNet
 def test_limits_are_measured_on_both_networks(tmp_path: Path) -> None:
     from thresher.recipes.keuper_limits import run
 

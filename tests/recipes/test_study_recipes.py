@@ -53,6 +53,7 @@ def _check(result: RecipeResult, claim: str, lines: int) -> None:
         assert line.measured
 
 
+@pytest.mark.slow  # two studies of three arms
 def test_figure_7(few: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ornl_fig7.STUDIES, "smoke", _small(ornl_fig7.STUDIES["smoke"], few))
     rates: dict[str, list[Any]] = {"batch_size": BATCHES, "lr": [0.05, 0.1]}
@@ -63,6 +64,7 @@ def test_figure_7(few: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert Path(result.data["report"]).exists()
 
 
+@pytest.mark.slow  # a study of three arms
 def test_figure_6(few: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ornl_fig6.STUDIES, "smoke", _small(ornl_fig6.STUDIES["smoke"], few))
     result = ornl_fig6.RECIPE.run("smoke", tmp_path)
@@ -70,6 +72,7 @@ def test_figure_6(few: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert "wd" in result.rows[0].measured
 
 
+@pytest.mark.slow  # a study with 18 trainings
 def test_figure_5(few: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ornl_fig5.STUDIES, "smoke", _small(ornl_fig5.STUDIES["smoke"], few))
     result = ornl_fig5.RECIPE.run("smoke", tmp_path)
@@ -77,6 +80,7 @@ def test_figure_5(few: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert set(result.data["preferred"].values()) <= set(BATCHES)
 
 
+@pytest.mark.slow  # t-SNE of every seed
 def test_table_1(few: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     models, base, _ = ornl_table1.EXTRACTORS["smoke"]
     small = (models[:1], {**base, "data": few, "epochs": 1, "warmup_epochs": 0}, 2)
@@ -95,6 +99,7 @@ def test_mccord(recipe: Recipe, few: str, tmp_path: Path, monkeypatch: pytest.Mo
     _check(recipe.run("smoke", tmp_path), recipe.claim, 1)
 
 
+@pytest.mark.slow  # a study of every warm-up
 def test_mccord_warm_up(few: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _shrink_mccord(few, monkeypatch)
     monkeypatch.setitem(mccord.BATCHES, "smoke", [16, *BATCHES])
@@ -109,6 +114,7 @@ def _shrink_mccord(few: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(mccord.SEEDS, "smoke", 2)
 
 
+@pytest.mark.slow  # a study of every batch size
 def test_validation_chooses(few: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small = _small(jitsev_validation.STUDIES["smoke"], few)
     monkeypatch.setitem(jitsev_validation.STUDIES, "smoke", small)

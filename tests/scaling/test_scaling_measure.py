@@ -81,6 +81,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, obje
     return out, outcome.data
 
 
+@pytest.mark.slow  # starts torch in two processes
 def test_a_profile_of_two_workers_is_whole(tiny: tuple[Path, dict[str, object]]) -> None:
     out, data = tiny
     found = Profile.load(out, "tiny")
@@ -98,6 +99,7 @@ def test_a_profile_of_two_workers_is_whole(tiny: tuple[Path, dict[str, object]])
     assert 0 <= found.overlap.hidden <= 1
 
 
+@pytest.mark.slow  # starts torch in three processes
 def test_under_torchrun_the_present_group_is_measured(tmp_path: Path) -> None:
     out = tmp_path / "profile.json"
     flags = ["--model", "tiny", "--batch-size", "4", "--image-size", "8", "--out", str(out)]
@@ -140,6 +142,7 @@ def test_an_error_of_a_worker_is_raised_here() -> None:
         measure_group(2, "no-such-model", SyntheticBatch((3, 8, 8), 10, 2))
 
 
+@pytest.mark.slow  # measures memory and links
 def test_this_machine_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("THRESHER_HOME", str(tmp_path))
     first = load_cluster("local")

@@ -166,6 +166,7 @@ def quick_profile(path: Path, model: str = "tiny", channels: int = 1) -> Path:
     return path
 
 
+@pytest.mark.slow  # trains pilots and a sweep
 def test_the_plan_of_digits_holds_in_a_small_sweep(digits: str, tmp_path: Path) -> None:
     """The recommended batch takes at most twice the samples of the best of three."""
     from thresher.training.config import TrainConfig
@@ -213,6 +214,7 @@ def test_the_plan_of_digits_holds_in_a_small_sweep(digits: str, tmp_path: Path) 
     assert found[best["batch_size"]] <= 2 * min(found.values()) + 1300
 
 
+@pytest.mark.slow  # trains four pilots
 def test_a_second_plan_runs_no_second_pilot(digits: str, tmp_path: Path) -> None:
     config = PlanConfig(
         data=digits,

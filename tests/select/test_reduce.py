@@ -57,6 +57,7 @@ def test_pca_refuses_numbers_that_are_not_finite() -> None:
         reduce(x, MapOptions(), "pca")
 
 
+@pytest.mark.slow  # a map of all digits
 def test_map_keeps_the_classes_of_neighbours(digits: tuple[np.ndarray, np.ndarray]) -> None:
     x, y = digits
     made = reduce(x, MapOptions(device="cpu"))
@@ -79,12 +80,14 @@ def test_a_seed_gives_the_same_bytes_and_another_seed_others(
     assert not np.array_equal(a.points, c.points)
 
 
+@pytest.mark.slow  # two maps of many points
 def test_the_fft_optimiser_of_larger_maps_gives_the_same_bytes() -> None:
     x = np.random.default_rng(0).normal(size=(10_500, 8)).astype(np.float32)
     a, b = (reduce(x, MapOptions(device="cpu"), iterations=20) for _ in range(2))
     assert a.points.tobytes() == b.points.tobytes()
 
 
+@pytest.mark.slow  # two maps
 def test_divergence_is_no_worse_than_that_of_open_tsne(
     digits: tuple[np.ndarray, np.ndarray],
 ) -> None:
