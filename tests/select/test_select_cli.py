@@ -17,6 +17,8 @@ from thresher.data.sources.digits import Digits
 from thresher.data.write import write_pack
 from thresher.errors import ThresherError
 
+pytestmark = pytest.mark.xdist_group("select-cli")  # the tests share a run and its maps
+
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
@@ -62,6 +64,7 @@ def pixels(few: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.slow  # trains, and two maps
 def test_network_on_a_run_gives_the_same_file_twice(
     thresher: Run, few: Path, run: Path, tmp_path: Path
 ) -> None:
@@ -97,6 +100,7 @@ def test_network_on_a_run_gives_the_same_file_twice(
     assert table.column("id").to_pylist() == pack.ids.take(pack.indices("train")).to_pylist()
 
 
+@pytest.mark.slow  # trains, and a map
 def test_another_eps_takes_the_kept_map(
     thresher: Run, few: Path, run: Path, tmp_path: Path
 ) -> None:
@@ -132,6 +136,7 @@ def test_features_from_elsewhere_in_any_order(
     np.testing.assert_array_equal(samples.need_features(), expected)
 
 
+@pytest.mark.slow  # six commands
 def test_votes_and_combinations(thresher: Run, few: Path, pixels: Path, tmp_path: Path) -> None:
     s = tmp_path
     made = [
@@ -164,6 +169,7 @@ def test_votes_and_combinations(thresher: Run, few: Path, pixels: Path, tmp_path
     assert dropped["vote"] == (drops[0] & drops[1]) | (drops[0] & drops[2]) | (drops[1] & drops[2])
 
 
+@pytest.mark.slow  # trains, and two commands
 def test_dynamics_of_a_run_never_drop_its_validation_samples(
     thresher: Run, few: Path, run: Path, tmp_path: Path
 ) -> None:
@@ -179,6 +185,7 @@ def test_dynamics_of_a_run_never_drop_its_validation_samples(
         assert {selection.ids[row] for row in np.flatnonzero(~selection.keep)} <= seen
 
 
+@pytest.mark.slow  # trains twice, and three maps
 def test_recursive_retrains_and_goes_on(
     thresher: Run, few: Path, run: Path, tmp_path: Path
 ) -> None:

@@ -35,6 +35,8 @@ import sys
 from thresher.study.study import Study
 Study.load(sys.argv[1], sys.argv[2]).run()
 """
+pytestmark = pytest.mark.xdist_group("slurm")
+
 EXECUTOR: dict[str, Any] = {
     "kind": "slurm",
     "minutes": 10,
@@ -70,6 +72,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return {"data": pack, "model": "tiny", "device": "cpu", "evaluate_every": 0, "threads": 1}
 
 
+@pytest.mark.slow  # waits for SLURM's time limit
 def test_eight_trials_one_of_two_workers_one_out_of_time(
     bed: SlurmBed, base: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -136,6 +139,7 @@ def _book(out: Path) -> Any:
     return json.loads((out / "slurm" / "jobs.json").read_text())
 
 
+@pytest.mark.slow  # waits for SLURM
 def test_a_failure_on_a_node_comes_back_with_its_reason(
     bed: SlurmBed, base: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,6 +152,7 @@ def test_a_failure_on_a_node_comes_back_with_its_reason(
     assert "larger than the 240 training samples" in trial.error
 
 
+@pytest.mark.slow  # waits for SLURM
 def test_a_cancelled_job_is_submitted_again(
     bed: SlurmBed, base: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

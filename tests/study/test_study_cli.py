@@ -55,6 +55,7 @@ def study_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "study.toml"
 
 
+@pytest.mark.slow  # runs a study with every kind of step
 def test_run_status_report(thresher: Run, study_file: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     ran = thresher("study", "run", study_file, "--out", out)

@@ -81,6 +81,7 @@ def unbroken(
     return results(study)
 
 
+@pytest.mark.slow  # starts six studies
 def test_killed_five_times_and_finished_once(
     unbroken: dict[str, tuple[Any, ...]], content: Content, tmp_path: Path
 ) -> None:
@@ -117,6 +118,7 @@ def test_killed_five_times_and_finished_once(
     assert not Failures(out).folder.exists()
 
 
+@pytest.mark.slow  # starts two workers
 def test_a_kill_takes_the_workers_with_it(content: Content, tmp_path: Path) -> None:
     file, out = tmp_path / "study.toml", tmp_path / "out"
     write_text(file, dumps(content({"epochs": 3000})))
@@ -147,6 +149,7 @@ def _alive(pid: int) -> bool:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
 
 
+@pytest.mark.slow  # starts two studies
 def test_interrupted_politely_it_saves_and_goes_on(content: Content, tmp_path: Path) -> None:
     file, out = tmp_path / "study.toml", tmp_path / "out"
     base = {"epochs": 12, "checkpoint_every": 100_000}
@@ -169,6 +172,7 @@ def test_interrupted_politely_it_saves_and_goes_on(content: Content, tmp_path: P
     assert results(study) == results(whole)
 
 
+@pytest.mark.slow  # starts three workers
 def test_a_study_of_two_worker_trials(content: Content, tmp_path: Path) -> None:
     base = {"epochs": 1, "workers": 2, "batch_norm": "sync"}
     study = Study.from_dict(content(base=base, grid={"lr": [0.05]}, seeds=1), tmp_path)
@@ -178,6 +182,7 @@ def test_a_study_of_two_worker_trials(content: Content, tmp_path: Path) -> None:
     assert result["resolved"]["workers"] == 2
 
 
+@pytest.mark.slow  # three runs with two workers
 def test_a_failure_is_kept_and_retried_on_request(content: Content, tmp_path: Path) -> None:
     # A batch larger than the data set fails; the other trial does not.
     study = Study.from_dict(content(grid={"batch_size": [64, 5000]}, seeds=1), tmp_path)
@@ -193,6 +198,7 @@ def test_a_failure_is_kept_and_retried_on_request(content: Content, tmp_path: Pa
     assert len(errors) == 2
 
 
+@pytest.mark.slow  # starts a worker for every trial
 def test_a_worker_that_dies_costs_its_trial_and_no_other(content: Content, tmp_path: Path) -> None:
     base = {"model": "dying_model:build"}
     study = Study.from_dict(content(base=base, grid={"lr": [0.05, 0.1]}, seeds=1), tmp_path / "out")

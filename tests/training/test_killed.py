@@ -72,6 +72,7 @@ def unbroken(few: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.mark.slow  # starts three workers four times
 def test_a_killed_worker_and_a_killed_group_lose_nothing(
     few: Path, unbroken: Path, tmp_path: Path
 ) -> None:
@@ -112,6 +113,7 @@ def _config(few: Path, out: Path, **more: Any) -> TrainConfig:
     return TrainConfig(**options)
 
 
+@pytest.mark.slow  # trains in three processes
 def test_sigterm_saves_and_a_resumed_run_is_the_same_to_the_bit(few: Path, tmp_path: Path) -> None:
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     more = ("--record-dynamics", "--dynamic", "infobatch", "--optimizer", "lamb")
@@ -135,6 +137,7 @@ def test_sigterm_saves_and_a_resumed_run_is_the_same_to_the_bit(few: Path, tmp_p
     )
 
 
+@pytest.mark.slow  # resumes on two processes
 def test_resuming_on_another_number_of_workers_takes_the_same_path(
     few: Path, tmp_path: Path
 ) -> None:
@@ -226,6 +229,7 @@ def test_a_flipped_bit_in_a_checkpoint_is_found(tmp_path: Path) -> None:
     assert checkpoint.read(path) is None
 
 
+@pytest.mark.slow  # trains in a process
 def test_usr1_saves_and_goes_on(few: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     command = _command(few, out)

@@ -1,6 +1,7 @@
 """The same global batch takes the same path on any number of workers, in any pieces."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -46,13 +47,15 @@ def _options(few: Path, out: Path, **more: Any) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def alone(few: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def alone(few: Path, once: Callable[..., Path]) -> Path:
     """One worker's weights, in one piece."""
-    root = tmp_path_factory.mktemp("alone")
-    for name, case in CASES.items():
-        result = train(TrainConfig(**_options(few, root / name, **case)), quiet=True)
-        assert result.steps == 30
-    return root
+
+    def make(root: Path) -> None:
+        for name, case in CASES.items():
+            result = train(TrainConfig(**_options(few, root / name, **case)), quiet=True)
+            assert result.steps == 30
+
+    return once("same-path", make)
 
 
 def _distance(a: Path, b: Path) -> float:
@@ -63,6 +66,7 @@ def _distance(a: Path, b: Path) -> float:
     return max((x[k].double() - y[k].double()).abs().max().item() for k in x) / largest
 
 
+@pytest.mark.slow  # trains on up to four processes
 @pytest.mark.parametrize("workers", [2, 3, 4])
 def test_workers_do_not_change_the_path(
     few: Path, alone: Path, tmp_path: Path, workers: int
@@ -90,6 +94,7 @@ def test_workers_do_not_change_the_path(
         assert averaged["train_loss"] < 2.3
 
 
+@pytest.mark.slow  # compares with four runs
 @pytest.mark.parametrize(
     ("case", "micro", "pieces"), [("ghost64", 12, 2), ("ghost64", 4, 5), ("sync64", 4, 5)]
 )
@@ -101,6 +106,7 @@ def test_accumulation_does_not_change_the_path(
     assert _distance(alone / case, tmp_path / "run") < 1e-10
 
 
+@pytest.mark.slow  # compares with four runs
 def test_other_samples_give_other_weights(few: Path, alone: Path, tmp_path: Path) -> None:
     """The comparison above can fail: another seed is far away."""
     config = TrainConfig(**_options(few, tmp_path / "run", **CASES["sync64"], seed=1))
@@ -108,6 +114,7 @@ def test_other_samples_give_other_weights(few: Path, alone: Path, tmp_path: Path
     assert _distance(alone / "sync64", tmp_path / "run") > 1e-3
 
 
+@pytest.mark.slow  # compares with four runs
 def test_many_runs_in_one_process_leave_nothing_behind(
     few: Path, alone: Path, tmp_path: Path
 ) -> None:

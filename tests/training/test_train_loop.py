@@ -292,6 +292,7 @@ def _command(few: Path, out: Path, *more: str) -> list[str]:
     ]
 
 
+@pytest.mark.slow  # starts up to four processes
 @pytest.mark.parametrize("how", ["alone", "workers", "torchrun"])
 def test_the_command_prints_one_object(few: Path, tmp_path: Path, how: str) -> None:
     command = [sys.executable, *_command(few, tmp_path / "run")]
@@ -308,6 +309,7 @@ def test_the_command_prints_one_object(few: Path, tmp_path: Path, how: str) -> N
     assert "steps per epoch" in done.stderr
 
 
+@pytest.mark.slow  # starts two commands
 def test_the_command_refuses_in_one_sentence(few: Path, tmp_path: Path) -> None:
     for more in (("--model", "resnet21"), ("--workers", "2", "--model", "resnet21")):
         command = [sys.executable, *_command(few, tmp_path / "run", *more)]

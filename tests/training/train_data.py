@@ -1,6 +1,6 @@
 """A small pack for runs of a second: the first digits, a few hundred to train on."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -36,8 +36,10 @@ class _Few:
 
 
 @pytest.fixture(scope="session")
-def few(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def few(digits: Path, once: Callable[..., Path]) -> Path:
     """287 digits to train on and 40 to test on, 8×8 pixels."""
-    out = tmp_path_factory.mktemp("packs") / "few"
-    write_pack(_Few(Pack.open(digits)), out, WriteOptions(processes=1))
-    return out
+
+    def make(folder: Path) -> None:
+        write_pack(_Few(Pack.open(digits)), folder / "few", WriteOptions(processes=1))
+
+    return once("train-data", make) / "few"
