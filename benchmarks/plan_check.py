@@ -20,7 +20,6 @@ from statistics import median
 
 from benchmarks.machine import markdown
 from thresher.paths import write_text
-from thresher.progress import say
 from thresher.scaling.pilot import VALIDATION
 from thresher.scaling.plan import PlanConfig, plan
 from thresher.training.config import TrainConfig
@@ -41,7 +40,7 @@ def sweep(trials: list[TrainConfig], jobs: int) -> dict[int, list[int | None]]:
     with ProcessPoolExecutor(jobs, mp_context=context) as pool:
         for trial, samples in zip(trials, pool.map(samples_to_target, trials), strict=True):
             samples_by_batch[trial.batch_size].append(samples)
-            say(f"batch {trial.batch_size}, seed {trial.seed}: {samples} samples")
+            print(f"batch {trial.batch_size}, seed {trial.seed}: {samples} samples", flush=True)
     return samples_by_batch
 
 

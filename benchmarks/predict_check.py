@@ -22,7 +22,6 @@ from thresher.lab.calibrate import (
 from thresher.lab.shares import host_shares
 from thresher.lab.testbed import Testbed
 from thresher.paths import write_text
-from thresher.progress import say
 
 CASES = (CalibrationCase("alexnet-small", 32), CalibrationCase("googlenet-small", 16))
 
@@ -40,7 +39,7 @@ def main() -> None:
     with host_shares(max(hosts), args.share) as shares, Testbed(max(hosts)) as bed:
         for case in (replace(case, seconds=args.seconds) for case in CASES):
             alone = measure_profile(bed, case, shares)
-            say(f"{case.model}: one host {alone.batches[0].step_s:.3f} s")
+            print(f"{case.model}: one host {alone.batches[0].step_s:.3f} s", flush=True)
             for link in args.links.split(","):
                 bed.set_link(link)
                 points = measure_links(bed, case, shares)
@@ -56,7 +55,7 @@ def main() -> None:
                         f"{1e3 * predicted:.0f} | {100 * error:+.1f} % | "
                         f"{1e3 * step.compute_s:.0f} | {1e3 * step.communication_s:.0f} |"
                     )
-                    say(rows[-1])
+                    print(rows[-1], flush=True)
     limit = f"each limited to {args.share:g} of a core" if shares else "sharing the cores"
     lines = [
         "# Predicted against measured step time on the test bed",

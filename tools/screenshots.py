@@ -19,7 +19,6 @@ from thresher.app.server import create_server
 from thresher.app.workspace import Workspace
 from thresher.data.pack import Pack
 from thresher.data.selection import Selection
-from thresher.progress import say
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -78,11 +77,11 @@ def shoot(path: Path, out: Path) -> None:
             page.wait_for_selector(".map[data-drawn]")
             hover(page, path)
             page.screenshot(path=out / f"map-{theme}.png")
-            say(f"{out}/map-{theme}.png")
+            print(f"{out}/map-{theme}.png", flush=True)
             if theme == "light":
                 lasso(page)
                 page.screenshot(path=out / "gallery.png")
-                say(f"{out}/gallery.png")
+                print(f"{out}/gallery.png", flush=True)
             else:
                 page.select_option("#colour", "decision")
                 page.fill("#share", "0.15")
@@ -90,7 +89,7 @@ def shoot(path: Path, out: Path) -> None:
                 page.click("#tab-reading")
                 page.wait_for_timeout(1500)
                 page.screenshot(path=out / "knobs.png")
-                say(f"{out}/knobs.png")
+                print(f"{out}/knobs.png", flush=True)
             page.close()
         browser.close()
 

@@ -112,8 +112,3 @@ def track(items: Iterable[T], label: str, total: int | None = None, unit: str = 
         for item in items:
             yield item
             shown.advance()
-
-
-def say(text: str) -> None:
-    """Print a line to standard error; library code uses `logging` instead."""
-    print(text, file=sys.stderr, flush=True)

@@ -99,7 +99,6 @@ def test_a_line_that_is_no_decision_is_named(tmp_path: Path) -> None:
     "change",
     [
         {"ids": [1]},
-        {"ids": ["\ud800"]},
         {"ids": None},
         {"keep": 1},
         {"keep": None},

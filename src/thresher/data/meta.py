@@ -1,13 +1,11 @@
 """The content of `pack.json`, checked by type and value when it is read."""
 
 import dataclasses
-import sys
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from thresher.errors import InvalidValueError
+from thresher.options import from_mapping, option
 from thresher.paths import PackPaths, read_json, write_json
 
 FORMAT = 1
@@ -21,9 +19,9 @@ class ShardMeta:
 
     file: str
     """File name inside the pack's folder."""
-    samples: int
-    bytes: int
-    sha256: str
+    samples: int = option(ge=0)
+    bytes: int = option(ge=0)
+    sha256: str = option()
 
 
 @dataclass(frozen=True)
@@ -32,19 +30,19 @@ class PackMeta:
 
     name: str
     classes: list[str]
-    splits: dict[str, int]
+    splits: dict[str, int] = option(ge=0)
     """Number of samples per split."""
-    image_shape: Shape | None
+    image_shape: Shape | None = option(ge=1)
     """(height, width, channels) of raw images; None if the images are encoded files."""
-    mean: list[float]
+    mean: list[float] = option()
     """Per channel, of the training images scaled to [0, 1]."""
-    std: list[float]
-    fingerprint: str
+    std: list[float] = option(ge=0)
+    fingerprint: str = option()
     source: str = ""
     """What the pack was made from."""
-    broken: list[str] = field(default_factory=list)
+    broken: list[str] = dataclasses.field(default_factory=list)
     """Ids or file names that could not be read and were left out."""
-    shards: list[ShardMeta] = field(default_factory=list)
+    shards: tuple[ShardMeta, ...] = ()
 
     @property
     def bytes(self) -> int:
@@ -58,80 +56,36 @@ class PackMeta:
         Raises:
             InvalidValueError: The file is not a `pack.json`, or one of its fields is wrong.
         """
-        meta = read_json(PackPaths(root).meta, "pack")
-        if not isinstance(meta, dict) or meta.get("format") != FORMAT:
+        content = read_json(PackPaths(root).meta, "pack")
+        if not isinstance(content, dict) or content.get("format") != FORMAT:
             raise InvalidValueError(
                 f"{root} is not a pack of format {FORMAT}",
                 "pack it again with `thresher data pack`",
             )
-        meta = {"source": "", "broken": [], **meta}
-        names = [item.name for item in dataclasses.fields(cls)]
-        wrong = [name for name in names if not _VALID[name](meta.get(name))]
-        if not wrong:
-            channels = meta["image_shape"][2] if meta["image_shape"] else 3
-            wrong = [name for name in ("mean", "std") if len(meta[name]) != channels]
-        if wrong:
+        known = {field.name for field in dataclasses.fields(cls)}
+        values = {key: value for key, value in content.items() if key in known}
+        try:
+            meta = from_mapping(cls, {"image_shape": None, **values})
+            meta._check()
+        except InvalidValueError as error:
             raise InvalidValueError(
-                f'{root}/pack.json is damaged: its field "{wrong[0]}" is missing or wrong',
-                "make the pack again",
-            )
-        values = {name: meta[name] for name in names}
-        shape = values["image_shape"]
-        values["image_shape"] = None if shape is None else (shape[0], shape[1], shape[2])
-        values["shards"] = [
-            ShardMeta(s["file"], s["samples"], s["bytes"], s["sha256"]) for s in values["shards"]
-        ]
-        return cls(**values)
+                f"{root}/pack.json is damaged: {error.what}", "make the pack again"
+            ) from None
+        return meta
+
+    def _check(self) -> None:
+        """Check what the types of the fields do not say."""
+        for name in ("name", "classes", "splits", "fingerprint", "shards"):
+            if not getattr(self, name):
+                raise InvalidValueError(f"{name} is empty")
+        channels = self.image_shape[2] if self.image_shape else 3
+        for name in ("mean", "std"):
+            if len(getattr(self, name)) != channels:
+                raise InvalidValueError(f"{name} must have {channels} values")
+        for shard in self.shards:
+            if not shard.file or Path(shard.file).name != shard.file:
+                raise InvalidValueError(f"shards: {shard.file!r} is not a file name")
 
     def write(self, root: Path) -> None:
         """Write `pack.json` to the folder `root`."""
         write_json(PackPaths(root).meta, {"format": FORMAT, **dataclasses.asdict(self)})
-
-
-def _text(value: object) -> bool:
-    return isinstance(value, str) and bool(value)
-
-
-def _count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-def _finite(value: Any) -> bool:
-    # A comparison, because math.isfinite fails on integers beyond the range of a float.
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    return number and -sys.float_info.max <= value <= sys.float_info.max
-
-
-def _list_of(valid: Callable[[Any], bool], empty: bool = False) -> Callable[[Any], bool]:
-    return lambda value: (
-        isinstance(value, list) and (empty or bool(value)) and all(map(valid, value))
-    )
-
-
-def _shape(value: Any) -> bool:
-    return value is None or (_list_of(_count)(value) and len(value) == 3 and min(value) > 0)
-
-
-def _shard(value: Any) -> bool:
-    return (
-        isinstance(value, dict)
-        and _text(value.get("file"))
-        and Path(value["file"]).name == value["file"]  # never outside the pack's folder
-        and _count(value.get("samples"))
-        and _count(value.get("bytes"))
-        and _text(value.get("sha256"))
-    )
-
-
-_VALID: dict[str, Callable[[Any], bool]] = {
-    "name": _text,
-    "classes": _list_of(lambda name: isinstance(name, str)),
-    "splits": lambda value: isinstance(value, dict) and _list_of(_count)(list(value.values())),
-    "image_shape": _shape,
-    "mean": _list_of(_finite),
-    "std": _list_of(_finite),
-    "fingerprint": _text,
-    "source": lambda value: isinstance(value, str),
-    "broken": _list_of(lambda name: isinstance(name, str), empty=True),
-    "shards": _list_of(_shard),
-}

@@ -6,35 +6,34 @@ undo is a line too, so the log tells which decisions were made when. Several pro
 """
 
 import contextlib
+import dataclasses
 import json
 import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO, Literal, Protocol
 
 from thresher.errors import InvalidValueError
 from thresher.locks import exclusive_lock
+from thresher.options import from_mapping
 from thresher.paths import disk_errors
-
-KINDS = ("set", "undo", "redo")
 
 
 @dataclass(frozen=True)
 class Override:
     """A decision on some samples, or the undo or redo of one."""
 
-    ids: Sequence[str]
+    ids: list[str]
     keep: bool
     """The decision; an undo or redo repeats that of the decision it refers to."""
     reason: str = ""
-    previous: Sequence[bool] = ()
+    previous: list[bool] = field(default_factory=list)
     """`keep` of each id before this line was written."""
     time: float = 0.0
     """Seconds since 1970."""
-    kind: str = "set"
-    """"set", "undo" or "redo"."""
+    kind: Literal["set", "undo", "redo"] = "set"
 
 
 class KeepById(Protocol):
@@ -141,7 +140,7 @@ class OverrideLog:
             entries.append(self._parse(record, number))
         return entries
 
-    def _move(self, kind: str, filter_keep: KeepById) -> Override | None:
+    def _move(self, kind: Literal["undo", "redo"], filter_keep: KeepById) -> Override | None:
         with self._locked() as file:
             entries = self.read()
             done, undone = undo_stacks(entries)
@@ -169,10 +168,10 @@ class OverrideLog:
         record = {
             "time": entry.time or time.time(),
             "kind": entry.kind,
-            "ids": list(entry.ids),
+            "ids": entry.ids,
             "keep": bool(entry.keep),
             "reason": entry.reason,
-            "previous": [bool(keep) for keep in entry.previous],
+            "previous": entry.previous,
         }
         line = json.dumps(record).encode() + b"\n"
         # A line truncated by a crash must not absorb this one.
@@ -181,40 +180,21 @@ class OverrideLog:
         os.fsync(file.fileno())
 
     def _parse(self, record: Any, number: int) -> Override:
-        fields: Any = {"reason": "", "previous": [], "time": 0.0, "kind": "set"}
-        fields |= record if isinstance(record, dict) else {}
-        seconds = fields["time"]
-        if not (
-            _is_list(fields.get("ids"), str)
-            and all(map(_is_unicode, fields["ids"]))
-            and isinstance(fields.get("keep"), bool)
-            and isinstance(fields["reason"], str)
-            and _is_list(fields["previous"], bool)
-            and isinstance(seconds, int | float)
-            and abs(seconds) < 1e18  # False for NaN
-            and fields["kind"] in KINDS
-        ):
+        try:
+            entry = from_mapping(Override, record)
+        except InvalidValueError as error:
             raise InvalidValueError(
-                f"line {number} of {self.path} is not a decision", "repair or remove that line"
-            )
-        return Override(
-            ids=fields["ids"],
-            keep=fields["keep"],
-            # A lone surrogate is valid JSON but cannot be written to Parquet or sent to a browser.
-            reason=fields["reason"].encode("utf-8", "replace").decode(),
-            previous=fields["previous"],
-            time=float(seconds),
-            kind=fields["kind"],
-        )
+                f"line {number} of {self.path} is not a decision: {error.what}",
+                "repair or remove that line",
+            ) from None
+        # A lone surrogate is valid JSON but cannot be written to Parquet or sent to a browser.
+        ids = [_unicode(id) for id in entry.ids]
+        return dataclasses.replace(entry, ids=ids, reason=_unicode(entry.reason))
 
 
-def _is_list(value: Any, kind: type) -> bool:
-    return isinstance(value, list) and all(isinstance(item, kind) for item in value)
-
-
-def _is_unicode(text: str) -> bool:
-    """Return whether `text` has no lone surrogates, which JSON allows but Arrow does not."""
-    return text == text.encode("utf-8", "replace").decode()
+def _unicode(text: str) -> str:
+    """Replace lone surrogates by question marks."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def _keep_of(current: dict[str, Override], id: str, by_filter: bool) -> bool:

@@ -21,7 +21,7 @@ from thresher.data.shard import COLUMNS, shard_schema
 from thresher.data.sources.base import Block, Source
 from thresher.data.sources.encoded import UnevenShapesError
 from thresher.errors import InvalidValueError
-from thresher.options import option
+from thresher.options import from_mapping, option
 from thresher.paths import atomic_file, read_json, write_json
 
 BATCH_BYTES = 16 << 20
@@ -84,8 +84,7 @@ class ShardRecord:
     @classmethod
     def read(cls, staging: Path, number: int) -> "ShardRecord":
         """Read the record of shard `number`."""
-        content = read_json(record_file(staging, number), "shard record")
-        return cls(**{**content, "meta": ShardMeta(**content["meta"])})
+        return from_mapping(cls, read_json(record_file(staging, number), "shard record"))
 
 
 def write_shard(

@@ -109,7 +109,7 @@ def write_pack(
             )
         _check_unique_ids(meta, staging)
         if is_small(meta):
-            meta = dataclasses.replace(meta, shards=[merge(meta, staging)])
+            meta = dataclasses.replace(meta, shards=(merge(meta, staging),))
         _remove_all_but(staging, {shard.file for shard in meta.shards})
         meta.write(staging)
         os.rename(staging, paths.root)
@@ -269,7 +269,7 @@ def _describe(
         fingerprint=fingerprint(digests),
         source=source.key(),
         broken=broken,
-        shards=[record.meta for record in records if record.meta.samples],
+        shards=tuple(record.meta for record in records if record.meta.samples),
     )
 
 

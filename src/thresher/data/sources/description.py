@@ -4,12 +4,12 @@ Other formats cannot store a name, class names or the shape of raw images. An ex
 to this file (or to an attribute), and the sources use it.
 """
 
-import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from thresher.errors import InvalidValueError
+from thresher.options import from_mapping, option, to_mapping
 from thresher.paths import read_json, write_json
 
 FILE = "thresher.json"
@@ -21,13 +21,13 @@ class Description:
 
     name: str
     classes: list[str]
-    image_shape: tuple[int, int, int] | None
+    image_shape: tuple[int, int, int] | None = option(ge=1)
     fingerprint: str = ""
     """Of the exported pack; empty if a selection was applied."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the description as JSON values."""
-        return dataclasses.asdict(self)
+        return to_mapping(self)
 
     def write(self, folder: Path) -> None:
         """Write `thresher.json` to `folder`."""
@@ -37,18 +37,10 @@ class Description:
     def from_json(cls, value: Any, where: Path | str) -> "Description":
         """Check and convert JSON values that were read from `where`."""
         try:
-            shape = value["image_shape"]
-            return cls(
-                name=str(value["name"]),
-                classes=[str(name) for name in value["classes"]],
-                image_shape=None
-                if shape is None
-                else (int(shape[0]), int(shape[1]), int(shape[2])),
-                fingerprint=str(value.get("fingerprint", "")),
-            )
-        except (KeyError, TypeError, ValueError, IndexError, AttributeError):
+            return from_mapping(cls, value)
+        except InvalidValueError as error:
             raise InvalidValueError(
-                f"the description in {where} is damaged", "export the data set again"
+                f"the description in {where} is damaged: {error.what}", "export the data set again"
             ) from None
 
     @classmethod
