@@ -25,6 +25,13 @@ def test_the_names_that_users_expect_are_public() -> None:
     assert expected <= set(thresher.__all__)
 
 
+def test_every_built_in_filter_is_public() -> None:
+    from thresher.select.filters.registry import FILTERS
+
+    classes = {path.partition(":")[2] for path in FILTERS.built_in.values()}
+    assert classes == {name for name in NAMES if name.endswith("Filter")}
+
+
 def test_type_checkers_see_the_same_names() -> None:
     """Names are imported lazily at run time, and under TYPE_CHECKING for mypy."""
     tree = ast.parse(Path(str(thresher.__file__)).read_text())

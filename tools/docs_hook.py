@@ -10,8 +10,8 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tools")]
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parent / "src"), str(HERE)]
 
 import reference  # noqa: E402
 
@@ -37,13 +37,14 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Replace what MkDocs collected: repository paths, and the generated pages."""
+    root = Path(config.config_file_path).parent
     for file in list(files):
         if file.src_dir == config.docs_dir:
             files.remove(file)
-    paths = {path for pattern in SHOWN for path in ROOT.glob(pattern) if path.is_file()}
+    paths = {path for pattern in SHOWN for path in root.glob(pattern) if path.is_file()}
     for path in sorted(paths):
-        name = path.relative_to(ROOT).as_posix()
-        files.append(File(name, str(ROOT), config.site_dir, config.use_directory_urls))
+        name = path.relative_to(root).as_posix()
+        files.append(File(name, str(root), config.site_dir, config.use_directory_urls))
     for name, text in reference.pages().items():
         files.append(File.generated(config, f"docs/reference/{name}", content=text))
     return files

@@ -59,35 +59,44 @@ def _package() -> Any:
     return griffe.load("thresher", search_paths=[str(SOURCE)])
 
 
-def undocumented() -> list[str]:
+def undocumented(package: Any = None, names: list[str] | None = None) -> list[str]:
     """Return every public name, public method and field without a docstring, as dotted paths."""
+    package = package or _package()
     missing: list[str] = []
-    for name in public_names():
-        item = _package()[name]
+    for name in names or public_names():
+        item = package[name]
         if item.is_alias:
             item = item.final_target
         if item.docstring is None:
-            missing.append(f"thresher.{name}")
+            missing.append(item.path)
         if item.is_class:
             explained = _explained(item)
+            members = _public_members(item, package.name)
             missing += [
-                f"thresher.{name}.{member.name} ({member.path})"
-                for member in _public_members(item)
-                if member.docstring is None and member.name not in explained
+                member.path
+                for member in members
+                if member.name not in explained and not _inherits_docstring(item, member)
             ]
-    return missing
+    return list(dict.fromkeys(missing))
 
 
-def _public_members(item: griffe.Class) -> Iterator[Any]:
-    """Yield methods, properties and annotated fields that Thresher itself defines."""
+def _public_members(item: griffe.Class, package: str) -> Iterator[Any]:
+    """Yield methods, properties and annotated fields that the package itself defines."""
     for name, listed in item.all_members.items():
         if name.startswith("_"):
             continue
         member: Any = listed.final_target if isinstance(listed, griffe.Alias) else listed
-        if member.path.startswith("thresher.") and (
+        if member.path.startswith(f"{package}.") and (
             member.is_function or "property" in member.labels or member.annotation is not None
         ):
             yield member
+
+
+def _inherits_docstring(item: griffe.Class, member: Any) -> bool:
+    """Return whether the member, or the same member of a base class, has a docstring."""
+    classes = [item, *item.mro()]
+    inherited = (cls.members[member.name] for cls in classes if member.name in cls.members)
+    return member.docstring is not None or any(m.docstring is not None for m in inherited)
 
 
 def _explained(item: griffe.Class) -> set[str]:
@@ -162,7 +171,7 @@ def _command(command: Command) -> list[str]:
 def _usage(command: Command, config: type) -> str:
     """Return the usage line: required options, and brackets for the rest."""
     words = [f"thresher {command.words}"]
-    for info in _flat(config):
+    for info in _settable(config):
         if info.positional:
             words.append(info.name.upper())
         elif info.default is dataclasses.MISSING:
@@ -179,39 +188,46 @@ def _options() -> str:
     ]
     for heading, config in option_classes():
         lines += [f"## {heading}", "", f"`{config.__module__}.{config.__qualname__}`", ""]
-        lines += [*_table(config), ""]
+        lines += [*_table(config, as_flags=False), ""]
     return "\n".join(lines)
 
 
 def option_classes() -> list[tuple[str, Any]]:
     """Return (heading, configuration dataclass) of the groups of training and study options."""
+    from thresher.study.definition import StudyDefinition
+    from thresher.study.local import LocalConfig
+    from thresher.study.slurm import SlurmConfig
     from thresher.training.config import TrainConfig
 
-    groups = [(i.name, i.type) for i in describe(TrainConfig) if dataclasses.is_dataclass(i.type)]
-    listed: list[tuple[str, Any]] = [(f"Training: {name}", group) for name, group in groups]
-    return listed
+    groups = reversed(TrainConfig.__bases__)
+    return [
+        *((f"Training: {group.__name__.removesuffix('Config')}", group) for group in groups),
+        ("Study file", StudyDefinition),
+        ('Study file: [executor] with kind = "local"', LocalConfig),
+        ('Study file: [executor] with kind = "slurm"', SlurmConfig),
+    ]
 
 
-def _table(config: type) -> list[str]:
+def _table(config: type, as_flags: bool = True) -> list[str]:
+    """Return a Markdown table of options, named as flags or as Python parameters."""
     lines = ["| option | type | default | meaning |", "|---|---|---|---|"]
-    infos = list(_flat(config))
-    return lines + [_row(info, [info.name for info in infos]) for info in infos]
+    infos = list(_settable(config))
+    return lines + [_row(info, [info.name for info in infos] if as_flags else []) for info in infos]
 
 
-def _flat(config: type) -> Iterator[OptionInfo]:
-    """Yield the options of a configuration, those of its groups in place."""
+def _settable(config: type) -> Iterator[OptionInfo]:
+    """Yield the options that a user can set."""
     for info in describe(config):
-        if dataclasses.is_dataclass(info.type):
-            yield from _flat(typing.cast(type, info.type))
-        else:
+        if info.name != "text" or config.__name__ != "StudyDefinition":  # the file, not a key
             yield info
 
 
-def _row(info: OptionInfo, names: list[str]) -> str:
+def _row(info: OptionInfo, flags: list[str]) -> str:
+    """Return a row; parameters named in `flags` are shown as flags."""
     default = "required" if info.default is dataclasses.MISSING else f"`{_shown(info.default)}`"
-    meaning = with_flags(" ".join(info.help.split()), names).replace("|", "\\|")
+    meaning = with_flags(" ".join(info.help.split()), flags).replace("|", "\\|")
     bounds = "" if str(info.bounds) == "finite" else f" Must be {info.bounds}."
-    shown = info.name.upper() if info.positional else info.flag
+    shown = info.name.upper() if info.positional else info.flag if flags else info.name
     return f"| `{shown}` | {_type(info.type)} | {default} | {meaning}{bounds} |"
 
 
@@ -229,6 +245,8 @@ def _type(hint: Any) -> str:
         return " \\| ".join(_type(member) for member in typing.get_args(hint))
     if hint is type(None):
         return "None"
-    if typing.get_origin(hint) is not None:
-        return f"{typing.get_origin(hint).__name__} of {_type(typing.get_args(hint)[0])}"
+    if typing.get_origin(hint) is tuple:
+        return f"list of {_type(typing.get_args(hint)[0])}"
+    if typing.get_origin(hint) is dict:
+        return "table"
     return getattr(hint, "__name__", str(hint))

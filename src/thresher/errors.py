@@ -17,6 +17,14 @@ class ThresherError(Exception):
         what: What is wrong, and where.
         fix: What to do about it.
         parameter: The parameter that is wrong, where `what` begins with its name.
+
+    Example:
+        >>> from thresher import Pack, ThresherError
+        >>> try:
+        ...     Pack.open("nothing-here")
+        ... except ThresherError as error:
+        ...     print(type(error).__name__, isinstance(error, FileNotFoundError))
+        NotFoundError True
     """
 
     def __init__(self, what: str, fix: str = "", parameter: str | None = None) -> None:

@@ -83,7 +83,10 @@ def option(
 
     Args:
         default: Its default; without one the option is required.
-        ge, gt, le, lt: Bounds of a number, or of each number of a tuple.
+        ge: Lower bound of a number, or of each number of a tuple.
+        gt: Lower bound, exclusive.
+        le: Upper bound.
+        lt: Upper bound, exclusive.
         changes_result: False if two runs that differ only here give the same result, so that a
             run may be resumed with another value.
         positional: On the command line the option is an argument without a flag.

@@ -80,6 +80,7 @@ class Selection:
     x: np.ndarray | None = None
     """(n,) float32, coordinate on the map; NaN for samples that are not on it."""
     y: np.ndarray | None = None
+    """(n,) float32, the other coordinate."""
     cluster: np.ndarray | None = None
     """(n,) int32, cluster within the class; -1 is noise, -2 not clustered."""
     votes: np.ndarray | None = None

@@ -53,6 +53,7 @@ class Study:
     """
 
     definition: StudyDefinition
+    """The content of the study file."""
     root: Path
     """Folder that the study runs in."""
 

@@ -45,6 +45,7 @@ class RunResult:
     validation_accuracy: float | None
     """On the samples held out by `validation`."""
     validation_loss: float | None
+    """Mean cross-entropy on those samples."""
     train_loss: float | None
     """Mean training loss of the last epoch."""
     steps: int
@@ -60,17 +61,21 @@ class RunResult:
     images_per_s: float | None
     """`samples / seconds`."""
     time_to_target: TargetReached | None
+    """When the target was reached; None if it was not, or if there was none."""
     noise_scale: float | None
     """The batch size that the gradient noise scale suggests, if it was measured."""
     resolved: Resolved
     """Every number derived from the configuration, with the micro-batch that was really used."""
     config: TrainConfig
+    """The configuration of the run."""
     versions: dict[str, str]
     """Versions of Thresher, Python and the packages that matter."""
     hardware: dict[str, str | int]
+    """Processor, cores and GPU."""
     git_commit: str | None
     """Commit of the checkout that trained; None for an installed package."""
     data: PackIdentity
+    """Name and fingerprint of the pack."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content of `result.json`."""

@@ -44,6 +44,12 @@ def train(
 
     Raises:
         ThresherError: A setting is wrong, or the folder holds another run.
+
+    Example:
+        >>> from thresher import TrainConfig, train
+        >>> result = train(TrainConfig(data="digits", epochs=1, out="run"), quiet=True)
+        >>> result.status, result.steps, result.accuracy > 0.2
+        ('finished', 12, True)
     """
     check(config)
     in_group = config.workers > 1 and placement().world == 1

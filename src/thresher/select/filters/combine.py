@@ -21,6 +21,17 @@ class CombineFilter(Filter):
 
     The score is the share of the selections that drop a sample. The map is that of the first
     selection that has one. Pass them as `fit(None, labels, ids=ids, selections=[a, b])`.
+
+    Examples:
+        >>> def dropping(*ids):
+        ...     keep = np.array([id not in ids for id in "abc"])
+        ...     return Selection(list("abc"), np.zeros(3, int), keep, 1.0 - keep, [""] * 3, "")
+        >>> choices = [dropping("a"), dropping("a", "b"), dropping("a", "b", "c")]
+        >>> for rule in UnionFilter(), IntersectionFilter(), VoteFilter():
+        ...     rule.fit(None, [0, 0, 0], ids=list("abc"), selections=choices).keep_.tolist()
+        [False, False, False]
+        [False, True, True]
+        [False, False, True]
     """
 
     needs: ClassVar[tuple[Need, ...]] = ("selections",)

@@ -1,0 +1,109 @@
+"""The pages say what is true of the tree: paths exist, packages are those that the tests check."""
+
+import ast
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from snippets import ROOT
+
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+NAMED = re.compile(r"`((?:src|tests|benchmarks|examples|web|tools|docs)/[\w./-]*|\.ci/\w+)`")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_path_that_a_page_names_exists(page: Path) -> None:
+    named = NAMED.findall(page.read_text())
+    assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+def test_contributing_names_every_folder() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    packages = [path.parent for path in (ROOT / "src" / "thresher").glob("*/__init__.py")]
+    folders = [path.relative_to(ROOT).as_posix() for path in packages]
+    folders += ["tests", "benchmarks", "examples", "web", "tools"]
+    assert [folder for folder in folders if f"`{folder}/`" not in text] == []
+
+
+def test_architecture_lists_the_packages_in_the_order_of_their_layers() -> None:
+    tree = ast.parse((ROOT / "tests" / "test_layers.py").read_text())
+    (layers,) = (
+        ast.literal_eval(node.value)
+        for node in tree.body
+        if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "LAYERS" and node.value
+    )
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    table = text.partition("| package |")[2].partition("\n\n")[0].splitlines()[2:]
+    listed = [set(re.findall(r"`(\w+)`", row.split("|")[1])) for row in table]
+    assert listed == layers
+
+
+def test_no_page_names_a_registry_or_a_folder_of_somebodys_machine() -> None:
+    for page in PAGES:
+        assert not re.search(r"/root/|/home/|/work/|pypi\.org|index-url", page.read_text()), page
+
+
+@pytest.mark.slow
+def test_the_site_builds_without_warnings(tmp_path: Path) -> None:
+    done = _build(tmp_path / "site")
+    assert done.returncode == 0, done.stdout + done.stderr
+    text = "".join(page.read_text() for page in (tmp_path / "site").rglob("*.html"))
+    assert "thresher train" in text
+    # Pages load nothing from elsewhere; links to other sites are fine.
+    assert not re.search(r"<(?:script|link|img)[^>]+(?:src|href)=\"?https?://", text)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("[gone](gone.md)", "gone.md"),
+        ("[gone](data.md#gone)", "does not contain an anchor"),
+    ],
+)
+def test_a_broken_link_fails_the_build(tmp_path: Path, line: str, message: str) -> None:
+    folder = tmp_path / "tree"
+    folder.mkdir()
+    for name in ("benchmarks", "examples", "src", "tools", "LICENSE"):
+        (folder / name).symlink_to(ROOT / name)
+    for name in ("mkdocs.yml", "README.md", "CONTRIBUTING.md", "CHANGELOG.md"):
+        (folder / name).write_text((ROOT / name).read_text())
+    shutil.copytree(ROOT / "docs", folder / "docs")
+    with open(folder / "docs" / "models.md", "a") as page:
+        page.write(f"\n{line}\n")
+    done = _build(tmp_path / "site", folder)
+    assert done.returncode != 0
+    assert message in done.stdout + done.stderr
+
+
+def _build(out: Path, tree: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(out)]
+    return subprocess.run(command, cwd=tree, capture_output=True, text=True)
+
+
+def test_a_public_name_without_a_docstring_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "bare.py").write_text(
+        'class Bare:\n    """Documented."""\n    width: int = 0\n    """Documented."""\n'
+        "    height: int = 0\n    def open(self) -> None: ...\n"
+        "    def _inner(self) -> None: ...\n\n\ndef function() -> None: ...\n"
+    )
+    code = (
+        "import sys, griffe; sys.path[:0] = sys.argv[1:2]; import reference;"
+        "package = griffe.load('bare', search_paths=[sys.argv[2]]);"
+        "print(*reference.undocumented(package, ['Bare', 'function']))"
+    )
+    command = [sys.executable, "-c", code, str(ROOT / "tools"), str(tmp_path)]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert printed.split() == ["bare.Bare.height", "bare.Bare.open", "bare.function"]
+
+
+def test_every_public_name_has_a_docstring() -> None:
+    code = (
+        "import sys; sys.path[:0] = sys.argv[1:]; import reference as r; print(*r.undocumented())"
+    )
+    command = [sys.executable, "-c", code, str(ROOT / "tools")]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert printed.split() == []

@@ -1,0 +1,57 @@
+"""Every command and snippet of README, CONTRIBUTING and the guides runs as shown."""
+
+import re
+from pathlib import Path
+
+import pytest
+from snippets import CHECKED, PLAIN, ROOT, RUN, Page, Snippet, check, collect
+
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+BY_NAME = {page.relative_to(ROOT).as_posix(): collect(page) for page in PAGES}
+
+
+def _runs(snippets: list[Snippet], slow: bool) -> list[Snippet]:
+    marks = {"run", "file", "slow"} if slow else {"run", "file"}
+    return [snippet for snippet in snippets if snippet.mark in marks]
+
+
+def _all_snippets() -> list[Snippet]:
+    return [snippet for snippets in BY_NAME.values() for snippet in snippets]
+
+
+@pytest.mark.parametrize("name", [name for name, found in BY_NAME.items() if _runs(found, False)])
+def test_the_snippets_of_a_page_run_in_order(name: str, tmp_path: Path, digits: Path) -> None:
+    with Page(tmp_path) as page:
+        for snippet in _runs(BY_NAME[name], slow=False):
+            page.run(snippet)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", [name for name, found in BY_NAME.items() if _runs(found, True) != _runs(found, False)]
+)
+def test_the_slow_snippets_of_a_page_run_too(name: str, tmp_path: Path, digits: Path) -> None:
+    with Page(tmp_path) as page:
+        for snippet in _runs(BY_NAME[name], slow=True):
+            page.run(snippet)
+
+
+@pytest.mark.parametrize(
+    "snippet",
+    [snippet for snippet in _all_snippets() if snippet.mark in ("check", "slow")],
+    ids=str,
+)
+def test_a_snippet_that_is_not_run_parses(snippet: Snippet) -> None:
+    check(snippet)
+
+
+@pytest.mark.parametrize("snippet", _all_snippets(), ids=str)
+def test_every_block_says_its_language(snippet: Snippet) -> None:
+    assert snippet.language in RUN | CHECKED | PLAIN
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_no_code_block_is_indented_instead_of_fenced(page: Path) -> None:
+    text = re.sub(r"^ *```.*?^ *```", "", page.read_text(), flags=re.M | re.S)
+    indented = re.findall(r"\n\n    [^ *\d-].*", text)
+    assert not indented
