@@ -232,7 +232,7 @@ def test_bad_input_is_refused_before_anything_is_written(
     )
     _refused(few, out, "there are no weights", weights=str(tmp_path / "none.safetensors"))
     _refused(few, out, "batch_norm cannot be", batch_norm="global")
-    _refused(few, out, "crop of 100 pixels", crop=100)
+    _refused(few, out, "crop must be at most 8", crop=100)
     _refused(few, out, "cannot be", lr_rule="cubic")
     _refused(few, out, "exclude each other", delay=1, average_every=2)
     _refused(few, out, "graph cannot be on: there is no GPU", graph="on")
