@@ -22,7 +22,7 @@ from thresher.paths import atomic_file
 
 KEEP = 2
 logger = logging.getLogger(__name__)
-_PATTERN = "step-*.safetensors"
+PATTERN = "step-*.safetensors"
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def write(folder: Path, step: int, checkpoint: Checkpoint) -> Path:
     # Written by Python, not by safetensors: a full disk is then an OSError with a clear message.
     with atomic_file(target) as temporary:
         temporary.write_bytes(data)
-    for old in sorted(folder.glob(_PATTERN))[:-KEEP]:
+    for old in sorted(folder.glob(PATTERN))[:-KEEP]:
         old.unlink(missing_ok=True)
     return target
 
@@ -68,7 +68,7 @@ def newest(folder: Path) -> Checkpoint | None:
         ThresherError: Every checkpoint is damaged.
     """
     damaged: list[str] = []
-    for path in sorted(folder.glob(_PATTERN), reverse=True):
+    for path in sorted(folder.glob(PATTERN), reverse=True):
         checkpoint = read(path)
         if checkpoint is not None:
             if damaged:

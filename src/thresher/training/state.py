@@ -119,7 +119,7 @@ class Saver:
 
         Every rank reads the same folder.
         """
-        if not self.group.on_first(lambda: checkpoint.newest(self.folder) is not None):
+        if not self.group.on_first(lambda: any(self.folder.glob(checkpoint.PATTERN))):
             return False
         taken = checkpoint.newest(self.folder)
         assert taken is not None
