@@ -44,6 +44,10 @@ def disk_errors(path: Path) -> Iterator[None]:
             raise ThresherError(
                 f"no permission to write {path}", "choose another folder"
             ) from error
+        if error.errno == errno.ENOENT:
+            raise NotFoundError(
+                f"{error.filename or path} does not exist", "check the path"
+            ) from error
         if error.errno == errno.ENAMETOOLONG:
             raise InvalidValueError(f"the file name {path.name[:40]}… is too long") from error
         if error.errno in (errno.ENOTDIR, errno.EEXIST):

@@ -142,3 +142,12 @@ def test_bench_measures_every_container(thresher: Run, digits: Path, tmp_path: P
 @pytest.mark.parametrize("flag", ["--images", "--batch", "--rounds"])
 def test_bench_refuses_nothing_to_measure(thresher: Run, digits: Path, flag: str) -> None:
     refused(thresher("data", "bench", digits, flag, 0), "must be at least 1")
+
+
+def test_bench_checks_where_it_writes_before_it_measures(
+    thresher: Run, digits: Path, tmp_path: Path
+) -> None:
+    done = thresher("data", "bench", digits, "--seconds", 3000, "--out", tmp_path / "x.txt")
+    refused(done, "x.txt must end in .svg, .png, .pdf")
+    done = thresher("data", "bench", digits, "--folder", tmp_path / "gone")
+    refused(done, "gone", "does not exist")

@@ -165,7 +165,10 @@ def bench(config: BenchConfig) -> Outcome:
 
     from thresher.data.pack import Pack
     from thresher.lab.reading import bench as measure
+    from thresher.report.reading_figure import check_suffix, reading_figure
 
+    if config.out is not None:
+        check_suffix(config.out)
     ensure_pack(config.pack)
     result = measure(Pack.open(config.pack), config)
     table = Table("container", "access", "images/s", "of a memory copy", box=None)
@@ -176,8 +179,6 @@ def bench(config: BenchConfig) -> Outcome:
         table.add_row(row.container, row.access, speed, ratio)
     data = asdict(result)
     if config.out is not None:
-        from thresher.report.reading_figure import reading_figure
-
         shape = "×".join(map(str, result.image_shape))
         title = f"{result.pack}: {result.images:,} images of {shape}"
         reading_figure(result.rates, title, config.out)

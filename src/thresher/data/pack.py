@@ -6,7 +6,6 @@ file. Raw images are read as zero-copy views of the map. Any Arrow reader (panda
 opens the shards.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +17,7 @@ import pyarrow.compute as pc
 
 from thresher.data.digest import file_sha256
 from thresher.data.gather import Gather, run_in_threads
+from thresher.data.ids import Ids, rows_by_id
 from thresher.data.images import decode, encode_png
 from thresher.data.meta import PackMeta, Shape
 from thresher.data.shard import map_shards
@@ -149,11 +149,9 @@ class Pack:
             )
         return np.flatnonzero(pc.equal(self.splits, split).to_numpy()).astype(np.int64)
 
-    def positions(self, ids: Sequence[str] | pa.Array | pa.ChunkedArray) -> np.ndarray:
+    def positions(self, ids: Ids) -> np.ndarray:
         """Return the positions of the given ids, (n,) int64; -1 for ids not in the pack."""
-        wanted = ids if isinstance(ids, pa.Array | pa.ChunkedArray) else pa.array(ids, pa.string())
-        positions = pc.index_in(wanted, value_set=self.ids.combine_chunks())
-        return pc.fill_null(positions, -1).to_numpy().astype(np.int64)
+        return rows_by_id(ids, self.ids)
 
     def images(
         self, positions: np.ndarray, out: np.ndarray | None = None, size: int | None = None

@@ -20,6 +20,7 @@ from thresher.data.pack import Pack
 from thresher.data.sources.description import Description
 from thresher.lab.readers import READERS, ArrayReader, PackReader, Reader
 from thresher.options import option, validate
+from thresher.paths import disk_errors
 from thresher.progress import bar
 
 REQUIRED_MODULES = {"tfrecord": "tfrecord", "lmdb": "lmdb", "hdf5": "h5py"}
@@ -85,7 +86,10 @@ def bench(pack: Pack, options: BenchOptions | None = None) -> BenchResult:
     shape: Shape = pack.image_shape or (options.size, options.size, 3)
     array = pack.images(positions, size=None if raw else options.size)
     skipped: dict[str, str] = {}
-    with TemporaryDirectory(dir=options.folder, prefix="thresher-bench-") as temporary:
+    with (
+        disk_errors(options.folder or Path()),
+        TemporaryDirectory(dir=options.folder, prefix="thresher-bench-") as temporary,
+    ):
         readers: dict[str, Reader] = {
             "pack": PackReader(pack, positions, shape, raw),
             "memory (numpy)": ArrayReader(array),

@@ -12,6 +12,12 @@ COLOURS = {"sequential": "#4477aa", "random": "#ee7733"}
 SUFFIXES = (".svg", ".png", ".pdf")
 
 
+def check_suffix(path: Path) -> None:
+    """Check that a figure can be written to `path`; call it before a long measurement."""
+    if path.suffix.lower() not in SUFFIXES:
+        raise InvalidValueError(f"{path} must end in {', '.join(SUFFIXES)}")
+
+
 def reading_figure(rates: Mapping[tuple[str, str], float], title: str, path: Path) -> None:
     """Draw images per second, one pair of bars per container.
 
@@ -22,8 +28,7 @@ def reading_figure(rates: Mapping[tuple[str, str], float], title: str, path: Pat
     """
     from matplotlib.figure import Figure
 
-    if path.suffix.lower() not in SUFFIXES:
-        raise InvalidValueError(f"{path} must end in {', '.join(SUFFIXES)}")
+    check_suffix(path)
     fastest: dict[str, float] = {}
     for (container, _), rate in rates.items():
         fastest[container] = max(rate, fastest.get(container, 0.0))
