@@ -187,6 +187,16 @@ def test_sentences(difference: float, spread: float, word: str, says: str) -> No
     assert says in sentence(verdict, "network", "full")
 
 
+def test_an_interval_without_zero_is_explained_when_the_verdict_is_open() -> None:
+    base = np.array([80.0, 80.5, 79.5, 81.0])
+    tested = paired(base + np.array([1.0, 0.6, 1.6, 0.7]), base, MARGIN)
+    assert tested.interval[0] > 0
+    alone, *_ = judge([tested], MARGIN)
+    among, *_ = judge([tested] * 12, MARGIN)
+    assert alone.word == "better"
+    assert "not significant after correction for 12 comparisons" in sentence(among, "a", "b")
+
+
 def test_judging_nothing_is_no_error() -> None:
     empty: list[Paired] = []
     assert judge(empty, MARGIN) == []

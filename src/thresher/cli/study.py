@@ -14,6 +14,7 @@ from thresher.options import option
 if TYPE_CHECKING:
     from thresher.study.analysis import Analysis
     from thresher.study.status import StudyStatus
+    from thresher.study.tasks import Values
 
 REFRESH_S = 2.0
 
@@ -72,7 +73,7 @@ def _fail() -> None:
     raise SystemExit(1)
 
 
-def _executor(config: Run, settings: dict[str, Any]) -> dict[str, Any]:
+def _executor(config: Run, settings: "Values") -> "Values":
     """Return [executor] of the study file with the options of the command line."""
     kind = settings.get("kind", "local")
     if config.executor is not None and config.executor != kind:

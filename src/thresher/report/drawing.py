@@ -88,7 +88,7 @@ def inline(svg: str) -> str:
     return re.sub(r' (?:width|height)="[^"]*"', "", head) + ' role="img">' + body
 
 
-def line_style(value: Any, order: int) -> dict[str, Any]:
+def line_style(value: Any, order: int) -> dict[str, str | float]:
     """Return colour and marker of an arm; `order` is its position among the arms."""
     number = _NAMED.get(str(value), order)
     return {

@@ -162,15 +162,7 @@ def _build(
     resolution: float = 0.0,
     **known: Any,
 ) -> Analysis:
-    """Compare the reported trials.
-
-    Args:
-        trials: Every trial.
-        axes: Values of each axis that is not tuned.
-        config: What to compare.
-        resolution: Step of the metric.
-        **known: Further fields of Analysis.
-    """
+    """Compare the reported trials; `axes` are those that are not tuned, with their values."""
     options.validate(config)
     axis = config.compare or compared_axis(axes)
     if axis is not None and axis not in axes:

@@ -77,16 +77,7 @@ def compare_cells(
 ) -> list[ArmComparison]:
     """Compare values of an axis in each cell of the other axes, and averaged over those cells.
 
-    All comparisons are corrected together (Holm).
-
-    Args:
-        cells: Summaries of every cell.
-        axis: The compared axis.
-        pairs: (arm, baseline) values of the axis.
-        scale: Unit, margin, direction and resolution of the metric.
-
-    Returns:
-        The comparisons: those over all cells first, then cell by cell.
+    All comparisons are corrected together (Holm). Those over all cells come first.
     """
     compared = [
         (cell, arm, baseline, values)
@@ -112,11 +103,9 @@ def compare_cells(
 def _pairings(
     cells: Sequence[CellSummary], axis: str, arm: Any, baseline: Any
 ) -> list[tuple[Values, np.ndarray]]:
-    """Pair the seeds that two values of `axis` share, over all other cells and in each.
+    """Return (other axes, (n, 2) values of arm and baseline by shared seed) for each cell.
 
-    Returns:
-        (cell of the other axes, (n, 2) values of arm and baseline) pairs; the cell {} is the mean
-        over all cells.
+    If there are several cells, the first entry is the mean over all of them, with other axes {}.
     """
     grouped: dict[tuple[Any, ...], dict[Any, CellSummary]] = {}
     for summary in cells:
@@ -176,14 +165,7 @@ OVERALL = "Averaged over all settings"
 
 
 def sentence(verdict: Verdict, arm: str, baseline: str, unit: str = "points") -> str:
-    """Return a verdict with its evidence as a sentence.
-
-    Args:
-        verdict: The judged comparison.
-        arm: Name of the judged arm.
-        baseline: Name of the arm that it is compared with.
-        unit: Unit of the metric.
-    """
+    """Return a verdict with its evidence as a sentence."""
     tested, margin = verdict.paired, f"{verdict.margin:g} {unit}"
     open_question = f"{arm} vs. {baseline}: not enough runs to tell"
     if tested.n == 0:
@@ -206,7 +188,10 @@ def sentence(verdict: Verdict, arm: str, baseline: str, unit: str = "points") ->
         return f"{arm} and {baseline} are equivalent within {margin} ({evidence})."
     needed, as_seen = verdict.seeds_needed, verdict.seeds_if_as_seen
     count = f"about {needed:,}" if needed is not None else f"more than {statistics.MOST_SEEDS:,}"
-    text = f"{open_question} ({evidence}). Detecting a difference of {margin} takes {count} seeds"
+    text = f"{open_question} ({evidence}). "
+    if not low <= 0 <= high:
+        text += f"It is not significant after correction for {verdict.family} comparisons. "
+    text += f"Detecting a difference of {margin} takes {count} seeds"
     if as_seen is not None and abs(tested.mean) > verdict.margin:
         text += f"; detecting one as large as measured takes about {as_seen:,}"
     if verdict.no_worse:

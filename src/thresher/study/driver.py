@@ -17,14 +17,7 @@ logger = logging.getLogger(__name__)
 
 
 class Driver:
-    """Submit the tasks that can run and record how each ends.
-
-    Args:
-        study: The definition; decides which trials tuning wants.
-        plan: Its steps and trials.
-        root: Folder of the study.
-        executor: Where tasks run.
-    """
+    """Submit the tasks that can run and record how each ends."""
 
     def __init__(
         self, study: StudyDefinition, plan: StudyPlan, root: Path, executor: Executor

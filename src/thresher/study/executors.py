@@ -64,14 +64,7 @@ FORMER_DEFAULTS: dict[str, tuple[Any, ...]] = {
 
 
 def executor_config(settings: Mapping[str, Any]) -> ExecutorConfig:
-    """Build the configuration from the keys of `[executor]`.
-
-    Args:
-        settings: `kind` ("local" if missing) and the options of that executor.
-
-    Raises:
-        InvalidValueError: For an unknown kind or option, or a value out of range.
-    """
+    """Build the configuration from the keys of `[executor]`; `kind` is "local" if missing."""
     values = {
         key: value
         for key, value in settings.items()

@@ -25,11 +25,7 @@ MOST_TRIALS = 100_000
 
 
 def expand(study: StudyDefinition, root: Path | str) -> StudyPlan:
-    """Return every step and trial of `study` in the folder `root`; writes nothing.
-
-    Raises:
-        InvalidValueError: A trial or step has invalid options, or steps need each other.
-    """
+    """Return every step and trial of `study` in the folder `root`; writes nothing."""
     return _Expansion(study, StudyPaths(Path(root))).plan()
 
 
@@ -136,15 +132,9 @@ class _Expansion:
         if definition.do == "select":
             out = out / "selection.parquet"
         self.open.pop()
+        step = definition.name
         task = StudyTask(
-            name,
-            definition.do,
-            settings,
-            out,
-            digest,
-            tuple(needs),
-            step=definition.name,
-            at=own,
+            name, definition.do, settings, out, digest, tuple(needs), step=step, at=own
         )
         return self.steps.setdefault(name, task)
 

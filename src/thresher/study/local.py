@@ -47,12 +47,7 @@ class LocalConfig:
 
 
 class LocalExecutor(Executor):
-    """Run tasks in worker processes on this machine.
-
-    Args:
-        root: Folder of the study; logs go to `root/logs`.
-        config: Options.
-    """
+    """Run tasks in worker processes on this machine; logs go to `root/logs`."""
 
     def __init__(self, root: Path, config: LocalConfig) -> None:
         self.gpus = visible_gpus()[: config.gpus]

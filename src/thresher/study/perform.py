@@ -20,11 +20,7 @@ class TaskStopped(Exception):
 
 
 def perform(task: StudyTask, threads: int | None = None) -> None:
-    """Run `task` unless it is finished.
-
-    Args:
-        task: The task.
-        threads: CPU threads for a task whose settings do not set `threads`.
+    """Run `task` unless it is finished; `threads` is used if its settings do not say otherwise.
 
     Raises:
         TaskStopped: The task was asked to stop before the end.

@@ -92,14 +92,7 @@ _RESOLVED = ("peak_lr", "warmup_epochs", "global_batch", "per_worker_batch", "wo
 def read_trials(
     study: StudyDefinition, plan: StudyPlan, status: StudyStatus, metric: str
 ) -> list[Trial]:
-    """Read the result of every trial except candidates that tuning rejected before they ran.
-
-    Args:
-        study: The definition.
-        plan: Its trials.
-        status: Their states.
-        metric: Which number becomes `Trial.value`.
-    """
+    """Read every trial except candidates that tuning rejected before they ran."""
     pack = open_data(study)
     chance = 1 / len(pack.classes) if pack is not None else 0.0
     reported = {task.name for task in reported_trials(study, plan)}
@@ -130,7 +123,7 @@ def _read(task: StudyTask, metric: str, chance: float, **state: Any) -> Trial:
     paths = RunPaths(task.out)
     result = read_json(paths.result, "run's result") if paths.result.exists() else {}
     resolved = result.get("resolved") or {}
-    numbers: dict[str, Any] = {key: result.get(key) for key in _COPIED}
+    numbers: Values = {key: result.get(key) for key in _COPIED}
     numbers |= {key: resolved.get(key) for key in _RESOLVED}
     if result.get("status") == "diverged" and result.get("accuracy") is None:
         result = {**result, "accuracy": chance}

@@ -22,7 +22,7 @@ from thresher.paths import read_json, write_json
 from thresher.study.executor import Executor
 from thresher.study.perform import log_tail
 from thresher.study.slurm_job import SlurmJob, outcome_file
-from thresher.study.tasks import StudyTask, TaskOutcome
+from thresher.study.tasks import StudyTask, TaskOutcome, Values
 
 logger = logging.getLogger(__name__)
 Queue = dict[tuple[str, int], str]
@@ -63,7 +63,7 @@ class SlurmConfig:
     """Time between two looks at the queue."""
     setup: tuple[str, ...] = ()
     """Shell lines that run before each job: modules to load, variables to set."""
-    extra: dict[str, Any] = field(default_factory=dict)
+    extra: Values = field(default_factory=dict)
     """More sbatch options, by their long names."""
 
     def layout(self, workers: int) -> tuple[int, int]:
@@ -77,10 +77,10 @@ class SlurmConfig:
             )
         return workers // per_node, per_node
 
-    def parameters(self, workers: int, name: str) -> dict[str, Any]:
+    def parameters(self, workers: int, name: str) -> Values:
         """Return the arguments of submitit's SlurmExecutor for a trial with `workers` workers."""
         nodes, per_node = self.layout(workers)
-        chosen: dict[str, Any] = {
+        chosen: Values = {
             "job_name": name,
             "time": self.minutes,
             "nodes": nodes,
@@ -135,9 +135,7 @@ class JobRecords:
 class SlurmExecutor(Executor):
     """Submit tasks as SLURM jobs and watch their results and the queue.
 
-    Args:
-        root: Folder of the study, on a file system that all nodes share.
-        config: Options.
+    `root`, the folder of the study, must be on a file system that all nodes share.
     """
 
     def __init__(self, root: Path, config: SlurmConfig) -> None:

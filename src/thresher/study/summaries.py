@@ -124,12 +124,8 @@ def preferred_batches(
 ) -> list[PreferredBatch]:
     """Return the best batch size for each combination of the other axes.
 
-    The validation accuracy chooses if every cell has one, otherwise the metric itself.
-
-    Args:
-        cells: Summaries; [] is returned if `batch_size` is not one of their axes.
-        margin: Batch sizes that are worse by no more than this are listed as equally good.
-        higher_is_better: Whether a larger metric is better.
+    The validation accuracy chooses if every cell has one, otherwise the metric itself. Batch sizes
+    that are worse by at most `margin` are listed as equally good.
     """
     sign = 1 if higher_is_better else -1
     groups: dict[tuple[Any, ...], list[CellSummary]] = {}

@@ -56,10 +56,9 @@ class StudyTask:
 
     @property
     def cost(self) -> float:
-        """Estimate the relative duration; used only to start long tasks first.
+        """Estimate the relative duration, to start long tasks first.
 
-        The model's cost is the number in its name (resnet50: 50). Each optimizer step has a fixed
-        overhead equal to about 500 samples.
+        A model costs the number in its name (resnet50: 50), a step as much as 500 more samples.
         """
         if self.kind != "train":
             return 0.0

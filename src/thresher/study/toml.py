@@ -4,13 +4,15 @@ import json
 import re
 from typing import Any
 
+from thresher.study.tasks import Values
 
-def dumps(content: dict[str, Any]) -> str:
+
+def dumps(content: Values) -> str:
     """Return nested dictionaries of text, numbers, booleans and lists as TOML, without None."""
     return "\n".join(_table(content, ())).strip() + "\n"
 
 
-def _table(content: dict[str, Any], path: tuple[str, ...]) -> list[str]:
+def _table(content: Values, path: tuple[str, ...]) -> list[str]:
     plain = {k: v for k, v in content.items() if not isinstance(v, dict) and v is not None}
     nested = {k: v for k, v in content.items() if isinstance(v, dict)}
     lines = []
