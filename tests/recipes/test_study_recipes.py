@@ -42,7 +42,7 @@ def _small(study: dict[str, Any], few: str) -> dict[str, Any]:
     small = {**study, "base": base, "seeds": 2, "grid": {**grid, "batch_size": BATCHES}}
     if "steps" in study:
         extractor = {**base, "batch_size": 32, "validation": 0.0}
-        small["steps"] = studies.pipeline(extractor, {"drop": 0.1})
+        small["steps"] = studies.pipeline(extractor, 0.1)
     return small
 
 

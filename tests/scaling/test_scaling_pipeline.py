@@ -17,8 +17,8 @@ def queued(
 
 def test_buckets_hold_every_byte_once_and_the_first_is_small() -> None:
     grouped = buckets(GRADIENTS, 12 * MEGA)
-    assert sum(b.size for b in grouped) == 40 * MEGA
-    assert [b.size / MEGA for b in grouped] == [4, 12, 12, 12]
+    assert sum(b.bytes for b in grouped) == 40 * MEGA
+    assert [b.bytes / MEGA for b in grouped] == [4, 12, 12, 12]
     assert grouped[1].ready_s == pytest.approx(0.04)
 
 

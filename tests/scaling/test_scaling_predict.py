@@ -142,7 +142,7 @@ def test_times_between_measured_batches(profile: Profile) -> None:
     assert at_batch(times, 32) == 16.0
     assert at_batch(times, 0.5) == 1.0
     work = from_profile(profile, 64)
-    assert [g.size for g in work.gradients] == [4_000_000] * 10
+    assert [g.bytes for g in work.gradients] == [4_000_000] * 10
     assert work.gradients[-1].ready_s == pytest.approx(work.backward_s)
 
 

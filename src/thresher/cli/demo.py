@@ -10,6 +10,7 @@ from thresher.cli.packs import ensure_pack
 
 if TYPE_CHECKING:
     from thresher.study.analysis import Analysis
+    from thresher.study.tasks import Values
 
 BATCHES = [64, 256, 1024]
 DROP = 0.06
@@ -52,7 +53,7 @@ def demo(config: Demo) -> Outcome:
     return Outcome(data, _text(analysis, page, selection))
 
 
-def _definition() -> dict[str, Any]:
+def _definition() -> "Values":
     """Return the study, as a file of `examples/` would define it."""
     from thresher.recipes.support.studies import SMOKE, pipeline
 
@@ -63,7 +64,7 @@ def _definition() -> dict[str, Any]:
         "compare": "selection",
         "base": base,
         "grid": {"batch_size": BATCHES, "selection": ["full", "random", "network"]},
-        "steps": pipeline({**base, "batch_size": 64}, {"drop": DROP}),
+        "steps": pipeline({**base, "batch_size": 64}, DROP),
         "executor": {"kind": "local", "workers": 2},
     }
 

@@ -48,17 +48,7 @@ RECORDS = (
     Record("He et al.", 256, 8, "P100", 10.6, 732, "fp32", 8, 20, 20, 29 * 3600),
     Record("Goyal et al.", 8_192, 256, "P100", 10.6, 732, "fp32", 8, 20, 6.25, 3600),
     Record(
-        "Smith et al.",
-        8_192,
-        256,
-        "TPU v2",
-        45,
-        600,
-        "bf16",
-        4,
-        62,
-        248,
-        1800,
+        *("Smith et al.", 8_192, 256, "TPU v2", 45, 600, "bf16", 4, 62, 248, 1800),
         schedule=((1 / 3, 8_192), (2 / 3, 16_384)),
         note="batch 8,192 for the first 30 epochs, then 16,384; the table gives only “full TPU "
         "pod”, assumed to be 256 chips of version 2",
@@ -67,17 +57,7 @@ RECORDS = (
     Record("Jia et al.", 65_536, 2_048, "P40", 11.8, 346, "fp16", 8, 12, 12.5, 396),
     Record("Ying et al.", 65_536, 1_024, "TPU v3", 123, 900, "bf16", 4, 82, 328, 108),
     Record(
-        "Mikami et al.",
-        55_296,
-        3_456,
-        "V100",
-        125,
-        900,
-        "fp16",
-        4,
-        50,
-        25,
-        120,
+        *("Mikami et al.", 55_296, 3_456, "V100", 125, 900, "fp16", 4, 50, 25, 120),
         note="16 images per GPU: the published time is 58 ms per step, more than Yamazaki's 51 ms "
         "for 40 images on the same machine. Costs other than images and bytes (framework, kernel "
         "launches, evaluation) do not shrink with the batch, and no other run has so few images "

@@ -187,9 +187,7 @@ def train_to_target(
     weights = torch.cat([p.detach().reshape(-1) for p in parameters])
     finite = math.isfinite(loss)
     return ScalingRun(
-        workers=group.world,
-        rule=rule,
-        seed=seed,
+        *(group.world, rule, seed),
         reached=finite and loss <= config.target,
         seconds=seconds,
         steps=steps,

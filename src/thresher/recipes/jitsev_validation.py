@@ -1,38 +1,27 @@
 """Claim J3 (Jitsev 2021): each batch size needs its own settings, chosen on a validation split."""
 
-from functools import partial
 from pathlib import Path
-from typing import Any
 
-from thresher.recipes.base import ClaimRow, Recipe, RecipeResult
+from thresher.recipes.base import ClaimRow, RecipeResult
 from thresher.recipes.ornl_fig5 import UNSCALED
-from thresher.recipes.support.studies import (
-    DATA,
-    EXECUTORS,
-    GPU,
-    PAPER,
-    SMOKE,
-    interval,
-    report_path,
-    run,
-    significant,
-)
+from thresher.recipes.support import studies
 from thresher.study import statistics
 from thresher.study.results import Trial
+from thresher.study.tasks import Values
 
-STUDIES: dict[str, dict[str, Any]] = {
+STUDIES: dict[str, Values] = {
     "smoke": {
-        "base": {**SMOKE, "validation": 0.1},
+        "base": {**studies.SMOKE, "validation": 0.1},
         "grid": {"batch_size": [32, 512], "lr": [0.03, 0.1, 0.3]},
         "seeds": 3,
     },
     "gpu": {
-        "base": {**GPU, **UNSCALED, "validation": 5000},
+        "base": {**studies.GPU, **UNSCALED, "validation": 5000},
         "grid": {"batch_size": [256, 2048, 8192], "lr": [0.05, 0.1, 0.2, 0.4, 0.8]},
         "seeds": 4,
     },
     "paper": {
-        "base": {**PAPER, **UNSCALED, "validation": 5000},
+        "base": {**studies.PAPER, **UNSCALED, "validation": 5000},
         "grid": {"batch_size": [256, 1024, 4096, 8192], "lr": [0.05, 0.1, 0.2, 0.4, 0.8, 1.6]},
         "seeds": 4,
     },
@@ -41,24 +30,18 @@ STUDIES: dict[str, dict[str, Any]] = {
 
 def reproduce(preset: str, out: Path) -> RecipeResult:
     study = STUDIES[preset]
-    analysis = run(
-        {
-            "title": "Learning rate tuned for each batch on the validation split",
-            "compare": "batch_size",
-            "tune": ["lr"],
-            **study,
-            "executor": EXECUTORS[preset],
-        },
+    analysis = studies.run(
+        preset,
         out,
+        title="Learning rate tuned for each batch on the validation split",
+        compare="batch_size",
+        tune=["lr"],
+        **study,
     )
-    chosen = {
-        choice.cell["batch_size"]: choice.chosen["lr"]
-        for choice in analysis.choices
-        if choice.chosen
-    }
+    chosen = {c.cell["batch_size"]: c.chosen["lr"] for c in analysis.choices if c.chosen}
     first, *larger = study["grid"]["batch_size"]
     rows = [_retuned(analysis.trials, batch, chosen[batch], chosen[first]) for batch in larger]
-    return RecipeResult(rows, {"chosen": chosen, "report": report_path(out)})
+    return studies.result(rows, out, chosen=chosen)
 
 
 def _retuned(trials: list[Trial], batch: int, own: float, inherited: float) -> ClaimRow:
@@ -81,15 +64,14 @@ def _retuned(trials: list[Trial], batch: int, own: float, inherited: float) -> C
         "J3",
         paper,
         f"{gain.mean:+.1f} points on test with {own} instead of {inherited}",
-        "not enough runs" if not significant(gain) else "yes" if gain.mean > 0 else "no",
-        interval(*gain.interval, " points"),
+        studies.holds_if_positive(gain),
+        studies.interval(*gain.interval),
     )
 
 
-RECIPE = Recipe(
+RECIPE = studies.study_recipe(
     "jitsev-validation",
     "J3",
     "hyper-parameters retuned for each batch on a validation split",
-    {name: partial(reproduce, name) for name in STUDIES},
-    DATA,
+    reproduce,
 )

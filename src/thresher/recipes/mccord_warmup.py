@@ -1,32 +1,35 @@
 """Claim M2 (McCord & Dash 2021): no warm-up is worst, and larger batches need a longer one."""
 
-from functools import partial
 from pathlib import Path
 
-from thresher.recipes.base import ClaimRow, Recipe, RecipeResult
-from thresher.recipes.support.mccord import BASES, BATCHES, DATA, definition
-from thresher.recipes.support.studies import cell, compare, interval, report_path, run, significant
+from thresher.recipes.base import ClaimRow, RecipeResult
+from thresher.recipes.support import mccord, studies
 
 WARMUPS = {"smoke": [0, 2, 4], "gpu": [0, 5, 10, 20], "paper": [0, 5, 10, 20]}
 
 
 def reproduce(preset: str, out: Path) -> RecipeResult:
-    sizes = [BATCHES[preset][1], BATCHES[preset][-1]]
-    grid = {"batch_size": sizes, "warmup_epochs": WARMUPS[preset]}
-    analysis = run(definition(preset, "Accuracy against warm-up", "warmup_epochs", grid), out)
+    sizes = [mccord.BATCHES[preset][1], mccord.BATCHES[preset][-1]]
+    title, grid = (
+        "Accuracy against warm-up",
+        {"batch_size": sizes, "warmup_epochs": WARMUPS[preset]},
+    )
+    analysis = mccord.run(preset, out, title, "warmup_epochs", grid)
     rows, best = [], {}
     for size in sizes:
-        cells = {w: cell(analysis, batch_size=size, warmup_epochs=w) for w in WARMUPS[preset]}
+        cells = {
+            w: studies.cell(analysis, batch_size=size, warmup_epochs=w) for w in WARMUPS[preset]
+        }
         best[size] = max(cells, key=lambda w: cells[w].mean or 0.0)
-        gain = compare(cells[best[size]], cells[0])
+        gain = studies.compare(cells[best[size]], cells[0])
         worst = min(cells, key=lambda w: cells[w].mean or 0.0)
         rows.append(
             ClaimRow(
                 "M2",
                 f"batch {size:,}: no warm-up is worst",
                 ", ".join(f"{w} epochs {c.mean:.1f}" for w, c in cells.items()),
-                "no" if worst != 0 else "yes" if significant(gain) else "not enough runs",
-                interval(*gain.interval, " points, best over none"),
+                "no" if worst != 0 else "yes" if studies.significant(gain) else "not enough runs",
+                studies.interval(*gain.interval, " points, best over none"),
             )
         )
     small, large = (best[size] for size in sizes)
@@ -38,13 +41,13 @@ def reproduce(preset: str, out: Path) -> RecipeResult:
             "yes" if large > small else "no",
         )
     )
-    return RecipeResult(rows, {"report": report_path(out)})
+    return studies.result(rows, out)
 
 
-RECIPE = Recipe(
+RECIPE = studies.study_recipe(
     "mccord-warmup",
     "M2",
     "warm-up of 0, 5, 10, 20 epochs at two batches",
-    {preset: partial(reproduce, preset) for preset in BASES},
-    DATA,
+    reproduce,
+    mccord.DATA,
 )

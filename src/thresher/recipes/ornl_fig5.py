@@ -1,30 +1,19 @@
 """Claim O2 (Gahlot et al. 2020, figures 4 and 5): every rate has its preferred batch size."""
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from thresher.recipes.base import ClaimRow, Recipe, RecipeResult
-from thresher.recipes.support.studies import (
-    DATA,
-    EXECUTORS,
-    GPU,
-    PAPER,
-    SMOKE,
-    compare,
-    interval,
-    report_path,
-    run,
-    significant,
-)
+from thresher.recipes.base import ClaimRow, RecipeResult, Verdict
+from thresher.recipes.support import studies
 from thresher.study.analysis import Analysis
+from thresher.study.tasks import Values
 
-UNSCALED = {"lr_rule": "none", "base_batch": 0}
+UNSCALED = {"lr_rule": "none"}
 """The claim is about fixed rates: nothing scales them with the batch."""
 
-STUDIES: dict[str, dict[str, Any]] = {
+STUDIES: dict[str, Values] = {
     "smoke": {
-        "base": SMOKE,
+        "base": studies.SMOKE,
         "grid": {
             "model": ["tiny", "resnet20"],
             "lr": [0.01, 0.1],
@@ -33,7 +22,7 @@ STUDIES: dict[str, dict[str, Any]] = {
         "seeds": 3,
     },
     "gpu": {
-        "base": {**GPU, **UNSCALED},
+        "base": {**studies.GPU, **UNSCALED},
         "grid": {
             "model": ["resnet18", "resnet50"],
             "lr": [0.01, 0.03, 0.1],
@@ -42,7 +31,7 @@ STUDIES: dict[str, dict[str, Any]] = {
         "seeds": 3,
     },
     "paper": {
-        "base": {**PAPER, **UNSCALED},
+        "base": {**studies.PAPER, **UNSCALED},
         "grid": {
             "model": ["resnet18", "resnet34", "resnet50", "resnet101", "resnet152"],
             "lr": [0.001, 0.01, 0.1],
@@ -55,14 +44,12 @@ STUDIES: dict[str, dict[str, Any]] = {
 
 def reproduce(preset: str, out: Path) -> RecipeResult:
     study = STUDIES[preset]
-    analysis = run(
-        {
-            "title": "Accuracy against batch size, by learning rate (figures 4 and 5)",
-            "compare": "batch_size",
-            **study,
-            "executor": EXECUTORS[preset],
-        },
+    analysis = studies.run(
+        preset,
         out,
+        title="Accuracy against batch size, by learning rate (figures 4 and 5)",
+        compare="batch_size",
+        **study,
     )
     rows, preferred = [], {}
     for model in study["grid"]["model"]:
@@ -73,19 +60,19 @@ def reproduce(preset: str, out: Path) -> RecipeResult:
             last = max(cells, key=lambda c: c.cell["batch_size"])
             best_batch, last_batch = best.cell["batch_size"], last.cell["batch_size"]
             preferred[f"{model} {lr}"] = best_batch
-            loss = compare(best, last)
-            inside = best_batch < last_batch
+            loss = studies.compare(best, last)
+            holds: Verdict = "yes" if studies.significant(loss) else "not enough runs"
             rows.append(
                 ClaimRow(
                     "O2",
                     f"{model}, rate {lr}: a preferred batch, beyond it accuracy falls",
                     f"best at {best_batch} ({best.mean:.1f}), {last.mean:.1f} at {last_batch}",
-                    "no" if not inside else "yes" if significant(loss) else "not enough runs",
-                    interval(*loss.interval, " points"),
+                    holds if best_batch < last_batch else "no",
+                    studies.interval(*loss.interval),
                 )
             )
     rows.append(_closer_at_low_rates(analysis, study["grid"]))
-    return RecipeResult(rows, {"preferred": preferred, "report": report_path(out)})
+    return studies.result(rows, out, preferred=preferred)
 
 
 def _closer_at_low_rates(analysis: Analysis, grid: dict[str, list[Any]]) -> ClaimRow:
@@ -110,10 +97,9 @@ def _closer_at_low_rates(analysis: Analysis, grid: dict[str, list[Any]]) -> Clai
     )
 
 
-RECIPE = Recipe(
+RECIPE = studies.study_recipe(
     "ornl-fig5",
     "O2",
     "for each learning rate there is a preferred batch size",
-    {name: partial(reproduce, name) for name in STUDIES},
-    DATA,
+    reproduce,
 )

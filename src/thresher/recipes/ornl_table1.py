@@ -5,16 +5,15 @@ which the paper used, is not meaningful by itself. The table gives the share at 
 at the knee of the map's k-distance curve, and the eps that drops the paper's share.
 """
 
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from thresher.paths import RunPaths, read_json
-from thresher.recipes.base import ClaimRow, Recipe, RecipeResult, Verdict
-from thresher.recipes.support.studies import DATA, EXECUTORS, GPU, PAPER, SMOKE
+from thresher.recipes.base import ClaimRow, RecipeResult, Verdict
+from thresher.recipes.support import studies
 from thresher.study.study import Study
+from thresher.study.tasks import Values
 
 PUBLISHED = {
     "resnet18": 0.0621,
@@ -25,10 +24,10 @@ PUBLISHED = {
 }
 DEFAULT_EPS = 0.5
 
-EXTRACTORS: dict[str, tuple[list[str], dict[str, Any], int]] = {
-    "smoke": (["tiny", "resnet20"], {**SMOKE, "batch_size": 64}, 2),
-    "gpu": (list(PUBLISHED), {**GPU, "batch_size": 256}, 2),
-    "paper": (list(PUBLISHED), {**PAPER, "workers": 1, "batch_size": 256}, 4),
+EXTRACTORS: dict[str, tuple[list[str], Values, int]] = {
+    "smoke": (["tiny", "resnet20"], {**studies.SMOKE, "batch_size": 64}, 2),
+    "gpu": (list(PUBLISHED), {**studies.GPU, "batch_size": 256}, 2),
+    "paper": (list(PUBLISHED), {**studies.PAPER, "workers": 1, "batch_size": 256}, 4),
 }
 
 
@@ -37,15 +36,14 @@ def reproduce(preset: str, out: Path) -> RecipeResult:
     from thresher.select.cluster import ClassGraph
 
     models, base, seeds = EXTRACTORS[preset]
-    grid = {"model": models}
-    content = {
+    definition = {
         "title": "Share dropped by extractor (table I)",
         "base": base,
-        "grid": grid,
+        "grid": {"model": models},
         "seeds": seeds,
-        "executor": EXECUTORS[preset],
+        "executor": studies.EXECUTORS[preset],
     }
-    study = Study.from_dict(content, out / "extractors")
+    study = Study.from_dict(definition, out / "extractors")
     study.run()
     shares: dict[str, list[tuple[float, float, float]]] = {model: [] for model in models}
     for trial in study.plan().trials.values():
@@ -98,10 +96,6 @@ def _row(model: str, shares: np.ndarray) -> ClaimRow:
     )
 
 
-RECIPE = Recipe(
-    "ornl-table1",
-    "O1",
-    "the share of images that is noise on each extractor's map",
-    {name: partial(reproduce, name) for name in EXTRACTORS},
-    DATA,
+RECIPE = studies.study_recipe(
+    "ornl-table1", "O1", "the share of images that is noise on each extractor's map", reproduce
 )

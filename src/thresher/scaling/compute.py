@@ -46,7 +46,7 @@ class ComputeTimes:
             self.forward_s * factor,
             self.backward_s * factor,
             self.optimizer_s * factor,
-            [Gradient(g.size, g.ready_s * factor) for g in self.gradients],
+            [Gradient(g.bytes, g.ready_s * factor) for g in self.gradients],
         )
 
 

@@ -153,16 +153,7 @@ def reading_speed(
     return InputSpeed(Path(pack.root).name, len(pack), rate, rate * float(np.prod(shape)))
 
 
-@dataclass(frozen=True)
-class Bucket:
-    """One of DDP's buckets."""
-
-    bytes: float
-    ready_s: float
-    """Seconds into the backward pass at which it is full."""
-
-
-def bucket_table(profile: Profile, bucket_mb: float = 25.0) -> list[Bucket]:
+def bucket_table(profile: Profile, bucket_mb: float = 25.0) -> list[Gradient]:
     """Return DDP's buckets for a model, at the largest batch of its profile."""
     largest = max(b.batch for b in profile.batches)
     clock, gradients = 0.0, []
@@ -170,4 +161,4 @@ def bucket_table(profile: Profile, bucket_mb: float = 25.0) -> list[Bucket]:
         clock += layer.backward_s[largest]
         if layer.parameters:
             gradients.append(Gradient(layer.gradient_bytes, clock))
-    return [Bucket(b.size, b.ready_s) for b in buckets(gradients, bucket_mb * MEGA)]
+    return buckets(gradients, bucket_mb * MEGA)

@@ -15,9 +15,9 @@ FIRST_BUCKET = 1 * MEGA
 
 @dataclass(frozen=True)
 class Gradient:
-    """Bytes of a gradient, and when the backward pass has computed it."""
+    """Bytes of a gradient or bucket, and when the backward pass has computed it."""
 
-    size: float
+    bytes: float
     ready_s: float
 
 
@@ -68,7 +68,7 @@ def buckets(gradients: Sequence[Gradient], bucket_bytes: float) -> list[Gradient
     grouped: list[Gradient] = []
     size, ready, limit = 0.0, 0.0, min(FIRST_BUCKET, bucket_bytes)
     for gradient in gradients:
-        size += gradient.size
+        size += gradient.bytes
         ready = max(ready, gradient.ready_s)
         if size >= limit:
             grouped.append(Gradient(size, ready))
@@ -86,8 +86,8 @@ def ddp(
     free = 0.0
     for bucket in buckets(gradients, bucket_bytes):
         begin = max(bucket.ready_s, free)
-        free = begin + cost(bucket.size)
-        line.spans.append(Span("allreduce", begin, free, bucket.size))
+        free = begin + cost(bucket.bytes)
+        line.spans.append(Span("allreduce", begin, free, bucket.bytes))
     return line
 
 
@@ -135,7 +135,7 @@ def horovod(
             ready.append(waiting[position])
             position += 1
         agreed = tick + negotiation_s
-        line.spans.append(Span("negotiate", tick, agreed, sum(g.size for g in ready)))
+        line.spans.append(Span("negotiate", tick, agreed, sum(g.bytes for g in ready)))
         for size in _fused(ready, queue.fusion_bytes):
             begin = max(agreed, stream_free)
             stream_free = begin + 2 * size / queue.copy_bytes_s + cost(size)
@@ -148,8 +148,8 @@ def _fused(ready: Sequence[Gradient], limit: float) -> list[float]:
     """Return the sizes of the fused messages: neighbours while they fit the buffer."""
     sizes: list[float] = []
     for gradient in ready:
-        if sizes and sizes[-1] + gradient.size <= limit:
-            sizes[-1] += gradient.size
+        if sizes and sizes[-1] + gradient.bytes <= limit:
+            sizes[-1] += gradient.bytes
         else:
-            sizes.append(gradient.size)
+            sizes.append(gradient.bytes)
     return sizes

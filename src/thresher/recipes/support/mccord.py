@@ -5,15 +5,17 @@ and 90. The gpu preset trains ResNet-18 on CIFAR-10, whose 50,000 images allow t
 `paper` needs a pack of ImageNet named `imagenet` in the cache.
 """
 
-from typing import Any
+from pathlib import Path
 
-from thresher.recipes.support.studies import EXECUTORS, GPU, SMOKE
+from thresher.recipes.support import studies
+from thresher.study.analysis import Analysis
+from thresher.study.tasks import Values
 
 SCHEDULE = {"schedule": "step", "lr_rule": "linear"}
-BASES: dict[str, dict[str, Any]] = {
-    "smoke": {**SMOKE, **SCHEDULE, "lr": 0.05, "base_batch": 32, "step_epochs": [4.0, 8.0]},
+BASES: dict[str, Values] = {
+    "smoke": {**studies.SMOKE, **SCHEDULE, "lr": 0.05, "base_batch": 32, "step_epochs": [4.0, 8.0]},
     "gpu": {
-        **GPU,
+        **studies.GPU,
         **SCHEDULE,
         "epochs": 90,
         "lr": 0.0125,
@@ -36,21 +38,13 @@ BASES: dict[str, dict[str, Any]] = {
 }
 DATA = {preset: base["data"] for preset, base in BASES.items()}
 """The pack that each preset reads."""
-BATCHES = {
-    "smoke": [64, 256, 480],
-    "gpu": [3840, 7680, 15360, 23040, 30720],
-    "paper": [3840, 7680, 15360, 23040, 30720],
-}
+LARGE_BATCHES = [3840, 7680, 15360, 23040, 30720]
+BATCHES = {"smoke": [64, 256, 480], "gpu": LARGE_BATCHES, "paper": LARGE_BATCHES}
 SEEDS = {"smoke": 3, "gpu": 4, "paper": 4}
 
 
-def definition(preset: str, title: str, compare: str, grid: dict[str, Any]) -> dict[str, Any]:
-    """Return the study of one claim."""
-    return {
-        "title": title,
-        "compare": compare,
-        "base": {k: v for k, v in BASES[preset].items() if k not in grid},
-        "grid": grid,
-        "seeds": SEEDS[preset],
-        "executor": EXECUTORS[preset],
-    }
+def run(preset: str, out: Path, title: str, compare: str, grid: Values) -> Analysis:
+    """Run the study of one claim."""
+    base = {k: v for k, v in BASES[preset].items() if k not in grid}
+    options = {"title": title, "compare": compare, "base": base, "grid": grid}
+    return studies.run(preset, out, seeds=SEEDS[preset], **options)
