@@ -64,7 +64,9 @@ def picture(page: "Page") -> np.ndarray:
     """The window's pixels, (height, width, 3), once the map shows what the page says."""
     from PIL import Image
 
-    page.wait_for_selector(".map:not([data-stale])")
+    # A slow machine shows a sample of the points for a moment after a change.
+    page.wait_for_selector(".map:not([data-stale]):not([data-thinned])")
+    page.evaluate("() => new Promise(done => requestAnimationFrame(() => setTimeout(done)))")
     return np.asarray(Image.open(io.BytesIO(page.screenshot())).convert("RGB")).astype(int)
 
 

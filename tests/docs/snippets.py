@@ -3,7 +3,6 @@
 A comment before a block, invisible on the rendered page, changes what happens to it:
 
     <!-- snippet: check, needs a GPU -->    parse it, do not run it
-    <!-- snippet: slow -->                  run it with the tests marked slow, else parse it
     <!-- snippet: file=study.toml -->       write it to a file that later blocks use
     <!-- snippet: text -->                  neither code nor a command
 
@@ -29,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-MARK = re.compile(r"<!-- snippet: (?P<mark>check|slow|text|file)(?:=(?P<file>\S+))?(?:,.*)? -->")
+MARK = re.compile(r"<!-- snippet: (?P<mark>check|text|file)(?:=(?P<file>\S+))?(?:,.*)? -->")
 HIDDEN = re.compile(r"<!-- run: (?P<command>.+) -->")
 FENCE = re.compile(r"(?P<indent> *)```(?P<language>\w*)")
 _FORKS = multiprocessing.get_context("forkserver")

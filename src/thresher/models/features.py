@@ -106,7 +106,14 @@ class FeaturesMeta:
 
 @dataclass(frozen=True)
 class Features:
-    """Features of n samples, one row each, in the order of `ids`."""
+    """Features of n samples, one row each, in the order of `ids`.
+
+    Example:
+        >>> np.save("pixels.npy", np.zeros((3, 64), np.float32))
+        >>> features = Features.from_array("pixels.npy", ids=["a", "b", "c"])
+        >>> features.array.shape, features.ids
+        ((3, 64), ['a', 'b', 'c'])
+    """
 
     array: np.ndarray
     """(n, d) float16 or float32, often a read-only memory map."""
