@@ -58,6 +58,7 @@ def test_vote_share_is_coloured_by_rank(voted: Site, look: Opener) -> None:
     page = look(voted.url)
     selection, screen, box = places(page, voted)
     page.select_option("#colour", "votes")
+    page.wait_for_selector(".legend .ramp")
     assert page.locator(".legend .ramp").count() == 1
     assert page.inner_text(".legend").split()[0] == "0.000"
     assert "1.00" in page.inner_text(".legend")
