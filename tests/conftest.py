@@ -308,7 +308,7 @@ def _is_ours(pid: int) -> bool:
         pid, "environ"
     ).split(b"\0"):
         return False
-    return not any(server in _read(pid, "cmdline") for server in _SERVERS)
+    return not (child and any(server in _read(pid, "cmdline") for server in _SERVERS))
 
 
 # ---- fixtures ---------------------------------------------------------------------------------
@@ -318,17 +318,30 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture(scope="session")
 def thresher() -> Run:
-    """Run the command line in a new process."""
+    """Run the command line in a process of its own.
+
+    It is forked from a process that has torch loaded; `fresh=True` starts a new interpreter.
+    """
+    from forks import run_thresher
 
     def run(
-        *arguments: object, timeout: float = 300, env: dict[str, str] | None = None
+        *arguments: object,
+        timeout: float = 300,
+        env: dict[str, str] | None = None,
+        fresh: bool = False,
     ) -> subprocess.CompletedProcess[str]:
+        words, environment = (
+            [str(argument) for argument in arguments],
+            {**os.environ, **(env or {})},
+        )
+        if not fresh:
+            return run_thresher(words, environment, timeout)
         return subprocess.run(
-            [sys.executable, "-m", "thresher", *map(str, arguments)],
+            [sys.executable, "-m", "thresher", *words],
             capture_output=True,
             text=True,
             timeout=timeout,
-            env={**os.environ, **(env or {})},
+            env=environment,
         )
 
     return run

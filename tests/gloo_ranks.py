@@ -1,10 +1,8 @@
 """Run a function on n gloo ranks, each a real process, and return what each returned.
 
-A fork server that has torch loaded already makes a rank cost tens of milliseconds, not seconds
-(DDP and optimizers load torch._dynamo). Tests that use it share one: `xdist_group("ranks")`.
+Tests that use it run in one worker, `xdist_group("ranks")`, and so share one fork server.
 """
 
-import multiprocessing
 import os
 import pickle
 import queue
@@ -13,18 +11,15 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-_context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(
-    ["thresher.distributed.hooks", "thresher.models.batch_norm", "torch._dynamo", "pytest"]
-)
+from forks import FORKS
 
 
 def run_ranks(world: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:
     """`function(rank, world, *arguments)` on every rank; a rank that fails fails the test."""
-    results = _context.Queue()
+    results = FORKS.Queue()
     with tempfile.TemporaryDirectory() as folder:
         processes = [
-            _context.Process(
+            FORKS.Process(
                 target=_rank, args=(rank, world, folder, results, function, arguments), daemon=True
             )
             for rank in range(world)

@@ -14,7 +14,7 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
 def test_version(thresher: Run) -> None:
-    assert thresher("--version").stdout == f"thresher {__version__}\n"
+    assert thresher("--version", fresh=True).stdout == f"thresher {__version__}\n"
 
 
 def test_overview_names_every_first_word(thresher: Run) -> None:
@@ -79,7 +79,7 @@ def test_debug_shows_the_traceback(thresher: Run) -> None:
 
 
 def test_json_is_one_object_on_standard_output(thresher: Run, digits: Path) -> None:
-    done = thresher("data", "info", "digits", "--json")
+    done = thresher("data", "info", "digits", "--json", fresh=True)
     assert done.returncode == 0
     keys = {"name", "splits", "classes", "image_shape", "mean", "std", "fingerprint", "bytes"}
     assert keys <= json.loads(done.stdout).keys()

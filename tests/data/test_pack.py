@@ -9,10 +9,7 @@ import pickle
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import numpy as np
-import pandas as pd
-import polars as pl
 import pyarrow as pa
 import pytest
 from made_images import Made, class_folder
@@ -126,6 +123,10 @@ def test_opening_keeps_no_file_descriptor(pack: Pack) -> None:
 
 
 def test_other_readers_open_a_shard(pack: Pack) -> None:
+    import duckdb
+    import pandas as pd
+    import polars as pl
+
     file = str(pack.root / pack.meta.shards[0].file)
     rows = pack.meta.shards[0].samples
     frame = pl.read_ipc(file)

@@ -19,7 +19,6 @@ from thresher.data.sources.registry import SourceOptions, detect, open_source
 from thresher.data.write import WriteOptions, write_pack
 from thresher.errors import ThresherError
 
-datasets = pytest.importorskip("datasets")
 h5py = pytest.importorskip("h5py")
 lmdb = pytest.importorskip("lmdb")
 webdataset = pytest.importorskip("webdataset")
@@ -275,6 +274,7 @@ def test_npz_that_is_wrong(tmp_path: Path) -> None:
 
 
 def test_hugging_face_from_disk(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
     features = datasets.Features(
         {"img": datasets.Image(), "label": datasets.ClassLabel(names=["no", "yes"])}
     )

@@ -13,7 +13,6 @@ import ast
 import importlib
 import importlib.util
 import json
-import multiprocessing
 import os
 import re
 import shlex
@@ -27,12 +26,12 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from forks import FORKS
+
 ROOT = Path(__file__).parents[2]
 MARK = re.compile(r"<!-- snippet: (?P<mark>check|text|file)(?:=(?P<file>\S+))?(?:,.*)? -->")
 HIDDEN = re.compile(r"<!-- run: (?P<command>.+) -->")
 FENCE = re.compile(r"(?P<indent> *)```(?P<language>\w*)")
-_FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload(["torch", "thresher.cli.main"])
 TIMEOUT_S = 300
 RUN = {"sh", "python"}
 """Languages that are run unless a comment says otherwise."""
@@ -278,7 +277,7 @@ class Page:
 
     def _run_thresher(self, snippet: Snippet, arguments: list[str]) -> None:
         self.output.unlink(missing_ok=True)
-        process = _FORKS.Process(target=_thresher, args=(arguments, self.folder, self.output))
+        process = FORKS.Process(target=_thresher, args=(arguments, self.folder, self.output))
         process.start()
         process.join(TIMEOUT_S)
         if process.is_alive():
@@ -301,8 +300,8 @@ class Page:
 
     def _run_python(self, snippet: Snippet) -> None:
         if self._interpreter is None:
-            ours, theirs = _FORKS.Pipe()
-            process = _FORKS.Process(target=_python, args=(theirs, self.folder, self.output))
+            ours, theirs = FORKS.Pipe()
+            process = FORKS.Process(target=_python, args=(theirs, self.folder, self.output))
             process.start()
             theirs.close()
             self._interpreter = (ours, process)

@@ -4,7 +4,6 @@ import time
 
 import numpy as np
 import pytest
-from sklearn.cluster import DBSCAN
 
 from thresher.errors import ThresherError
 from thresher.select.cluster import NOISE, UNCLUSTERED, ClassGraph
@@ -14,6 +13,8 @@ from thresher.select.hdbscan import hdbscan
 
 def reference(x: np.ndarray, labels: np.ndarray, eps: float, min_samples: int) -> np.ndarray:
     """scikit-learn's DBSCAN class by class, clusters numbered on across classes."""
+    from sklearn.cluster import DBSCAN
+
     found = np.full(len(x), NOISE, np.int32)
     used = 0
     for label in np.unique(labels):
@@ -96,6 +97,8 @@ def test_share_eps_and_curve_agree() -> None:
 
 
 def test_eps_per_class() -> None:
+    from sklearn.cluster import DBSCAN
+
     x, labels = blobs(2000, 2, 4, seed=5)
     graph = ClassGraph(x, labels, 5)
     knees = graph.eps_knee()

@@ -5,7 +5,6 @@ import sys
 
 import numpy as np
 import pytest
-from sklearn.base import clone
 
 from thresher.cli.select import config_class
 from thresher.errors import InvalidValueError
@@ -38,6 +37,8 @@ def test_filters_are_named_and_documented(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_filters_can_be_cloned(name: str) -> None:
+    from sklearn.base import clone
+
     filter = load_filter(name)()
     if "seed" in filter.get_params():
         filter.set_params(seed=7)

@@ -5,10 +5,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from sklearn.datasets import load_digits
-from sklearn.decomposition import PCA
-from sklearn.model_selection import cross_val_score
-from sklearn.neighbors import KNeighborsClassifier
 
 from thresher.errors import ThresherError
 from thresher.select import pca as pca_module
@@ -19,6 +15,8 @@ from thresher.select.reduction import MapOptions
 
 @pytest.fixture(scope="module")
 def digits() -> tuple[np.ndarray, np.ndarray]:
+    from sklearn.datasets import load_digits
+
     x, y = load_digits(return_X_y=True)
     return x[:900].astype(np.float32), y[:900]
 
@@ -27,6 +25,8 @@ def digits() -> tuple[np.ndarray, np.ndarray]:
 def test_pca_equals_scikit_learn(
     digits: tuple[np.ndarray, np.ndarray], exact: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from sklearn.decomposition import PCA
+
     monkeypatch.setattr(pca_module, "BLOCK_BYTES", 64 * 8 * 100)  # many small blocks
     x, _ = digits
     fitted = fit_pca(x, 10, exact=exact)
@@ -59,6 +59,9 @@ def test_pca_refuses_numbers_that_are_not_finite() -> None:
 
 @pytest.mark.slow  # a map of all digits
 def test_map_keeps_the_classes_of_neighbours(digits: tuple[np.ndarray, np.ndarray]) -> None:
+    from sklearn.model_selection import cross_val_score
+    from sklearn.neighbors import KNeighborsClassifier
+
     x, y = digits
     made = reduce(x, MapOptions(device="cpu"))
     knn = KNeighborsClassifier(5)

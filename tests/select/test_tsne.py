@@ -2,10 +2,7 @@
 
 import numpy as np
 import pytest
-import scipy.sparse
 import torch
-from sklearn.datasets import load_digits
-from sklearn.neighbors import KNeighborsClassifier, NearestNeighbors
 
 from thresher.select import tsne
 from thresher.select.affinities import affinities, conditional, neighbours, symmetric
@@ -14,6 +11,8 @@ from thresher.select.repulsion import Grid, field
 
 @pytest.fixture(scope="module")
 def digits_x() -> torch.Tensor:
+    from sklearn.datasets import load_digits
+
     return torch.from_numpy(load_digits().data[:600]).float()
 
 
@@ -33,6 +32,8 @@ def test_the_field_is_the_exact_sum(scale: float, error: float) -> None:
 
 
 def test_neighbours_are_exact(digits_x: torch.Tensor) -> None:
+    from sklearn.neighbors import NearestNeighbors
+
     distances, indices = neighbours(digits_x, 15)
     expected, _ = NearestNeighbors(n_neighbors=15).fit(digits_x).kneighbors()
     np.testing.assert_allclose(distances.sqrt().numpy(), expected, rtol=1e-3, atol=1e-2)
@@ -50,10 +51,13 @@ def test_every_row_has_the_perplexity_asked_for(digits_x: torch.Tensor, perplexi
 
 
 def test_the_joint_matrix_is_symmetric_and_sums_to_one(digits_x: torch.Tensor) -> None:
+    import scipy.sparse
+
     distances, indices = neighbours(digits_x, 45)
     given = conditional(distances, 15.0)
     p = symmetric(indices, given)
     n = p.n
+
     ours = scipy.sparse.csr_array((p.value, p.column, p.row_start), shape=(n, n)).toarray()
     directed = np.zeros((n, n))
     np.put_along_axis(directed, indices.numpy(), given.numpy(), axis=1)
@@ -69,9 +73,13 @@ def test_equal_points_do_not_break_it() -> None:
 
 
 def test_the_map_keeps_classes_apart_and_is_the_same_twice(digits_x: torch.Tensor) -> None:
+    from sklearn.datasets import load_digits
+    from sklearn.neighbors import KNeighborsClassifier
+
     maps = [tsne.tsne(digits_x, iterations=120, early_iterations=80) for _ in range(2)]
     (y, kl), (again, _) = maps
     assert torch.equal(y, again)
+
     labels = load_digits().target[:600]
     before, after = (
         KNeighborsClassifier(5).fit(space[::2], labels[::2]).score(space[1::2], labels[1::2])

@@ -18,8 +18,6 @@ from thresher.training.optimizers import (
     set_rate,
 )
 
-pytorch_optimizer = pytest.importorskip("pytorch_optimizer")
-
 
 def problem(seed: int) -> nn.Module:
     """Batch norm stands after the tanh: before it, the bias would have no gradient but rounding,
@@ -59,7 +57,7 @@ def distance(a: nn.Module, b: nn.Module) -> float:
 def test_lars_equals_pytorch_optimizer(seed: int, momentum: float, decay: float) -> None:
     ours, theirs = problem(seed), problem(seed)
     descend(ours, LARS(parameter_groups(ours, decay, False), 0.8, momentum, trust=0.02))
-    peer = pytorch_optimizer.LARS(
+    peer = pytest.importorskip("pytorch_optimizer").LARS(
         theirs.parameters(), lr=0.8, momentum=momentum, weight_decay=decay, trust_coefficient=0.02
     )
     descend(theirs, peer)
@@ -73,7 +71,7 @@ def test_lamb_equals_pytorch_optimizer(seed: int, decay: float) -> None:
     ours, theirs = problem(seed), problem(seed)
     mine = LAMB(ours.parameters(), lr=0.02, weight_decay=decay, bias_correction=False)
     # Its default divides the rate, after the trust ratio, by 1 - β₁ᵗ; `adam_debias` stops that.
-    peer = pytorch_optimizer.Lamb(
+    peer = pytest.importorskip("pytorch_optimizer").Lamb(
         theirs.parameters(),
         lr=0.02,
         weight_decay=decay,
