@@ -147,6 +147,11 @@ def test_a_step_for_each_data_set() -> None:
     ("content", "message"),
     [
         ({"grid": {"selection": ["netwrk"]}}, 'did you mean "network"'),
+        ({"grid": {"selection": ["features"]}}, 'kind select, got "features" of kind embed'),
+        (
+            {"steps": {**STEPS, "features": {"do": "embed", "run": "network"}}},
+            'run must name a step of kind train, got "network"',
+        ),
         ({"steps": {**STEPS, "network": {"do": "select", "features": "featurs"}}}, "features"),
         (
             {"steps": {**STEPS, "extractor": {"do": "train", "each": ["seed"]}}},

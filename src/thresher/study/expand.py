@@ -19,8 +19,13 @@ from thresher.study.selecting import check_embed, check_select
 from thresher.study.settings import check_training, identity
 from thresher.study.tasks import StudyPlan, StudyTask, Values
 
-REFERENCES = ("run", "features", "also", "like", "selection", "selections", "dynamics")
-"""Settings of a step that may name other steps."""
+REFERENCES = {
+    **dict.fromkeys(("run", "dynamics"), ("train",)),
+    "features": ("embed",),
+    "also": ("train", "embed"),
+    **dict.fromkeys(("like", "selection", "selections"), ("select",)),
+}
+"""Settings that may name steps, and of which kinds."""
 MOST_TRIALS = 100_000
 
 
@@ -67,7 +72,7 @@ class _Expansion:
         needs: tuple[str, ...] = ()
         value = settings.pop("selection", None) or FULL
         if value in self.study.steps:
-            step = self.step(self.study.steps[value], {**cell, "seed": seed})
+            step = self.named_step(value, "selection", {**cell, "seed": seed})
             needs = (step.name,)
             settings["selection"] = str(step.out)
             decisive["selection"] = step.identity
@@ -83,6 +88,16 @@ class _Expansion:
         check_training(settings, name)
         out = self.paths.trial(name).root
         return StudyTask(name, "train", settings, out, digest, needs, dict(cell), seed)
+
+    def named_step(self, name: str, key: str, axes: Values) -> StudyTask:
+        """Return the step that the setting `key` names."""
+        definition = self.study.steps[name]
+        if definition.do not in REFERENCES[key]:
+            raise InvalidValueError(
+                f"{key} must name a step of kind {' or '.join(REFERENCES[key])}, got "
+                f'"{name}" of kind {definition.do}'
+            )
+        return self.step(definition, axes)
 
     def step(self, definition: StepDefinition, axes: Values) -> StudyTask:
         """Return the instance of a step for these values of the axes."""
@@ -159,7 +174,7 @@ class _Expansion:
         if value == FULL and key == "selection":
             return ""
         if isinstance(value, str) and value in self.study.steps:
-            return self.step(self.study.steps[value], own)
+            return self.named_step(value, key, own)
         if isinstance(value, str) and ("/" in value or "." in value or not value):
             return value
         raise InvalidValueError(
