@@ -25,7 +25,7 @@ def test_the_snippets_of_a_page_run_in_order(name: str, tmp_path: Path, digits: 
 
 @pytest.mark.parametrize(
     "snippet",
-    [snippet for snippet in _all_snippets() if snippet.mark == "check" or snippet.language == "sh"],
+    [snippet for snippet in _all_snippets() if snippet.mark == "check"],
     ids=str,
 )
 def test_a_snippet_parses(snippet: Snippet) -> None:

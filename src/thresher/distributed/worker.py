@@ -62,7 +62,8 @@ def main(arguments: list[str]) -> None:
     die_with_parent(None if parent is None else int(parent))
     announce()
     level = int(os.environ.get(LOG_LEVEL, logging.WARNING))
-    logging.basicConfig(level=level, format="%(message)s", stream=sys.stderr)
+    logging.basicConfig(format="%(message)s", stream=sys.stderr)
+    logging.getLogger("thresher").setLevel(level)
     target, order, answer = arguments
     reply: dict[str, object]
     try:
