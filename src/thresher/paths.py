@@ -129,6 +129,29 @@ def read_json(path: Path | str, kind: str = "file") -> Any:
         raise InvalidValueError(f"{path} is not a {kind}: it is not valid JSON") from None
 
 
+def check_format(data: Any, newest: int, what: str) -> None:
+    """Refuse a file that a newer version of Thresher wrote.
+
+    Args:
+        data: The parsed file. Without a field `format` it is of version 1; anything but a dict is
+            left to the caller's own checks.
+        newest: The newest format version that the caller reads.
+        what: The file, for messages.
+
+    Raises:
+        InvalidValueError: `format` is newer than `newest`, or not a version number.
+    """
+    version = data.get("format", 1) if isinstance(data, dict) else 1
+    if type(version) is not int or version < 1:
+        raise InvalidValueError(f"{what}: format must be a whole number above 0, got {version!r}")
+    if version > newest:
+        raise InvalidValueError(
+            f"{what} was written by a newer version of Thresher "
+            f"(format {version}, this one reads up to {newest})",
+            "upgrade Thresher",
+        )
+
+
 class _Inside:
     """The path of a fixed name inside the folder `root` of the object."""
 

@@ -54,6 +54,22 @@ def test_undo_restores_a_mixed_state_and_its_reasons(tmp_path: Path) -> None:
     assert Selection.load(tmp_path / "s.parquet").keep.tolist() == [True, True, True, False]
 
 
+def test_lines_have_a_format_version(tmp_path: Path) -> None:
+    log = log_of(tmp_path)
+    decide(log, ["a"], False, "blurred")
+    record = json.loads(log.path.read_text())
+    assert record.pop("format") == 1
+    log.path.write_text(json.dumps(record) + "\n")  # as written before versions were stored
+    assert [entry.reason for entry in log.read()] == ["blurred"]
+    decide(log, ["b"], True)  # appended to an old log
+    assert len(log.read()) == 2
+    with open(log.path, "a") as file:
+        file.write(json.dumps({**record, "format": 3, "confidence": 0.5}) + "\n")
+    newer = r"line 3 of .*jsonl was written by a newer version of Thresher \(format 3, "
+    with pytest.raises(InvalidValueError, match=newer):
+        log.read()
+
+
 def test_nothing_to_undo_writes_nothing(tmp_path: Path) -> None:
     log = log_of(tmp_path)
     assert log.undo(BASE) is None

@@ -53,6 +53,25 @@ def test_saved_and_loaded(tmp_path: Path, full: bool) -> None:
         assert loaded.votes is None
 
 
+def test_the_sidecar_has_a_format_version(tmp_path: Path) -> None:
+    saved = made(meta={"method": "network", "format": "jpeg"}).save(tmp_path / "s.parquet")
+    sidecar = tmp_path / "s.json"
+    content = json.loads(sidecar.read_text())
+    assert content["format"] == 1
+    del content["format"]  # as written before versions were stored
+    sidecar.write_text(json.dumps(content))
+    assert Selection.load(tmp_path / "s.parquet").ids == saved.ids
+    sidecar.write_text(json.dumps({**content, "format": 2}))
+    newer = (
+        r"s\.json was written by a newer version of Thresher \(format 2, this one reads up to 1\)"
+    )
+    with pytest.raises(InvalidValueError, match=f"{newer}; upgrade Thresher"):
+        Selection.load(tmp_path / "s.parquet")
+    sidecar.write_text(json.dumps({**content, "format": "x"}))
+    with pytest.raises(InvalidValueError, match=r"s\.json: format must be .*, got 'x'"):
+        Selection.load(tmp_path / "s.parquet")
+
+
 def test_tables_of_other_tools_are_read(tmp_path: Path) -> None:
     """They write wider types."""
     made().save(tmp_path / "s.parquet")

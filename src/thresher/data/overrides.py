@@ -18,7 +18,9 @@ from typing import Any, BinaryIO, Literal, Protocol
 from thresher.errors import InvalidValueError
 from thresher.locks import exclusive_lock
 from thresher.options import from_mapping
-from thresher.paths import disk_errors
+from thresher.paths import check_format, disk_errors
+
+FORMAT = 1
 
 
 @dataclass(frozen=True)
@@ -166,6 +168,7 @@ class OverrideLog:
 
     def _write(self, file: BinaryIO, entry: Override) -> None:
         record = {
+            "format": FORMAT,
             "time": entry.time or time.time(),
             "kind": entry.kind,
             "ids": entry.ids,
@@ -180,6 +183,9 @@ class OverrideLog:
         os.fsync(file.fileno())
 
     def _parse(self, record: Any, number: int) -> Override:
+        check_format(record, FORMAT, f"line {number} of {self.path}")
+        if isinstance(record, dict):
+            record.pop("format", None)
         try:
             entry = from_mapping(Override, record)
         except InvalidValueError as error:

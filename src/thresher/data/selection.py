@@ -26,11 +26,19 @@ from thresher.errors import (
     NotFoundError,
     ThresherError,
 )
-from thresher.paths import SelectionPaths, atomic_file, read_json, write_json, write_text
+from thresher.paths import (
+    SelectionPaths,
+    atomic_file,
+    check_format,
+    read_json,
+    write_json,
+    write_text,
+)
 
 if TYPE_CHECKING:
     from torch.utils.data import Dataset, Subset
 
+FORMAT = 1
 NO_CLUSTER = -2
 """The cluster of samples that were not clustered; -1 is noise."""
 
@@ -139,7 +147,8 @@ class Selection:
             {name: pa.array(values).cast(_TYPES[name]) for name, values in columns.items()}
         )
         # The table last: a table that exists is a selection that can be loaded.
-        write_json(paths.sidecar, {"fingerprint": self.fingerprint, **self.meta})
+        header = {"format": FORMAT, "fingerprint": self.fingerprint}
+        write_json(paths.sidecar, {**header, **self.meta, **header})
         with atomic_file(paths.table) as temporary:
             pq.write_table(table, temporary)
         self.path = paths.table
@@ -164,19 +173,21 @@ class Selection:
             table = pq.read_table(paths.table)
         except (pa.ArrowException, OSError):
             raise InvalidValueError(f"{path} is not a Parquet file", "make it again") from None
+        meta = read_json(paths.sidecar, "selection's sidecar")
+        check_format(meta, FORMAT, str(paths.sidecar))
         columns = {
             name: _column(table, name, path)
             for name in _TYPES
             if name != "votes" or name in table.column_names
         }
         arrays = {name: column.to_numpy() for name, column in columns.items()}
-        meta = read_json(paths.sidecar, "selection's sidecar")
         fingerprint = meta.pop("fingerprint", None) if isinstance(meta, dict) else None
         if not isinstance(fingerprint, str):
             raise InvalidValueError(
                 f"{paths.sidecar} is not the sidecar of a selection: it has no fingerprint",
                 "make the selection again",
             )
+        meta.pop("format", None)
         selection = cls(
             ids=columns["id"].to_pylist(),
             labels=arrays["label"].astype(np.int64),
