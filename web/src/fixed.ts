@@ -26,6 +26,10 @@ const SHEETS_KEPT = 128;
 
 export class FixedSource implements Source {
   readonly live = false;
+  readonly decide = readOnly;
+  readonly undo = readOnly;
+  readonly redo = readOnly;
+  readonly use = readOnly;
   private readonly described: Promise<Exported>;
   private readonly table: Promise<Table>;
   private readonly pictures = new Map<number, Promise<ImageBitmap>>();
@@ -142,22 +146,6 @@ export class FixedSource implements Source {
       if (this.pictures.size > SHEETS_KEPT && oldest !== undefined) this.pictures.delete(oldest);
     }
     return found;
-  }
-
-  decide(): Promise<Masks> {
-    return readOnly();
-  }
-
-  undo(): Promise<Masks> {
-    return readOnly();
-  }
-
-  redo(): Promise<Masks> {
-    return readOnly();
-  }
-
-  use(): Promise<{ selection: string; path: string }> {
-    return readOnly();
   }
 
   listen(): void {

@@ -27,61 +27,39 @@ export const KEYS: [string, string][] = [
 ];
 
 export function listen(actions: Actions): void {
+  const table: Record<string, () => void> = {
+    ArrowLeft: () => actions.step(-1, 0),
+    ArrowRight: () => actions.step(1, 0),
+    ArrowUp: () => actions.step(0, -1),
+    ArrowDown: () => actions.step(0, 1),
+    PageDown: () => actions.step(0, actions.page()),
+    PageUp: () => actions.step(0, -actions.page()),
+    Home: () => actions.end(false),
+    End: () => actions.end(true),
+    k: () => actions.decide(true, false),
+    K: () => actions.decide(true, true),
+    d: () => actions.decide(false, false),
+    D: () => actions.decide(false, true),
+    u: () => actions.undo(),
+    r: () => actions.redo(),
+    "/": () => actions.search(),
+    l: () => actions.lasso(),
+    f: () => actions.fit(),
+    "?": () => actions.help(),
+  };
   document.addEventListener("keydown", (event) => {
     const target = event.target as HTMLElement;
-    if (event.key === "Escape" && target.closest("dialog") === null) {
+    if (target.closest("dialog") !== null) return;
+    if (event.key === "Escape") {
       target.blur();
       actions.escape();
       return;
     }
-    if (typing(target) || event.ctrlKey || event.metaKey || event.altKey) return;
-    if (target.closest("dialog") !== null) return;
-    const act = action(event.key, actions);
-    if (act === null) return;
+    const act = table[event.key];
+    if (act === undefined || typing(target) || event.ctrlKey || event.metaKey || event.altKey) return;
     event.preventDefault();
     act();
   });
-}
-
-function action(key: string, actions: Actions): (() => void) | null {
-  switch (key) {
-    case "ArrowLeft":
-      return () => actions.step(-1, 0);
-    case "ArrowRight":
-      return () => actions.step(1, 0);
-    case "ArrowUp":
-      return () => actions.step(0, -1);
-    case "ArrowDown":
-      return () => actions.step(0, 1);
-    case "PageDown":
-      return () => actions.step(0, actions.page());
-    case "PageUp":
-      return () => actions.step(0, -actions.page());
-    case "Home":
-      return () => actions.end(false);
-    case "End":
-      return () => actions.end(true);
-    case "k":
-    case "K":
-      return () => actions.decide(true, key === "K");
-    case "d":
-    case "D":
-      return () => actions.decide(false, key === "D");
-    case "u":
-      return () => actions.undo();
-    case "r":
-      return () => actions.redo();
-    case "/":
-      return () => actions.search();
-    case "l":
-      return () => actions.lasso();
-    case "f":
-      return () => actions.fit();
-    case "?":
-      return () => actions.help();
-    default:
-      return null;
-  }
 }
 
 function typing(target: HTMLElement): boolean {

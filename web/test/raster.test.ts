@@ -37,7 +37,6 @@ function drawn(points: { x: number; y: number; colour?: number; state?: number; 
       sizes: [6, 6, 8, 11],
       background: [250, 250, 250],
     },
-    picture: null,
     passes: passes ?? [{ slots: [{ start: 0, count: points.length }], opacity: 1, grow: 0 }],
   };
   renderer.draw(frame);
@@ -103,8 +102,8 @@ describe("density", () => {
       state[at + 3] = row === 5 ? 0 : 1;
     }
     const view = { scale: 9, left: 10, top: 2.5, width: 20, height: 5 };
-    const picture = density(index, state, [[100, 0, 0], [0, 100, 0]], [{ start: 0, count: 6 }], view);
-    const cell = (column: number, row: number): number[] => Array.from(picture.rgba.slice(4 * (row * 20 + column), 4 * (row * 20 + column) + 4));
+    const rgba = density(index, state, [[100, 0, 0], [0, 100, 0]], [{ start: 0, count: 6 }], view);
+    const cell = (column: number, row: number): number[] => Array.from(rgba.slice(4 * (row * 20 + column), 4 * (row * 20 + column) + 4));
     expect(cell(1, 2)).toEqual([75, 25, 0, 255]);
     expect(cell(19, 2).slice(0, 3)).toEqual([100, 0, 0]);
     expect(cell(19, 2)[3]).toBeGreaterThan(30);

@@ -1,7 +1,7 @@
 /** Density where points overlap: what a million points look like when each stays visible. */
 
 import type { PointIndex, Range } from "./pointIndex";
-import { STATE_BYTES, type Picture, type Rgb } from "./renderer";
+import { STATE_BYTES, type Rgb } from "./renderer";
 
 export interface DensityView {
   /** From map to cells of the picture: x · scale + left, and top − y · scale. */
@@ -13,10 +13,10 @@ export interface DensityView {
 }
 
 /**
- * Count the visible points per cell, smoothed over the neighbouring cells. A cell has the mean
+ * The pixels of the picture, four bytes each. Count the visible points per cell, smoothed over the neighbouring cells. A cell has the mean
  * colour of its points; its opacity grows with the logarithm of their number.
  */
-export function density(index: PointIndex, state: Uint8Array, palette: Rgb[], ranges: Range[], view: DensityView): Picture {
+export function density(index: PointIndex, state: Uint8Array, palette: Rgb[], ranges: Range[], view: DensityView): Uint8ClampedArray<ArrayBuffer> {
   const { width, height, scale, left, top } = view;
   const { xy } = index;
   // Per cell the sums of red, green and blue, and the number of points.
@@ -48,7 +48,7 @@ export function density(index: PointIndex, state: Uint8Array, palette: Rgb[], ra
     for (let channel = 0; channel < 3; channel++) rgba[cell + channel] = (sums[cell + channel] as number) / count;
     rgba[cell + 3] = (255 * Math.log1p(count)) / Math.log1p(most);
   }
-  return { width, height, rgba };
+  return rgba;
 }
 
 /** Give each value a quarter of its two neighbours, `step` away, and half of itself. */

@@ -8,7 +8,7 @@ import { density } from "./density";
 import { Gestures, type Mode, type Spot } from "./gestures";
 import { PointIndex, type Range } from "./pointIndex";
 import { RasterRenderer } from "./raster";
-import { parseColour, STATE_BYTES, type Frame, type Pass, type Picture, type PointRenderer, type Rgb, type Style } from "./renderer";
+import { parseColour, STATE_BYTES, type Frame, type Pass, type PointRenderer, type Rgb, type Style } from "./renderer";
 import { WebGLRenderer } from "./webgl";
 
 export type { Mode } from "./gestures";
@@ -44,6 +44,7 @@ export class MapView {
   /** Pixels at the edges that something covers: the whole map is fitted between them. */
   insets: () => Insets = () => ({ top: 0, right: 0, bottom: 0, left: 0 });
   private readonly canvas: HTMLCanvasElement;
+  private readonly below = h("canvas", { className: "density", hidden: true, "aria-hidden": "true" });
   private readonly marks = svg("svg", { class: "marks", "aria-hidden": "true" });
   private readonly index: PointIndex;
   private readonly state: Uint8Array<ArrayBuffer>;
@@ -77,7 +78,7 @@ export class MapView {
       "aria-label":
         "Map of the samples. Drag to move, wheel to zoom, shift and drag to lasso. The gallery lists the same samples for the keyboard.",
     });
-    this.element = h("div", { className: "map" }, this.canvas, this.marks);
+    this.element = h("div", { className: "map" }, this.below, this.canvas, this.marks);
     this.index = new PointIndex(model.x, model.y);
     this.state = new Uint8Array(STATE_BYTES * model.n);
     model.on(["decisions", "preview", "colour", "theme", "comparison", "places", "dropped", "filter"], () => this.redraw());
@@ -119,6 +120,7 @@ export class MapView {
 
   setDense(dense: boolean): void {
     this.dense = dense;
+    this.below.hidden = !dense;
     this.frame();
   }
 
@@ -182,11 +184,11 @@ export class MapView {
       left: left * ratio,
       top: top * ratio,
       ratio,
-      style: { ...style, sizes },
-      picture: this.dense ? this.density(ranges, style.palette) : null,
+      style: { ...style, sizes, background: this.dense ? null : style.background },
       passes: this.passes(ranges),
     };
     renderer.draw(frame);
+    if (this.dense) this.drawDensity(ranges, style.palette);
   }
 
   private passes(ranges: Range[]): Pass[] {
@@ -198,16 +200,17 @@ export class MapView {
     return [...all, { slots: lit, opacity: 1, grow: 4.5, colour: outline }, { slots: lit, opacity: 1, grow: 1.5 }];
   }
 
-  private density(ranges: Range[], palette: Rgb[]): Picture {
-    const { camera } = this;
-    const [left, top] = camera.toScreen(0, 0);
-    return density(this.index, this.state, palette, ranges, {
-      scale: camera.scale / DENSITY_PX,
-      left: left / DENSITY_PX,
-      top: top / DENSITY_PX,
-      width: Math.ceil(camera.width / DENSITY_PX),
-      height: Math.ceil(camera.height / DENSITY_PX),
-    });
+  /** Fill the canvas below the points; the browser scales it up smoothly. */
+  private drawDensity(ranges: Range[], palette: Rgb[]): void {
+    const [left, top] = this.camera.toScreen(0, 0).map((at) => at / DENSITY_PX) as Spot;
+    const [width, height] = [this.camera.width, this.camera.height].map((size) => Math.ceil(size / DENSITY_PX)) as Spot;
+    const view = { scale: this.camera.scale / DENSITY_PX, left, top, width, height };
+    const image = new ImageData(density(this.index, this.state, palette, ranges, view), width, height);
+    this.below.width = width;
+    this.below.height = height;
+    this.below.style.width = `${width * DENSITY_PX}px`;
+    this.below.style.height = `${height * DENSITY_PX}px`;
+    this.below.getContext("2d")?.putImageData(image, 0, 0);
   }
 
   /** Work out colours and visibility, and send them to the renderer. */
@@ -413,10 +416,10 @@ export class MapView {
 function createRenderer(canvas: HTMLCanvasElement, restored: () => void): PointRenderer {
   const asked = new URL(location.href).searchParams.get("graphics");
   if (asked === "webgl2" || (asked !== "canvas" && hasGraphics())) {
-    const gl = canvas.getContext("webgl2", { alpha: false, antialias: false, depth: false });
+    const gl = canvas.getContext("webgl2", { antialias: false, depth: false });
     if (gl !== null) return new WebGLRenderer(gl, restored);
   }
-  const context = canvas.getContext("2d", { alpha: false });
+  const context = canvas.getContext("2d");
   if (context === null) throw new Error("This browser has neither WebGL2 nor a 2D canvas.");
   return new RasterRenderer(context);
 }

@@ -125,7 +125,7 @@ export class PointIndex {
     let edges: Edge[] = [];
     let edgesOf = NONE;
     const all = edgesOfPolygon(polygon);
-    this.visit(boxOf(polygon), (start, end, r) => {
+    this.visit(boxOf(all), (start, end, r) => {
       if (r !== edgesOf) {
         // Only edges that cross this line of cells can count for its points.
         const [low, high] = [below(r), below(r + 1)];
@@ -226,26 +226,12 @@ function layerRanges(starts: Int32Array, { c0, r0, c1, r1 }: CellBox): Range[] {
   return ranges;
 }
 
-interface Edge {
-  x0: number;
-  y0: number;
-  x1: number;
-  y1: number;
-}
+/** An edge from (x0, y0) to (x1, y1). */
+type Edge = Box;
 
 function edgesOfPolygon(polygon: ArrayLike<number>): Edge[] {
-  const edges: Edge[] = [];
-  const n = polygon.length >> 1;
-  for (let i = 0; i < n; i++) {
-    const j = (i + 1) % n;
-    edges.push({
-      x0: polygon[2 * i] as number,
-      y0: polygon[2 * i + 1] as number,
-      x1: polygon[2 * j] as number,
-      y1: polygon[2 * j + 1] as number,
-    });
-  }
-  return edges;
+  const at = (i: number): number => polygon[i % polygon.length] as number;
+  return Array.from({ length: polygon.length >> 1 }, (_, i) => ({ x0: at(2 * i), y0: at(2 * i + 1), x1: at(2 * i + 2), y1: at(2 * i + 3) }));
 }
 
 /** How many edges a ray from (x, y) to the right crosses. */
@@ -257,13 +243,7 @@ function crossings(edges: Edge[], x: number, y: number): number {
   return count;
 }
 
-function boxOf(polygon: ArrayLike<number>): Box {
-  const box = { x0: Infinity, y0: Infinity, x1: -Infinity, y1: -Infinity };
-  for (let i = 0; i + 1 < polygon.length; i += 2) {
-    box.x0 = Math.min(box.x0, polygon[i] as number);
-    box.x1 = Math.max(box.x1, polygon[i] as number);
-    box.y0 = Math.min(box.y0, polygon[i + 1] as number);
-    box.y1 = Math.max(box.y1, polygon[i + 1] as number);
-  }
-  return box;
+function boxOf(edges: Edge[]): Box {
+  const [xs, ys] = [edges.map((edge) => edge.x0), edges.map((edge) => edge.y0)];
+  return { x0: Math.min(...xs), y0: Math.min(...ys), x1: Math.max(...xs), y1: Math.max(...ys) };
 }

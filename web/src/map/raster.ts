@@ -67,8 +67,7 @@ export class RasterRenderer implements PointRenderer {
   draw(frame: Frame): void {
     const { image } = this;
     if (image === null) return;
-    this.pixels.fill(packed(frame.style.background));
-    if (frame.picture !== null) drawPicture(this.pixels, image.width, image.height, frame.picture);
+    this.pixels.fill(frame.style.background === null ? 0 : packed(frame.style.background));
     for (const pass of frame.passes) this.drawPass(frame, pass, image.width, image.height);
     this.context.putImageData(image, 0, 0);
   }
@@ -173,20 +172,6 @@ function blended(under: number, redBlue: number, green: number, share: number): 
   const rb = ((Math.imul(under & 0xff00ff, rest) + Math.imul(redBlue, share) + 0x800080) >>> 8) & 0xff00ff;
   const g = ((Math.imul(under & 0x00ff00, rest) + Math.imul(green, share) + 0x008000) >>> 8) & 0x00ff00;
   return (0xff000000 | rb | g) >>> 0;
-}
-
-function drawPicture(pixels: Uint32Array, width: number, height: number, picture: NonNullable<Frame["picture"]>): void {
-  const colours = new Uint32Array(picture.rgba.buffer);
-  for (let row = 0; row < height; row++) {
-    const from = Math.floor((row * picture.height) / height) * picture.width;
-    for (let column = 0; column < width; column++) {
-      const colour = colours[from + Math.floor((column * picture.width) / width)] as number;
-      const share = colour >>> 24;
-      if (share === 0) continue;
-      const at = row * width + column;
-      pixels[at] = blended(pixels[at] as number, colour & 0xff00ff, colour & 0x00ff00, share + (share >> 7));
-    }
-  }
 }
 
 /** As a 2D canvas keeps it on little-endian machines, which all browsers run on. */

@@ -18,7 +18,8 @@ export interface Style {
   /** Opacity and diameter (CSS pixels) of each of the four states. */
   opacity: Four;
   sizes: Four;
-  background: Rgb;
+  /** Null for a transparent one. */
+  background: Rgb | null;
 }
 
 /** Some points, drawn in one go. */
@@ -33,13 +34,6 @@ export interface Pass {
   colour?: Rgb;
 }
 
-/** A picture that is stretched over the canvas instead of points. */
-export interface Picture {
-  width: number;
-  height: number;
-  rgba: Uint8ClampedArray<ArrayBuffer>;
-}
-
 export interface Frame {
   /** From map to device pixels: x · scale + left, and top − y · scale. */
   scale: number;
@@ -48,7 +42,6 @@ export interface Frame {
   /** Device pixels per CSS pixel. */
   ratio: number;
   style: Style;
-  picture: Picture | null;
   passes: Pass[];
 }
 

@@ -43,35 +43,16 @@ void main() {
   pixel = colour * cover;
 }`;
 
-const PICTURE_VERTEX = `#version 300 es
-out vec2 at;
-void main() {
-  at = vec2(float(gl_VertexID & 1), float(gl_VertexID >> 1)) * 2.0;
-  gl_Position = vec4(at * 2.0 - 1.0, 0.0, 1.0);
-}`;
-
-const PICTURE_FRAGMENT = `#version 300 es
-precision highp float;
-in vec2 at;
-uniform sampler2D picture;
-out vec4 pixel;
-void main() {
-  vec4 colour = texture(picture, vec2(at.x, 1.0 - at.y));
-  pixel = vec4(colour.rgb * colour.a, colour.a);
-}`;
-
 const UNIFORMS = ["view", "sizes", "opacity", "colourOfAll", "rimWidth", "palette"] as const;
 
 interface Resources {
   points: WebGLProgram;
-  picture: WebGLProgram;
   uniforms: Record<(typeof UNIFORMS)[number], WebGLUniformLocation | null>;
   vertices: WebGLVertexArrayObject;
   positions: WebGLBuffer;
   state: WebGLBuffer;
   elements: WebGLBuffer;
   palette: WebGLTexture;
-  image: WebGLTexture;
 }
 
 export class WebGLRenderer implements PointRenderer {
@@ -129,12 +110,11 @@ export class WebGLRenderer implements PointRenderer {
     if (resources === null) return;
     const { width, height } = gl.canvas;
     gl.viewport(0, 0, width, height);
-    const [r, g, b] = frame.style.background;
-    gl.clearColor(r / 255, g / 255, b / 255, 1);
+    const [r, g, b] = frame.style.background ?? [0, 0, 0];
+    gl.clearColor(r / 255, g / 255, b / 255, frame.style.background === null ? 0 : 1);
     gl.clear(gl.COLOR_BUFFER_BIT);
     gl.enable(gl.BLEND);
     gl.blendFunc(gl.ONE, gl.ONE_MINUS_SRC_ALPHA);
-    if (frame.picture !== null) this.drawPicture(resources, frame);
     gl.useProgram(resources.points);
     gl.bindVertexArray(resources.vertices);
     gl.bindTexture(gl.TEXTURE_2D, resources.palette);
@@ -170,16 +150,6 @@ export class WebGLRenderer implements PointRenderer {
     } else for (const { start, count } of pass.slots) gl.drawArrays(gl.POINTS, start, count);
   }
 
-  private drawPicture(resources: Resources, frame: Frame): void {
-    const { gl } = this;
-    const { picture } = frame;
-    if (picture === null) return;
-    gl.useProgram(resources.picture);
-    gl.bindTexture(gl.TEXTURE_2D, resources.image);
-    gl.texImage2D(gl.TEXTURE_2D, 0, gl.RGBA8, picture.width, picture.height, 0, gl.RGBA, gl.UNSIGNED_BYTE, picture.rgba);
-    gl.drawArrays(gl.TRIANGLES, 0, 3);
-  }
-
   private setPalette(palette: Rgb[]): void {
     const key = palette.join(";");
     if (key === this.paletteKey) return;
@@ -211,27 +181,21 @@ export class WebGLRenderer implements PointRenderer {
     const entries = UNIFORMS.map((name) => [name, gl.getUniformLocation(points, name)]);
     return {
       points,
-      picture: program(gl, PICTURE_VERTEX, PICTURE_FRAGMENT),
       uniforms: Object.fromEntries(entries) as Resources["uniforms"],
       vertices,
       positions,
       state,
       elements,
-      palette: texture(gl, gl.NEAREST),
-      image: texture(gl, gl.LINEAR),
+      palette: texture(gl),
     };
   }
 }
 
-function texture(gl: WebGL2RenderingContext, filter: number): WebGLTexture {
+function texture(gl: WebGL2RenderingContext): WebGLTexture {
   const made = gl.createTexture();
   gl.bindTexture(gl.TEXTURE_2D, made);
-  for (const [name, value] of [
-    [gl.TEXTURE_MIN_FILTER, filter],
-    [gl.TEXTURE_MAG_FILTER, filter],
-    [gl.TEXTURE_WRAP_S, gl.CLAMP_TO_EDGE],
-    [gl.TEXTURE_WRAP_T, gl.CLAMP_TO_EDGE],
-  ] as const) gl.texParameteri(gl.TEXTURE_2D, name, value);
+  gl.texParameteri(gl.TEXTURE_2D, gl.TEXTURE_MIN_FILTER, gl.NEAREST);
+  gl.texParameteri(gl.TEXTURE_2D, gl.TEXTURE_MAG_FILTER, gl.NEAREST);
   return made;
 }
 
