@@ -27,8 +27,7 @@ from thresher.errors import ThresherError
 from thresher.paths import RunPaths, write_text
 from thresher.select.filters.base import Filter
 from thresher.select.filters.combine import UnionFilter
-from thresher.select.filters.el2n import EL2NFilter
-from thresher.select.filters.forgetting import ForgettingFilter
+from thresher.select.filters.dynamics import EL2NFilter, ForgettingFilter
 from thresher.select.filters.grid import GridFilter
 from thresher.select.filters.label_errors import LabelErrorsFilter
 from thresher.select.filters.near_duplicates import NearDuplicatesFilter

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from thresher.select.filters.combine import IntersectionFilter as IntersectionFilter
     from thresher.select.filters.combine import UnionFilter as UnionFilter
     from thresher.select.filters.combine import VoteFilter as VoteFilter
-    from thresher.select.filters.el2n import EL2NFilter as EL2NFilter
-    from thresher.select.filters.forgetting import ForgettingFilter as ForgettingFilter
+    from thresher.select.filters.dynamics import EL2NFilter as EL2NFilter
+    from thresher.select.filters.dynamics import ForgettingFilter as ForgettingFilter
     from thresher.select.filters.grid import GridFilter as GridFilter
     from thresher.select.filters.label_errors import LabelErrorsFilter as LabelErrorsFilter
     from thresher.select.filters.near_duplicates import NearDuplicatesFilter as NearDuplicatesFilter
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from thresher.training.train import train as train
 
 _MODULES = {
-    "EL2NFilter": "thresher.select.filters.el2n",
+    "EL2NFilter": "thresher.select.filters.dynamics",
     "Features": "thresher.models.features",
-    "ForgettingFilter": "thresher.select.filters.forgetting",
+    "ForgettingFilter": "thresher.select.filters.dynamics",
     "GridFilter": "thresher.select.filters.grid",
     "IntersectionFilter": "thresher.select.filters.combine",
     "LabelErrorsFilter": "thresher.select.filters.label_errors",

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from thresher.errors import ThresherError
-from thresher.select.cluster import NOISE, UNCLUSTERED, ClassGraph
+from thresher.select.cluster import NOISE, UNCLUSTERED, ClassGraph, hdbscan
 from thresher.select.core_distances import root
-from thresher.select.hdbscan import hdbscan
 
 
 def reference(x: np.ndarray, labels: np.ndarray, eps: float, min_samples: int) -> np.ndarray:

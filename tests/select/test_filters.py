@@ -9,8 +9,7 @@ from thresher.data.selection import Selection
 from thresher.errors import ThresherError
 from thresher.select.filters.base import Filter
 from thresher.select.filters.combine import IntersectionFilter, UnionFilter, VoteFilter
-from thresher.select.filters.el2n import EL2NFilter
-from thresher.select.filters.forgetting import ForgettingFilter
+from thresher.select.filters.dynamics import EL2NFilter, ForgettingFilter
 from thresher.select.filters.grid import GridFilter
 from thresher.select.filters.label_errors import LabelErrorsFilter, confident_issues
 from thresher.select.filters.near_duplicates import NearDuplicatesFilter

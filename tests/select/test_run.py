@@ -16,8 +16,8 @@ from thresher.models.registry import build
 from thresher.paths import write_json
 from thresher.select.filters.near_duplicates import NearDuplicatesFilter
 from thresher.select.filters.random import RandomFilter
+from thresher.select.inputs import FilterSources
 from thresher.select.run import run_filter
-from thresher.select.sources import FilterSources
 
 
 @pytest.fixture

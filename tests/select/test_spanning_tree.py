@@ -6,9 +6,8 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 from test_cluster import blobs
 
-from thresher.select.boruvka import boruvka
 from thresher.select.cluster import ClassGraph
-from thresher.select.spanning_tree import prim
+from thresher.select.spanning_tree import boruvka, prim
 
 RANDOM = np.random.default_rng(0)
 CASES = {

@@ -20,10 +20,9 @@ from thresher.data.selection import Selection
 from thresher.errors import InvalidValueError
 from thresher.options import from_mapping, option
 from thresher.paths import SelectionPaths
-from thresher.select.cluster import ClassGraph
-from thresher.select.eps import choose_eps, noise_score
+from thresher.select.cluster import ClassGraph, choose_eps, noise_score
+from thresher.select.filters.base import highest
 from thresher.select.filters.random import RandomFilter
-from thresher.select.ranking import highest
 from thresher.version import __version__
 
 METHODS = {

@@ -48,7 +48,7 @@ def config_class(name: str) -> type:
 
     It combines input and output, the sources that the filter needs, and the filter's options.
     """
-    from thresher.select.sources import SOURCES
+    from thresher.select.inputs import SOURCES
 
     filter = load_filter(name)
     sources: list[type] = []
@@ -68,8 +68,8 @@ def config_class(name: str) -> type:
 def select(name: str, config: Any) -> Outcome:
     """Run the filter `name` with an instance of `config_class(name)`."""
     from thresher.data.pack import Pack
+    from thresher.select.inputs import FilterSources
     from thresher.select.run import check_new
-    from thresher.select.sources import FilterSources
     from thresher.study.selecting import run_selection
 
     check_new(config.out)

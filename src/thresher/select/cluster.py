@@ -1,4 +1,4 @@
-"""DBSCAN within each class, prepared once for every eps.
+"""Clustering within each class: HDBSCAN, and DBSCAN prepared once for every eps.
 
 A point is noise at eps if and only if eps < t, where t has a closed form. With core_i the distance
 from i to its min_samples-th neighbour, itself included,
@@ -16,6 +16,8 @@ them. Memory is linear in the number of points.
 """
 
 from functools import cached_property
+from itertools import pairwise
+from typing import Literal
 
 import numpy as np
 from scipy.sparse import coo_array
@@ -65,7 +67,7 @@ class ClassGraph:
         # Private arrays are sorted by class, and within a class by the given order.
         self._order = np.argsort(rank, kind="stable")
         self._rank = rank[self._order]
-        self._bounds = np.concatenate([[0], np.cumsum(counts)])
+        self._bounds = [0, *np.cumsum(counts).tolist()]
         self._x = np.ascontiguousarray(x[self._order], dtype=np.float64)
         n = len(x)
         self._core2 = np.full(n, np.inf)
@@ -135,8 +137,7 @@ class ClassGraph:
 
     def _numbered(self, part: np.ndarray, per_point: np.ndarray) -> np.ndarray:
         """Number clusters as DBSCAN does, given the connected parts (n,) of the core points."""
-        n = len(self)
-        count = int(part.max(initial=-1)) + 1
+        n, count = len(self), int(part.max(initial=-1)) + 1
         is_core = self._core <= per_point
         # Number parts by their first core point, in the order in which DBSCAN visits them.
         (cores,) = np.nonzero(is_core)
@@ -151,12 +152,9 @@ class ClassGraph:
         if len(border):
             near = self._near[border]
             d = root(gather_squared(self._x, border, near))
-            e = per_point[border, None]
-            joins = is_core[near] & (d <= e)
+            joins = is_core[near] & (d <= per_point[border, None])
             cluster[border] = np.where(joins, cluster[near], n).min(axis=1)
-        for rank, (begin, end) in enumerate(zip(self._bounds, self._bounds[1:], strict=False)):
-            if int(self.classes[rank]) in self.small:
-                cluster[begin:end] = UNCLUSTERED
+        cluster[np.isin(self.classes, self.small)[self._rank]] = UNCLUSTERED
         return self._back(cluster)
 
     def curve(self, points: int = 512) -> tuple[np.ndarray, np.ndarray]:
@@ -194,7 +192,7 @@ class ClassGraph:
         distance; 0 for small classes.
         """
         knee = np.zeros(len(self.classes))
-        for rank, (begin, end) in enumerate(zip(self._bounds, self._bounds[1:], strict=False)):
+        for rank, (begin, end) in enumerate(pairwise(self._bounds)):
             core = np.sort(self._core[begin:end])
             if len(core) < self.min_samples:
                 continue
@@ -224,8 +222,7 @@ class ClassGraph:
 
     def _parts(self) -> list[tuple[int, int]]:
         """Return (begin, end) of each class large enough to cluster."""
-        bounds = zip(self._bounds, self._bounds[1:], strict=False)
-        return [(int(b), int(e)) for b, e in bounds if e - b >= self.min_samples]
+        return [(b, e) for b, e in pairwise(self._bounds) if e - b >= self.min_samples]
 
     def _per_point(self, eps: Eps) -> np.ndarray:
         """Return eps of each point, (n,), in sorted positions."""
@@ -245,3 +242,46 @@ class ClassGraph:
         out = np.empty_like(values)
         out[self._order] = values
         return out
+
+
+def choose_eps(
+    graph: ClassGraph, eps: float | Literal["auto"] | None = None, share: float | None = None
+) -> Eps:
+    """Return the radius: the one that drops `share`, or `eps`, or the knee of each class.
+
+    One number for all classes, or (classes,) float64 in the order of `graph.classes`.
+    """
+    if share is not None:
+        return graph.eps_for_share(share)
+    return graph.eps_knee() if eps is None or eps == "auto" else float(eps)
+
+
+def eps_per_sample(graph: ClassGraph, eps: Eps) -> np.ndarray:
+    """Return the radius used for each sample, (n,) float64."""
+    return np.broadcast_to(eps, graph.classes.shape)[np.searchsorted(graph.classes, graph.labels)]
+
+
+def noise_score(graph: ClassGraph, eps: Eps) -> np.ndarray:
+    """Return the smallest radius that keeps a sample over that used, (n,) float32; noise: > 1."""
+    used = eps_per_sample(graph, eps)
+    score = np.divide(graph.threshold, used, out=graph.threshold.copy(), where=used > 0)
+    return score.astype(np.float32)
+
+
+def hdbscan(
+    x: np.ndarray, labels: np.ndarray, min_samples: int = 5, min_cluster_size: int = 5
+) -> np.ndarray:
+    """Cluster x (n, d) within each class; return (n,) int32 as `ClassGraph.clusters` does."""
+    from sklearn.cluster import HDBSCAN
+
+    cluster = np.full(len(x), UNCLUSTERED, np.int32)
+    used = 0
+    for label in np.unique(labels):
+        (rows,) = np.nonzero(labels == label)
+        if len(rows) < max(min_samples, min_cluster_size, 2):
+            continue
+        model = HDBSCAN(min_cluster_size=min_cluster_size, min_samples=min_samples, copy=True)
+        part = model.fit_predict(np.asarray(x[rows], dtype=np.float64))
+        cluster[rows] = np.where(part >= 0, part + used, NOISE)
+        used += int(part.max(initial=-1)) + 1
+    return cluster

@@ -51,11 +51,8 @@ def _nearest(x: np.ndarray, everyone: np.ndarray, k: int) -> tuple[np.ndarray, n
 
 
 def gather_squared(x: np.ndarray, rows: np.ndarray, near: np.ndarray) -> np.ndarray:
-    """Return squared distances from x[rows] to their neighbours x[near].
-
-    Summed dimension by dimension as in `spanning_tree.squared_distances`, so that equal distances
-    are equal numbers.
-    """
+    """Return squared distances from x[rows] to their neighbours x[near]."""
+    # Summed in order, as in `spanning_tree.prim`: equal distances, equal numbers.
     total = np.zeros(near.shape)
     for column in x.T:
         total += (column[rows, None] - column[near]) ** 2

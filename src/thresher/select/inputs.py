@@ -1,4 +1,4 @@
-"""The data a filter works on."""
+"""The data a filter works on, and the files that it comes from."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -9,6 +9,7 @@ import numpy as np
 
 from thresher.data.selection import Selection
 from thresher.errors import InvalidValueError
+from thresher.options import option
 
 Need = Literal["features", "other_features", "dynamics", "selections", "training"]
 """What a filter asks its caller to prepare, beside the labels:
@@ -92,3 +93,42 @@ class FilterInputs:
             other_features=[features[rows] for features in self.other_features],
             dynamics={name: values[rows] for name, values in self.dynamics.items()},
         )
+
+
+@dataclass(kw_only=True)
+class RunSource:
+    run: Path | None = None
+    """Training run: its network computes features, kept in the run; its record holds dynamics."""
+
+
+@dataclass(kw_only=True)
+class FeatureSource(RunSource):
+    features: Path | None = None
+    """Features written by `thresher embed`, or a .npy or Parquet file with ids."""
+
+
+@dataclass(kw_only=True)
+class OtherFeatureSource:
+    also: tuple[Path, ...] = ()
+    """Further runs or features, whose networks vote as well."""
+
+
+@dataclass(kw_only=True)
+class SelectionSource:
+    selections: tuple[Path, ...] = option((), positional=True)
+    """Two or more selections of the same pack."""
+
+
+@dataclass(kw_only=True)
+class FilterSources(FeatureSource, OtherFeatureSource, SelectionSource):
+    """Files that the inputs of any filter are read from."""
+
+
+SOURCES: dict[Need, type] = {
+    "features": FeatureSource,
+    "other_features": OtherFeatureSource,
+    "dynamics": RunSource,
+    "training": RunSource,
+    "selections": SelectionSource,
+}
+"""The options that satisfy each need."""

@@ -20,8 +20,7 @@ from thresher.models.features import Features
 from thresher.options import to_mapping
 from thresher.paths import RunPaths, SelectionPaths
 from thresher.select.filters.base import Filter
-from thresher.select.inputs import FilterInputs, Retrain
-from thresher.select.sources import FilterSources
+from thresher.select.inputs import FilterInputs, FilterSources, Retrain
 
 DYNAMICS = ("el2n", "forgetting", "learned_epoch", "loss")
 PACKAGES = ("numpy", "scipy", "scikit-learn", "torch", "openTSNE", "cleanlab")

@@ -13,7 +13,7 @@ import torch
 from thresher.progress import Bar, bar
 from thresher.select.affinities import Affinities, affinities
 from thresher.select.repulsion import Grid, field
-from thresher.select.tsne_state import DescentState
+from thresher.select.tsne_kernels import AVAILABLE, DescentState, Kernels
 
 SPACING = 0.5
 """The coarsest grid allowed: the kernel 1/(1+d²) varies over one unit."""
@@ -92,12 +92,9 @@ def _grid_size(y: torch.Tensor) -> int:
 def _stepper(state: DescentState, p: Affinities, size: int) -> Callable[[], None]:
     """Return a function that does one step of the descent on a grid of `size`²."""
     grid = Grid(size, state.y.device)
-    if state.y.device.type == "cuda":
-        from thresher.select.tsne_kernels import AVAILABLE, Kernels
-
-        if AVAILABLE:
-            kernels = Kernels(p)
-            return _captured(lambda: kernels.step(state, grid), state)
+    if AVAILABLE and state.y.device.type == "cuda":
+        kernels = Kernels(p)
+        return _captured(lambda: kernels.step(state, grid), state)
     rows, columns = p.rows(), p.column.long()
     return lambda: _step(state, p, rows, columns, grid)
 

@@ -1,16 +1,17 @@
 # Triton reads annotations as code: its kernels carry none.
 # mypy: disable-error-code="no-untyped-def"
-"""The descent step of t-SNE as three Triton kernels around two FFTs.
+"""The state of t-SNE's descent, and its step as three Triton kernels around two FFTs.
 
-They compute the same as `repulsion.field` and `tsne._step` in plain torch, without intermediate
-arrays. One program sums a row's neighbours in a fixed order, so the result is deterministic.
+The kernels compute the same as `repulsion.field` and `tsne._step`, without intermediate arrays. One
+program sums a row's neighbours in a fixed order, so the result is deterministic.
 """
+
+from dataclasses import dataclass
 
 import torch
 
 from thresher.select.affinities import Affinities
 from thresher.select.repulsion import FIXED_POINT, Grid
-from thresher.select.tsne_state import DescentState
 
 try:
     import triton
@@ -19,6 +20,31 @@ try:
     AVAILABLE = True
 except ImportError:  # torch without CUDA comes without Triton
     AVAILABLE = False
+
+
+@dataclass
+class DescentState:
+    """Map, momentum and gains of the descent, as in openTSNE. All tensors are on one device."""
+
+    y: torch.Tensor
+    """(n, 2) float32, the map."""
+    update: torch.Tensor
+    """(n, 2), the last step."""
+    gains: torch.Tensor
+    """(n, 2), learning-rate factor of each coordinate."""
+    exaggeration: torch.Tensor
+    """0-d, factor of the attraction."""
+    rate: torch.Tensor
+    """0-d, learning rate."""
+    z: torch.Tensor
+    """0-d, normaliser of the repulsion."""
+
+    @classmethod
+    def start(cls, y: torch.Tensor) -> "DescentState":
+        """Return the state before the first step, with the map at `y` (n, 2)."""
+        zero, one = torch.zeros_like(y), torch.ones_like(y)
+        scalars = [torch.ones((), device=y.device) for _ in range(3)]
+        return cls(y.clone(), zero, one, *scalars)
 
 
 class Kernels:

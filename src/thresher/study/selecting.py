@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from thresher.data.selection import Selection
     from thresher.models.embed_config import EmbedConfig
     from thresher.select.filters.base import Filter
-    from thresher.select.sources import FilterSources
+    from thresher.select.inputs import FilterSources
 
 
 def run_selection(
@@ -95,7 +95,7 @@ def select(settings: dict[str, Any], out: Path) -> None:
 def _parse(settings: dict[str, Any], where: str) -> tuple["Filter", "FilterSources"]:
     """Return the filter and the sources that a select step names."""
     from thresher.select.filters.registry import FILTERS, load_filter
-    from thresher.select.sources import FilterSources
+    from thresher.select.inputs import FilterSources
 
     name = settings.get("filter")
     if not isinstance(name, str) or name not in FILTERS:

@@ -16,7 +16,6 @@ from numpy.typing import ArrayLike
 from thresher.errors import InvalidValueError, nearest
 from thresher.options import describe, option, validate
 from thresher.select.inputs import FilterInputs, Need
-from thresher.select.ranking import highest
 
 
 class Filter(abc.ABC):
@@ -177,3 +176,21 @@ class ShareFilter(Filter):
             self.warnings_.append(
                 f"{int(unknown.sum())} samples were not seen in that run's training and are kept"
             )
+
+
+def highest(score: np.ndarray, share: float, groups: np.ndarray | None = None) -> np.ndarray:
+    """Mark the share of samples with the highest score, (n,) bool; of equal ones the later.
+
+    A score (n,) of NaN means unknown: it counts, but is never marked. With `groups` (n,), mark the
+    same share of each group.
+    """
+    marked = np.zeros(len(score), bool)
+    parts = [np.arange(len(score))]
+    if groups is not None:
+        parts = [np.flatnonzero(groups == group) for group in np.unique(groups)]
+    for rows in parts:
+        count = round(share * len(rows))
+        rows = rows[~np.isnan(score[rows])]
+        order = rows[np.argsort(score[rows], kind="stable")]
+        marked[order[max(0, len(order) - count) :]] = True
+    return marked

@@ -1,4 +1,4 @@
-"""Filters that score samples by the record of a training run."""
+"""Filters that score samples by the record of a training run: EL2N and forgetting events."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -19,6 +19,56 @@ class DynamicsFilter(ShareFilter):
     """Which end to drop: hard (mislabelled or odd samples) or easy (redundant ones)."""
 
     def _drop_side(self, inputs: FilterInputs, hardness: np.ndarray, reason: str) -> None:
-        """Drop the hardest or the easiest samples by `hardness` (n,), which `reason` formats."""
         score = hardness if self.side == "hard" else -hardness
         self._drop_highest(inputs, score, reason, shown=hardness)
+
+
+@dataclass(kw_only=True)
+class EL2NFilter(DynamicsFilter):
+    """Drop samples by EL2N, the norm of the error early in training.
+
+    The score is the norm of softmax output minus one-hot label, as a run recorded it (Paul et
+    al., "Deep Learning on a Data Diet", 2021). The paper averages over ten networks and drops the
+    easy end to save time; this filter uses one run, and drops the hard end by default to remove
+    mislabelled samples. Costs a sort. Samples that the run did not train on are kept.
+
+    Examples:
+        >>> fitted = EL2NFilter(drop=0.5).fit(None, [0, 0], dynamics={"el2n": [0.1, 0.9]})
+        >>> fitted.keep_.tolist()
+        [True, False]
+    """
+
+    name: ClassVar[str] = "el2n"
+
+    def _fit(self, inputs: FilterInputs) -> None:
+        error = inputs.need_dynamics("el2n").astype(np.float64)
+        self._drop_side(inputs, error, "EL2N {:.3f}")
+
+
+@dataclass(kw_only=True)
+class ForgettingFilter(DynamicsFilter):
+    """Drop samples by how often they were forgotten during training.
+
+    A sample is forgotten when the network classifies it correctly in one epoch and wrongly in the
+    next (Toneva et al., "An Empirical Study of Example Forgetting", 2019). Samples that were never
+    learned count as the hardest; the last loss breaks ties, of which there are thousands. The
+    paper drops the easy end to save time. Costs a sort. Samples that the run did not train on are
+    kept.
+
+    Examples:
+        >>> record = {"forgetting": [0, 3], "learned_epoch": [1, 2], "loss": [0.1, 0.2]}
+        >>> ForgettingFilter(drop=0.5).fit(None, [0, 0], dynamics=record).keep_.tolist()
+        [True, False]
+    """
+
+    name: ClassVar[str] = "forgetting"
+
+    def _fit(self, inputs: FilterInputs) -> None:
+        count = inputs.need_dynamics("forgetting").astype(np.float64)
+        never = inputs.need_dynamics("learned_epoch") < 0
+        count[never] = count.max(initial=0, where=np.isfinite(count)) + 1
+        # The loss, squeezed below one, orders equal counts.
+        loss = np.nan_to_num(inputs.need_dynamics("loss").astype(np.float64), nan=0.0)
+        score = count + loss / (1 + np.abs(loss)) * 0.999
+        self._drop_side(inputs, score, "forgotten {:.2f} times")
+        self.report_["never_learned"] = int(never.sum())

@@ -9,10 +9,15 @@ import numpy as np
 
 from thresher.errors import InvalidValueError
 from thresher.options import option
-from thresher.select.cluster import NOISE, ClassGraph
-from thresher.select.eps import choose_eps, eps_per_sample, noise_score
+from thresher.select.cluster import (
+    NOISE,
+    ClassGraph,
+    choose_eps,
+    eps_per_sample,
+    hdbscan,
+    noise_score,
+)
 from thresher.select.filters.base import Filter
-from thresher.select.hdbscan import hdbscan
 from thresher.select.inputs import FilterInputs, Need
 from thresher.select.maps import cached_reduction
 from thresher.select.reduction import MapOptions, Method, Reduction, Start
