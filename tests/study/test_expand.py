@@ -7,7 +7,7 @@ import pytest
 
 from thresher.errors import ThresherError
 from thresher.study import reading
-from thresher.study.expand import expand
+from thresher.study.expand import LONGEST_NAME, expand
 from thresher.study.study import Study
 from thresher.study.tasks import StudyPlan
 
@@ -114,6 +114,37 @@ def test_names_are_those_of_version_0_1(tmp_path: Path) -> None:
         "selection=full,step_epochs=1.0-2.0,seed=3,id=2f8e4a",
         "selection=network,step_epochs=1.0-2.0,seed=3,id=ccc2f4",
     ]
+
+
+def test_names_of_many_axes_fit_a_file_system_and_stay_distinct(tmp_path: Path) -> None:
+    grid: dict[str, list[Any]] = {
+        "model": ["resnet20", "resnet32"],
+        "batch_size": [32],
+        "warmup_epochs": [0.5],
+        "weight_decay": [0.00012345],
+        "label_smoothing": [0.123456789],
+        "lr_rule": ["linear"],
+        "optimizer": ["sgd"],
+        "momentum": [0.912345678],
+        "evaluate_every": [1],
+        "micro_batch": [16],
+        "selection": [f"{'long-name-of-a-selection' * 3}.parquet"],
+        "lr": [0.123456789, 0.223456789],
+        "threads": [1, 2],
+    }
+    names = list(plan(grid=grid, steps={}).trials)
+    assert len(set(names)) == len(names) == 16
+    step = "ä" * 80  # 160 bytes
+    steps = {step: {"do": "select", "filter": "random", "each": ["seed", "model", "lr"]}}
+    long = {**grid, "selection": ["full", step], "data": ["a" * 40], "device": ["cpu"]}
+    long["epochs"] = [1.2345678901]
+    planned = plan(grid=long, steps=steps)
+    assert any(len(name.encode()) == LONGEST_NAME for name in planned.trials)
+    for name, task in planned.tasks.items():
+        assert len(name.encode()) <= LONGEST_NAME
+        assert name.endswith(f",id={task.identity}")
+        (tmp_path / f".{name}.json.1234567-abcdef.tmp").write_text("")
+    assert names[0].startswith("model=resnet20,batch_size=32,")
 
 
 def test_the_number_of_workers_is_part_of_the_name() -> None:

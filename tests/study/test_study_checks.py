@@ -148,3 +148,21 @@ def test_values_that_meant_default_in_older_files_still_do(pack: str, tmp_path: 
     again = Study.open(tmp_path)
     assert again.status().complete
     assert json.loads(json.dumps(again.status().to_dict()))["counts"]["finished"] == 1
+
+
+def test_a_study_stores_its_format_and_refuses_a_newer_one(pack: str, tmp_path: Path) -> None:
+    study = Study.from_dict(content(pack), tmp_path)
+    study.run("in-process")
+    stored = tmp_path / "study.toml"
+    assert stored.read_text().startswith("format = 1\n")
+    # A copy is a study file too, and keeps one `format`; a folder of version 0.1 has none.
+    assert Study.load(stored, tmp_path).definition == Study.open(tmp_path).definition
+    assert Study.open(tmp_path).status().complete
+    stored.write_text(stored.read_text().removeprefix("format = 1\n"))
+    assert Study.open(tmp_path).status().complete
+    stored.write_text(f'format = 2\ncolour = "red"\n{stored.read_text()}')
+    message = r"study.toml was written by a newer version of Thresher \(format 2, .* up to 1\)"
+    for act in (lambda: Study.open(tmp_path), lambda: study.run("in-process")):
+        with pytest.raises(InvalidValueError, match=message):
+            act()
+    assert stored.read_text().startswith("format = 2\n")

@@ -10,6 +10,7 @@ import numpy as np
 from thresher.data.selection import Selection
 from thresher.report.drawing import COLOURS, GRID, INK, SIZE, Drawing, draw, line_style
 from thresher.study.analysis import Analysis
+from thresher.study.expand import bounded_name
 from thresher.study.summaries import CellSummary, describe_cell, preferred_batches
 from thresher.study.tasks import Values
 
@@ -282,5 +283,5 @@ def _maps(analysis: Analysis) -> list[Drawing]:
 
 
 def _name(stem: str, here: Values) -> str:
-    words = "-".join(f"{k}-{v}" for k, v in here.items())
-    return re.sub(r"[^A-Za-z0-9.-]+", "-", f"{stem}-{words}" if words else stem).replace("_", "-")
+    words = "-".join([stem, *(f"{k}-{v}" for k, v in here.items())])
+    return bounded_name(re.sub(r"[^A-Za-z0-9.-]+", "-", words))

@@ -96,7 +96,7 @@ class StudyDefinition(ComparisonConfig, TuningConfig):
     executor: Values = field(default_factory=dict)
     """Where tasks run: `kind` and its options."""
     text: str = ""
-    """The file as it was read."""
+    """The file as it was read, with its `format`: the copy in the study's folder."""
 
     @property
     def axes(self) -> list[str]:

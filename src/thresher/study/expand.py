@@ -2,9 +2,10 @@
 
 A name holds the values of the axes and six hex digits of everything that changes the result. A
 study that is extended (more seeds, another batch size) therefore finds its finished trials again,
-and a study whose base options change never reuses an old trial.
+and a study whose base options change never reuses an old trial. Long names are cut.
 """
 
+import hashlib
 import itertools
 import math
 import re
@@ -27,6 +28,9 @@ REFERENCES = {
 }
 """Settings that may name steps, and of which kinds."""
 MOST_TRIALS = 100_000
+LONGEST_NAME = 230
+"""Bytes of a name. A file name has at most 255, and a temporary `.NAME.json.PID-DIGITS.tmp` is the
+longest that is made of one."""
 
 
 def expand(study: StudyDefinition, root: Path | str) -> StudyPlan:
@@ -84,7 +88,7 @@ class _Expansion:
                 nearest(str(value), [FULL, *self.study.steps]),
             )
         digest = identity(decisive)
-        name = f"{_words({**cell, 'seed': seed})},id={digest}"
+        name = bounded_name(_words({**cell, "seed": seed}), f",id={digest}")
         check_training(settings, name)
         out = self.paths.trial(name).root
         return StudyTask(name, "train", settings, out, digest, needs, dict(cell), seed)
@@ -142,7 +146,7 @@ class _Expansion:
             check_select(settings, where)
         digest = identity({"do": definition.do, **decisive})
         varied = f",{_words(own)}" if own else ""
-        name = f"{definition.name}{varied},id={digest}"
+        name = bounded_name(f"{definition.name}{varied}", f",id={digest}")
         out = self.paths.steps / name
         if definition.do == "select":
             out = out / "selection.parquet"
@@ -181,6 +185,15 @@ class _Expansion:
             f'{key} of [steps.{definition.name}] is "{value}", which is neither a step nor a path',
             nearest(str(value), self.study.steps),
         )
+
+
+def bounded_name(words: str, tail: str = "") -> str:
+    """Return `words` and `tail`, with a hash for the end of `words` if that is too long."""
+    name = words + tail
+    if len(name.encode()) <= LONGEST_NAME:
+        return name
+    tail = f",hash={hashlib.sha256(name.encode()).hexdigest()[:8]}{tail}"
+    return words.encode()[: LONGEST_NAME - len(tail)].decode(errors="ignore") + tail
 
 
 def _words(values: Values) -> str:

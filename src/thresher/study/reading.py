@@ -8,10 +8,13 @@ from typing import Any
 
 from thresher import options
 from thresher.errors import InvalidValueError, NotFoundError, nearest
+from thresher.paths import check_format
 from thresher.study.definition import FULL, StepDefinition, StudyDefinition
 from thresher.study.settings import SET_BY_STUDY, check_option, training_options
 from thresher.study.tasks import Values
 
+FORMAT = 1
+"""Version of the study file, in its copy in the study's folder; a file without `format` has 1."""
 STEP_KINDS = ("train", "embed", "select")
 MOST_SEEDS = 10_000
 LONGEST_STEP_NAME = 80
@@ -24,27 +27,42 @@ def load(path: Path | str) -> StudyDefinition:
         NotFoundError: There is no such file.
         InvalidValueError: It is not TOML, or a key or value is wrong.
     """
-    path = Path(path)
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (FileNotFoundError, NotADirectoryError):
-        raise NotFoundError(f"study file {path} not found", "check the path") from None
-    except (IsADirectoryError, UnicodeDecodeError):
-        raise InvalidValueError(f"{path} is not a study file", "give a TOML file") from None
-    return parse(text, str(path))
+    return parse(_text(path), str(path))
 
 
 def parse(text: str, where: str = "the study") -> StudyDefinition:
     """Validate the text of a study file; `where` names it in messages."""
+    return from_dict(_content(text, where), where, text)
+
+
+def check_stored(path: Path) -> None:
+    """Refuse to overwrite the study file `path` if a newer version of Thresher wrote it."""
+    if path.is_file():
+        check_format(_content(_text(path), str(path)), FORMAT, str(path))
+
+
+def _text(path: Path | str) -> str:
     try:
-        content = tomllib.loads(text)
+        return Path(path).read_text(encoding="utf-8")
+    except (FileNotFoundError, NotADirectoryError):
+        raise NotFoundError(f"study file {path} not found", "check the path") from None
+    except (IsADirectoryError, UnicodeDecodeError):
+        raise InvalidValueError(f"{path} is not a study file", "give a TOML file") from None
+
+
+def _content(text: str, where: str) -> Values:
+    try:
+        return tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise InvalidValueError(f"{where} is not valid TOML: {error}") from None
-    return from_dict(content, where, text)
 
 
 def from_dict(content: Values, where: str = "the study", text: str = "") -> StudyDefinition:
     """Validate a study given as nested dictionaries in the shape of the TOML file."""
+    check_format(content, FORMAT, where)
+    if "format" not in content:
+        text = f"format = {FORMAT}\n{text}"
+    content = {key: value for key, value in content.items() if key != "format"}
     known = {info.name for info in options.describe(StudyDefinition)} - {"text"}
     _check_keys(content, known, where)
     base, grid, arms, steps, executor = (

@@ -158,7 +158,9 @@ class Study:
         check_executor(config)
         check_inputs(plan)
         with hold(self.root), _terminate_as_interrupt():
-            write_text(StudyPaths(self.root).definition, self.definition.text)
+            stored = StudyPaths(self.root).definition
+            reading.check_stored(stored)
+            write_text(stored, self.definition.text)
             if retry:
                 Failures(self.root).retry(plan.tasks)
             with make_executor(config, self.root) as chosen:
