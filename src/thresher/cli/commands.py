@@ -56,6 +56,7 @@ COMMANDS = (
     Command("data info", "describe a pack", "thresher.cli.data:info"),
     Command("data verify", "check every byte of a pack", "thresher.cli.data:verify"),
     Command("data export", "write a pack in another format", "thresher.cli.data:export"),
+    Command("data flip", "copy a pack with some wrong labels", "thresher.cli.data:flip"),
     Command("data bench", "measure reading speed by container", "thresher.cli.data:bench"),
     Command("train", "train one network on any number of workers", "thresher.cli.train:train"),
     Command("embed", "compute the penultimate features of a network", "thresher.cli.embed:embed"),

@@ -8,6 +8,7 @@ import tyro
 
 from thresher.cli.commands import Outcome
 from thresher.cli.packs import ensure_pack
+from thresher.data.flip import FlipOptions
 from thresher.data.shard_writer import WriteOptions
 from thresher.data.sources.registry import SourceOptions
 from thresher.errors import InvalidValueError
@@ -54,6 +55,16 @@ class ExportConfig(PackConfig):
     """folder, webdataset, tfrecord, lmdb or hdf5."""
     selection: Path | None = option(None)
     """Leave out the training images that this selection drops."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlipConfig(FlipOptions):
+    """Options of `thresher data flip`."""
+
+    pack: str = option(positional=True)
+    """Folder of a pack, or its name in the cache."""
+    out: Path = option(positional=True)
+    """Folder to create."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,6 +163,25 @@ def export(config: ExportConfig) -> Outcome:
     return Outcome(
         {"path": str(config.out), "format": config.format, "samples": count},
         f"{config.out}: {count:,} of {len(pack):,} images as {config.format}",
+    )
+
+
+def flip(config: FlipConfig) -> Outcome:
+    """Copy a pack and change some of its training labels at random, to test filters.
+
+    `flipped.parquet` in the new pack is a selection that drops exactly the changed samples.
+    """
+    from thresher.data.flip import ORACLE, flip_labels
+    from thresher.data.pack import Pack
+    from thresher.data.selection import Selection
+
+    ensure_pack(config.pack)
+    copy = flip_labels(Pack.open(config.pack), config.out, config)
+    oracle = Selection.load(copy.root / ORACLE)
+    return Outcome(
+        {**asdict(copy.info()), "changed": oracle.dropped, "oracle": str(oracle.path)},
+        f"{copy.root}: {oracle.dropped:,} of {len(oracle.ids):,} training labels changed\n"
+        f"the changed samples are listed in {oracle.path}",
     )
 
 
