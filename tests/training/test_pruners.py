@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from thresher.errors import ThresherError
-from thresher.training.pruners import DynamicPruner, DynamicRandom, InfoBatch
+from thresher.training.pruners import DynamicPruner, DynamicRandom, InfoBatch, make_pruner
 
 POSITIONS = np.arange(10, 4010)
 
@@ -12,7 +12,7 @@ POSITIONS = np.arange(10, 4010)
 def test_infobatch_keeps_the_expected_gradient() -> None:
     pruner = InfoBatch(ratio=0.5)
     protocol: DynamicPruner = pruner
-    protocol.begin(POSITIONS, epochs=16, seed=1)
+    protocol.begin(POSITIONS, epochs=16, seed=1, batch_size=1)
     keep, weight = pruner.choose(0)
     assert keep.all(), "nothing has been seen yet"
     assert (weight == 1).all()
@@ -25,7 +25,7 @@ def test_infobatch_keeps_the_expected_gradient() -> None:
         keep, weight = pruner.choose(epoch)
         assert keep[~easy].all()
         assert (weight[~easy] == 1).all()
-        assert (weight[easy] == 2).all()
+        np.testing.assert_allclose(weight[easy], 1 / keep[easy].mean(), rtol=1e-6)
         assert 0.45 < keep[easy].mean() < 0.55
         totals.append((losses * weight)[keep].sum())
     assert np.mean(totals) == pytest.approx(losses.sum(), rel=0.01)
@@ -71,6 +71,41 @@ def test_a_checkpoint_restores_the_choice() -> None:
     other.begin(POSITIONS[:5], 10, 3)
     with pytest.raises(ThresherError, match="other samples"):
         other.restore(first.state())
+
+
+@pytest.mark.parametrize("name", ["infobatch:0.5", "random:0.3"])
+@pytest.mark.parametrize("batch", [7, 512, 3000])
+def test_an_epoch_is_a_whole_number_of_batches(name: str, batch: int) -> None:
+    """Or everything, if that is less than a batch more; the expected gradient stays."""
+    pruner = make_pruner(name)
+    assert pruner is not None
+    pruner.begin(POSITIONS, 16, 1, batch)
+    losses = np.random.default_rng(0).gamma(2, 1, len(POSITIONS)).astype(np.float32)
+    pruner.observe(POSITIONS, losses)
+    wanted = len(POSITIONS) * (1 - pruner.ratio * (losses < losses.mean()).mean())  # type: ignore
+    if name.startswith("random"):
+        wanted = len(POSITIONS) * 0.7
+    for epoch in range(1, 10):
+        keep, weight = pruner.choose(epoch)
+        count = keep.sum()
+        assert count % batch == 0 or keep.all()
+        assert wanted - 1 < count < wanted + batch
+        if name.startswith("infobatch"):
+            assert weight[keep].sum() == pytest.approx(len(POSITIONS), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("infobach", 'unknown pruner "infobach"; did you mean "infobatch"'),
+        ("random:1", r"ratio of random must be in \[0, 1\)"),
+        ("random:nan", "ratio of random"),
+        ("infobatch:", "ratio of infobatch"),
+    ],
+)
+def test_a_wrong_pruner_is_refused(name: str, message: str) -> None:
+    with pytest.raises(ThresherError, match=message):
+        make_pruner(name)
 
 
 def test_ratio_must_be_a_share() -> None:

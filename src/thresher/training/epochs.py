@@ -41,13 +41,18 @@ class EpochSamples:
     """Draws the order of each epoch; with a pruner, over the samples that it chooses."""
 
     def __init__(
-        self, config: TrainConfig, split: TrainingSplit, pruner: DynamicPruner | None
+        self,
+        config: TrainConfig,
+        split: TrainingSplit,
+        pruner: DynamicPruner | None,
+        batch_size: int,
     ) -> None:
         self.split, self.pruner, self.seed = split, pruner, config.seed
         self.chosen: tuple[np.ndarray, np.ndarray] | None = None
         """A pruner's choice for this epoch: (n,) bool and (n,) float32 over `split.train`."""
         if pruner is not None:
-            pruner.begin(split.train[split.kept], math.ceil(config.epochs), config.seed)
+            kept = split.train[split.kept]
+            pruner.begin(kept, math.ceil(config.epochs), config.seed, batch_size)
 
     def order(self, epoch: int) -> np.ndarray:
         """Return the samples of an epoch in order, as rows of the loader, (n,) int64."""

@@ -1,5 +1,6 @@
 """Dynamic pruning: choose the samples of each epoch while training."""
 
+import math
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -13,7 +14,7 @@ class PrunerConfig:
     """Dynamic pruning."""
 
     dynamic: str | None = None
-    """Prune while training: infobatch or dynamic-random."""
+    """Prune while training: infobatch or random, with a ratio if you like (`random:0.3`)."""
 
 
 class DynamicPruner(Protocol):
@@ -23,8 +24,11 @@ class DynamicPruner(Protocol):
     before), and must make the same choice.
     """
 
-    def begin(self, positions: np.ndarray, epochs: int, seed: int) -> None:
-        """Start a run of `epochs` epochs on the samples at `positions`, (n,) int64, ascending."""
+    def begin(self, positions: np.ndarray, epochs: int, seed: int, batch_size: int) -> None:
+        """Start a run of `epochs` epochs on the samples at `positions`, (n,) int64, ascending.
+
+        Epochs that are a whole number of batches train fastest on a GPU.
+        """
 
     def choose(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
         """Return which samples `epoch` trains on, (n,) bool, and the weight of each one's loss,
@@ -52,7 +56,7 @@ class _EpochPruner:
     annealed: float = 0.125
     """Share of the epochs, at the end, that train on everything."""
 
-    def begin(self, positions: np.ndarray, epochs: int, seed: int) -> None:
+    def begin(self, positions: np.ndarray, epochs: int, seed: int, batch_size: int = 1) -> None:
         if not 0 <= self.ratio < 1:
             raise InvalidValueError(f"ratio must be in [0, 1), got {self.ratio}", "", "ratio")
         if not 0 <= self.annealed <= 1:
@@ -60,7 +64,7 @@ class _EpochPruner:
                 f"annealed must be in [0, 1], got {self.annealed}", "", "annealed"
             )
         self.positions = np.asarray(positions, np.int64)
-        self.epochs, self.seed = epochs, seed
+        self.epochs, self.seed, self.batch_size = epochs, seed, batch_size
         self.losses = np.full(len(self.positions), np.nan, np.float32)
 
     def observe(self, positions: np.ndarray, losses: np.ndarray) -> None:
@@ -79,9 +83,18 @@ class _EpochPruner:
     def _full(self, epoch: int) -> bool:
         return epoch >= np.ceil(self.epochs * (1 - self.annealed))
 
-    def _random(self, epoch: int) -> np.ndarray:
+    def _left_out(self, candidates: np.ndarray, epoch: int) -> np.ndarray:
+        """Return the rows that `epoch` leaves out: a random share `ratio` of the candidates.
+
+        A few fewer, so that what is left is a whole number of batches: every step of the epoch
+        then has the same shape, and a captured graph serves all of them.
+        """
         stream = np.random.Philox(key=[self.seed, 0x1F0BA], counter=[0, 0, 0, epoch])
-        return np.random.Generator(stream).random(len(self.positions))
+        shuffled = np.random.Generator(stream).permutation(candidates)
+        n = len(self.positions)
+        left = n - round(self.ratio * len(candidates))
+        left = min(n, -(-left // self.batch_size) * self.batch_size)
+        return shuffled[: n - left]
 
     def _everything(self) -> tuple[np.ndarray, np.ndarray]:
         n = len(self.positions)
@@ -93,8 +106,8 @@ class InfoBatch(_EpochPruner):
     """InfoBatch (Qin et al. 2024, https://arxiv.org/abs/2303.04947).
 
     Of the samples whose last loss is below the mean, a random share `ratio` is left out of the
-    epoch, and the gradients of the remaining ones are scaled by 1 / (1 - ratio), so that the
-    expected gradient is that of the full set.
+    epoch, and the gradients of the remaining ones are scaled by the inverse of the share that is
+    left, so that the expected gradient is that of the full set.
     """
 
     def choose(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
@@ -102,9 +115,12 @@ class InfoBatch(_EpochPruner):
         seen = np.isfinite(self.losses)
         if self._full(epoch) or not seen.any():
             return keep, weight
-        easy = seen & (self.losses < self.losses[seen].mean(dtype=np.float64))
-        keep[easy & (self._random(epoch) < self.ratio)] = False
-        weight[easy] = 1 / (1 - self.ratio)
+        (easy,) = np.nonzero(seen & (self.losses < self.losses[seen].mean(dtype=np.float64)))
+        if not len(easy):
+            return keep, weight
+        left_out = self._left_out(easy, epoch)
+        keep[left_out] = False
+        weight[easy] = len(easy) / (len(easy) - len(left_out))
         return keep, weight
 
 
@@ -117,22 +133,32 @@ class DynamicRandom(_EpochPruner):
     def choose(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
         keep, weight = self._everything()
         if not self._full(epoch):
-            order = np.argsort(self._random(epoch), kind="stable")
-            keep[order[: round(self.ratio * len(order))]] = False
+            keep[self._left_out(np.arange(len(keep)), epoch)] = False
         return keep, weight
 
 
 PRUNERS: dict[str, type[InfoBatch] | type[DynamicRandom]] = {
     "infobatch": InfoBatch,
-    "dynamic-random": DynamicRandom,
+    "random": DynamicRandom,
+    "dynamic-random": DynamicRandom,  # its name in version 0.1
 }
 
 
 def make_pruner(name: str | None) -> DynamicPruner | None:
-    """Return the pruner called `name`; None for None and "none"."""
-    if name in (None, "none"):
+    """Return the pruner that `NAME` or `NAME:RATIO` means; None for None and "none"."""
+    if name is None or name == "none":
         return None
-    assert name is not None
-    if name not in PRUNERS:
-        raise InvalidValueError(f'unknown pruner "{name}"', nearest(name, PRUNERS), "dynamic")
-    return PRUNERS[name]()
+    kind, colon, ratio = name.partition(":")
+    if kind not in PRUNERS:
+        raise InvalidValueError(f'unknown pruner "{kind}"', nearest(kind, PRUNERS), "dynamic")
+    if not colon:
+        return PRUNERS[kind]()
+    try:
+        share = float(ratio)
+    except ValueError:
+        share = math.nan
+    if not 0 <= share < 1:
+        raise InvalidValueError(
+            f'dynamic: the ratio of {kind} must be in [0, 1), got "{ratio}"', "", "dynamic"
+        )
+    return PRUNERS[kind](ratio=share)

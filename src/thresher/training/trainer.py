@@ -85,7 +85,7 @@ class Trainer:
                 "`noise_scale` is measured only where DDP reduces the gradients",
                 "leave it out, or `average_every`, `delay` and `engine`",
             )
-        samples = EpochSamples(config, work.split, work.pruner)
+        samples = EpochSamples(config, work.split, work.pruner, self.resolved.global_batch)
         dynamics = Dynamics(len(work.split.train)) if config.record_dynamics else None
         self.state = RunState(self.step, samples, dynamics, noise)
         self.planner = EpochPlanner(config, self.resolved, pruned)
@@ -284,8 +284,7 @@ class Trainer:
         if config.graph == "off" or not self.data.resident or graph.why_not(config, self.group):
             return
         counts = {numbers.global_batch: numbers.samples // numbers.global_batch}
-        if self.state.samples.pruner is None:
-            counts.setdefault(numbers.last_batch, 1)
+        counts.setdefault(numbers.last_batch, 1)
         shapes = [
             graph.BatchShape(n, piece_count(n, 1, self.micro, self.step.align), capacity)
             for n, capacity in counts.items()
