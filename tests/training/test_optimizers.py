@@ -56,7 +56,8 @@ def distance(a: nn.Module, b: nn.Module) -> float:
 @pytest.mark.parametrize(("momentum", "decay"), [(0.9, 5e-3), (0.0, 0.1), (0.5, 0.0)])
 def test_lars_equals_pytorch_optimizer(seed: int, momentum: float, decay: float) -> None:
     ours, theirs = problem(seed), problem(seed)
-    descend(ours, LARS(parameter_groups(ours, decay, False), 0.8, momentum, trust=0.02))
+    groups = parameter_groups(ours, OptimizerConfig(optimizer="lars", weight_decay=decay))
+    descend(ours, LARS(groups, 0.8, momentum, trust=0.02))
     peer = pytest.importorskip("pytorch_optimizer").LARS(
         theirs.parameters(), lr=0.8, momentum=momentum, weight_decay=decay, trust_coefficient=0.02
     )
@@ -139,12 +140,14 @@ def test_sgd_and_nesterov_are_torchs() -> None:
 
 def test_decay_is_left_off_bias_and_norm_on_request() -> None:
     model = build("tiny", 10)
-    weights, others = parameter_groups(model, 0.1, decay_norm_bias=False)
+    weights, others = parameter_groups(
+        model, OptimizerConfig(weight_decay=0.1, decay_norm_bias=False)
+    )
     assert (weights["weight_decay"], others["weight_decay"]) == (0.1, 0.0)
     norms = [m for m in model.modules() if isinstance(m, nn.BatchNorm2d)]
     assert len(others["params"]) == 2 * len(norms) + 1  # weight and bias each, and the head's bias
     assert all(p.ndim > 1 for p in weights["params"])
-    both = parameter_groups(model, 0.1, decay_norm_bias=True)
+    both = parameter_groups(model, OptimizerConfig(weight_decay=0.1))
     assert [group["weight_decay"] for group in both] == [0.1, 0.1]
 
 

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import inspect
 import io
+import itertools
 import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -27,7 +28,9 @@ def parse(
     names = [info.name for info in infos]
     hints = get_type_hints(config, include_extras=True)
     fields: list[Any] = [("json", *_json_flag())]
+    defaults = _dependent_defaults(config, arguments)
     for info in infos:
+        info = dataclasses.replace(info, default=defaults.get(info.name, info.default))
         marks = getattr(hints[info.name], "__metadata__", ())
         positional = info.positional or tyro.conf.Positional in marks
         extra = (tyro.conf.Positional,) if positional else ()
@@ -62,6 +65,15 @@ def parse(
     with parameters_as_flags(names):
         validate(options)
     return options, parsed.json
+
+
+def _dependent_defaults(config: type, arguments: Sequence[str]) -> dict[str, Any]:
+    """Return the defaults that follow from other flags, if the configuration has such."""
+    if not hasattr(config, "flag_defaults"):
+        return {}
+    words = [part for argument in arguments for part in argument.split("=", 1)]
+    pairs = itertools.pairwise(words)
+    return config.flag_defaults({a: b for a, b in pairs if a.startswith("--")})
 
 
 def _split_lists(arguments: Sequence[str], infos: Sequence[OptionInfo]) -> list[str]:

@@ -71,11 +71,16 @@ class Augment:
     """Per channel, of values in [0, 1]."""
     std: Sequence[float]
     crop_padding: int = 4
-    """Black pixels added on each side before the random crop; 0 without `crop`: no crop."""
+    """Pixels added on each side before the random crop; 0 without `crop`: no crop."""
+    reflect: bool = False
+    """Whether those pixels mirror the image; otherwise they are black."""
     crop: int | None = None
     """Side of the crop, such as 28; None keeps the image's size."""
     flip: bool = True
     """Mirror half of the samples horizontally."""
+    alternate: bool = False
+    """Mirror a sample in every second epoch instead of at random, so that two consecutive epochs
+    show both views of every image (Jordan 2024, https://arxiv.org/abs/2404.00498)."""
     cutout: int = 0
     """Side of a square that is blanked at a random position; 0: none."""
     dtype: torch.dtype = torch.float32
@@ -123,13 +128,19 @@ class Augment:
         draws = ((bits[:, None] >> constants["shifts"]) & _LOW) * constants["choices"] >> _BITS
         source = draws[:, :, None] + constants["base"]
         if self.flip:
-            source = source + ((bits >> 2 * _BITS) & 1)[:, None, None] * constants["mirror"]
+            mirrored = (bits >> 2 * _BITS) & 1
+            if self.alternate:
+                mirrored = (hash_bits(keys, 0, seed, stream=2) + epoch) & 1
+            source = source + mirrored[:, None, None] * constants["mirror"]
+        if self.reflect:
+            source = source.abs()
+            source = constants["limit"] - (constants["limit"] - source).abs()
         inside = torch.minimum(source.clamp(min=0), constants["limit"])
         if rows is None:
             rows = torch.arange(len(images), device=images.device)
         ys, xs = inside[:, 0, :out_h, None], inside[:, 1, None, :out_w]
         pixels = images[rows[:, None, None], ys, xs]
-        if self.crop_padding:
+        if self.crop_padding and not self.reflect:
             real = inside == source
             pixels *= (real[:, 0, :out_h, None] & real[:, 1, None, :out_w])[..., None]
         result = self._normalised(pixels, constants)

@@ -24,6 +24,7 @@ MODELS = Registry(
         **{name: f"thresher.models.resnet:{name.replace('-', '_')}" for name in _RESNETS},
         "alexnet-small": "thresher.models.convnets:AlexNetSmall",
         "googlenet-small": "thresher.models.convnets:GoogLeNetSmall",
+        "fast-cifar": "thresher.models.fast_cifar:FastCifar",
     },
 )
 """Classes or functions that are called as `model(classes=…, channels=…)`."""

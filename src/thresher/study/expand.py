@@ -19,6 +19,7 @@ from thresher.study.definition import ARM, FULL, StepDefinition, StudyDefinition
 from thresher.study.selecting import check_embed, check_select
 from thresher.study.settings import check_training, identity
 from thresher.study.tasks import StudyPlan, StudyTask, Values
+from thresher.training.presets import preset
 
 REFERENCES = {
     **dict.fromkeys(("run", "dynamics"), ("train",)),
@@ -71,7 +72,7 @@ class _Expansion:
         settings: Values = dict(self.study.base)
         for axis, value in cell.items():
             settings.update(self.study.arms[value] if axis == ARM else {axis: value})
-        settings["seed"] = seed
+        settings = {**preset(settings.get("model")), **settings, "seed": seed}
         decisive = {key: value for key, value in settings.items() if key != "selection"}
         needs: tuple[str, ...] = ()
         value = settings.pop("selection", None) or FULL
@@ -166,6 +167,8 @@ class _Expansion:
             start["seed"] = 0
             for axis, value in own.items():
                 start.update(self.study.arms[value] if axis == ARM else {axis: value})
+            model = definition.settings.get("model", start.get("model"))
+            start = {**preset(model), **start}
         for key in ("data", "seed"):
             if key in own:
                 start[key] = own[key]

@@ -1,7 +1,7 @@
 """The augmentation of a run's images."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from thresher.errors import InvalidValueError
 from thresher.options import option
@@ -25,8 +25,14 @@ class AugmentConfig:
     """Pixels of padding around the random crop; by default an eighth of the side; 0: none."""
     flip: bool | None = None
     """Mirror half of the images; by default only color images."""
+    flip_mode: Literal["random", "alternate"] = "random"
+    """Mirror each image at random, or in every second epoch."""
+    padding_mode: Literal["black", "reflect"] = "black"
+    """What `crop_padding` adds around an image."""
     cutout: int | None = option(None, ge=1)
     """Side in pixels of a square to blank out in each image."""
+    views: Literal["one", "flip", "shift"] = "one"
+    """Evaluate each image once, averaged with its mirror image, or also shifted by a pixel."""
 
 
 def make_augment(config: AugmentConfig, pack: "Pack", dtype: "torch.dtype") -> "Augment":
@@ -48,8 +54,10 @@ def make_augment(config: AugmentConfig, pack: "Pack", dtype: "torch.dtype") -> "
         mean=pack.mean.tolist(),
         std=pack.std.tolist(),
         crop_padding=min(height, width) // 8 if padding is None else padding,
+        reflect=config.padding_mode == "reflect",
         crop=config.crop,
         flip=len(pack.mean) > 1 if config.flip is None else config.flip,
+        alternate=config.flip_mode == "alternate",
         cutout=config.cutout or 0,
         dtype=dtype,
     )

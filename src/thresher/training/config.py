@@ -13,6 +13,7 @@ from thresher.training.exchange.base import ExchangeConfig
 from thresher.training.execution import ExecutionConfig
 from thresher.training.model import ModelConfig
 from thresher.training.optimizers import OptimizerConfig
+from thresher.training.presets import preset
 from thresher.training.pruners import PrunerConfig, make_pruner
 from thresher.training.record import RecordConfig
 from thresher.training.schedules import RateConfig
@@ -45,6 +46,21 @@ class TrainConfig(
         >>> config.optimizer
         'sgd'
     """
+
+    @classmethod
+    def for_model(cls, model: str, **options: Any) -> "TrainConfig":
+        """Build a configuration with the settings that belong to a model, unless given here.
+
+        Example:
+            >>> TrainConfig.for_model("fast-cifar", data="cifar10", out="runs/b").optimizer
+            'muon'
+        """
+        return cls(**{**preset(model), "model": model, **options})
+
+    @classmethod
+    def flag_defaults(cls, flags: Mapping[str, str]) -> dict[str, Any]:
+        """Return defaults of the command line that depend on other flags, given as typed."""
+        return preset(flags.get("--model"))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the options as saved in `config.json`."""

@@ -19,7 +19,7 @@ def evaluate(step: Step, positions: np.ndarray) -> tuple[float, float]:
     """Return accuracy and mean loss on the samples at `positions`; nan if there are none."""
     if not len(positions):
         return float("nan"), float("nan")
-    model, group, data = step.model, step.group, step.data
+    model, group, data, kind = step.model, step.group, step.data, step.config.views
     mine = part(positions, group.rank, group.world)
     cuts = [mine[begin : begin + BATCH] for begin in range(0, len(mine), BATCH)]
     sums = torch.zeros(2, dtype=torch.float64, device=group.device)
@@ -28,13 +28,29 @@ def evaluate(step: Step, positions: np.ndarray) -> tuple[float, float]:
     with torch.no_grad(), averaged(model, group, weights=not step.exchange.synchronised):
         for batch in data.loader.batches(cuts):
             with step.autocast():
-                logits = model(data.augment.evaluate(batch.images))
+                logits = torch.stack(
+                    [model(view) for view in views(data.augment.evaluate(batch.images), kind)]
+                ).mean(0)
             logits = logits.double()
             sums[0] += (logits.argmax(1) == batch.labels).sum()
             sums[1] += F.cross_entropy(logits, batch.labels, reduction="sum")
     model.train(was_training)
     correct, loss = group.all_reduce_sum(sums).tolist()
     return correct / len(positions), loss / len(positions)
+
+
+def views(images: Tensor, kind: str) -> list[Tensor]:
+    """Return the views of images (n, channels, height, width) that `AugmentConfig.views` names.
+
+    "shift" adds those moved by a pixel along both diagonals; the middle one counts twice, so that
+    it weighs as much as the two together.
+    """
+    seen = [images]
+    if kind == "shift":
+        height, width = images.shape[2:]
+        padded = F.pad(images, (1, 1, 1, 1), "reflect")
+        seen += [images, padded[:, :, :height, :width], padded[:, :, 2:, 2:]]
+    return seen if kind == "one" else [*seen, *(view.flip(3) for view in seen)]
 
 
 @contextlib.contextmanager

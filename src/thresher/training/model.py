@@ -1,15 +1,20 @@
 """The network of a run."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from thresher.options import option
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
     from torch import nn
 
     from thresher.data.pack import Pack
+
+
+INITIAL_IMAGES = 5000
+"""Training images that a network with data-dependent layers is initialised with."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +41,22 @@ def build_model(config: ModelConfig, pack: "Pack", seed: int) -> "nn.Module":
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return registry.build(config.model, len(pack.classes), channels, config.weights)
+
+
+def initialize_from_data(
+    model: "nn.Module", config: ModelConfig, pack: "Pack", positions: "np.ndarray", augment: Any
+) -> None:
+    """Call `model.initialize(images)`, if it has that, with some training images.
+
+    Networks with layers that depend on the data (whitening) set them there. The images are
+    normalised as in evaluation, (n, channels, height, width).
+    """
+    import torch
+
+    if hasattr(model, "initialize") and config.weights is None:
+        images = pack.images(positions[:INITIAL_IMAGES], size=getattr(config, "image_size", None))
+        initialize: Any = model.initialize
+        initialize(augment.evaluate(torch.from_numpy(images)))
 
 
 def place_model(

@@ -1,7 +1,7 @@
-"""The optimizer of a run: torch's fused SGD and AdamW, or LARS and LAMB (see `layerwise`)."""
+"""The optimizer of a run: torch's fused SGD and AdamW, or LARS, LAMB and Muon."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 from thresher.errors import InvalidValueError, nearest
 from thresher.options import option
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from thresher.training.layerwise import ParameterGroup
 
-OptimizerName = Literal["sgd", "nesterov", "lars", "lamb", "adamw"]
+OptimizerName = Literal["sgd", "nesterov", "lars", "lamb", "adamw", "muon"]
 OPTIMIZERS = get_args(OptimizerName)
 
 
@@ -23,11 +23,15 @@ class OptimizerConfig:
     optimizer: OptimizerName = "sgd"
     """Update rule."""
     momentum: float = option(0.9, ge=0, lt=1)
-    """Momentum of sgd, nesterov and lars; decay of the first moment of lamb and adamw."""
+    """Momentum of sgd, nesterov, lars and muon; decay of the first moment of lamb and adamw."""
     weight_decay: float = option(5e-4, ge=0)
     """Weight decay."""
     decay_norm_bias: bool = True
     """Apply weight decay to biases and norm layers too; lars and lamb never do."""
+    bias_lr: float = option(1.0, ge=0)
+    """Factor on the learning rate of biases and norm layers."""
+    head_lr: float = option(1.0, ge=0)
+    """Factor on the learning rate of the last linear layer."""
 
 
 def make_optimizer(
@@ -40,56 +44,80 @@ def make_optimizer(
     import torch
 
     from thresher.training.layerwise import LAMB, LARS
+    from thresher.training.muon import Muon
 
     name, betas = config.optimizer, (config.momentum, 0.999)
     if name not in OPTIMIZERS:
         raise InvalidValueError(f'unknown optimizer "{name}"', nearest(name, OPTIMIZERS))
-    groups = parameter_groups(
-        model, config.weight_decay, config.decay_norm_bias and name not in ("lars", "lamb")
-    )
+    groups = parameter_groups(model, config)
     if not groups:
         raise InvalidValueError("the model has no parameters to train")
     device = groups[0]["params"][0].device
     if tensor_lr is None:
         tensor_lr = device.type == "cuda"
-    rate: Any = torch.tensor(lr, dtype=torch.float32, device=device) if tensor_lr else lr
+    for group in groups:
+        scaled = lr * group["lr_factor"]
+        group["lr"] = (
+            torch.tensor(scaled, dtype=torch.float32, device=device) if tensor_lr else scaled
+        )
     if name == "lars":
-        return LARS(groups, lr=rate, momentum=config.momentum)
+        return LARS(groups, lr=lr, momentum=config.momentum)
     if name == "lamb":
-        return LAMB(groups, lr=rate, betas=betas)
+        return LAMB(groups, lr=lr, betas=betas)
+    if name == "muon":
+        return Muon(groups, lr=lr, momentum=config.momentum)
     if name == "adamw":
         capturable = device.type == "cuda"
-        return torch.optim.AdamW(groups, lr=rate, betas=betas, fused=True, capturable=capturable)
+        return torch.optim.AdamW(groups, lr=lr, betas=betas, fused=True, capturable=capturable)
     nesterov = name == "nesterov"
     if nesterov and config.momentum <= 0:
         raise InvalidValueError("momentum must be greater than 0 for nesterov", "", "momentum")
-    return torch.optim.SGD(groups, lr=rate, momentum=config.momentum, nesterov=nesterov, fused=True)
+    return torch.optim.SGD(groups, lr=lr, momentum=config.momentum, nesterov=nesterov, fused=True)
 
 
-def parameter_groups(
-    model: "nn.Module", weight_decay: float, decay_norm_bias: bool
-) -> "list[ParameterGroup]":
-    """Return weights of two or more dimensions, and biases and norm layers (`adapt` False)."""
+def parameter_groups(model: "nn.Module", config: OptimizerConfig) -> "list[ParameterGroup]":
+    """Return weights of two or more dimensions, biases and norm layers, and the head if it is
+    treated differently; `adapt` marks what layer-wise optimizers and Muon adapt."""
+    from thresher.models.head import find_head
+
+    decay, name = config.weight_decay, config.optimizer
+    apart = config.head_lr != 1 or name == "muon"
+    head = find_head(model) if apart else None
+    in_head = {id(parameter) for parameter in head[1].parameters()} if head else set()
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    weights = [parameter for parameter in trained if parameter.ndim > 1]
-    others = [parameter for parameter in trained if parameter.ndim <= 1]
-    decay = weight_decay if decay_norm_bias else 0.0
+    others = [p for p in trained if p.ndim <= 1 and id(p) not in in_head]
+    weights = [p for p in trained if p.ndim > 1 and id(p) not in in_head]
+    last = [p for p in trained if id(p) in in_head]
+    decays = config.decay_norm_bias and name not in ("lars", "lamb")
     groups: list[ParameterGroup] = [
-        {"params": weights, "weight_decay": weight_decay, "adapt": True},
-        {"params": others, "weight_decay": decay, "adapt": False},
+        {"params": weights, "weight_decay": decay, "adapt": True, "lr_factor": 1.0},
+        {
+            "params": others,
+            "weight_decay": decay if decays else 0.0,
+            "adapt": False,
+            "lr_factor": config.bias_lr,
+        },
+        {
+            "params": last,
+            "weight_decay": decay,
+            "adapt": name != "muon",
+            "lr_factor": config.head_lr,
+        },
     ]
     return [group for group in groups if group["params"]]
 
 
 def set_rate(optimizer: "torch.optim.Optimizer", rate: "float | Tensor") -> None:
-    """Set the learning rate of every group, in place where it is a tensor.
+    """Set the learning rate of every group, times its factor, in place where it is a tensor.
 
     `rate` may be a 0-d tensor on the same device; then nothing waits for the device.
     """
     for group in optimizer.param_groups:
+        factor = group.get("lr_factor", 1.0)
+        scaled = rate if factor == 1 else rate * factor
         if isinstance(group["lr"], float | int):
-            group["lr"] = rate
-        elif isinstance(rate, float | int):
-            group["lr"].fill_(rate)
+            group["lr"] = scaled
+        elif isinstance(scaled, float | int):
+            group["lr"].fill_(scaled)
         else:
-            group["lr"].copy_(rate)
+            group["lr"].copy_(scaled)

@@ -15,7 +15,7 @@ from thresher.training.augmentation import make_augment
 from thresher.training.config import TrainConfig, check
 from thresher.training.execution import free_device_memory, torch_settings, weight_dtype
 from thresher.training.graph import why_not
-from thresher.training.model import build_model
+from thresher.training.model import build_model, initialize_from_data
 from thresher.training.pruners import DynamicPruner, make_pruner
 from thresher.training.resolved import resolve
 from thresher.training.result import RunResult
@@ -111,6 +111,7 @@ def _open(config: TrainConfig, pruner: DynamicPruner | None) -> Workload:
     pack = Pack.open(config.data)
     split = split_samples(config, pack)
     resolved = resolve(config, split.count, len(split.train), placement().world)
-    make_augment(config, pack, weight_dtype(config))
+    augment = make_augment(config, pack, weight_dtype(config))
     model = build_model(config, pack, config.seed)
+    initialize_from_data(model, config, pack, split.train[split.kept], augment)
     return Workload(pack, split, resolved, model, pruner)
