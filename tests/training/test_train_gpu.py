@@ -74,9 +74,25 @@ def test_the_weights_of_a_pruner_change_a_captured_run(
     assert _distance(tmp_path / "weighted", tmp_path / "unweighted") > 1e-3
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "nesterov", "lars", "lamb", "adamw"])
-def test_every_optimizer_can_be_captured(few: Path, tmp_path: Path, optimizer: str) -> None:
-    assert _run(few, tmp_path / "run", optimizer=optimizer, graph="on").status == "finished"
+@pytest.mark.parametrize(
+    "options",
+    [
+        *({"optimizer": name} for name in ("nesterov", "lars", "lamb", "adamw", "muon")),
+        {"bias_lr": 4.0, "head_lr": 0.5},
+        {"flip": True, "flip_mode": "alternate", "crop_padding": 2, "padding_mode": "reflect"},
+        {"cutout": 3, "label_smoothing": 0.2},
+        {"schedule": "step", "step_epochs": (1.0,), "warmup_epochs": 1.0},
+        {"model": "fast-cifar", "optimizer": "muon", "momentum": 0.6},
+    ],
+    ids=lambda options: "-".join(map(str, options.values())),
+)
+def test_an_option_means_the_same_captured_and_eager(
+    few: Path, tmp_path: Path, options: dict[str, Any]
+) -> None:
+    common: dict[str, Any] = {"precision": "fp64", "lr": 0.01, "epochs": 3, **options}
+    _run(few, tmp_path / "eager", graph="off", **common)
+    _run(few, tmp_path / "captured", graph="on", **common)
+    assert _distance(tmp_path / "eager", tmp_path / "captured") < 1e-6
 
 
 def test_accumulation_and_dynamics_can_be_captured(few: Path, tmp_path: Path) -> None:

@@ -34,9 +34,6 @@ class FastCifar(nn.Module):
             *(_Stage(before, width) for before, width in itertools.pairwise(widths))
         )
         self.head = nn.Linear(WIDTHS[-1], classes, bias=False)
-        # Features are about as large as in He initialisation of a linear layer with unit inputs.
-        with torch.no_grad():
-            self.head.weight.div_(self.head.weight.std())
 
     def initialize(self, images: Tensor) -> None:
         """Set the whitening filters from normalised images (n, channels, height, width).
