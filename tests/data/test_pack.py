@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from made_images import Made, class_folder
 
-from thresher.data import gather, merge, shard_writer
+from thresher.data import gather, shard, shard_writer
 from thresher.data.images import decode
 from thresher.data.pack import Pack
 from thresher.data.sources.folder import Folder
@@ -27,7 +27,7 @@ ONE = WriteOptions(processes=1)
 @pytest.fixture(params=["one shard", "many shards"])
 def pack(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pack:
     if request.param == "many shards":
-        monkeypatch.setattr(merge, "MERGE_BYTES", 0)
+        monkeypatch.setattr(shard, "MERGE_BYTES", 0)
         monkeypatch.setattr(shard_writer, "BATCH_BYTES", 1000)
     made = write_pack(Made(), tmp_path / "pack", ONE)
     assert (len(made.meta.shards) == 1) == (request.param == "one shard")

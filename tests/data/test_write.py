@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from made_images import Made, class_folder, picture
 
-from thresher.data import merge
+from thresher.data import shard
 from thresher.data.digest import fingerprint, sample_digest
 from thresher.data.pack import Pack
 from thresher.data.sources.base import Block
@@ -26,11 +26,11 @@ import sys
 from pathlib import Path
 from made_images import Made
 from thresher.cli.main import main
-from thresher.data import merge
+from thresher.data import shard
 from thresher.data.write import WriteOptions, write_pack
 if __name__ == "__main__":
     rows, chunks, side, pause, blocks = (float(v) for v in sys.argv[2:7])
-    merge.MERGE_BYTES = 0
+    shard.MERGE_BYTES = 0
     source = Made(int(rows), int(chunks), (int(side), int(side), 3), pause, int(blocks))
     try:
         write_pack(source, Path(sys.argv[1]), WriteOptions(processes=2))
@@ -132,11 +132,11 @@ def test_killed_while_packing_it_is_no_pack_and_goes_on(tmp_path: Path) -> None:
     }
     assert 2 <= len(finished) < 8
     (staging / ".00007.arrow.1-abc.tmp").write_bytes(b"half")
-    merge_bytes, merge.MERGE_BYTES = merge.MERGE_BYTES, 0
+    merge_bytes, shard.MERGE_BYTES = shard.MERGE_BYTES, 0
     try:
         pack = write_pack(Made(20, 8, (8, 8, 3)), out, ONE)
     finally:
-        merge.MERGE_BYTES = merge_bytes
+        shard.MERGE_BYTES = merge_bytes
     for file, written in finished.items():
         assert (out / f"{int(file.stem):05d}.arrow").stat().st_mtime_ns == written, "done twice"
     assert pack.fingerprint == write_pack(Made(20, 8, (8, 8, 3)), tmp_path / "b", ONE).fingerprint

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from thresher.distributed.group import placement
-from thresher.distributed.local_group import call_in_group, gloo_group, run_local
+from thresher.distributed.local_group import gloo_group, run_local
+from thresher.distributed.worker import call_in_group
 from thresher.errors import InvalidValueError, ThresherError
 
 

@@ -27,26 +27,23 @@ _LOW = (1 << _BITS) - 1
 
 
 def sample_keys(ids: Iterable[str]) -> np.ndarray:
-    """Return a stable 64-bit hash of each id, (n,) int64; takes about a microsecond each."""
+    """Return a stable 64-bit hash of each id, (n,) int64."""
     digests = (hashlib.blake2b(str(id).encode(), digest_size=8).digest() for id in ids)
     return np.frombuffer(b"".join(digests), "<i8").astype(np.int64)
 
 
 def hash_bits(keys: Tensor, epoch: int | Tensor, seed: int | Tensor, stream: int = 0) -> Tensor:
     """Return 64 random bits per key, (n,) int64, the same on every device."""
-    x = keys + _times(epoch, _EPOCH_STEP) + _times(seed, _SEED_STEP)
+    x = keys
+    for value, factor in ((epoch, _EPOCH_STEP), (seed, _SEED_STEP)):
+        exact = not isinstance(value, Tensor)  # Python's integers do not overflow
+        x = x + (_signed(int(value) * factor) if exact else value * _signed(factor))
     # Multiplied, because an added stream would repeat the numbers of another epoch.
     if stream:
         x = x * _signed(2 * stream * _SEED_STEP + 1)
     for shift, factor in _ROUNDS:
         x = (x ^ _shifted(x, shift)) * _signed(factor)
     return x ^ _shifted(x, 31)
-
-
-def _times(value: int | Tensor, factor: int) -> int | Tensor:
-    if isinstance(value, Tensor):
-        return value * _signed(factor)
-    return _signed(int(value) * factor)
 
 
 def _shifted(x: Tensor, by: int) -> Tensor:
@@ -91,11 +88,8 @@ class Augment:
     def __post_init__(self) -> None:
         if len(self.mean) != len(self.std) or not len(self.mean):
             raise InvalidValueError("mean and std must have one value per channel each")
-        for name, value, least in (
-            ("crop", self.crop, 1),
-            ("crop_padding", self.crop_padding, 0),
-            ("cutout", self.cutout, 0),
-        ):
+        for name, least in (("crop", 1), ("crop_padding", 0), ("cutout", 0)):
+            value = getattr(self, name)
             if value is not None and value < least:
                 raise InvalidValueError(f"{name} must be at least {least}, got {value}", "", name)
 
@@ -107,18 +101,10 @@ class Augment:
         seed: int | Tensor,
         rows: Tensor | None = None,
     ) -> Tensor:
-        """Augment images.
+        """Augment images (n, height, width, channels) uint8 to (n, channels, height, width).
 
-        Args:
-            images: (n, height, width, channels) uint8.
-            keys: (n,) int64, from `sample_keys`.
-            epoch: Number of the epoch.
-            seed: Seed of the run.
-            rows: (n,) int64; sample i is then images[rows[i]], so that data resident on the device
-                is gathered and cropped in one pass.
-
-        Returns:
-            (n, channels, height, width) of type `dtype`.
+        `keys` (n,) come from `sample_keys`. With `rows` (n,), sample i is images[rows[i]], so that
+        data resident on the device is gathered and cropped in one pass.
         """
         height, width = images.shape[1:3]
         out_h, out_w = self.output_size(height, width)
@@ -145,7 +131,11 @@ class Augment:
             pixels *= (real[:, 0, :out_h, None] & real[:, 1, None, :out_w])[..., None]
         result = self._normalised(pixels, constants)
         if self.cutout:
-            result *= self._outside_cutout(keys, epoch, seed, constants, out_h, out_w)
+            bits = hash_bits(keys, epoch, seed, stream=1)
+            centre = ((bits[:, None] >> constants["shifts"]) & _LOW) * constants["sides"] >> _BITS
+            offset = constants["pixels"] - (centre - self.cutout // 2)[:, :, None]
+            outside = (offset < 0) | (offset >= self.cutout)
+            result *= (outside[:, 0, :out_h, None] | outside[:, 1, None, :out_w])[..., None]
         return result.permute(0, 3, 1, 2)
 
     def evaluate(self, images: Tensor, rows: Tensor | None = None) -> Tensor:
@@ -175,30 +165,11 @@ class Augment:
         # Two kernels that round once each: a fused multiply-add would differ between devices.
         return torch.sub(pixels, constants["mean"]).mul_(constants["scale"])
 
-    def _outside_cutout(
-        self,
-        keys: Tensor,
-        epoch: int | Tensor,
-        seed: int | Tensor,
-        constants: dict[str, Tensor],
-        out_h: int,
-        out_w: int,
-    ) -> Tensor:
-        """Return (n, out_h, out_w, 1) bool, False inside the blanked square of each sample."""
-        bits = hash_bits(keys, epoch, seed, stream=1)
-        centre = ((bits[:, None] >> constants["shifts"]) & _LOW) * constants["sides"] >> _BITS
-        offset = constants["pixels"] - (centre - self.cutout // 2)[:, :, None]
-        outside = (offset < 0) | (offset >= self.cutout)
-        return (outside[:, 0, :out_h, None] | outside[:, 1, None, :out_w])[..., None]
-
     def _constants_for(self, device: torch.device, height: int, width: int) -> dict[str, Tensor]:
         """Return constants on the device, made once per device and image size."""
         name = (device, height, width, self.dtype)
-        if name not in self._constants:
-            self._constants[name] = self._make_constants(device, height, width)
-        return self._constants[name]
-
-    def _make_constants(self, device: torch.device, height: int, width: int) -> dict[str, Tensor]:
+        if name in self._constants:
+            return self._constants[name]
         sides = self.output_size(height, width)
         longest = max(sides)
         pixels = torch.arange(longest)
@@ -217,4 +188,5 @@ class Augment:
             "mean": (torch.tensor(self.mean, dtype=torch.float64) * 255).to(self.dtype),
             "scale": (1 / (torch.tensor(self.std, dtype=torch.float64) * 255)).to(self.dtype),
         }
-        return {key: value.to(device) for key, value in numbers.items()}
+        self._constants[name] = {key: value.to(device) for key, value in numbers.items()}
+        return self._constants[name]

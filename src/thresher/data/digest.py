@@ -14,11 +14,7 @@ def sample_digest(id: str, label: int, pixels: np.ndarray) -> bytes:
 
 
 def fingerprint(digests: np.ndarray) -> str:
-    """Identify a set of samples, independent of their order, shards and encoding.
-
-    Args:
-        digests: (n, 16) uint8, the `sample_digest` of each sample.
-    """
+    """Identify a set of samples by their digests (n, 16) uint8, independent of their order."""
     rows = np.ascontiguousarray(digests).view("S16").ravel()
     # numpy ignores trailing zero bytes when it compares S16; the order is still well defined.
     return hashlib.sha256(np.sort(rows).tobytes()).hexdigest()[:32]

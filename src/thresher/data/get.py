@@ -22,10 +22,6 @@ def get(name: str, file: Path | None = None, options: WriteOptions | None = None
         file: Archive or folder with the images; by default they are downloaded, if need be.
         options: How to write the pack.
 
-    Raises:
-        InvalidValueError: The name is unknown, or `file` does not hold that data set.
-        NotFoundError: `file` does not exist, or the data set cannot be downloaded.
-
     Example:
         >>> get("digits").info().samples
         1797

@@ -4,6 +4,7 @@ Pillow reads every format. Colour JPEG is decoded by simplejpeg if it is install
 library, libjpeg-turbo, so the pixels are the same, but it needs one copy less.
 """
 
+import contextlib
 import io
 from typing import TYPE_CHECKING, Any
 
@@ -17,47 +18,32 @@ JPEG = b"\xff\xd8\xff"
 
 
 def decode(data: bytes, size: int | None = None, channels: int = 3) -> np.ndarray:
-    """Decode an image file.
+    """Decode an image file to (height, width, channels) uint8, RGB or grey.
 
-    Args:
-        data: The file.
-        size: Scale the short side to this many pixels and cut out the centre square.
-        channels: 3 for RGB, 1 for grey.
-
-    Returns:
-        (height, width, channels) uint8.
+    `size` scales the short side to this many pixels and cuts out the centre square.
     """
     if size is None and channels == 3 and data[:3] == JPEG:
         array = _colour_jpeg(data)
         if array is not None:
             return array
-    return pixels(_opened(data, size, channels))
-
-
-def _colour_jpeg(data: bytes) -> np.ndarray | None:
-    """Decode a colour JPEG; return None for what only Pillow handles (grey, CMYK, irregular)."""
-    try:
-        import simplejpeg
-    except ImportError:
-        return None
-    try:
-        if simplejpeg.decode_jpeg_header(data)[2] != "YCbCr":
-            return None
-        array: np.ndarray = simplejpeg.decode_jpeg(data)
-    except ValueError:
-        return None
-    return array
-
-
-def _opened(data: bytes, size: int | None, channels: int) -> "PilImage":
-    """Return a fully decoded Pillow image."""
     from PIL import Image
 
     with Image.open(io.BytesIO(data)) as image:
         if size is not None:
             # JPEG can be decoded at a fraction of its size, several times faster.
             image.draft("RGB" if channels == 3 else "L", (size, size))
-        return square(eight_bit(image, channels), size)
+        return pixels(square(eight_bit(image, channels), size))
+
+
+def _colour_jpeg(data: bytes) -> np.ndarray | None:
+    """Decode a colour JPEG; return None for what only Pillow handles (grey, CMYK, irregular)."""
+    with contextlib.suppress(ImportError, ValueError):
+        import simplejpeg
+
+        if simplejpeg.decode_jpeg_header(data)[2] == "YCbCr":
+            array: np.ndarray = simplejpeg.decode_jpeg(data)
+            return array
+    return None
 
 
 def eight_bit(image: "PilImage", channels: int) -> "PilImage":

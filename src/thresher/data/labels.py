@@ -13,14 +13,9 @@ MAX_CLASSES = 1_000_000
 
 
 def as_labels(values: Any, where: str) -> np.ndarray:
-    """Return labels as a flat int64 array.
+    """Return labels (integers, or floats without a fraction) as a flat int64 array.
 
-    Args:
-        values: Integers, or floats without a fraction, of any shape.
-        where: What the labels belong to, for the message.
-
-    Raises:
-        InvalidValueError: A label is text, NaN, fractional, negative or not below `MAX_CLASSES`.
+    `where` is what the labels belong to, for messages.
     """
     array = np.asarray(values).reshape(-1)
     if array.dtype.kind not in "biuf":
@@ -48,14 +43,11 @@ def class_names(
 ) -> list[str]:
     """Return the class names: the lines of `file`, or the numbers up to the largest label.
 
-    Args:
-        file: Text file with one class name per line.
-        labels: Returns all labels, or the largest of each part; called only without `file`.
-        where: What the labels belong to, for messages.
+    `labels` returns all labels, or the largest of each part; it is called only without `file`.
     """
     if file is None:
-        found = as_labels(list(labels()), where)
-        return [str(label) for label in range(int(found.max(initial=-1)) + 1)]
+        largest = as_labels(list(labels()), where).max(initial=-1)
+        return [str(label) for label in range(int(largest) + 1)]
     try:
         lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
     except FileNotFoundError:
@@ -85,14 +77,7 @@ def check_classes(names: Sequence[str], where: str) -> None:
 
 
 def check_samples(ids: Sequence[str], labels: np.ndarray, classes: int, where: str) -> None:
-    """Check ids and labels of some samples.
-
-    Args:
-        ids: Must be text, not empty, without NUL characters.
-        labels: (n,) int64; must be below `classes`.
-        classes: Number of classes.
-        where: Name of the source, for messages.
-    """
+    """Check that ids are text without NUL characters, and labels below the number of classes."""
     if len(ids) != len(labels):
         raise InvalidValueError(f"{where} gave {len(ids)} ids and {len(labels)} labels")
     for id in ids:

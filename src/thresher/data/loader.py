@@ -45,14 +45,10 @@ class Loader:
             memory, or 512 MB on a CPU.
         size: Side to which encoded images are decoded.
         threads: Threads that read ahead.
-
-    Attributes:
-        images: (n, height, width, channels) uint8 if resident, else None.
-        labels: (n,) int64 on the device.
-        keys: (n,) int64 on the device.
     """
 
     images: Tensor | None
+    """(n, height, width, channels) uint8 if resident, else None."""
 
     def __init__(
         self,
@@ -68,10 +64,18 @@ class Loader:
         if positions is None:
             positions = np.arange(len(pack))
         self.positions = np.asarray(positions, np.int64)
-        self.image_shape = _shape(pack, size)
+        if pack.image_shape is None and size is None:
+            raise InvalidValueError(
+                f"the images of {pack.name} differ in size",
+                "set `image_size`, or pack them again with `thresher data pack --resize SIZE`",
+            )
+        self.image_shape = pack.image_shape or (size or 0, size or 0, 3)
         self.image_bytes = int(np.prod(self.image_shape))
         if resident is None:
-            resident = len(self.positions) * self.image_bytes <= _room(self.device)
+            room: float = _RESIDENT_ON_CPU
+            if self.device.type == "cuda":
+                room = _RESIDENT_SHARE * torch.cuda.mem_get_info(self.device)[0]
+            resident = len(self.positions) * self.image_bytes <= room
         self.resident = resident
         ids = pack.ids.take(self.positions).to_pylist()
         self.labels = torch.from_numpy(pack.labels[self.positions]).to(self.device)
@@ -89,7 +93,10 @@ class Loader:
         """Return the rows of pack positions in `labels`, `keys` and `images`, (n,) int64."""
         if isinstance(positions, Tensor):
             return self._rows[positions.to(self.device)]
-        return _to(torch.from_numpy(self._rows_on_host[positions]), self.device)
+        rows = torch.from_numpy(self._rows_on_host[positions])
+        if self.device.type == "cuda":
+            rows = rows.pin_memory()  # so that the copy does not wait for the device
+        return rows.to(self.device, non_blocking=True)
 
     def batch(self, positions: np.ndarray | Tensor) -> Batch:
         """Return the samples at these pack positions, in this order."""
@@ -102,18 +109,12 @@ class Loader:
 
     def batches(self, order: Iterable[np.ndarray]) -> Iterator[Batch]:
         """Yield a batch for each array of pack positions; images are read ahead in threads."""
-        if self.resident:
-            for positions in order:
-                yield self.batch(positions)
-            return
-        yield from self._stream(iter(order))
+        yield from map(self.batch, order) if self.resident else self._stream(iter(order))
 
     def _stream(self, order: Iterator[np.ndarray]) -> Iterator[Batch]:
-        """Read ahead as many batches as the buffers hold.
-
-        On a GPU the buffers are pinned, copied asynchronously and reused; an event tells when one
-        may be overwritten. On a CPU a buffer becomes the batch itself.
-        """
+        """Read ahead as many batches as the buffers hold."""
+        # On a GPU the buffers are pinned, copied asynchronously and reused; an event tells when
+        # one may be overwritten. On a CPU a buffer becomes the batch itself.
         pinned = self.device.type == "cuda"
         pending: deque[tuple[np.ndarray, Tensor, Future[Tensor]]] = deque()
         buffers: list[Tensor] = []
@@ -167,41 +168,12 @@ class Loader:
         images = torch.empty(
             (len(self.positions), *self.image_shape), dtype=torch.uint8, device=self.device
         )
-        step = max(1, (64 << 20) // self.image_bytes)
-        begins = range(0, len(self.positions), step)
-        pieces = (self.positions[begin : begin + step] for begin in begins)
         if self.device.type == "cpu" and self.pack.image_shape is not None:
             self.pack.images(self.positions, out=images.numpy())
             return images
-        for begin, piece in zip(begins, self._stream_images(pieces), strict=True):
-            images[begin : begin + step] = piece
+        step = max(1, (64 << 20) // self.image_bytes)
+        begins = range(0, len(self.positions), step)
+        pieces = (self.positions[begin : begin + step] for begin in begins)
+        for begin, batch in zip(begins, self._stream(pieces), strict=True):
+            images[begin : begin + step] = batch.images
         return images
-
-    def _stream_images(self, pieces: Iterator[np.ndarray]) -> Iterator[Tensor]:
-        for batch in self._stream(pieces):
-            yield batch.images
-
-
-def _shape(pack: Pack, size: int | None) -> tuple[int, int, int]:
-    if pack.image_shape is not None:
-        return pack.image_shape
-    if size is None:
-        raise InvalidValueError(
-            f"the images of {pack.name} differ in size",
-            "set `image_size`, or pack them again with `thresher data pack --resize SIZE`",
-        )
-    return size, size, 3
-
-
-def _room(device: torch.device) -> float:
-    """Return how many bytes of images may be resident on this device."""
-    if device.type == "cuda":
-        return _RESIDENT_SHARE * torch.cuda.mem_get_info(device)[0]
-    return _RESIDENT_ON_CPU
-
-
-def _to(tensor: Tensor, device: torch.device) -> Tensor:
-    """Copy to the device without waiting for it."""
-    if device.type != "cuda":
-        return tensor.to(device)
-    return tensor.pin_memory().to(device, non_blocking=True)

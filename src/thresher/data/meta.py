@@ -51,11 +51,7 @@ class PackMeta:
 
     @classmethod
     def read(cls, root: Path) -> "PackMeta":
-        """Read `pack.json` of the pack in `root`.
-
-        Raises:
-            InvalidValueError: The file is not a `pack.json`, or one of its fields is wrong.
-        """
+        """Read `pack.json` of the pack in `root`."""
         content = read_json(PackPaths(root).meta, "pack")
         if not isinstance(content, dict) or content.get("format") != FORMAT:
             raise InvalidValueError(

@@ -4,17 +4,10 @@ import numpy as np
 
 
 def epoch_order(n: int, seed: int, epoch: int, kept: np.ndarray | None = None) -> np.ndarray:
-    """Return the order of samples in an epoch.
+    """Return a permutation of the `n` samples, or of the `kept` ones, int64.
 
-    Args:
-        n: Number of samples.
-        seed: Seed of the run.
-        epoch: Number of the epoch.
-        kept: (n,) bool; other samples are removed after the permutation, so that filtering does
-            not change the order of the rest, and full and filtered runs stay comparable.
-
-    Returns:
-        (n,) or (kept,) int64, a permutation.
+    Samples are removed after the permutation, so that filtering does not change the order of the
+    rest, and full and filtered runs stay comparable.
     """
     order = np.random.Generator(np.random.Philox(key=[seed, epoch])).permutation(n)
     return order if kept is None else order[kept[order]]

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, Literal, Protocol
 
 from thresher.errors import InvalidValueError
 from thresher.locks import exclusive_lock
-from thresher.options import from_mapping
+from thresher.options import from_mapping, to_mapping
 from thresher.paths import check_format, disk_errors
 
 FORMAT = 1
@@ -45,24 +45,19 @@ class KeepById(Protocol):
 
 
 def undo_stacks(entries: Iterable[Override]) -> tuple[list[Override], list[Override]]:
-    """Replay a log as an editor does.
+    """Return the decisions in effect, oldest first, and the undone ones that a redo restores.
 
-    Returns:
-        The decisions in effect, oldest first, and the undone ones that a redo would restore, in
-        order. A new decision clears the latter.
+    A new decision clears the latter, as in an editor.
     """
     done: list[Override] = []
     undone: list[Override] = []
     for entry in entries:
-        if entry.kind == "undo":
-            if done:
-                undone.append(done.pop())
-        elif entry.kind == "redo":
-            if undone:
-                done.append(undone.pop())
-        else:
+        if entry.kind == "set":
             done.append(entry)
             undone.clear()
+        else:
+            source, target = (done, undone) if entry.kind == "undo" else (undone, done)
+            target += [source.pop()] if source else []
     return done, undone
 
 
@@ -72,12 +67,9 @@ def effective_overrides(entries: Iterable[Override]) -> dict[str, Override]:
 
 
 class OverrideLog:
-    """The override log of a selection.
+    """The override log of a selection; the file is created by the first decision.
 
     Reading needs no lock; a line that is incomplete does not count.
-
-    Args:
-        path: The .overrides.jsonl file; it is created by the first decision.
     """
 
     def __init__(self, path: Path) -> None:
@@ -91,30 +83,16 @@ class OverrideLog:
     def decide(
         self, ids: Sequence[str], keep: bool, reason: str, filter_keep: Sequence[bool]
     ) -> Override:
-        """Keep or drop samples.
-
-        Args:
-            ids: The samples.
-            keep: The decision.
-            reason: Why.
-            filter_keep: The filter's own decision on each sample.
-        """
+        """Keep or drop samples; `filter_keep` is the filter's own decision on each."""
         with self._locked() as file:
-            current = effective_overrides(self.read())
-            previous = [
-                _keep_of(current, id, by_filter)
-                for id, by_filter in zip(ids, filter_keep, strict=True)
-            ]
+            filtered = dict(zip(ids, filter_keep, strict=True))
+            previous = _keep_before(self.read(), ids, filtered)
             entry = Override(list(ids), keep, reason, previous, time.time())
             self._write(file, entry)
         return entry
 
     def undo(self, filter_keep: KeepById) -> Override | None:
-        """Undo the last decision; return None if there is none.
-
-        Args:
-            filter_keep: The filter's own decision by id.
-        """
+        """Undo the last decision, given the filter's own by id; return None if there is none."""
         return self._move("undo", filter_keep)
 
     def redo(self, filter_keep: KeepById) -> Override | None:
@@ -122,9 +100,7 @@ class OverrideLog:
         return self._move("redo", filter_keep)
 
     def read(self) -> list[Override]:
-        """Return every complete line, in order.
-
-        A line that a crash truncated was never confirmed, so it is skipped.
+        """Return every line, in order, but those that a crash truncated: they were not confirmed.
 
         Raises:
             InvalidValueError: A line is valid JSON but not a decision.
@@ -150,8 +126,7 @@ class OverrideLog:
             if not stack:
                 return None
             last = stack[-1]
-            current = effective_overrides(entries)
-            previous = [_keep_of(current, id, filter_keep[id]) for id in last.ids]
+            previous = _keep_before(entries, last.ids, filter_keep)
             entry = Override(last.ids, last.keep, last.reason, previous, time.time(), kind)
             self._write(file, entry)
         return entry
@@ -163,22 +138,23 @@ class OverrideLog:
             busy = f"another process is writing to {self.path}"
             with exclusive_lock(self.path, busy, wait=True), open(self.path, "ab") as file:
                 yield file
-            if is_new:
-                _sync_folder(self.path.parent)
+            if is_new:  # so that the name of the file survives a power failure
+                handle = os.open(self.path.parent, os.O_RDONLY)
+                try:
+                    os.fsync(handle)
+                finally:
+                    os.close(handle)
 
     def _write(self, file: BinaryIO, entry: Override) -> None:
-        record = {
-            "format": FORMAT,
-            "time": entry.time or time.time(),
-            "kind": entry.kind,
-            "ids": entry.ids,
-            "keep": bool(entry.keep),
-            "reason": entry.reason,
-            "previous": entry.previous,
-        }
+        fields = to_mapping(dataclasses.replace(entry, keep=bool(entry.keep)))
+        record = {"format": FORMAT, **fields, "time": entry.time or time.time()}
         line = json.dumps(record).encode() + b"\n"
         # A line truncated by a crash must not absorb this one.
-        file.write(line if _ends_with_newline(self.path) else b"\n" + line)
+        with open(self.path, "rb") as written:
+            if written.seek(0, os.SEEK_END):
+                written.seek(-1, os.SEEK_END)
+                line = line if written.read(1) == b"\n" else b"\n" + line
+        file.write(line)
         file.flush()
         os.fsync(file.fileno())
 
@@ -203,23 +179,6 @@ def _unicode(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
-def _keep_of(current: dict[str, Override], id: str, by_filter: bool) -> bool:
-    return current[id].keep if id in current else bool(by_filter)
-
-
-def _ends_with_newline(path: Path) -> bool:
-    """Return whether the file is empty or ends with a newline."""
-    with open(path, "rb") as file:
-        if not file.seek(0, os.SEEK_END):
-            return True
-        file.seek(-1, os.SEEK_END)
-        return file.read(1) == b"\n"
-
-
-def _sync_folder(folder: Path) -> None:
-    """Write a folder to disk, so that the name of a new file survives a power failure."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+def _keep_before(entries: list[Override], ids: Sequence[str], filter_keep: KeepById) -> list[bool]:
+    current = effective_overrides(entries)
+    return [current[id].keep if id in current else bool(filter_keep[id]) for id in ids]

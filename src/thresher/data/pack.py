@@ -6,7 +6,7 @@ file. Raw images are read as zero-copy views of the map. Any Arrow reader (panda
 opens the shards.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from thresher.data.gather import Gather, run_in_threads
 from thresher.data.ids import Ids, rows_by_id
 from thresher.data.images import decode, encode_png
 from thresher.data.meta import PackMeta, Shape
-from thresher.data.shard import map_shards
+from thresher.data.shard import map_shards, raw_pixels
 from thresher.data.sources.known import NAMES
 from thresher.errors import InvalidValueError, NotFoundError, nearest
 from thresher.paths import PackPaths, cached_pack, home
@@ -98,10 +98,7 @@ class Pack:
 
     @classmethod
     def open(cls, name_or_path: str | Path) -> "Pack":
-        """Open a pack.
-
-        Args:
-            name_or_path: The folder of a pack, or the name of a pack in the cache.
+        """Open a pack by its folder, or by its name in the cache.
 
         Raises:
             NotFoundError: There is no such pack. For a known data set, the message names the
@@ -138,11 +135,7 @@ class Pack:
         return pa.chunked_array(columns, type=pa.string())
 
     def indices(self, split: str) -> np.ndarray:
-        """Return the positions of the samples of a split, ascending, (n,) int64.
-
-        Raises:
-            InvalidValueError: The pack has no such split.
-        """
+        """Return the positions of the samples of a split, ascending, (n,) int64."""
         if split not in self.meta.splits:
             raise InvalidValueError(
                 f'the pack {self.name} has no split "{split}"', nearest(split, self.meta.splits)
@@ -156,23 +149,15 @@ class Pack:
     def images(
         self, positions: np.ndarray, out: np.ndarray | None = None, size: int | None = None
     ) -> np.ndarray:
-        """Read images.
+        """Return the images at `positions`, (n, height, width, channels) uint8.
 
-        Raw images are copied once, out of the memory map; passing an `out` that was used before
-        is two to three times as fast as new memory. Encoded images are decoded in threads.
+        Raw images are copied once, out of the memory map; encoded images are decoded in threads.
 
         Args:
             positions: (n,) integers.
-            out: Array to fill, (n, height, width, channels) uint8.
+            out: Array to fill; two to three times as fast as new memory if it was used before.
             size: Scale the short side of encoded images to this many pixels and cut out the
                 centre square. Required if the images are encoded, since a batch has one shape.
-
-        Returns:
-            (n, height, width, channels) uint8, in the order of `positions`.
-
-        Raises:
-            IndexError: A position is outside the pack.
-            InvalidValueError: The images are encoded and `size` is missing.
         """
         positions = np.asarray(positions, dtype=np.int64)
         if len(positions) and not (positions.min() >= 0 and positions.max() < len(self)):
@@ -187,7 +172,12 @@ class Pack:
         elif out.shape != shape or out.dtype != np.uint8:
             raise ValueError(f"out must be uint8 {shape}, got {out.dtype} {out.shape}")
         if self.image_shape is None:
-            self._decode_into(positions, out, size)
+
+            def decode_rows(begin: int, end: int) -> None:
+                for row in range(begin, end):
+                    out[row] = decode(self.encoded(int(positions[row])), size)
+
+            run_in_threads(decode_rows, len(positions), least=4)
         elif len(positions):
             contiguous = out if out.flags.c_contiguous else np.empty(shape, np.uint8)
             self._gather.into(positions, contiguous.reshape(len(positions), -1))
@@ -210,21 +200,14 @@ class Pack:
     def info(self) -> PackInfo:
         """Return a summary of the pack."""
         meta = self.meta
-        return PackInfo(
-            name=meta.name,
-            splits=meta.splits,
-            classes=meta.classes,
-            image_shape=meta.image_shape,
-            mean=meta.mean,
-            std=meta.std,
-            fingerprint=meta.fingerprint,
-            bytes=meta.bytes,
-            samples=len(self),
-            shards=len(meta.shards),
-            broken=len(meta.broken),
-            path=str(self.root),
-            source=meta.source,
-        )
+        own: dict[str, Any] = {
+            "samples": len(self),
+            "shards": len(meta.shards),
+            "broken": len(meta.broken),
+            "path": str(self.root),
+        }
+        names = [field.name for field in fields(PackInfo) if field.name not in own]
+        return PackInfo(**own, **{name: getattr(meta, name) for name in names})
 
     def verify(self) -> list[str]:
         """Compare every shard with its checksum and return the file names of damaged ones."""
@@ -241,14 +224,8 @@ class Pack:
         """Per record batch, the image column as a zero-copy array (n, height, width, channels)."""
         assert self.image_shape is not None
         width = int(np.prod(self.image_shape))
-        arrays = []
-        for batch in self._batches:
-            column = batch.column("image")
-            data = np.frombuffer(column.buffers()[1], dtype=np.uint8)
-            begin = column.offset * width
-            data = data[begin : begin + len(column) * width]
-            arrays.append(data.reshape(len(column), *self.image_shape))
-        return arrays
+        pixels = [np.frombuffer(raw_pixels(batch, width), np.uint8) for batch in self._batches]
+        return [array.reshape(-1, *self.image_shape) for array in pixels]
 
     @cached_property
     def _gather(self) -> Gather:
@@ -261,21 +238,9 @@ class Pack:
         number = int(np.searchsorted(self._starts, position, side="right")) - 1
         return number, int(position - self._starts[number])
 
-    def _decode_into(self, positions: np.ndarray, out: np.ndarray, size: int | None) -> None:
-        def decode_rows(begin: int, end: int) -> None:
-            for row in range(begin, end):
-                out[row] = decode(self.encoded(int(positions[row])), size)
-
-        run_in_threads(decode_rows, len(positions), least=4)
-
 
 def find_pack(name_or_path: str | Path) -> Path:
-    """Return the folder of a pack given by its path or by its name in the cache.
-
-    Raises:
-        NotFoundError: There is no such pack.
-        InvalidValueError: The path exists but is not a pack.
-    """
+    """Return the folder of a pack given by its path or by its name in the cache."""
     name, path = str(name_or_path), Path(name_or_path)
     if PackPaths(path).meta.exists():
         return path

@@ -6,6 +6,7 @@ the pack, the filter, its settings, seeds, versions and timings. `S.overrides.js
 append-only log of decisions by people; it is applied whenever the selection is loaded.
 """
 
+import contextlib
 from collections.abc import Callable, Iterable, Sized
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -109,13 +110,7 @@ class Selection:
         return len(self.keep) - self.kept
 
     def save(self, path: Path | str) -> "Selection":
-        """Write the table and its sidecar.
-
-        Args:
-            path: File to create; must end in .parquet.
-
-        Returns:
-            This selection, with `path` set.
+        """Write the table to `path`, which must end in .parquet, and its sidecar; return `self`.
 
         Raises:
             AlreadyExistsError: The selection exists.
@@ -156,7 +151,7 @@ class Selection:
 
     @classmethod
     def load(cls, path: Path | str, overrides: bool = True) -> "Selection":
-        """Read a selection.
+        """Read a selection from its .parquet file.
 
         Args:
             path: The .parquet file.
@@ -175,12 +170,9 @@ class Selection:
             raise InvalidValueError(f"{path} is not a Parquet file", "make it again") from None
         meta = read_json(paths.sidecar, "selection's sidecar")
         check_format(meta, FORMAT, str(paths.sidecar))
-        columns = {
-            name: _column(table, name, path)
-            for name in _TYPES
-            if name != "votes" or name in table.column_names
-        }
-        arrays = {name: column.to_numpy() for name, column in columns.items()}
+        names = [name for name in _TYPES if name != "votes" or name in table.column_names]
+        columns = {name: _column(table, name, path) for name in names}
+        copied = {"keep", "score", "x", "y", "cluster", "votes"} & set(names)
         fingerprint = meta.pop("fingerprint", None) if isinstance(meta, dict) else None
         if not isinstance(fingerprint, str):
             raise InvalidValueError(
@@ -190,17 +182,12 @@ class Selection:
         meta.pop("format", None)
         selection = cls(
             ids=columns["id"].to_pylist(),
-            labels=arrays["label"].astype(np.int64),
-            keep=arrays["keep"].copy(),
-            score=arrays["score"].copy(),
+            labels=columns["label"].to_numpy().astype(np.int64),
             reason=[text or "" for text in columns["reason"].to_pylist()],
             fingerprint=fingerprint,
-            x=arrays["x"].copy(),
-            y=arrays["y"].copy(),
-            cluster=arrays["cluster"].copy(),
-            votes=arrays["votes"].copy() if "votes" in arrays else None,
             meta=meta,
             path=paths.table,
+            **{name: columns[name].to_numpy().copy() for name in copied},
         )
         if overrides:
             selection.apply_overrides(OverrideLog(paths.overrides).read())
@@ -227,8 +214,7 @@ class Selection:
         """Return the positions of the kept samples in `pack`, ascending, (n,) int64.
 
         Raises:
-            InvalidValueError: The selection was made on another pack, or it names samples that are
-                not training samples of the pack.
+            InvalidValueError: The selection was made on another pack.
         """
         name = f"the selection {self.path or ''}".rstrip()
         if pack.fingerprint != self.fingerprint:
@@ -254,34 +240,21 @@ class Selection:
 
         Args:
             dataset: The training samples in pack order, as in torchvision's CIFAR10.
-
-        Raises:
-            InvalidValueError: The data set has another length than the selection.
         """
         from torch.utils.data import Subset
 
         return Subset(dataset, self._kept_rows(dataset))  # type: ignore[arg-type]
 
     def select(self, dataset: Any) -> Any:
-        """Return a Hugging Face `Dataset` of the kept samples.
-
-        Args:
-            dataset: A `datasets.Dataset` of the training samples in pack order.
-
-        Raises:
-            InvalidValueError: The data set has another length than the selection.
-        """
+        """Return a Hugging Face `Dataset` of the kept ones of its samples, in pack order."""
         return dataset.select(self._kept_rows(dataset))
 
     def export(self, path: Path | str, pack: Pack) -> Path:
-        """Write the kept samples for other tools.
+        """Write the kept samples for other tools, and return the path.
 
         Args:
             path: File to write; .txt gets an id per line, .npy int64 positions, ascending.
             pack: The pack that the selection was made on.
-
-        Returns:
-            The path.
         """
         path = Path(path)
         positions = self.indices(pack)
@@ -296,11 +269,7 @@ class Selection:
         return path
 
     def show(self, height: int = 720) -> Any:
-        """Show the map in a notebook.
-
-        Args:
-            height: Height of the frame in pixels.
-        """
+        """Show the map in a notebook, in a frame of `height` pixels."""
         # The viewer is in a later layer, so it is found as a plugin and not imported.
         from importlib.metadata import entry_points
 
@@ -317,10 +286,6 @@ class Selection:
         return np.flatnonzero(self.keep).tolist()
 
 
-def _is_text(kind: pa.DataType) -> bool:
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
-
-
 _TYPES = {
     "id": pa.string(),
     "label": pa.int32(),
@@ -333,7 +298,7 @@ _TYPES = {
     "votes": pa.float32(),
 }
 _ACCEPTED: dict[pa.DataType, Callable[[pa.DataType], bool]] = {
-    pa.string(): _is_text,
+    pa.string(): lambda kind: kind in (pa.string(), pa.large_string()),
     pa.int32(): pa.types.is_integer,
     pa.float32(): pa.types.is_floating,
     pa.bool_(): pa.types.is_boolean,
@@ -342,7 +307,6 @@ _ACCEPTED: dict[pa.DataType, Callable[[pa.DataType], bool]] = {
 
 
 def _column(table: pa.Table, name: str, path: Path | str) -> pa.ChunkedArray:
-    """Return a column of a selection's table with the type that it must have."""
     if name not in table.column_names:
         raise InvalidValueError(f"{path} is not a selection: it has no column {name}")
     column, wanted = table.column(name), _TYPES[name]
@@ -361,8 +325,7 @@ def _column(table: pa.Table, name: str, path: Path | str) -> pa.ChunkedArray:
 
 
 def _is_sidecar(file: Path) -> bool:
-    try:
+    content = None
+    with contextlib.suppress(ThresherError):
         content = read_json(file)
-    except ThresherError:
-        return False
     return isinstance(content, dict) and "fingerprint" in content

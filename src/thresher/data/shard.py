@@ -1,14 +1,20 @@
-"""The Arrow IPC files of a pack: their schema, and mapping them into memory."""
+"""The Arrow IPC files of a pack: their schema, mapping them into memory, and merging small ones."""
 
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
+from thresher.data.digest import file_sha256
 from thresher.data.meta import PackMeta, Shape, ShardMeta
 from thresher.errors import InvalidValueError
+from thresher.paths import atomic_file
 
 COLUMNS = (("id", pa.string()), ("label", pa.int32()), ("split", pa.string()))
+MERGED = "images.arrow"
+"""Not a shard's name: an interrupted merge must leave the shards as they were."""
+MERGE_BYTES = 1 << 30
+"""Raw packs up to this size are merged: random reads are then two to three times as fast."""
 
 
 def shard_schema(shape: Shape | None) -> pa.Schema:
@@ -18,11 +24,7 @@ def shard_schema(shape: Shape | None) -> pa.Schema:
 
 
 def map_shards(root: Path, meta: PackMeta) -> list[pa.RecordBatch]:
-    """Map the shards of a pack into memory and return their record batches, in order.
-
-    Raises:
-        InvalidValueError: A file is missing, truncated or has other columns.
-    """
+    """Map the shards of a pack into memory and return their record batches, in order."""
     return [batch for shard in meta.shards for batch in _map(root, shard, meta.image_shape)]
 
 
@@ -44,14 +46,16 @@ def _map(root: Path, shard: ShardMeta, shape: Shape | None) -> list[pa.RecordBat
 
 
 def _has_columns(schema: pa.Schema, shape: Shape | None) -> bool:
-    wanted = shard_schema(shape)
-    if not set(wanted.names) <= set(schema.names):
-        return False
+    columns = set(zip(schema.names, schema.types, strict=True))
     # The split may be dictionary-encoded.
-    return all(schema.field(name).type == wanted.field(name).type for name in _STRICT)
+    wanted = [field for field in shard_schema(shape) if field.name != "split"]
+    return "split" in schema.names and {(f.name, f.type) for f in wanted} <= columns
 
 
-_STRICT = ("id", "label", "image")
+def raw_pixels(batch: pa.RecordBatch, width: int) -> pa.Buffer:
+    """Return the raw images of a batch as one zero-copy buffer; `width` is the bytes of each."""
+    column = batch.column("image")
+    return column.buffers()[1].slice(column.offset * width, len(column) * width)
 
 
 def _damaged(path: Path, why: str) -> InvalidValueError:
@@ -59,3 +63,40 @@ def _damaged(path: Path, why: str) -> InvalidValueError:
         f"the shard {path} is missing or damaged ({why})",
         "make the pack again, or restore that file",
     )
+
+
+def is_small(meta: PackMeta) -> bool:
+    return meta.image_shape is not None and meta.bytes <= MERGE_BYTES
+
+
+def merge(meta: PackMeta, root: Path) -> ShardMeta:
+    """Write all samples of a raw pack to one shard in `root` and return its description.
+
+    The pixels go through a mapped file, so memory does not grow with the pack.
+    """
+    assert meta.image_shape is not None
+    batches = map_shards(root, meta)
+    if len(batches) == 1 == len(meta.shards):
+        return meta.shards[0]
+    width = int(np.prod(meta.image_shape))
+    with atomic_file(root / "pixels") as temporary:
+        with open(temporary, "wb") as file:
+            for batch in batches:
+                file.write(raw_pixels(batch, width))
+        n = sum(batch.num_rows for batch in batches)
+        with pa.memory_map(str(temporary)) as mapped:
+            images = pa.FixedSizeBinaryArray.from_buffers(
+                pa.binary(width), n, [None, mapped.read_buffer()]
+            )
+        columns = [
+            pa.chunked_array([batch.column(name) for batch in batches]).combine_chunks()
+            for name in ("id", "label", "split")
+        ]
+        schema = shard_schema(meta.image_shape)
+        whole = pa.RecordBatch.from_arrays([*columns, images], schema=schema)
+        merged = root / MERGED
+        with atomic_file(merged) as out:
+            with pa.ipc.new_file(out, schema) as writer:
+                writer.write_batch(whole)
+            sha256 = file_sha256(out)
+    return ShardMeta(merged.name, n, merged.stat().st_size, sha256)

@@ -55,7 +55,6 @@ class _Sample(NamedTuple):
 class _Statistics:
     """What is counted while a shard is written."""
 
-    samples: int = 0
     digests: list[bytes] = field(default_factory=list)
     splits: Counter[str] = field(default_factory=Counter)
     broken: list[str] = field(default_factory=list)
@@ -63,7 +62,6 @@ class _Statistics:
     """Per split, how often each byte value occurs in each channel: (channels, 256) int64."""
 
     def add(self, sample: _Sample, image: np.ndarray) -> None:
-        self.samples += 1
         self.digests.append(sample_digest(sample.id, sample.label, image))
         self.splits[sample.split] += 1
 
@@ -79,11 +77,9 @@ class ShardRecord:
     splits: dict[str, int]
     broken: list[str]
     histograms: dict[str, list[list[int]]]
-    """Per split and channel, how often each byte value occurs."""
 
     @classmethod
     def read(cls, staging: Path, number: int) -> "ShardRecord":
-        """Read the record of shard `number`."""
         return from_mapping(cls, read_json(record_file(staging, number), "shard record"))
 
 
@@ -113,7 +109,7 @@ def write_shard(
         np.save(out, np.frombuffer(b"".join(statistics.digests), np.uint8).reshape(-1, 16))
     size = (staging / file).stat().st_size
     record = ShardRecord(
-        ShardMeta(file, statistics.samples, size, sha256),
+        ShardMeta(file, len(statistics.digests), size, sha256),
         dict(statistics.splits),
         statistics.broken,
         {split: counts.tolist() for split, counts in statistics.histograms.items()},
@@ -122,32 +118,22 @@ def write_shard(
 
 
 def record_file(staging: Path, number: int) -> Path:
-    """Return the path of a shard's record; the shard is finished if it exists."""
     return staging / f"{number}.json"
 
 
 def digests_file(staging: Path, number: int) -> Path:
-    """Return the path of a shard's sample digests, an (n, 16) uint8 array."""
     return staging / f"{number}.digests.npy"
 
 
 def _pieces(block: Block, shape: Shape | None) -> list[Block]:
     """Split a block into parts whose raw pixels fit into one record batch."""
-    if isinstance(block.images, np.ndarray):
-        each = int(np.prod(shape or block.images.shape[1:]))
-    else:
-        each = 0 if shape is None else int(np.prod(shape))
-    step = max(1, BATCH_BYTES // each) if each else max(1, len(block.ids))
-    return [
-        Block(
-            block.ids[begin : begin + step],
-            block.labels[begin : begin + step],
-            block.splits[begin : begin + step],
-            block.images[begin : begin + step],
-            block.broken if begin == 0 else [],
-        )
-        for begin in range(0, max(len(block.ids), 1), step)
-    ]
+    if shape is None:
+        return [block]
+    step = max(1, BATCH_BYTES // int(np.prod(shape)))
+    parts = [slice(begin, begin + step) for begin in range(0, max(len(block.ids), 1), step)]
+    blocks = [Block(block.ids[p], block.labels[p], block.splits[p], block.images[p]) for p in parts]
+    blocks[0].broken = block.broken
+    return blocks
 
 
 def _flush(pending: list[pa.RecordBatch], writer: pa.RecordBatchFileWriter) -> None:
@@ -257,10 +243,8 @@ def _store_raw(
 
 
 def _subsample(image: np.ndarray) -> np.ndarray:
-    """Return every eighth pixel each way of an image that is not tiny, (n, 3).
-
-    Counting all pixels of a photograph would cost a quarter of its decoding.
-    """
+    """Return every eighth pixel each way of an image that is not tiny, (n, 3)."""
+    # Counting all pixels of a photograph would cost a quarter of its decoding.
     step = 8 if image.size > 3 * 64 * 64 else 1
     return image[::step, ::step].reshape(-1, 3)
 

@@ -6,18 +6,10 @@ from thresher.errors import InvalidValueError
 
 
 def hold_out(labels: np.ndarray, size: int, seed: int) -> np.ndarray:
-    """Choose validation samples, stratified by class.
+    """Choose `size` validation samples of those with these labels, as a mask (n,) bool.
 
     Each class contributes its share, rounded by largest remainder: 5,000 of CIFAR-10's 50,000 are
     500 of each class.
-
-    Args:
-        labels: (n,) labels of the training samples.
-        size: Number of validation samples.
-        seed: The choice depends on `labels`, `size` and `seed` only.
-
-    Returns:
-        (n,) bool with exactly `size` True.
     """
     labels = np.asarray(labels)
     if not 0 <= size < max(len(labels), 1):

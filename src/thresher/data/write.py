@@ -7,14 +7,12 @@ is written and the folder renamed, so that an unfinished pack cannot be opened.
 
 import contextlib
 import dataclasses
-import json
 import logging
 import multiprocessing
-import multiprocessing.connection
 import os
 import shutil
 import signal
-import threading
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -26,10 +24,9 @@ import pyarrow.compute as pc
 
 from thresher.data.digest import fingerprint
 from thresher.data.labels import check_classes
-from thresher.data.merge import is_small, merge
 from thresher.data.meta import PackMeta
 from thresher.data.pack import Pack
-from thresher.data.shard import map_shards
+from thresher.data.shard import is_small, map_shards, merge
 from thresher.data.shard_writer import (
     ShardRecord,
     WriteOptions,
@@ -39,6 +36,7 @@ from thresher.data.shard_writer import (
 )
 from thresher.data.sources.base import Source
 from thresher.data.sources.encoded import EncodedSource, UnevenShapesError
+from thresher.distributed.launch import die_with_parent
 from thresher.environment import core_count
 from thresher.errors import AlreadyExistsError, BusyError, InvalidValueError, ThresherError
 from thresher.locks import exclusive_lock
@@ -55,7 +53,7 @@ _logger = logging.getLogger(__name__)
 def write_pack(
     source: Source, out: Path | str, options: WriteOptions | None = None, expect: str | None = None
 ) -> Pack:
-    """Write the images of a source to a new pack.
+    """Write the images of a source to a new pack, and open it.
 
     An interrupted call is resumed: finished shards of the same source and options are kept.
 
@@ -65,9 +63,6 @@ def write_pack(
         out: Folder to create.
         options: Resizing, strictness and number of processes.
         expect: The fingerprint that the pack must have.
-
-    Returns:
-        The opened pack.
 
     Raises:
         AlreadyExistsError: `out` exists.
@@ -118,8 +113,7 @@ def write_pack(
 
 @contextlib.contextmanager
 def _staging_folder(paths: PackPaths) -> Iterator[Path]:
-    """Create and lock the staging folder; the folder itself is the lock, so no file is left."""
-    staging = paths.staging
+    staging = paths.staging  # the folder itself is the lock, so no file is left
     staging.mkdir(parents=True, exist_ok=True)
     busy = f"another process is packing into {paths.root}"
     fix = "wait for it, or choose another name"
@@ -139,13 +133,14 @@ def _write_shards(source: Source, staging: Path, options: WriteOptions) -> list[
     chunks = source.chunks()
     if not chunks:
         raise InvalidValueError(f"{source.name} has no images", "check the path")
+    shape = options.image_shape(source)
     plan = {
         "format": STAGING_FORMAT,
         "source": source.key(),
-        "shape": options.image_shape(source),
+        "shape": None if shape is None else list(shape),
         "chunks": chunks,
     }
-    _keep_finished(staging, json.loads(json.dumps(plan)))
+    _keep_finished(staging, plan)
     todo = [n for n in range(len(chunks)) if not record_file(staging, n).exists()]
     processes = min(options.processes or core_count(), len(todo))
     with bar(f"packing {source.name}", len(chunks), "shards") as progress:
@@ -162,14 +157,12 @@ def _write_shards(source: Source, staging: Path, options: WriteOptions) -> list[
 def _keep_finished(staging: Path, plan: dict[str, object]) -> None:
     """Keep the finished shards of the same plan; remove everything else from the folder."""
     plan_file = staging / "plan.json"
-    unchanged = False
     with contextlib.suppress(ThresherError):
-        unchanged = read_json(plan_file) == plan
-    if unchanged:
-        _remove_temporary(staging)
-    else:
-        _remove_all_but(staging, set())
-        write_json(plan_file, plan)
+        if read_json(plan_file) == plan:
+            _remove_temporary(staging)
+            return
+    _remove_all_but(staging, set())
+    write_json(plan_file, plan)
 
 
 def _remove_all_but(staging: Path, keep: set[str]) -> None:
@@ -220,18 +213,11 @@ _job: Job | None = None
 def _start_worker(job: Job) -> None:
     """Receive the job once per process, not once per task: a source may list a million files."""
     global _job
+    parent = multiprocessing.parent_process()
+    die_with_parent(parent.pid if parent else None)
     _job = job
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and ends its workers
     pa.set_cpu_count(1)
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        sentinel = parent.sentinel
-
-        def end_with_parent() -> None:
-            multiprocessing.connection.wait([sentinel])
-            os._exit(1)
-
-        threading.Thread(target=end_with_parent, daemon=True).start()
 
 
 def _write_one(number: int) -> None:
@@ -246,10 +232,9 @@ def _describe(
 ) -> PackMeta:
     """Build the content of `pack.json` from the shards' records."""
     digests = np.concatenate([np.load(digests_file(staging, n)) for n in range(len(records))])
-    splits: dict[str, int] = {}
+    splits: Counter[str] = Counter()
     for record in records:
-        for split, count in record.splits.items():
-            splits[split] = splits.get(split, 0) + count
+        splits.update(record.splits)
     broken = sorted(name for record in records for name in record.broken)
     if not splits:
         shutil.rmtree(staging)
@@ -257,6 +242,7 @@ def _describe(
             f"{source.name} has no readable image"
             + (f" ({len(broken)} could not be read, such as {broken[0]})" if broken else "")
         )
+    # Of the training images, so that test images do not influence the normalisation.
     mean, std = _normalisation(records, ["train"] if "train" in splits else list(splits))
     order = ["train", "validation", "test"]
     return PackMeta(
@@ -276,14 +262,8 @@ def _describe(
 def _normalisation(
     records: list[ShardRecord], splits: list[str]
 ) -> tuple[list[float], list[float]]:
-    """Return mean and standard deviation per channel of the images of `splits` (the training
-    images, so that test images do not influence the normalisation)."""
-    histograms = [
-        record.histograms[split]
-        for record in records
-        for split in splits
-        if split in record.histograms
-    ]
+    """Return mean and standard deviation per channel of the images of `splits`."""
+    histograms = [r.histograms[s] for r in records for s in splits if s in r.histograms]
     counts = np.sum(np.array(histograms, np.int64), axis=0)
     values = np.arange(256, dtype=np.int64)
     total = counts.sum(axis=1)

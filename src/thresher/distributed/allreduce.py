@@ -24,14 +24,10 @@ from thresher.errors import InvalidValueError, nearest
 
 
 def make(name: str, group: dist.ProcessGroup | None = None, node_size: int | None = None) -> Reduce:
-    """Make an all-reduce that sums a tensor over `group` in place.
+    """Make an all-reduce (ring, hierarchical or torus) that sums a tensor over `group` in place.
 
     Every rank must call it at the same point: it makes process groups of rows and columns.
-
-    Args:
-        name: ring, hierarchical or torus.
-        group: The ranks; by default all.
-        node_size: Ranks per node; by default LOCAL_WORLD_SIZE, or one node if that is not set.
+    `node_size` is the ranks per node; by default LOCAL_WORLD_SIZE, or one node without that.
     """
     ranks = dist.get_process_group_ranks(whole(group))
     world = len(ranks)
@@ -65,14 +61,11 @@ def _whole(reduce: Reduce) -> Reduce:
     """Handle tensors that are not contiguous, through a copy."""
 
     def run(tensor: Tensor) -> None:
-        if tensor.numel() == 0:
-            return
-        if tensor.is_contiguous():
-            reduce(tensor.view(-1))
-            return
-        flat = tensor.contiguous().view(-1)
-        reduce(flat)
-        tensor.copy_(flat.view(tensor.shape))
+        if tensor.numel():
+            flat = tensor.contiguous().view(-1)
+            reduce(flat)
+            if not tensor.is_contiguous():
+                tensor.copy_(flat.view(tensor.shape))
 
     return run
 
@@ -109,11 +102,8 @@ def _shift(out: Tensor, into: Tensor, group: dist.ProcessGroup | None) -> None:
     world, rank = dist.get_world_size(group), dist.get_rank(group)
     after = dist.get_global_rank(whole(group), (rank + 1) % world)
     before = dist.get_global_rank(whole(group), (rank - 1) % world)
-    moves = []
-    if out.numel():
-        moves.append(dist.P2POp(dist.isend, out, after, group))
-    if into.numel():
-        moves.append(dist.P2POp(dist.irecv, into, before, group))
+    ends = ((dist.isend, out, after), (dist.irecv, into, before))
+    moves = [dist.P2POp(kind, data, peer, group) for kind, data, peer in ends if data.numel()]
     for work in dist.batch_isend_irecv(moves) if moves else ():
         work.wait()
 

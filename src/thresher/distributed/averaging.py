@@ -5,7 +5,7 @@ breaks captured CUDA graphs and channels-last weights), leaves out momenta and r
 and assumes equal parts, so averaging is done in place here.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import torch
 import torch.distributed as dist
@@ -31,27 +31,17 @@ class LocalSGD:
         averager.finish()                           # before the weights are evaluated or saved
 
     The average is weighted by the samples that each rank has seen since the last one. Parameters,
-    float buffers (running statistics) and, with `momentum`, the optimizer's tensors of a
-    parameter's shape are averaged in place. Ranks are equal only while `synchronised`: take
-    checkpoints then (or call `finish` first); there is no other state. Every rank must call `step`
-    equally often. With one process nothing happens.
+    float buffers (running statistics) and the optimizer's tensors of a parameter's shape are
+    averaged in place. Ranks are equal only while `synchronised`: take checkpoints then (or call
+    `finish` first); there is no other state. Every rank must call `step` equally often.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        every: int,
-        momentum: bool = True,
-        group: dist.ProcessGroup | None = None,
-    ) -> None:
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, every: int) -> None:
         if every < 1:
             raise InvalidValueError(f"every must be at least 1, got {every}", "", "every")
-        self.model, self.optimizer, self.every, self.momentum = model, optimizer, every, momentum
-        self.group = group
-        self.world = dist.get_world_size(group) if dist.is_initialized() else 1
-        self._steps = 0
-        self._samples = 0
+        self.model, self.optimizer, self.every = model, optimizer, every
+        self.world = dist.get_world_size() if dist.is_initialized() else 1
+        self._steps = self._samples = 0
 
     @property
     def synchronised(self) -> bool:
@@ -79,11 +69,10 @@ class LocalSGD:
         self._steps = self._samples = 0
 
     def _average(self, tensors: list[Tensor]) -> None:
-        """Average in one collective per dtype; needs a copy of the tensors."""
         weight = tensors[0].new_tensor([float(self._samples)])
         flat = torch.cat([*(tensor.reshape(-1) for tensor in tensors), weight.new_ones(1)])
         flat.mul_(weight)
-        dist.all_reduce(flat, group=self.group)
+        dist.all_reduce(flat)
         flat.div_(flat[-1].clone())
         pieces = flat[:-1].split([tensor.numel() for tensor in tensors])
         for tensor, piece in zip(tensors, pieces, strict=True):
@@ -92,8 +81,6 @@ class LocalSGD:
     def _tensors(self) -> Iterable[Tensor]:
         yield from (p.data for p in self.model.parameters())
         yield from (b for b in self.model.buffers() if b.is_floating_point())
-        if not self.momentum:
-            return
         for parameter, state in self.optimizer.state.items():
             for value in state.values():
                 if isinstance(value, Tensor) and value.shape == parameter.shape:
@@ -132,8 +119,7 @@ class Delayed:
         self._under_way: list[torch.futures.Future[Tensor]] | None = None
 
     def _buckets(self) -> list[Bucket]:
-        """Make flat buffers of about 25 MB, from the last parameter to the first, as gradients
-        arrive."""
+        """Make flat buffers from the last parameter to the first, as gradients arrive."""
         groups: list[list[str]] = []
         size, kind = 0, None
         for name, parameter in reversed(self.parameters.items()):
@@ -157,10 +143,9 @@ class Delayed:
         """Send this step's gradients and set the last step's; return False if there are none."""
         arrived = self._take_buffers()
         filled = self._sets[self._turn]
-        for bucket in filled:
-            for name, view in zip(bucket.names, bucket.views, strict=True):
-                gradient = self.parameters[name].grad
-                view.zero_() if gradient is None else view.copy_(gradient)
+        for name, view in _views(filled):
+            gradient = self.parameters[name].grad
+            view.zero_() if gradient is None else view.copy_(gradient)
         self._under_way = [self._exchange.start(bucket) for bucket in filled]
         self._turn = 1 - self._turn
         return self._give(arrived)
@@ -178,12 +163,11 @@ class Delayed:
         return self._sets[1 - self._turn]
 
     def _give(self, arrived: list[Bucket] | None) -> bool:
-        for bucket in arrived or ():
-            for name, view in zip(bucket.names, bucket.views, strict=True):
-                parameter = self.parameters[name]
-                if parameter.grad is None:
-                    parameter.grad = torch.empty_like(parameter)
-                parameter.grad.copy_(view)
+        for name, view in _views(arrived or []):
+            parameter = self.parameters[name]
+            if parameter.grad is None:
+                parameter.grad = torch.empty_like(parameter)
+            parameter.grad.copy_(view)
         return arrived is not None
 
     @torch.no_grad()
@@ -192,9 +176,7 @@ class Delayed:
         kept = {}
         if self._under_way is not None:
             torch.futures.wait_all(self._under_way)
-            for bucket in self._sets[1 - self._turn]:
-                for name, view in zip(bucket.names, bucket.views, strict=True):
-                    kept[f"pending.{name}"] = view.clone()
+            kept = {f"pending.{n}": v.clone() for n, v in _views(self._sets[1 - self._turn])}
         return kept | self._exchange.state_dict()
 
     @torch.no_grad()
@@ -203,15 +185,19 @@ class Delayed:
             {key: value for key, value in state.items() if not key.startswith("pending.")}
         )
         self._under_way = None
-        if not any(key.startswith("pending.") for key in state):
-            return
-        for bucket in self._sets[1 - self._turn]:
-            for name, view in zip(bucket.names, bucket.views, strict=True):
+        if any(key.startswith("pending.") for key in state):
+            for name, view in _views(self._sets[1 - self._turn]):
                 view.copy_(state[f"pending.{name}"])
-        # Already summed: nothing is under way, and the buffers can be used.
-        self._under_way = []
+            # Already summed: nothing is under way, and the buffers can be used.
+            self._under_way = []
 
     def close(self) -> None:
         """Wait for the exchange under way and free its thread and process group."""
         self._take_buffers()
         self._exchange.close()
+
+
+def _views(buckets: list[Bucket]) -> Iterator[tuple[str, Tensor]]:
+    """Yield the name and the view of each gradient."""
+    for bucket in buckets:
+        yield from zip(bucket.names, bucket.views, strict=True)

@@ -13,7 +13,7 @@ that cast is ours, as are int8 and top-k.
 """
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 
-from thresher.distributed.exchange import Bucket, Exchange, Residual, whole
+from thresher.distributed.exchange import Bucket, Exchange, Rounds, whole
 
 BLOCK = 1024
 """Elements that share one scale in int8."""
@@ -33,49 +33,30 @@ _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_t
 class Fp16(Exchange):
     """torch's fp16 hook; the buffer is multiplied by the world size, because it takes the mean."""
 
-    def start(self, bucket: Bucket) -> torch.futures.Future[Tensor]:
-        if self.world == 1:
-            return super().start(bucket)
+    def _start(self, bucket: Bucket) -> torch.futures.Future[Tensor]:
         bucket.flat.mul_(self.world)
         # The hook uses only the bucket's buffer, which ours has too.
-        seen: Any = bucket
-        return fp16_compress_hook(whole(self.group), seen)
-
-    def sum(self, bucket: Bucket) -> None:
-        self.start(bucket).wait()
+        return fp16_compress_hook(whole(self.group), cast(Any, bucket))
 
 
 class Bf16(Exchange):
     """Cast to bfloat16, sum, cast back: the range of float32 with 8 bits of precision."""
 
-    def start(self, bucket: Bucket) -> torch.futures.Future[Tensor]:
-        if self.world == 1:
-            return super().start(bucket)
+    def _start(self, bucket: Bucket) -> torch.futures.Future[Tensor]:
         sent = bucket.flat.to(torch.bfloat16)
         work = dist.all_reduce(sent, group=self.group, async_op=True)
         return work.get_future().then(lambda future: bucket.flat.copy_(future.value()[0]))
 
-    def sum(self, bucket: Bucket) -> None:
-        self.start(bucket).wait()
 
-
-class Int8(Exchange):
+class Int8(Rounds):
     """8 bits and a scale per block, in two rounds, so that no sum can overflow.
 
-    Round one sends part r of every rank's buffer to rank r in 8 bits; r adds them in full
-    precision. Round two sends the sums, in 8 bits again, to all. The rounding errors of both rounds
-    are added to the next step's gradient of the rank that rounded.
+    Round one sends part r of every rank's buffer to rank r, which adds them in full precision.
+    Round two sends the sums to all. The rounding errors of both rounds are added to the next
+    step's gradient of the rank that rounded.
     """
 
-    own_group = True
-
-    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
-        super().__init__(group)
-        self.residual = Residual()
-
     def sum(self, bucket: Bucket) -> None:
-        if self.world == 1:
-            return
         count, world = bucket.flat.numel(), self.world
         blocks = max(1, -(-count // (BLOCK * world)))
         parts = bucket.flat.new_zeros(world, blocks, BLOCK)
@@ -101,21 +82,12 @@ class Int8(Exchange):
 
     def _to_all(self, mine: Tensor) -> Tensor:
         """(…) → (p, …), every rank's."""
-        return _gather(mine.flatten(), self.world, self.group).view(self.world, *mine.shape)
-
-    def state_dict(self) -> dict[str, Tensor]:
-        return self.residual.state_dict()
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        self.residual.load_state_dict(state)
+        return _gather(mine.flatten(), self).view(self.world, *mine.shape)
 
 
 def _quantise(blocks: Tensor) -> tuple[Tensor, Tensor]:
-    """Return int8 codes in [−127, 127] of (…, BLOCK) and a scale (…, 1).
-
-    A NaN or infinity makes the scale one too, so that a diverged gradient stays visible on every
-    rank: 0·∞ is NaN.
-    """
+    """Return int8 codes in [−127, 127] of (…, BLOCK) and a scale (…, 1)."""
+    # NaN or infinity makes the scale one too: a diverged gradient stays visible, as 0·∞ is NaN.
     scales = blocks.abs().amax(-1, keepdim=True) / 127
     # Below the smallest normal number 1/scale overflows: such blocks wait in the residual.
     usable = scales > torch.finfo(scales.dtype).tiny
@@ -127,23 +99,18 @@ def _dequantise(codes: Tensor, scales: Tensor) -> Tensor:
     return codes.to(scales.dtype) * scales
 
 
-class TopK(Exchange):
+class TopK(Rounds):
     """Each rank sends the `share` of its bucket that is largest in absolute value.
 
     The rest stays in the residual until it has grown. The number sent depends only on the bucket's
     size, so ranks need not agree on it and nothing waits for the host.
     """
 
-    own_group = True
-
     def __init__(self, group: dist.ProcessGroup | None = None, share: float = 0.01) -> None:
         super().__init__(group)
         self.share = share
-        self.residual = Residual()
 
     def sum(self, bucket: Bucket) -> None:
-        if self.world == 1:
-            return
         left_out = bucket.flat + self.residual.of(bucket)
         k = max(1, round(self.share * left_out.numel()))
         indices = left_out.abs().topk(k, sorted=False).indices
@@ -151,8 +118,7 @@ class TopK(Exchange):
         left_out[indices] = 0
         narrow = left_out.numel() <= torch.iinfo(torch.int32).max
         sent = indices.to(torch.int32) if narrow else indices
-        all_values = _gather(values, self.world, self.group)
-        all_indices = _gather(sent, self.world, self.group)
+        all_values, all_indices = _gather(values, self), _gather(sent, self)
         bucket.flat.zero_()
         # Rank by rank: no index occurs twice in one call, so the order of the additions is the
         # same on every rank and the replicas stay equal to the last bit.
@@ -160,52 +126,37 @@ class TopK(Exchange):
             bucket.flat.index_add_(0, index.long(), value)
         self.residual.keep(bucket, left_out)
 
-    def state_dict(self) -> dict[str, Tensor]:
-        return self.residual.state_dict()
 
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        self.residual.load_state_dict(state)
-
-
-def _gather(mine: Tensor, world: int, group: dist.ProcessGroup | None) -> Tensor:
+def _gather(mine: Tensor, exchange: Exchange) -> Tensor:
     """(n,) → (p·n,), rank after rank."""
-    gathered = mine.new_empty(world * mine.numel())
-    _all_gather(gathered, mine, group=group)
+    gathered = mine.new_empty(exchange.world * mine.numel())
+    _all_gather(gathered, mine, group=exchange.group)
     return gathered
 
 
-class PowerSGD(Exchange):
-    """torch's PowerSGD hook, one bucket at a time, with its state kept by parameter.
+class PowerSGD(Rounds):
+    """torch's PowerSGD hook, with its state kept by parameter instead of by bucket number.
 
-    torch keeps errors and factors by bucket number; here they are set before each call and taken
-    back after it, so that they match the current content of the bucket.
+    Errors and factors are set before each call and taken back after it.
     """
 
-    own_group = True
-
-    def __init__(
-        self, group: dist.ProcessGroup | None = None, rank: int = 2, start_after: int = 2
-    ) -> None:
+    def __init__(self, group: dist.ProcessGroup | None = None, rank: int = 2) -> None:
         super().__init__(group)
-        self.residual = Residual()
         self._factors: dict[str, Tensor] = {}
         self._power = PowerSGDState(
             self.group,
             matrix_approximation_rank=rank,
-            start_powerSGD_iter=max(2, start_after),
+            start_powerSGD_iter=2,
             orthogonalization_epsilon=1e-8,
         )
 
     def sum(self, bucket: Bucket) -> None:
-        if self.world == 1:
-            return
         bucket = _as_matrices(bucket)
         power, number = self._power, bucket.number
         if power.iter >= power.start_powerSGD_iter:
             power.error_dict[number] = self.residual.of(bucket)
             self._put_factors(bucket)
-        seen: Any = bucket
-        powerSGD_hook(power, seen).wait()
+        powerSGD_hook(power, cast(Any, bucket)).wait()
         if number in power.error_dict:
             self.residual.keep(bucket, power.error_dict.pop(number))
             self._take_factors(bucket)
@@ -258,10 +209,7 @@ class PowerSGD(Exchange):
 
 
 def _as_matrices(bucket: Bucket) -> Bucket:
-    """Return the bucket with each gradient as (first dimension, rest), in the order of its memory.
-
-    torch's hook calls `view`, which fails on channels-last weights.
-    """
+    """Return gradients as matrices in memory order: torch's `view` fails on channels-last ones."""
     views = [
         bucket.flat[first : first + count].view(view.shape[0] if view.dim() else 1, -1)
         for (_, first, count), view in zip(bucket.slices(), bucket.views, strict=True)

@@ -11,7 +11,7 @@ starve the collective it waits for. So on a CPU the rounds run on one thread of 
 group of their own, bucket by bucket; on CUDA they are queued on a stream of their own.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, cast
@@ -56,11 +56,7 @@ class Bucket:
 
 
 class Residual:
-    """Error feedback: what compression left out so far, by parameter.
-
-    Memory: a copy of the gradients. It differs between ranks; only the sum over ranks matters,
-    which `redistribute` preserves when the number of workers changes.
-    """
+    """Error feedback: what compression left out so far, by parameter; each rank has its own."""
 
     def __init__(self) -> None:
         self._pieces: dict[str, Tensor] = {}
@@ -111,43 +107,63 @@ def redistribute(states: list[dict[str, Tensor]], rank: int, world: int) -> dict
 
 
 class Exchange:
-    """The plain sum; subclasses override `sum` (several rounds) or `start` (one).
+    """The plain sum; subclasses override `_start`.
 
     Every rank must make its exchanges in the same order (each may make a process group).
     `state_dict` holds tensors only, this rank's own (see `redistribute`).
     """
 
-    own_group = False
-    """Whether the rounds run on our thread, and so need a process group of their own."""
-
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
-        self.active = dist.is_available() and dist.is_initialized()
-        self.world = dist.get_world_size(group) if self.active else 1
-        self.rank = dist.get_rank(group) if self.active else 0
+        active = dist.is_available() and dist.is_initialized()
+        self.world = dist.get_world_size(group) if active else 1
+        self.rank = dist.get_rank(group) if active else 0
         self.group = group
-        self._made: dist.ProcessGroup | None = None
-        self._thread: ThreadPoolExecutor | None = None
-        self._stream: torch.cuda.Stream | None = None
-        if self.own_group and self.world > 1:
-            members = dist.get_process_group_ranks(whole(group))
-            self._made = dist.new_group(members)
-            self.group = self._made
-
-    def sum(self, bucket: Bucket) -> None:
-        """Replace the bucket's buffer by the sum over ranks; blocks (CUDA: queues)."""
-        if self.world > 1:
-            dist.all_reduce(bucket.flat, group=self.group)
+        self.names: dict[int, str] = {}
+        """Names of the parameters by identity, for DDP's buckets."""
 
     def start(self, bucket: Bucket) -> torch.futures.Future[Tensor]:
         """Start the sum; the future's value is the bucket's buffer."""
-        if self.own_group:
-            return self._start_rounds(bucket)
-        if self.world == 1:
-            return _done(bucket.flat)
+        if self.world > 1:
+            return self._start(bucket)
+        devices: list[int | str | torch.device] = []
+        if bucket.flat.is_cuda:
+            devices = [bucket.flat.device]
+        future: torch.futures.Future[Tensor] = torch.futures.Future(devices=devices)
+        future.set_result(bucket.flat)
+        return future
+
+    def _start(self, bucket: Bucket) -> torch.futures.Future[Tensor]:
         work = dist.all_reduce(bucket.flat, group=self.group, async_op=True)
         return work.get_future().then(lambda future: future.value()[0])
 
-    def _start_rounds(self, bucket: Bucket) -> torch.futures.Future[Tensor]:
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return this rank's state as tensors; call it between steps."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        del state
+
+    def close(self) -> None:
+        """Free threads and process groups; call it before `destroy_process_group`."""
+
+
+class Rounds(Exchange):
+    """An exchange of several rounds, with error feedback, over a process group of its own."""
+
+    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
+        super().__init__(group)
+        self.residual = Residual()
+        self._made: dist.ProcessGroup | None = None
+        self._thread: ThreadPoolExecutor | None = None
+        self._stream: torch.cuda.Stream | None = None
+        if self.world > 1:
+            self.group = self._made = dist.new_group(dist.get_process_group_ranks(whole(group)))
+
+    def sum(self, bucket: Bucket) -> None:
+        """Replace the bucket's buffer by the sum over ranks; blocks (CUDA: queues)."""
+        raise NotImplementedError
+
+    def _start(self, bucket: Bucket) -> torch.futures.Future[Tensor]:
         device = bucket.flat.device
         if device.type == "cuda":
             self._stream = self._stream or torch.cuda.Stream(device)
@@ -173,13 +189,12 @@ class Exchange:
             future.set_result(bucket.flat)
 
     def state_dict(self) -> dict[str, Tensor]:
-        return {}
+        return self.residual.state_dict()
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        del state
+        self.residual.load_state_dict(state)
 
     def close(self) -> None:
-        """Free the thread and the process group; call it before the world is destroyed."""
         if self._thread is not None:
             self._thread.shutdown()
             self._thread = None
@@ -188,10 +203,8 @@ class Exchange:
             self._made = None
 
 
-class Summed(Exchange):
+class Summed(Rounds):
     """A plain sum by one of our all-reduce algorithms, which take several rounds."""
-
-    own_group = True
 
     def __init__(
         self,
@@ -204,21 +217,10 @@ class Summed(Exchange):
         self._wire = wire
 
     def sum(self, bucket: Bucket) -> None:
-        if self.world == 1:
-            return
-        if self._wire is None or self._wire == bucket.flat.dtype:
-            self._reduce(bucket.flat)
-            return
-        sent = bucket.flat.to(self._wire)
+        sent = bucket.flat if self._wire is None else bucket.flat.to(self._wire)
         self._reduce(sent)
-        bucket.flat.copy_(sent)
-
-
-def _done(value: Tensor) -> torch.futures.Future[Tensor]:
-    devices: list[int | str | torch.device] = [value.device] if value.is_cuda else []
-    future: torch.futures.Future[Tensor] = torch.futures.Future(devices=devices)
-    future.set_result(value)
-    return future
+        if sent is not bucket.flat:
+            bucket.flat.copy_(sent)
 
 
 def whole(group: dist.ProcessGroup | None) -> dist.ProcessGroup:
@@ -226,8 +228,3 @@ def whole(group: dist.ProcessGroup | None) -> dist.ProcessGroup:
     chosen = group or dist.group.WORLD
     assert chosen is not None
     return chosen
-
-
-def names_of(parameters: Iterable[tuple[str, torch.nn.Parameter]]) -> dict[int, str]:
-    """Return parameter names by identity, for buckets, which hold the parameters."""
-    return {id(parameter): name for name, parameter in parameters}

@@ -40,22 +40,14 @@ def placement() -> Placement:
     """Read the placement from the environment: torchrun's variables first, then SLURM's."""
     env = os.environ
     if "RANK" in env and "WORLD_SIZE" in env:
-        world = int(env["WORLD_SIZE"])
-        return Placement(
-            int(env["RANK"]),
-            world,
-            int(env.get("LOCAL_RANK", 0)),
-            int(env.get("LOCAL_WORLD_SIZE", world)),
-        )
+        world = env["WORLD_SIZE"]
+        local = (env.get("LOCAL_RANK", 0), env.get("LOCAL_WORLD_SIZE", world))
+        return Placement(int(env["RANK"]), int(world), *map(int, local))
     if int(env.get("SLURM_STEP_NUM_TASKS", 1)) > 1 and "SLURM_PROCID" in env:
-        world = int(env["SLURM_STEP_NUM_TASKS"])
+        world = env["SLURM_STEP_NUM_TASKS"]
         per_node = re.match(r"\d+", env.get("SLURM_STEP_TASKS_PER_NODE", ""))
-        return Placement(
-            int(env["SLURM_PROCID"]),
-            world,
-            int(env.get("SLURM_LOCALID", 0)),
-            int(per_node.group()) if per_node else world,
-        )
+        local = (env.get("SLURM_LOCALID", 0), per_node.group() if per_node else world)
+        return Placement(int(env["SLURM_PROCID"]), int(world), *map(int, local))
     return Placement()
 
 
@@ -68,13 +60,7 @@ def first_host(nodes: str) -> str:
 
 
 class Group:
-    """The workers of a run, seen from one of them.
-
-    Attributes:
-        rank, world: This process's number and how many there are.
-        local_rank, local_world: The same on this machine.
-        device: The device that this process computes on.
-    """
+    """The workers of a run, seen from one of them, which computes on `device`."""
 
     def __init__(self, where: Placement, device: "torch.device") -> None:
         self.rank, self.world = where.rank, where.world
@@ -93,9 +79,7 @@ class Group:
     def all_reduce_sum(self, tensor: "torch.Tensor") -> "torch.Tensor":
         """Sum over the group, in place."""
         if not self.alone:
-            import torch.distributed as dist
-
-            dist.all_reduce(tensor)
+            _dist().all_reduce(tensor)
         return tensor
 
     def broadcast(self, value: T, source: int = 0) -> T:
@@ -103,37 +87,27 @@ class Group:
         if self.alone:
             return value
         import torch
-        import torch.distributed as dist
 
         box = [value]
         # Objects travel over gloo; NCCL would stage them through the GPU.
-        dist.broadcast_object_list(box, src=source, device=torch.device("cpu"))
+        _dist().broadcast_object_list(box, src=source, device=torch.device("cpu"))
         return box[0]
 
     def gather(self, value: T) -> list[T]:
         """Return every rank's picklable value, in rank order, on every rank."""
         if self.alone:
             return [value]
-        import torch.distributed as dist
-
         values: list[Any] = [None] * self.world
-        dist.all_gather_object(values, value)
+        _dist().all_gather_object(values, value)
         return values
 
     def barrier(self) -> None:
         """Wait until every rank is here."""
         if not self.alone:
-            import torch.distributed as dist
-
-            dist.barrier()
+            _dist().barrier()
 
     def on_first(self, work: Callable[[], T]) -> T:
-        """Call `work` on rank 0; every rank returns its value, or raises its ThresherError.
-
-        Otherwise a full disk on rank 0 would leave the other ranks waiting.
-        """
-        if self.alone:
-            return work()
+        """Call `work` on rank 0; every rank returns its value, or raises its ThresherError."""
         value: Any = None
         failure: ThresherError | None = None
         if self.first:
@@ -141,6 +115,7 @@ class Group:
                 value = work()
             except ThresherError as error:
                 failure = error
+        # Without the error, a full disk on rank 0 would leave the other ranks waiting.
         value, failure = self.broadcast((value, failure))
         if failure is not None:
             raise failure
@@ -150,19 +125,21 @@ class Group:
 _joined: dict[str, Group] = {}
 
 
+def _dist() -> Any:
+    import torch.distributed
+
+    return torch.distributed
+
+
 def join(device: str = "auto") -> Group:
     """Join the group that the environment names; the connection lasts as long as the process.
 
     Args:
-        device: "cpu", "cuda" or "auto" (a GPU if there is one). Each local rank has its own GPU.
-
-    Raises:
-        InvalidValueError: `device` is "cuda" and there are too few GPUs.
+        device: "cpu", "cuda" or "auto" (a GPU per local rank if there are enough).
     """
     import torch
-    import torch.distributed as dist
 
-    where = placement()
+    where, dist = placement(), _dist()
     if dist.is_available() and dist.is_initialized():
         where = replace(where, rank=dist.get_rank(), world=dist.get_world_size())
     chosen = choose_device(device)
@@ -189,9 +166,7 @@ def join(device: str = "auto") -> Group:
 
 
 def _connect(where: Placement, kind: str) -> None:
-    import torch.distributed as dist
-
-    env = os.environ
+    dist, env = _dist(), os.environ
     if "MASTER_ADDR" not in env:
         nodes = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST", "127.0.0.1")
         one = int(env.get("SLURM_STEP_NUM_NODES", env.get("SLURM_NNODES", 1))) == 1
@@ -223,22 +198,18 @@ def _connect(where: Placement, kind: str) -> None:
 
 def leave() -> None:
     """Close the connection; `join` may be called again only in a new group."""
-    import torch.distributed as dist
-
     _joined.clear()
+    dist = _dist()
     if dist.is_available() and dist.is_initialized():
         dist.destroy_process_group()
 
 
 def end(code: int) -> NoReturn:
-    """End this process; the only way out of a worker.
-
-    One worker among several skips the interpreter's teardown: a thread of gloo that completes a
-    future with a Python callback would take the interpreter's lock while that is being finalised,
-    and C++ then aborts the process.
-    """
+    """End this process; the only way out of a worker."""
     if placement().world == 1 and not _joined:
         raise SystemExit(code)
+    # Skip the interpreter's teardown: a thread of gloo that completes a future with a Python
+    # callback would take the interpreter's lock during it, and C++ then aborts the process.
     if "cuda" in _joined and code == 0:
         leave()  # NCCL complains about open connections
     sys.stdout.flush()

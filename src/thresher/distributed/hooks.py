@@ -17,11 +17,11 @@ import torch.distributed as dist
 
 from thresher.distributed import allreduce as algorithms
 from thresher.distributed.compression import Bf16, Fp16, Int8, PowerSGD, TopK
-from thresher.distributed.exchange import Bucket, Exchange, Summed, names_of
+from thresher.distributed.exchange import Bucket, Exchange, Summed
 from thresher.distributed.names import AllReduce, Compress
 from thresher.errors import InvalidValueError, nearest
 
-Hook = Callable[["HookState", dist.GradBucket], torch.futures.Future[torch.Tensor]]
+Hook = Callable[[Exchange, dist.GradBucket], torch.futures.Future[torch.Tensor]]
 
 
 def make_exchange(
@@ -32,7 +32,6 @@ def make_exchange(
     node_size: int | None = None,
     share: float = 0.01,
     power_rank: int = 2,
-    power_start: int = 2,
 ) -> Exchange:
     """Make the exchange that sums buckets; every rank must call it at the same point.
 
@@ -42,18 +41,15 @@ def make_exchange(
         group: The ranks; by default all.
         node_size: Ranks per node for hierarchical and torus; by default LOCAL_WORLD_SIZE.
         share: Share of the elements that top-k sends.
-        power_rank, power_start: PowerSGD's rank and first step.
+        power_rank: PowerSGD's rank.
     """
-    if compress not in get_args(Compress):
-        raise InvalidValueError(
-            f'compress cannot be "{compress}"', nearest(compress, get_args(Compress)), "compress"
-        )
-    if allreduce not in get_args(AllReduce):
-        raise InvalidValueError(
-            f'allreduce cannot be "{allreduce}"',
-            nearest(allreduce, get_args(AllReduce)),
-            "allreduce",
-        )
+    for name, value, kind in (
+        ("compress", compress, Compress),
+        ("allreduce", allreduce, AllReduce),
+    ):
+        if value not in get_args(kind):
+            fix = nearest(value, get_args(kind))
+            raise InvalidValueError(f'{name} cannot be "{value}"', fix, name)
     if allreduce != "default":
         wires = {"none": None, "fp16": torch.float16, "bf16": torch.bfloat16}
         if compress not in wires:
@@ -66,36 +62,15 @@ def make_exchange(
     if compress == "topk":
         return TopK(group, share)
     if compress == "powersgd":
-        return PowerSGD(group, power_rank, power_start)
+        return PowerSGD(group, power_rank)
     simple = {"none": Exchange, "fp16": Fp16, "bf16": Bf16, "int8": Int8}
     return simple[compress](group)
 
 
-class HookState:
-    """The state of the hook: the exchange, and the names of the parameters."""
-
-    def __init__(
-        self, exchange: Exchange, parameters: Iterable[tuple[str, torch.nn.Parameter]]
-    ) -> None:
-        self.exchange = exchange
-        self.names = names_of(parameters)
-
-    def state_dict(self) -> dict[str, torch.Tensor]:
-        """Return this rank's state as tensors; call it between steps."""
-        return self.exchange.state_dict()
-
-    def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
-        self.exchange.load_state_dict(state)
-
-    def close(self) -> None:
-        """Free threads and process groups; call it before `destroy_process_group`."""
-        self.exchange.close()
-
-
-def _hook(state: HookState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    names = tuple(state.names[id(parameter)] for parameter in bucket.parameters())
+def _hook(exchange: Exchange, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    names = tuple(exchange.names[id(parameter)] for parameter in bucket.parameters())
     ours = Bucket(bucket.buffer(), names, bucket.gradients(), bucket.index(), bucket.is_last())
-    return state.exchange.start(ours)
+    return exchange.start(ours)
 
 
 def gradient_hook(
@@ -104,7 +79,7 @@ def gradient_hook(
     named_parameters: Iterable[tuple[str, torch.nn.Parameter]] = (),
     group: dist.ProcessGroup | None = None,
     **settings: Any,
-) -> tuple[HookState, Hook]:
+) -> tuple[Exchange, Hook]:
     """Return (state, hook) for `ddp.register_comm_hook`; gradients become the sum over ranks.
 
     `named_parameters` are those of the bare model, not of the wrapper; for the rest, `settings`
@@ -112,4 +87,5 @@ def gradient_hook(
     `exchange.redistribute` for another number of workers.
     """
     exchange = make_exchange(compress, allreduce, group, **settings)
-    return HookState(exchange, named_parameters), _hook
+    exchange.names = {id(parameter): name for name, parameter in named_parameters}
+    return exchange, _hook

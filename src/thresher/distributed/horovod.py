@@ -9,7 +9,9 @@ fusion buffer and summed. DDP's buckets are fixed beforehand. `tools/build_horov
 import contextlib
 import os
 import socket
+from collections import Counter
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,19 +26,14 @@ _servers: list[Any] = []
 
 def installed() -> bool:
     """Return whether Horovod can be imported."""
-    try:
-        _load()
-    except MissingDependencyError:
-        return False
-    return True
+    with contextlib.suppress(MissingDependencyError):
+        require()
+        return True
+    return False
 
 
-def require() -> None:
-    """Raise MissingDependencyError if Horovod is not installed."""
-    _load()
-
-
-def _load() -> Any:
+def require() -> Any:
+    """Return the module `horovod.torch`; raise MissingDependencyError if it is not installed."""
     try:
         import horovod.torch as hvd
     except ImportError as error:
@@ -50,14 +47,11 @@ def _load() -> Any:
 def join(fusion_mb: float | None = None, cycle_ms: float | None = None) -> Any:
     """Join Horovod with the ranks of the current torch group; return the module `horovod.torch`.
 
-    Args:
-        fusion_mb: Size of the fusion buffer; by default 128; 0 sends each gradient alone.
-        cycle_ms: Time between negotiations; by default 1.
-
-    Both are read when Horovod starts and hold until `leave`. HOROVOD_TIMELINE names a file for its
-    timeline.
+    `fusion_mb`, the size of the fusion buffer (default 128; 0 sends each gradient alone), and
+    `cycle_ms` between negotiations (default 1) hold until `leave`. HOROVOD_TIMELINE names a file
+    for its timeline.
     """
-    hvd = _load()
+    hvd = require()
     if hvd.is_initialized():
         return hvd
     if fusion_mb is not None:
@@ -80,7 +74,9 @@ def join(fusion_mb: float | None = None, cycle_ms: float | None = None) -> Any:
         "HOROVOD_CONTROLLER": "gloo",
         "HOROVOD_CPU_OPERATIONS": "gloo",
         "HOROVOD_GLOO_IFACE": interface,
-        "HOROVOD_GLOO_RENDEZVOUS_ADDR": _address(),
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": socket.gethostbyname(
+            os.environ.get("MASTER_ADDR", "127.0.0.1")
+        ),
         "HOROVOD_GLOO_RENDEZVOUS_PORT": _gathered(_serve(hosts) if rank == 0 else 0)[0],
     }
     os.environ.update({name: str(value) for name, value in wanted.items() if value != ""})
@@ -93,21 +89,15 @@ def leave() -> None:
 
     Joining again in the same process crashed Horovod 0.28.1: other settings need new processes.
     """
-    _load().shutdown()
+    require().shutdown()
 
 
 def _gathered(value: Any) -> list[Any]:
-    """Return every rank's value."""
     if not dist.is_initialized() or dist.get_world_size() == 1:
         return [value]
     values: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(values, value)
     return values
-
-
-def _address() -> str:
-    name = os.environ.get("MASTER_ADDR", "127.0.0.1")
-    return socket.gethostbyname(name)
 
 
 def _serve(hosts: list[str]) -> int:
@@ -117,9 +107,8 @@ def _serve(hosts: list[str]) -> int:
 
     server = RendezvousServer()
     port = int(server.start())
-    slots = {host: hosts.count(host) for host in hosts}
-    plan = get_host_assignments([HostInfo(h, n) for h, n in slots.items()], len(hosts))
-    server.init(plan)
+    slots = [HostInfo(host, count) for host, count in Counter(hosts).items()]
+    server.init(get_host_assignments(slots, len(hosts)))
     _servers.append(server)
     return port
 
@@ -160,16 +149,13 @@ class HorovodReducer:
         self._under_way: dict[str, tuple[Any, Any]] = {}
         self._enabled = True
         self._hooks = [
-            parameter.register_post_accumulate_grad_hook(self._hook(name))
+            parameter.register_post_accumulate_grad_hook(partial(self._computed, name))
             for name, parameter in self.parameters.items()
         ]
 
-    def _hook(self, name: str) -> Any:
-        def announce(parameter: nn.Parameter) -> None:
-            if self._enabled:
-                self._start(name, parameter)
-
-        return announce
+    def _computed(self, name: str, parameter: nn.Parameter) -> None:
+        if self._enabled:
+            self._start(name, parameter)
 
     def _start(self, name: str, parameter: nn.Parameter) -> None:
         if parameter.grad is None:
@@ -209,8 +195,5 @@ class HorovodReducer:
 
 
 def _flat(gradient: torch.Tensor) -> torch.Tensor:
-    """Return the gradient's memory as one row: Horovod refuses layouts such as channels last.
-
-    A gradient has the layout of its parameter, on every rank.
-    """
+    """Return the gradient's memory as one row: Horovod refuses layouts such as channels last."""
     return gradient.as_strided((gradient.numel(),), (1,))

@@ -8,7 +8,8 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -58,8 +59,9 @@ def launch(workers: int, argv: Sequence[str], max_restarts: int = 3) -> None:
             monitor_interval=0.1,
             local_addr="127.0.0.1",
         )
-        previous = signal.signal(signal.SIGUSR1, _PassOn(Path(folder)))
-        handlers = {s: signal.getsignal(s) for s in (signal.SIGTERM, signal.SIGINT)}
+        signals = (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT)
+        handlers = {number: signal.getsignal(number) for number in signals}
+        signal.signal(signal.SIGUSR1, partial(_pass_on, Path(folder)))
         try:
             elastic_launch(config, sys.executable)(*argv)
         except SignalException as error:
@@ -72,7 +74,6 @@ def launch(workers: int, argv: Sequence[str], max_restarts: int = 3) -> None:
                 "see its message above",
             ) from None
         finally:
-            signal.signal(signal.SIGUSR1, previous)
             for number, handler in handlers.items():
                 signal.signal(number, handler)
 
@@ -88,11 +89,7 @@ def announce() -> None:
 
 
 def die_with_parent(parent: int | None = None) -> None:
-    """Have this process killed when its parent dies, however that dies.
-
-    Args:
-        parent: The parent's process id; the process exits at once if it has died already.
-    """
+    """Have this process killed when its parent dies; exit at once if `parent` has died already."""
     if sys.platform.startswith("linux"):
         import ctypes
 
@@ -132,15 +129,8 @@ def _environment(folder: str, workers: int) -> Iterator[None]:
                 os.environ[name] = value
 
 
-class _PassOn:
+def _pass_on(folder: Path, number: int, frame: FrameType | None) -> None:
     """Pass a signal on to the workers that have announced themselves."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def __call__(self, number: int, frame: FrameType | None) -> None:
-        for file in self.folder.glob("pid-*"):
-            try:
-                os.kill(int(file.read_text()), number)
-            except (ValueError, ProcessLookupError):
-                continue
+    for file in folder.glob("pid-*"):
+        with suppress(ValueError, ProcessLookupError):
+            os.kill(int(file.read_text()), number)

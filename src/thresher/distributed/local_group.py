@@ -8,20 +8,16 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from thresher.distributed.group import join
 from thresher.distributed.launch import die_with_parent
-from thresher.distributed.worker import read_answer
 from thresher.errors import ThresherError
-from thresher.paths import write_json
 
 GRACE_S = 1.0
 """How long the other ranks may run on after one failed: one of them may be the cause."""
@@ -42,7 +38,7 @@ class RankPlacement:
 
 @dataclass(frozen=True)
 class Rendezvous:
-    """Where the ranks meet: torch's MASTER_ADDR and MASTER_PORT, and gloo's network interface."""
+    """Where the ranks meet, and gloo's network interface."""
 
     address: str
     port: int
@@ -59,10 +55,6 @@ class RankOutput:
     stderr: str
 
 
-Runner = Callable[[Sequence[str]], object]
-"""Runs a command as a group; `run_local` and `Testbed.run` with their other arguments bound."""
-
-
 def run_local(
     workers: int,
     argv: Sequence[str],
@@ -75,25 +67,6 @@ def run_local(
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     return run_ranks(ranks, argv, Rendezvous("127.0.0.1", port, "lo"), environment, timeout_s)
-
-
-def call_in_group(target: str, order: Any, run: Runner) -> Any:
-    """Call a function in every rank of the group that `run` starts; return the value of rank 0.
-
-    `target` is `package.module:function`, a function of one JSON value that returns one, and
-    `order` its argument.
-    """
-    with tempfile.TemporaryDirectory(prefix="thresher-group-") as folder:
-        order_file, answer = Path(folder) / "order.json", Path(folder) / "answer.json"
-        write_json(order_file, order)
-        words = ["-m", "thresher.distributed.worker", target, str(order_file), str(answer)]
-        try:
-            run([sys.executable, *words])
-        except ThresherError:
-            # A rank that raised a ThresherError wrote it down; the others then fail or hang.
-            if not answer.exists():
-                raise
-        return read_answer(answer)
 
 
 @contextmanager
@@ -150,7 +123,20 @@ def run_ranks(
                     "PYTHONFAULTHANDLER": 1,
                 }
                 added = {k: str(v) for k, v in variables.items()} | dict(environment or {})
-                processes.append(_start([*rank.prefix, *argv], added, folder, rank.rank))
+                with (
+                    open(folder / f"{rank.rank}.out", "wb") as out,
+                    open(folder / f"{rank.rank}.err", "wb") as err,
+                ):
+                    process = subprocess.Popen(
+                        [*rank.prefix, *argv],
+                        env=os.environ | added,
+                        stdin=subprocess.DEVNULL,
+                        stdout=out,
+                        stderr=err,
+                        start_new_session=True,
+                        preexec_fn=die_with_parent,
+                    )
+                processes.append(process)
             order = _wait(processes, timeout_s)
         finally:
             for process in processes:
@@ -166,37 +152,17 @@ def run_ranks(
             )
             for rank, process in zip(ranks, processes, strict=True)
         ]
-    failed = [outputs[rank] for rank in order if outputs[rank].code]
-    if failed:
-        messages = [
-            _failure(rank, len(ranks), 16 if rank is failed[0] else 1) for rank in failed[:3]
-        ]
+    messages: list[str] = []
+    for rank_output in [outputs[rank] for rank in order if outputs[rank].code][:3]:
+        number, code = rank_output.rank, rank_output.code
+        end = f"exited with code {code}"
+        if code < 0:
+            end = f"was killed by signal {-code} ({signal.Signals(-code).name})"
+        last_lines = rank_output.stderr.strip().splitlines()[-1 if messages else -16 :]
+        messages += [f"rank {number} of {len(ranks)} {end}:", *last_lines]
+    if messages:
         raise ThresherError("\n".join(messages))
     return outputs
-
-
-def _failure(rank: RankOutput, world: int, lines: int) -> str:
-    """Describe how a rank ended, with its last lines."""
-    tail = "\n".join(rank.stderr.strip().splitlines()[-lines:])
-    end = f"exited with code {rank.code}"
-    if rank.code < 0:
-        end = f"was killed by signal {-rank.code} ({signal.Signals(-rank.code).name})"
-    return f"rank {rank.rank} of {world} {end}:\n{tail}"
-
-
-def _start(
-    argv: Sequence[str], environment: dict[str, str], folder: Path, rank: int
-) -> "subprocess.Popen[bytes]":
-    with open(folder / f"{rank}.out", "wb") as out, open(folder / f"{rank}.err", "wb") as err:
-        return subprocess.Popen(
-            argv,
-            env=os.environ | environment,
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=err,
-            start_new_session=True,
-            preexec_fn=die_with_parent,
-        )
 
 
 def _wait(processes: "list[subprocess.Popen[bytes]]", timeout_s: float) -> list[int]:

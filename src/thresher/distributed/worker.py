@@ -11,6 +11,7 @@ import os
 import sys
 import tempfile
 import traceback
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,16 +28,26 @@ from thresher.distributed.launch import (
 from thresher.paths import read_json, write_json
 from thresher.plugins import load_attribute
 
+Runner = Callable[[Sequence[str]], object]
+"""Runs a command as a group of processes."""
+
 
 def run_in_group(target: str, order: Any, workers: int, max_restarts: int = 3) -> Any:
     """Call a function in `workers` processes on this machine and return what rank 0 returned.
 
+    The group is restarted up to `max_restarts` times when a worker dies. For the rest, see
+    `call_in_group`.
+    """
+    return call_in_group(target, order, lambda argv: launch(workers, argv[1:], max_restarts))
+
+
+def call_in_group(target: str, order: Any, run: Runner) -> Any:
+    """Call a function in every rank of the group that `run` starts; return the value of rank 0.
+
     Args:
-        target: `package.module:function`, a function of one JSON value that returns one. Every
-            worker calls it.
+        target: `package.module:function`, a function of one JSON value that returns one.
         order: The argument, a JSON value.
-        workers: Number of processes.
-        max_restarts: How often the group is restarted when a worker dies.
+        run: Starts the group.
 
     Raises:
         ThresherError: A worker raised it (same class, message and parameter), or the group
@@ -46,10 +57,11 @@ def run_in_group(target: str, order: Any, workers: int, max_restarts: int = 3) -
     with tempfile.TemporaryDirectory(prefix="thresher-group-") as folder:
         order_file, answer = Path(folder) / "order.json", Path(folder) / "answer.json"
         write_json(order_file, order)
-        argv = ["-m", "thresher.distributed.worker", target, str(order_file), str(answer)]
+        words = ["-m", "thresher.distributed.worker", target, str(order_file), str(answer)]
         try:
-            launch(workers, argv, max_restarts)
+            run([sys.executable, *words])
         except (GroupStopped, errors.ThresherError):
+            # A rank that raised a ThresherError wrote it down; the others then fail or hang.
             if not answer.exists():
                 raise
         return read_answer(answer)
@@ -70,7 +82,8 @@ def main(arguments: list[str]) -> None:
         function = load_attribute(target, "worker function")
         reply = {"result": function(read_json(order, "worker's order"))}
     except errors.ThresherError as error:
-        reply = {"error": _error_to_json(error)}
+        kind = next(c.__name__ for c in type(error).__mro__ if c.__module__ == errors.__name__)
+        reply = {"error": [kind, error.what, error.fix, error.parameter]}
     except BaseException:
         traceback.print_exc()
         end(1)
@@ -83,18 +96,9 @@ def read_answer(path: Path) -> Any:
     """Return the value that a worker wrote, or raise the error that it met."""
     reply = read_json(path, "worker's answer")
     if "error" in reply:
-        raise _error_from_json(reply["error"])
+        kind, *values = reply["error"]
+        raise getattr(errors, kind)(*values)
     return reply["result"]
-
-
-def _error_to_json(error: errors.ThresherError) -> dict[str, str | None]:
-    kind = next(c.__name__ for c in type(error).__mro__ if c.__module__ == errors.__name__)
-    return {"class": kind, "what": error.what, "fix": error.fix, "parameter": error.parameter}
-
-
-def _error_from_json(values: dict[str, str]) -> errors.ThresherError:
-    kind: type[errors.ThresherError] = getattr(errors, values["class"])
-    return kind(values["what"], values["fix"], values["parameter"])
 
 
 if __name__ == "__main__":

@@ -12,8 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import Literal, get_args
 
-from thresher.distributed.local_group import call_in_group, run_local
+from thresher.distributed.local_group import run_local
 from thresher.distributed.names import Engine
+from thresher.distributed.worker import call_in_group
 from thresher.errors import InvalidValueError
 from thresher.lab.comparison import FIGURE, RESULT, ComparisonConfig
 from thresher.lab.testbed import Testbed

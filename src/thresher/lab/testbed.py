@@ -22,13 +22,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from thresher.distributed.local_group import (
-    RankOutput,
-    RankPlacement,
-    Rendezvous,
-    call_in_group,
-    run_ranks,
-)
+from thresher.distributed.local_group import RankOutput, RankPlacement, Rendezvous, run_ranks
+from thresher.distributed.worker import call_in_group
 from thresher.errors import InvalidValueError, ThresherError
 
 MOST_HOSTS = 8

@@ -89,7 +89,8 @@ PAPER = replace(
 
 def run_workers(config: StrongScalingConfig, workers: int, out: Path) -> list[ScalingRun]:
     """Run all rules and seeds on `workers` processes; finished runs are read from `out`."""
-    from thresher.distributed.local_group import call_in_group, run_local
+    from thresher.distributed.local_group import run_local
+    from thresher.distributed.worker import call_in_group
 
     if workers > config.batch:
         raise InvalidValueError(

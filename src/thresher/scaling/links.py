@@ -9,7 +9,8 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from thresher.distributed.group import join
-from thresher.distributed.local_group import call_in_group, run_local
+from thresher.distributed.local_group import run_local
+from thresher.distributed.worker import call_in_group
 from thresher.errors import InvalidValueError
 from thresher.options import from_mapping, to_mapping
 from thresher.scaling.costs import fit_ring

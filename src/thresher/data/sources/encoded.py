@@ -5,16 +5,13 @@ import io
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from thresher.data.sources.base import Block
 from thresher.data.sources.description import Description
 from thresher.errors import InvalidValueError
-
-if TYPE_CHECKING:
-    from PIL.Image import Image as PilImage
 
 T = TypeVar("T", bound="EncodedSource")
 SPLITS = {
@@ -64,10 +61,12 @@ class EncodedSource:
 
 def common_shape(files: Iterable[bytes]) -> tuple[int, int, int] | None:
     """Return the shape that these images share, if they are small enough to be stored raw."""
+    from PIL import Image
+
     shapes: set[tuple[int, int, int]] = set()
     for data in files:
         try:
-            image = _header(data)
+            image = Image.open(io.BytesIO(data))
         except Exception:  # Pillow raises a dozen types; damaged files are listed when packed
             continue
         width, height = image.size
@@ -75,16 +74,8 @@ def common_shape(files: Iterable[bytes]) -> tuple[int, int, int] | None:
         shapes.add((height, width, 1 if grey else 3))
         if len({shape[:2] for shape in shapes}) > 1 or width * height * 3 > RAW_UP_TO:
             return None
-    if not shapes:
-        return None
-    height, width, _ = next(iter(shapes))
-    return (height, width, 1 if all(shape[2] == 1 for shape in shapes) else 3)
-
-
-def _header(data: bytes) -> "PilImage":
-    from PIL import Image
-
-    return Image.open(io.BytesIO(data))
+    # One size by now; with several numbers of channels, the largest.
+    return max(shapes, default=None)
 
 
 def spread(items: Sequence[Any], count: int = PROBES) -> list[Any]:

@@ -28,16 +28,12 @@ INSTALL_FOLDERS = (
 
 
 class FashionMnist:
-    """The four idx files, plain or .gz.
+    """The four idx files, plain or .gz; by default where the system's package manager puts them."""
 
-    Args:
-        folder: Where they are; default: where the system's package manager puts them.
-        name: Name of the data set.
-    """
-
+    name = "fashion-mnist"
     image_shape: tuple[int, int, int] | None = (28, 28, 1)
 
-    def __init__(self, folder: Path | None = None, name: str = "fashion-mnist") -> None:
+    def __init__(self, folder: Path | None = None) -> None:
         folder = folder or installed()
         if folder is None:
             raise NotFoundError(
@@ -45,7 +41,6 @@ class FashionMnist:
                 "install Debian's dataset-fashion-mnist, or give the folder of its four idx files: "
                 "`thresher data get fashion-mnist --from FOLDER`",
             )
-        self.name = name
         self.classes = CLASSES
         self.folder = folder if folder.is_dir() else folder.parent
         self._files = {
@@ -81,10 +76,9 @@ class FashionMnist:
 
 def installed() -> Path | None:
     """Return the folder of Fashion-MNIST from the system's package manager, if any."""
-    return next((Path(p) for p in INSTALL_FOLDERS if Path(p).is_dir()), None) or _from_dpkg()
-
-
-def _from_dpkg() -> Path | None:
+    for folder in map(Path, INSTALL_FOLDERS):
+        if folder.is_dir():
+            return folder
     for listing in Path("/var/lib/dpkg/info").glob("dataset-fashion-mnist*.list"):
         for line in listing.read_text().splitlines():
             if line.endswith(("train-images-idx3-ubyte.gz", "train-images-idx3-ubyte")):

@@ -1,5 +1,6 @@
 """A folder of image files: class/name.ext, or split/class/name.ext, in any format Pillow reads."""
 
+import contextlib
 import csv
 import hashlib
 import os
@@ -27,16 +28,14 @@ LAYOUT = "expected class/name.ext or split/class/name.ext"
 
 @dataclass(frozen=True)
 class ImageFile:
-    """An image file of a folder."""
+    """An image file; its id is its path relative to the root, unless an index gives another."""
 
     path: str
-    """Relative to the root, with forward slashes; it is the id unless an index gives another."""
     id: str
     label: int
     split: str
     size: int
     time: int = 0
-    """Modification time in nanoseconds."""
 
 
 class Folder(EncodedSource):
@@ -97,14 +96,12 @@ def _read(path: Path) -> bytes | None:
 
 
 def _image_suffixes() -> set[str]:
-    """Return the file name suffixes that this Pillow can open."""
     from PIL import Image
 
     return {end for end, kind in Image.registered_extensions().items() if kind in Image.OPEN}
 
 
 def _list_files(root: Path) -> tuple[list[str], list[ImageFile]]:
-    """Return the class names and the files below `root`."""
     if not root.is_dir():
         raise NotFoundError(f"there is no folder {root}", "check the path")
     files = sorted(_walk(root, _image_suffixes()))
@@ -121,46 +118,37 @@ def _list_files(root: Path) -> tuple[list[str], list[ImageFile]]:
         names.append(parts[depth - 1])
     classes = sorted(set(names))
     label = {name: n for n, name in enumerate(classes)}
-    return classes, [
-        ImageFile(
-            path,
-            path,
-            label[name],
-            SPLITS[path.split("/", 1)[0].lower()] if split_first else "train",
-            size,
-            changed,
-        )
-        for name, (path, size, changed) in zip(names, files, strict=True)
-    ]
+    images = []
+    for name, (path, size, changed) in zip(names, files, strict=True):
+        split = SPLITS[path.split("/", 1)[0].lower()] if split_first else "train"
+        images.append(ImageFile(path, path, label[name], split, size, changed))
+    return classes, images
 
 
 def _walk(root: Path, suffixes: set[str]) -> Iterator[tuple[str, int, int]]:
     """Yield path, size and modification time of image files; linked folders are followed once."""
-    pending, seen = [""], set()
-    while pending:
-        inside = pending.pop()
-        folder = root / inside
+
+    def refuse(error: OSError) -> None:
+        message = f"cannot read the folder {error.filename} ({error.strerror})"
+        raise InvalidValueError(message) from None
+
+    seen = set()
+    for folder, folders, names in os.walk(root, onerror=refuse, followlinks=True):
         real = os.path.realpath(folder)
         if real in seen:
+            folders.clear()
             continue
         seen.add(real)
-        try:
-            entries = list(os.scandir(folder))
-        except OSError as error:
-            raise InvalidValueError(f"cannot read the folder {folder} ({error.strerror})") from None
-        for entry in entries:
-            path = f"{inside}/{entry.name}" if inside else entry.name
-            if entry.name.startswith("."):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in names:
+            if name.startswith(".") or os.path.splitext(name)[1].lower() not in suffixes:
                 continue
-            if entry.is_dir():
-                pending.append(path)
-            elif os.path.splitext(entry.name)[1].lower() in suffixes:
-                try:
-                    status = entry.stat()
-                except OSError:  # a dangling link: listed as broken when it is read
-                    yield path, 0, 0
-                else:
-                    yield path, status.st_size, status.st_mtime_ns
+            file = Path(folder, name)
+            size = changed = 0  # of a dangling link: listed as broken when it is read
+            with contextlib.suppress(OSError):
+                status = file.stat()
+                size, changed = status.st_size, status.st_mtime_ns
+            yield file.relative_to(root).as_posix(), size, changed
 
 
 def _read_index(root: Path) -> list[ImageFile]:

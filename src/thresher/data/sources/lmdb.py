@@ -1,6 +1,8 @@
 """LMDB as Caffe writes it: a `Datum` per image, raw (planes, blue first) or encoded."""
 
+import sys
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -71,44 +73,31 @@ class Lmdb(EncodedSource):
             )
 
     def _raw_blocks(self, rows: Iterator[tuple[str, Datum]], split: str) -> Iterator[Block]:
-        ids: list[str] = []
-        labels: list[int] = []
-        images: list[np.ndarray] = []
-        for id, datum in rows:
-            height, width, channels = _shape(datum)
-            planes = np.frombuffer(message(datum[4]), np.uint8)
-            if planes.size != height * width * channels:
-                raise InvalidValueError(
-                    f'"{id}" in {self.root} has {planes.size:,} bytes, not '
-                    f"{height}×{width}×{channels}"
-                )
-            image = planes.reshape(channels, height, width).transpose(1, 2, 0)
-            ids.append(id)
-            labels.append(_number(datum, 5))
-            # A copy: the views end with the transaction.
-            images.append((image[:, :, ::-1] if channels == 3 else image).copy())
-            if len(ids) == ROWS_PER_BLOCK:
-                yield Block(ids, labels, [split] * len(ids), self._stacked(images, ids))
-                ids, labels, images = [], [], []
-        if ids:
-            yield Block(ids, labels, [split] * len(ids), self._stacked(images, ids))
+        samples = self._raw_samples(rows)
+        while block := list(islice(samples, ROWS_PER_BLOCK)):
+            ids, labels, images = zip(*block, strict=True)
+            yield Block(ids, labels, [split] * len(ids), np.stack(images))
 
-    def _stacked(self, images: list[np.ndarray], ids: list[str]) -> np.ndarray:
-        for id, image in zip(ids, images, strict=True):
-            if image.shape != self.image_shape:
-                raise InvalidValueError(
-                    f'"{id}" in {self.root} has shape {image.shape}, but others have '
-                    f"{self.image_shape}"
-                )
-        return np.stack(images)
+    def _raw_samples(
+        self, rows: Iterator[tuple[str, Datum]]
+    ) -> Iterator[tuple[str, int, np.ndarray]]:
+        for id, datum in rows:
+            height, width, channels = shape = _shape(datum)
+            planes = np.frombuffer(message(datum[4]), np.uint8)
+            sample = f'"{id}" in {self.root}'
+            if planes.size != height * width * channels:
+                size = f"{planes.size:,} bytes, not {height}×{width}×{channels}"
+                raise InvalidValueError(f"{sample} has {size}")
+            if shape != self.image_shape:
+                others = self.image_shape
+                raise InvalidValueError(f"{sample} has shape {shape}, but others have {others}")
+            image = planes.reshape(channels, height, width).transpose(1, 2, 0)
+            # A copy: the views end with the transaction.
+            yield id, _number(datum, 5), (image[:, :, ::-1] if channels == 3 else image).copy()
 
     def _rows(self, folder: Path, begin: int, count: int) -> Iterator[tuple[str, Datum]]:
         with _opened(folder) as env, env.begin(buffers=True) as transaction:
-            for n, (key, value) in enumerate(transaction.cursor().iternext()):
-                if n < begin:
-                    continue
-                if n >= begin + count:
-                    return
+            for key, value in islice(transaction.cursor().iternext(), begin, begin + count):
                 id = bytes(key).decode("utf-8", "replace")
                 try:
                     datum = parse_datum(memoryview(value))
@@ -127,7 +116,7 @@ class Lmdb(EncodedSource):
 
     def _labels(self) -> Iterator[int]:
         for folder in self.folders:
-            for _, datum in self._rows(folder, 0, 1 << 62):
+            for _, datum in self._rows(folder, 0, sys.maxsize):
                 yield _number(datum, 5)
 
     def _probes(self) -> Iterator[bytes]:

@@ -1,5 +1,6 @@
 """NumPy's .npz: `images` and `labels`, or a pair per split such as `x_train`, `y_train`."""
 
+import contextlib
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -26,8 +27,6 @@ _DAMAGED = (ValueError, KeyError, zipfile.BadZipFile, zlib.error, EOFError, OSEr
 
 
 class _Arrays(NamedTuple):
-    """Names of the arrays of a split."""
-
     images: str
     labels: str
     ids: str | None
@@ -65,47 +64,38 @@ class Npz:
     def read(self, chunk: str) -> Iterator[Block]:
         names = self.splits[chunk]
         labels = self._labels(chunk)
-        ids = self._array(names.ids).tolist() if names.ids else None
         with self._stream(names.images) as file:
             shape, dtype = self._header(file)
             if len(labels) != shape[0]:
                 raise InvalidValueError(
                     f"{self.path} has {shape[0]} images and {len(labels)} labels"
                 )
+            ids = [f"{chunk}/{number:06d}" for number in range(shape[0])]
+            if names.ids:
+                ids = [str(id) for id in self._array(names.ids).tolist()]
             row = int(np.prod(shape[1:])) * dtype.itemsize
             step = max(1, BLOCK_BYTES // max(row, 1))
             for begin in range(0, shape[0], step):
                 n = min(step, shape[0] - begin)
                 block = np.frombuffer(self._read(file, n * row), dtype).reshape(n, *shape[1:])
-                yield Block(
-                    [str(id) for id in ids[begin : begin + n]]
-                    if ids
-                    else [f"{chunk}/{number:06d}" for number in range(begin, begin + n)],
-                    labels[begin : begin + n],
-                    [chunk] * n,
-                    np.ascontiguousarray(as_images(block, f"{self.path}:{names.images}")),
-                )
+                images = np.ascontiguousarray(as_images(block, f"{self.path}:{names.images}"))
+                rows = slice(begin, begin + n)
+                yield Block(ids[rows], labels[rows], [chunk] * n, images)
 
     def _members(self) -> list[str]:
-        try:
-            with zipfile.ZipFile(self.path) as file:
-                return [name.removesuffix(".npy") for name in file.namelist()]
-        except _DAMAGED:
-            raise self._damaged() from None
+        with self._reading(), zipfile.ZipFile(self.path) as file:
+            return [name.removesuffix(".npy") for name in file.namelist()]
 
     def _stream(self, name: str) -> IO[bytes]:
         return zipfile.ZipFile(self.path).open(f"{name}.npy")
 
     def _header(self, file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
-        try:
-            version = np.lib.format.read_magic(file)
+        with self._reading():
             read = {
                 (1, 0): np.lib.format.read_array_header_1_0,
                 (2, 0): np.lib.format.read_array_header_2_0,
-            }[version]
+            }[np.lib.format.read_magic(file)]
             shape, fortran, dtype = read(file)
-        except _DAMAGED:
-            raise self._damaged() from None
         if fortran and len(shape) > 1:
             raise InvalidValueError(
                 f"the images in {self.path} are in Fortran order", "save them in C order"
@@ -115,29 +105,28 @@ class Npz:
         return shape, dtype
 
     def _read(self, file: IO[bytes], size: int) -> bytes:
-        try:
+        with self._reading():
             data = file.read(size)
-        except _DAMAGED:
-            raise self._damaged() from None
-        if len(data) != size:
-            raise self._damaged()
+            if len(data) != size:
+                raise EOFError
         return data
 
     def _array(self, name: str) -> np.ndarray:
-        try:
-            with np.load(self.path, allow_pickle=False) as file:
-                return np.asarray(file[name])
-        except _DAMAGED:
-            raise self._damaged() from None
+        with self._reading(), np.load(self.path, allow_pickle=False) as file:
+            return np.asarray(file[name])
 
     def _labels(self, split: str) -> np.ndarray:
         return as_labels(self._array(self.splits[split].labels), str(self.path))
 
-    def _damaged(self) -> InvalidValueError:
-        return InvalidValueError(
-            f"{self.path} is truncated, damaged or not an .npz file of plain arrays",
-            "save it again",
-        )
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[None]:
+        try:
+            yield
+        except _DAMAGED:
+            raise InvalidValueError(
+                f"{self.path} is truncated, damaged or not an .npz file of plain arrays",
+                "save it again",
+            ) from None
 
 
 def _splits(names: list[str], path: Path) -> dict[str, _Arrays]:
@@ -149,7 +138,10 @@ def _splits(names: list[str], path: Path) -> dict[str, _Arrays]:
         by_split.setdefault(split, []).append(name)
     splits = {}
     for split, members in by_split.items():
-        bare = {_without_split(name): name for name in members}
+        bare = {}
+        for name in members:
+            words = [word for word in name.lower().split("_") if word not in SPLITS]
+            bare["_".join(words)] = name
         images, labels = find_name("images", list(bare)), find_name("labels", list(bare))
         if images and labels:
             splits[split] = _Arrays(bare[images], bare[labels], bare.get("ids"))
@@ -160,7 +152,3 @@ def _splits(names: list[str], path: Path) -> dict[str, _Arrays]:
             "after them",
         )
     return splits
-
-
-def _without_split(name: str) -> str:
-    return "_".join(word for word in name.lower().split("_") if word not in SPLITS)

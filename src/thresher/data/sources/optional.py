@@ -7,11 +7,7 @@ from thresher.errors import MissingDependencyError
 
 
 def import_optional(module: str, extra: str) -> Any:
-    """Import an optional library.
-
-    Raises:
-        MissingDependencyError: It is not installed; the message names the extra that installs it.
-    """
+    """Import an optional library; if it is not installed, name the extra that installs it."""
     try:
         return importlib.import_module(module)
     except ImportError:

@@ -48,17 +48,11 @@ class SourceOptions:
 
 
 def detect(where: str) -> str:
-    """Return the format of a path or address.
-
-    Sources of other packages are asked first, since they are installed for a purpose.
-
-    Raises:
-        NotFoundError: The path does not exist.
-        InvalidValueError: It is a pack already, or no source recognises it.
-    """
+    """Return the format of a path or address."""
     if PackPaths(Path(where)).meta.exists():
         raise InvalidValueError(f"{where} is a pack already", "use it as it is")
     built_in = list(SOURCES.built_in)
+    # Sources of other packages are asked first, since they are installed for a purpose.
     for name in [*(name for name in SOURCES.names() if name not in built_in), *built_in]:
         try:
             matches = getattr(SOURCES.load(name), "matches", None)
@@ -75,16 +69,7 @@ def detect(where: str) -> str:
 
 
 def open_source(where: str | Path, options: SourceOptions | None = None) -> Source:
-    """Open a source of images.
-
-    Args:
-        where: A file, a folder, or an address that a source understands, such as `hf:NAME`.
-        options: Format, name and class names.
-
-    Raises:
-        NotFoundError: The path does not exist.
-        InvalidValueError: The format is unknown, or the content is not valid.
-    """
+    """Open a file, a folder, or an address that a source understands, such as `hf:NAME`."""
     options = options or SourceOptions()
     where = str(where)
     format = options.format or detect(where)

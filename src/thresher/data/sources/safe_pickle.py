@@ -31,28 +31,19 @@ class _Array:
         self.array = np.frombuffer(raw, np.uint8).reshape(shape, order="F" if fortran else "C")
 
 
-def _bytes(text: str, encoding: str = "latin1") -> bytes:
-    """Stand for `_codecs.encode(text, "latin1")`, Python 3's bytes in the old protocols."""
-    return text.encode("latin1")
-
-
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if module.split(".")[0] == "numpy":
             known = {"_reconstruct": _Array, "ndarray": _Array, "dtype": _Dtype}
             if name in known:
                 return known[name]
-        if (module, name) == ("_codecs", "encode"):
-            return _bytes
+        if (module, name) == ("_codecs", "encode"):  # Python 3's bytes in the old protocols
+            return lambda text, encoding="latin1": text.encode("latin1")
         raise ValueError(f"it names {module}.{name}, which is not part of a CIFAR archive")
 
 
 def load_arrays(data: bytes) -> dict[str, Any]:
-    """Load a pickled dictionary of uint8 arrays, lists, numbers and strings.
-
-    Raises:
-        ValueError: The pickle holds anything else.
-    """
+    """Load a dictionary of uint8 arrays, lists, numbers and strings; ValueError if it is not."""
     try:
         content = _Unpickler(io.BytesIO(data), encoding="bytes").load()
     except (pickle.UnpicklingError, ImportError, IndexError) as error:

@@ -6,6 +6,7 @@ import re
 import struct
 from collections import Counter
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 from thresher.data.labels import as_labels, class_names
@@ -94,9 +95,7 @@ class TfRecord(EncodedSource):
 
     def _probes(self) -> Iterator[bytes]:
         for file in self.files:
-            for n, example in enumerate(_examples(file)):
-                if n >= PROBES_PER_FILE:
-                    break
+            for example in islice(_examples(file), PROBES_PER_FILE):
                 yield bytes(message(example["image/encoded"][0]))
 
 

@@ -1,14 +1,14 @@
 """WebDataset: tar files whose members share a key, such as `0001.jpg` and `0001.cls`."""
 
 import json
-import tarfile
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from thresher.data.labels import class_names
 from thresher.data.sources.base import Block
-from thresher.data.sources.cifar import TAR_ERRORS
+from thresher.data.sources.cifar import open_tar
 from thresher.data.sources.description import Description
 from thresher.data.sources.encoded import (
     EncodedSample,
@@ -81,9 +81,7 @@ class WebDataset(EncodedSource):
 
     def _probes(self) -> Iterator[bytes]:
         for tar in self.tars:
-            for n, (_, members) in enumerate(grouped(tar, IMAGES)):
-                if n >= PROBES_PER_TAR:
-                    break
+            for _, members in islice(grouped(tar, IMAGES), PROBES_PER_TAR):
                 yield from members.values()
 
 
@@ -91,29 +89,22 @@ def grouped(tar: Path, kinds: frozenset[str]) -> Iterator[tuple[str, dict[str, b
     """Yield the samples of a tar file in order: the key, and members of these kinds by suffix."""
     key = ""
     members: dict[str, bytes] = {}
-    try:
-        with tarfile.open(tar, "r|*") as archive:
-            for member in archive:
-                path = PurePosixPath(member.name)
-                stem, _, kind = path.name.partition(".")
-                current = (path.parent / stem).as_posix()
-                if not member.isfile() or not stem:
-                    continue
-                if current != key and members:
-                    yield key, members
-                    members = {}
-                key = current
-                if kind.lower() in kinds:
-                    content = archive.extractfile(member)
-                    members[kind.lower()] = content.read() if content else b""
-            if members:
+    with open_tar(tar, "is truncated or damaged") as archive:
+        for member in archive:
+            path = PurePosixPath(member.name)
+            stem, _, kind = path.name.partition(".")
+            current = (path.parent / stem).as_posix()
+            if not member.isfile() or not stem:
+                continue
+            if current != key and members:
                 yield key, members
-    except FileNotFoundError:
-        raise NotFoundError(f"{tar} does not exist", "check the path") from None
-    except TAR_ERRORS as error:
-        raise InvalidValueError(
-            f"{tar} is truncated or damaged ({error})", "get it again"
-        ) from None
+                members = {}
+            key = current
+            if kind.lower() in kinds:
+                content = archive.extractfile(member)
+                members[kind.lower()] = content.read() if content else b""
+        if members:
+            yield key, members
 
 
 def _parse(key: str, members: dict[str, bytes], tar: Path, chunk: str) -> tuple[str, Any, str]:
@@ -122,11 +113,8 @@ def _parse(key: str, members: dict[str, bytes], tar: Path, chunk: str) -> tuple[
         fields = json.loads(members["json"]) if "json" in members else {}
         label = int(members["cls"]) if "cls" in members else fields["label"]
         stem = PurePosixPath(chunk).name.partition(".")[0]
-        return (
-            str(fields.get("id", f"{stem}/{key}")),
-            label,
-            str(fields.get("split", split_of(tar))),
-        )
+        id = str(fields.get("id", f"{stem}/{key}"))
+        return id, label, str(fields.get("split", split_of(tar)))
     except (KeyError, ValueError, TypeError, AttributeError):
         raise InvalidValueError(
             f'sample "{key}" of {tar} has no label',

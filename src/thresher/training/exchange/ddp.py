@@ -9,8 +9,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from thresher.distributed.exchange import redistribute
-from thresher.distributed.hooks import HookState, gradient_hook
+from thresher.distributed.exchange import Exchange, redistribute
+from thresher.distributed.hooks import gradient_hook
 from thresher.training.exchange.base import ExchangeParts, GradientExchange
 
 
@@ -32,7 +32,7 @@ class DDPExchange(GradientExchange):
             broadcast_buffers=False,
             gradient_as_bucket_view=True,
         )
-        self._hook: HookState | None = None
+        self._hook: Exchange | None = None
         self._listener: Callable[[Tensor], None] | None = None
         self._norms: list[Tensor] = []
 
