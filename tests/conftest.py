@@ -54,6 +54,7 @@ _TOLERATED = {
     "TORCHINDUCTOR_CACHE_DIR",
     "TORCH_NCCL_ASYNC_ERROR_HANDLING",
     "TRITON_CACHE_DIR",
+    "_RJEM_MALLOC_CONF",  # polars
 }
 # Servers of Python's multiprocessing end with the process that started them.
 _SERVERS = (b"multiprocessing.forkserver", b"multiprocessing.resource_tracker")
