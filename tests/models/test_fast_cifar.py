@@ -47,7 +47,7 @@ def test_the_preset_is_used_unless_told_otherwise() -> None:
 
     words = ["--data", "cifar10", "--out", "x", "--model=fast-cifar", "--lr", "0.2"]
     config, _ = parse("train", TrainConfig, command, words)
-    assert (config.optimizer, config.epochs, config.lr) == ("muon", 8, 0.2)
+    assert (config.optimizer, config.epochs, config.lr) == ("muon", 10, 0.2)
     plain, _ = parse("train", TrainConfig, command, ["--data", "cifar10", "--out", "x"])
     assert plain.optimizer == "sgd"
     assert config == TrainConfig.for_model("fast-cifar", data="cifar10", out="x", lr=0.2)

@@ -4,12 +4,12 @@ from typing import Any
 
 PRESETS: dict[str, dict[str, Any]] = {
     "fast-cifar": {
-        "epochs": 8.0,
+        "epochs": 10.0,
         "batch_size": 1000,
         "optimizer": "muon",
         "lr": 0.17,
-        "bias_lr": 620.0,
-        "head_lr": 10.0,
+        "bias_lr": 800.0,
+        "head_lr": 13.0,
         "momentum": 0.6,
         "weight_decay": 0.0024,
         "decay_norm_bias": False,
