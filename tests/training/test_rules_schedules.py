@@ -5,8 +5,7 @@ import math
 import pytest
 
 from thresher.errors import ThresherError
-from thresher.training import rules
-from thresher.training.schedules import Schedule
+from thresher.training.schedules import Rate, Schedule, scaled_rate
 
 
 @pytest.mark.parametrize(
@@ -19,24 +18,24 @@ from thresher.training.schedules import Schedule
     ],
 )
 def test_rules(rule: str, rate: float, warmup: float) -> None:
-    got = rules.apply(rule, 0.1, 2048, 256, 2.5)
+    got = scaled_rate(rule, 0.1, 2048, 256, 2.5)
     assert got.peak_lr == pytest.approx(rate, rel=1e-15)
     assert got.warmup_epochs == pytest.approx(warmup, rel=1e-15)
-    assert rules.apply(rule, 0.1, 256, 256, 2.5) == rules.Rate(0.1, 2.5)
+    assert scaled_rate(rule, 0.1, 256, 256, 2.5) == Rate(0.1, 2.5)
 
 
 def test_goyals_table() -> None:
     """Rate 0.1 at 256 gives 3.2 at 8,192 under the linear rule."""
-    assert rules.apply("linear", 0.1, 8192, 256, 5).peak_lr == pytest.approx(3.2)
+    assert scaled_rate("linear", 0.1, 8192, 256, 5).peak_lr == pytest.approx(3.2)
 
 
 def test_bad_rules() -> None:
     with pytest.raises(ThresherError, match='unknown rate rule "lineal"; did you mean "linear"'):
-        rules.apply("lineal", 0.1, 1, 1)
+        scaled_rate("lineal", 0.1, 1, 1)
     with pytest.raises(ThresherError, match="base_batch must be at least 1, got 0"):
-        rules.apply("linear", 0.1, 128, 0)
+        scaled_rate("linear", 0.1, 128, 0)
     with pytest.raises(ThresherError, match="lr must be at least 0"):
-        rules.apply("linear", -0.1, 128, 64)
+        scaled_rate("linear", -0.1, 128, 64)
 
 
 def test_warmup_is_linear_and_wastes_no_step() -> None:

@@ -39,11 +39,6 @@ class Checkpoint:
         return {k.removeprefix(start): v for k, v in self.tensors.items() if k.startswith(start)}
 
 
-def path_of(folder: Path, step: int) -> Path:
-    """Return the file of a step's checkpoint."""
-    return folder / f"step-{step:010d}.safetensors"
-
-
 def write(folder: Path, step: int, checkpoint: Checkpoint) -> Path:
     """Write a checkpoint and remove all but the newest two; needs the state's memory twice."""
     tensors = {
@@ -52,7 +47,7 @@ def write(folder: Path, step: int, checkpoint: Checkpoint) -> Path:
     }
     header = {"state": json.dumps(checkpoint.meta), "crc": str(_checksum(tensors))}
     data = save(tensors, metadata=header)
-    target = path_of(folder, step)
+    target = folder / f"step-{step:010d}.safetensors"
     # Written by Python, not by safetensors: a full disk is then an OSError with a clear message.
     with atomic_file(target) as temporary:
         temporary.write_bytes(data)
@@ -115,8 +110,10 @@ def pack_optimizer(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor],
             elif value is not None:
                 plain[f"{index}.{key}"] = value
     for index, group in enumerate(optimizer.param_groups):
-        for key, value in _group_state(group).items():
-            tensors[f"optimizer_group.{index}.{key}"] = value
+        for key, value in group.items():
+            # Such as a step count; the rate is set at every step anyway.
+            if isinstance(value, Tensor) and key != "lr":
+                tensors[f"optimizer_group.{index}.{key}"] = value
     return tensors, plain
 
 
@@ -140,8 +137,3 @@ def unpack_optimizer(
         index, _, key = name.partition(".")
         group = optimizer.param_groups[int(index)]
         group[key] = value.to(group["params"][0].device)
-
-
-def _group_state(group: Mapping[str, object]) -> dict[str, Tensor]:
-    """Return tensors in a group, such as a step count; the rate is set at every step anyway."""
-    return {k: v for k, v in group.items() if isinstance(v, Tensor) and k != "lr"}

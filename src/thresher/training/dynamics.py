@@ -5,11 +5,47 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import torch
+from torch import Tensor
+from torch.nn import functional as F
 
 from thresher.data.pack import Pack
+from thresher.distributed.group import Group
 from thresher.paths import atomic_file
 
 EL2N_EPOCHS = 10
+
+
+class EpochTable:
+    """Seen, loss, error and correctness of each sample in this epoch, (4, n) on the device.
+
+    Columns are rows of the loader, zero for samples not seen. A sample is seen at most once an
+    epoch, by one worker; the workers' tables are summed at its end.
+    """
+
+    def __init__(self, samples: int, group: Group) -> None:
+        self.group = group
+        self.values = torch.zeros((4, samples), device=group.device)
+
+    def note(self, rows: Tensor, labels: Tensor, losses: Tensor, logits: Tensor) -> None:
+        """Record a batch without waiting for the device, so that a CUDA graph can hold it."""
+        with torch.no_grad():
+            probabilities = logits.float().softmax(1)
+            truth = F.one_hot(labels, logits.shape[1])
+            error = (probabilities - truth).norm(dim=1)
+            correct = (logits.argmax(1) == labels).float()
+            columns = torch.stack([torch.ones_like(error), losses.float(), error, correct])
+            self.values.index_copy_(1, rows, columns)
+
+    def summed(self) -> Tensor:
+        """Return the sum over all workers on every one, (4, n) on the CPU."""
+        return self.group.all_reduce_sum(self.values.clone()).cpu()
+
+    def restore(self, values: Tensor) -> None:
+        """Set the sum over all workers: rank 0 takes it, the others start empty."""
+        self.values.zero_()
+        if self.group.first:
+            self.values.copy_(values)
 
 
 class Dynamics:
@@ -36,11 +72,9 @@ class Dynamics:
         self.loss[seen] = loss[seen]
 
     def state(self) -> dict[str, np.ndarray]:
-        """Return the arrays, for a checkpoint."""
         return dict(vars(self))
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
-        """Set the arrays that `state` returned."""
         for name, value in state.items():
             setattr(self, name, value)
 

@@ -9,6 +9,7 @@ from thresher.data.order import epoch_order
 from thresher.errors import ThresherError
 from thresher.training.config import TrainConfig
 from thresher.training.pruners import DynamicPruner
+from thresher.training.record import finite
 from thresher.training.resolved import Resolved, schedule
 from thresher.training.split import TrainingSplit
 from thresher.training.target import TargetReached
@@ -35,6 +36,10 @@ class Progress:
     accuracy: float | None = None
     loss: float | None = None
     """Of the latest evaluation."""
+
+    @property
+    def images_per_s(self) -> float | None:
+        return finite(self.samples / self.seconds) if self.seconds else None
 
 
 class EpochSamples:

@@ -3,6 +3,7 @@
 import contextlib
 import os
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -91,7 +92,7 @@ def write_config(config: TrainConfig, resolved: Resolved, pack: Pack, split: Tra
         "validation": len(split.validation),
         "test": len(split.test),
     }
-    content = {"config": config.to_dict(), "resolved": resolved.to_dict(), "data": data}
+    content = {"config": config.to_dict(), "resolved": asdict(resolved), "data": data}
     write_json(RunPaths(Path(config.out)).config, content)
 
 

@@ -7,7 +7,6 @@ is one for full batches and one for an epoch's last, smaller batch.
 
 import functools
 import logging
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,31 +23,19 @@ WARM_UP = 3
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class BatchShape:
-    """The batches that one graph is captured for."""
-
-    batch: int
-    """Samples in the batch."""
-    pieces: int
-    """Pieces that it is cut into."""
-    capacity: int
-    """Most batches of this size in an epoch."""
-
-
 class CapturedStep:
     """A step on batches of one size: `begin` an epoch, then call it once per batch.
 
-    The losses of an epoch's steps are written to `losses`, (steps,). `pool` is the memory of
-    another graph to share, or None.
+    The losses of an epoch's steps are written to `losses`, (steps,). `capacity` is the number of
+    batches of this size in an epoch, `pool` the memory of another graph to share, or None.
     """
 
-    def __init__(self, step: Step, shape: BatchShape, losses: Tensor, pool: Any) -> None:
+    def __init__(self, step: Step, batch: int, capacity: int, losses: Tensor, pool: Any) -> None:
         device = step.group.device
-        self.step, self.losses = step, losses
-        self.rows = torch.arange(shape.batch, device=device).repeat(shape.capacity, 1)
-        self.rates = torch.zeros(shape.capacity, dtype=torch.float32, device=device)
-        self.numbers = torch.zeros(shape.capacity, dtype=torch.int64, device=device)
+        self.step, self.batch, self.losses = step, batch, losses
+        self.rows = torch.arange(batch, device=device).repeat(capacity, 1)
+        self.rates = torch.zeros(capacity, dtype=torch.float32, device=device)
+        self.numbers = torch.zeros(capacity, dtype=torch.int64, device=device)
         self.at = torch.zeros(1, dtype=torch.int64, device=device)
         with step.undone():
             side = _side_stream(device)
@@ -56,27 +43,26 @@ class CapturedStep:
             with torch.cuda.stream(side):
                 for _ in range(WARM_UP):
                     self.at.zero_()
-                    self._body(shape)
+                    self._body()
             torch.cuda.current_stream(device).wait_stream(side)
             self.at.zero_()
             step.optimizer.zero_grad(set_to_none=True)
             self.graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(self.graph, pool=pool):
-                self._body(shape)
+                self._body()
         self.at.zero_()
 
-    def _body(self, shape: BatchShape) -> None:
+    def _body(self) -> None:
         # index_select, since indexing by a 0-d tensor would fetch it to the host.
         rows = self.rows.index_select(0, self.at).view(-1)
         set_rate(self.step.optimizer, self.rates.index_select(0, self.at).view(()))
-        loss = self.step(Part(rows), shape.batch, shape.pieces)
+        loss = self.step(Part(rows), self.batch)
         number = self.numbers.index_select(0, self.at)
         self.losses.index_copy_(0, number, loss.view(1).to(self.losses.dtype))
         self.at += 1
 
     def begin(self, rows: np.ndarray, rates: list[float], numbers: list[int]) -> None:
-        """Set the batches of this epoch that are still to come: rows of their samples in the
-        loader, (steps, batch), a rate for each, and its number among the epoch's steps."""
+        """Set the coming batches: loader rows (steps, batch), rates, and numbers in the epoch."""
         n = len(rows)
         self.rows[:n].copy_(torch.from_numpy(rows))
         self.rates[:n].copy_(torch.tensor(rates, dtype=torch.float32))
@@ -93,28 +79,27 @@ class CapturedStep:
 
 @functools.cache
 def _side_stream(device: torch.device) -> torch.cuda.Stream:
-    """Return the stream for warming up, one for all runs of the process: cuBLAS keeps 65 MB for
-    every stream that it ever saw."""
+    # One for all runs of the process: cuBLAS keeps 65 MB for every stream that it ever saw.
     return torch.cuda.Stream(device)
 
 
-def capture(
-    step: Step, shapes: list[BatchShape], losses: Tensor, must: bool
-) -> dict[int, CapturedStep]:
-    """Capture a step for each shape; return them by batch size.
+def capture(step: Step, counts: dict[int, int], losses: Tensor) -> dict[int, CapturedStep]:
+    """Capture a step for each batch size in `counts`, with the batches of an epoch; by size.
 
-    If the step cannot be captured, raise if it `must` be, else return none of them.
+    Returns none if steps cannot be captured, unless `graph` is on.
     """
     captured: dict[int, CapturedStep] = {}
     pool = None
+    if step.config.graph == "off" or not step.data.resident or why_not(step.config, step.group):
+        return captured
     try:
-        for shape in shapes:
-            captured[shape.batch] = CapturedStep(step, shape, losses, pool)
-            pool = captured[shape.batch].graph.pool()
+        for batch, capacity in counts.items():
+            captured[batch] = CapturedStep(step, batch, capacity, losses, pool)
+            pool = captured[batch].graph.pool()
         return captured
     except RuntimeError as error:
         # Out of memory is one of the reasons: a graph holds its memory beside what is cached.
-        if must:
+        if step.config.graph == "on":
             raise
         captured.clear()
         torch.cuda.synchronize()

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from thresher.distributed.group import Group
+from thresher.errors import InvalidValueError
 from thresher.training.batches import slices
 from thresher.training.device_data import Part
 from thresher.training.step import Step
@@ -42,17 +43,27 @@ class NoiseScale:
         self._small: tuple[Tensor, float] | None = None
         self._pairs: list[tuple[Tensor, float, Tensor, float]] = []
 
+    @classmethod
+    def observing(cls, step: Step) -> "NoiseScale":
+        """Return an observer of `step`, whose exchange must allow it."""
+        if not step.group.alone and not step.exchange.observable:
+            raise InvalidValueError(
+                "`noise_scale` is measured only where DDP reduces the gradients",
+                "leave it out, or `average_every`, `delay` and `engine`",
+            )
+        return cls(step.group)
+
     def is_due(self, step: int) -> bool:
         """Return whether the step after `step` steps is to be observed."""
         return step % EVERY == 0
 
-    def before_step(self, step: Step, part: Part, count: int, pieces: int) -> None:
+    def before_step(self, step: Step, part: Part, count: int) -> None:
         n = len(part.rows)
         if not self.group.alone:
             scale = (count / n) ** 2 * _unscaled(step) if n else 0.0
             batch = count / self.group.world
             step.exchange.observe(lambda norm: self.small(norm * scale, batch))
-        elif pieces == 1:
+        elif step.pieces(count) == 1:
             half = slices(n, 2, step.align)[0][1]
             if 0 < half < n:
                 step.probe(part, half)

@@ -1,4 +1,4 @@
-"""Before the first step: find the micro-batch that fits, and let DDP lay out its buckets.
+"""Find the micro-batch that fits, and let DDP lay out its buckets before the first step.
 
 A rehearsed step runs on real data and is undone afterwards.
 """
@@ -6,74 +6,89 @@ A rehearsed step runs on real data and is undone afterwards.
 import logging
 
 import torch
+from torch import Tensor
 
 from thresher.errors import ThresherError
-from thresher.training.batches import piece_count
+from thresher.training.device_data import Part
 from thresher.training.resolved import Resolved
 from thresher.training.step import Step
+from thresher.training.undo import buffers_kept
 
 logger = logging.getLogger(__name__)
 
 
-def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether the device or the machine ran out of memory; torch has several messages."""
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
-        return True
-    text = str(error)
-    return isinstance(error, RuntimeError) and (
-        "out of memory" in text or "not enough memory" in text or "can't allocate memory" in text
-    )
-
-
-def rehearse(step: Step, resolved: Resolved) -> int | None:
-    """Prepare the exchange; return the micro-batch to use (None: no limit).
-
-    With `micro_batch` auto it is halved until a step fits on every worker.
-    """
-    micro = step.config.micro_batch
+def rehearse(step: Step, resolved: Resolved) -> None:
+    """Prepare the exchange; with `micro_batch` auto, halve it until a step fits on every worker."""
+    count, micro = resolved.global_batch, step.config.micro_batch
+    step.micro = resolved.per_worker_batch if micro == "auto" else micro
     if micro == "auto":
-        micro = _largest_micro_batch(step, resolved)
+        while not _fits_everywhere(step, count):
+            if not _halve(step):
+                raise ThresherError(
+                    f"{step.align} sample(s) do not fit on the {step.group.device.type}",
+                    "use a smaller model, or another device",
+                )
+            logger.info("out of memory; trying %d samples at once", step.micro)
+        if step.pieces(count) == 1:
+            step.micro = None
     if step.exchange.rehearsals:
-        count = resolved.global_batch
-        pieces = piece_count(count, step.group.world, micro, step.align)
         with step.undone():
             for _ in range(step.exchange.rehearsals):
-                step.gradients(step.data.first_part(count, step.align), count, pieces)
+                step.gradients(step.data.first_part(count, step.align), count)
     step.exchange.prepare()
-    return micro
 
 
-def _largest_micro_batch(step: Step, resolved: Resolved) -> int | None:
-    micro = resolved.per_worker_batch
+def resilient_step(step: Step, part: Part, count: int, resolved: Resolved) -> Tensor:
+    """Run a step; with `micro_batch` auto on one worker, in smaller pieces if memory runs out."""
+    if step.config.micro_batch != "auto" or not step.group.alone:
+        return step(part, count)
     while True:
-        pieces = piece_count(resolved.global_batch, step.group.world, micro, step.align)
-        if _fits_everywhere(step, resolved.global_batch, pieces):
-            return micro if pieces > 1 else None
-        if micro <= step.align:
-            raise ThresherError(
-                f"{step.align} sample(s) do not fit on the {step.group.device.type}",
-                "use a smaller model, or another device",
-            )
-        micro = max(step.align, micro // 2)
-        logger.info("out of memory; trying %d samples at once", micro)
+        try:
+            with buffers_kept(step.model, on_error_only=True):
+                return step(part, count)
+        except (RuntimeError, MemoryError) as error:
+            step.micro = step.micro or resolved.per_worker_batch
+            if not _is_out_of_memory(error) or not _halve(step):
+                raise
+        step.optimizer.zero_grad(set_to_none=True)
+        _free_memory(step)
 
 
-def _fits_everywhere(step: Step, count: int, pieces: int) -> bool:
-    failed = torch.tensor([0.0 if _fits(step, count, pieces) else 1.0], device=step.group.device)
+def _halve(step: Step) -> bool:
+    assert step.micro is not None
+    possible = step.micro > step.align
+    step.micro = max(step.align, step.micro // 2)
+    return possible
+
+
+def _fits_everywhere(step: Step, count: int) -> bool:
+    failed = torch.tensor([0.0 if _fits(step, count) else 1.0], device=step.group.device)
     return step.group.all_reduce_sum(failed).item() == 0
 
 
-def _fits(step: Step, count: int, pieces: int) -> bool:
+def _fits(step: Step, count: int) -> bool:
     try:
         with step.undone():
             # No exchange: a worker that failed would not take part in it.
             with step.exchange.no_sync():
-                step.gradients(step.data.first_part(count, step.align), count, pieces)
+                step.gradients(step.data.first_part(count, step.align), count)
             step.optimizer.step()
         return True
     except (RuntimeError, MemoryError) as error:
-        if not is_out_of_memory(error):
+        if not _is_out_of_memory(error):
             raise
+    _free_memory(step)
+    return False
+
+
+def _free_memory(step: Step) -> None:
     if step.group.device.type == "cuda":
         torch.cuda.empty_cache()
-    return False
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    """Return whether the device or the machine ran out of memory; torch has several messages."""
+    texts = ("out of memory", "not enough memory", "can't allocate memory")
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or (
+        isinstance(error, RuntimeError) and any(text in str(error) for text in texts)
+    )

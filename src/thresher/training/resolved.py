@@ -5,10 +5,9 @@ from math import ceil
 
 from thresher.errors import InvalidValueError
 from thresher.models.batch_norm_mode import alignment
-from thresher.training import rules
 from thresher.training.batches import BatchConfig, largest_part, piece_count, slices
 from thresher.training.config import TrainConfig, check
-from thresher.training.schedules import RateConfig, Schedule
+from thresher.training.schedules import RateConfig, Schedule, scaled_rate
 
 
 @dataclass(frozen=True)
@@ -42,10 +41,6 @@ class Resolved:
     samples_per_epoch: float
     """Samples in one epoch of the schedule; a pass may have fewer."""
 
-    def to_dict(self) -> dict[str, float]:
-        """Return the numbers by name."""
-        return asdict(self)
-
     def table(self) -> str:
         """Return one line per number."""
         width = max(map(len, asdict(self)))
@@ -78,15 +73,11 @@ def resolve(
     micro = None if config.micro_batch == "auto" else config.micro_batch
     _check_cuts(batch, samples, world, align)
     if micro is not None and micro < align:
-        raise InvalidValueError(
-            f"micro_batch must be at least {align} with batch norm {config.batch_norm}, "
-            f"got {micro}",
-            "",
-            "micro_batch",
-        )
+        what = f"micro_batch must be at least {align} with batch norm {config.batch_norm}"
+        raise InvalidValueError(f"{what}, got {micro}", "", "micro_batch")
     steps, total = _budget(config, samples, full, batch)
     base = batch if config.base_batch is None else config.base_batch
-    rate = rules.apply(config.lr_rule, config.lr, batch, base, config.warmup_epochs)
+    rate = scaled_rate(config.lr_rule, config.lr, batch, base, config.warmup_epochs)
     epoch = total / config.epochs
     warmup_samples = rate.warmup_epochs * epoch
     part = largest_part(batch, world, align)

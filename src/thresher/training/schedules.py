@@ -1,4 +1,11 @@
-"""The learning rate over a run: a function of the samples seen, independent of the workers."""
+"""The learning rate over a run: a function of the samples seen, independent of the workers.
+
+Its peak and warm-up at a large batch follow from those of a base batch. With k = batch / base:
+  none    lr                   warm-up
+  linear  lr × k               warm-up            Goyal et al. 2017
+  sqrt    lr × √k              warm-up            Krizhevsky 2014
+  legw    lr × √k              warm-up × k        You et al. 2019
+"""
 
 import math
 from dataclasses import dataclass
@@ -6,8 +13,9 @@ from typing import Literal, get_args
 
 from thresher.errors import InvalidValueError, nearest
 from thresher.options import option
-from thresher.training.rules import Rule
 
+Rule = Literal["none", "linear", "sqrt", "legw"]
+RULES = get_args(Rule)
 ScheduleKind = Literal["constant", "step", "poly", "cosine"]
 SCHEDULES = get_args(ScheduleKind)
 
@@ -30,6 +38,28 @@ class RateConfig:
     """Epochs at which the step schedule multiplies the rate by 0.1."""
     poly_power: float = option(2.0, gt=0)
     """Exponent of the poly schedule."""
+
+
+@dataclass(frozen=True)
+class Rate:
+    """The peak learning rate and the warm-up at one batch size."""
+
+    peak_lr: float
+    warmup_epochs: float
+
+
+def scaled_rate(
+    rule: str, lr: float, batch: int, base_batch: int, warmup_epochs: float = 0.0
+) -> Rate:
+    """Return the rate at `batch` if `lr` and `warmup_epochs` belong to `base_batch`."""
+    if rule not in RULES:
+        raise InvalidValueError(f'unknown rate rule "{rule}"', nearest(rule, RULES), "rule")
+    for name, value, least in (("batch", batch, 1), ("base_batch", base_batch, 1), ("lr", lr, 0)):
+        if value < least:
+            raise InvalidValueError(f"{name} must be at least {least}, got {value}", "", name)
+    k = batch / base_batch
+    factor = {"none": 1.0, "linear": k, "sqrt": math.sqrt(k), "legw": math.sqrt(k)}[rule]
+    return Rate(lr * factor, warmup_epochs * (k if rule == "legw" else 1.0))
 
 
 @dataclass(frozen=True)

@@ -31,10 +31,7 @@ class RunState:
     progress: Progress = field(default_factory=Progress)
 
     def to_checkpoint(self) -> Checkpoint:
-        """Collect the state; every rank calls it and gets all of it.
-
-        Costs a copy of every worker's own state (running statistics, error feedback) per rank.
-        """
+        """Collect the state; every rank calls it and gets that of all workers."""
         step, model = self.step, self.step.model
         optimizer_tensors, plain = pack_optimizer(step.optimizer)
         tensors = {f"model.{name}": t for name, t in model.state_dict().items()}
@@ -82,10 +79,9 @@ class RunState:
         if self.noise is not None and saved.meta["noise"]:
             self.noise.restore(saved.meta["noise"])
         self.samples.restore({n: t.numpy() for n, t in saved.part("pruner").items()})
-        values = dict(saved.meta["progress"])
-        reached = values.pop("target")
-        target = None if reached is None else TargetReached(**reached)
-        self.progress = Progress(**values, target=target)
+        self.progress = Progress(**saved.meta["progress"])
+        if self.progress.target is not None:
+            self.progress.target = TargetReached(**saved.meta["progress"]["target"])
 
 
 class Saver:
@@ -96,14 +92,12 @@ class Saver:
         self._saved_at = time.monotonic()
 
     def falls_on(self, step: int) -> bool:
-        """Return whether a checkpoint every `every` steps falls on this one."""
         return self.every is not None and step % self.every == 0
 
     def is_due(self, step: int) -> bool:
         """Return whether this worker wants a checkpoint now."""
-        if self.every is not None:
-            return self.falls_on(step)
-        return self.group.first and time.monotonic() - self._saved_at > SAVE_EVERY_S
+        late = self.group.first and time.monotonic() - self._saved_at > SAVE_EVERY_S
+        return self.falls_on(step) or (self.every is None and late)
 
     def save(self, state: RunState) -> None:
         """Write a checkpoint; every rank calls it, rank 0 writes."""
@@ -115,10 +109,7 @@ class Saver:
         self._saved_at = time.monotonic()
 
     def resume(self, state: RunState) -> bool:
-        """Restore the newest checkpoint; return whether there is one.
-
-        Every rank reads the same folder.
-        """
+        """Restore the newest checkpoint of the folder; return whether there is one."""
         if not self.group.on_first(lambda: any(self.folder.glob(checkpoint.PATTERN))):
             return False
         taken = checkpoint.newest(self.folder)
@@ -128,18 +119,12 @@ class Saver:
 
 
 def _own_tensors(saved: Checkpoint, rank: int, world: int) -> dict[str, Tensor]:
-    """Return a worker's own tensors.
-
-    On another number of workers the running statistics are the mean of the saved ones.
-    """
+    """Return a worker's own tensors; for another number of workers, means of running statistics."""
     every = [saved.part(f"rank.{r}") for r in range(saved.meta["workers"])]
     if len(every) == world:
         return every[rank]
-    names = [name for name in every[0] if not name.startswith("exchange.")]
-    return {name: _mean([theirs[name] for theirs in every]) for name in names}
-
-
-def _mean(tensors: list[Tensor]) -> Tensor:
-    if not tensors[0].is_floating_point():
-        return tensors[0]
-    return torch.stack(tensors).mean(0)
+    return {
+        name: torch.stack([t[name] for t in every]).mean(0) if first.is_floating_point() else first
+        for name, first in every[0].items()
+        if not name.startswith("exchange.")
+    }

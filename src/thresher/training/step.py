@@ -9,33 +9,62 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from thresher.distributed.group import Group
 from thresher.errors import ThresherError
 from thresher.models import batch_norm
 from thresher.models.batch_norm_mode import alignment, in_one_piece
-from thresher.training.batches import slices
+from thresher.training.batches import piece_count, slices
 from thresher.training.config import TrainConfig
 from thresher.training.device_data import DeviceData, Part
-from thresher.training.epoch_table import EpochTable
+from thresher.training.dynamics import EpochTable
 from thresher.training.exchange.base import ExchangeParts
 from thresher.training.exchange.choose import make_gradient_exchange
 from thresher.training.execution import autocast
-from thresher.training.objective import Objective
 from thresher.training.undo import buffers_kept, undone
 
 
 class StepObserver(Protocol):
     """Measures gradients in the steps that it is attached to (`Step.observer`)."""
 
-    def before_step(self, step: "Step", part: Part, count: int, pieces: int) -> None:
-        """Called before the gradients of a batch of `count` samples in `pieces` pieces."""
+    def before_step(self, step: "Step", part: Part, count: int) -> None: ...
 
     def after_first_piece(self, step: "Step", samples: int, count: int) -> None:
         """Called when the parameters hold the gradient of the first of several pieces."""
 
     def after_gradients(self, step: "Step", count: int) -> None:
         """Called when the parameters hold the gradient of the global batch."""
+
+
+class Objective(nn.Module):
+    """The network and its loss as one module, for DDP and torch.compile."""
+
+    def __init__(self, model: nn.Module, label_smoothing: float, per_sample: bool) -> None:
+        super().__init__()
+        self.model, self.label_smoothing, self.per_sample = model, label_smoothing, per_sample
+        # Torch's batch norm does not accept an empty batch.
+        norms = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+        self.runs_empty = not any(isinstance(module, norms) for module in model.modules())
+
+    def forward(
+        self, images: Tensor, labels: Tensor, weights: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the sum of the weighted losses, the losses (n,) and the logits (n, classes).
+
+        Without `per_sample` the last two are empty. An empty batch gives a zero that depends on
+        every parameter, so that each has a gradient.
+        """
+        if len(images) == 0 and not self.runs_empty:
+            zero = torch.stack([p.sum() * 0 for p in self.parameters()]).sum()
+            return zero, images.new_empty(0), images.new_empty(0)
+        logits = self.model(images).float() if images.dtype != torch.float64 else self.model(images)
+        reduction, smoothing = "none" if self.per_sample else "sum", self.label_smoothing
+        losses = F.cross_entropy(logits, labels, reduction=reduction, label_smoothing=smoothing)
+        if not self.per_sample:
+            return losses, losses.new_empty(0), losses.new_empty(0)
+        weighted = losses if weights is None else losses * weights
+        return weighted.sum(), losses.detach(), logits.detach()
 
 
 class Step:
@@ -59,31 +88,28 @@ class Step:
         )
         self.align = alignment(config.batch_norm)
         self.scaler = torch.amp.GradScaler(group.device.type, enabled=config.precision == "fp16")
+        self.micro: int | None = None
+        """Most samples on the device at once: gradients of the pieces of a part are accumulated."""
         self.observer: StepObserver | None = None
 
-    def __call__(self, part: Part, count: int, pieces: int) -> Tensor:
-        """Train on a global batch.
-
-        Args:
-            part: This worker's share of the batch.
-            count: Samples in the global batch.
-            pieces: Pieces that the part is cut into; their gradients are accumulated.
-
-        Returns:
-            This worker's share of the mean loss, 0-d.
-        """
+    def __call__(self, part: Part, count: int) -> Tensor:
+        """Train on this worker's part of `count` samples; return its share of the mean loss."""
         if self.observer is not None:
-            self.observer.before_step(self, part, count, pieces)
-        loss = self.gradients(part, count, pieces)
+            self.observer.before_step(self, part, count)
+        loss = self.gradients(part, count)
         if self.observer is not None:
             self.observer.after_gradients(self, count)
         self.update(len(part.rows))
         return loss
 
-    def gradients(self, part: Part, count: int, pieces: int) -> Tensor:
+    def pieces(self, count: int) -> int:
+        """Return how many pieces each worker cuts its part of a batch into."""
+        return piece_count(count, self.group.world, self.micro, self.align)
+
+    def gradients(self, part: Part, count: int) -> Tensor:
         """Leave the gradient of the global mean loss in the parameters; return the loss."""
         self.optimizer.zero_grad(set_to_none=True)
-        n = len(part.rows)
+        n, pieces = len(part.rows), self.pieces(count)
         loss = torch.zeros((), device=self.group.device, dtype=self.data.augment.dtype)
         offload = in_one_piece(self.config.batch_norm) and pieces > 1
         if offload:
@@ -118,8 +144,7 @@ class Step:
             self.optimizer.step()
 
     def probe(self, part: Part, samples: int) -> None:
-        """Leave the mean gradient of the first `samples` of a part in the parameters, without
-        other effects."""
+        """Leave the mean gradient of the first samples of a part in the parameters, only that."""
         table, self.table = self.table, None
         with buffers_kept(self.model):
             self.optimizer.zero_grad(set_to_none=True)

@@ -8,29 +8,27 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from thresher.data.pack import Pack
 from thresher.distributed.group import Group
 from thresher.environment import git_commit, hardware, versions
-from thresher.errors import InvalidValueError
 from thresher.paths import RunPaths
 from thresher.progress import Bar, bar
-from thresher.training import folder, graph
-from thresher.training.batches import piece_count
+from thresher.training import folder
 from thresher.training.config import TrainConfig
 from thresher.training.device_data import DeviceData, Part
-from thresher.training.dynamics import Dynamics
-from thresher.training.epoch_table import EpochTable
+from thresher.training.dynamics import Dynamics, EpochTable
 from thresher.training.epochs import EpochPlan, EpochPlanner, EpochSamples
 from thresher.training.evaluate import averaged, evaluate
 from thresher.training.execution import weight_dtype
+from thresher.training.graph import CapturedStep, capture
 from thresher.training.model import place_model
 from thresher.training.noise_scale import NoiseScale
 from thresher.training.optimizers import make_optimizer, set_rate
 from thresher.training.pruners import DynamicPruner
 from thresher.training.record import Metrics, finite
-from thresher.training.rehearsal import is_out_of_memory, rehearse
+from thresher.training.rehearsal import rehearse, resilient_step
 from thresher.training.resolved import Resolved, tiny_last_batch
 from thresher.training.result import PackIdentity, RunResult, Status
 from thresher.training.split import TrainingSplit
@@ -38,8 +36,7 @@ from thresher.training.state import RunState, Saver
 from thresher.training.step import Step
 from thresher.training.stop import StopRequest
 from thresher.training.target import TargetReached
-from thresher.training.trace import Trace
-from thresher.training.undo import buffers_kept
+from thresher.training.trace import start_trace
 
 LOOK_EVERY = 64
 """Steps between two looks at losses and signals on a GPU, each of which waits for it."""
@@ -59,10 +56,7 @@ class Workload:
 
 
 class Trainer:
-    """Trains one network on one worker of a group; `request` may ask it to stop or save.
-
-    `state` is everything that a checkpoint holds.
-    """
+    """Trains one network on one worker of a group; `request` may ask it to stop or save."""
 
     def __init__(
         self, config: TrainConfig, group: Group, work: Workload, request: StopRequest
@@ -79,25 +73,18 @@ class Trainer:
         per_sample = pruned or config.record_dynamics
         table = EpochTable(len(work.split.train), group) if per_sample else None
         self.step = Step(config, group, self.data, self.model, self.optimizer, table)
-        noise = NoiseScale(group) if config.noise_scale else None
-        if noise is not None and not group.alone and not self.step.exchange.observable:
-            raise InvalidValueError(
-                "`noise_scale` is measured only where DDP reduces the gradients",
-                "leave it out, or `average_every`, `delay` and `engine`",
-            )
+        noise = NoiseScale.observing(self.step) if config.noise_scale else None
         samples = EpochSamples(config, work.split, work.pruner, self.resolved.global_batch)
         dynamics = Dynamics(len(work.split.train)) if config.record_dynamics else None
         self.state = RunState(self.step, samples, dynamics, noise)
         self.planner = EpochPlanner(config, self.resolved, pruned)
         self.saver = Saver(self.paths, group, config.checkpoint_every)
         self.metrics = Metrics(self.paths.metrics, group.first, config.tensorboard)
-        self.micro: int | None = None
-        self.captured: dict[int, graph.CapturedStep] = {}
+        self.captured: dict[int, CapturedStep] = {}
         """Captured steps by batch size; empty if steps run eagerly."""
         n = self.resolved.steps_per_epoch
         self.losses = torch.zeros(n, device=group.device, dtype=dtype)
         """Losses of this epoch's steps."""
-        self._last_loss = math.nan
         self._save_requested = self._stop_requested = False
 
     # ---- the run ------------------------------------------------------------------------------
@@ -105,9 +92,10 @@ class Trainer:
     def run(self, quiet: bool = False) -> RunResult:
         """Train to the end, from the newest checkpoint if there is one; write the result."""
         shown = self.group.first and not quiet
-        self.micro = rehearse(self.step, self.resolved)
-        self.resolved = self.resolved.with_micro_batch(self.micro, self.step.align)
-        self.trace = Trace(self.paths.root, self.config.trace and self.group.first)
+        rehearse(self.step, self.resolved)
+        self.resolved = self.resolved.with_micro_batch(self.step.micro, self.step.align)
+        traced = self.config.trace and self.group.first
+        self.trace = start_trace(self.paths.root) if traced else None
         try:
             if self.saver.resume(self.state) and shown:
                 logger.info("resuming %s from step %d", self.paths.root, self.state.progress.step)
@@ -117,7 +105,7 @@ class Trainer:
             self.metrics.rewind(self.state.progress.step)
             if shown:
                 self._show_settings()
-            self._capture()
+            self.captured = capture(self.step, self._captured_counts(), self.losses)
             label, steps = f"training {self.config.model}", self.resolved.total_steps
             with bar(label, steps, "steps", active=shown) as visible:
                 status = self.fit(visible)
@@ -125,7 +113,8 @@ class Trainer:
         finally:
             self.step.exchange.close()
             self.metrics.close()
-            self.trace.close()
+            if self.trace is not None:
+                self.trace.stop()
         if status != "stopped":
             self._save_result(result)
         return result
@@ -157,15 +146,16 @@ class Trainer:
             done.step += 1
             done.samples += end - begin
             done.offset = end
-            self.trace.step()
+            if self.trace is not None:
+                self.trace.step()
             shown.advance()
             last = number == len(plan.cuts) - 1
             if not self._is_time_to_look(done.step, last):
                 continue
-            finite_losses = self._read_losses(plan, read, number + 1)
+            losses = self._read_losses(plan, read, number + 1)
             read = number + 1
-            shown.note(f"loss {self._last_loss:.4f}")
-            if not finite_losses:
+            shown.note(f"loss {losses[-1]:.4f}")
+            if not all(map(math.isfinite, losses)):
                 done.seconds += time.perf_counter() - begun
                 return "diverged"
             if self._save_requested or self._stop_requested:
@@ -203,9 +193,7 @@ class Trainer:
             self.step.finish()
         if state.noise is not None:
             state.noise.settle()
-        reached = False
-        if over or (every and done.epoch % every == 0):
-            reached = self._evaluate()
+        reached = (over or (every and done.epoch % every == 0)) and self._evaluate()
         self._write_epoch()
         if reached:
             return "target"
@@ -221,7 +209,7 @@ class Trainer:
         table, seen = self.step.table, None
         if table is not None:
             seen = table.summed().numpy()
-            table.clear()
+            table.values.zero_()
         if self.state.dynamics is not None and seen is not None:
             self.state.dynamics.end_epoch(self.state.progress.epoch, seen)
         self.state.samples.end_epoch(seen)
@@ -251,59 +239,31 @@ class Trainer:
             captured.skip()
         set_rate(self.optimizer, rate)
         self.step.observer = noise if observed else None
-        self.losses[number] = self._eager_step(part, count)
+        micro = self.step.micro
+        self.losses[number] = resilient_step(self.step, part, count, self.resolved)
         self.step.observer = None
+        if self.step.micro != micro:
+            self.resolved = self.resolved.with_micro_batch(self.step.micro, self.step.align)
+            logger.warning(
+                "out of memory in step %d; continuing with %d samples at once",
+                *(self.state.progress.step, self.step.micro),
+            )
 
-    def _eager_step(self, part: Part, count: int) -> Tensor:
-        """Run a step; with `micro_batch` auto, in smaller pieces when memory runs out."""
-        pieces = piece_count(count, self.group.world, self.micro, self.step.align)
-        if self.config.micro_batch != "auto" or not self.group.alone:
-            return self.step(part, count, pieces)
-        try:
-            with buffers_kept(self.model, on_error_only=True):
-                return self.step(part, count, pieces)
-        except (RuntimeError, MemoryError) as error:
-            micro = self.micro or self.resolved.per_worker_batch
-            if not is_out_of_memory(error) or micro <= self.step.align:
-                raise
-        self.optimizer.zero_grad(set_to_none=True)
-        if self.group.device.type == "cuda":
-            torch.cuda.empty_cache()
-        self.micro = max(self.step.align, micro // 2)
-        self.resolved = self.resolved.with_micro_batch(self.micro, self.step.align)
-        logger.warning(
-            "out of memory in step %d; continuing with %d samples at once",
-            self.state.progress.step,
-            self.micro,
-        )
-        return self._eager_step(part, count)
-
-    def _capture(self) -> None:
-        """Capture the step for full batches and for the last batch of an epoch."""
-        config, numbers = self.config, self.resolved
-        if config.graph == "off" or not self.data.resident or graph.why_not(config, self.group):
-            return
+    def _captured_counts(self) -> dict[int, int]:
+        """Return how many full batches an epoch has, and the size of its last batch."""
+        numbers = self.resolved
         counts = {numbers.global_batch: numbers.samples // numbers.global_batch}
         counts.setdefault(numbers.last_batch, 1)
-        shapes = [
-            graph.BatchShape(n, piece_count(n, 1, self.micro, self.step.align), capacity)
-            for n, capacity in counts.items()
-        ]
-        self.captured = graph.capture(self.step, shapes, self.losses, must=config.graph == "on")
+        return counts
 
     # ---- between steps ------------------------------------------------------------------------
 
     def _is_time_to_look(self, step: int, last: bool) -> bool:
-        """Return whether to read losses and signals now; on a GPU that waits for it."""
         on_cpu = self.group.device.type == "cpu"
         return on_cpu or last or step % LOOK_EVERY == 0 or self.saver.falls_on(step)
 
-    def _read_losses(self, plan: EpochPlan, begin: int, end: int) -> bool:
-        """Record the losses of steps begin … end, agree on what signals ask for.
-
-        Returns:
-            Whether all losses are finite.
-        """
+    def _read_losses(self, plan: EpochPlan, begin: int, end: int) -> list[float]:
+        """Record and return the losses of steps begin … end; agree on what signals ask for."""
         due = self.saver.is_due(self.state.progress.step)
         flags = [self.request.stop, self.request.save, due]
         news = torch.tensor(flags, dtype=torch.float64, device=self.group.device)
@@ -321,8 +281,7 @@ class Trainer:
             self.metrics.write(
                 "step", step, epoch=done.epoch, samples=samples, loss=finite(loss), lr=rate
             )
-        self._last_loss = losses[-1]
-        return all(math.isfinite(loss) for loss in losses)
+        return losses
 
     def _save(self) -> None:
         self.metrics.flush()
@@ -349,7 +308,7 @@ class Trainer:
             "epoch": done.epoch,
             "samples": done.samples,
             "seconds": done.seconds,
-            "images_per_s": self._images_per_s(),
+            "images_per_s": done.images_per_s,
             "train_loss": finite(done.train_loss),
             "accuracy": done.accuracy,
             "loss": done.loss,
@@ -358,10 +317,6 @@ class Trainer:
             values["noise_scale"] = finite(noise.value)
         self.metrics.write("epoch", done.step, **values)
         self.metrics.flush()
-
-    def _images_per_s(self) -> float | None:
-        done = self.state.progress
-        return finite(done.samples / done.seconds) if done.seconds else None
 
     def _result(self, status: Status) -> RunResult:
         done, split, noise = self.state.progress, self.split, self.state.noise
@@ -381,7 +336,7 @@ class Trainer:
             epochs=done.samples / self.resolved.samples,
             seconds=done.seconds,
             wall_seconds=done.wall,
-            images_per_s=self._images_per_s(),
+            images_per_s=done.images_per_s,
             time_to_target=done.target,
             noise_scale=None if noise is None else finite(noise.value),
             resolved=self.resolved,
