@@ -152,6 +152,17 @@ def check_format(data: Any, newest: int, what: str) -> None:
         )
 
 
+RUN_FORMAT = 1
+"""Version of a run's `config.json` and `result.json`, in their field `format`."""
+
+
+def read_run_json(path: Path, kind: str) -> Any:
+    """Read `config.json` or `result.json` of a run; a newer format raises InvalidValueError."""
+    data = read_json(path, kind)
+    check_format(data, RUN_FORMAT, str(path))
+    return data
+
+
 class _Inside:
     """The path of a fixed name inside the folder `root` of the object."""
 

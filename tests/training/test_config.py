@@ -108,6 +108,21 @@ def test_a_run_of_an_older_version_is_resumed_and_read(few: Path, tmp_path: Path
         train(TrainConfig(**options, resume=True, cutout=4))
 
 
+@pytest.mark.parametrize("name", ["config.json", "result.json"])
+def test_a_run_of_a_newer_version_is_refused(few: Path, tmp_path: Path, name: str) -> None:
+    options: dict[str, Any] = {"data": str(few), "out": str(tmp_path / "run"), "epochs": 1}
+    train(TrainConfig(**options, device="cpu", threads=1), quiet=True)
+    file = tmp_path / "run" / name
+    content = json.loads(file.read_text())
+    assert content["format"] == 1
+    file.write_text(json.dumps(content | {"format": 2}))
+    with pytest.raises(InvalidValueError, match=rf"{name} was written by a newer version"):
+        train(TrainConfig(**options, resume=True), quiet=True)
+    del content["format"]
+    file.write_text(json.dumps(content))
+    assert train(TrainConfig(**options, resume=True), quiet=True).status == "finished"
+
+
 def test_only_options_that_change_the_result_stand_in_the_way_of_resuming() -> None:
     free = {info.name for info in describe(TrainConfig)} - changes_result(TrainConfig)
     assert free == {

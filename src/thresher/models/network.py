@@ -11,7 +11,7 @@ from thresher.data.digest import file_sha256
 from thresher.data.pack import Pack
 from thresher.errors import InvalidValueError, NotFoundError
 from thresher.models import registry, weights
-from thresher.paths import RunPaths, read_json
+from thresher.paths import RunPaths, read_run_json
 
 logger = logging.getLogger(__name__)
 
@@ -123,7 +123,7 @@ def _read_run(run: str | Path) -> tuple[dict[str, Any], dict[str, Any]]:
     paths = RunPaths(Path(run))
     if not paths.root.is_dir():
         raise NotFoundError(f"there is no run at {run}", "check the path")
-    saved = read_json(paths.config, "run")
+    saved = read_run_json(paths.config, "run")
     if not isinstance(saved, dict):
         raise InvalidValueError(f"{paths.config} does not describe a run")
     return saved.get("config", saved), saved.get("data", {})

@@ -8,7 +8,7 @@ import numpy as np
 
 from thresher.data.pack import Pack
 from thresher.errors import ThresherError
-from thresher.paths import RunPaths, read_json
+from thresher.paths import RunPaths, read_run_json
 from thresher.study.definition import StudyDefinition
 from thresher.study.status import StudyStatus
 from thresher.study.tasks import StudyPlan, StudyTask, Values
@@ -121,7 +121,7 @@ def open_data(study: StudyDefinition) -> Pack | None:
 def _read(task: StudyTask, metric: str, chance: float, **state: Any) -> Trial:
     """Read one result; a run that diverged without an accuracy has that of guessing (`chance`)."""
     paths = RunPaths(task.out)
-    result = read_json(paths.result, "run's result") if paths.result.exists() else {}
+    result = read_run_json(paths.result, "run's result") if paths.result.exists() else {}
     resolved = result.get("resolved") or {}
     numbers: Values = {key: result.get(key) for key in _COPIED}
     numbers |= {key: resolved.get(key) for key in _RESOLVED}

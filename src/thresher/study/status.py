@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from thresher.paths import RunPaths, read_json
+from thresher.paths import RunPaths, read_json, read_run_json
 from thresher.study.definition import StudyDefinition
 from thresher.study.failures import Failures
 from thresher.study.lock import StudyHolder, holder
@@ -118,7 +118,7 @@ def _progress(task: StudyTask) -> dict[str, float | None]:
     paths = RunPaths(task.out)
     epochs = float(task.settings.get("epochs", 10.0))
     if paths.result.exists():
-        result = read_json(paths.result, "run's result")
+        result = read_run_json(paths.result, "run's result")
         seen = {key: result.get(key) for key in ("accuracy", "seconds")}
         return {"epoch": result.get("epochs"), "epochs": epochs, **seen}
     last = _last_metrics(paths.metrics)

@@ -8,7 +8,7 @@ are reported. This module does not read the test accuracy.
 from dataclasses import dataclass
 from typing import Any
 
-from thresher.paths import RunPaths, read_json
+from thresher.paths import RunPaths, read_run_json
 from thresher.study.definition import StudyDefinition
 from thresher.study.tasks import StudyPlan, StudyTask, Values
 
@@ -126,5 +126,5 @@ def _validation(trial: StudyTask) -> float | None:
     paths = RunPaths(trial.out)
     if not paths.result.exists():
         return None
-    accuracy = read_json(paths.result, "run's result").get("validation_accuracy")
+    accuracy = read_run_json(paths.result, "run's result").get("validation_accuracy")
     return float(accuracy) if accuracy is not None else 0.0

@@ -12,7 +12,7 @@ from thresher.distributed.group import Group
 from thresher.errors import AlreadyExistsError, InvalidValueError
 from thresher.locks import exclusive_lock
 from thresher.options import describe
-from thresher.paths import RunPaths, atomic_file, read_json, write_json
+from thresher.paths import RUN_FORMAT, RunPaths, atomic_file, read_run_json, write_json
 from thresher.training.config import TrainConfig, current_values
 from thresher.training.resolved import Resolved
 from thresher.training.result import RunResult
@@ -93,7 +93,7 @@ def write_config(config: TrainConfig, resolved: Resolved, pack: Pack, split: Tra
         "test": len(split.test),
     }
     content = {"config": config.to_dict(), "resolved": asdict(resolved), "data": data}
-    write_json(RunPaths(Path(config.out)).config, content)
+    write_json(RunPaths(Path(config.out)).config, {"format": RUN_FORMAT, **content})
 
 
 def write_model(paths: RunPaths, weights: "dict[str, Tensor]") -> None:
@@ -120,7 +120,7 @@ def _restarted() -> bool:
 
 def _check_same_run(config: TrainConfig, paths: RunPaths) -> None:
     """Refuse to resume a run with other options that change its result."""
-    saved = current_values(read_json(paths.config, "run's configuration").get("config", {}))
+    saved = current_values(read_run_json(paths.config, "run's configuration").get("config", {}))
     given = current_values(config.to_dict())
     for name in (info.name for info in describe(TrainConfig) if info.changes_result):
         if name in saved and saved[name] != given[name]:

@@ -118,8 +118,8 @@ class LAMB(_LayerWise):
             torch._foreach_add_(update, params, alpha=group["weight_decay"])
         if group["adapt"]:
             norms = torch.stack(torch._foreach_norm(params))
-            below = torch.stack(torch._foreach_norm(update))
-            torch._foreach_mul_(update, _ratio(norms, below, group["eps"]))
+            sizes = torch.stack(torch._foreach_norm(update))
+            torch._foreach_mul_(update, _ratio(norms, sizes, group["eps"]))
         return update
 
     @staticmethod

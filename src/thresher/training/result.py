@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from thresher.errors import InvalidValueError
-from thresher.paths import RunPaths, read_json
+from thresher.paths import RUN_FORMAT, RunPaths, check_format, read_json
 from thresher.training.config import TrainConfig
 from thresher.training.resolved import Resolved
 from thresher.training.target import TargetReached
@@ -79,11 +79,13 @@ class RunResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content of `result.json`."""
-        return {**dataclasses.asdict(self), "config": self.config.to_dict()}
+        fields = {**dataclasses.asdict(self), "config": self.config.to_dict()}
+        return {"format": RUN_FORMAT, **fields}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], source: str = "the result") -> "RunResult":
         """Build a result from the content of `result.json`; `source` names it in errors."""
+        check_format(values, RUN_FORMAT, source)
         try:
             reached = values["time_to_target"]
             nested = {
@@ -92,7 +94,8 @@ class RunResult:
                 "time_to_target": None if reached is None else TargetReached(**reached),
                 "data": PackIdentity(**values["data"]),
             }
-            return cls(**{**values, **nested})
+            flat = {name: value for name, value in values.items() if name != "format"}
+            return cls(**{**flat, **nested})
         except (KeyError, TypeError) as error:
             raise InvalidValueError(f"{source} is not a run's result: {error}") from None
 
