@@ -163,7 +163,7 @@ def read_run_json(path: Path, kind: str) -> Any:
     return data
 
 
-class _Inside:
+class Inside:
     """The path of a fixed name inside the folder `root` of the object."""
 
     def __init__(self, name: str) -> None:
@@ -178,7 +178,7 @@ class PackPaths:
     """File names of a pack, and of one that is still being written."""
 
     root: Path
-    meta = _Inside("pack.json")
+    meta = Inside("pack.json")
 
     @property
     def staging(self) -> Path:
@@ -191,15 +191,15 @@ class RunPaths:
     """File names of a training run."""
 
     root: Path
-    config = _Inside("config.json")
-    metrics = _Inside("metrics.jsonl")
-    model = _Inside("model.safetensors")
-    result = _Inside("result.json")
+    config = Inside("config.json")
+    metrics = Inside("metrics.jsonl")
+    model = Inside("model.safetensors")
+    result = Inside("result.json")
     """Exists if the run is finished."""
-    checkpoints = _Inside("checkpoints")
-    dynamics = _Inside("dynamics.parquet")
+    checkpoints = Inside("checkpoints")
+    dynamics = Inside("dynamics.parquet")
     """Training dynamics per sample (EL2N, forgetting), if the run recorded them."""
-    lock = _Inside(".lock")
+    lock = Inside(".lock")
 
 
 @dataclass(frozen=True)
@@ -224,11 +224,11 @@ class StudyPaths:
     """File names of a study."""
 
     root: Path
-    definition = _Inside("study.toml")
-    lock = _Inside(".lock")
-    steps = _Inside("steps")
-    trials = _Inside("trials")
-    report = _Inside("report")
+    definition = Inside("study.toml")
+    lock = Inside(".lock")
+    steps = Inside("steps")
+    trials = Inside("trials")
+    report = Inside("report")
 
     def trial(self, name: str) -> RunPaths:
         """Return the file names of a trial."""

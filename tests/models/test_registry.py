@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from thresher.errors import InvalidValueError, NotFoundError, ThresherError
-from thresher.models.features import features_and_logits, penultimate
-from thresher.models.head import find_head
+from thresher.models.features import features_and_logits
 from thresher.models.registry import MODELS, build, check
+from thresher.models.weights import find_head
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,6 @@ def test_penultimate_features_and_head_give_the_logits(name: str) -> None:
     with torch.no_grad():
         features, logits = features_and_logits(model, x)
         assert torch.equal(features, model.forward_features(x))  # type: ignore[operator]
-        assert torch.equal(penultimate(model, x), features)
         assert torch.allclose(model.head(features), logits)  # type: ignore[operator]
         assert torch.equal(model(x), logits)
     assert features.shape == (2, model.feature_dim)
@@ -188,7 +187,7 @@ def test_a_function_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(NotFoundError, match='no module named "my_netwoks"'):
         build("my_netwoks:net", 4)
     with pytest.raises(ThresherError, match="Conv2d has no linear layer"):
-        penultimate(build("my_networks:convolution", 4), x)
+        features_and_logits(build("my_networks:convolution", 4), x)
 
 
 @pytest.mark.parametrize("name", ["os:system", "json:dumps", "builtins:input", "subprocess:Popen"])
@@ -227,4 +226,4 @@ def test_a_last_layer_that_is_no_head_is_refused() -> None:
             return self.real(x)
 
     with pytest.raises(ThresherError, match=r'last linear layer of Odd \("unused"\) is not its'):
-        penultimate(Odd(), torch.randn(2, 3))
+        features_and_logits(Odd(), torch.randn(2, 3))

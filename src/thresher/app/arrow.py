@@ -26,11 +26,7 @@ def encode(columns: Mapping[str, pa.Array], meta: Mapping[str, object] | None = 
 
 
 def decode(data: bytes) -> tuple[pa.Table, dict[str, object]]:
-    """Return the table and metadata of a stream written by `encode`.
-
-    Raises:
-        InvalidValueError: `data` is not a valid stream.
-    """
+    """Return the table and metadata of a stream; raise InvalidValueError if it is not valid."""
     try:
         with pa.ipc.open_stream(data) as reader:
             table = reader.read_all()

@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from thresher.app import arrow, static_files, thumbnails
+from thresher.app.filter_preview import known_values
 from thresher.app.selection_view import SelectionView
 from thresher.app.workspace import Workspace
 from thresher.data.overrides import effective_overrides
@@ -25,12 +26,7 @@ class ExportResult:
 
 
 def export_page(workspace: Workspace, folder: Path) -> ExportResult:
-    """Write the page of the first selection, with the others for comparison.
-
-    Args:
-        workspace: The selections.
-        folder: A new folder; it is complete or does not exist.
-    """
+    """Write the page of the first selection, with the others for comparison, to a new folder."""
     view, previewer = workspace.view(), workspace.previewer()
     with atomic_folder(folder) as root:
         for name, file in static_files.static_files().items():
@@ -55,14 +51,9 @@ def export_page(workspace: Workspace, folder: Path) -> ExportResult:
             _write(root / "data" / f"compare-{number}.arrow", stream)
             compared[other] = f"compare-{number}.arrow"
         info = {
-            **asdict(view.info()),
-            "name": workspace.first,
-            "selections": workspace.names,
+            **workspace.info(workspace.first),
             "compare": compared,
-            "knobs": described.to_json(),
-            "thumb": thumbnails.thumbnail_size(view.pack),
-            "sprite_columns": thumbnails.COLUMNS,
-            "sprite_limit": thumbnails.SHEET_LIMIT,
+            "knobs": known_values(described),
             "sheets": sheets,
             "features": False,
             "log": [asdict(entry) for entry in view.history()],
@@ -94,14 +85,11 @@ def _thumbnail_slots(view: SelectionView) -> np.ndarray:
 
     Neighbours on the map share a sheet, so a lasso needs few of them.
     """
-    n = len(view)
-    if n == 0:
+    if not len(view):
         return np.empty(0, np.int32)
     cells = [_grid_cells(view.layout.x), _grid_cells(view.layout.y)]
     order = np.lexsort((view.selection.labels, _interleave(*cells)))
-    slot = np.empty(n, np.int32)
-    slot[order] = np.arange(n, dtype=np.int32)
-    return slot
+    return np.argsort(order).astype(np.int32)
 
 
 def _write_sheets(view: SelectionView, slot: np.ndarray, folder: Path) -> int:

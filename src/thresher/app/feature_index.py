@@ -22,11 +22,9 @@ class FeatureNeighbour:
 
 
 class FeatureIndex:
-    """Exact cosine search over stored features.
+    """Exact cosine search over (m, d) features, usually memory-mapped.
 
-    Args:
-        features: (m, d) array, usually memory-mapped.
-        positions: (n,) int64, the row of `features` for each sample.
+    `positions`, (n,) int64, are the rows of the samples.
     """
 
     def __init__(self, features: np.ndarray, positions: np.ndarray) -> None:
@@ -56,9 +54,8 @@ class FeatureIndex:
         likeness = np.empty(n, np.float32)
         for begin in range(0, n, BLOCK):
             rows = self.positions[begin : begin + BLOCK]
-            likeness[begin : begin + BLOCK] = (
-                _unit(np.asarray(self.features[rows], np.float32)) @ query
-            )
+            block = _unit(np.asarray(self.features[rows], np.float32))
+            likeness[begin : begin + BLOCK] = block @ query
         likeness[row] = -np.inf
         k = min(k, n - 1)
         near = np.argpartition(-likeness, k)[:k] if k < n - 1 else np.arange(n)

@@ -3,6 +3,7 @@
 A preview is a bitmask and a few numbers, and changes nothing; `write` makes it a selection.
 """
 
+import re
 import threading
 import time
 from collections import OrderedDict
@@ -64,11 +65,6 @@ class PreviewSettings:
     seed: int = option(0, ge=0, le=2**32 - 1)
     """Seed of the method random."""
 
-    @classmethod
-    def parse(cls, values: Mapping[str, Any]) -> "PreviewSettings":
-        """Read the JSON of a request; raise InvalidValueError for anything invalid."""
-        return from_mapping(cls, values)
-
 
 @dataclass(frozen=True)
 class PreviewInfo:
@@ -86,10 +82,6 @@ class PreviewInfo:
     eps: float | None = None
     """Where the slider starts."""
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the values that are known."""
-        return _known(self)
-
 
 @dataclass(frozen=True)
 class PreviewNumbers:
@@ -104,10 +96,6 @@ class PreviewNumbers:
     small: list[int] | None = None
     """Classes with too few samples to cluster."""
     milliseconds: float | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the values that are known."""
-        return _known(self)
 
 
 @dataclass(frozen=True)
@@ -136,20 +124,15 @@ class FilterPreviewer:
     def methods(self) -> dict[str, str]:
         """The methods that this selection has the columns for."""
         info = self.view.info()
-        has = {
-            "network": info.layout == "map",
-            "score": info.scores,
-            "votes": info.votes,
-            "random": len(self.view) > 0,
-        }
-        return {name: text for name, text in METHODS.items() if has[name]}
+        usable = (info.layout == "map", info.scores, info.votes, len(self.view) > 0)
+        return {n: text for (n, text), has in zip(METHODS.items(), usable, strict=True) if has}
 
     def describe(self, min_samples: int | None = None) -> PreviewInfo:
         """Return what the sliders need: methods, start values, and the curve from eps to share."""
         selection = self.view.selection
         if min_samples is None:
             min_samples = int(_setting(selection.meta, "min_samples", MIN_SAMPLES))
-        min_samples = PreviewSettings.parse({"min_samples": min_samples}).min_samples
+        min_samples = from_mapping(PreviewSettings, {"min_samples": min_samples}).min_samples
         share = float(1 - selection.keep.mean()) if len(self.view) else 0.0
         if "network" not in self.methods:
             return PreviewInfo(self.methods, min_samples, share)
@@ -182,13 +165,12 @@ class FilterPreviewer:
     def preview(self, settings: PreviewSettings, clusters: bool = False) -> Preview:
         """Return what these settings keep; takes milliseconds once the graph is cached."""
         begin = time.perf_counter()
-        if settings.method not in self.methods:
-            raise InvalidValueError(
-                f'selection {self.view.name} cannot use the method "{settings.method}"'
-            )
+        method = settings.method
+        if method not in self.methods:
+            raise InvalidValueError(f'selection {self.view.name} cannot use the method "{method}"')
         facts: dict[str, Any] = {}
         labels, eps = None, None
-        if settings.method == "network":
+        if method == "network":
             graph = self.graph(settings.min_samples)
             if settings.knee or settings.eps is not None:
                 eps = choose_eps(graph, "auto" if settings.knee else settings.eps)
@@ -200,8 +182,17 @@ class FilterPreviewer:
             facts.update(min_samples=settings.min_samples, small=graph.small)
         else:
             keep = self._ranked(settings)
-        facts["milliseconds"] = round(1e3 * (time.perf_counter() - begin), 3)
-        return Preview(keep, labels, self._numbers(settings.method, keep, facts), eps)
+        classes = len(self.view.pack.classes)
+        dropped = np.bincount(self.view.selection.labels[~keep], minlength=classes)[:classes]
+        numbers = PreviewNumbers(
+            method=method,
+            dropped=int((~keep).sum()),
+            share=float((~keep).mean()) if len(keep) else 0.0,
+            dropped_per_class=dropped.tolist(),
+            milliseconds=round(1e3 * (time.perf_counter() - begin), 3),
+            **facts,
+        )
+        return Preview(keep, labels, numbers, eps)
 
     def write(self, settings: PreviewSettings, name: object) -> Path:
         """Write a new selection beside this one, with its map and the overrides in force.
@@ -214,7 +205,6 @@ class FilterPreviewer:
         score = np.asarray(old.score, np.float32)
         if preview.eps is not None:
             score = noise_score(self.graph(settings.min_samples), preview.eps)
-        options = {key: value for key, value in asdict(settings).items() if value is not None}
         new = Selection(
             ids=old.ids,
             labels=old.labels,
@@ -229,7 +219,7 @@ class FilterPreviewer:
             meta={
                 **{k: old.meta[k] for k in CARRIED if k in old.meta},
                 "method": settings.method,
-                "settings": options,
+                "settings": known_values(settings),
                 "eps": preview.numbers.eps,
                 "made_from": self.view.path.name,
                 "made_by": f"thresher view {__version__}",
@@ -265,19 +255,9 @@ class FilterPreviewer:
         ranks = selection.votes if settings.method == "votes" else selection.score
         return ~highest(np.asarray(ranks, np.float64), share)
 
-    def _numbers(self, method: str, keep: np.ndarray, facts: dict[str, Any]) -> PreviewNumbers:
-        classes = len(self.view.pack.classes)
-        dropped = np.bincount(self.view.selection.labels[~keep], minlength=classes)[:classes]
-        return PreviewNumbers(
-            method=method,
-            dropped=int((~keep).sum()),
-            share=float((~keep).mean()) if len(keep) else 0.0,
-            dropped_per_class=dropped.tolist(),
-            **facts,
-        )
 
-
-def _known(values: Any) -> dict[str, Any]:
+def known_values(values: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass that are not None."""
     return {key: value for key, value in asdict(values).items() if value is not None}
 
 
@@ -289,9 +269,8 @@ def _setting(meta: Mapping[str, Any], name: str, default: Any) -> Any:
 
 
 def _plain_name(name: object) -> str:
-    allowed = set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.+=%")
     plain = name.strip().removesuffix(".parquet") if isinstance(name, str) else ""
-    if not plain or len(plain) > 100 or plain.startswith(".") or not set(plain) <= allowed:
+    if not re.fullmatch(r"[a-zA-Z0-9\-_+=%][a-zA-Z0-9\-_.+=%]{0,99}", plain):
         raise InvalidValueError(
             f"{str(name)[:100]!r} cannot be the name of a selection",
             "use letters, digits, dots, dashes and underscores",

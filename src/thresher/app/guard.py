@@ -21,6 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 BODY_LIMIT = 32 * 2**20
 BODIES_LIMIT = 64 * 2**20
+TOO_LARGE = f"the body is larger than {BODY_LIMIT:,} bytes"
 PUBLIC_PREFIX = "/assets/"
 """The bundle: the same bytes for everyone."""
 FRAME_ANCESTORS = "http://localhost:* http://127.0.0.1:* https: vscode-webview:"
@@ -44,26 +45,14 @@ class BodyRefusedError(Exception):
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
-        self.status, self.message = status, message
-
-    def response(self) -> SafeJSONResponse:
-        """Return the answer for the client."""
-        return _refusal(self.status, self.message)
-
-
-def new_token() -> str:
-    """Return a random token for an address."""
-    return secrets.token_urlsafe(24)
+        self.response = _refusal(status, message)
 
 
 class Guard:
-    """ASGI middleware. Refused requests never reach a route.
+    """ASGI middleware: a refused request never reaches a route.
 
-    Args:
-        app: The application.
-        token: The token that requests must carry.
-        hosts: Accepted values of the `Host` header, from `hosts_for`.
-        embed: Allow the page in frames of notebooks.
+    `hosts` are the accepted values of the `Host` header, from `hosts_for`. With `embed` the page
+    may be in a frame of a notebook.
     """
 
     def __init__(self, app: ASGIApp, token: str, hosts: Iterable[str], embed: bool = False) -> None:
@@ -85,11 +74,24 @@ class Guard:
         if refusal is not None:
             await refusal(scope, receive, send)
             return
-        body = _CountedBody(self, receive)
+        size = 0
+
+        async def counted() -> Message:
+            nonlocal size
+            message = await receive()
+            arrived = len(message.get("body", b""))
+            size += arrived
+            self._received += arrived
+            if self._received > BODIES_LIMIT:
+                raise BodyRefusedError(503, "too many large requests at once, try again later")
+            if size > BODY_LIMIT:
+                raise BodyRefusedError(413, TOO_LARGE)
+            return message
+
         try:
-            await self.app(scope, body.receive, send)
+            await self.app(scope, counted, send)
         finally:
-            self._received -= body.size
+            self._received -= size
 
     def _check(self, scope: Scope) -> SafeJSONResponse | None:
         headers = Headers(scope=scope)
@@ -107,20 +109,12 @@ class Guard:
                 return _refusal(403, "the token is wrong: open the address as it was printed")
         length = headers.get("content-length", "0")
         if not length.isdigit() or len(length) > 18 or int(length) > BODY_LIMIT:
-            return _too_large().response()
+            return _refusal(413, TOO_LARGE)
         return None
 
-    def count(self, size: int) -> None:
-        """Add received bytes to the total of all unfinished bodies."""
-        self._received += size
-        if self._received > BODIES_LIMIT:
-            raise BodyRefusedError(503, "too many large requests at once, try again later")
-
     def _known_host(self, host: str) -> bool:
-        if host.lower() in self.hosts:
-            return True
         # Bound to all interfaces: accept any address of the machine, but only its own names.
-        return "*" in self.hosts and _is_address(host)
+        return host.lower() in self.hosts or ("*" in self.hosts and _is_address(host))
 
     def _with_headers(self, send: Send) -> Send:
         async def send_with_headers(message: Message) -> None:
@@ -134,24 +128,6 @@ class Guard:
             await send(message)
 
         return send_with_headers
-
-
-class _CountedBody:
-    """Counts the body of one request as it arrives."""
-
-    def __init__(self, guard: Guard, receive: Receive) -> None:
-        self.guard, self._receive = guard, receive
-        self.size = 0
-
-    async def receive(self) -> Message:
-        message = await self._receive()
-        if message["type"] == "http.request":
-            size = len(message.get("body", b""))
-            self.size += size
-            self.guard.count(size)
-            if self.size > BODY_LIMIT:
-                raise _too_large()
-        return message
 
 
 def hosts_for(bound: str, port: int) -> set[str]:
@@ -186,10 +162,6 @@ def _given_token(scope: Scope, headers: Headers) -> str | None:
         return value.strip()
     query = parse_qs(scope["query_string"].decode("latin-1"))
     return query["token"][0] if "token" in query else None
-
-
-def _too_large() -> BodyRefusedError:
-    return BodyRefusedError(413, f"the body is larger than {BODY_LIMIT:,} bytes")
 
 
 def _refusal(status: int, message: str) -> SafeJSONResponse:

@@ -30,13 +30,6 @@ def show(selection: Selection, height: int = 720) -> NotebookFrame:
 
     The page reads and writes the files of the selection: the next `Selection.load` sees the
     decisions made in it. A second call for the same file reuses the server.
-
-    Args:
-        selection: A selection that was loaded or saved.
-        height: Height of the frame in pixels.
-
-    Raises:
-        InvalidValueError: The selection is not saved.
     """
     if selection.path is None:
         raise InvalidValueError("the selection is not saved", "call `.save(PATH)` first")

@@ -21,11 +21,12 @@ from starlette.types import ASGIApp
 
 from thresher.app import arrow, static_files, thumbnails
 from thresher.app.events import EventHub
-from thresher.app.filter_preview import MIN_SAMPLES_LIMIT, PreviewSettings
+from thresher.app.filter_preview import MIN_SAMPLES_LIMIT, PreviewSettings, known_values
 from thresher.app.guard import BodyRefusedError, Guard, SafeJSONResponse
 from thresher.app.selection_view import SelectionView, UnknownSampleError
 from thresher.app.workspace import Workspace
 from thresher.errors import InvalidValueError, ThresherError
+from thresher.options import from_mapping
 
 NEIGHBOURS_LIMIT = 64
 CACHED = {"Cache-Control": "private, max-age=3600"}
@@ -70,7 +71,7 @@ def build_app(workspace: Workspace, token: str, hosts: set[str], embed: bool = F
             UnknownSampleError: _error_handler(404),
             ThresherError: _error_handler(400),
             ClientDisconnect: _error_handler(400),
-            BodyRefusedError: lambda _, error: error.response(),
+            BodyRefusedError: lambda _, error: error.response,
         },
     )
     app.state.hub = hub
@@ -84,106 +85,82 @@ class Api:
         self.workspace, self.hub = workspace, hub
 
     async def page(self, request: Request) -> Response:
-        """`GET /`."""
         return HTMLResponse(static_files.static_files()["index.html"].data)
 
     async def asset(self, request: Request) -> Response:
-        """`GET /assets/NAME`."""
         file = static_files.static_files().get(request.url.path.lstrip("/"))
         if file is None:
             return SafeJSONResponse({"error": "no such file"}, 404)
         return Response(file.data, media_type=file.media_type, headers=CACHED)
 
     async def info(self, request: Request) -> Response:
-        """`GET /api/info`."""
         name = self._name(request)
 
         def gather() -> dict[str, object]:
-            view = self.workspace.view(name)
-            return {
-                **asdict(view.info()),
-                "name": name,
-                "selections": self.workspace.names,
-                "thumb": thumbnails.thumbnail_size(view.pack),
-                "sprite_columns": thumbnails.COLUMNS,
-                "sprite_limit": thumbnails.SHEET_LIMIT,
-                "features": view.has_features,
-            }
+            features = self.workspace.view(name).has_features
+            return {**self.workspace.info(name), "features": features}
 
         return SafeJSONResponse(await run_in_threadpool(gather))
 
     async def points(self, request: Request) -> Response:
-        """`GET /api/points`."""
-        name = self._name(request)
-        return _arrow(await run_in_threadpool(lambda: self.workspace.view(name).points))
+        return await self._stream(request, lambda view: view.points)
 
     async def places(self, request: Request) -> Response:
-        """`GET /api/places`."""
-        name = self._name(request)
-        labels = await run_in_threadpool(lambda: self.workspace.view(name).neighbourhood_labels)
-        return _arrow(arrow.encode({"place": labels}))
+        return await self._stream(
+            request, lambda view: arrow.encode({"place": view.neighbourhood_labels})
+        )
 
     async def state(self, request: Request) -> Response:
-        """`GET /api/state`."""
-        name = self._name(request)
-        return _arrow(await run_in_threadpool(lambda: self.workspace.view(name).state_stream()))
+        return await self._stream(request, SelectionView.state_stream)
 
     async def log(self, request: Request) -> Response:
-        """`GET /api/log`."""
         entries = [asdict(entry) for entry in self._view(request).history()]
         return SafeJSONResponse({"entries": entries})
 
     async def sample(self, request: Request) -> Response:
-        """`GET /api/sample/ID`."""
         view = self._view(request)
         detail = view.sample(request.path_params["id"])
         answer: dict[str, object] = asdict(detail)
         k = _query_int(request, "neighbours", 0, 0, NEIGHBOURS_LIMIT)
-        if k and view.has_features:
-            index = await run_in_threadpool(lambda: view.features)
-            if index is not None:
-                nearest = await run_in_threadpool(index.nearest, detail.row, k)
-                answer["neighbours"] = [asdict(neighbour) for neighbour in nearest]
+        index = await run_in_threadpool(lambda: view.features) if k else None
+        if index is not None:
+            nearest = await run_in_threadpool(index.nearest, detail.row, k)
+            answer["neighbours"] = [asdict(neighbour) for neighbour in nearest]
         return SafeJSONResponse(answer)
 
     async def image(self, request: Request) -> Response:
-        """`GET /api/image/ID`."""
         data, kind = await run_in_threadpool(self._view(request).image, request.path_params["id"])
         return Response(data, media_type=kind, headers=CACHED)
 
     async def sprite(self, request: Request) -> Response:
-        """`GET /api/sprite`."""
         view = self._view(request)
-        rows = _query_rows(request, len(view))
-        positions = view.positions[rows]
+        positions = view.positions[_query_rows(request, len(view))]
         sheet = await run_in_threadpool(thumbnails.thumbnail_sheet, view.pack, positions)
         return Response(sheet, media_type="image/png", headers=CACHED)
 
     async def knobs(self, request: Request) -> Response:
-        """`GET /api/knobs`."""
         previewer = self.workspace.previewer(self._name(request))
         given = "min_samples" in request.query_params
         k = _query_int(request, "min_samples", 1, 1, MIN_SAMPLES_LIMIT) if given else None
         info = await run_in_threadpool(previewer.describe, k)
-        return SafeJSONResponse(info.to_json())
+        return SafeJSONResponse(known_values(info))
 
     async def preview(self, request: Request) -> Response:
-        """`POST /api/preview`."""
         body = await _json_body(request)
         clusters = bool(body.pop("clusters", False))
-        settings = PreviewSettings.parse(body)
+        settings = from_mapping(PreviewSettings, body)
         previewer = self.workspace.previewer(self._name(request))
         preview = await run_in_threadpool(previewer.preview, settings, clusters)
         columns = {"keep": pa.array(preview.keep)}
         if preview.clusters is not None:
             columns["cluster"] = pa.array(preview.clusters)
-        return _arrow(arrow.encode(columns, preview.numbers.to_json()))
+        return _arrow(arrow.encode(columns, known_values(preview.numbers)))
 
     async def use(self, request: Request) -> Response:
-        """`POST /api/use`: write the previewed decisions as a new selection."""
+        """Write the previewed decisions as a new selection."""
         body = await _json_body(request)
         name = body.pop("name", "")
-        settings = PreviewSettings.parse(body)
+        settings = from_mapping(PreviewSettings, body)
         previewer = self.workspace.previewer(self._name(request))
         path = await run_in_threadpool(previewer.write, settings, name)
         added = self.workspace.add(path)
@@ -191,44 +168,38 @@ class Api:
         return SafeJSONResponse({"selection": added, "path": str(path)}, 201)
 
     async def compare(self, request: Request) -> Response:
-        """`GET /api/compare`."""
         name, other = self._name(request), request.query_params.get("with", "")
         comparison = await run_in_threadpool(self.workspace.compare, name, other)
         masks = {"keep": pa.array(comparison.keep), "held": pa.array(comparison.held)}
         return _arrow(arrow.encode(masks, asdict(comparison.counts)))
 
     async def override(self, request: Request) -> Response:
-        """`POST /api/overrides`."""
         ids, keep, reason = await _decision(request)
-        view = self._view(request)
-        await run_in_threadpool(view.decide, ids, keep, reason)
-        return await self._new_state(request, view)
+        await run_in_threadpool(self._view(request).decide, ids, keep, reason)
+        return await self._new_state(request)
 
     async def undo(self, request: Request) -> Response:
-        """`POST /api/undo`."""
-        view = self._view(request)
-        entry = await run_in_threadpool(view.undo)
-        return await self._new_state(request, view, entry is not None)
+        entry = await run_in_threadpool(self._view(request).undo)
+        return await self._new_state(request, entry is not None)
 
     async def redo(self, request: Request) -> Response:
-        """`POST /api/redo`."""
-        view = self._view(request)
-        entry = await run_in_threadpool(view.redo)
-        return await self._new_state(request, view, entry is not None)
+        entry = await run_in_threadpool(self._view(request).redo)
+        return await self._new_state(request, entry is not None)
 
     async def events(self, request: Request) -> Response:
-        """`GET /api/events`."""
         if self.hub.full:
             return SafeJSONResponse({"error": "too many windows are open"}, 503)
         self._view(request)
         return StreamingResponse(self.hub.stream(), media_type="text/event-stream")
 
-    async def _new_state(
-        self, request: Request, view: SelectionView, changed: bool = True
-    ) -> Response:
+    async def _new_state(self, request: Request, changed: bool = True) -> Response:
         if changed:
             self.hub.send_changed(self._name(request))
-        return _arrow(await run_in_threadpool(view.state_stream))
+        return await self.state(request)
+
+    async def _stream(self, request: Request, make: Callable[[SelectionView], bytes]) -> Response:
+        """Open the selection and make an Arrow stream of it, both in a thread."""
+        return _arrow(await run_in_threadpool(lambda: make(self._view(request))))
 
     def _name(self, request: Request) -> str:
         return request.query_params.get("s") or self.workspace.first

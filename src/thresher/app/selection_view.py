@@ -116,12 +116,8 @@ class LogEntry:
 class SelectionView:
     """A selection without its overrides, beside the log of them.
 
-    Args:
-        path: The selection file.
-        pack: The pack it was made on; default: the one named by its sidecar.
-
-    Raises:
-        InvalidValueError: The pack is not the one that the selection was made on.
+    `pack` is by default the one named by the sidecar; a pack that the selection was not made on is
+    refused.
     """
 
     def __init__(self, path: Path, pack: Pack | None = None) -> None:
@@ -129,18 +125,17 @@ class SelectionView:
         self.selection = Selection.load(self.path, overrides=False)
         self.log = OverrideLog(SelectionPaths(self.path).overrides)
         self.pack = pack if pack is not None else _pack_of(self.selection)
-        if len(self.selection.ids) and self.pack.fingerprint != self.selection.fingerprint:
+        made_on, fix = self.selection.fingerprint, "pass the right pack as `data`"
+        if len(self.selection.ids) and self.pack.fingerprint != made_on:
             raise InvalidValueError(
-                f"the selection {self.path} was made on a pack with fingerprint "
-                f"{self.selection.fingerprint[:8]}…, but {self.pack.name} has "
-                f"{self.pack.fingerprint[:8]}…",
-                "pass the right pack as `data`",
+                f"the selection {self.path} was made on a pack with fingerprint {made_on[:8]}…, "
+                f"but {self.pack.name} has {self.pack.fingerprint[:8]}…",
+                fix,
             )
         self.positions = self.pack.positions(self.selection.ids)
         if (self.positions < 0).any():
             raise InvalidValueError(
-                f"the selection {self.path} contains samples that {self.pack.name} does not",
-                "pass the right pack as `data`",
+                f"the selection {self.path} contains samples that {self.pack.name} does not", fix
             )
         self.state()
 
@@ -154,7 +149,7 @@ class SelectionView:
 
     @cached_property
     def row_by_id(self) -> dict[str, int]:
-        """The row of each id."""
+        """The row of each id; `data.ids.rows_by_id` would hash a million ids in every request."""
         return {id: row for row, id in enumerate(self.selection.ids)}
 
     @cached_property
@@ -163,15 +158,14 @@ class SelectionView:
         return map_layout(self.selection, len(self.pack.classes))
 
     def rows(self, ids: list[str]) -> np.ndarray:
-        """Return the rows of `ids`, (n,) int64.
-
-        Raises:
-            UnknownSampleError: An id is not in the selection.
-        """
-        unknown = next((id for id in ids if id not in self.row_by_id), None)
-        if unknown is not None:
-            raise UnknownSampleError(f'the selection {self.name} contains no sample "{unknown}"')
-        return np.array([self.row_by_id[id] for id in ids], np.int64)
+        """Return the rows of `ids`, (n,) int64; raise UnknownSampleError for an unknown one."""
+        try:
+            return np.array([self.row_by_id[id] for id in ids], np.int64)
+        except KeyError as error:
+            id = error.args[0]
+            raise UnknownSampleError(
+                f'the selection {self.name} contains no sample "{id}"'
+            ) from None
 
     # Decisions --------------------------------------------------------------------------------
 
@@ -198,7 +192,7 @@ class SelectionView:
                 f"reason must have at most {REASON_LIMIT} characters, got {len(reason)}",
                 parameter="reason",
             )
-        if not _is_unicode(reason):
+        if reason != reason.encode(errors="ignore").decode():
             raise InvalidValueError(
                 "reason must be valid Unicode, got a lone surrogate", parameter="reason"
             )
@@ -207,11 +201,15 @@ class SelectionView:
 
     def undo(self) -> Override | None:
         """Undo the last decision; None if there is none."""
-        return self.log.undo(_FilterKeep(self))
+        return self.log.undo(self)
 
     def redo(self) -> Override | None:
         """Redo the last undone decision; None if there is none."""
-        return self.log.redo(_FilterKeep(self))
+        return self.log.redo(self)
+
+    def __getitem__(self, id: str) -> bool:
+        """Return what the filter itself decided about a sample."""
+        return bool(self.selection.keep[self.rows([id])[0]])
 
     # Data for the page ------------------------------------------------------------------------
 
@@ -271,7 +269,7 @@ class SelectionView:
     def sample(self, id: str) -> SampleDetail:
         """Describe one sample, decisions included."""
         row = int(self.rows([id])[0])
-        override = effective_overrides(self.log.read()).get(id)
+        entry = effective_overrides(self.log.read()).get(id)
         keep = bool(self.selection.keep[row])
         return SampleDetail(
             id=id,
@@ -280,24 +278,15 @@ class SelectionView:
             score=float(self._scores[row]),
             cluster=int(self.clusters[row]),
             filter=FilterDecision(keep, self.selection.reason[row]),
-            keep=override.keep if override else keep,
-            override=OverrideDecision(override.keep, override.reason, override.time)
-            if override
-            else None,
+            keep=entry.keep if entry else keep,
+            override=OverrideDecision(entry.keep, entry.reason, entry.time) if entry else None,
         )
 
     def history(self) -> list[LogEntry]:
         """Return the last lines of the log, newest first, with long lists of ids cut."""
         return [
-            LogEntry(
-                time=entry.time,
-                kind=entry.kind,
-                keep=entry.keep,
-                reason=entry.reason,
-                count=len(entry.ids),
-                ids=list(entry.ids[:LOG_IDS_LIMIT]),
-            )
-            for entry in reversed(self.log.read()[-LOG_LIMIT:])
+            LogEntry(e.time, e.kind, e.keep, e.reason, len(e.ids), list(e.ids[:LOG_IDS_LIMIT]))
+            for e in reversed(self.log.read()[-LOG_LIMIT:])
         ]
 
     def image(self, id: str) -> tuple[bytes, str]:
@@ -310,19 +299,15 @@ class SelectionView:
         """Whether the sidecar names features that exist; does not open them."""
         if "features" in self.__dict__:
             return self.features is not None
-        path = self._features_path
-        return path is not None and path.exists()
+        path = self.selection.meta.get("features")
+        return isinstance(path, str) and len(self) > 0 and Path(path).exists()
 
     @cached_property
     def features(self) -> FeatureIndex | None:
         """Search in the features named by the sidecar; None if they are missing."""
-        path = self._features_path
-        return None if path is None else FeatureIndex.open(path, self.selection.ids)
-
-    @property
-    def _features_path(self) -> Path | None:
-        path = self.selection.meta.get("features")
-        return Path(path) if isinstance(path, str) and len(self) else None
+        if not self.has_features:
+            return None
+        return FeatureIndex.open(Path(self.selection.meta["features"]), self.selection.ids)
 
     @cached_property
     def clusters(self) -> np.ndarray:
@@ -341,16 +326,6 @@ class SelectionView:
         return np.nan_to_num(score, nan=float(low), posinf=float(high), neginf=float(low))
 
 
-class _FilterKeep:
-    """Maps an id to the decision of the filter."""
-
-    def __init__(self, view: SelectionView) -> None:
-        self.view = view
-
-    def __getitem__(self, id: str) -> bool:
-        return bool(self.view.selection.keep[self.view.rows([id])[0]])
-
-
 def _pack_of(selection: Selection) -> Pack:
     path = selection.meta.get("data")
     if not path:
@@ -367,23 +342,9 @@ def _shareable(meta: Mapping[str, Any]) -> dict[str, Any]:
     return json.loads(json.dumps(shown, default=str), parse_constant=lambda _: None)
 
 
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def _media_type(data: bytes) -> str:
-    for magic, media_type in (
-        (b"\x89PNG", "image/png"),
-        (b"\xff\xd8", "image/jpeg"),
-        (b"GIF8", "image/gif"),
-        (b"BM", "image/bmp"),
-    ):
-        if data.startswith(magic):
-            return media_type
+    magic = {b"\x89PNG": "png", b"\xff\xd8": "jpeg", b"GIF8": "gif", b"BM": "bmp"}
+    kinds = [kind for start, kind in magic.items() if data.startswith(start)]
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
-        return "image/webp"
-    return "application/octet-stream"
+        kinds = ["webp"]
+    return f"image/{kinds[0]}" if kinds else "application/octet-stream"

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import errno
+import secrets
 import socket
 import threading
 import time
@@ -15,7 +16,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from thresher import options
 from thresher.app.config import ServerConfig
-from thresher.app.guard import bracketed, hosts_for, new_token
+from thresher.app.guard import bracketed, hosts_for
 from thresher.app.routes import build_app
 from thresher.app.workspace import Workspace
 from thresher.errors import InvalidValueError, ThresherError
@@ -69,21 +70,15 @@ class PageServer:
 def create_server(
     workspace: Workspace, config: ServerConfig | None = None, embed: bool = False
 ) -> PageServer:
-    """Bind the address and build the application with a new token.
+    """Bind the address (by default a free port of 127.0.0.1) and build the application.
 
-    Args:
-        workspace: The selections to serve.
-        config: Where to listen; default: a free port of 127.0.0.1.
-        embed: Allow the page in frames of notebooks.
-
-    Raises:
-        InvalidValueError: The address cannot be bound.
+    The address has a new token. With `embed` the page may be in a frame of a notebook.
     """
     config = config or ServerConfig()
     options.validate(config)
     bound = _bind(config.host, config.port)
     port = bound.getsockname()[1]
-    token = new_token()
+    token = secrets.token_urlsafe(24)
     app = build_app(workspace, token, hosts_for(config.host, port), embed)
     settings = uvicorn.Config(
         app,
@@ -156,13 +151,11 @@ def _bind(host: str, port: int) -> socket.socket:
         bound.bind(address)
         bound.listen(128)
     except (socket.gaierror, UnicodeError):
-        raise InvalidValueError(
-            f'host "{host}" is not an address of this machine', parameter="host"
-        ) from None
+        what = f'host "{host}" is not an address of this machine'
+        raise InvalidValueError(what, parameter="host") from None
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            raise InvalidValueError(
-                f"port {port} is in use", "choose another, or 0 for a free one", "port"
-            ) from None
+            fix = "choose another, or 0 for a free one"
+            raise InvalidValueError(f"port {port} is in use", fix, "port") from None
         raise InvalidValueError(f"cannot listen on {host}:{port} ({error.strerror})") from None
     return bound

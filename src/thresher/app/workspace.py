@@ -1,12 +1,14 @@
 """The selections that a page can show: one, several to compare, or all of a study."""
 
+import contextlib
 import threading
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 
+from thresher.app import thumbnails
 from thresher.app.filter_preview import FilterPreviewer
 from thresher.app.selection_view import SelectionView
 from thresher.data.ids import rows_by_id
@@ -42,11 +44,9 @@ class Comparison:
 
 
 class Workspace:
-    """Selections by name. Each is opened on first use; more can be added.
+    """Selections by name, at least one. Each is opened on first use; more can be added.
 
-    Args:
-        paths: Selection files, at least one.
-        pack: The pack they were made on; default: the one named by each sidecar.
+    `pack` is by default the one named by each sidecar.
     """
 
     def __init__(self, paths: Iterable[Path], pack: Pack | None = None) -> None:
@@ -92,14 +92,25 @@ class Workspace:
         """Return the filter previews of the selection called `name`, default the first one."""
         return self._open(name or self.first)[1]
 
+    def info(self, name: str) -> dict[str, object]:
+        """Describe a selection for the page, live or exported."""
+        view = self.view(name)
+        return {
+            **asdict(view.info()),
+            "name": name,
+            "selections": self.names,
+            "thumb": thumbnails.thumbnail_size(view.pack),
+            "sprite_columns": thumbnails.COLUMNS,
+            "sprite_limit": thumbnails.SHEET_LIMIT,
+        }
+
     def log_sizes(self) -> dict[str, int]:
         """Return the size in bytes of the override log of each opened selection."""
         sizes = {}
         for name, (view, _) in list(self._opened.items()):
-            try:
+            sizes[name] = 0
+            with contextlib.suppress(FileNotFoundError):
                 sizes[name] = view.log.path.stat().st_size
-            except FileNotFoundError:
-                sizes[name] = 0
         return sizes
 
     def compare(self, name: str, other: str) -> Comparison:

@@ -19,7 +19,7 @@ nor on accumulation, if the caller does three things:
 
 import contextlib
 import math
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -32,17 +32,10 @@ from thresher.models.batch_norm_mode import parse
 
 
 def convert(model: nn.Module, mode: str, group: Any = None) -> nn.Module:
-    """Replace the batch norm layers of a model, in place.
+    """Replace the batch norm layers of a model in place, and return it.
 
-    Parameters and buffers stay the same objects under the same names.
-
-    Args:
-        model: The model.
-        mode: "local", "sync" or "ghost:N".
-        group: Process group; default: all workers, or one if torch.distributed is not in use.
-
-    Returns:
-        The model.
+    Parameters and buffers stay the same objects under the same names. The process group is by
+    default that of all workers.
     """
     kind, size = parse(mode)
     if kind == "local":
@@ -57,12 +50,9 @@ def convert(model: nn.Module, mode: str, group: Any = None) -> nn.Module:
 
 
 def update_running_statistics(model: nn.Module) -> None:
-    """Update the running statistics of ghost layers; call it after every optimiser step.
-
-    It takes one all-reduce for all layers together, and nothing without ghost layers.
-    """
-    layers = [m for m in model.modules() if isinstance(m, GhostBatchNorm)]
-    layers = [layer for layer in layers if layer.track_running_stats]
+    """Update the running statistics of ghost layers, with one all-reduce for all of them."""
+    ghosts = [m for m in model.modules() if isinstance(m, GhostBatchNorm)]
+    layers = [layer for layer in ghosts if layer.track_running_stats]
     if not layers:
         return
     sums = torch.cat([layer.pending_sums() for layer in layers])
@@ -73,30 +63,32 @@ def update_running_statistics(model: nn.Module) -> None:
         layer.apply_sums(part)
 
 
-@contextlib.contextmanager
-def offload_saved_tensors(device: torch.device | str, enabled: bool = True) -> Iterator[None]:
+def offload_saved_tensors(device: torch.device, enabled: bool) -> AbstractContextManager[Any]:
     """Keep the tensors that autograd saves in pinned host memory; does nothing on a CPU.
 
     Costs a copy over the bus each way, and cannot be captured in a CUDA graph.
     """
-    if not enabled or torch.device(device).type != "cuda":
-        yield
-        return
-    with torch.autograd.graph.save_on_cpu(pin_memory=True):
-        yield
+    if not enabled or device.type != "cuda":
+        return contextlib.nullcontext()
+    return torch.autograd.graph.save_on_cpu(pin_memory=True)
 
 
-class SyncBatchNorm(_BatchNorm):
+class _AnyBatchNorm(_BatchNorm):
+    """Batch norm of inputs (n, channels, …) with any number of further dimensions."""
+
+    group: Any = None
+
+    def _check_input_dim(self, input: Tensor) -> None:
+        if input.dim() < 2:
+            raise ValueError(f"input must have at least 2 dimensions, got {input.dim()}")
+
+
+class SyncBatchNorm(_AnyBatchNorm):
     """Batch norm with statistics over all workers' parts, weighted by their sizes.
 
     Forward takes one all-gather of 2 · channels + 1 numbers, backward one all-reduce of
     2 · channels. Unlike torch.nn.SyncBatchNorm it also runs on a CPU, and never waits for a GPU.
     """
-
-    group: Any = None
-
-    def _check_input_dim(self, input: Tensor) -> None:
-        _check_dim(input)
 
     def forward(self, input: Tensor) -> Tensor:
         if not self.training or _world(self.group) == 1:
@@ -111,7 +103,7 @@ class SyncBatchNorm(_BatchNorm):
         return y.reshape(input.shape)
 
 
-class GhostBatchNorm(_BatchNorm):
+class GhostBatchNorm(_AnyBatchNorm):
     """Batch norm with separate statistics for each `size` consecutive samples.
 
     The last group may be smaller. Nothing is exchanged in the passes: the statistics of the groups
@@ -119,12 +111,8 @@ class GhostBatchNorm(_BatchNorm):
     `update_running_statistics`.
     """
 
-    group: Any = None
     size: int = 0
     _sums: Tensor | None = None  # not a buffer: DDP would overwrite it with that of rank 0
-
-    def _check_input_dim(self, input: Tensor) -> None:
-        _check_dim(input)
 
     def forward(self, input: Tensor) -> Tensor:
         if not self.training:
@@ -264,19 +252,11 @@ def _convertible(module: nn.Module) -> bool:
 
 
 def _converted(old: Any, kind: str, size: int, group: Any) -> nn.Module:
-    new: SyncBatchNorm | GhostBatchNorm
-    new = SyncBatchNorm(1) if kind == "sync" else GhostBatchNorm(1)
+    new: Any = SyncBatchNorm(1) if kind == "sync" else GhostBatchNorm(1)
     # The old layer's hooks, parameters, buffers and mode, under another class.
     new.__dict__.update(old.__dict__)
-    new.group = group
-    if isinstance(new, GhostBatchNorm):
-        new.size = size
+    new.group, new.size = group, size
     return new
-
-
-def _check_dim(input: Tensor) -> None:
-    if input.dim() < 2:
-        raise ValueError(f"input must have at least 2 dimensions, got {input.dim()}")
 
 
 def _world(group: Any) -> int:

@@ -11,8 +11,9 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -28,7 +29,6 @@ from thresher.distributed.group import Group, join
 from thresher.environment import versions
 from thresher.errors import AlreadyExistsError, InvalidValueError, ThresherError
 from thresher.locks import exclusive_lock
-from thresher.models.embed_chunks import ChunkWork
 from thresher.models.embed_config import EmbedConfig, EmbedOptions
 from thresher.models.features import (
     FORMAT,
@@ -40,6 +40,9 @@ from thresher.models.features import (
 from thresher.models.network import Network, Preprocessing, weights_of_run
 from thresher.options import validate
 from thresher.paths import atomic_file, disk_errors, read_json, write_json
+from thresher.progress import bar
+
+BATCHES_PER_CHUNK = 8
 
 
 def embed_pack(config: EmbedConfig, pack: Pack, out: str | Path) -> Features:
@@ -63,12 +66,8 @@ def features_of_run(run: str | Path, pack: Pack, options: EmbedOptions | None = 
     """Return the features of a pack by a run's network, stored in the run's folder.
 
     Stored features are reused if the checksum of the weights and the preprocessing are still the
-    same. Otherwise new features are computed, and the old ones stay. An interrupted call resumes.
-
-    Args:
-        run: Folder of a finished training run.
-        pack: The pack to embed.
-        options: Used if features have to be computed; `split` always applies.
+    same. Otherwise new features are computed with `options`, and the old ones stay. An interrupted
+    call resumes.
     """
     options = options or EmbedOptions()
     key = (Preprocessing.of_run(run, pack), file_sha256(weights_of_run(run)))
@@ -79,15 +78,13 @@ def features_of_run(run: str | Path, pack: Pack, options: EmbedOptions | None = 
         if not path.exists():
             return embed(Network.from_run(run, pack), pack, path, options)
         features = Features.open(path)
-        if (_preprocessing(features.meta), features.meta.sha256) == key:
+        meta = features.meta
+        images = Preprocessing(
+            mean=meta.mean or (), std=meta.std or (), crop=meta.crop, image_size=meta.image_size
+        )
+        if (images, meta.sha256) == key:
             return features
     raise AlreadyExistsError(f"{path} holds features of another network", "remove it")
-
-
-def _preprocessing(meta: FeaturesMeta) -> Preprocessing:
-    return Preprocessing(
-        mean=meta.mean or (), std=meta.std or (), crop=meta.crop, image_size=meta.image_size
-    )
 
 
 def embed(
@@ -96,12 +93,6 @@ def embed(
     """Write the features of `pack` to the folder `out`, resuming an interrupted call.
 
     Every process of a torchrun group calls this, and each gets the result.
-
-    Args:
-        network: The network.
-        pack: The pack to embed.
-        out: A new folder.
-        options: Split, precision, batch size and device.
 
     Raises:
         AlreadyExistsError: `out` exists.
@@ -124,7 +115,7 @@ def embed(
         plan = _plan(network, pack, options, len(positions))
         shape = _output_shape(model, augment, loader)
         group.on_first(lambda: _stage(paths.staging, plan, shape))
-        work = ChunkWork(model, augment, loader, paths.staging, plan)
+        work = _ChunkWork(model, augment, loader, paths.staging, plan, options.batch_size)
         chunks = group.on_first(work.missing)[group.rank :: group.world]
         _together(group, lambda: work.run(chunks, group), paths.staging)
         meta = replace(
@@ -138,9 +129,72 @@ def embed(
     return Features.open(paths.root)
 
 
+@dataclass(frozen=True)
+class _ChunkWork:
+    """Computes features on one worker, and marks the chunks that are on disk."""
+
+    model: nn.Module
+    augment: Augment
+    loader: Loader
+    staging: FeaturePaths
+    plan: FeaturesMeta
+    batch_size: int
+
+    def missing(self) -> list[int]:
+        """Return the first rows of the chunks that are not done."""
+        begins = range(0, len(self.loader), self.batch_size * BATCHES_PER_CHUNK)
+        return [begin for begin in begins if not self._marker(begin).exists()]
+
+    @torch.inference_mode()
+    def run(self, chunks: list[int], group: Group) -> None:
+        """Compute the chunks that begin at these rows; mark each when it is on disk."""
+        spans = [(begin, *span) for begin in chunks for span in self._spans(begin)]
+        array = np.load(self.staging.array, mmap_mode="r+")
+        classes = None
+        if self.plan.probabilities:
+            classes = np.load(self.staging.probabilities, mmap_mode="r+")
+        label = "embedding" if group.alone else f"embedding (worker 1 of {group.world})"
+        with bar(label, sum(end - first for _, first, end in spans), "samples") as shown:
+            order = (self.loader.positions[first:end] for _, first, end in spans)
+            for (begin, first, end), batch in zip(spans, self.loader.batches(order), strict=True):
+                images = self.augment.evaluate(batch.images)
+                features, logits = features_and_logits(self.model, images)
+                array[first:end] = self._stored(features, array.dtype)
+                if classes is not None:
+                    classes[first:end] = logits.float().softmax(1).cpu().numpy()
+                if end == self._spans(begin)[-1][1]:
+                    array.flush()
+                    if classes is not None:
+                        classes.flush()
+                    self._marker(begin).touch()
+                if group.first:
+                    shown.advance(end - first)
+
+    def _spans(self, begin: int) -> list[tuple[int, int]]:
+        """Return the batches of the chunk that begins at this row, as (first, end) rows."""
+        last = min(begin + self.batch_size * BATCHES_PER_CHUNK, len(self.loader))
+        firsts = range(begin, last, self.batch_size)
+        return [(first, min(first + self.batch_size, last)) for first in firsts]
+
+    def _marker(self, begin: int) -> Path:
+        return self.staging.root / f"{begin}.done"
+
+    def _stored(self, features: torch.Tensor, dtype: np.dtype[Any]) -> np.ndarray:
+        exact = features.float().cpu().numpy()
+        if not np.isfinite(exact).all():
+            raise InvalidValueError(
+                f"the features of {self.plan.run or self.plan.model} are not finite",
+                "the run diverged, or its weights are damaged: choose another",
+            )
+        with np.errstate(over="ignore"):
+            stored = exact.astype(dtype)
+        if not np.isfinite(stored).all():
+            raise InvalidValueError("features are too large for float16", "use `dtype` float32")
+        return stored
+
+
 def _plan(network: Network, pack: Pack, options: EmbedOptions, n: int) -> FeaturesMeta:
     """Return everything that determines the result; a partial folder is resumed if it is equal."""
-    images = network.preprocessing
     return FeaturesMeta(
         format=FORMAT,
         pack=pack.name,
@@ -151,7 +205,7 @@ def _plan(network: Network, pack: Pack, options: EmbedOptions, n: int) -> Featur
         run=network.run,
         weights=network.weights,
         sha256=network.sha256,
-        **vars(images),
+        **vars(network.preprocessing),
         probabilities=network.has_probabilities,
         dtype=options.dtype,
         batch_size=options.batch_size,
@@ -180,8 +234,8 @@ def _stage(staging: FeaturePaths, plan: FeaturesMeta, shape: tuple[int, int]) ->
     if plan.probabilities:
         files.append((staging.probabilities, "float32", shape[1]))
     for file, dtype, width in files:
-        shape_nd = (plan.samples or 0, width)
-        np.lib.format.open_memmap(file, "w+", np.dtype(dtype), shape_nd).flush()
+        size = (plan.samples or 0, width)
+        np.lib.format.open_memmap(file, "w+", np.dtype(dtype), size).flush()
     write_json(plan_file, plan.to_json())
 
 
@@ -192,8 +246,7 @@ def _together(group: Group, work: Callable[[], None], staging: FeaturePaths) -> 
         work()
     except ThresherError as error:
         failure = error
-    failures = group.gather((failure.what, failure.fix) if failure else None)
-    for other in failures:
+    for other in group.gather((failure.what, failure.fix) if failure else None):
         if other is not None:
             group.on_first(lambda: shutil.rmtree(staging.root, ignore_errors=True))
             raise failure or ThresherError(*other)

@@ -5,8 +5,9 @@ float32, both memory-mapped on reading; `index.parquet` with `id` and `label`; a
 with the pack, the network and the settings. Opening features does not load torch.
 """
 
+import contextlib
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from thresher.errors import InvalidValueError, NotFoundError
-from thresher.paths import read_json
+from thresher.paths import Inside, read_json
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -31,22 +32,10 @@ class FeaturePaths:
     """The file names in a folder of features."""
 
     root: Path
-
-    @property
-    def array(self) -> Path:
-        return self.root / "features.npy"
-
-    @property
-    def probabilities(self) -> Path:
-        return self.root / "probabilities.npy"
-
-    @property
-    def index(self) -> Path:
-        return self.root / "index.parquet"
-
-    @property
-    def meta(self) -> Path:
-        return self.root / "features.json"
+    array = Inside("features.npy")
+    probabilities = Inside("probabilities.npy")
+    index = Inside("index.parquet")
+    meta = Inside("features.json")
 
     @property
     def staging(self) -> "FeaturePaths":
@@ -206,19 +195,13 @@ class Features:
         return self
 
 
-def penultimate(model: "nn.Module", x: "Tensor") -> "Tensor":
-    """Return the input of the model's head, (n, d), for images (n, channels, height, width)."""
-    return features_and_logits(model, x)[0]
-
-
 def features_and_logits(model: "nn.Module", x: "Tensor") -> "tuple[Tensor, Tensor]":
-    """Run a model once; return the input (n, d) of its last linear layer and its output.
+    """Run a model that ends in `torch.nn.Linear` on images (n, channels, height, width).
 
-    Args:
-        model: Any classifier that ends in `torch.nn.Linear`.
-        x: Images (n, channels, height, width).
+    Returns:
+        The input (n, d) of the last linear layer, and its output.
     """
-    from thresher.models.head import find_head
+    from thresher.models.weights import find_head
 
     head = find_head(model)
     if head is None:
@@ -240,26 +223,26 @@ def features_and_logits(model: "nn.Module", x: "Tensor") -> "tuple[Tensor, Tenso
     return seen[0].flatten(1), logits
 
 
-def _map(path: Path) -> np.ndarray:
+@contextlib.contextmanager
+def _readable(path: Path, kind: str) -> Iterator[None]:
     try:
-        return np.load(path, mmap_mode="r", allow_pickle=False)
+        yield
     except FileNotFoundError:
         raise NotFoundError(f"there are no features at {path}", "check the path") from None
-    except (ValueError, OSError, EOFError) as error:
+    except (ValueError, OSError, EOFError) as error:  # Arrow's errors are ValueErrors
         raise InvalidValueError(
-            f"{path} is not a complete .npy array ({error})", "write it again"
+            f"{path} is not a complete {kind} ({error})", "write it again"
         ) from None
+
+
+def _map(path: Path) -> np.ndarray:
+    with _readable(path, ".npy array"):
+        return np.load(path, mmap_mode="r", allow_pickle=False)
 
 
 def _table(path: Path) -> pa.Table:
-    try:
+    with _readable(path, "Parquet file"):
         return pq.read_table(path)
-    except FileNotFoundError:
-        raise NotFoundError(f"there are no features at {path}", "check the path") from None
-    except (pa.ArrowInvalid, OSError) as error:
-        raise InvalidValueError(
-            f"{path} is not a complete Parquet file ({error})", "write it again"
-        ) from None
 
 
 def _from_parquet(path: Path) -> Features:
@@ -267,16 +250,14 @@ def _from_parquet(path: Path) -> Features:
     if "id" not in table.column_names:
         raise InvalidValueError(f'{path} has no column "id"', "name the samples by their ids")
     index = table.select([name for name in ("id", "label") if name in table.column_names])
-    index = index.set_column(0, "id", index.column("id").cast(pa.string()))
+    index = index.set_column(0, "id", index["id"].cast(pa.string()))
     columns = [name for name in table.column_names if name not in ("id", "label")]
     lists = [name for name in columns if _is_list(table.schema.field(name).type)]
     if len(lists) == 1:
-        array = np.array(table.column(lists[0]).to_pylist(), dtype=np.float32)
+        array = np.array(table[lists[0]].to_pylist(), dtype=np.float32)
     elif columns and not lists:
         try:
-            array = np.stack(
-                [table.column(name).to_numpy().astype(np.float32) for name in columns], axis=1
-            )
+            array = np.stack([table[name].to_numpy().astype(np.float32) for name in columns], 1)
         except (ValueError, TypeError):
             raise InvalidValueError(f"not all feature columns of {path} hold numbers") from None
     else:

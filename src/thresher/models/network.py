@@ -69,13 +69,8 @@ class Network:
             logger.warning(
                 "%s was trained on other data; normalising by the statistics of %s", run, pack.name
             )
-        return cls._load(
-            config["model"],
-            weights_of_run(run),
-            pack,
-            preprocessing=Preprocessing.of_run(run, pack),
-            run=str(run),
-        )
+        images, file = Preprocessing.of_run(run, pack), weights_of_run(run)
+        return cls._load(config["model"], file, pack, preprocessing=images, run=str(run))
 
     @classmethod
     def from_weights(
@@ -86,17 +81,10 @@ class Network:
         crop: int | None = None,
         image_size: int | None = None,
     ) -> "Network":
-        """Build the model `name` and load pretrained weights from a file.
-
-        Images are normalised by the statistics of the pack.
-        """
-        preprocessing = Preprocessing(
-            mean=tuple(pack.mean.tolist()),
-            std=tuple(pack.std.tolist()),
-            crop=crop,
-            image_size=image_size,
-        )
-        return cls._load(name, Path(file), pack, preprocessing=preprocessing, weights=str(file))
+        """Build the model `name`, load weights, and normalise by the statistics of the pack."""
+        mean, std = tuple(pack.mean.tolist()), tuple(pack.std.tolist())
+        images = Preprocessing(mean=mean, std=std, crop=crop, image_size=image_size)
+        return cls._load(name, Path(file), pack, preprocessing=images, weights=str(file))
 
     @classmethod
     def _load(cls, name: str, file: Path, pack: Pack, **facts: Any) -> "Network":
@@ -119,7 +107,6 @@ def weights_of_run(run: str | Path) -> Path:
 
 
 def _read_run(run: str | Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the settings of a run and its facts about the data."""
     paths = RunPaths(Path(run))
     if not paths.root.is_dir():
         raise NotFoundError(f"there is no run at {run}", "check the path")

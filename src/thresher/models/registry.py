@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from thresher.errors import InvalidValueError, MissingDependencyError, nearest
-from thresher.models import weights as weight_files
+from thresher.models.weights import load_into
 from thresher.plugins import Registry
 
 _RESNETS = (
@@ -63,21 +63,12 @@ def build(
     else:
         model = _call(MODELS.load(name), name, classes, channels)
     if weights is not None:
-        load_weights(model, name, Path(weights))
+        load_into(model, Path(weights), name)
     return model
 
 
-def load_weights(model: nn.Module, name: str, file: Path) -> list[str]:
-    """Load `file` into `model`; return the names of the head's tensors that were not loaded."""
-    return weight_files.load_into(model, file, name)
-
-
 def check(name: str) -> None:
-    """Check that a name can be a network, without building it or importing its library.
-
-    Raises:
-        InvalidValueError: The name is unknown.
-    """
+    """Refuse an unknown name, without building a network or importing its library."""
     library, _, inner = name.partition(":")
     if not (inner and library in _LIBRARIES) and name not in MODELS:
         known = [*MODELS.names(), *(f"{key}:NAME" for key in _LIBRARIES), "package.module:function"]
@@ -85,14 +76,12 @@ def check(name: str) -> None:
 
 
 def _call(function: Callable[..., Any], name: str, classes: int, channels: int) -> nn.Module:
-    """Call a model function with the number of classes and, if it takes it, of channels."""
     fix = "a model is a function of (classes, channels) or (classes) that returns a torch Module"
     try:
         signature = inspect.signature(function)
-        parameters = signature.parameters
-        anything = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+        kinds = {name: parameter.kind for name, parameter in signature.parameters.items()}
         arguments = {"classes": classes}
-        if "channels" in parameters or anything:
+        if "channels" in kinds or inspect.Parameter.VAR_KEYWORD in kinds.values():
             arguments["channels"] = channels
         signature.bind(**arguments)
     except (TypeError, ValueError) as error:
@@ -111,11 +100,11 @@ def _library(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
-        if error.name == name:
-            raise MissingDependencyError(
-                f"models of {name} need {name}, which is not installed", f"pip install {name}"
-            ) from None
-        raise MissingDependencyError(f"cannot import {name}: {_first_line(error)}") from error
+        if error.name != name:
+            raise MissingDependencyError(f"cannot import {name}: {_first_line(error)}") from error
+        raise MissingDependencyError(
+            f"models of {name} need {name}, which is not installed", f"pip install {name}"
+        ) from None
     except Exception as error:
         # torchvision with a CPU build of torch fails with a RuntimeError about operators.
         raise MissingDependencyError(

@@ -77,17 +77,11 @@ class Subsample(nn.Module):
 
 
 class ResNet(nn.Module):
-    """A residual network.
+    """A residual network of `depths` blocks and `widths` channels per stage.
 
-    Args:
-        block: `BasicBlock` or `Bottleneck`.
-        depths: Number of blocks per stage.
-        widths: Number of channels per stage.
-        classes: Number of classes.
-        channels: Number of channels of the images.
-        stem: "imagenet" (7×7 with stride 2, then max-pool) or "cifar" (3×3, no max-pool).
-        shortcut: "projection" (1×1 convolution, option B) or "subsample" (no parameters, option A,
-            as in the paper's CIFAR networks).
+    Stems: "imagenet" (7×7 with stride 2, then max-pool) or "cifar" (3×3, no max-pool). Shortcuts:
+    "projection" (1×1 convolution, option B) or "subsample" (no parameters, option A, as in the
+    paper's CIFAR networks).
     """
 
     def __init__(
@@ -117,7 +111,9 @@ class ResNet(nn.Module):
             self.add_module(f"layer{number}", stage)
         self.feature_dim = self.inputs
         self.fc = nn.Linear(self.feature_dim, classes)
-        self._initialise()
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     @property
     def head(self) -> nn.Linear:
@@ -150,11 +146,6 @@ class ResNet(nn.Module):
         blocks += [block(outputs, width) for _ in range(depth - 1)]
         self.inputs = outputs
         return nn.Sequential(*blocks)
-
-    def _initialise(self) -> None:
-        for module in self.modules():
-            if isinstance(module, nn.Conv2d):
-                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
 
 def _imagenet(

@@ -5,25 +5,30 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import safetensors.torch
 import torch
 from torch import Tensor, nn
 
 from thresher.errors import InvalidValueError, NotFoundError
-from thresher.models.head import find_head
 from thresher.paths import atomic_file
 
 # Keys under which training scripts store a state dict, and prefixes that wrappers add to names.
 _WRAPPERS = ("state_dict", "model_state_dict", "model")
 _PREFIXES = ("module.", "_orig_mod.")
+_HEADS = ("head", "fc", "classifier", "heads.head")
+
+
+def write(state: Mapping[str, Tensor], file: Path) -> None:
+    """Write tensors by name as safetensors, atomically; takes two copies in memory."""
+    copies = {name: t.detach().cpu().contiguous().clone() for name, t in state.items()}
+    # Written by Python, not by safetensors: a full disk is then an OSError with a clear message.
+    with atomic_file(file) as temporary:
+        temporary.write_bytes(safetensors.torch.save(copies))
 
 
 def save(model: nn.Module, file: Path) -> None:
-    """Write the model's state as safetensors, atomically; takes one copy in memory."""
-    from safetensors.torch import save_file
-
-    state = {name: t.detach().cpu().contiguous().clone() for name, t in unwrapped(model).items()}
-    with atomic_file(file) as temporary:
-        save_file(state, temporary)
+    """Write the model's state as safetensors, atomically."""
+    write(unwrapped(model), file)
 
 
 def unwrapped(model: nn.Module) -> dict[str, Tensor]:
@@ -32,21 +37,13 @@ def unwrapped(model: nn.Module) -> dict[str, Tensor]:
 
 
 def read(file: Path) -> dict[str, Tensor]:
-    """Read the tensors of a file by name, on the CPU.
-
-    Raises:
-        NotFoundError: There is no such file.
-        InvalidValueError: The file is damaged or is not a state dict.
-    """
+    """Read the tensors of a file by name, on the CPU."""
     if not file.is_file():
         raise NotFoundError(f"there are no weights at {file}", "check the path")
     if file.suffix == ".safetensors":
-        from safetensors import SafetensorError
-        from safetensors.torch import load_file
-
         try:
-            state: Any = load_file(file)
-        except (SafetensorError, OSError, ValueError) as error:
+            state: Any = safetensors.torch.load_file(file)
+        except (safetensors.SafetensorError, OSError, ValueError) as error:
             raise InvalidValueError(
                 f"{file} is truncated or not a safetensors file ({error})"
             ) from None
@@ -56,17 +53,9 @@ def read(file: Path) -> dict[str, Tensor]:
 
 
 def load_into(model: nn.Module, file: Path, name: str = "the model") -> list[str]:
-    """Load a file into a model.
+    """Load a file with the names and shapes of a model into it; `name` is for messages.
 
-    If only the number of classes differs, the head keeps its tensors.
-
-    Args:
-        model: Its names and shapes must be those of the file.
-        file: Safetensors file or state dict.
-        name: Name of the model, for messages.
-
-    Returns:
-        The names of the head's tensors that were not loaded.
+    If only the number of classes differs, the head keeps its tensors; their names are returned.
 
     Raises:
         InvalidValueError: Another name or shape differs; the model is unchanged.
@@ -99,6 +88,19 @@ def load_into(model: nn.Module, file: Path, name: str = "the model") -> list[str
     return skipped
 
 
+def find_head(model: nn.Module) -> tuple[str, nn.Linear] | None:
+    """Return the name of the layer that maps features to logits, and the layer.
+
+    A linear layer with a usual name is preferred; otherwise it is the last linear layer in order
+    of registration, which is the order of use in all common networks.
+    """
+    linear = {name: m for name, m in model.named_modules() if isinstance(m, nn.Linear)}
+    for name in linear:
+        if name.removeprefix("module.").removeprefix("_orig_mod.") in _HEADS:
+            return name, linear[name]
+    return list(linear.items())[-1] if linear else None
+
+
 def _head_of_other_classes(
     model: nn.Module, state: Mapping[str, Tensor], wanted: Mapping[str, Tensor]
 ) -> list[str]:
@@ -106,15 +108,9 @@ def _head_of_other_classes(
     head = find_head(model)
     if head is None:
         return []
-    path = _bare(head[0] + ".")
-    names = [key for key in wanted if key.startswith(path)]
-    differs = [
-        key
-        for key in names
-        if key in state
-        and state[key].shape != wanted[key].shape
-        and state[key].shape[1:] == wanted[key].shape[1:]
-    ]
+    names = [key for key in wanted if key.startswith(_bare(head[0] + "."))]
+    shapes = [(state[key].shape, wanted[key].shape) for key in names if key in state]
+    differs = any(old != new and old[1:] == new[1:] for old, new in shapes)
     return names if differs else []
 
 
