@@ -15,7 +15,9 @@ ParameterGroup = dict[str, Any]
 """Parameters and settings of torch's optimizers."""
 
 
-class _LayerWise(torch.optim.Optimizer):
+class LayerWise(torch.optim.Optimizer):
+    """An optimizer whose update is computed on lists of tensors, per group."""
+
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         loss = None
@@ -25,24 +27,25 @@ class _LayerWise(torch.optim.Optimizer):
         for group in self.param_groups:
             params = [parameter for parameter in group["params"] if parameter.grad is not None]
             if params:
-                update = self._update(group, params, [parameter.grad for parameter in params])
+                update = self.update(group, params, [parameter.grad for parameter in params])
                 _descend(params, update, group["lr"])
         return loss
 
     @abstractmethod
-    def _update(
+    def update(
         self, group: ParameterGroup, params: list[Tensor], grads: list[Tensor]
     ) -> list[Tensor]:
         """Return what is subtracted from the parameters, times the rate."""
 
-    def _buffers(self, params: list[Tensor], name: str) -> list[Tensor]:
+    def buffers(self, params: list[Tensor], name: str) -> list[Tensor]:
+        """Return the state `name` of each parameter, zero at first."""
         for parameter in params:
             if name not in self.state[parameter]:
                 self.state[parameter][name] = torch.zeros_like(parameter)
         return [self.state[parameter][name] for parameter in params]
 
 
-class LARS(_LayerWise):
+class LARS(LayerWise):
     """SGD whose rate is scaled per tensor by λ = η‖w‖ / (‖∇‖ + wd‖w‖), with η = `trust`.
 
     You, Gitman and Ginsburg 2017, https://arxiv.org/abs/1708.03888. Groups with `adapt` False
@@ -60,7 +63,7 @@ class LARS(_LayerWise):
         moving = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}
         super().__init__(params, {**moving, "trust": trust, "adapt": True})
 
-    def _update(
+    def update(
         self, group: ParameterGroup, params: list[Tensor], grads: list[Tensor]
     ) -> list[Tensor]:
         update, decay = grads, group["weight_decay"]
@@ -70,13 +73,13 @@ class LARS(_LayerWise):
             norms = torch.stack(torch._foreach_norm(params))
             below = torch.stack(torch._foreach_norm(grads)) + decay * norms
             update = list(torch._foreach_mul(update, _ratio(group["trust"] * norms, below)))
-        buffers = self._buffers(params, "momentum_buffer")
+        buffers = self.buffers(params, "momentum_buffer")
         torch._foreach_mul_(buffers, group["momentum"])
         torch._foreach_add_(buffers, update)
         return buffers
 
 
-class LAMB(_LayerWise):
+class LAMB(LayerWise):
     """AdamW whose update is rescaled per tensor to the norm of its weights.
 
     You et al. 2020, https://arxiv.org/abs/1904.00962, algorithm 2 with φ(z) = z. Groups with
@@ -95,11 +98,11 @@ class LAMB(_LayerWise):
         moments = {"lr": lr, "betas": betas, "eps": eps, "bias_correction": bias_correction}
         super().__init__(params, {**moments, "weight_decay": weight_decay, "adapt": True})
 
-    def _update(
+    def update(
         self, group: ParameterGroup, params: list[Tensor], grads: list[Tensor]
     ) -> list[Tensor]:
         beta1, beta2 = group["betas"]
-        first, second = self._buffers(params, "exp_avg"), self._buffers(params, "exp_avg_sq")
+        first, second = self.buffers(params, "exp_avg"), self.buffers(params, "exp_avg_sq")
         torch._foreach_lerp_(first, grads, 1 - beta1)
         torch._foreach_mul_(second, beta2)
         torch._foreach_addcmul_(second, grads, grads, value=1 - beta2)

@@ -1,17 +1,19 @@
 """Muon: momentum whose update is orthogonalised, for the filters of a network."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from thresher.training.layerwise import LayerWise, ParameterGroup
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """Of the quintic iteration; they drive singular values towards 1 quickly rather than exactly."""
 ITERATIONS = 3
 
 
-class Muon(torch.optim.Optimizer):
+class Muon(LayerWise):
     """Nesterov momentum on all parameters; orthogonalised for groups with `adapt` True.
 
     Jordan et al. 2024, https://kellerjordan.github.io/posts/muon. The update of a weight of two or
@@ -36,43 +38,23 @@ class Muon(torch.optim.Optimizer):
             params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "adapt": True}
         )
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            params = [parameter for parameter in group["params"] if parameter.grad is not None]
-            if not params:
-                continue
-            grads = [parameter.grad for parameter in params]
-            momentum, decay, adapt = group["momentum"], group["weight_decay"], group["adapt"]
-            if decay and not adapt:
-                grads = list(torch._foreach_add(grads, params, alpha=decay))
-            buffers = [self._buffer(parameter) for parameter in params]
-            torch._foreach_mul_(buffers, momentum)
-            torch._foreach_add_(buffers, grads)
-            update = list(torch._foreach_add(grads, buffers, alpha=momentum))
-            if adapt:
-                update = [orthogonalise(matrix) for matrix in update]
-                filters = [parameter for parameter in params if parameter.ndim > 2]
-                if filters:
-                    norms = torch._foreach_norm(filters)
-                    torch._foreach_div_(filters, norms)
-                    torch._foreach_mul_(filters, [len(weight) ** 0.5 for weight in filters])
-            rate = group["lr"]
-            if isinstance(rate, Tensor):
-                torch._foreach_sub_(params, torch._foreach_mul(update, rate.to(params[0].dtype)))
-            else:
-                torch._foreach_add_(params, update, alpha=-rate)
-        return loss
-
-    def _buffer(self, parameter: Tensor) -> Tensor:
-        state = self.state[parameter]
-        if "momentum_buffer" not in state:
-            state["momentum_buffer"] = torch.zeros_like(parameter)
-        return state["momentum_buffer"]
+    def update(
+        self, group: ParameterGroup, params: list[Tensor], grads: list[Tensor]
+    ) -> list[Tensor]:
+        momentum, decay, adapt = group["momentum"], group["weight_decay"], group["adapt"]
+        if decay and not adapt:
+            grads = list(torch._foreach_add(grads, params, alpha=decay))
+        buffers = self.buffers(params, "momentum_buffer")
+        torch._foreach_mul_(buffers, momentum)
+        torch._foreach_add_(buffers, grads)
+        update = list(torch._foreach_add(grads, buffers, alpha=momentum))
+        if not adapt:
+            return update
+        filters = [parameter for parameter in params if parameter.ndim > 2]
+        if filters:
+            torch._foreach_div_(filters, torch._foreach_norm(filters))
+            torch._foreach_mul_(filters, [len(weight) ** 0.5 for weight in filters])
+        return [orthogonalise(matrix) for matrix in update]
 
 
 def orthogonalise(weight: Tensor, iterations: int = ITERATIONS) -> Tensor:

@@ -78,7 +78,7 @@ def make_optimizer(
 def parameter_groups(model: "nn.Module", config: OptimizerConfig) -> "list[ParameterGroup]":
     """Return weights of two or more dimensions, biases and norm layers, and the head if it is
     treated differently; `adapt` marks what layer-wise optimizers and Muon adapt."""
-    from thresher.models.head import find_head
+    from thresher.models.weights import find_head
 
     decay, name = config.weight_decay, config.optimizer
     apart = config.head_lr != 1 or name == "muon"
