@@ -76,7 +76,7 @@ def test_values_that_stood_for_default_load_as_none() -> None:
         ({"schedule": "cosin"}, 'schedule cannot be "cosin"; did you mean "cosine"'),
         ({"batch_size": 1.5}, "batch_size must be an integer, got 1.5"),
         ({"batch_norm": "ghost"}, 'batch_norm cannot be "ghost"'),
-        ({"dynamic": "random"}, 'unknown pruner "random"'),
+        ({"dynamic": "easiest"}, 'unknown pruner "easiest"'),
         ({"delay": 1, "average_every": 2}, "`delay` and `average_every` exclude each other"),
         ({"average_every": 2, "compress": "int8"}, "`compress` and `allreduce` have no effect"),
         ({"delay": 1, "precision": "fp16"}, "`delay` does not work with precision fp16"),
