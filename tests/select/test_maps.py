@@ -10,8 +10,7 @@ from thresher.options import to_mapping
 from thresher.select.filters.grid import GridFilter
 from thresher.select.filters.network import NetworkFilter
 from thresher.select.inputs import FilterInputs
-from thresher.select.maps import cached_reduction
-from thresher.select.reduction import MapOptions, Reduction
+from thresher.select.reduction import MapOptions, Reduction, cached_reduction
 
 
 def test_a_map_is_cached_by_features_and_settings(tmp_path: Path) -> None:

@@ -9,8 +9,7 @@ import torch
 from thresher.errors import ThresherError
 from thresher.select import pca as pca_module
 from thresher.select.pca import fit_pca
-from thresher.select.reduce import reduce
-from thresher.select.reduction import MapOptions
+from thresher.select.reduction import MapOptions, reduce
 
 
 @pytest.fixture(scope="module")

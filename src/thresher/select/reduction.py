@@ -1,14 +1,42 @@
-"""Options and result of a reduction. Importing them does not load torch: see `reduce`."""
+"""Reduce features to the points that are clustered: PCA, then t-SNE or UMAP.
 
+On a CPU, t-SNE is openTSNE's optimiser on exact neighbours; on a CUDA device it is
+`thresher.select.tsne`. The same seed gives the same bytes on the same machine. Importing this
+module does not load torch, which the options of filters do not need.
+"""
+
+import hashlib
+import json
+import logging
+import time
+import zipfile
 from dataclasses import dataclass, field
-from typing import Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 
+from thresher.environment import choose_device, core_count, versions
+from thresher.errors import InvalidValueError, MissingDependencyError, ThresherError, nearest
 from thresher.options import option
+from thresher.paths import atomic_file
+from thresher.progress import bar
+
+if TYPE_CHECKING:
+    import torch
 
 Method = Literal["tsne", "pca", "none", "umap"]
 Start = Literal["pca", "random"]
+EXAGGERATION = 12.0
+EXAGGERATED_ITERATIONS = 250
+ITERATIONS = 750
+NOTE_EVERY = 50
+START_STD = 1e-4
+JITTER = 0.01
+RESIDENT_BYTES = 8 << 30
+BLOCK_ROWS = 1 << 14
+PACKAGES = ("numpy", "torch", "openTSNE", "umap-learn")
+logger = logging.getLogger(__name__)
 
 
 @dataclass(kw_only=True)
@@ -37,3 +65,195 @@ class Reduction:
     """Share of the variance that the principal components explain."""
     seconds: dict[str, float] = field(default_factory=dict)
     """Wall time by stage; empty for a cached map."""
+
+
+def cached_reduction(
+    folder: Path | None,
+    features: np.ndarray,
+    options: MapOptions,
+    method: Method = "tsne",
+    start: Start = "pca",
+) -> Reduction:
+    """Return `reduce(features, options, method, start)`, cached in `folder`.
+
+    The cache lies beside the features, so that another eps does not need another map. The file
+    name is a hash of the features' bytes, the settings and the versions. Nothing is stored without
+    a folder, or if it is not writable.
+    """
+    if folder is None or method == "none":
+        return reduce(features, options, method, start)
+    settings = {
+        "method": method,
+        "components": options.components,
+        "perplexity": options.perplexity,
+        "seed": options.seed,
+        "device": str(choose_device(options.device)),
+        "start": start,
+    }
+    digest = hashlib.sha256(f"{features.shape} {features.dtype}".encode())
+    for begin in range(0, len(features), BLOCK_ROWS):
+        digest.update(np.ascontiguousarray(features[begin : begin + BLOCK_ROWS]).data)
+    digest.update(json.dumps([settings, versions(PACKAGES)], sort_keys=True).encode())
+    path = folder / f"{digest.hexdigest()[:24]}.npz"
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            points, facts = file["points"], json.loads(str(file["told"]))
+        if len(points) == len(features):
+            logger.info("Using the cached map %s", path)
+            return Reduction(points, facts["kl"], facts["explained"])
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile):
+        pass  # missing or damaged
+    reduction = reduce(features, options, method, start)
+    try:
+        with atomic_file(path) as temporary, open(temporary, "wb") as out:
+            facts = {"kl": reduction.kl, "explained": reduction.explained, "settings": settings}
+            np.savez(out, points=reduction.points, told=np.array(json.dumps(facts)))
+    except ThresherError as error:
+        logger.warning("The map is not cached: %s", error)
+    return reduction
+
+
+def reduce(
+    features: np.ndarray,
+    options: MapOptions,
+    method: Method = "tsne",
+    start: Start = "pca",
+    iterations: int = ITERATIONS,
+) -> Reduction:
+    """Reduce features (n, d), any float type, possibly memory-mapped.
+
+    "tsne" and "umap" give a map (n, 2) of the principal components, "pca" the components, "none"
+    the features. t-SNE starts from the first two components, from which the seed hardly matters,
+    or from a random cloud.
+    """
+    for name, value, known in (("method", method, Method), ("start", start, Start)):
+        if value not in get_args(known):
+            raise InvalidValueError(
+                f'{name} cannot be "{value}"', nearest(value, get_args(known)), name
+            )
+    features = np.asanyarray(features)
+    if features.ndim != 2 or len(features) < 3:
+        raise InvalidValueError(
+            f"features must be (n, d) with at least three rows, got {features.shape}",
+            "",
+            "features",
+        )
+    if method == "none":
+        points = np.asarray(features, dtype=np.float32)
+        if not np.isfinite(points).all():
+            raise InvalidValueError("features must be finite", "", "features")
+        return Reduction(points)
+    begin = time.perf_counter()
+    x, explained = _principal(features, options)
+    seconds = {"pca": time.perf_counter() - begin}
+    if method == "pca":
+        return Reduction(x.cpu().numpy(), explained=explained, seconds=seconds)
+    begin = time.perf_counter()
+    kl: float | None = None
+    if method == "umap":
+        points = _umap(x.cpu().numpy(), options)
+    else:
+        engine = _own_tsne if x.device.type == "cuda" else _open_tsne
+        points, kl = engine(x, _initial(x, options.seed, start), options, iterations)
+    seconds[method] = time.perf_counter() - begin
+    return Reduction(points, kl, explained, seconds)
+
+
+def _principal(features: np.ndarray, options: MapOptions) -> "tuple[torch.Tensor, float]":
+    """Return the principal components (n, m) on the device, and the variance they explain."""
+    import torch
+
+    from thresher.select.pca import fit_pca
+
+    device = choose_device(options.device)
+    resident: np.ndarray | torch.Tensor = features
+    if device.type == "cuda" and features.nbytes <= RESIDENT_BYTES:
+        # PCA reads the features three times; up to a few gigabytes they move to the device once.
+        resident = torch.from_numpy(np.array(features)).to(device)
+    pca = fit_pca(resident, options.components, options.seed, device)
+    return pca.project(resident), float(pca.explained.sum())
+
+
+def _initial(x: "torch.Tensor", seed: int, start: Start) -> np.ndarray:
+    """Return the points before the first step, (n, 2) float64 with a standard deviation of 1e-4.
+
+    Either the first two columns of x, with a seeded jitter of a hundredth that separates copies,
+    or a seeded random cloud.
+    """
+    random = np.random.default_rng(seed)
+    if start == "random":
+        return random.normal(0, START_STD, (len(x), 2))
+    points = np.zeros((len(x), 2))
+    points[:, : min(2, x.shape[1])] = x[:, :2].double().cpu().numpy()
+    std = points[:, 0].std()
+    points *= START_STD / std if std > 0 else 0.0
+    return points + random.normal(0, START_STD * JITTER, points.shape)
+
+
+def _own_tsne(
+    x: "torch.Tensor", initial: np.ndarray, options: MapOptions, iterations: int
+) -> tuple[np.ndarray, float]:
+    import torch
+
+    from thresher.select.tsne import tsne
+
+    y, kl = tsne(
+        x,
+        torch.from_numpy(initial).to(x.device),
+        perplexity=options.perplexity,
+        iterations=max(0, iterations - EXAGGERATED_ITERATIONS),
+        early_iterations=min(EXAGGERATED_ITERATIONS, iterations),
+        seed=options.seed,
+    )
+    return y.float().cpu().numpy(), round(float(kl), 6)
+
+
+def _open_tsne(
+    x: "torch.Tensor", initial: np.ndarray, options: MapOptions, iterations: int
+) -> tuple[np.ndarray, float]:
+    from openTSNE import TSNE
+    from openTSNE.affinity import PerplexityBasedNN
+    from openTSNE.nearest_neighbors import PrecomputedNeighbors
+
+    from thresher.select.affinities import neighbours
+
+    # Threads wait for each other at every iteration, spinning: 240 points on two busy cores took
+    # 11 CPU seconds with two threads and 1.3 with one.
+    jobs = max(1, min(core_count(), len(x) // 500))
+    perplexity = options.perplexity
+    with bar("t-SNE", iterations, "iterations") as shown:
+
+        def note(iteration: int, error: float, embedding: np.ndarray) -> bool:
+            shown.note(f"KL {error:.3f}")
+            shown.advance(NOTE_EVERY)
+            return False  # which lets the optimisation continue
+
+        squared, near = neighbours(x, min(len(x) - 1, int(3 * perplexity)))
+        index = PrecomputedNeighbors(near.int().numpy(), squared.sqrt().numpy())
+        affinities = PerplexityBasedNN(perplexity=perplexity, knn_index=index, n_jobs=jobs)
+        model = TSNE(
+            perplexity=perplexity,
+            initialization=initial,
+            early_exaggeration=EXAGGERATION,
+            early_exaggeration_iter=min(EXAGGERATED_ITERATIONS, iterations),
+            n_iter=max(0, iterations - EXAGGERATED_ITERATIONS),
+            n_jobs=jobs,
+            random_state=options.seed,
+            callbacks=note,
+            callbacks_every_iters=NOTE_EVERY,
+        )
+        embedding = model.fit(affinities=affinities)
+    # openTSNE's threads sum the divergence in any order, so its last digits vary.
+    return np.asarray(embedding, dtype=np.float32), round(float(embedding.kl_divergence), 6)
+
+
+def _umap(x: np.ndarray, options: MapOptions) -> np.ndarray:
+    try:
+        import umap
+    except ImportError:
+        raise MissingDependencyError(
+            "UMAP is not installed", "`pip install umap-learn`, or use `reduce` tsne"
+        ) from None
+    neighbours = max(2, min(len(x) - 1, round(options.perplexity / 2)))
+    model = umap.UMAP(n_neighbors=neighbours, random_state=options.seed, n_jobs=1)
+    return np.asarray(model.fit_transform(x), dtype=np.float32)

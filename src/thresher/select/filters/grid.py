@@ -8,8 +8,7 @@ import numpy as np
 from thresher.options import option
 from thresher.select.filters.base import Filter
 from thresher.select.inputs import FilterInputs, Need
-from thresher.select.maps import cached_reduction
-from thresher.select.reduction import MapOptions
+from thresher.select.reduction import MapOptions, cached_reduction
 
 
 @dataclass(kw_only=True)

@@ -19,8 +19,7 @@ from thresher.select.cluster import (
 )
 from thresher.select.filters.base import Filter
 from thresher.select.inputs import FilterInputs, Need
-from thresher.select.maps import cached_reduction
-from thresher.select.reduction import MapOptions, Method, Reduction, Start
+from thresher.select.reduction import MapOptions, Method, Reduction, Start, cached_reduction
 from thresher.select.stability import Stability, combine_votes
 
 
