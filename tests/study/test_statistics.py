@@ -106,6 +106,7 @@ def test_seeds_needed_is_the_smallest_and_grows_with_the_family() -> None:
     assert more is not None
     assert more > 10
     assert seeds_needed(1e-4, 1.0) is None
+    assert 8192 < (seeds_needed(0.0305, 1.0) or 0) <= 10_000
     assert seeds_needed(0.3, math.nan) is None
 
 

@@ -96,7 +96,31 @@ def compare_cells(
         text = sentence(verdict, _name(axis, arm), _name(axis, baseline), scale.unit)
         if several:
             text = f"{f'At {describe_cell(cell)}' if cell else OVERALL}: {text}"
-        comparisons.append(_comparison(cell, axis, (arm, baseline), verdict, text))
+        low, high = verdict.paired.interval
+        bootstrap_low, bootstrap_high = verdict.paired.bootstrap
+        comparisons.append(
+            ArmComparison(
+                cell=cell,
+                axis=axis,
+                arm=arm,
+                baseline=baseline,
+                verdict=verdict.word,
+                sentence=text,
+                n=verdict.paired.n,
+                difference=verdict.paired.mean,
+                low=low,
+                high=high,
+                bootstrap_low=bootstrap_low,
+                bootstrap_high=bootstrap_high,
+                p=verdict.paired.p,
+                p_holm=verdict.p,
+                p_equivalent=verdict.p_equivalent,
+                no_worse=verdict.no_worse,
+                seeds_needed=verdict.seeds_needed,
+                seeds_if_as_seen=verdict.seeds_if_as_seen,
+                comparisons=verdict.family,
+            )
+        )
     return sorted(comparisons, key=lambda comparison: bool(comparison.cell))
 
 
@@ -130,34 +154,6 @@ def _pairings(
 
 def _name(axis: str, value: Any) -> str:
     return str(value) if axis in ("selection", ARM, "model") else describe_cell({axis: value})
-
-
-def _comparison(
-    cell: Values, axis: str, pair: tuple[Any, Any], verdict: Verdict, text: str
-) -> ArmComparison:
-    low, high = verdict.paired.interval
-    bootstrap_low, bootstrap_high = verdict.paired.bootstrap
-    return ArmComparison(
-        cell=cell,
-        axis=axis,
-        arm=pair[0],
-        baseline=pair[1],
-        verdict=verdict.word,
-        sentence=text,
-        n=verdict.paired.n,
-        difference=verdict.paired.mean,
-        low=low,
-        high=high,
-        bootstrap_low=bootstrap_low,
-        bootstrap_high=bootstrap_high,
-        p=verdict.paired.p,
-        p_holm=verdict.p,
-        p_equivalent=verdict.p_equivalent,
-        no_worse=verdict.no_worse,
-        seeds_needed=verdict.seeds_needed,
-        seeds_if_as_seen=verdict.seeds_if_as_seen,
-        comparisons=verdict.family,
-    )
 
 
 OVERALL = "Averaged over all settings"

@@ -1,24 +1,6 @@
 """The content of a study file: options, axes, steps, and which values are compared.
 
-    title = "Does filtering help at large batches?"
-    seeds = 4                       # or a list
-    compare = "selection"           # axis whose values are compared, seed by seed
-    tune = ["lr"]                   # chosen on the validation split
-
-    [base]                          # any training option
-    data = "cifar10"
-
-    [grid]                          # any training option, as a list
-    batch_size = [256, 1024]
-    selection = ["full", "random", "network"]
-
-    [steps.extractor]               # runs once, before the trials that need it
-    do = "train"
-
-    [executor]
-    kind = "local"
-
-`reading.py` reads the file; an unknown key is an error that names the nearest known one.
+`reading.py` reads the file; docs/studies.md shows one.
 """
 
 from dataclasses import dataclass, field

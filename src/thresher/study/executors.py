@@ -12,7 +12,7 @@ from thresher.errors import InvalidValueError, nearest
 from thresher.study.executor import Executor
 from thresher.study.local import LocalConfig, LocalExecutor
 from thresher.study.perform import attempt
-from thresher.study.slurm import SlurmConfig, SlurmExecutor, check_commands
+from thresher.study.slurm import SlurmConfig, SlurmExecutor
 from thresher.study.tasks import StudyTask, TaskOutcome
 
 
@@ -74,12 +74,6 @@ def executor_config(settings: Mapping[str, Any]) -> ExecutorConfig:
     if kind not in KINDS:
         raise InvalidValueError(f'unknown executor "{kind}"', nearest(str(kind), KINDS))
     return options.from_mapping(KINDS[kind], values, f"[executor] of kind {kind}")
-
-
-def check_executor(config: ExecutorConfig) -> None:
-    """Check that the executor can run here, before anything is written."""
-    if isinstance(config, SlurmConfig):
-        check_commands()
 
 
 def make_executor(config: ExecutorConfig, root: Path) -> Executor:

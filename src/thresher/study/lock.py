@@ -32,11 +32,7 @@ class StudyHolder:
 
 @contextlib.contextmanager
 def hold(root: Path) -> Iterator[None]:
-    """Hold the study in `root` while the block runs.
-
-    Raises:
-        BusyError: Another process holds it; the message names that process.
-    """
+    """Hold the study in `root` while the block runs; BusyError names the process that has it."""
     path = StudyPaths(root).lock
     busy = f"the study in {root} is being run by {_read(path)}"
     fix = "wait for it, or choose another folder"

@@ -20,11 +20,7 @@ class TaskStopped(Exception):
 
 
 def perform(task: StudyTask, threads: int | None = None) -> None:
-    """Run `task` unless it is finished; `threads` is used if its settings do not say otherwise.
-
-    Raises:
-        TaskStopped: The task was asked to stop before the end.
-    """
+    """Run `task` unless it is finished; `threads` is used if its settings do not say otherwise."""
     if task.finished:
         return
     if task.kind == "train":

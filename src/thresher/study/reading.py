@@ -21,12 +21,7 @@ LONGEST_STEP_NAME = 80
 
 
 def load(path: Path | str) -> StudyDefinition:
-    """Read and validate a study file.
-
-    Raises:
-        NotFoundError: There is no such file.
-        InvalidValueError: It is not TOML, or a key or value is wrong.
-    """
+    """Read and validate a study file."""
     return parse(_text(path), str(path))
 
 
@@ -161,11 +156,8 @@ def _check_relations(study: StudyDefinition, where: str) -> None:
         raise InvalidValueError(f"data is required in {where}", "set data under [base]")
     for key, axes in (("tune", study.tune), ("compare", [study.compare] if study.compare else [])):
         for axis in axes:
-            if axis not in study.axes:
-                raise InvalidValueError(
-                    f'{key} names "{axis}", which is not an axis of [grid] (in {where})',
-                    nearest(axis, study.axes),
-                )
+            text = f'{key} names "{axis}", which is not an axis of [grid] (in {where})'
+            _check_known(axis, study.axes, text)
     if study.compare in study.tune:
         raise InvalidValueError(
             f'"{study.compare}" cannot be both tuned and compared (in {where})', "choose one"
@@ -179,12 +171,8 @@ def _check_relations(study: StudyDefinition, where: str) -> None:
     named = [value for pair in study.pairs for value in pair]
     named += [] if study.baseline is None else [study.baseline]
     for value in named if study.compared else []:
-        known = study.values(study.compared or "")
-        if value not in known:
-            raise InvalidValueError(
-                f'"{value}" is not a value of {study.compared} (in {where})',
-                nearest(str(value), [str(v) for v in known]),
-            )
+        text = f'"{value}" is not a value of {study.compared} (in {where})'
+        _check_known(value, study.values(study.compared or ""), text)
     for axis in study.grid:
         if any(axis in arm for arm in study.arms.values()):
             raise InvalidValueError(
@@ -192,12 +180,13 @@ def _check_relations(study: StudyDefinition, where: str) -> None:
             )
     for step in study.steps.values():
         for axis in step.each:
-            if axis != "seed" and axis not in study.axes:
-                raise InvalidValueError(
-                    f'each names "{axis}", which is not an axis (in [steps.{step.name}] of '
-                    f"{where})",
-                    nearest(axis, [*study.axes, "seed"]),
-                )
+            text = f'each names "{axis}", which is not an axis (in [steps.{step.name}] of {where})'
+            _check_known(axis, [*study.axes, "seed"], text)
+
+
+def _check_known(value: Any, known: Iterable[Any], message: str) -> None:
+    if value not in known:
+        raise InvalidValueError(message, nearest(str(value), map(str, known)))
 
 
 def _check_keys(table: Mapping[str, Any], known: Iterable[str], where: str) -> None:
@@ -208,8 +197,7 @@ def _check_keys(table: Mapping[str, Any], known: Iterable[str], where: str) -> N
                 f'"{key}" cannot be set in {where}: the study sets it',
                 "write seeds = 3" if key == "seed" else "remove it",
             )
-        if key not in names:
-            raise InvalidValueError(f'unknown option "{key}" in {where}', nearest(key, names))
+        _check_known(key, names, f'unknown option "{key}" in {where}')
 
 
 def _table(table: Any, where: str) -> Values:

@@ -1,14 +1,7 @@
 """The steps of a study before training: features of a network, and filters on them.
 
-A select step names its filter, where the filter's inputs come from, and the filter's options:
-
-    [steps.network]
-    do = "select"
-    filter = "network"
-    features = "features"     # an embed step, or a path
-    drop = 0.0734
-
-`like = "network"` makes a filter drop the same share as that selection: the random control.
+A select step holds its filter, the sources and the options of that filter; with `like`, the name of
+another selection, it drops the same share as that one: the random control.
 """
 
 from collections.abc import Mapping
@@ -48,20 +41,16 @@ def run_selection(
     return run_filter(filter, pack, sources, out, retrain, notes)
 
 
-def check_embed(settings: dict[str, Any], where: str) -> None:
-    """Raise if the settings of an embed step are invalid."""
-    _embed_config(settings, where)
-
-
 def embed(settings: dict[str, Any], out: Path) -> None:
     """Write features to the folder `out`, resuming an interrupted attempt."""
     from thresher.data.pack import Pack
     from thresher.models.embed import embed_pack
 
-    embed_pack(_embed_config(settings, "the step"), Pack.open(settings["data"]), out)
+    embed_pack(check_embed(settings, "the step"), Pack.open(settings["data"]), out)
 
 
-def _embed_config(settings: dict[str, Any], where: str) -> "EmbedConfig":
+def check_embed(settings: dict[str, Any], where: str) -> "EmbedConfig":
+    """Return the configuration of an embed step; raise if it is invalid."""
     from thresher.models.embed_config import EmbedConfig
 
     # Studies of version 0.1 wrote 0 and "" for defaults.
@@ -71,17 +60,12 @@ def _embed_config(settings: dict[str, Any], where: str) -> "EmbedConfig":
     return config
 
 
-def check_select(settings: dict[str, Any], where: str) -> None:
-    """Raise if the filter or a setting of a select step is invalid."""
-    _parse(settings, where)
-
-
 def select(settings: dict[str, Any], out: Path) -> None:
     """Write the selection `out`."""
     from thresher.data.pack import Pack
     from thresher.data.selection import Selection
 
-    filter, sources = _parse(settings, "the step")
+    filter, sources = check_select(settings, "the step")
     notes = {}
     if settings.get("like"):
         model = Selection.load(settings["like"])
@@ -92,8 +76,8 @@ def select(settings: dict[str, Any], out: Path) -> None:
     run_selection(filter, Pack.open(settings["data"]), sources, out, notes)
 
 
-def _parse(settings: dict[str, Any], where: str) -> tuple["Filter", "FilterSources"]:
-    """Return the filter and the sources that a select step names."""
+def check_select(settings: dict[str, Any], where: str) -> tuple["Filter", "FilterSources"]:
+    """Return the filter and the sources that a select step names; raise if one is invalid."""
     from thresher.select.filters.registry import FILTERS, load_filter
     from thresher.select.inputs import FilterSources
 

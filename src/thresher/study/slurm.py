@@ -90,9 +90,8 @@ class SlurmConfig:
             "signal_delay_s": self.save_seconds,
             "stderr_to_stdout": True,
         }
-        for key in ("partition", "account", "qos", "constraint"):
-            if getattr(self, key):
-                chosen[key] = getattr(self, key)
+        optional = ("partition", "account", "qos", "constraint")
+        chosen |= {key: getattr(self, key) for key in optional if getattr(self, key)}
         if self.gpus:
             chosen["gpus_per_node"] = self.gpus * per_node
         if self.memory_gb:
@@ -152,11 +151,10 @@ class SlurmExecutor(Executor):
         new = []
         for task in tasks:
             self.submitted[task.name] = task
-            state = self._state(task.name, queue)
-            if state is None:
-                new.append(task)
-            else:
+            if state := self._state(task.name, queue):
                 logger.info("%s: its job is already %s", task.name, state.lower())
+            else:
+                new.append(task)
         self._send(new)
 
     def _send(self, tasks: list[StudyTask], attempt: int = 1) -> None:
@@ -242,9 +240,8 @@ class SlurmExecutor(Executor):
             text=True,
         )
         if done.returncode:
-            raise ThresherError(
-                f"squeue failed: {done.stderr.strip()}", "check that SLURM is running"
-            )
+            reason = done.stderr.strip()
+            raise ThresherError(f"squeue failed: {reason}", "check that SLURM is running")
         queue = {}
         for line in done.stdout.splitlines():
             name, index, state = line.strip().split("|")

@@ -17,15 +17,14 @@ from thresher.study.tasks import StudyTask, TaskOutcome
 
 
 def outcome_file(root: Path, task: str) -> Path:
-    """Return the file in which a job reports how its task outcome."""
+    """Return the file in which a job reports how its task ended."""
     return root / "slurm" / "ended" / f"{task}.json"
 
 
 class OutOfTime(BaseException):
-    """The time limit is near and there is nothing to save yet.
+    """The time limit is near and there is nothing to save yet."""
 
-    Like KeyboardInterrupt it is not an Exception, so that error handlers let it pass.
-    """
+    # Like KeyboardInterrupt not an Exception, so that error handlers let it pass.
 
 
 @dataclass(frozen=True)
@@ -87,7 +86,7 @@ def _handle_time_limit() -> None:
 
 
 def _requeue() -> None:
-    """Put this job (of an array, this element alone) back into the queue; wait to be outcome."""
+    """Put this job (of an array, this element alone) back into the queue; wait to be ended."""
     env = os.environ
     job = env["SLURM_JOB_ID"]
     if "SLURM_ARRAY_JOB_ID" in env:

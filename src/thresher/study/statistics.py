@@ -7,6 +7,7 @@ margin, by two one-sided tests), not enough runs. `tests/study/test_statistics.p
 false-positive rate by simulation.
 """
 
+import bisect
 import functools
 import math
 from collections.abc import Sequence
@@ -60,12 +61,7 @@ class Paired:
     @property
     def interval(self) -> tuple[float, float]:
         """The 95 % interval that is reported: Student's below `FEW` pairs, else bootstrap."""
-        if self.n < 2:
-            return -math.inf, math.inf
-        if self.n >= FEW:
-            return self.bootstrap
-        half = _student(1 - ALPHA / 2, self.n) * self.sd / math.sqrt(self.n)
-        return self.mean - half, self.mean + half
+        return mean_interval(self.differences, sd=self.sd)
 
 
 @dataclass(frozen=True)
@@ -118,7 +114,6 @@ def paired(
             differences of a rounded metric would have zero spread and count as certain, so the
             variance of rounding two numbers, resolution²/6, is added.
     """
-    sign = 1.0 if higher_is_better else -1.0
     difference = np.asarray(arm, float) - np.asarray(baseline, float)
     n = len(difference)
     differences = tuple(difference.tolist())
@@ -132,7 +127,7 @@ def paired(
         sd,
         p=min(1.0, 2 * _upper_tail(abs(mean), error, n)),
         p_equivalent=_upper_tail(margin - abs(mean), error, n),
-        p_no_worse=_upper_tail(sign * mean + margin, error, n),
+        p_no_worse=_upper_tail((mean if higher_is_better else -mean) + margin, error, n),
     )
 
 
@@ -175,16 +170,18 @@ def _student(q: float, n: int) -> float:
 
 
 def mean_interval(
-    values: Sequence[float] | np.ndarray, alpha: float = ALPHA
+    values: Sequence[float] | np.ndarray, sd: float | None = None
 ) -> tuple[float, float]:
-    """Return the interval of a mean, for error bars: Student's for few runs, else bootstrap."""
+    """Return the 95 % interval of a mean: Student's for few values, else bootstrap.
+
+    `sd` is the standard deviation that Student's interval uses; default: that of the values.
+    """
     values = np.asarray(values, float)
     n = len(values)
-    if n < 2:
-        return -math.inf, math.inf
-    if n >= FEW:
-        return bootstrap_interval(values, alpha)
-    half = _student(1 - alpha / 2, n) * float(values.std(ddof=1)) / math.sqrt(n)
+    if n < 2 or n >= FEW:
+        return bootstrap_interval(values)
+    spread = float(values.std(ddof=1)) if sd is None else sd
+    half = _student(1 - ALPHA / 2, n) * spread / math.sqrt(n)
     mean = float(values.mean())
     return mean - half, mean + half
 
@@ -205,15 +202,8 @@ def seeds_needed(
 ) -> int | None:
     """Return the number of pairs with which a paired t-test detects a difference.
 
-    Args:
-        difference: The true mean difference.
-        sd: Standard deviation of the differences.
-        alpha: Significance level.
-        power: Probability of detecting it.
-        comparisons: Number of comparisons that share alpha (Bonferroni: the worst case of Holm).
-
-    Returns:
-        None if more than `MOST_SEEDS` are needed or the standard deviation is unknown.
+    `sd` is the standard deviation of the differences; `comparisons` share `alpha` (Bonferroni: the
+    worst case of Holm). Returns None if more than `MOST_SEEDS` are needed or `sd` is not finite.
     """
     if not math.isfinite(sd) or difference == 0:
         return None
@@ -228,16 +218,8 @@ def seeds_needed(
         seen = 1 - float(special.nctdtr(n - 1, shift, critical)) if shift < 37 else 1.0
         return (seen if math.isfinite(seen) else 1.0) >= power
 
-    high = 2
-    while not enough(high):
-        high *= 2
-        if high > MOST_SEEDS:
-            return None
-    low = high // 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if enough(middle) else (middle, high)
-    return high
+    needed = 2 + bisect.bisect_left(range(2, MOST_SEEDS + 1), True, key=enough)
+    return needed if needed <= MOST_SEEDS else None
 
 
 def judge(
@@ -252,14 +234,11 @@ def judge(
     that of the two one-sided tests is, else "not enough runs". A significant difference smaller
     than the margin is still "better" or "worse".
     """
-    adjusted = holm([c.p for c in comparisons])
-    equivalent = holm([c.p_equivalent for c in comparisons])
-    no_worse = holm([c.p_no_worse for c in comparisons])
+    tests = [[c.p, c.p_equivalent, c.p_no_worse] for c in comparisons]
+    adjusted = [holm(p).tolist() for p in zip(*tests, strict=True)]
     sign = 1.0 if higher_is_better else -1.0
     verdicts = []
-    for c, p, p_equivalent, p_no_worse in zip(
-        comparisons, adjusted, equivalent, no_worse, strict=True
-    ):
+    for c, p, p_equivalent, p_no_worse in zip(comparisons, *adjusted, strict=True):
         if p < alpha:
             word = "better" if sign * c.mean > 0 else "worse"
         elif p_equivalent < alpha:
@@ -270,10 +249,10 @@ def judge(
             Verdict(
                 word=word,
                 paired=c,
-                p=float(p),
-                p_equivalent=float(p_equivalent),
-                p_no_worse=float(p_no_worse),
-                no_worse=bool(p_no_worse < alpha),
+                p=p,
+                p_equivalent=p_equivalent,
+                p_no_worse=p_no_worse,
+                no_worse=p_no_worse < alpha,
                 margin=margin,
                 family=len(comparisons),
                 alpha=alpha,

@@ -21,12 +21,13 @@ from thresher.paths import StudyPaths, write_text
 from thresher.study import reading
 from thresher.study.definition import Metric, StudyDefinition
 from thresher.study.driver import Driver
-from thresher.study.executors import check_executor, executor_config, make_executor
+from thresher.study.executors import executor_config, make_executor
 from thresher.study.expand import expand
 from thresher.study.failures import Failures
 from thresher.study.lock import hold
 from thresher.study.preflight import check_inputs
 from thresher.study.results import Trial, read_trials
+from thresher.study.slurm import SlurmConfig, check_commands
 from thresher.study.status import StudyStatus, read_status, running_file
 from thresher.study.tasks import StudyPlan, Values
 from thresher.study.toml import dumps
@@ -59,11 +60,7 @@ class Study:
 
     @classmethod
     def load(cls, file: Path | str, out: Path | str) -> "Study":
-        """Read a study file.
-
-        Args:
-            file: TOML file.
-            out: Folder to run the study in; need not exist.
+        """Read a study file (TOML), to run the study in the folder `out`, which need not exist.
 
         Raises:
             InvalidValueError: A key or value of the file is wrong.
@@ -72,12 +69,7 @@ class Study:
 
     @classmethod
     def from_dict(cls, content: Values, out: Path | str) -> "Study":
-        """Build a study from nested dictionaries in the shape of the TOML file.
-
-        Args:
-            content: The tables and keys of a study file.
-            out: Folder to run the study in; need not exist.
-        """
+        """Build a study from nested dictionaries in the shape of the TOML file."""
         return cls(reading.from_dict(content, "the study", dumps(content)), Path(out))
 
     @classmethod
@@ -101,21 +93,12 @@ class Study:
         return expand(self.definition, self.root)
 
     def trials(self, metric: Metric | None = None) -> list[Trial]:
-        """Return the trials with their results; trials without a result have value None.
-
-        Args:
-            metric: Which number becomes `Trial.value`; default: as the study file says.
-        """
+        """Return the trials; `metric`, by default that of the study file, is their `value`."""
         metric = metric or self.definition.metric
         return read_trials(self.definition, self.plan(), self.status(), metric)
 
     def output(self, step: str, **at: Any) -> Path:
-        """Return the run, features or selection that a step writes.
-
-        Args:
-            step: Name of the step.
-            **at: Values of the axes in its `each`, such as `seed=0`.
-        """
+        """Return what a step writes; `at` holds the axes of its `each`, such as `seed=0`."""
         matches = [
             task
             for task in self.plan().steps.values()
@@ -155,7 +138,8 @@ class Study:
         plan = self.plan()
         settings = self.definition.executor if executor is None else executor
         config = executor_config({"kind": settings} if isinstance(settings, str) else settings)
-        check_executor(config)
+        if isinstance(config, SlurmConfig):
+            check_commands()
         check_inputs(plan)
         with hold(self.root), _terminate_as_interrupt():
             stored = StudyPaths(self.root).definition
