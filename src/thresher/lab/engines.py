@@ -23,7 +23,7 @@ from thresher.models.registry import check
 from thresher.options import from_mapping, option, to_mapping, validate
 from thresher.paths import read_json, write_json
 from thresher.progress import bar
-from thresher.report.comparison_figures import EngineCurve, engines_figure
+from thresher.report.scaling_figures import EngineCurve, engines_figure
 from thresher.scaling.pipeline import Span
 from thresher.scaling.synthetic import SyntheticBatch
 

@@ -25,7 +25,7 @@ from thresher.models.registry import check
 from thresher.options import option, validate
 from thresher.paths import write_json
 from thresher.progress import bar
-from thresher.report.comparison_figures import SecondsBar, rules_figure
+from thresher.report.scaling_figures import SecondsBar, rules_figure
 from thresher.training.config import TrainConfig
 from thresher.training.folder import finished
 from thresher.training.result import RunResult

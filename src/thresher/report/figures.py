@@ -27,11 +27,7 @@ def draw_all(analysis: Analysis) -> list[Drawing]:
         *_against(analysis, "warmup_epochs", "warm-up epochs"),
         *_time_against_workers(analysis),
     ]
-    return [
-        *(drawings or _by_compared(analysis)),
-        *_differences(analysis),
-        *_maps(analysis),
-    ]
+    return [*(drawings or _by_compared(analysis)), *_differences(analysis), *_maps(analysis)]
 
 
 def _lines(
@@ -131,13 +127,10 @@ def _preferred(analysis: Analysis) -> list[Drawing]:
             axes.errorbar(rates, best, yerr=bars, label=label, capsize=2.5, **style)
         rates = sorted({batch.cell["lr"] for batch in batches})
         sizes = sorted({batch.batch_size for batch in batches})
-        axes.set_xscale("log")
-        axes.set_yscale("log")
+        axes.set(xscale="log", yscale="log", xlabel="learning rate", ylabel="best batch size")
         axes.minorticks_off()
         axes.set_xticks(rates, [f"{rate:g}" for rate in rates])
         axes.set_yticks(sizes, [f"{size:,}" for size in sizes])
-        axes.set_xlabel("learning rate")
-        axes.set_ylabel("best batch size")
         if len(groups) > 1:
             axes.legend()
 
@@ -174,10 +167,8 @@ def _time_against_workers(analysis: Analysis) -> list[Drawing]:
         ideal = [first * counts[0] / n for n in counts]
         axes.plot(counts, ideal, color=GRID, linestyle="--", label="ideal", zorder=0)
         axes.set_xscale("log", base=2)
-        axes.set_yscale("log")
+        axes.set(yscale="log", xlabel="workers", ylabel=f"{label} (s)")
         axes.set_xticks(counts, [str(n) for n in counts])
-        axes.set_xlabel("workers")
-        axes.set_ylabel(f"{label} (s)")
         axes.legend()
 
     caption = "Mean over seeds and settings; runs that did not reach the target are left out."
@@ -202,9 +193,7 @@ def _by_compared(analysis: Analysis) -> list[Drawing]:
             axes.plot(at + jitter, values, "o", color=colour, alpha=0.45, markersize=4)
             axes.plot([at - 0.2, at + 0.2], [c.mean] * 2, color=colour, linewidth=2)
         axes.set_xticks(range(len(names)), names)
-        axes.set_xlim(-0.6, len(names) - 0.4)
-        axes.set_xlabel(label)
-        axes.set_ylabel(_metric_label(analysis))
+        axes.set(xlabel=label, ylabel=_metric_label(analysis), xlim=(-0.6, len(names) - 0.4))
 
     title = f"{_metric_name(analysis).capitalize()} by {label}"
     caption = "Each dot is a run; the line is the mean."
@@ -264,8 +253,7 @@ def _maps(analysis: Analysis) -> list[Drawing]:
                 s.x[~s.keep], s.y[~s.keep], s=2.5 * size, c="#d1242f", linewidths=0,
                 rasterized=True, label=f"dropped: {s.dropped:,}",
             )  # fmt: skip
-            axes.set_xticks([])
-            axes.set_yticks([])
+            axes.set(xticks=[], yticks=[])
             axes.set_aspect("equal", "datalim")
             axes.spines[:].set_visible(False)
             axes.legend(loc="lower right", markerscale=max(1.0, 3 / size))

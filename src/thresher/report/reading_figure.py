@@ -7,6 +7,7 @@ import numpy as np
 
 from thresher.errors import InvalidValueError
 from thresher.paths import atomic_file
+from thresher.report.scaling_figures import new_figure
 
 COLOURS = {"sequential": "#4477aa", "random": "#ee7733"}
 SUFFIXES = (".svg", ".png", ".pdf")
@@ -19,21 +20,13 @@ def check_suffix(path: Path) -> None:
 
 
 def reading_figure(rates: Mapping[tuple[str, str], float], title: str, path: Path) -> None:
-    """Draw images per second, one pair of bars per container.
-
-    Args:
-        rates: Images per second by (container, access), where access is a key of `COLOURS`.
-        title: Title of the figure.
-        path: File to write; its suffix must be .svg, .png or .pdf.
-    """
-    from matplotlib.figure import Figure
-
+    """Draw images per second by (container, access); access is a key of `COLOURS`."""
     check_suffix(path)
     fastest: dict[str, float] = {}
     for (container, _), rate in rates.items():
         fastest[container] = max(rate, fastest.get(container, 0.0))
     names = sorted(fastest, key=lambda name: fastest[name])
-    figure = Figure(figsize=(7, 0.9 + 0.5 * len(names)), layout="constrained")
+    figure = new_figure(7, 0.9 + 0.5 * len(names))
     axes = figure.subplots()
     for offset, (access, colour) in zip((0.2, -0.2), COLOURS.items(), strict=True):
         values = [rates.get((name, access), 0.0) for name in names]
@@ -42,8 +35,7 @@ def reading_figure(rates: Mapping[tuple[str, str], float], title: str, path: Pat
             text = f" {value:,.0f}" if value else " —"
             axes.text(value or min(rates.values()), y + offset, text, va="center", fontsize=8)
     axes.set_yticks(range(len(names)), names)
-    axes.set_xscale("log")
-    axes.set_xlabel("images per second")
+    axes.set(xscale="log", xlabel="images per second")
     axes.margins(x=0.15)
     axes.set_title(title, fontsize=10)
     axes.spines[["top", "right"]].set_visible(False)

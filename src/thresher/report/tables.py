@@ -39,17 +39,13 @@ def html_table(
     numbers: Sequence[int] = (),
     wrap: bool = False,
 ) -> str:
-    """Return an HTML table that scrolls sideways on a narrow screen.
+    """Return an HTML table that scrolls sideways on a narrow screen, or wraps long text.
 
-    Args:
-        heads: Column headings.
-        rows: Cells; everything except `Markup` is escaped.
-        numbers: Columns to align right.
-        wrap: Break long text instead of scrolling.
+    Everything except `Markup` is escaped. `numbers` are the columns to align right.
     """
 
     def cell(tag: str, column: int, value: Any) -> str:
-        shown = value.text if isinstance(value, Markup) else html.escape(str(value))
+        shown = value if isinstance(value, Markup) else html.escape(str(value))
         kind = ' class="n"' if column in numbers else ""
         return f"<{tag}{kind}>{shown}</{tag}>"
 
@@ -64,29 +60,25 @@ def html_table(
     )
 
 
-class Markup:
+class Markup(str):
     """HTML that is already safe."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
 
 
 def verdict_table(analysis: Analysis) -> str:
     """Return a row per comparison: difference, interval, p-value, verdict."""
-    rows = []
-    for c in analysis.verdicts:
-        rows.append(
-            [
-                describe_cell(c.cell) or "all settings",
-                f"{c.arm} − {c.baseline}",
-                Markup(badge(c.verdict)),
-                number(c.difference, signed=True),
-                interval(c.low, c.high, signed=True),
-                p_value(c.p_holm),
-                c.n,
-                f"{c.seeds_needed:,}" if c.seeds_needed is not None else "–",
-            ]
-        )
+    rows = [
+        [
+            describe_cell(c.cell) or "all settings",
+            f"{c.arm} − {c.baseline}",
+            badge(c.verdict),
+            number(c.difference, signed=True),
+            interval(c.low, c.high, signed=True),
+            f"{c.p_holm:.3f}" if c.p_holm >= 0.001 else "< 0.001",
+            c.n,
+            f"{c.seeds_needed:,}" if c.seeds_needed is not None else "–",
+        ]
+        for c in analysis.verdicts
+    ]
     heads = ["setting", "compared", "verdict", f"mean {analysis.unit}".strip(), "95 % interval"]
     heads += ["p (Holm)", "seeds", "seeds needed"]
     return html_table(heads, rows, numbers=(3, 4, 5, 6, 7))
@@ -120,18 +112,16 @@ def cell_table(analysis: Analysis) -> str:
 
 def choice_table(analysis: Analysis) -> str:
     """Return a row per tuning candidate with its validation accuracy."""
-    rows = []
-    for choice in analysis.choices:
-        for candidate in choice.candidates:
-            score = candidate.validation_accuracy
-            rows.append(
-                [
-                    *(format_value(choice.cell[axis]) for axis in analysis.axes),
-                    *(format_value(candidate.values[axis]) for axis in analysis.tuned),
-                    number(None if score is None else 100 * score),
-                    "chosen" if choice.chosen == candidate.values else "",
-                ]
-            )
+    rows = [
+        [
+            *(format_value(choice.cell[axis]) for axis in analysis.axes),
+            *(format_value(candidate.values[axis]) for axis in analysis.tuned),
+            number(candidate.validation_accuracy, scale=100),
+            "chosen" if choice.chosen == candidate.values else "",
+        ]
+        for choice in analysis.choices
+        for candidate in choice.candidates
+    ]
     heads = [*_headings([*analysis.axes, *analysis.tuned]), "validation accuracy (points)", ""]
     return html_table(heads, rows, numbers=(len(heads) - 2,))
 
@@ -159,22 +149,18 @@ def _headings(axes: Sequence[str]) -> list[str]:
     return [axis.replace("_", " ") for axis in axes]
 
 
-def badge(word: str) -> str:
+def badge(word: str) -> Markup:
     """Return a verdict as coloured HTML text."""
-    return f'<span class="badge {word.split()[0]}">{html.escape(word)}</span>'
+    return Markup(f'<span class="badge {word.split()[0]}">{html.escape(word)}</span>')
 
 
-def number(x: float | None, digits: int = 2, signed: bool = False) -> str:
+def number(x: float | None, digits: int = 2, signed: bool = False, scale: float = 1) -> str:
     if x is None or not math.isfinite(x):
         return "–"
-    return f"{x:+,.{digits}f}" if signed else f"{x:,.{digits}f}"
+    return f"{scale * x:{'+' if signed else ''},.{digits}f}"
 
 
-def interval(low: float | None, high: float | None, signed: bool = False) -> str:
-    if low is None or high is None or not (math.isfinite(low) and math.isfinite(high)):
+def interval(low: float, high: float, signed: bool = False) -> str:
+    if not (math.isfinite(low) and math.isfinite(high)):
         return "–"
     return f"{number(low, signed=signed)} … {number(high, signed=signed)}"
-
-
-def p_value(p: float) -> str:
-    return f"{p:.3f}" if p >= 0.001 else "< 0.001"
