@@ -34,18 +34,13 @@ Eps = float | np.ndarray
 
 
 class ClassGraph:
-    """The DBSCAN structure of points within each of their classes.
+    """The DBSCAN structure of points x (n, d) within each of their classes, `labels` (n,) int.
 
     The constructor costs a k-nearest-neighbour query, the first call of `clusters` a spanning
     tree; after that every answer takes milliseconds.
 
     Classes with fewer points than `min_samples` cannot be clustered (every point would be noise)
     and are kept whole. Their points have threshold 0 and cluster -2, and `small` lists them.
-
-    Args:
-        x: (n, d) coordinates.
-        labels: (n,) integers.
-        min_samples: Points within eps, itself included, that make a core point.
     """
 
     def __init__(self, x: np.ndarray, labels: np.ndarray, min_samples: int = 5) -> None:
@@ -54,9 +49,8 @@ class ClassGraph:
         if x.ndim != 2 or len(x) != len(labels):
             raise InvalidValueError(f"x must be (n, d) for n labels, got {x.shape}, {labels.shape}")
         if min_samples < 1:
-            raise InvalidValueError(
-                f"min_samples must be at least 1, got {min_samples}", "", "min_samples"
-            )
+            message = f"min_samples must be at least 1, got {min_samples}"
+            raise InvalidValueError(message, "", "min_samples")
         if not np.isfinite(x).all():
             raise InvalidValueError("x must be finite")
         self.min_samples = int(min_samples)
@@ -194,14 +188,9 @@ class ClassGraph:
         knee = np.zeros(len(self.classes))
         for rank, (begin, end) in enumerate(pairwise(self._bounds)):
             core = np.sort(self._core[begin:end])
-            if len(core) < self.min_samples:
-                continue
-            rise = core[-1] - core[0]
-            if rise == 0:
-                knee[rank] = core[-1]
-                continue
-            along = np.linspace(0, 1, len(core))
-            knee[rank] = core[int(np.argmax(along - (core - core[0]) / rise))]
+            if len(core) >= self.min_samples:
+                rise = (core - core[0]) / (core[-1] - core[0] or 1)
+                knee[rank] = core[int(np.argmax(np.linspace(0, 1, len(core)) - rise))]
         return knee
 
     @cached_property
@@ -230,11 +219,8 @@ class ClassGraph:
         if values.ndim == 0:
             return np.broadcast_to(values, (len(self),))
         if values.shape != self.classes.shape:
-            raise InvalidValueError(
-                f"eps must be one number or one per class ({len(self.classes)}), got {values.size}",
-                "",
-                "eps",
-            )
+            several = f"one number or one per class ({len(self.classes)})"
+            raise InvalidValueError(f"eps must be {several}, got {values.size}", "", "eps")
         return values[self._rank]
 
     def _back(self, values: np.ndarray) -> np.ndarray:

@@ -37,21 +37,15 @@ def run_filter(
 ) -> Selection:
     """Fit a filter to the training samples of a pack and save the selection.
 
+    The same input gives the same table; the sidecar differs in its timings.
+
     Args:
         filter: The filter; it is left fitted.
         pack: The pack to select from. Only its training samples are considered.
         sources: Files that the filter's inputs are read from, as `filter.needs` demands.
         out: The selection to write, a new .parquet file; None writes nothing.
-        retrain: For filters that need training: `thresher.study.selecting.run_selection` makes
-            it from the run.
+        retrain: For filters that need training; see `thresher.study.selecting.run_selection`.
         notes: Further entries of the sidecar.
-
-    Returns:
-        The selection. The same input gives the same table; the sidecar differs in its timings.
-
-    Raises:
-        AlreadyExistsError: `out` exists.
-        InvalidValueError: An input that the filter needs is missing or does not fit the pack.
     """
     if out is not None:
         check_new(out)
@@ -76,11 +70,7 @@ def check_new(out: Path) -> None:
 def load_inputs(
     filter: Filter, pack: Pack, sources: FilterSources
 ) -> tuple[FilterInputs, dict[str, str]]:
-    """Read what a filter needs.
-
-    Returns:
-        The inputs, and where they come from (`run`, `features`, `network`), for the sidecar.
-    """
+    """Return what a filter needs, and where it comes from, for the sidecar."""
     inputs = training_inputs(pack)
     origin: dict[str, str] = {}
     if "training" in filter.needs and sources.run is None:
@@ -149,9 +139,8 @@ def open_features(path: Path, pack: Pack, device: str = "auto") -> Features:
     # Here because it loads torch, which reading features does not need.
     from thresher.models.embed import features_of_run
 
-    kind: Literal["auto", "cpu", "cuda"] = "auto"
-    if device.startswith(("cpu", "cuda")):
-        kind = "cpu" if device.startswith("cpu") else "cuda"
+    kinds: tuple[Literal["cpu", "cuda"], ...] = ("cpu", "cuda")
+    kind: Literal["auto", "cpu", "cuda"] = next(filter(device.startswith, kinds), "auto")
     return features_of_run(path, pack, EmbedOptions(device=kind))
 
 
@@ -207,21 +196,20 @@ def with_dynamics(inputs: FilterInputs, path: Path) -> FilterInputs:
 def as_selection(
     fitted: Filter, inputs: FilterInputs, pack: Pack, origin: dict[str, str] | None = None
 ) -> Selection:
-    """Return the choice of a fitted filter as a selection that can be saved.
-
-    `origin` says where the inputs came from, and goes into the sidecar.
-    """
+    """Return the choice of a fitted filter; `origin` of its inputs goes into the sidecar."""
     x, y = (None, None) if fitted.map_ is None else fitted.map_.T
+    labels, keep = inputs.labels, fitted.keep_
+    per_class = {
+        inputs.class_name(int(label)): _counts(keep[labels == label]) for label in np.unique(labels)
+    }
     meta: dict[str, Any] = {
         "method": fitted.name,
         "data": str(pack.root.resolve()),
         "pack": pack.name,
         **(origin or {}),
         "settings": to_mapping(fitted),
-        "kept": int(fitted.keep_.sum()),
-        "dropped": int((~fitted.keep_).sum()),
-        "dropped_share": float((~fitted.keep_).mean()),
-        "per_class": _per_class(inputs, fitted.keep_),
+        **_counts(keep),
+        "per_class": per_class,
         **fitted.report_,
         "warnings": fitted.warnings_,
         "versions": versions(PACKAGES),
@@ -229,8 +217,8 @@ def as_selection(
     }
     return Selection(
         ids=list(inputs.ids),
-        labels=inputs.labels,
-        keep=fitted.keep_,
+        labels=labels,
+        keep=keep,
         score=fitted.score_,
         reason=fitted.reason_,
         fingerprint=pack.fingerprint,
@@ -242,14 +230,6 @@ def as_selection(
     )
 
 
-def _per_class(inputs: FilterInputs, keep: np.ndarray) -> dict[str, dict[str, float]]:
-    """Return kept, dropped and the share dropped by class name."""
-    counts = {}
-    for label in np.unique(inputs.labels):
-        kept = keep[inputs.labels == label]
-        counts[inputs.class_name(int(label))] = {
-            "kept": int(kept.sum()),
-            "dropped": int((~kept).sum()),
-            "dropped_share": float((~kept).mean()),
-        }
-    return counts
+def _counts(keep: np.ndarray) -> dict[str, float]:
+    kept = int(keep.sum())
+    return {"kept": kept, "dropped": len(keep) - kept, "dropped_share": float((~keep).mean())}

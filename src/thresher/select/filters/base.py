@@ -70,7 +70,7 @@ class Filter(abc.ABC):
         classes: Sequence[str] = (),
         **inputs: Any,
     ) -> Self:
-        """Choose the samples to keep.
+        """Choose the samples to keep; return the fitted filter.
 
         Args:
             features: (n, d) float array; None for filters that do not use features.
@@ -80,9 +80,6 @@ class Filter(abc.ABC):
             **inputs: Further fields of `thresher.select.inputs.FilterInputs`, such as
                 `probabilities` (n, classes), `dynamics` or `selections`.
 
-        Returns:
-            The fitted filter.
-
         Raises:
             InvalidValueError: An option or an array is invalid, or something is missing.
         """
@@ -91,16 +88,12 @@ class Filter(abc.ABC):
             raise InvalidValueError(
                 f"labels must be (n,) integers, got {targets.dtype} of shape {targets.shape}"
             )
-        if ids is None:
-            ids = [str(row) for row in range(len(targets))]
-        if features is not None:
-            features = np.asanyarray(features)
         return self.fit_inputs(
             FilterInputs(
                 labels=targets.astype(np.int64),
-                ids=ids,
+                ids=[str(row) for row in range(len(targets))] if ids is None else ids,
                 classes=classes,
-                features=features,
+                features=None if features is None else np.asanyarray(features),
                 **inputs,
             )
         )
@@ -122,9 +115,8 @@ class Filter(abc.ABC):
             self.reason_ = ["" if kept else self.name for kept in self.keep_.tolist()]
         for name in ("score_", "keep_", "reason_"):
             if len(getattr(self, name)) != len(inputs):
-                raise InvalidValueError(
-                    f"{type(self).__name__}.{name} must have {len(inputs)} rows"
-                )
+                own = type(self).__name__
+                raise InvalidValueError(f"{own}.{name} must have {len(inputs)} rows")
         return self
 
     @abc.abstractmethod
@@ -140,9 +132,8 @@ class Filter(abc.ABC):
         known = self.get_params()
         for name, value in params.items():
             if name not in known:
-                raise InvalidValueError(
-                    f'{type(self).__name__} has no option "{name}"', nearest(name, known)
-                )
+                own = type(self).__name__
+                raise InvalidValueError(f'{own} has no option "{name}"', nearest(name, known))
             setattr(self, name, value)
         return self
 

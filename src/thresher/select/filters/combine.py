@@ -58,12 +58,10 @@ class CombineFilter(Filter):
             else ""
             for row in range(len(inputs))
         ]
-        for selection, at in zip(selections, rows, strict=True):
-            if selection.x is not None and np.isfinite(selection.x).any():
-                assert selection.y is not None
-                self.map_ = np.stack([selection.x, selection.y], axis=1)[at]
-                if selection.cluster is not None:
-                    self.cluster_ = selection.cluster[at]
+        for one, at in zip(selections, rows, strict=True):
+            if one.x is not None and one.y is not None and np.isfinite(one.x).any():
+                self.map_ = np.stack([one.x, one.y], axis=1)[at]
+                self.cluster_ = None if one.cluster is None else one.cluster[at]
                 break
         self.report_.update(rule=self.name, selections=names)
 

@@ -12,6 +12,7 @@ from thresher.options import option
 from thresher.select.cluster import (
     NOISE,
     ClassGraph,
+    Eps,
     choose_eps,
     eps_per_sample,
     hdbscan,
@@ -100,7 +101,7 @@ class NetworkFilter(NetworkOptions, Filter):
     def _fit_map(self, inputs: FilterInputs) -> None:
         features = inputs.need_features()
         reduction = cached_reduction(inputs.maps, features, self, self.reduce, self.start)
-        self.eps_: float | np.ndarray | None = None
+        self.eps_: Eps | None = None
         self.reduction_: Reduction = reduction
         self.graph_: ClassGraph | None = None
         self.stability_: Stability | None = None
@@ -133,11 +134,8 @@ class NetworkFilter(NetworkOptions, Filter):
         self.report_["eps"] = _eps_report(eps, graph, inputs)
         radii, share = graph.curve(256)
         self.report_["curve"] = {"eps": _digits(radii), "share": _digits(share)}
-        for label in graph.small:
-            self.warnings_.append(
-                f"class {inputs.class_name(label)} has fewer than {self.min_samples} samples "
-                "and is kept whole"
-            )
+        few = f"has fewer than {self.min_samples} samples and is kept whole"
+        self.warnings_ += [f"class {inputs.class_name(label)} {few}" for label in graph.small]
         if self.drop is not None and abs(noise.mean() - self.drop) > 0.001:
             self.warnings_.append(
                 f"no eps drops {self.drop:.2%}: the nearest drops {noise.mean():.2%}"
@@ -201,22 +199,13 @@ class NetworkFilter(NetworkOptions, Filter):
         for features in (inputs.need_features(), *inputs.other_features):
             seen = replace(inputs, features=features, other_features=())
             for perplexity in self.perplexities or (self.perplexity,):
+                one = replace(self, votes=1, perplexities=(), perplexity=perplexity)
                 for vote in range(self.votes):
                     start = "random" if vote else self.start
-                    yield (
-                        replace(
-                            self,
-                            votes=1,
-                            perplexities=(),
-                            perplexity=perplexity,
-                            seed=self.seed + vote,
-                            start=start,
-                        ),
-                        seen,
-                    )
+                    yield replace(one, seed=self.seed + vote, start=start), seen
 
 
-def _eps_report(eps: float | np.ndarray, graph: ClassGraph, inputs: FilterInputs) -> Any:
+def _eps_report(eps: Eps, graph: ClassGraph, inputs: FilterInputs) -> Any:
     if not isinstance(eps, np.ndarray):
         return float(eps)
     pairs = zip(graph.classes, eps, strict=True)
