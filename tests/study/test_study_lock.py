@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from thresher.errors import ThresherError
-from thresher.study.lock import hold, holder
+from thresher.study.status import hold, holder
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from thresher.study.lock import hold
+from thresher.study.status import hold
 with hold(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(60)

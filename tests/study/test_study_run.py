@@ -16,7 +16,7 @@ from few_digits import make_pack
 
 from thresher.errors import ThresherError
 from thresher.paths import RunPaths, write_text
-from thresher.study.failures import Failures
+from thresher.study.status import Failures
 from thresher.study.study import Study
 from thresher.study.toml import dumps
 from thresher.study.tune import choices, reported_trials
@@ -236,7 +236,7 @@ def test_the_log_of_a_trial_holds_the_log_records_of_training(
 def test_a_second_run_into_the_folder_is_told_who_holds_it(
     content: Content, tmp_path: Path
 ) -> None:
-    from thresher.study.lock import hold
+    from thresher.study.status import hold
 
     with (
         hold(tmp_path),

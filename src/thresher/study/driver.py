@@ -7,10 +7,8 @@ from pathlib import Path
 from thresher import progress
 from thresher.paths import write_json
 from thresher.study.definition import StudyDefinition
-from thresher.study.executor import Executor
-from thresher.study.failures import Failures
-from thresher.study.status import running_file
-from thresher.study.tasks import StudyPlan, StudyTask, TaskOutcome
+from thresher.study.status import Failures, running_file
+from thresher.study.tasks import Executor, StudyPlan, StudyTask, TaskOutcome
 from thresher.study.tune import wanted_trials
 
 logger = logging.getLogger(__name__)

@@ -9,11 +9,10 @@ from typing import Any
 
 from thresher import options
 from thresher.errors import InvalidValueError, nearest
-from thresher.study.executor import Executor
 from thresher.study.local import LocalConfig, LocalExecutor
 from thresher.study.perform import attempt
 from thresher.study.slurm import SlurmConfig, SlurmExecutor
-from thresher.study.tasks import StudyTask, TaskOutcome
+from thresher.study.tasks import Executor, StudyTask, TaskOutcome
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,9 +26,8 @@ from typing import IO
 from thresher import version
 from thresher.environment import core_count
 from thresher.options import option
-from thresher.study.executor import Executor
 from thresher.study.perform import log_tail
-from thresher.study.tasks import StudyTask, TaskOutcome
+from thresher.study.tasks import Executor, StudyTask, TaskOutcome
 
 logger = logging.getLogger(__name__)
 CONTROL = "nvidia-cuda-mps-control"

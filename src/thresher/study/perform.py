@@ -12,7 +12,9 @@ import traceback
 from pathlib import Path
 
 from thresher.errors import ThresherError
+from thresher.study.selecting import embed, select
 from thresher.study.tasks import StudyTask, TaskOutcome
+from thresher.training.config import TrainConfig
 
 
 class TaskStopped(Exception):
@@ -25,20 +27,13 @@ def perform(task: StudyTask, threads: int | None = None) -> None:
         return
     if task.kind == "train":
         _train(task, threads)
-    elif task.kind == "embed":
-        from thresher.study.selecting import embed
-
-        embed(task.settings, task.out)
     else:
-        from thresher.study.selecting import select
-
-        select(task.settings, task.out)
+        (embed if task.kind == "embed" else select)(task.settings, task.out)
     if not task.finished:
         raise TaskStopped(task.name)
 
 
 def _train(task: StudyTask, threads: int | None) -> None:
-    from thresher.training.config import TrainConfig
     from thresher.training.train import train
 
     settings = {**task.settings, "out": str(task.out), "resume": True}

@@ -96,18 +96,12 @@ def read_trials(
     pack = open_data(study)
     chance = 1 / len(pack.classes) if pack is not None else 0.0
     reported = {task.name for task in reported_trials(study, plan)}
-    return [
-        _read(
-            plan.trials[state.name],
-            metric,
-            chance,
-            state=state.state,
-            error=state.error,
-            reported=state.name in reported,
-        )
-        for state in status.trials
-        if state.state != "not chosen"
-    ]
+    trials = []
+    for one in status.trials:
+        if one.state != "not chosen":
+            state = {"state": one.state, "error": one.error, "reported": one.name in reported}
+            trials.append(_read(plan.trials[one.name], metric, chance, **state))
+    return trials
 
 
 def open_data(study: StudyDefinition) -> Pack | None:
@@ -148,11 +142,9 @@ def _points(share: float | None) -> float | None:
 
 
 def _device_name(hardware: Values) -> str:
-    for key in ("gpu", "processor", "cpu", "system"):
-        value = hardware.get(key)
-        if value:
-            return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-    return ""
+    keys = ("gpu", "processor", "cpu", "system")
+    value = next((hardware[key] for key in keys if hardware.get(key)), "")
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _made_with(result: Values) -> dict[str, str]:

@@ -5,35 +5,100 @@ another selection, it drops the same share as that one: the random control.
 """
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from thresher.errors import InvalidValueError, nearest
+import numpy as np
+
+from thresher.data.pack import Pack
+from thresher.data.selection import Selection
+from thresher.errors import AlreadyExistsError, InvalidValueError, ThresherError, nearest
+from thresher.models.embed_config import EmbedConfig
 from thresher.options import describe, from_mapping
+from thresher.paths import RunPaths, read_json
+from thresher.select.filters.base import Filter
+from thresher.select.filters.registry import FILTERS, load_filter
+from thresher.select.inputs import FilterInputs, FilterSources
+from thresher.select.run import open_features, run_filter, training_inputs, with_features
+from thresher.training.config import TrainConfig
 
-if TYPE_CHECKING:
-    from thresher.data.pack import Pack
-    from thresher.data.selection import Selection
-    from thresher.models.embed_config import EmbedConfig
-    from thresher.select.filters.base import Filter
-    from thresher.select.inputs import FilterSources
+
+@dataclass(frozen=True)
+class Retrainer:
+    """Trains a run's network again on the kept samples: the `retrain` of `RecursiveFilter`.
+
+    Each round leaves `round-N.parquet` and the run `round-N` in `folder`. Rounds that are
+    complete are reused, so an interrupted command resumes.
+    """
+
+    run: Path
+    """The run whose settings are used."""
+    pack: Pack
+    folder: Path
+    device: str = "auto"
+    """Where features are computed."""
+
+    @cached_property
+    def inputs(self) -> FilterInputs:
+        """Ids and labels of the training samples."""
+        return training_inputs(self.pack)
+
+    def __call__(self, round_: int, keep: np.ndarray) -> np.ndarray:
+        """Train on the samples of `keep` (n,) bool; return features (n, d) of all samples."""
+        from thresher.training.train import train
+
+        out = self.folder / f"round-{round_}"
+        settings = read_json(RunPaths(self.run).config, "run")["config"]
+        settings |= {
+            "data": str(self.pack.root),
+            "selection": str(self._selection(round_, keep)),
+            "out": str(out),
+            "resume": True,
+        }
+        result = train(TrainConfig.from_dict(settings))
+        if result.status not in ("finished", "target"):
+            raise ThresherError(
+                f"round {round_ + 1} ended as {result.status} in {out}",
+                "inspect it, then run the same command again",
+            )
+        features = open_features(out, self.pack, self.device)
+        return with_features(self.inputs, features, self.pack).need_features()
+
+    def _selection(self, round_: int, keep: np.ndarray) -> Path:
+        """Return the selection of a round, written if it does not exist."""
+        path = self.folder / f"round-{round_}.parquet"
+        if path.exists():
+            if not np.array_equal(Selection.load(path).keep, keep):
+                raise AlreadyExistsError(
+                    f"{path} keeps other samples than this command would",
+                    f"remove {self.folder}, or choose another name",
+                )
+            return path
+        Selection(
+            ids=list(self.inputs.ids),
+            labels=self.inputs.labels,
+            keep=keep,
+            score=np.zeros(len(keep), np.float32),
+            reason=["" if kept else "an earlier round" for kept in keep.tolist()],
+            fingerprint=self.pack.fingerprint,
+            meta={"method": "recursive", "data": str(self.pack.root.resolve()), "round": round_},
+        ).save(path)
+        return path
 
 
 def run_selection(
-    filter: "Filter",
-    pack: "Pack",
-    sources: "FilterSources",
+    filter: Filter,
+    pack: Pack,
+    sources: FilterSources,
     out: Path,
     notes: Mapping[str, str] | None = None,
-) -> "Selection":
+) -> Selection:
     """Run any filter as `run_filter` does, and retrain the run in `sources` if it needs that.
 
     Retrained runs are kept in a folder called like `out`, with the suffix `.rounds`.
     """
-    from thresher.select.run import run_filter
-    from thresher.study.recursive import Retrainer
-
     retrain = None
     if "training" in filter.needs and sources.run is not None:
         device = getattr(filter, "device", "auto")
@@ -43,16 +108,13 @@ def run_selection(
 
 def embed(settings: dict[str, Any], out: Path) -> None:
     """Write features to the folder `out`, resuming an interrupted attempt."""
-    from thresher.data.pack import Pack
     from thresher.models.embed import embed_pack
 
     embed_pack(check_embed(settings, "the step"), Pack.open(settings["data"]), out)
 
 
-def check_embed(settings: dict[str, Any], where: str) -> "EmbedConfig":
+def check_embed(settings: dict[str, Any], where: str) -> EmbedConfig:
     """Return the configuration of an embed step; raise if it is invalid."""
-    from thresher.models.embed_config import EmbedConfig
-
     # Studies of version 0.1 wrote 0 and "" for defaults.
     own = {k: v for k, v in settings.items() if k not in ("data", "seed") and v not in (0, "")}
     config = from_mapping(EmbedConfig, own, where)
@@ -62,9 +124,6 @@ def check_embed(settings: dict[str, Any], where: str) -> "EmbedConfig":
 
 def select(settings: dict[str, Any], out: Path) -> None:
     """Write the selection `out`."""
-    from thresher.data.pack import Pack
-    from thresher.data.selection import Selection
-
     filter, sources = check_select(settings, "the step")
     notes = {}
     if settings.get("like"):
@@ -76,11 +135,8 @@ def select(settings: dict[str, Any], out: Path) -> None:
     run_selection(filter, Pack.open(settings["data"]), sources, out, notes)
 
 
-def check_select(settings: dict[str, Any], where: str) -> tuple["Filter", "FilterSources"]:
+def check_select(settings: dict[str, Any], where: str) -> tuple[Filter, FilterSources]:
     """Return the filter and the sources that a select step names; raise if one is invalid."""
-    from thresher.select.filters.registry import FILTERS, load_filter
-    from thresher.select.inputs import FilterSources
-
     name = settings.get("filter")
     if not isinstance(name, str) or name not in FILTERS:
         raise InvalidValueError(

@@ -19,10 +19,9 @@ from typing import Any
 from thresher.errors import InvalidValueError, MissingDependencyError, NotFoundError, ThresherError
 from thresher.options import option
 from thresher.paths import read_json, write_json
-from thresher.study.executor import Executor
 from thresher.study.perform import log_tail
 from thresher.study.slurm_job import SlurmJob, outcome_file
-from thresher.study.tasks import StudyTask, TaskOutcome, Values
+from thresher.study.tasks import Executor, StudyTask, TaskOutcome, Values
 
 logger = logging.getLogger(__name__)
 Queue = dict[tuple[str, int], str]

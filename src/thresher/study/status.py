@@ -1,20 +1,124 @@
-"""The state of a study, read from its folder: which tasks are finished, running or failed."""
+"""The state of a study in its folder: the process that runs it, the failures, and every task.
 
+A failure is a line in `errors/NAME.jsonl`, append-only; `running.json` lists the running tasks.
+"""
+
+import contextlib
 import json
 import os
-from collections.abc import Mapping
+import socket
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from thresher.paths import RunPaths, read_json, read_run_json
+from thresher import locks
+from thresher.paths import RunPaths, StudyPaths, disk_errors, read_json, read_run_json
 from thresher.study.definition import StudyDefinition
-from thresher.study.failures import Failures
-from thresher.study.lock import StudyHolder, holder
 from thresher.study.tasks import StudyPlan, StudyTask
 from thresher.study.tune import wanted_trials
 
 STATES = ("finished", "running", "failed", "waiting", "not chosen")
+
+
+@dataclass(frozen=True)
+class StudyHolder:
+    """The process that runs a study."""
+
+    pid: int | None = None
+    """None if the process has taken the lock but not yet written its id."""
+    host: str = ""
+    since: float | None = None
+    """When it started, in seconds since 1970."""
+
+    def __str__(self) -> str:
+        if self.pid is None:
+            return "another process"
+        minutes = (time.time() - (self.since or time.time())) / 60
+        return f"process {self.pid} on {self.host}, for {minutes:.0f} minutes"
+
+
+@contextlib.contextmanager
+def hold(root: Path) -> Iterator[None]:
+    """Hold the study in `root` while the block runs; BusyError names the process that has it."""
+    path = StudyPaths(root).lock
+    busy = f"the study in {root} is being run by {_read_holder(path)}"
+    fix = "wait for it, or choose another folder"
+    with locks.exclusive_lock(path, busy, fix) as handle:
+        me = StudyHolder(os.getpid(), socket.gethostname(), time.time())
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, json.dumps(asdict(me)).encode(), 0)
+        yield
+
+
+def holder(root: Path) -> StudyHolder | None:
+    """Return the process that runs the study in `root` now; None if there is none."""
+    path = StudyPaths(root).lock
+    return _read_holder(path) if locks.is_locked(path) else None
+
+
+def _read_holder(path: Path) -> StudyHolder:
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+        return StudyHolder(**values)
+    except (OSError, ValueError, TypeError):
+        return StudyHolder()
+
+
+@dataclass(frozen=True)
+class TaskFailure:
+    """One failure of a task, or the note that it is to be retried."""
+
+    time: float
+    """Seconds since 1970."""
+    error: str = ""
+    detail: str = ""
+    """The traceback, or the end of the log."""
+    retried: bool = False
+    """True for a note that cancels the failures before it."""
+
+
+class Failures:
+    """Failures of the tasks of the study in the folder `root`."""
+
+    def __init__(self, root: Path) -> None:
+        self.folder = root / "errors"
+
+    def add(self, name: str, error: str, detail: str) -> None:
+        """Record that the task `name` failed."""
+        self._append(name, {"time": time.time(), "error": error, "detail": detail})
+
+    def retry(self, names: Iterable[str]) -> None:
+        """Let the named tasks be run again; their failures stay on record."""
+        for name in names:
+            if self.last(name) is not None:
+                self._append(name, {"time": time.time(), "retried": True})
+
+    def history(self, name: str) -> list[TaskFailure]:
+        """Return every line about the task `name`, oldest first."""
+        try:
+            lines = (self.folder / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
+        except OSError:
+            return []
+        entries = []
+        for line in lines:
+            with contextlib.suppress(ValueError, TypeError):  # truncated by a kill
+                entries.append(TaskFailure(**json.loads(line)))
+        return entries
+
+    def last(self, name: str) -> TaskFailure | None:
+        """Return the latest failure; None if the task never failed or is to be retried."""
+        entries = self.history(name)
+        return entries[-1] if entries and not entries[-1].retried else None
+
+    def _append(self, name: str, entry: dict[str, float | str | bool]) -> None:
+        with disk_errors(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with open(self.folder / f"{name}.jsonl", "a", encoding="utf-8") as file:
+                file.write(json.dumps(entry) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
 
 
 @dataclass(frozen=True)
@@ -101,16 +205,11 @@ def read_status(study: StudyDefinition, plan: StudyPlan, root: Path) -> StudySta
         else:
             state = "waiting" if not task.is_trial or task.name in wanted else "not chosen"
         progress = _progress(task) if task.kind == "train" else {}
-        return TaskStatus(
-            task.name, task.kind, state, running.get(task.name, ""), error, **progress
-        )
+        where = running.get(task.name, "")
+        return TaskStatus(task.name, task.kind, state, where, error, **progress)
 
-    return StudyStatus(
-        root,
-        held_by,
-        [status(task) for task in plan.steps.values()],
-        [status(task) for task in plan.trials.values()],
-    )
+    steps, trials = (list(map(status, part.values())) for part in (plan.steps, plan.trials))
+    return StudyStatus(root, held_by, steps, trials)
 
 
 def _progress(task: StudyTask) -> dict[str, float | None]:
@@ -136,10 +235,7 @@ def _last_metrics(path: Path, tail: int = 8192) -> Mapping[str, Any]:
     except OSError:
         return {}
     for line in reversed(lines[:-1]):
-        try:
-            entry = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(entry, dict):
-            return entry
+        with contextlib.suppress(ValueError):
+            if isinstance(entry := json.loads(line), dict):
+                return entry
     return {}

@@ -23,12 +23,10 @@ from thresher.study.definition import Metric, StudyDefinition
 from thresher.study.driver import Driver
 from thresher.study.executors import executor_config, make_executor
 from thresher.study.expand import expand
-from thresher.study.failures import Failures
-from thresher.study.lock import hold
 from thresher.study.preflight import check_inputs
 from thresher.study.results import Trial, read_trials
 from thresher.study.slurm import SlurmConfig, check_commands
-from thresher.study.status import StudyStatus, read_status, running_file
+from thresher.study.status import Failures, StudyStatus, hold, read_status, running_file
 from thresher.study.tasks import StudyPlan, Values
 from thresher.study.toml import dumps
 
@@ -99,18 +97,13 @@ class Study:
 
     def output(self, step: str, **at: Any) -> Path:
         """Return what a step writes; `at` holds the axes of its `each`, such as `seed=0`."""
-        matches = [
-            task
-            for task in self.plan().steps.values()
-            if task.step == step and all(task.at.get(key) == value for key, value in at.items())
-        ]
+        steps = [task for task in self.plan().steps.values() if task.step == step]
+        matches = [task for task in steps if at.items() <= task.at.items()]
         if not matches:
             raise InvalidValueError(f'no trial of the study in {self.root} needs a step "{step}"')
         if len(matches) > 1:
-            axes = ", ".join(matches[0].at)
-            raise InvalidValueError(
-                f'step "{step}" runs {len(matches)} times', f"give the values of {axes}"
-            )
+            fix = f"give the values of {', '.join(matches[0].at)}"
+            raise InvalidValueError(f'step "{step}" runs {len(matches)} times', fix)
         return matches[0].out
 
     def status(self) -> StudyStatus:

@@ -124,8 +124,7 @@ def preferred_batches(
 ) -> list[PreferredBatch]:
     """Return the best batch size for each combination of the other axes.
 
-    The validation accuracy chooses if every cell has one, otherwise the metric itself. Batch sizes
-    that are worse by at most `margin` are listed as equally good.
+    The validation accuracy chooses if every cell has one, otherwise the metric itself.
     """
     sign = 1 if higher_is_better else -1
     groups: dict[tuple[Any, ...], list[CellSummary]] = {}

@@ -1,8 +1,10 @@
-"""What a study has to do: tasks (steps and trials), the plan that holds them, and how one ended."""
+"""What a study has to do: tasks (steps and trials), their plan and outcome, and who runs them."""
 
+import abc
 import dataclasses
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -99,3 +101,28 @@ class TaskOutcome:
     """The traceback, or the end of the log."""
     stopped: bool = False
     """Whether the task saved its state on request and can be resumed."""
+
+
+class Executor(abc.ABC):
+    """Run tasks. A context manager: leaving it ends its workers (SLURM jobs keep running)."""
+
+    @abc.abstractmethod
+    def submit(self, tasks: Sequence[StudyTask]) -> None:
+        """Queue tasks whose needs are finished, most urgent first."""
+
+    @abc.abstractmethod
+    def wait(self) -> list[TaskOutcome]:
+        """Block until a task ends or a short time has passed; each task is returned once."""
+
+    @abc.abstractmethod
+    def running(self) -> dict[str, str]:
+        """Return the names of the running tasks and where each runs."""
+
+    def close(self) -> None:  # noqa: B027 - an executor without workers has nothing to end
+        """End workers and release resources."""
+
+    def __enter__(self) -> "Executor":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()

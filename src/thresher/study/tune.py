@@ -5,6 +5,7 @@ the tuned axes. The candidate with the best mean validation accuracy is chosen, 
 are reported. This module does not read the test accuracy.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,20 +63,17 @@ def choices(study: StudyDefinition, plan: StudyPlan) -> list[TuningChoice]:
     ]
 
 
-def _choose(
-    cell: Values, tried: dict[Key, list[StudyTask]], tuned: tuple[str, ...]
-) -> TuningChoice:
+def _choose(cell: Values, tried: dict[Key, list[StudyTask]], tuned: Sequence[str]) -> TuningChoice:
     candidates = []
     for values, trials in tried.items():
         scores = [score for score in map(_validation, trials) if score is not None]
         mean = sum(scores) / len(scores) if len(scores) == len(trials) else None
         named = dict(zip(tuned, values, strict=True))
         candidates.append(TuningCandidate(named, mean, len(scores)))
-    if any(candidate.validation_accuracy is None for candidate in candidates):
-        return TuningChoice(cell, None, candidates)
     # `max` takes the first of equals, so the order in the file decides ties.
     best = max(candidates, key=lambda candidate: candidate.validation_accuracy or 0.0)
-    return TuningChoice(cell, best.values, candidates)
+    complete = all(candidate.validation_accuracy is not None for candidate in candidates)
+    return TuningChoice(cell, best.values if complete else None, candidates)
 
 
 def wanted_trials(study: StudyDefinition, plan: StudyPlan) -> list[StudyTask]:
@@ -84,34 +82,26 @@ def wanted_trials(study: StudyDefinition, plan: StudyPlan) -> list[StudyTask]:
     Without `tune_seeds` these are all trials. With it, every candidate runs with the first seeds,
     and the chosen candidate with the others once it is known.
     """
-    if not study.tune or not study.tune_seeds:
-        return list(plan.trials.values())
-    chosen = _chosen_values(study, plan)
-    first = set(study.seeds[: study.tune_seeds])
-    wanted = []
-    for trial in plan.trials.values():
-        cell, values = _split(study, trial)
-        if trial.seed in first or chosen.get(cell) == values:
-            wanted.append(trial)
-    return wanted
+    return _trials(study, plan, study.seeds[: study.tune_seeds])
 
 
 def reported_trials(study: StudyDefinition, plan: StudyPlan) -> list[StudyTask]:
     """Return the trials whose test results may be reported: those of the chosen candidates."""
-    if not study.tune:
-        return list(plan.trials.values())
-    chosen = _chosen_values(study, plan)
-    split = ((trial, _split(study, trial)) for trial in plan.trials.values())
-    return [trial for trial, (cell, values) in split if chosen.get(cell) == values]
+    return _trials(study, plan, ())
 
 
-def _chosen_values(study: StudyDefinition, plan: StudyPlan) -> dict[Key, Key]:
-    """Return the chosen values by cell, for the cells where the choice is made."""
-    return {
+def _trials(study: StudyDefinition, plan: StudyPlan, seeds: Sequence[int]) -> list[StudyTask]:
+    """Return the trials of the chosen candidates, and all with these seeds."""
+    trials = list(plan.trials.values())
+    if not study.tune or set(seeds) == set(study.seeds):
+        return trials
+    chosen = {
         tuple(choice.cell.values()): tuple(choice.chosen.values())
         for choice in choices(study, plan)
         if choice.chosen is not None
     }
+    split = [(trial, *_split(study, trial)) for trial in trials]
+    return [t for t, cell, values in split if t.seed in seeds or chosen.get(cell) == values]
 
 
 def _split(study: StudyDefinition, trial: StudyTask) -> tuple[Key, Key]:
