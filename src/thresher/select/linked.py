@@ -39,11 +39,15 @@ def linked_parts(x: np.ndarray, group: np.ndarray, eps: np.ndarray) -> np.ndarra
     x, eps2 = x[order], (eps * eps)[order]
     u, v = np.empty(0, np.int64), np.empty(0, np.int64)
     part = np.arange(len(cells))
+    # Half of the offsets within two cells, nearest first; the other half is symmetric.
+    around = range(-REACH, REACH + 1)
+    offsets = [(dx, dy) for dx in range(REACH + 1) for dy in around if dx > 0 or dy > 0]
+    offsets.sort(key=lambda o: (o[0] ** 2 + o[1] ** 2, o))
     # First compare a few points of each cell, which joins the crowded ones; then all points of
     # the pairs of cells that are still separate.
     for most in (A_FEW, None):
         some = count if most is None else np.minimum(count, most)
-        for dx, dy in _offsets():
+        for dx, dy in offsets:
             beside = cells + dx * height + dy
             b = np.minimum(np.searchsorted(cells, beside), len(cells) - 1)
             a = np.flatnonzero((cells[b] == beside) & (part != part[b]))
@@ -55,13 +59,6 @@ def linked_parts(x: np.ndarray, group: np.ndarray, eps: np.ndarray) -> np.ndarra
     out = np.empty(len(key), np.int64)
     out[order] = np.repeat(part, count)
     return out
-
-
-def _offsets() -> list[tuple[int, int]]:
-    """Return half of the offsets within two cells, nearest first; the other half is symmetric."""
-    around = range(-REACH, REACH + 1)
-    half = [(dx, dy) for dx in range(REACH + 1) for dy in around if dx > 0 or dy > 0]
-    return sorted(half, key=lambda o: (o[0] ** 2 + o[1] ** 2, o))
 
 
 def _touch(

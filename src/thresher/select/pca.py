@@ -69,7 +69,9 @@ def fit_pca(
     else:
         axes, variance, total = _randomised(features, mean, m, seed)
     share = variance / total if total > 0 else torch.zeros_like(variance)
-    return Components(mean, _signed(axes), share.cpu().numpy())
+    # Eigenvectors have no sign: the largest entry of each becomes positive.
+    sign = axes.gather(0, axes.abs().argmax(dim=0, keepdim=True)).sign()
+    return Components(mean, axes * torch.where(sign == 0, 1.0, sign), share.cpu().numpy())
 
 
 def blocks(
@@ -121,10 +123,3 @@ def _randomised(
     values, vectors = torch.linalg.eigh(gram)
     values = values.flip(0).clamp_min(0)
     return (basis @ vectors.flip(1))[:, :m], values[:m], total
-
-
-def _signed(axes: torch.Tensor) -> torch.Tensor:
-    """Flip each axis so that its largest entry is positive: eigenvectors have no sign."""
-    largest = axes.abs().argmax(dim=0)
-    sign = torch.sign(axes.gather(0, largest[None, :]))
-    return axes * torch.where(sign == 0, torch.ones_like(sign), sign)

@@ -39,7 +39,11 @@ class Driver:
                 self.executor.submit(self._ready())
                 if not self.submitted:
                     return
-                self._write_running()
+                running = self.executor.running()
+                if running != self.shown:
+                    self.shown = running
+                    state = {"time": time.time(), "running": running}
+                    write_json(running_file(self.root), state)
                 for outcome in self.executor.wait():
                     self.submitted.discard(outcome.name)
                     self._record(outcome)
@@ -77,9 +81,3 @@ class Driver:
         error = outcome.error or "it ended without a result"
         self.failures.add(outcome.name, error, outcome.detail)
         logger.error("%s failed: %s", outcome.name, error)
-
-    def _write_running(self) -> None:
-        running = self.executor.running()
-        if running != self.shown:
-            self.shown = running
-            write_json(running_file(self.root), {"time": time.time(), "running": running})

@@ -28,6 +28,7 @@ REFERENCES = {
     **dict.fromkeys(("like", "selection", "selections"), ("select",)),
 }
 """Settings that may name steps, and of which kinds."""
+CHECKS = {"train": check_training, "embed": check_embed, "select": check_select}
 MOST_TRIALS = 100_000
 LONGEST_NAME = 230
 """Bytes of a name. A file name has at most 255, and a temporary `.NAME.json.PID-DIGITS.tmp` is the
@@ -57,16 +58,10 @@ class _Expansion:
         count = math.prod(len(self.study.values(axis)) for axis in self.study.axes)
         count *= len(self.study.seeds)
         if count > MOST_TRIALS:
-            raise InvalidValueError(
-                f"the study has {count:,} trials, more than {MOST_TRIALS:,}",
-                "use fewer seeds or values",
-            )
-        trials = {}
-        for cell in cells(self.study):
-            for seed in self.study.seeds:
-                trial = self.trial(cell, seed)
-                trials[trial.name] = trial
-        return StudyPlan(self.steps, trials)
+            message = f"the study has {count:,} trials, more than {MOST_TRIALS:,}"
+            raise InvalidValueError(message, "use fewer seeds or values")
+        every = [self.trial(cell, seed) for cell in cells(self.study) for seed in self.study.seeds]
+        return StudyPlan(self.steps, {trial.name: trial for trial in every})
 
     def trial(self, cell: Values, seed: int) -> StudyTask:
         settings: Values = dict(self.study.base)
@@ -139,23 +134,16 @@ class _Expansion:
                 f"data is required in {where}, because [grid] has several data sets",
                 'add data = "…" or each = ["data"]',
             )
-        if definition.do == "train":
-            check_training(settings, where)
-        elif definition.do == "embed":
-            check_embed(settings, where)
-        else:
-            check_select(settings, where)
+        CHECKS[definition.do](settings, where)
         digest = identity({"do": definition.do, **decisive})
         varied = f",{_words(own)}" if own else ""
         name = bounded_name(f"{definition.name}{varied}", f",id={digest}")
         out = self.paths.steps / name
         if definition.do == "select":
             out = out / "selection.parquet"
-        self.open.pop()
-        step = definition.name
-        task = StudyTask(
-            name, definition.do, settings, out, digest, tuple(needs), step=step, at=own
-        )
+        step = self.open.pop()
+        kind = definition.do
+        task = StudyTask(name, kind, settings, out, digest, tuple(needs), step=step, at=own)
         return self.steps.setdefault(name, task)
 
     def step_settings(self, definition: StepDefinition, own: Values) -> Values:
@@ -200,8 +188,5 @@ def bounded_name(words: str, tail: str = "") -> str:
 
 
 def _words(values: Values) -> str:
-    return ",".join(f"{key}={_slug(value)}" for key, value in values.items())
-
-
-def _slug(value: Any) -> str:
-    return re.sub(r"[^A-Za-z0-9.+-]+", "-", str(value)).strip("-.")[-32:] or "none"
+    slugs = {k: re.sub(r"[^A-Za-z0-9.+-]+", "-", str(v)).strip("-.") for k, v in values.items()}
+    return ",".join(f"{key}={slug[-32:] or 'none'}" for key, slug in slugs.items())

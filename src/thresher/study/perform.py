@@ -26,20 +26,16 @@ def perform(task: StudyTask, threads: int | None = None) -> None:
     if task.finished:
         return
     if task.kind == "train":
-        _train(task, threads)
+        from thresher.training.train import train
+
+        settings = {**task.settings, "out": str(task.out), "resume": True}
+        if threads is not None:
+            settings.setdefault("threads", threads)
+        train(TrainConfig.from_dict(settings))
     else:
         (embed if task.kind == "embed" else select)(task.settings, task.out)
     if not task.finished:
         raise TaskStopped(task.name)
-
-
-def _train(task: StudyTask, threads: int | None) -> None:
-    from thresher.training.train import train
-
-    settings = {**task.settings, "out": str(task.out), "resume": True}
-    if threads is not None:
-        settings.setdefault("threads", threads)
-    train(TrainConfig.from_dict(settings))
 
 
 def attempt(task: StudyTask, threads: int | None = None) -> TaskOutcome:
@@ -53,16 +49,12 @@ def attempt(task: StudyTask, threads: int | None = None) -> TaskOutcome:
     except Exception as error:
         return TaskOutcome(task.name, f"{type(error).__name__}: {error}", traceback.format_exc())
     finally:
-        _release_memory()
+        # Later trials start with an empty cache.
+        gc.collect()
+        torch = sys.modules.get("torch")
+        if torch is not None and torch.cuda.is_initialized():
+            torch.cuda.empty_cache()
     return TaskOutcome(task.name)
-
-
-def _release_memory() -> None:
-    """Free the memory of a finished trial, so that later trials start with an empty cache."""
-    gc.collect()
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_initialized():
-        torch.cuda.empty_cache()
 
 
 def redirect_output(log: Path) -> None:

@@ -121,7 +121,9 @@ def _read(task: StudyTask, metric: str, chance: float, **state: Any) -> Trial:
     numbers |= {key: resolved.get(key) for key in _RESOLVED}
     if result.get("status") == "diverged" and result.get("accuracy") is None:
         result = {**result, "accuracy": chance}
-    numbers |= {key: _points(result.get(key)) for key in POINTS}
+    for key in POINTS:
+        share = result.get(key)
+        numbers[key] = 100 * share if share is not None and math.isfinite(share) else None
     reached = result.get("time_to_target")
     numbers["time_to_target"] = reached.get("seconds") if isinstance(reached, dict) else reached
     return Trial(
@@ -135,10 +137,6 @@ def _read(task: StudyTask, metric: str, chance: float, **state: Any) -> Trial:
         **numbers,
         **state,
     )
-
-
-def _points(share: float | None) -> float | None:
-    return 100 * share if share is not None and math.isfinite(share) else None
 
 
 def _device_name(hardware: Values) -> str:

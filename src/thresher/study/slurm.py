@@ -14,7 +14,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 from thresher.errors import InvalidValueError, MissingDependencyError, NotFoundError, ThresherError
 from thresher.options import option
@@ -157,6 +156,8 @@ class SlurmExecutor(Executor):
         self._send(new)
 
     def _send(self, tasks: list[StudyTask], attempt: int = 1) -> None:
+        from submitit import SlurmExecutor as SubmititExecutor
+
         for workers in sorted({task.workers for task in tasks}, reverse=True):
             group = [task for task in tasks if task.workers == workers]
             name = f"thresher-{secrets.token_hex(4)}"
@@ -166,14 +167,9 @@ class SlurmExecutor(Executor):
             self.jobs.add(name, [task.name for task in group], attempt)
             cpus, requeues = self.config.cpus, self.config.most_requeues
             jobs = [SlurmJob(task.to_json(), str(self.root), cpus, requeues) for task in group]
-            self._submitit(workers, name).map_array(_run, jobs)
-
-    def _submitit(self, workers: int, name: str) -> Any:
-        from submitit import SlurmExecutor as SubmititExecutor
-
-        executor = SubmititExecutor(folder=self.root / "slurm" / "jobs")
-        executor.update_parameters(**self.config.parameters(workers, name))
-        return executor
+            executor = SubmititExecutor(folder=self.root / "slurm" / "jobs")
+            executor.update_parameters(**self.config.parameters(workers, name))
+            executor.map_array(_run, jobs)
 
     def wait(self) -> list[TaskOutcome]:
         if not self.submitted:

@@ -48,7 +48,11 @@ class GridFilter(MapOptions, Filter):
             (rows,) = np.nonzero(inputs.labels == label)
             # A random order, then a stable sort by cell: each sample's rank within its cell.
             rows = random.permutation(rows)
-            cells = _cells(reduction.points[rows].astype(np.float64), self.cells)
+            points = reduction.points[rows].astype(np.float64)
+            low, high = points.min(axis=0), points.max(axis=0)
+            size = np.where(high > low, high - low, 1.0)
+            at = np.minimum((points - low) / size * self.cells, self.cells - 1).astype(int)
+            cells = at[:, 0] * self.cells + at[:, 1]
             _, number, counts = np.unique(cells, return_inverse=True, return_counts=True)
             order = np.argsort(number, kind="stable")
             rank = np.empty(len(rows), int)
@@ -62,11 +66,3 @@ class GridFilter(MapOptions, Filter):
         self.keep_, self.score_, self.cluster_ = ~drop, score.astype(np.float32), cell
         self.reason_ = [f"cell of {crowd[r]} thinned" if drop[r] else "" for r in range(n)]
         self.report_["cells"] = self.cells
-
-
-def _cells(points: np.ndarray, cells: int) -> np.ndarray:
-    """Return the number of the grid cell of each point (n, 2) in their bounding box."""
-    low, high = points.min(axis=0), points.max(axis=0)
-    size = np.where(high > low, high - low, 1.0)
-    at = np.minimum((points - low) / size * cells, cells - 1).astype(int)
-    return at[:, 0] * cells + at[:, 1]

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -131,7 +131,14 @@ class NetworkFilter(NetworkOptions, Filter):
             self.reason_[row] = f"noise in {name} at eps {used[row]:.4g}"
         for row in np.flatnonzero(np.isin(inputs.labels, graph.small)):
             self.reason_[row] = f"class kept whole: fewer than {self.min_samples} samples"
-        self.report_["eps"] = _eps_report(eps, graph, inputs)
+        self.report_["eps"] = (
+            float(eps)
+            if not isinstance(eps, np.ndarray)
+            else {
+                inputs.class_name(int(label)): float(radius)
+                for label, radius in zip(graph.classes, eps, strict=True)
+            }
+        )
         radii, share = graph.curve(256)
         self.report_["curve"] = {"eps": _digits(radii), "share": _digits(share)}
         few = f"has fewer than {self.min_samples} samples and is kept whole"
@@ -203,13 +210,6 @@ class NetworkFilter(NetworkOptions, Filter):
                 for vote in range(self.votes):
                     start = "random" if vote else self.start
                     yield replace(one, seed=self.seed + vote, start=start), seen
-
-
-def _eps_report(eps: Eps, graph: ClassGraph, inputs: FilterInputs) -> Any:
-    if not isinstance(eps, np.ndarray):
-        return float(eps)
-    pairs = zip(graph.classes, eps, strict=True)
-    return {inputs.class_name(int(label)): float(radius) for label, radius in pairs}
 
 
 def _digits(values: np.ndarray) -> list[float]:
