@@ -7,7 +7,7 @@ from typing import Any
 
 from thresher import options
 from thresher.errors import InvalidValueError, nearest
-from thresher.paths import RunPaths, read_json
+from thresher.paths import RunPaths, read_run_json
 from thresher.study.comparisons import ArmComparison, MetricScale, compare_cells
 from thresher.study.definition import (
     ComparisonConfig,
@@ -211,7 +211,7 @@ def _resolution(study: StudyDefinition) -> float:
 def _cost(trials: list[Trial], tasks: Sequence[StudyTask]) -> StudyCost:
     done = [trial for trial in trials if trial.seconds is not None]
     steps = [
-        read_json(RunPaths(step.out).result, "run's result")
+        read_run_json(RunPaths(step.out).result, "run's result")
         for step in tasks
         if step.kind == "train" and step.finished
     ]

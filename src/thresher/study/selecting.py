@@ -17,7 +17,7 @@ from thresher.data.selection import Selection
 from thresher.errors import AlreadyExistsError, InvalidValueError, ThresherError, nearest
 from thresher.models.embed_config import EmbedConfig
 from thresher.options import describe, from_mapping
-from thresher.paths import RunPaths, read_json
+from thresher.paths import RunPaths, read_run_json
 from thresher.select.filters.base import Filter
 from thresher.select.filters.registry import FILTERS, load_filter
 from thresher.select.inputs import FilterInputs, FilterSources
@@ -50,7 +50,7 @@ class Retrainer:
         from thresher.training.train import train
 
         out = self.folder / f"round-{round_}"
-        settings = read_json(RunPaths(self.run).config, "run")["config"]
+        settings = read_run_json(RunPaths(self.run).config, "run")["config"]
         settings |= {
             "data": str(self.pack.root),
             "selection": str(self._selection(round_, keep)),
