@@ -1,8 +1,7 @@
-"""The page under load: loading, panning and moving a slider at 50,000 and 1,000,000 samples.
+"""Latency of the page at 50,000 and 1,000,000 samples: loading, sliders, filters, panning.
 
-A made-up map over a real pack (images repeat beyond its size), in Chromium with whatever graphics
-it has; on a machine without a GPU that is a software renderer, which draws many times slower. So
-the time of our own script and server is told apart from the time of the drawing.
+A synthetic map over a real pack, whose images repeat, in headless Chromium. Without a GPU the page
+draws the points itself on a 2D canvas, and the times of its script include the drawing.
 
     python -m benchmarks.page [--samples 50000 1000000] [--pack digits]
 """
@@ -38,8 +37,8 @@ SHARES = [0.05, 0.1, 0.15, 0.2, 0.08, 0.12, 0.06, 0.18, 0.03, 0.25, 0.11]
 WARM_UP = 3
 PAN_FRAMES = 60
 
-# Runs before the page's own script: counts what is drawn and sent to the graphics, and times
-# every animation frame. The map's canvas is drawn with WebGL2 or, without a GPU, by our script.
+# Runs before the script of the page: counts draws and uploads of the map's canvas, and times every
+# animation frame.
 WATCH = """() => {
   const seen = globalThis.seen = {draws: 0, uploads: 0, bytes: 0, spent: 0,
     finish: () => undefined, awaited: null};
@@ -56,7 +55,7 @@ WATCH = """() => {
       wrap('putImageData', () => { seen.draws++; });
       return context;
     }
-    // A pixel can only be read once all is drawn.
+    // A pixel can only be read once everything is drawn.
     seen.finish = () => context.readPixels(0, 0, 1, 1, context.RGBA, context.UNSIGNED_BYTE,
       new Uint8Array(4));
     for (const name of ['drawArrays', 'drawElements']) wrap(name, () => { seen.draws++; });
@@ -77,7 +76,7 @@ WATCH = """() => {
   });
 }"""
 
-# Drags the map; per frame the script's time is that of the mouse's listeners and of the frame's.
+# Drags the map. The script time of a frame is that of its event listeners and frame callbacks.
 PAN = """async frames => {
   const canvas = document.querySelector('canvas.points');
   const box = canvas.getBoundingClientRect();
@@ -118,7 +117,7 @@ REST = """
   };
 """
 
-# Moves the slider, and waits for the frame that shows the answer.
+# Moves the slider and waits for the frame that shows the preview.
 SLIDE = """async shares => {
 REST
   const slider = document.querySelector('#share');
@@ -140,7 +139,7 @@ REST
   return found;
 }""".replace("REST", REST)
 
-# Hides a class and shows it again; each time until the map is drawn.
+# Hides a class and shows it again, each time until the map is drawn.
 HIDE = """async rounds => {
 REST
   const box = document.querySelector('.classes input');
@@ -164,7 +163,7 @@ RENDERER = """() => {
 
 
 class Repeated:
-    """Images of a pack over and over, under ids of their own."""
+    """The images of a pack, repeated under new ids."""
 
     def __init__(self, pack: Pack, samples: int) -> None:
         self.pack, self.samples = pack, samples
@@ -189,13 +188,13 @@ class Repeated:
         )
 
 
-def made_up(pack: Pack, path: Path) -> None:
-    """A map like t-SNE's: every class a few blobs, some points between them."""
+def save_selection(pack: Pack, path: Path) -> None:
+    """Save a selection with a map like that of t-SNE: a few blobs per class, and outliers."""
     labels = pack.labels
     random = np.random.default_rng(0)
     blobs = random.normal(scale=30, size=(len(pack.classes), 4, 2))
     xy = blobs[labels, random.integers(0, 4, len(labels))]
-    # Heavy tails, but no single point so far out that the rest shrinks to a dot.
+    # Heavy tails, clipped so that no outlier shrinks the rest of the map.
     xy = xy + np.clip(random.standard_t(3, size=xy.shape), -8, 8) * 3
     Selection(
         ids=pack.ids.to_pylist(),
@@ -210,40 +209,39 @@ def made_up(pack: Pack, path: Path) -> None:
     ).save(path)
 
 
-def prepared(workspace: Workspace) -> dict[str, float]:
-    """Seconds that the server spends before it can answer, part by part."""
-    viewed, seconds = workspace.view, {}
-    knobs = workspace.previewer
-    for name, part in (
-        ("open", lambda: viewed()),
-        ("points", lambda: viewed().points),
-        ("knobs", lambda: knobs().describe()),
-        ("places", lambda: viewed().neighbourhood_labels),
-        ("preview", lambda: knobs().preview(PreviewSettings(share=0.1))),
+def time_server(workspace: Workspace) -> dict[str, float]:
+    """Return the seconds of each step of the server."""
+    view, previewer, seconds = workspace.view, workspace.previewer, {}
+    for name, step in (
+        ("open", lambda: view()),
+        ("points", lambda: view().points),
+        ("filter", lambda: previewer().describe()),
+        ("neighbourhoods", lambda: view().neighbourhood_labels),
+        ("preview", lambda: previewer().preview(PreviewSettings(share=0.1))),
     ):
-        begun = time.perf_counter()
-        part()
-        seconds[name] = time.perf_counter() - begun
+        start = time.perf_counter()
+        step()
+        seconds[name] = time.perf_counter() - start
     return seconds
 
 
-def loaded(page: "Page", url: str) -> dict[str, float]:
-    """Seconds from the address to the map, to the knobs and to what lies under the pointer."""
-    begun = time.perf_counter()
+def time_loading(page: "Page", url: str) -> dict[str, float]:
+    """Return the seconds until the map is drawn, the filter is ready and frames are measured."""
+    start = time.perf_counter()
     page.goto(url)
     seconds = {}
     for name, selector in (
         ("map", ".map[data-drawn]"),
-        ("knobs", ".knobs[data-ready]"),
-        ("pointer", ".map[data-indexed]"),
+        ("filter", ".filter-panel[data-ready]"),
+        ("measured", ".map[data-indexed]"),
     ):
         page.wait_for_selector(selector)
-        seconds[name] = time.perf_counter() - begun
+        seconds[name] = time.perf_counter() - start
     return seconds
 
 
-def slid(page: "Page") -> dict[str, float]:
-    """Median milliseconds of each phase from the slider to the screen."""
+def time_slider(page: "Page") -> dict[str, float]:
+    """Return the median milliseconds of each phase from the slider to the screen."""
     rounds = page.evaluate(SLIDE, SHARES)[WARM_UP:]
     order = ("moved", "sent", "answered", "decoded", "applied", "given", "rastered", "painted")
     phases = {
@@ -268,9 +266,9 @@ def measure(browser: "Browser", path: Path, graphics: str) -> dict[str, Any]:
         page = browser.new_page(viewport={"width": 1280, "height": 720})
         page.set_default_timeout(300_000)
         page.add_init_script(f"({WATCH})()")
-        found: dict[str, Any] = {"load": loaded(page, f"{url}&graphics={graphics}")}
+        found: dict[str, Any] = {"load": time_loading(page, f"{url}&graphics={graphics}")}
         page.wait_for_timeout(1500)
-        found["slider"] = slid(page)
+        found["slider"] = time_slider(page)
         found["hide"] = statistics.median(page.evaluate(HIDE, 6))
         pan = page.evaluate(PAN, PAN_FRAMES)
         script = sorted(pan.pop("script"))
@@ -281,19 +279,19 @@ def measure(browser: "Browser", path: Path, graphics: str) -> dict[str, Any]:
         }
         about = page.locator(".map").evaluate("map => ({...map.dataset})")
         found["moving"] = int(about["indexed"])
-        found["full"] = f"{about['frameMs']} ms" if "frameMs" in about else "the same"
+        found["full"] = f"{about['frameMs']} ms" if "frameMs" in about else "as above"
         found["drawn_by"] = about["renderer"]
         found["heap_mb"] = page.evaluate("performance.memory.usedJSHeapSize / 1e6")
         found["renderer"] = page.evaluate(RENDERER)
         page.close()
-    # After the browser: what a fresh server does by itself.
-    found["server"] = prepared(Workspace([path]))
+    # The server without a browser.
+    found["server"] = time_server(Workspace([path]))
     found["server_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
     return found
 
 
 def table(rows: list[tuple[str, str]], found: dict[int, dict[str, Any]]) -> list[str]:
-    """A line per quantity, a column per number of samples. `rows`: (text, format of a result)."""
+    """Return a table with a line per quantity, (text, format), and a column per data set."""
     return [
         "| | " + " | ".join(f"{samples:,}" for samples in found) + " |",
         "|---|" + "---|" * len(found),
@@ -306,42 +304,40 @@ def table(rows: list[tuple[str, str]], found: dict[int, dict[str, Any]]) -> list
 
 PREPARING = [
     ("open the selection", "{server[open]:.2f} s"),
-    ("the points as Arrow", "{server[points]:.2f} s"),
-    ("the graph behind the knobs (after the map)", "{server[knobs]:.2f} s"),
-    ("among whom each sample lies (after the map)", "{server[places]:.2f} s"),
-    ("one answer to a slider", "{server[preview]:.4f} s"),
-    ("greatest memory of server and benchmark together", "{server_mb:.0f} MB"),
+    ("encode the points as Arrow", "{server[points]:.2f} s"),
+    ("graph of the filter (after the map)", "{server[filter]:.2f} s"),
+    ("neighbourhood of each sample (after the map)", "{server[neighbourhoods]:.2f} s"),
+    ("one preview", "{server[preview]:.4f} s"),
+    ("peak memory of server and benchmark together", "{server_mb:.0f} MB"),
 ]
 LOADING = [
-    ("address → map drawn", "{load[map]:.1f} s"),
-    ("address → knobs usable", "{load[knobs]:.1f} s"),
-    ("address → images under the pointer", "{load[pointer]:.1f} s"),
+    ("**open the address → map drawn**", "**{load[map]:.1f} s**"),
+    ("open the address → filter ready", "{load[filter]:.1f} s"),
     ("JavaScript heap", "{heap_mb:.0f} MB"),
 ]
 SLIDING = [
     ("slider → request sent", "{slider[moved-sent]:.1f} ms"),
-    ("request → whole answer", "{slider[sent-answered]:.1f} ms"),
-    ("… of which the filter itself", "{slider[server]:.1f} ms"),
-    ("bitmask decoded", "{slider[answered-decoded]:.1f} ms"),
-    ("model, colours, legend, bars, gallery", "{slider[decoded-applied]:.1f} ms"),
-    ("waiting for the frame, drawing commands given", "{slider[applied-given]:.1f} ms"),
-    ("graphics: the points drawn", "{slider[given-rastered]:.1f} ms"),
-    ("the browser's layout, paint and hand-over", "{slider[rastered-painted]:.1f} ms"),
-    ("**slider → next task after the frame**", "**{slider[whole]:.0f} ms**"),
-    ("**the same without the graphics**", "**{slider[ours]:.0f} ms**"),
-    ("the slowest round", "{slider[worst]:.0f} ms"),
-    ("sent to the graphics per move", "{slider[bytes]:,.0f} bytes"),
-    ("**hiding or showing a class → map drawn**", "**{hide:.0f} ms**"),
+    ("request → response complete", "{slider[sent-answered]:.1f} ms"),
+    ("… of which the filter", "{slider[server]:.1f} ms"),
+    ("decode the bitmask", "{slider[answered-decoded]:.1f} ms"),
+    ("update counts, list of classes, gallery", "{slider[decoded-applied]:.1f} ms"),
+    ("wait for the frame, colours, points", "{slider[applied-given]:.1f} ms"),
+    ("GPU or its emulation", "{slider[given-rastered]:.1f} ms"),
+    ("layout and paint of the browser", "{slider[rastered-painted]:.1f} ms"),
+    ("**slider → map redrawn**", "**{slider[whole]:.0f} ms**"),
+    ("slowest of the moves", "{slider[worst]:.0f} ms"),
+    ("sent to the GPU per move", "{slider[bytes]:,.0f} bytes"),
+    ("**hide or show a class → map redrawn**", "**{hide:.0f} ms**"),
+    ("points drawn while something changes", "{moving:,}"),
+    ("**full redraw**", "**{full}**"),
 ]
 PANNING = [
     ("script per frame, median", "{pan[script]:.2f} ms"),
     ("script per frame, 95th percentile", "{pan[script_95]:.2f} ms"),
     ("draw calls per frame", "{pan[draws]:.1f}"),
     ("uploads per frame", "{pan[uploads]:.1f}"),
-    ("bytes sent to the graphics per frame", "{pan[bytes]:.0f}"),
-    ("points drawn while moving", "{moving:,}"),
-    ("frames a second with these graphics", "{pan[rate]:.0f}"),
-    ("the full picture once all stands still", "{full}"),
+    ("bytes sent to the GPU per frame", "{pan[bytes]:.0f}"),
+    ("frames per second", "{pan[rate]:.0f}"),
 ]
 
 
@@ -370,13 +366,13 @@ def main() -> None:
             source = Repeated(Pack.open(options.pack), samples)
             pack = write_pack(source, Path(folder) / f"pack-{samples}", WriteOptions(processes=1))
             path = Path(folder) / f"s{samples}.parquet"
-            made_up(pack, path)
+            save_selection(pack, path)
             found[samples] = measure(browser, path, options.graphics)
             print(json.dumps({"samples": samples, **found[samples]}), flush=True)
         version = browser.version
         browser.close()
     lines = [
-        "# The page under load",
+        "# Latency of the page",
         "",
         machine.markdown(("numpy", "pyarrow", "starlette", "uvicorn", "playwright")),
         f"- browser: Chromium {version}, 1280 × 720",
@@ -384,41 +380,27 @@ def main() -> None:
         f"- points drawn by: {next(iter(found.values()))['drawn_by']}",
         f"- load average at the start and the end: {before:.1f}, {os.getloadavg()[0]:.1f}",
         "",
-        "## Preparing, in the server",
+        "## Server",
         "",
         *table(PREPARING, found),
         "",
-        "## Loading, in the browser",
+        "## Loading",
         "",
         *table(LOADING, found),
         "",
-        "## Slider → map",
+        "## Slider and filter",
         "",
-        f"Medians of {len(SHARES) - WARM_UP} moves. The graphics' part ends when a pixel read back",
-        "from the map has come; with SwiftShader that is a software rasteriser on the same cores.",
+        f"Medians of {len(SHARES) - WARM_UP} moves. If a full redraw takes more than 50 ms, a fair",
+        "sample of the points is drawn while something changes; all points follow 250 ms later.",
         "",
         *table(SLIDING, found),
         "",
-        "## Moving and zooming",
+        "## Panning and zooming",
         "",
-        f"{PAN_FRAMES} frames of dragging, every other one with a turn of the wheel. Script is",
-        "what our code and the libraries take in the main thread: listeners and animation frames.",
-        "Where the full picture takes more than 50 ms, a fair sample of the points is drawn until",
-        "nothing has moved for 250 ms.",
+        f"{PAN_FRAMES} frames of dragging, every other one with a wheel event. Script is the time",
+        "of event listeners and frame callbacks; on a canvas it includes drawing the points.",
         "",
         *table(PANNING, found),
-    ]
-    lines += [
-        "",
-        "## What this shows, and what not",
-        "",
-        "- The aim of 150 ms from slider to map at 50,000 points is met where the line *slider →",
-        "  next task after the frame* says so: with these graphics, on this machine, at this load.",
-        "- The aim of 60 frames a second at 50,000 points on a laptop's GPU is **not measured**",
-        "  where the graphics above are a software renderer. What of it is ours is: the script per",
-        "  frame (of 16.7 ms at 60 a second), one draw call, and no points sent again.",
-        "- At 1,000,000 points the slider's row may be of a sample of the points (*drawn while",
-        "  moving*); the full picture follows.",
     ]
     write_text(options.out, "\n".join(lines) + "\n")
 

@@ -86,7 +86,7 @@ def shoot(path: Path, out: Path) -> None:
                 page.select_option("#colour", "decision")
                 page.fill("#share", "0.15")
                 page.wait_for_selector("#result b")
-                page.click("#tab-reading")
+                page.click("#tab-analysis")
                 page.wait_for_timeout(1500)
                 page.screenshot(path=out / "knobs.png")
                 print(f"{out}/knobs.png", flush=True)

@@ -267,7 +267,7 @@ def test_keyboard(site: Site, look: Opener) -> None:
 def test_reading_and_class_filter(site: Site, look: Opener) -> None:
     selection = Selection.load(site.made.path)
     page = look(site.url, theme="dark", width=1920, height=1080)
-    page.click("#tab-reading")
+    page.click("#tab-analysis")
     page.wait_for_selector(".matrix")
     cells = page.locator(".matrix button").all_inner_texts()
     assert sum(int(text or 0) for text in cells) == len(selection.ids)
@@ -283,7 +283,7 @@ def test_reading_and_class_filter(site: Site, look: Opener) -> None:
     page.locator(".classes input").nth(3).check()
     cats = int((selection.labels == 3).sum())
     page.wait_for_selector(f'.gallery-title:has-text("{cats} filtered")')
-    for colour in ("decision", "cluster", "place", "score"):
+    for colour in ("decision", "cluster", "neighbourhood", "score"):
         page.select_option("#colour", colour)
         page.wait_for_selector(".legend")
 

@@ -66,7 +66,7 @@ def test_three_hundred_thousand_points(tmp_path: Path, look: Opener) -> None:
         page = look(url)
         assert page.locator(".map .empty").count() == 0
         assert sum(counts(page).values()) == MANY
-        page.wait_for_selector(".knobs[data-ready]")
+        page.wait_for_selector(".filter-panel[data-ready]")
         graph = ClassGraph(xy.astype(np.float64), pack.labels, 5)
         page.fill("#share", "0.2")
         wait_for(page, "dropped", int(graph.noise(graph.eps_for_share(0.2)).sum()))

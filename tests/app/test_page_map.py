@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 pytest_plugins = ("page_fixtures",)
 
-COLOURINGS = ["class", "decision", "cluster", "place", "score"]
+COLOURINGS = ["class", "decision", "cluster", "neighbourhood", "score"]
 RENDERERS = ["canvas", "webgl2"]
 
 

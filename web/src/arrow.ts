@@ -1,4 +1,4 @@
-/** Arrow tables as typed arrays. */
+/** Reading and writing Arrow tables. */
 
 import { Field, RecordBatch, Schema, Struct, Table, Utf8, makeData, tableFromIPC, tableToIPC } from "apache-arrow";
 
@@ -7,11 +7,11 @@ export function read(bytes: ArrayBuffer): Table {
 }
 
 /** The JSON that the server put into the schema's metadata. */
-export function meta<T>(table: Table): T {
+export function metadata<T>(table: Table): T {
   return JSON.parse(table.schema.metadata.get("thresher") ?? "{}") as T;
 }
 
-/** A boolean column, which travels as a bitmask, as a byte per row. */
+/** A boolean column, a bitmask in Arrow, as one byte per row. */
 export function bytes(table: Table, name: string): Uint8Array {
   const out = new Uint8Array(table.numRows);
   let at = 0;
@@ -27,17 +27,17 @@ export function bytes(table: Table, name: string): Uint8Array {
 
 type Numbers = Float32Array | Float64Array | Int16Array | Int32Array;
 
-/** A numeric column; null where the table has none of that name. */
+/** A numeric column; null if the table has no such column. */
 export function numbers<T extends Numbers>(table: Table, name: string): T | null {
   const column = table.getChild(name);
   return column === null ? null : (column.toArray() as T);
 }
 
 /**
- * Ids with `meta`, as the stream that `POST /api/overrides` takes. Laid out by hand: Arrow's own
- * builders make code from text, which the page's policy forbids.
+ * The body of `POST /api/overrides`. It is laid out by hand because Arrow's builders compile code
+ * from strings, which the content policy forbids.
  */
-export function encodeIds(ids: string[], about: unknown): Uint8Array {
+export function encodeIds(ids: string[], details: unknown): Uint8Array {
   const encoder = new TextEncoder();
   const texts = ids.map((id) => encoder.encode(id));
   const valueOffsets = new Int32Array(ids.length + 1);
@@ -45,7 +45,7 @@ export function encodeIds(ids: string[], about: unknown): Uint8Array {
   const data = new Uint8Array(valueOffsets[ids.length] ?? 0);
   texts.forEach((text, n) => data.set(text, valueOffsets[n] ?? 0));
   const column = makeData({ type: new Utf8(), length: ids.length, nullCount: 0, valueOffsets, data });
-  const schema = new Schema([new Field("id", new Utf8(), false)], new Map([["thresher", JSON.stringify(about)]]));
+  const schema = new Schema([new Field("id", new Utf8(), false)], new Map([["thresher", JSON.stringify(details)]]));
   const struct = makeData({ type: new Struct(schema.fields), length: ids.length, nullCount: 0, children: [column] });
   return tableToIPC(new Table(schema, [new RecordBatch(schema, struct)]), "stream");
 }

@@ -1,13 +1,14 @@
-/** Which colour each sample has on the map, and the legend that explains it. */
+/** The colour of each sample on the map, and the legend that explains it. */
 
 import { brief, count } from "./dom";
 import { RING } from "./map/renderer";
 import type { Model } from "./model";
-import { ascending } from "./order";
+import { ascending } from "./sorting";
+import { isDark } from "./theme";
 
-export type ColourBy = "class" | "decision" | "cluster" | "place" | "score" | "votes" | "comparison";
+export type ColourBy = "class" | "decision" | "cluster" | "neighbourhood" | "score" | "votes" | "comparison";
 
-export interface LegendItem {
+interface LegendItem {
   colour: string;
   text: string;
   count: number;
@@ -15,17 +16,23 @@ export interface LegendItem {
   hollow?: boolean;
 }
 
-export interface Encoding {
+/** Colours without regard to how dropped samples are drawn. */
+interface Colouring {
   palette: string[];
   /** Per row, an index into `palette`. */
   index: Uint8Array | Uint16Array;
+  /** Opacity of kept and of dropped samples. */
+  opacity: [number, number];
+  legend: LegendItem[];
+  /** For a scale: the texts at its ends. */
+  ends?: [string, string];
+}
+
+export interface Encoding extends Omit<Colouring, "opacity"> {
   /** Per row: 0 kept, 1 dropped, 2 decided by hand, 3 dropped and drawn as a ring. */
   state: Uint8Array;
   /** Opacity of the four states. */
   opacity: [number, number, number, number];
-  legend: LegendItem[];
-  /** For a scale: the texts at its two ends. */
-  ends?: [string, string];
 }
 
 const CLASSES = [
@@ -43,141 +50,128 @@ export const STATES = {
   hand: "#f2b632",
 };
 
-export function dark(): boolean {
-  return document.documentElement.dataset["theme"] === "dark";
-}
-
-/** What is out of play: visible, but behind the rest. */
+/** The colour of samples in the background. */
 export function grey(): string {
-  return dark() ? "#59616d" : "#b3b9c2";
+  return isDark() ? "#59616d" : "#b3b9c2";
 }
 
 export function classColour(label: number, classes: number): string {
   if (classes <= CLASSES.length) return CLASSES[label % CLASSES.length] ?? "#888888";
-  // Golden-angle hues, in three lightnesses, keep neighbours apart for many classes.
+  // Hues by the golden angle in three lightnesses keep consecutive classes apart.
   return fromHsl((label * 137.508) % 360, 0.58, [0.56, 0.44, 0.68][label % 3] ?? 0.56);
 }
 
-/** Colours before it is settled how dropped samples are drawn. */
-interface Colouring {
-  palette: string[];
-  index: Uint8Array | Uint16Array;
-  /** Opacity of what is kept and of what is dropped. */
-  opacity: [number, number];
-  legend: LegendItem[];
-  ends?: [string, string];
-}
-
 export function encode(model: Model): Encoding {
-  const { palette, index, opacity, legend, ends } = colouring(model);
-  const { n, shown, overruled, droppedStyle: style } = model;
+  const { opacity, ...colouring } = COLOURINGS[model.colourBy](model);
+  const { palette, index, legend } = colouring;
+  const { n, shown, overridden, droppedStyle: style } = model;
+  const [greyed, ring] = [style === "grey", style === "ring"];
   const state = new Uint8Array(n);
-  const out = style === "ring" ? RING : 1;
-  for (let i = 0; i < n; i++) state[i] = overruled[i] ? 2 : shown[i] ? 0 : out;
-  const about: LegendItem = { colour: grey(), text: "dropped", count: model.counts.dropped, hollow: style === "ring" };
-  const greyed = style === "grey";
-  if (greyed) for (let i = 0; i < n; i++) if (!shown[i]) index[i] = palette.length;
+  for (let row = 0; row < n; row++) {
+    const kept = shown[row] === 1;
+    state[row] = overridden[row] === 1 ? 2 : kept ? 0 : ring ? RING : 1;
+    if (greyed && !kept) index[row] = palette.length;
+  }
+  const dropped: LegendItem = { colour: grey(), text: "dropped", count: model.counts.dropped, hollow: ring };
   return {
+    ...colouring,
     palette: greyed ? [...palette, grey()] : palette,
-    index,
     state,
     opacity: [opacity[0], greyed ? 0.6 : opacity[1], 1, 1],
-    // Where the colour already tells, the legend does too.
-    legend: style !== "plain" && model.colourBy !== "decision" ? [...legend, about] : legend,
-    ...(ends === undefined ? {} : { ends }),
+    // The legend of decisions already contains the dropped samples.
+    legend: style !== "plain" && model.colourBy !== "decision" ? [...legend, dropped] : legend,
   };
 }
 
-function colouring(model: Model): Colouring {
-  switch (model.colourBy) {
-    case "class":
-      return byClass(model);
-    case "place":
-      return byPlace(model);
-    case "decision":
-      return byDecision(model);
-    case "cluster":
-      return byCluster(model);
-    case "score":
-      return byScale(model.score);
-    case "votes":
-      return byScale(model.votes ?? model.score);
-    case "comparison":
-      return byComparison(model);
-  }
+const COLOURINGS: Record<ColourBy, (model: Model) => Colouring> = {
+  class: byClass,
+  decision: byDecision,
+  cluster: byCluster,
+  neighbourhood: byNeighbourhood,
+  score: (model) => byScale(model.score),
+  votes: (model) => byScale(model.votes ?? model.score),
+  comparison: byComparison,
+};
+
+function classPalette({ info }: Model): string[] {
+  return info.classes.map((_, label) => classColour(label, info.classes.length));
 }
 
-/** The classes' own colours are in the list of classes. */
+/** The list of classes is the legend. */
 function byClass(model: Model): Colouring {
-  const classes = model.info.classes.length;
-  const palette = model.info.classes.map((_, label) => classColour(label, classes));
-  return { palette, index: Uint16Array.from(model.label), opacity: [0.82, 0.82], legend: [] };
+  return { palette: classPalette(model), index: new Uint16Array(model.label), opacity: [0.82, 0.82], legend: [] };
 }
 
-function byPlace(model: Model): Colouring {
+/** Samples that lie among another class have the colour of their label. */
+function byNeighbourhood(model: Model): Colouring {
   const classes = model.info.classes.length;
-  const palette = [...model.info.classes.map((_, label) => classColour(label, classes)), grey()];
-  const index = new Uint16Array(model.n);
-  let strangers = 0;
-  for (let i = 0; i < model.n; i++) {
-    const stranger = model.place !== null && model.place[i] !== model.label[i];
-    index[i] = stranger ? (model.label[i] ?? 0) : classes;
-    if (stranger) strangers++;
+  const index = new Uint16Array(model.n).fill(classes);
+  let others = 0;
+  for (let row = 0; row < model.n; row++) {
+    const label = model.label[row] as number;
+    if (model.neighbourhoodLabel === null || model.neighbourhoodLabel[row] === label) continue;
+    index[row] = label;
+    others++;
   }
   const legend = [
-    { colour: CLASSES[0] ?? "", text: "lies among another class", count: strangers },
-    { colour: grey(), text: "lies among its own", count: model.n - strangers },
+    { colour: CLASSES[0] ?? "", text: "lies among another class", count: others },
+    { colour: grey(), text: "lies among its own class", count: model.n - others },
   ];
-  return { palette, index, opacity: [0.75, 0.75], legend };
+  return { palette: [...classPalette(model), grey()], index, opacity: [0.75, 0.75], legend };
 }
 
 function byDecision(model: Model): Colouring {
   const palette = [STATES.kept, STATES.dropped, STATES.newlyDropped, STATES.newlyKept, STATES.hand, STATES.hand];
   const texts = ["kept", "dropped", "newly dropped", "newly kept", "kept by hand", "dropped by hand"];
+  const group = (row: number): number => {
+    const kept = model.kept(row);
+    if (model.overridden[row]) return kept ? 4 : 5;
+    if (model.preview !== null && kept !== (model.keep[row] === 1)) return kept ? 3 : 2;
+    return kept ? 0 : 1;
+  };
+  return byGroup(model, palette, texts, group, [0.5, 0.95]);
+}
+
+function byGroup(model: Model, palette: string[], texts: string[], group: (row: number) => number, opacity: [number, number]): Colouring {
   const index = new Uint8Array(model.n);
-  const counts = new Array<number>(palette.length).fill(0);
-  for (let i = 0; i < model.n; i++) {
-    const now = model.kept(i);
-    const before = model.keep[i] === 1;
-    let at = now ? 0 : 1;
-    if (model.overruled[i]) at = now ? 4 : 5;
-    else if (model.preview !== null && now !== before) at = now ? 3 : 2;
-    index[i] = at;
-    counts[at] = (counts[at] ?? 0) + 1;
+  const counts = new Int32Array(palette.length);
+  for (let row = 0; row < model.n; row++) {
+    const at = group(row);
+    index[row] = at;
+    (counts[at] as number) += 1;
   }
-  return { palette, index, opacity: [0.5, 0.95], legend: legendOf(palette, texts, counts) };
+  const legend = palette.map((colour, n) => ({ colour, text: texts[n] ?? "", count: counts[n] ?? 0 }));
+  return { palette, index, opacity, legend: legend.filter((item, n) => n < 2 || item.count > 0) };
 }
 
 function byCluster(model: Model): Colouring {
   const hues = 24;
   const palette = [...Array.from({ length: hues }, (_, n) => fromHsl((n * 137.508) % 360, 0.55, 0.56)), grey()];
   const cluster = model.preview?.cluster ?? model.cluster;
-  const index = new Uint8Array(model.n);
-  const seen = new Set<number>();
+  const index = new Uint8Array(model.n).fill(hues);
+  const clusters = new Set<number>();
   let noise = 0;
-  for (let i = 0; i < model.n; i++) {
-    const its = cluster[i] ?? -2;
-    if (its < 0) {
-      index[i] = hues;
-      noise++;
-    } else {
-      index[i] = its % hues;
-      seen.add(its);
+  for (let row = 0; row < model.n; row++) {
+    const its = cluster[row] as number;
+    if (its < 0) noise++;
+    else {
+      index[row] = its % hues;
+      clusters.add(its);
     }
   }
   const legend = [
-    { colour: palette[0] ?? "", text: `in ${count(seen.size)} clusters`, count: model.n - noise },
+    { colour: palette[0] ?? "", text: `in ${count(clusters.size)} clusters`, count: model.n - noise },
     { colour: grey(), text: "in none", count: noise },
   ];
   return { palette, index, opacity: [0.8, 0.6], legend };
 }
 
-const ranked = new WeakMap<Float32Array, Uint8Array>();
+const stepsByValues = new WeakMap<Float32Array, Uint8Array>();
 
 /** Colours by rank, so that a few extreme values do not flatten the rest. */
 function byScale(values: Float32Array): Colouring {
-  let steps = ranked.get(values);
-  if (steps === undefined) ranked.set(values, (steps = stepsOf(values)));
+  let steps = stepsByValues.get(values);
+  if (steps === undefined) stepsByValues.set(values, (steps = rankSteps(values)));
   let [low, high] = [Infinity, -Infinity];
   for (const value of values) {
     low = Math.min(low, value);
@@ -186,8 +180,8 @@ function byScale(values: Float32Array): Colouring {
   return { palette: scale(), index: steps.slice(), opacity: [0.8, 0.8], legend: [], ends: [brief(low), brief(high)] };
 }
 
-/** Per row a step of the scale; equal values share the step of the first of them. */
-function stepsOf(values: Float32Array): Uint8Array {
+/** Per row a step of the scale; equal values have the same step. */
+function rankSteps(values: Float32Array): Uint8Array {
   const order = ascending(values);
   const steps = new Uint8Array(values.length);
   let first = 0;
@@ -199,18 +193,10 @@ function stepsOf(values: Float32Array): Uint8Array {
 }
 
 function byComparison(model: Model): Colouring {
-  const palette = [grey(), "#8a5fd0", STATES.dropped, STATES.newlyKept, grey()];
-  const a = model.info.name;
   const b = model.comparison?.numbers.b ?? "B";
-  const texts = ["both keep", "both drop", `only ${a} drops`, `only ${b} drops`, `not in ${b}`];
-  const index = new Uint8Array(model.n);
-  const counts = new Array<number>(palette.length).fill(0);
-  for (let i = 0; i < model.n; i++) {
-    const at = comparisonGroup(model, i);
-    index[i] = at;
-    counts[at] = (counts[at] ?? 0) + 1;
-  }
-  return { palette, index, opacity: [0.85, 0.85], legend: legendOf(palette, texts, counts) };
+  const palette = [grey(), "#8a5fd0", STATES.dropped, STATES.newlyKept, grey()];
+  const texts = ["both keep", "both drop", `only ${model.info.name} drops`, `only ${b} drops`, `not in ${b}`];
+  return byGroup(model, palette, texts, (row) => comparisonGroup(model, row), [0.85, 0.85]);
 }
 
 /** 0 both keep, 1 both drop, 2 only A drops, 3 only B drops, 4 not in B. */
@@ -218,15 +204,8 @@ export function comparisonGroup(model: Model, row: number): number {
   const other = model.comparison;
   if (other === null) return 0;
   if (!other.held[row]) return 4;
-  const mine = model.keep[row] === 1;
-  const its = other.keep[row] === 1;
-  if (mine) return its ? 0 : 3;
-  return its ? 2 : 1;
-}
-
-function legendOf(palette: string[], texts: string[], counts: number[]): LegendItem[] {
-  const items = palette.map((colour, n) => ({ colour, text: texts[n] ?? "", count: counts[n] ?? 0 }));
-  return items.filter((item, n) => n < 2 || item.count > 0);
+  if (model.keep[row]) return other.keep[row] ? 0 : 3;
+  return other.keep[row] ? 2 : 1;
 }
 
 export function scale(): string[] {

@@ -1,54 +1,54 @@
-/** Building elements without a framework, and without `style` attributes (the policy forbids them). */
+/** Helpers to build elements. They set no `style` attributes, which the content policy forbids. */
 
 type Value = string | number | boolean | undefined | ((event: never) => void);
 type Attributes = Record<string, Value>;
-export type Child = Node | string | null | undefined;
+type Child = Node | string | null;
 
-function assign(element: Element, attributes: Attributes): void {
+function build<E extends Element>(element: E, attributes: Attributes, children: Child[]): E {
   for (const [name, value] of Object.entries(attributes)) {
     if (value === undefined || value === false) continue;
-    if (typeof value === "function") {
-      element.addEventListener(name.replace(/^on/, ""), value as EventListener);
-    } else {
-      element.setAttribute(name === "className" ? "class" : name, value === true ? "" : String(value));
-    }
+    if (typeof value === "function") element.addEventListener(name.replace(/^on/, ""), value as EventListener);
+    else element.setAttribute(name === "className" ? "class" : name, value === true ? "" : String(value));
   }
-}
-
-function fill(element: Element, children: Child[]): void {
-  for (const child of children) if (child !== null && child !== undefined) element.append(child);
-}
-
-export function h<K extends keyof HTMLElementTagNameMap>(
-  tag: K,
-  attributes: Attributes = {},
-  ...children: Child[]
-): HTMLElementTagNameMap[K] {
-  const element = document.createElement(tag);
-  assign(element, attributes);
-  fill(element, children);
+  element.append(...children.filter((child) => child !== null));
   return element;
 }
 
-export function svg<K extends keyof SVGElementTagNameMap>(
-  tag: K,
-  attributes: Attributes = {},
-  ...children: Child[]
-): SVGElementTagNameMap[K] {
-  const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
-  assign(element, attributes);
-  fill(element, children);
+export function h<K extends keyof HTMLElementTagNameMap>(tag: K, attributes: Attributes = {}, ...children: Child[]): HTMLElementTagNameMap[K] {
+  return build(document.createElement(tag), attributes, children);
+}
+
+export function svg<K extends keyof SVGElementTagNameMap>(tag: K, attributes: Attributes = {}, ...children: Child[]): SVGElementTagNameMap[K] {
+  return build(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
+}
+
+export function button(className: string, onclick: () => void, attributes: Attributes = {}, ...children: Child[]): HTMLButtonElement {
+  return h("button", { type: "button", className, onclick, ...attributes }, ...children);
+}
+
+/** A square button with an icon; its label is also its tooltip. */
+export function iconButton(id: IconName, label: string, onclick: () => void): HTMLButtonElement {
+  return button("tool", onclick, { id, "aria-label": label, title: label }, icon(id));
+}
+
+export function select(id: string, label: string, onChange: (value: string) => void): HTMLSelectElement {
+  const element = h("select", { id, "aria-label": label });
+  element.addEventListener("change", () => onChange(element.value));
   return element;
 }
 
-/** A swatch of one colour. */
+/** Replace the options of a select; each is a value and its text. */
+export function setOptions(element: HTMLSelectElement, options: (readonly [value: string, text: string])[], selected = element.value): void {
+  element.replaceChildren(...options.map(([value, text]) => h("option", { value, selected: value === selected }, text)));
+}
+
 export function swatch(colour: string): HTMLElement {
   const element = h("span", { className: "swatch", "aria-hidden": "true" });
   element.style.backgroundColor = colour;
   return element;
 }
 
-/** Line icons, drawn on a 24-unit square. */
+/** Line icons on a square of 24 units. */
 const ICONS = {
   pan: "M12 3v18M3 12h18M12 3l-3 3M12 3l3 3M12 21l-3-3M12 21l3-3M3 12l3-3M3 12l3 3M21 12l-3-3M21 12l-3 3",
   lasso: "M7 18c-3-1-5-3.500-5-6.500C2 7 6.500 4 12 4s10 3 10 7.500S17.500 19 12 19c-1 0-2-.1-3-.3M7 18a2 2 0 1 0 .1 0M7 20c0 1-1 2-2 2",
@@ -64,19 +64,17 @@ const ICONS = {
   help: "M9 9a3 3 0 1 1 4.500 2.600c-.9.500-1.500 1.200-1.500 2.400M12 17.500v.1M12 3a9 9 0 1 0 0 18 9 9 0 0 0 0-18z",
 } as const;
 
-export function icon(name: keyof typeof ICONS): SVGElement {
-  return svg(
-    "svg",
-    { viewBox: "0 0 24 24", class: "icon", "aria-hidden": "true", focusable: "false" },
-    svg("path", { d: ICONS[name] }),
-  );
+type IconName = keyof typeof ICONS;
+
+export function icon(name: IconName): SVGElement {
+  return svg("svg", { viewBox: "0 0 24 24", class: "icon", "aria-hidden": "true", focusable: "false" }, svg("path", { d: ICONS[name] }));
 }
 
-export const format = new Intl.NumberFormat("en");
+const format = new Intl.NumberFormat("en");
 export const count = (n: number): string => format.format(n);
 export const percent = (share: number, digits = 1): string => `${(100 * share).toFixed(digits)} %`;
 
-/** A number with about three digits. */
+/** A number with three significant digits or so. */
 export function brief(value: number): string {
   if (!Number.isFinite(value)) return "–";
   const size = Math.abs(value);

@@ -1,100 +1,91 @@
-/** The bar on top: what is looked at, how much is kept, undo and redo. */
+/** The top bar: selection, counts, search, undo and redo, theme and help. */
 
-import { count, h, icon, percent } from "./dom";
-import { KEYS } from "./keys";
+import { count, h, icon, iconButton, percent, select, setOptions } from "./dom";
+import { SHORTCUTS } from "./keyboard";
 import type { Model } from "./model";
-import { toggleTheme } from "./theme";
+import { isDark, toggleTheme } from "./theme";
 
 export class Header {
   readonly element: HTMLElement;
-  onUndo: () => void = () => undefined;
-  onRedo: () => void = () => undefined;
   private readonly numbers = h("p", { className: "numbers", id: "numbers" });
-  private readonly undo = button("undo", "Undo (u)", () => this.onUndo());
-  private readonly redo = button("redo", "Redo (r)", () => this.onRedo());
-  private readonly theme = h("button", { type: "button", className: "tool", id: "theme", "aria-label": "Light or dark" });
+  private readonly undo = iconButton("undo", "Undo (u)", () => this.model.undo());
+  private readonly redo = iconButton("redo", "Redo (r)", () => this.model.redo());
+  private readonly theme = iconButton("moon", "Light or dark theme", () => {
+    toggleTheme();
+    this.model.emit("theme");
+  });
   private readonly connection = h("span", { className: "connection", hidden: true, role: "status" }, "server stopped");
-  private readonly choice = h("select", { id: "selection", "aria-label": "Selection" });
-  private readonly help: HTMLDialogElement;
+  private readonly selection = select("selection", "Selection", (name) => location.assign(this.model.source.pageUrl(name)));
+  private readonly help = h(
+    "dialog",
+    { className: "help", "aria-label": "Keyboard shortcuts" },
+    h("h2", {}, "Keyboard shortcuts"),
+    h("dl", {}, ...SHORTCUTS.flatMap(([keys, text]) => [h("dt", {}, keys), h("dd", {}, text)])),
+    h("form", { method: "dialog" }, h("button", { className: "act" }, "Close")),
+  );
 
   constructor(
     private readonly model: Model,
     search: HTMLElement,
   ) {
-    const { source } = model;
-    this.theme.addEventListener("click", () => {
-      toggleTheme();
-      model.tell("theme");
-    });
-    this.choice.addEventListener("change", () => location.assign(source.pageFor(this.choice.value)));
-    this.help = h(
-      "dialog",
-      { className: "help", "aria-label": "Keyboard" },
-      h("h2", {}, "Keyboard"),
-      h("dl", {}, ...KEYS.flatMap(([keys, text]) => [h("dt", {}, keys), h("dd", {}, text)])),
-      h("form", { method: "dialog" }, h("button", { className: "act" }, "Close")),
-    );
+    const { live } = model.source;
+    this.theme.id = "theme";
     this.element = h(
       "header",
       {},
       h("img", { className: "logo", src: "./assets/favicon.svg", alt: "", width: 26, height: 26 }),
       h("h1", {}, "Thresher"),
-      h("span", { className: "of" }, this.choice, h("span", { className: "data" }, model.info.data)),
+      h("span", { className: "of" }, this.selection, h("span", { className: "data" }, model.info.data)),
       this.numbers,
       h("span", { className: "gap" }),
-      source.live ? this.connection : h("span", { className: "badge" }, "read-only export"),
+      live ? this.connection : h("span", { className: "badge" }, "read-only export"),
       search,
-      ...(source.live ? [this.undo, this.redo] : []),
+      ...(live ? [this.undo, this.redo] : []),
       this.theme,
-      button("help", "Keyboard (?)", () => this.showHelp()),
+      iconButton("help", "Keyboard shortcuts (?)", () => this.showHelp()),
       this.help,
     );
-    model.on(["decisions", "preview"], () => this.refresh());
-    model.on(["selections"], () => this.options());
-    model.on(["theme"], () => this.sign());
-    this.options();
-    this.refresh();
-    this.sign();
+    model.on(["decisions", "preview"], () => this.updateCounts());
+    model.on(["selections"], () => this.updateOptions());
+    model.on(["theme"], () => this.updateTheme());
+    this.updateOptions();
+    this.updateCounts();
+    this.updateTheme();
   }
 
   showHelp(): void {
     if (!this.help.open) this.help.showModal();
   }
 
-  connected(yes: boolean): void {
-    this.connection.hidden = yes;
+  setConnected(connected: boolean): void {
+    this.connection.hidden = connected;
   }
 
-  private options(): void {
+  private updateOptions(): void {
     const { name, selections } = this.model.info;
     const names = this.model.source.live ? selections : [name];
-    this.choice.replaceChildren(...names.map((one) => h("option", { value: one, selected: one === name }, one)));
-    this.choice.disabled = names.length < 2;
+    setOptions(this.selection, names.map((one) => [one, one] as const), name);
+    this.selection.disabled = names.length < 2;
   }
 
-  private refresh(): void {
-    const { model } = this;
-    const { dropped, overruled } = model.counts;
-    const kept = model.n - dropped;
+  private updateCounts(): void {
+    const { n, preview, undoable, redoable } = this.model;
+    const { dropped, overridden } = this.model.counts;
     this.numbers.replaceChildren(
-      part("kept", kept, "kept"),
-      part("dropped", dropped, "dropped", model.n ? percent(dropped / model.n) : ""),
-      ...(overruled ? [part("hand", overruled, "by hand")] : []),
-      ...(model.preview === null ? [] : [h("span", { className: "badge" }, "preview")]),
+      part("kept", n - dropped, "kept"),
+      part("dropped", dropped, "dropped", n ? percent(dropped / n) : ""),
+      ...(overridden ? [part("hand", overridden, "by hand")] : []),
+      ...(preview === null ? [] : [h("span", { className: "badge" }, "preview")]),
     );
-    this.undo.disabled = model.undoable === 0;
-    this.redo.disabled = model.redoable === 0;
+    this.undo.disabled = undoable === 0;
+    this.redo.disabled = redoable === 0;
   }
 
-  private sign(): void {
-    this.theme.replaceChildren(icon(document.documentElement.dataset["theme"] === "dark" ? "sun" : "moon"));
+  private updateTheme(): void {
+    this.theme.replaceChildren(icon(isDark() ? "sun" : "moon"));
   }
 }
 
 function part(kind: string, n: number, text: string, more = ""): HTMLElement {
   return h("span", { className: `part ${kind}`, "data-count": n }, h("b", {}, count(n)), ` ${text}`, more ? h("i", {}, ` ${more}`) : null);
-}
-
-function button(sign: "undo" | "redo" | "help", text: string, action: () => void): HTMLButtonElement {
-  return h("button", { type: "button", className: "tool", id: sign, "aria-label": text, title: text, onclick: action }, icon(sign));
 }

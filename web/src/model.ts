@@ -1,39 +1,26 @@
-/** What the page knows: the samples, the decisions in force, and what the person is looking at. */
+/** The state of the page: the samples, the decisions in force, and what the user looks at. */
 
 import type { Table, Vector } from "apache-arrow";
-import { bytes, numbers } from "./arrow";
+import { numbers } from "./arrow";
 import type { ColourBy } from "./colours";
-import { descending } from "./order";
-import type { Comparison, Info, Masks, Preview, Source } from "./source";
+import { count } from "./dom";
+import { errorText, type Comparison, type DataSource, type Decisions, type Info, type Preview } from "./dataSource";
+import { descending } from "./sorting";
 
+/** What changed; `on` subscribes to it. */
 export type Topic =
-  | "decisions"
-  | "preview"
-  | "comparison"
-  | "colour"
-  | "filter"
-  | "picked"
-  | "focus"
-  | "selections"
-  | "places"
-  | "dropped"
-  | "theme";
+  | "decisions" | "preview" | "comparison" | "selections" | "neighbourhood" | "message"
+  | "colour" | "dropped" | "filter" | "picked" | "focus" | "theme";
 
-export type Show = "all" | "kept" | "dropped" | "overruled";
-/** How dropped samples are drawn: in grey, as rings of their own colour, or like the others. */
+export type Show = "all" | "kept" | "dropped" | "overridden";
+/** How dropped samples are drawn: grey, as rings, or like the others. */
 export type DroppedStyle = "grey" | "ring" | "plain";
 export const NO_ROW = -1;
 
-/** How many there are, how many are dropped as shown, how many a person overruled. */
 export interface Counts {
   total: number;
   dropped: number;
-  overruled: number;
-}
-
-export interface Picked {
-  rows: Int32Array;
-  why: string;
+  overridden: number;
 }
 
 export class Model {
@@ -43,16 +30,16 @@ export class Model {
   readonly y: Float32Array;
   readonly cluster: Int32Array;
   readonly score: Float32Array;
-  /** The label that prevails around each sample; null until the server has worked it out. */
-  place: Int16Array | null;
   readonly votes: Float32Array | null;
-  /** What the filter itself keeps. */
-  readonly filterKeep: Uint8Array;
-  keep: Uint8Array;
-  overruled: Uint8Array;
-  /** 1 where a sample is kept as shown now: a person's decision, else the preview's, else the filter's. */
-  shown = new Uint8Array();
-  counts: Counts = { total: 0, dropped: 0, overruled: 0 };
+  /** The majority label around each sample; null until the server has computed it. */
+  neighbourhoodLabel: Int16Array | null;
+  /** Decisions in force, without the preview. */
+  keep: Uint8Array = new Uint8Array();
+  /** 1 where a person decided. */
+  overridden: Uint8Array = new Uint8Array();
+  /** 1 where a sample is kept: by a person, else by the preview, else by the filter. */
+  shown: Uint8Array = new Uint8Array();
+  counts: Counts = { total: 0, dropped: 0, overridden: 0 };
   classCounts: Counts[] = [];
   undoable = 0;
   redoable = 0;
@@ -60,162 +47,195 @@ export class Model {
   comparison: Comparison | null = null;
   colourBy: ColourBy = "class";
   show: Show = "all";
-  /** Chosen by the person, per colouring: where the colour tells what is dropped, grey would hide it. */
-  private readonly droppedStyles = new Map<ColourBy, DroppedStyle>([["class", "grey"]]);
   readonly hiddenClasses = new Set<number>();
-  picked: Picked | null = null;
+  picked: { rows: Int32Array; title: string } | null = null;
   focus = NO_ROW;
+  message = { text: "", isError: false };
+  /** Chosen per colouring: where the colour shows what is dropped, grey would hide it. */
+  private readonly droppedStyles = new Map<ColourBy, DroppedStyle>([["class", "grey"]]);
   private readonly ids: Vector;
   private readonly reasons: Vector | null;
-  private readonly notes: Vector | null;
   private readonly listeners = new Map<Topic, Set<() => void>>();
   private byScore: Int32Array | null = null;
-  private haystack: Haystack | null | undefined;
+  private searchIndex: SearchIndex | null = null;
+  private visibleMask: Uint8Array | null = null;
+  /** Samples per class. */
+  private readonly totals: Int32Array;
 
   constructor(
-    readonly source: Source,
+    readonly source: DataSource,
     readonly info: Info,
     table: Table,
-    masks: Masks,
+    decisions: Decisions,
   ) {
+    const ids = table.getChild("id");
+    if (ids === null) throw new Error("The points have no column id.");
     this.n = table.numRows;
-    this.ids = column(table, "id");
-    this.reasons = table.getChild("reason");
-    this.notes = table.getChild("note");
+    this.ids = ids;
+    // An export replaces the filter's reasons by those of people in the column note.
+    this.reasons = table.getChild("note") ?? table.getChild("reason");
     this.label = numbers<Int16Array>(table, "label") ?? new Int16Array(this.n);
     this.x = numbers<Float32Array>(table, "x") ?? new Float32Array(this.n);
     this.y = numbers<Float32Array>(table, "y") ?? new Float32Array(this.n);
     this.cluster = numbers<Int32Array>(table, "cluster") ?? new Int32Array(this.n).fill(-2);
     this.score = numbers<Float32Array>(table, "score") ?? new Float32Array(this.n);
-    this.place = numbers<Int16Array>(table, "place");
+    this.neighbourhoodLabel = numbers<Int16Array>(table, "place");
     this.votes = numbers<Float32Array>(table, "votes");
-    this.filterKeep = bytes(table, "keep");
-    this.keep = masks.keep;
-    this.overruled = masks.overruled;
-    this.undoable = masks.undo;
-    this.redoable = masks.redo;
-    this.settle();
+    this.totals = new Int32Array(info.classes.length);
+    for (const label of this.label) (this.totals[label] as number) += 1;
+    this.setDecisions(decisions);
   }
 
   on(topics: Topic[], listener: () => void): void {
     for (const topic of topics) {
-      const known = this.listeners.get(topic) ?? new Set();
-      this.listeners.set(topic, known.add(listener));
+      this.listeners.set(topic, (this.listeners.get(topic) ?? new Set()).add(listener));
     }
   }
 
-  tell(topic: Topic): void {
+  emit(topic: Topic): void {
     for (const listener of this.listeners.get(topic) ?? []) listener();
   }
 
+  // Samples ------------------------------------------------------------------------------------
+
   id(row: number): string {
     return String(this.ids.get(row));
-  }
-
-  /** The first `limit` rows whose ids hold `text`, given in small letters. */
-  find(text: string, limit: number): number[] {
-    if (this.haystack === undefined) this.haystack = haystack(this.ids);
-    const found: number[] = [];
-    if (this.haystack === null) {
-      for (let row = 0; row < this.n && found.length < limit; row++) {
-        if (this.id(row).toLowerCase().includes(text)) found.push(row);
-      }
-      return found;
-    }
-    const { letters, ends } = this.haystack;
-    let row = 0;
-    let at = letters.indexOf(text);
-    while (at >= 0 && found.length < limit) {
-      while ((ends[row] ?? Infinity) <= at) row++;
-      const end = ends[row] ?? Infinity;
-      // What reaches into the next id is in neither.
-      if (at + text.length <= end) found.push(row);
-      at = letters.indexOf(text, at + text.length <= end ? end : at + 1);
-    }
-    return found;
   }
 
   className(row: number): string {
     return this.info.classes[this.label[row] ?? 0] ?? "?";
   }
 
-  /** The class that a sample lies among where that is another than its label; else null. */
-  among(row: number): string | null {
-    const place = this.place?.[row] ?? this.label[row] ?? 0;
-    return place === this.label[row] ? null : (this.info.classes[place] ?? "?");
+  /** The class around a sample if it differs from its label, else null. */
+  otherClass(row: number): string | null {
+    const around = this.neighbourhoodLabel?.[row] ?? this.label[row] ?? 0;
+    return around === this.label[row] ? null : (this.info.classes[around] ?? "?");
   }
 
   reason(row: number): string {
-    return String((this.notes ?? this.reasons)?.get(row) ?? "");
+    return String(this.reasons?.get(row) ?? "");
   }
 
   kept(row: number): boolean {
     return this.shown[row] === 1;
   }
 
-  passes(row: number): boolean {
-    if (this.hiddenClasses.has(this.label[row] ?? 0)) return false;
-    switch (this.show) {
-      case "all":
-        return true;
-      case "kept":
-        return this.kept(row);
-      case "dropped":
-        return !this.kept(row);
-      case "overruled":
-        return this.overruled[row] === 1;
+  /** One line for tooltips and screen readers; it contains the caption of a tile, `cat → dog`, for speech control. */
+  describe(row: number): string {
+    const state = (this.kept(row) ? "kept" : "dropped") + (this.overridden[row] ? " by hand" : "");
+    const other = this.otherClass(row);
+    const around = other === null ? "" : `, lies among ${other}: ${this.className(row)} → ${other}`;
+    return `${this.className(row)}, ${state}${around}, score ${(this.score[row] ?? 0).toPrecision(3)}, ${this.id(row)}`;
+  }
+
+  /** The first `limit` rows whose ids contain `text` (lower case). */
+  find(text: string, limit: number): number[] {
+    const { letters, ends } = (this.searchIndex ??= indexIds(this.ids));
+    const rows: number[] = [];
+    let row = 0;
+    let at = letters.indexOf(text);
+    while (at >= 0 && rows.length < limit) {
+      while ((ends[row] ?? Infinity) <= at) row++;
+      const end = ends[row] ?? Infinity;
+      // A match that reaches into the next id is in neither.
+      const inside = at + text.length <= end;
+      if (inside) rows.push(row);
+      at = letters.indexOf(text, inside ? end : at + 1);
     }
+    return rows;
+  }
+
+  /** The `k` samples nearest to `row` on the map, nearest first. */
+  nearest(row: number, k: number): number[] {
+    const best: { row: number; distance: number }[] = [];
+    const [x0, y0] = [this.x[row] ?? 0, this.y[row] ?? 0];
+    let worst = Infinity;
+    for (let i = 0; i < this.n; i++) {
+      const dx = (this.x[i] as number) - x0;
+      const dy = (this.y[i] as number) - y0;
+      const distance = dx * dx + dy * dy;
+      if (distance >= worst || i === row) continue;
+      const at = best.findIndex((one) => one.distance > distance);
+      best.splice(at < 0 ? best.length : at, 0, { row: i, distance });
+      if (best.length > k) best.pop();
+      if (best.length === k) worst = best[k - 1]?.distance ?? Infinity;
+    }
+    return best.map((one) => one.row);
+  }
+
+  /** All rows, most suspicious first; cached. */
+  suspicious(): Int32Array {
+    return (this.byScore ??= descending(this.score));
+  }
+
+  /** Rows for which `condition` holds, ascending. */
+  rowsWhere(condition: (row: number) => boolean): number[] {
+    const rows: number[] = [];
+    for (let row = 0; row < this.n; row++) if (condition(row)) rows.push(row);
+    return rows;
   }
 
   get filtered(): boolean {
     return this.hiddenClasses.size > 0 || this.show !== "all";
   }
 
-  /** 1 for each row that passes the filter, else 0; null if all pass. */
+  /** 1 for each row that passes the filter, else 0; null if all pass. Cached. */
   visible(): Uint8Array | null {
-    if (!this.filtered) return null;
-    const { n, label, shown, overruled, show } = this;
+    return this.filtered ? (this.visibleMask ??= this.computeVisible()) : null;
+  }
+
+  private computeVisible(): Uint8Array {
+    const { n, label, shown, overridden, show } = this;
     const hidden = new Uint8Array(this.info.classes.length);
     for (const one of this.hiddenClasses) hidden[one] = 1;
     const mask = new Uint8Array(n);
     for (let i = 0; i < n; i++) {
       if (hidden[label[i] as number] === 1) continue;
       if (show === "all") mask[i] = 1;
-      else if (show === "overruled") mask[i] = overruled[i] as number;
+      else if (show === "overridden") mask[i] = overridden[i] as number;
       else mask[i] = show === "kept" ? (shown[i] as number) : 1 - (shown[i] as number);
     }
     return mask;
   }
 
-  /** All rows, the most suspicious first; made once. */
-  suspicious(): Int32Array {
-    this.byScore ??= descending(this.score);
-    return this.byScore;
+  // Changes ------------------------------------------------------------------------------------
+
+  setDecisions({ keep, overridden, undo, redo }: Decisions): void {
+    this.keep = keep;
+    this.overridden = overridden;
+    [this.undoable, this.redoable] = [undo, redo];
+    this.updateShown();
+    this.emit("decisions");
   }
 
-  setMasks(masks: Masks): void {
-    this.keep = masks.keep;
-    this.overruled = masks.overruled;
-    this.undoable = masks.undo;
-    this.redoable = masks.redo;
-    this.settle();
-    this.tell("decisions");
+  decide(rows: number[], keep: boolean, reason: string): void {
+    const ids = rows.map((row) => this.id(row));
+    const what = ids.length === 1 ? (ids[0] ?? "") : `${count(ids.length)} samples`;
+    if (ids.length > 0) void this.change(() => this.source.decide(ids, keep, reason), `${keep ? "Kept" : "Dropped"} ${what}.`);
+  }
+
+  undo(): void {
+    if (this.undoable > 0) void this.change(() => this.source.undo(), "Undone.");
+  }
+
+  redo(): void {
+    if (this.redoable > 0) void this.change(() => this.source.redo(), "Redone.");
   }
 
   setPreview(preview: Preview | null): void {
     this.preview = preview;
-    this.settle();
-    this.tell("preview");
+    this.updateShown();
+    this.emit("preview");
   }
 
   setComparison(comparison: Comparison | null): void {
     this.comparison = comparison;
-    this.tell("comparison");
+    this.emit("comparison");
   }
 
   setColour(by: ColourBy): void {
     this.colourBy = by;
-    this.tell("colour");
+    this.emit("colour");
   }
 
   get droppedStyle(): DroppedStyle {
@@ -224,115 +244,93 @@ export class Model {
 
   setDroppedStyle(style: DroppedStyle): void {
     this.droppedStyles.set(this.colourBy, style);
-    this.tell("dropped");
+    this.emit("dropped");
   }
 
-  setPlaces(place: Int16Array): void {
-    this.place = place;
-    this.tell("places");
+  setNeighbourhoodLabels(labels: Int16Array): void {
+    this.neighbourhoodLabel = labels;
+    this.emit("neighbourhood");
   }
 
   setShow(show: Show): void {
     this.show = show;
-    this.tell("filter");
+    this.visibleMask = null;
+    this.emit("filter");
   }
 
   hideClasses(hidden: Iterable<number>): void {
     this.hiddenClasses.clear();
     for (const label of hidden) this.hiddenClasses.add(label);
-    this.tell("filter");
+    this.visibleMask = null;
+    this.emit("filter");
   }
 
-  pick(rows: ArrayLike<number> | null, why = ""): void {
-    this.picked = rows === null || rows.length === 0 ? null : { rows: Int32Array.from(rows), why };
-    this.tell("picked");
+  pick(rows: ArrayLike<number> | null, title = ""): void {
+    this.picked = rows === null || rows.length === 0 ? null : { rows: Int32Array.from(rows), title };
+    this.emit("picked");
   }
 
   setFocus(row: number): void {
     if (row === this.focus) return;
     this.focus = row;
-    this.tell("focus");
+    this.emit("focus");
   }
 
-  /** The `k` samples nearest to `row` on the map, nearest first. */
-  nearest(row: number, k: number): number[] {
-    const best: { row: number; d: number }[] = [];
-    const x0 = this.x[row] ?? 0;
-    const y0 = this.y[row] ?? 0;
-    let worst = Infinity;
-    for (let i = 0; i < this.n; i++) {
-      const dx = (this.x[i] ?? 0) - x0;
-      const dy = (this.y[i] ?? 0) - y0;
-      const d = dx * dx + dy * dy;
-      if (d >= worst || i === row) continue;
-      let at = best.length;
-      while (at > 0 && (best[at - 1]?.d ?? 0) > d) at--;
-      best.splice(at, 0, { row: i, d });
-      if (best.length > k) best.pop();
-      if (best.length === k) worst = best[k - 1]?.d ?? Infinity;
+  /** Show a short message to the user. */
+  notify(text: string, isError = false): void {
+    this.message = { text, isError };
+    this.emit("message");
+  }
+
+  private async change(request: () => Promise<Decisions>, text: string): Promise<void> {
+    if (!this.source.live) return;
+    try {
+      this.setDecisions(await request());
+      this.notify(text);
+    } catch (error) {
+      this.notify(errorText(error), true);
     }
-    return best.map((found) => found.row);
   }
 
-  /** Work out what is kept as shown, and count it: one pass for all that shows it. */
-  private settle(): void {
-    const { n, keep, overruled, label } = this;
+  /** Update `shown` and all counts in one pass. */
+  private updateShown(): void {
+    const { n, keep, overridden, label } = this;
     const base = this.preview?.keep ?? keep;
     const shown = new Uint8Array(n);
-    const classes = this.info.classes.length;
-    const total = new Int32Array(classes);
-    const dropped = new Int32Array(classes);
-    const decided = new Int32Array(classes);
-    let out = 0;
-    let hands = 0;
+    const [dropped, decided] = [new Int32Array(this.totals.length), new Int32Array(this.totals.length)];
     for (let i = 0; i < n; i++) {
-      const its = label[i] ?? 0;
-      const hand = overruled[i] ?? 0;
-      const kept = (hand ? keep[i] : base[i]) ?? 0;
+      let kept = base[i] as number;
+      if (overridden[i] === 1) {
+        kept = keep[i] as number;
+        (decided[label[i] as number] as number) += 1;
+      }
       shown[i] = kept;
-      out += 1 - kept;
-      hands += hand;
-      total[its] = (total[its] ?? 0) + 1;
-      dropped[its] = (dropped[its] ?? 0) + 1 - kept;
-      decided[its] = (decided[its] ?? 0) + hand;
+      if (kept === 0) (dropped[label[i] as number] as number) += 1;
     }
     this.shown = shown;
-    this.classCounts = Array.from(total, (all, its) => ({
-      total: all,
-      dropped: dropped[its] ?? 0,
-      overruled: decided[its] ?? 0,
-    }));
-    this.counts = { total: n, dropped: out, overruled: hands };
-  }
-
-  /** In words, for people and for screen readers. */
-  describe(row: number): string {
-    const state = this.kept(row) ? "kept" : "dropped";
-    const by = this.overruled[row] ? " by hand" : "";
-    const among = this.among(row);
-    const where = among === null ? "" : `, lies among ${among}`;
-    return `${this.className(row)}, ${state}${by}${where}, score ${(this.score[row] ?? 0).toPrecision(3)}, ${this.id(row)}`;
+    this.visibleMask = null;
+    this.classCounts = Array.from(this.totals, (total, its) => ({ total, dropped: dropped[its] ?? 0, overridden: decided[its] ?? 0 }));
+    const sum = (counts: Int32Array): number => counts.reduce((a, b) => a + b, 0);
+    this.counts = { total: n, dropped: sum(dropped), overridden: sum(decided) };
   }
 }
 
-/** All ids in small letters, one after the other, and where each ends: a million is searched at once. */
-interface Haystack {
+/** All ids in lower case, concatenated, and where each ends: searching a million takes milliseconds. */
+interface SearchIndex {
   letters: string;
   ends: Int32Array;
 }
 
-/** Null where the ids are not plain ASCII in one piece, and letters would not be bytes. */
-function haystack(ids: Vector): Haystack | null {
+function indexIds(ids: Vector): SearchIndex {
   const [data, ...more] = ids.data;
-  if (data === undefined || more.length > 0 || data.offset !== 0) return null;
-  const offsets = data.valueOffsets as Int32Array;
-  const bytes = (data.values as Uint8Array).subarray(0, offsets[data.length] ?? 0);
-  const letters = new TextDecoder().decode(bytes).toLowerCase();
-  return offsets[0] === 0 && letters.length === bytes.length ? { letters, ends: offsets.subarray(1) } : null;
-}
-
-function column(table: Table, name: string): Vector {
-  const found = table.getChild(name);
-  if (found === null) throw new Error(`the points have no column ${name}`);
-  return found;
+  if (data !== undefined && more.length === 0 && data.offset === 0) {
+    const offsets = data.valueOffsets as Int32Array;
+    const text = (data.values as Uint8Array).subarray(0, offsets[data.length] ?? 0);
+    const letters = new TextDecoder().decode(text).toLowerCase();
+    // In ASCII a letter is a byte, and Arrow's offsets can be used as they are.
+    if (offsets[0] === 0 && letters.length === text.length) return { letters, ends: offsets.subarray(1) };
+  }
+  const texts = Array.from(ids, (id) => String(id).toLowerCase());
+  let end = 0;
+  return { letters: texts.join(""), ends: Int32Array.from(texts, (text) => (end += text.length)) };
 }

@@ -1,11 +1,12 @@
-/** Tabs, as the ARIA practices describe them. */
+/** Tabs as in the ARIA authoring practices. */
 
-import { h } from "./dom";
+import { button, h } from "./dom";
 
 interface Tab {
   name: string;
   element: HTMLElement;
-  shown?: () => void;
+  /** Called whenever the tab is chosen. */
+  onShow?: () => void;
 }
 
 export class Tabs {
@@ -17,21 +18,17 @@ export class Tabs {
       const id = name.toLowerCase();
       element.id ||= `panel-${id}`;
       element.setAttribute("role", "tabpanel");
-      const button = h(
-        "button",
-        { type: "button", role: "tab", id: `tab-${id}`, "aria-controls": element.id, onclick: () => this.show(name) },
-        name,
-      );
-      button.addEventListener("keydown", (event) => {
-        const by = event.key === "ArrowRight" ? 1 : event.key === "ArrowLeft" ? -1 : 0;
-        if (by === 0) return;
+      const tab = button("", () => this.show(name), { role: "tab", id: `tab-${id}`, "aria-controls": element.id }, name);
+      tab.addEventListener("keydown", (event) => {
+        const step = event.key === "ArrowRight" ? 1 : event.key === "ArrowLeft" ? -1 : 0;
+        if (step === 0) return;
         event.stopPropagation();
         event.preventDefault();
-        const next = this.tabs[(n + by + this.tabs.length) % this.tabs.length];
-        if (next !== undefined) this.show(next.name);
-        this.buttons[(n + by + this.tabs.length) % this.tabs.length]?.focus();
+        const next = this.buttons[(n + step + tabs.length) % tabs.length];
+        next?.click();
+        next?.focus();
       });
-      return button;
+      return tab;
     });
     this.element = h(
       "div",
@@ -39,19 +36,16 @@ export class Tabs {
       h("div", { className: "tab-row", role: "tablist", "aria-label": "Samples" }, ...this.buttons),
       ...tabs.map((tab) => tab.element),
     );
-    const [first] = tabs;
-    if (first !== undefined) this.show(first.name);
+    this.show(tabs[0]?.name ?? "");
   }
 
   show(name: string): void {
     this.tabs.forEach((tab, n) => {
-      const on = tab.name === name;
-      const was = !tab.element.hidden;
-      tab.element.hidden = !on;
-      const button = this.buttons[n];
-      button?.setAttribute("aria-selected", String(on));
-      if (button !== undefined) button.tabIndex = on ? 0 : -1;
-      if (on && (!was || tab.shown !== undefined)) tab.shown?.();
+      const selected = tab.name === name;
+      tab.element.hidden = !selected;
+      this.buttons[n]?.setAttribute("aria-selected", String(selected));
+      this.buttons[n]?.setAttribute("tabindex", selected ? "0" : "-1");
+      if (selected) tab.onShow?.();
     });
   }
 }

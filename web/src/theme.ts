@@ -1,31 +1,27 @@
-/** Light or dark: as the system says, until the person says otherwise. */
+/** Light or dark: the setting of the system until the user chooses. */
 
 const KEY = "thresher-theme";
 
+export function isDark(): boolean {
+  return document.documentElement.dataset["theme"] === "dark";
+}
+
 export function startTheme(): void {
-  const asked = new URL(location.href).searchParams.get("theme");
-  const chosen = asked ?? remembered();
-  const system = matchMedia("(prefers-color-scheme: dark)");
-  set(chosen === "dark" || chosen === "light" ? chosen : system.matches ? "dark" : "light");
+  const chosen = new URL(location.href).searchParams.get("theme") ?? storage((store) => store.getItem(KEY));
+  const system = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
+  document.documentElement.dataset["theme"] = chosen === "dark" || chosen === "light" ? chosen : system;
 }
 
 export function toggleTheme(): void {
-  const next = document.documentElement.dataset["theme"] === "dark" ? "light" : "dark";
-  set(next);
-  try {
-    localStorage.setItem(KEY, next);
-  } catch {
-    // Without storage (a sandboxed frame) the choice lasts as long as the page.
-  }
-}
-
-function set(theme: "light" | "dark"): void {
+  const theme = isDark() ? "light" : "dark";
   document.documentElement.dataset["theme"] = theme;
+  storage((store) => store.setItem(KEY, theme));
 }
 
-function remembered(): string | null {
+/** A sandboxed frame has no storage; the choice then lasts as long as the page. */
+function storage<T>(access: (store: Storage) => T): T | null {
   try {
-    return localStorage.getItem(KEY);
+    return access(localStorage);
   } catch {
     return null;
   }

@@ -1,29 +1,24 @@
-/** Short messages at the foot of the page, read out as well. */
+/** Short messages at the bottom of the page, also for screen readers. */
 
-import { h } from "./dom";
+import { count, h } from "./dom";
+import type { Model } from "./model";
 
 const SHOWN_MS = 4500;
 
-export class Toast {
-  readonly element: HTMLElement;
-  private readonly box = h("p", { className: "toast", hidden: true });
-  private readonly voice = h("p", { className: "unseen", "aria-live": "polite" });
-  private timer = 0;
-
-  constructor() {
-    this.element = h("div", { className: "toasts", role: "status" }, this.box, this.voice);
-  }
-
-  say(text: string, wrong = false): void {
-    window.clearTimeout(this.timer);
-    this.box.textContent = text;
-    this.box.hidden = false;
-    this.box.classList.toggle("wrong", wrong);
-    this.timer = window.setTimeout(() => (this.box.hidden = true), wrong ? 2 * SHOWN_MS : SHOWN_MS);
-  }
-
-  /** For screen readers only. */
-  announce(text: string): void {
-    this.voice.textContent = text;
-  }
+export function createToast(model: Model): HTMLElement {
+  const box = h("p", { className: "toast", hidden: true });
+  const announcement = h("p", { className: "unseen", "aria-live": "polite" });
+  let timer = 0;
+  model.on(["message"], () => {
+    const { text, isError } = model.message;
+    window.clearTimeout(timer);
+    box.textContent = text;
+    box.hidden = false;
+    box.classList.toggle("wrong", isError);
+    timer = window.setTimeout(() => (box.hidden = true), isError ? 2 * SHOWN_MS : SHOWN_MS);
+  });
+  model.on(["picked"], () => {
+    announcement.textContent = model.picked === null ? "no samples picked" : `${count(model.picked.rows.length)} samples picked`;
+  });
+  return h("div", { className: "toasts", role: "status" }, box, announcement);
 }

@@ -1,12 +1,12 @@
 import { describe, expect, it } from "vitest";
-import { between, Camera } from "../src/map/camera";
+import { interpolate, Camera } from "../src/map/camera";
 
 function camera(): Camera {
   const made = new Camera();
   made.width = 800;
   made.height = 600;
   made.set(made.viewOf({ x0: -1, y0: -0.5, x1: 1, y1: 0.5 }, { top: 0, right: 0, bottom: 0, left: 0 }));
-  made.setFitted(made.scale);
+  made.fittedScale = made.scale;
   return made;
 }
 
@@ -70,10 +70,10 @@ describe("Camera", () => {
     const to = { x: view.x, y: view.y, scale: view.scale };
     const fixed = view.toMap(150, 90);
     for (const share of [0, 0.25, 0.5, 0.9, 1]) {
-      view.set(between(from, to, share));
+      view.set(interpolate(from, to, share));
       expect(view.toScreen(...fixed)[0]).toBeCloseTo(150, 6);
       expect(view.toScreen(...fixed)[1]).toBeCloseTo(90, 6);
     }
-    expect(between(from, { ...from, x: 1 }, 0.5).x).toBeCloseTo((from.x + 1) / 2);
+    expect(interpolate(from, { ...from, x: 1 }, 0.5).x).toBeCloseTo((from.x + 1) / 2);
   });
 });

@@ -1,6 +1,6 @@
 import { beforeEach, describe, expect, it } from "vitest";
 import { classColour, comparisonGroup, encode, grey, scale } from "../src/colours";
-import type { Comparison, Preview } from "../src/source";
+import type { Comparison, Preview } from "../src/dataSource";
 import { model, setTheme } from "./samples";
 
 beforeEach(() => setTheme("light"));
@@ -10,8 +10,8 @@ const made = (): ReturnType<typeof model> =>
     [
       { id: "a", label: 0, score: 1, keep: true, cluster: 0 },
       { id: "b", label: 1, score: 4, keep: false, cluster: -1 },
-      { id: "c", label: 1, score: 2, keep: true, overruled: true, cluster: 30, place: 0 },
-      { id: "d", label: 2, score: 4, keep: false, overruled: true, cluster: 30 },
+      { id: "c", label: 1, score: 2, keep: true, overridden: true, cluster: 30, place: 0 },
+      { id: "d", label: 2, score: 4, keep: false, overridden: true, cluster: 30 },
     ],
     ["x", "y", "z"],
   );
@@ -61,7 +61,7 @@ describe("encode", () => {
       ["in 2 clusters", 3],
       ["in none", 1],
     ]);
-    it.setColour("place");
+    it.setColour("neighbourhood");
     expect(encode(it).legend[0]?.count).toBe(1);
   });
 

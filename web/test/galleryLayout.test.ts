@@ -13,9 +13,9 @@ describe("one section without a heading", () => {
   });
 
   it("knows what is in sight", () => {
-    expect(layout.inSight(0, 20)).toMatchObject({ first: 0, end: 4 });
-    expect(layout.inSight(23, 43)).toMatchObject({ first: 4, end: 10 });
-    expect(layout.inSight(1000, 1100)).toMatchObject({ first: 0, end: 0 });
+    expect(layout.visible(0, 20)).toMatchObject({ first: 0, end: 4 });
+    expect(layout.visible(23, 43)).toMatchObject({ first: 4, end: 10 });
+    expect(layout.visible(1000, 1100)).toMatchObject({ first: 0, end: 0 });
   });
 
   it("steps through all, and stops at the ends", () => {
@@ -54,12 +54,12 @@ describe("sections with headings", () => {
   });
 
   it("knows what is in sight", () => {
-    const { first, end, sections } = layout.inSight(45, 100);
+    const { first, end, sections } = layout.visible(45, 100);
     expect(sections.map((one) => one.title)).toEqual(["a", "b", "c"]);
     expect([first, end]).toEqual([4, 11]);
     for (let tile = 0; tile < 16; tile++) {
       const [, top] = layout.position(tile);
-      const seen = layout.inSight(top + 5, top + 6);
+      const seen = layout.visible(top + 5, top + 6);
       expect(seen.first <= tile && tile < seen.end).toBe(true);
     }
   });
@@ -76,5 +76,5 @@ describe("sections with headings", () => {
 it("takes nothing", () => {
   const layout = new GalleryLayout([], size);
   expect(layout.height).toBe(2);
-  expect(layout.inSight(0, 100)).toMatchObject({ first: 0, end: 0 });
+  expect(layout.visible(0, 100)).toMatchObject({ first: 0, end: 0 });
 });

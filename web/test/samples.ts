@@ -2,7 +2,7 @@
 
 import { Table, Utf8, vectorFromArray } from "apache-arrow";
 import { Model } from "../src/model";
-import type { Info, Masks, Source } from "../src/source";
+import type { Info, Decisions, DataSource } from "../src/dataSource";
 
 /** Numbers from 0 to 1, the same every time. */
 export function random(seed: number): () => number {
@@ -27,7 +27,7 @@ export interface Sample {
   label: number;
   score: number;
   keep: boolean;
-  overruled?: boolean;
+  overridden?: boolean;
   cluster?: number;
   place?: number;
 }
@@ -42,14 +42,14 @@ export function model(samples: Sample[], classes: string[]): Model {
     cluster: vectorFromArray(Int32Array.from(samples, (sample) => sample.cluster ?? -2)),
     place: vectorFromArray(Int16Array.from(samples, (sample) => sample.place ?? sample.label)),
   });
-  const masks: Masks = {
+  const decisions: Decisions = {
     keep: Uint8Array.from(samples, (sample) => Number(sample.keep)),
-    overruled: Uint8Array.from(samples, (sample) => Number(sample.overruled ?? false)),
+    overridden: Uint8Array.from(samples, (sample) => Number(sample.overridden ?? false)),
     undo: 0,
     redo: 0,
   };
   const info = { name: "a", classes, layout: "map", clusters: true, scores: true, votes: false } as unknown as Info;
-  return new Model({ live: true } as Source, info, table, masks);
+  return new Model({ live: true } as DataSource, info, table, decisions);
 }
 
 /** The theme that `colours` asks the page for. */

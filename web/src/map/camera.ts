@@ -1,11 +1,11 @@
-/** Which part of the map is in sight. Screen coordinates are CSS pixels from the top left corner. */
+/** The visible part of the map. Screen coordinates are CSS pixels from the top left corner. */
 
 import type { Box } from "./pointIndex";
 
 const MIN_ZOOM = 0.4;
 const MAX_ZOOM = 2000;
 
-/** Pixels at the edges that are covered by something else. */
+/** Covered pixels at the edges. */
 export interface Insets {
   top: number;
   right: number;
@@ -20,7 +20,7 @@ export interface View {
 }
 
 export class Camera implements View {
-  /** The point of the map in the middle of the screen. */
+  /** The point of the map at the centre of the screen. */
   x = 0;
   y = 0;
   /** Pixels per unit of the map. */
@@ -28,11 +28,11 @@ export class Camera implements View {
   width = 1;
   height = 1;
   /** The scale at which the whole map fits. */
-  private fitted = 1;
+  fittedScale = 1;
 
-  /** How much larger things are than when the whole map fits. */
+  /** The scale relative to the one at which the whole map fits. */
   get zoom(): number {
-    return this.scale / this.fitted;
+    return this.scale / this.fittedScale;
   }
 
   toScreen(x: number, y: number): [number, number] {
@@ -43,7 +43,7 @@ export class Camera implements View {
     return [this.x + (left - this.width / 2) / this.scale, this.y - (top - this.height / 2) / this.scale];
   }
 
-  /** The part of the map in sight, and `margin` pixels more on each side. */
+  /** The visible part of the map with `margin` pixels more on each side. */
   box(margin = 0): Box {
     const [x0, y1] = this.toMap(-margin, -margin);
     const [x1, y0] = this.toMap(this.width + margin, this.height + margin);
@@ -55,10 +55,10 @@ export class Camera implements View {
     this.y += dy / this.scale;
   }
 
-  /** Scale by `factor`; what lies under (left, top) stays there. */
+  /** Scale by `factor` around (left, top). */
   zoomAt(left: number, top: number, factor: number): void {
     const [x, y] = this.toMap(left, top);
-    this.scale = Math.max(MIN_ZOOM * this.fitted, Math.min(MAX_ZOOM * this.fitted, this.scale * factor));
+    this.scale = Math.max(MIN_ZOOM * this.fittedScale, Math.min(MAX_ZOOM * this.fittedScale, this.scale * factor));
     const [nowX, nowY] = this.toMap(left, top);
     this.x += x - nowX;
     this.y += y - nowY;
@@ -78,22 +78,19 @@ export class Camera implements View {
     };
   }
 
-  set(view: View): void {
-    this.x = view.x;
-    this.y = view.y;
-    this.scale = view.scale;
+  get view(): View {
+    return { x: this.x, y: this.y, scale: this.scale };
   }
 
-  /** Take the present scale as that of the whole map. */
-  setFitted(scale: number): void {
-    this.fitted = scale;
+  set(view: View): void {
+    Object.assign(this, view);
   }
 }
 
-/** Part of the way from one view to another; the scale changes evenly to the eye. */
-export function between(from: View, to: View, share: number): View {
+/** A view between two others; the scale changes geometrically. */
+export function interpolate(from: View, to: View, share: number): View {
   const scale = from.scale * (to.scale / from.scale) ** share;
-  // The middle moves with the scale, so that the target is approached in a straight line.
+  // The centre moves with the scale, so that points move in straight lines.
   const moved = Math.abs(to.scale - from.scale) < 1e-9 * from.scale ? share : (1 / from.scale - 1 / scale) / (1 / from.scale - 1 / to.scale);
   return { x: from.x + (to.x - from.x) * moved, y: from.y + (to.y - from.y) * moved, scale };
 }

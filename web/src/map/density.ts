@@ -1,4 +1,4 @@
-/** Density where points overlap: what a million points look like when each stays visible. */
+/** The density of the points: structure where a million points overlap. */
 
 import type { PointIndex, Range } from "./pointIndex";
 import { STATE_BYTES, type Rgb } from "./renderer";
@@ -13,8 +13,8 @@ export interface DensityView {
 }
 
 /**
- * The pixels of the picture, four bytes each. Count the visible points per cell, smoothed over the neighbouring cells. A cell has the mean
- * colour of its points; its opacity grows with the logarithm of their number.
+ * The RGBA pixels of the density. A cell has the mean colour of the visible points in it and in its
+ * neighbours; its opacity grows with the logarithm of their number.
  */
 export function density(index: PointIndex, state: Uint8Array, palette: Rgb[], ranges: Range[], view: DensityView): Uint8ClampedArray<ArrayBuffer> {
   const { width, height, scale, left, top } = view;

@@ -1,34 +1,34 @@
-/** Mouse, pen and fingers on the map: move, zoom, click, hover, lasso. Nothing moves on by itself. */
+/** Pan, zoom, click, hover and lasso by mouse, pen or touch, without inertia. */
 
 /** A press that moves less than this is a click. */
 const CLICK_PX = 4;
-/** Corners of a lasso are at least so far apart. */
+/** Minimum distance between the corners of a lasso. */
 const LASSO_PX = 3;
 const ZOOM_PER_PX = 0.0016;
 const LINE_PX = 16;
 const PAGE_PX = 400;
 
 export type Mode = "pan" | "lasso";
-export type Spot = [left: number, top: number];
+export type Position = [left: number, top: number];
 
 export interface GestureHandlers {
   pan(dx: number, dy: number): void;
-  /** Zoom to what lies under (left, top). A step of a mouse wheel is a jump, a pinch is not. */
+  /** Zoom to (left, top). A step of a mouse wheel is a jump, a pinch is not. */
   zoom(left: number, top: number, factor: number, jump: boolean): void;
-  hover(spot: Spot | null): void;
-  click(spot: Spot): void;
+  hover(position: Position | null): void;
+  click(position: Position): void;
   /** A corner of the lasso was added. */
-  lassoMove(polygon: Spot[]): void;
-  /** The lasso is closed, or given up (null). */
-  lassoEnd(polygon: Spot[] | null): void;
+  lassoMove(polygon: Position[]): void;
+  /** The lasso was closed, or cancelled (null). */
+  lassoEnd(polygon: Position[] | null): void;
 }
 
 export class Gestures {
   mode: Mode = "pan";
-  private readonly pressed = new Map<number, Spot>();
-  private lasso: Spot[] | null = null;
-  /** The press is a click until it moves. */
-  private start: Spot | null = null;
+  private readonly pressed = new Map<number, Position>();
+  private lasso: Position[] | null = null;
+  /** Where the press began; null once it has moved and is no click. */
+  private start: Position | null = null;
 
   constructor(
     private readonly element: HTMLElement,
@@ -49,32 +49,32 @@ export class Gestures {
 
   private down(event: PointerEvent): void {
     if (event.button !== 0) return;
-    const spot = this.spot(event);
+    const position = this.position(event);
     capture(this.element, event.pointerId);
-    this.pressed.set(event.pointerId, spot);
+    this.pressed.set(event.pointerId, position);
     this.handlers.hover(null);
     if (this.pressed.size > 1) {
       this.start = null;
       if (this.lasso !== null) this.endLasso(false);
       return;
     }
-    this.start = spot;
-    if (this.mode === "lasso" || event.shiftKey) this.lasso = [spot];
+    this.start = position;
+    if (this.mode === "lasso" || event.shiftKey) this.lasso = [position];
   }
 
   private move(event: PointerEvent): void {
-    const spot = this.spot(event);
+    const position = this.position(event);
     const before = this.pressed.get(event.pointerId);
     if (before === undefined) {
-      if (this.pressed.size === 0) this.handlers.hover(spot);
+      if (this.pressed.size === 0) this.handlers.hover(position);
       return;
     }
-    if (this.start !== null && distance(this.start, spot) < CLICK_PX) return;
+    if (this.start !== null && distance(this.start, position) < CLICK_PX) return;
     this.start = null;
     if (this.lasso !== null) this.extend(event);
-    else if (this.pressed.size === 1) this.handlers.pan(spot[0] - before[0], spot[1] - before[1]);
-    else this.pinch(event.pointerId, before, spot);
-    this.pressed.set(event.pointerId, spot);
+    else if (this.pressed.size === 1) this.handlers.pan(position[0] - before[0], position[1] - before[1]);
+    else this.pinch(event.pointerId, before, position);
+    this.pressed.set(event.pointerId, position);
   }
 
   private up(event: PointerEvent): void {
@@ -93,21 +93,21 @@ export class Gestures {
 
   private wheel(event: WheelEvent): void {
     event.preventDefault();
-    const [left, top] = this.spot(event);
+    const [left, top] = this.position(event);
     const unit = event.deltaMode === WheelEvent.DOM_DELTA_LINE ? LINE_PX : event.deltaMode === WheelEvent.DOM_DELTA_PAGE ? PAGE_PX : 1;
-    // A pinch on a touchpad comes as small turns of the wheel with the control key.
+    // A pinch on a touchpad arrives as small wheel events with the control key.
     const delta = event.deltaY * unit * (event.ctrlKey ? 5 : 1);
     this.handlers.zoom(left, top, Math.exp(-delta * ZOOM_PER_PX), !event.ctrlKey && Math.abs(delta) > 40);
   }
 
   private extend(event: PointerEvent): void {
     const { lasso } = this;
-    // A fast hand: the browser keeps the positions between two events.
+    // The browser keeps the positions between two events.
     const events = event.getCoalescedEvents?.() ?? [];
     for (const one of events.length > 0 ? events : [event]) {
-      const spot = this.spot(one);
+      const position = this.position(one);
       const last = lasso?.[lasso.length - 1];
-      if (lasso !== null && last !== undefined && distance(last, spot) >= LASSO_PX) lasso.push(spot);
+      if (lasso !== null && last !== undefined && distance(last, position) >= LASSO_PX) lasso.push(position);
     }
     if (lasso !== null) this.handlers.lassoMove(lasso);
   }
@@ -118,21 +118,21 @@ export class Gestures {
     this.handlers.lassoEnd(closed && polygon !== null && polygon.length > 2 ? polygon : null);
   }
 
-  private pinch(moved: number, before: Spot, now: Spot): void {
+  private pinch(moved: number, before: Position, now: Position): void {
     const other = [...this.pressed].find(([id]) => id !== moved)?.[1];
     if (other === undefined) return;
-    const middle: Spot = [(now[0] + other[0]) / 2, (now[1] + other[1]) / 2];
+    const middle: Position = [(now[0] + other[0]) / 2, (now[1] + other[1]) / 2];
     this.handlers.pan((now[0] - before[0]) / 2, (now[1] - before[1]) / 2);
     this.handlers.zoom(...middle, Math.max(1, distance(now, other)) / Math.max(1, distance(before, other)), false);
   }
 
-  private spot(event: MouseEvent): Spot {
+  private position(event: MouseEvent): Position {
     const box = this.element.getBoundingClientRect();
     return [event.clientX - box.left, event.clientY - box.top];
   }
 }
 
-function distance(a: Spot, b: Spot): number {
+function distance(a: Position, b: Position): number {
   return Math.hypot(a[0] - b[0], a[1] - b[1]);
 }
 
@@ -140,6 +140,6 @@ function capture(element: HTMLElement, pointer: number): void {
   try {
     element.setPointerCapture(pointer);
   } catch {
-    // A pointer that is no longer there.
+    // The pointer has already gone.
   }
 }

@@ -109,7 +109,7 @@ export class PointIndex {
         const dx = (this.xy[2 * slot] as number) - x;
         const dy = (this.xy[2 * slot + 1] as number) - y;
         const distance = dx * dx + dy * dy;
-        // Of equally near ones the one drawn last, which is on top.
+        // Of equal distances the last one drawn, which is on top.
         if (distance <= best && visible(slot)) {
           best = distance;
           row = this.rows[slot] ?? NONE;
@@ -121,7 +121,7 @@ export class PointIndex {
 
   /** The rows of visible points inside a polygon (x0, y0, x1, y1, …; even-odd rule), ascending. */
   inside(polygon: ArrayLike<number>, visible: (slot: number) => boolean): Int32Array {
-    const found: number[] = [];
+    const matches: number[] = [];
     let edges: Edge[] = [];
     let edgesOf = NONE;
     const all = edgesOfPolygon(polygon);
@@ -135,10 +135,10 @@ export class PointIndex {
       for (let slot = start; slot < end; slot++) {
         const x = this.xy[2 * slot] as number;
         const y = this.xy[2 * slot + 1] as number;
-        if (crossings(edges, x, y) % 2 === 1 && visible(slot)) found.push(this.rows[slot] ?? 0);
+        if (crossings(edges, x, y) % 2 === 1 && visible(slot)) matches.push(this.rows[slot] ?? 0);
       }
     });
-    return Int32Array.from(found).sort();
+    return Int32Array.from(matches).sort();
   }
 
   /** Call `action` with the slots [start, end) of each cell that meets the box, and its line. */
@@ -153,7 +153,7 @@ export class PointIndex {
   }
 }
 
-/** Both axes by the same factor: distances on a map mean something. */
+/** Scale both axes by one factor, so that distances stay comparable. */
 function normalised(x: Float32Array, y: Float32Array): { xy: Float32Array; bounds: Box } {
   const n = x.length;
   let [x0, x1, y0, y1] = [Infinity, -Infinity, Infinity, -Infinity];
@@ -175,7 +175,7 @@ function normalised(x: Float32Array, y: Float32Array): { xy: Float32Array; bound
   return { xy, bounds: { x0: -w, y0: -h, x1: w, y1: h } };
 }
 
-/** Which share of the points each layer and those before it hold, up to 1. */
+/** The share of all points in each layer and those before it. */
 function layerShares(n: number): number[] {
   const shares: number[] = [];
   for (let size = FIRST_LAYER; size < n; size *= 2) shares.push(size / n);
@@ -189,14 +189,14 @@ function layerOf(row: number, shares: number[]): number {
   return layer;
 }
 
-/** 32 well-mixed bits: rows may come in any regular order, and every layer is still a fair sample. */
+/** 32 mixed bits: every layer is a fair sample, even if the rows have a regular order. */
 function hash(row: number): number {
   let mixed = Math.imul(row ^ (row >>> 16), 0x85ebca6b);
   mixed = Math.imul(mixed ^ (mixed >>> 13), 0xc2b2ae35);
   return (mixed ^ (mixed >>> 16)) >>> 0;
 }
 
-/** The column or line of cells that a coordinate falls into. */
+/** The column or line of cells that contains a coordinate. */
 function line(value: number): number {
   return Math.max(0, Math.min(SIDE - 1, Math.floor(((value + 1) / 2) * SIDE)));
 }
@@ -216,7 +216,7 @@ function layerRanges(starts: Int32Array, { c0, r0, c1, r1 }: CellBox): Range[] {
     const start = starts[from] ?? 0;
     return { start, count: (starts[to] ?? 0) - start };
   };
-  // Where most columns are in sight, few long ranges are drawn faster than many exact ones.
+  // If most columns are visible, a few long ranges draw faster than many exact ones.
   if (2 * (c1 - c0 + 1) > SIDE) return [range(r0 * SIDE, (r1 + 1) * SIDE)];
   const ranges: Range[] = [];
   for (let r = r0; r <= r1; r++) {

@@ -1,4 +1,4 @@
-/** What draws the points. One interface, two implementations: WebGL2 and, without a GPU, a canvas. */
+/** The interface of the two renderers: WebGL2 and, without a GPU, a 2D canvas. */
 
 import type { Range } from "./pointIndex";
 
@@ -18,17 +18,17 @@ export interface Style {
   /** Opacity and diameter (CSS pixels) of each of the four states. */
   opacity: Four;
   sizes: Four;
-  /** Null for a transparent one. */
+  /** Null: transparent. */
   background: Rgb | null;
 }
 
-/** Some points, drawn in one go. */
+/** Points to draw in one go. */
 export interface Pass {
   /** Which slots: ranges of consecutive ones, or a list. */
   slots: Range[] | Uint32Array<ArrayBuffer>;
   /** A factor of the opacity. */
   opacity: number;
-  /** CSS pixels by which the points are larger than usual. */
+  /** CSS pixels added to the diameter. */
   grow: number;
   /** One colour for all, instead of their own. */
   colour?: Rgb;

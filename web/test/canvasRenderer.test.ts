@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
 import { density } from "../src/map/density";
 import { PointIndex } from "../src/map/pointIndex";
-import { RasterRenderer } from "../src/map/raster";
+import { CanvasRenderer } from "../src/map/canvasRenderer";
 import { parseColour, type Frame, type Pass } from "../src/map/renderer";
 
 const [WIDTH, HEIGHT] = [40, 30];
@@ -22,7 +22,7 @@ function context(): { context: CanvasRenderingContext2D; pixel: (x: number, y: n
 
 function drawn(points: { x: number; y: number; colour?: number; state?: number; visible?: boolean }[], passes?: Pass[]): (x: number, y: number) => number[] {
   const fake = context();
-  const renderer = new RasterRenderer(fake.context);
+  const renderer = new CanvasRenderer(fake.context);
   renderer.resize(WIDTH, HEIGHT);
   renderer.setPositions(Float32Array.from(points.flatMap(({ x, y }) => [x, y])));
   renderer.setState(Uint8Array.from(points.flatMap((p) => [(p.colour ?? 0) & 255, (p.colour ?? 0) >> 8, p.state ?? 0, Number(p.visible ?? true)])));
@@ -43,7 +43,7 @@ function drawn(points: { x: number; y: number; colour?: number; state?: number; 
   return fake.pixel;
 }
 
-describe("RasterRenderer", () => {
+describe("CanvasRenderer", () => {
   it("draws a disc of the right colour and size, with y upwards", () => {
     const pixel = drawn([{ x: 10, y: 20 }]);
     expect(pixel(10, 10)).toEqual([200, 100, 50, 255]);

@@ -1,20 +1,17 @@
 /**
- * Draws points on the processor, into the pixels of a 2D canvas.
+ * Draws points into the pixels of a 2D canvas.
  *
- * Where there is no GPU the browser emulates one, and emulated points take about a microsecond
- * each. Copying a small mask per point is ten times faster, and works without WebGL too.
+ * Without a GPU the browser emulates WebGL, at about a microsecond per point. Copying a small mask
+ * per point is ten times faster.
  */
 
 import { RIM, RING, STATE_BYTES, type Frame, type Pass, type PointRenderer, type Rgb } from "./renderer";
 
-/** Masks are made for so many positions of a point's middle between pixels, across and down. */
+/** Masks exist for this many positions of a point's centre between pixels, across and down. */
 const PHASES = 4;
 
-/** How much of each pixel around a point is covered, times its opacity: 0 to 256. */
+/** The pixels that a point covers, relative to the one at its centre, and how much of each: 0 to 256. */
 interface Mask {
-  side: number;
-  cover: Uint16Array;
-  /** The pixels that are covered, relative to the one of the middle, and by how much. */
   offsets: Int32Array;
   shares: Uint16Array;
 }
@@ -24,22 +21,22 @@ interface Kind {
   diameter: number;
   rim: number;
   opacity: number;
-  /** A mask for each phase, made when it is needed. */
+  /** One per phase, created when it is needed. */
   masks: (Mask | undefined)[];
 }
 
-/** All that a pass needs besides the points. */
+/** What a pass needs besides the points. */
 interface Job {
   frame: Frame;
   width: number;
   height: number;
   kinds: Kind[];
   palette: Uint32Array;
-  /** Masks the number of a colour: 0 takes the first one for all points. */
+  /** Mask of the colour index: 0 gives all points the first colour. */
   colours: number;
 }
 
-export class RasterRenderer implements PointRenderer {
+export class CanvasRenderer implements PointRenderer {
   readonly kind = "canvas";
   private xy = new Float32Array();
   private state = new Uint8Array();
@@ -110,63 +107,48 @@ export class RasterRenderer implements PointRenderer {
       const colour = palette[((state[at] as number) | ((state[at + 1] as number) << 8)) & colours] as number;
       const redBlue = colour & 0xff00ff;
       const green = colour & 0x00ff00;
-      if (x < reach || y < reach || x > width - reach || y > height - reach) {
-        stampClipped(pixels, width, height, column - (mask.side >> 1), row - (mask.side >> 1), mask, colour);
-        continue;
-      }
-      const middle = row * width + column;
+      const clipped = x < reach || y < reach || x > width - reach || y > height - reach;
+      const centre = row * width + column;
       const { offsets, shares } = mask;
       for (let k = 0; k < offsets.length; k++) {
-        const pixel = middle + (offsets[k] as number);
+        const offset = offsets[k] as number;
+        if (clipped && !isInside(offset, column, row, width, height)) continue;
+        const pixel = centre + offset;
         pixels[pixel] = blended(pixels[pixel] as number, redBlue, green, shares[k] as number);
       }
     }
   }
 }
 
-/** Coverage of a disc, or of a ring where there is a rim, with its middle at a phase. */
+/** Whether the pixel at an offset from (column, row) is on the canvas, which is wider than two masks. */
+function isInside(offset: number, column: number, row: number, width: number, height: number): boolean {
+  const down = Math.round(offset / width);
+  const c = column + offset - down * width;
+  return c >= 0 && c < width && row + down >= 0 && row + down < height;
+}
+
+/** The mask of a disc, or of a ring if it has a rim, with its centre at a phase. */
 function makeMask({ diameter, rim, opacity }: Kind, phase: number, width: number): Mask {
   const half = Math.ceil(diameter / 2 + 0.5);
-  const side = 2 * half + 1;
-  const cover = new Uint16Array(side * side);
-  const middleX = half + ((phase % PHASES) + 0.5) / PHASES;
-  const middleY = half + (Math.floor(phase / PHASES) + 0.5) / PHASES;
+  const centreX = ((phase % PHASES) + 0.5) / PHASES;
+  const centreY = (Math.floor(phase / PHASES) + 0.5) / PHASES;
   const offsets: number[] = [];
   const shares: number[] = [];
-  for (let row = 0; row < side; row++) {
-    for (let column = 0; column < side; column++) {
-      const away = Math.hypot(column + 0.5 - middleX, row + 0.5 - middleY);
-      let share = clamp(diameter / 2 - away + 0.5);
-      if (rim > 0) share *= clamp(away - diameter / 2 + rim + 0.5);
+  for (let row = -half; row <= half; row++) {
+    for (let column = -half; column <= half; column++) {
+      const distance = Math.hypot(column + 0.5 - centreX, row + 0.5 - centreY);
+      let share = clamp(diameter / 2 - distance + 0.5);
+      if (rim > 0) share *= clamp(distance - diameter / 2 + rim + 0.5);
       const parts = Math.round(256 * share * opacity);
-      cover[row * side + column] = parts;
       if (parts === 0) continue;
-      offsets.push((row - half) * width + column - half);
+      offsets.push(row * width + column);
       shares.push(parts);
     }
   }
-  return { side, cover, offsets: Int32Array.from(offsets), shares: Uint16Array.from(shares) };
+  return { offsets: Int32Array.from(offsets), shares: Uint16Array.from(shares) };
 }
 
-/** Draw a point of which a part may lie outside. */
-function stampClipped(pixels: Uint32Array, width: number, height: number, left: number, top: number, mask: Mask, colour: number): void {
-  const { side, cover } = mask;
-  const c0 = Math.max(0, -left);
-  const c1 = Math.min(side, width - left);
-  const r0 = Math.max(0, -top);
-  const r1 = Math.min(side, height - top);
-  const redBlue = colour & 0xff00ff;
-  const green = colour & 0x00ff00;
-  for (let row = r0; row < r1; row++) {
-    const from = (top + row) * width + left;
-    for (let column = c0; column < c1; column++) {
-      const share = cover[row * side + column] as number;
-      if (share !== 0) pixels[from + column] = blended(pixels[from + column] as number, redBlue, green, share);
-    }
-  }
-}
-
-/** A pixel with `share` of 256 parts of a colour over it; two channels are mixed at once. */
+/** A pixel with `share`/256 of a colour over it; red and blue are mixed at once. */
 function blended(under: number, redBlue: number, green: number, share: number): number {
   const rest = 256 - share;
   const rb = ((Math.imul(under & 0xff00ff, rest) + Math.imul(redBlue, share) + 0x800080) >>> 8) & 0xff00ff;
@@ -174,7 +156,7 @@ function blended(under: number, redBlue: number, green: number, share: number): 
   return (0xff000000 | rb | g) >>> 0;
 }
 
-/** As a 2D canvas keeps it on little-endian machines, which all browsers run on. */
+/** A pixel of a 2D canvas on little-endian machines, which all browsers run on. */
 function packed([r, g, b]: Rgb): number {
   return ((255 << 24) | (b << 16) | (g << 8) | r) >>> 0;
 }

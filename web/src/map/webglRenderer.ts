@@ -1,4 +1,4 @@
-/** Draws points with WebGL2: positions are uploaded once, colours and visibility as four bytes each. */
+/** Draws points with WebGL2. Positions are uploaded once; colour and visibility are four bytes per point. */
 
 import { RIM, RING, STATE_BYTES, type Frame, type Pass, type PointRenderer, type Rgb } from "./renderer";
 
@@ -51,7 +51,6 @@ interface Resources {
   vertices: WebGLVertexArrayObject;
   positions: WebGLBuffer;
   state: WebGLBuffer;
-  elements: WebGLBuffer;
   palette: WebGLTexture;
 }
 
@@ -61,9 +60,9 @@ export class WebGLRenderer implements PointRenderer {
   private xy: Float32Array<ArrayBuffer> = new Float32Array();
   private states: Uint8Array<ArrayBuffer> = new Uint8Array();
   private paletteKey = "";
-  private largest = 1;
+  private maxSize = 1;
 
-  /** The graphics can take the context away and give it back; `restored` asks for a new frame. */
+  /** The context can be lost and restored; `restored` requests a new frame. */
   constructor(
     private readonly gl: WebGL2RenderingContext,
     restored: () => void,
@@ -90,14 +89,11 @@ export class WebGLRenderer implements PointRenderer {
   }
 
   setState(state: Uint8Array<ArrayBuffer>): void {
-    const grown = state.length !== this.states.length;
     this.states = state;
     if (this.resources === null) return;
     const { gl } = this;
     gl.bindBuffer(gl.ARRAY_BUFFER, this.resources.state);
-    if (grown || gl.getBufferParameter(gl.ARRAY_BUFFER, gl.BUFFER_SIZE) !== state.length) {
-      gl.bufferData(gl.ARRAY_BUFFER, state, gl.DYNAMIC_DRAW);
-    } else gl.bufferSubData(gl.ARRAY_BUFFER, 0, state);
+    gl.bufferData(gl.ARRAY_BUFFER, state, gl.DYNAMIC_DRAW);
   }
 
   resize(width: number, height: number): void {
@@ -120,13 +116,8 @@ export class WebGLRenderer implements PointRenderer {
     gl.bindTexture(gl.TEXTURE_2D, resources.palette);
     this.setPalette(frame.style.palette);
     const { uniforms } = resources;
-    gl.uniform4f(
-      uniforms.view,
-      (2 * frame.scale) / width,
-      (2 * frame.scale) / height,
-      (2 * frame.left) / width - 1,
-      1 - (2 * frame.top) / height,
-    );
+    const [scaleX, scaleY] = [(2 * frame.scale) / width, (2 * frame.scale) / height];
+    gl.uniform4f(uniforms.view, scaleX, scaleY, (2 * frame.left) / width - 1, 1 - (2 * frame.top) / height);
     gl.uniform1f(uniforms.rimWidth, RIM * frame.ratio);
     for (const pass of frame.passes) this.drawPass(resources, frame, pass);
   }
@@ -139,7 +130,7 @@ export class WebGLRenderer implements PointRenderer {
   private drawPass(resources: Resources, frame: Frame, pass: Pass): void {
     const { gl } = this;
     const { sizes, opacity } = frame.style;
-    const size = sizes.map((one) => Math.min(this.largest - 1, (one + pass.grow) * frame.ratio));
+    const size = sizes.map((one) => Math.min(this.maxSize - 1, (one + pass.grow) * frame.ratio));
     gl.uniform4fv(resources.uniforms.sizes, size);
     gl.uniform4fv(resources.uniforms.opacity, opacity.map((one) => one * pass.opacity));
     const [r, g, b] = pass.colour ?? [0, 0, 0];
@@ -164,39 +155,25 @@ export class WebGLRenderer implements PointRenderer {
   private create(): Resources {
     const { gl } = this;
     this.paletteKey = "";
-    this.largest = (gl.getParameter(gl.ALIASED_POINT_SIZE_RANGE) as Float32Array)[1] ?? 1;
+    this.maxSize = (gl.getParameter(gl.ALIASED_POINT_SIZE_RANGE) as Float32Array)[1] ?? 1;
     const points = program(gl, POINT_VERTEX, POINT_FRAGMENT);
     const vertices = gl.createVertexArray();
     gl.bindVertexArray(vertices);
-    const positions = gl.createBuffer();
+    const [positions, state] = [gl.createBuffer(), gl.createBuffer()];
     gl.bindBuffer(gl.ARRAY_BUFFER, positions);
     gl.enableVertexAttribArray(0);
     gl.vertexAttribPointer(0, 2, gl.FLOAT, false, 0, 0);
-    const state = gl.createBuffer();
     gl.bindBuffer(gl.ARRAY_BUFFER, state);
     gl.enableVertexAttribArray(1);
     gl.vertexAttribIPointer(1, STATE_BYTES, gl.UNSIGNED_BYTE, 0, 0);
-    const elements = gl.createBuffer();
-    gl.bindBuffer(gl.ELEMENT_ARRAY_BUFFER, elements);
+    gl.bindBuffer(gl.ELEMENT_ARRAY_BUFFER, gl.createBuffer());
+    const palette = gl.createTexture();
+    gl.bindTexture(gl.TEXTURE_2D, palette);
+    gl.texParameteri(gl.TEXTURE_2D, gl.TEXTURE_MIN_FILTER, gl.NEAREST);
+    gl.texParameteri(gl.TEXTURE_2D, gl.TEXTURE_MAG_FILTER, gl.NEAREST);
     const entries = UNIFORMS.map((name) => [name, gl.getUniformLocation(points, name)]);
-    return {
-      points,
-      uniforms: Object.fromEntries(entries) as Resources["uniforms"],
-      vertices,
-      positions,
-      state,
-      elements,
-      palette: texture(gl),
-    };
+    return { points, uniforms: Object.fromEntries(entries) as Resources["uniforms"], vertices, positions, state, palette };
   }
-}
-
-function texture(gl: WebGL2RenderingContext): WebGLTexture {
-  const made = gl.createTexture();
-  gl.bindTexture(gl.TEXTURE_2D, made);
-  gl.texParameteri(gl.TEXTURE_2D, gl.TEXTURE_MIN_FILTER, gl.NEAREST);
-  gl.texParameteri(gl.TEXTURE_2D, gl.TEXTURE_MAG_FILTER, gl.NEAREST);
-  return made;
 }
 
 function program(gl: WebGL2RenderingContext, vertex: string, fragment: string): WebGLProgram {

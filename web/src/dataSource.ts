@@ -1,0 +1,122 @@
+/** The interface between the page and its data: a running server, or the files of a static export. */
+
+import type { Table } from "apache-arrow";
+
+export interface Info {
+  name: string;
+  data: string;
+  classes: string[];
+  /** "score": the selection has no map, and each class is a column with the score as height. */
+  layout: "map" | "score";
+  clusters: boolean;
+  votes: boolean;
+  scores: boolean;
+  selections: string[];
+  /** Side of a thumbnail in pixels, thumbnails per line of a sheet, and per sheet. */
+  thumb: number;
+  sprite_columns: number;
+  sprite_limit: number;
+  features: boolean;
+}
+
+/** Decisions in force, one byte per sample, and how many can be undone and redone. */
+export interface Decisions {
+  keep: Uint8Array;
+  overridden: Uint8Array;
+  undo: number;
+  redo: number;
+}
+
+export interface FilterInfo {
+  methods: Record<string, string>;
+  min_samples: number;
+  share: number;
+  eps?: number;
+  curve?: { eps: number[]; share: number[] };
+  knee?: Record<string, number>;
+}
+
+export interface FilterSettings {
+  method: string;
+  eps?: number;
+  share?: number;
+  min_samples?: number;
+  knee?: boolean;
+}
+
+export interface Preview {
+  keep: Uint8Array;
+  cluster: Int32Array | null;
+  numbers: { dropped: number; share: number; eps?: number | number[]; milliseconds: number };
+  /** Times of the request as `performance.now()` returns them. */
+  times: { sent: number; answered: number; decoded: number };
+}
+
+export interface Comparison {
+  keep: Uint8Array;
+  /** 1 where the other selection contains the sample. */
+  held: Uint8Array;
+  numbers: { a: string; b: string } & Record<
+    "both_keep" | "both_drop" | "only_a_drops" | "only_b_drops" | "not_in_b" | "jaccard",
+    number
+  >;
+}
+
+export interface LogEntry {
+  time: number;
+  kind: "set" | "undo" | "redo";
+  keep: boolean;
+  reason: string;
+  count: number;
+  ids: string[];
+}
+
+export interface SampleDetail {
+  override: { reason: string; time: number } | null;
+  neighbours?: { row: number }[];
+}
+
+export interface ThumbnailSheet {
+  rows: number[];
+  bitmap: ImageBitmap;
+  /** Index of each row's thumbnail in the sheet. */
+  slots: number[];
+}
+
+export type ServerEvent =
+  | { type: "state"; selection: string }
+  | { type: "selections"; selections: string[] }
+  | { type: "closing" };
+
+export interface DataSource {
+  /** Whether decisions can be made. */
+  readonly live: boolean;
+  info(): Promise<Info>;
+  points(): Promise<Table>;
+  decisions(): Promise<Decisions>;
+  filterInfo(minSamples?: number): Promise<FilterInfo>;
+  /** The majority label around each sample. */
+  neighbourhoodLabels(): Promise<Int16Array | null>;
+  preview(settings: FilterSettings, clusters: boolean): Promise<Preview>;
+  compare(other: string): Promise<Comparison>;
+  log(): Promise<LogEntry[]>;
+  sample(id: string, neighbours: number): Promise<SampleDetail>;
+  /** The URL of the full image; null if only thumbnails are available. */
+  imageUrl(id: string): string | null;
+  thumbnails(rows: number[]): Promise<ThumbnailSheet[]>;
+  decide(ids: string[], keep: boolean, reason: string): Promise<Decisions>;
+  undo(): Promise<Decisions>;
+  redo(): Promise<Decisions>;
+  saveSelection(settings: FilterSettings, name: string): Promise<{ selection: string; path: string }>;
+  /** Subscribe to changes made in other windows and to the state of the connection. */
+  subscribe(onEvent: (event: ServerEvent) => void, onConnection: (connected: boolean) => void): void;
+  /** The URL of the page of another selection. */
+  pageUrl(selection: string): string;
+}
+
+/** A refused or failed request; the message is shown to the user. */
+export class RequestError extends Error {}
+
+export function errorText(error: unknown): string {
+  return error instanceof Error ? error.message : String(error);
+}

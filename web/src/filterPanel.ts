@@ -1,0 +1,245 @@
+/** The settings of the filter, with a live preview. Nothing is written until "Save as". */
+
+import { brief, button, count, h, percent, select, setOptions } from "./dom";
+import { errorText, type FilterInfo, type FilterSettings } from "./dataSource";
+import { EPS_STEPS, EpsCurve } from "./epsCurve";
+import type { Model } from "./model";
+
+const MAX_SHARE = 0.6;
+
+export class FilterPanel {
+  readonly element: HTMLElement;
+  private readonly method = select("method", "Method", () => {
+    this.updateFields();
+    this.changed("share");
+  });
+  private readonly eps = new Slider("eps", "eps", 0, EPS_STEPS, 1);
+  private readonly share = new Slider("share", "Share to drop", 0, MAX_SHARE, 0.001);
+  private readonly minSamples = new Slider("min-samples", "Min samples", 2, 50, 1);
+  private readonly knee = h("input", { type: "checkbox", id: "knee" });
+  private readonly kneeField = h("label", { className: "check" }, this.knee, "one eps per class (knee of its curve)");
+  private readonly curve = new EpsCurve((step) => {
+    this.eps.value = step;
+    this.changed("eps");
+  });
+  private readonly curveField = h("div", { className: "curve-box" }, this.curve.element);
+  private readonly result = h("p", { className: "result", id: "result", "aria-live": "polite" }, "Preparing the filter…");
+  private readonly saveAs = button("act primary", () => this.toggleForm(), { id: "use", disabled: true }, "Save as…");
+  private readonly reset = button("quiet", () => this.resetSettings(), { id: "reset", disabled: true }, "Reset");
+  private readonly name = h("input", { type: "text", id: "new-name", "aria-label": "Name of the new selection", maxlength: 100 });
+  private readonly form = h(
+    "form",
+    { className: "row use", hidden: true },
+    this.name,
+    h("button", { type: "submit", className: "act primary", id: "write" }, "Save"),
+  );
+  private info: FilterInfo | null = null;
+  /** Which slider was moved last; the other one follows. */
+  private leading: "eps" | "share" = "share";
+  private pending: FilterSettings | null = null;
+  private changedAt = 0;
+  private busy = false;
+
+  /** `drawn` resolves once the map shows the preview; the latency is measured up to then. */
+  constructor(
+    private readonly model: Model,
+    private readonly drawn: () => Promise<void>,
+  ) {
+    const { live } = model.source;
+    this.element = h(
+      "section",
+      { className: "panel filter-panel", "aria-label": "Filter", hidden: model.n === 0 },
+      h("div", { className: "row spread" }, h("h2", {}, "Filter"), this.method),
+      this.curveField,
+      this.eps.element,
+      this.share.element,
+      live ? this.minSamples.element : null,
+      this.kneeField,
+      this.result,
+      h("div", { className: "row" }, live ? this.saveAs : null, this.reset),
+      this.form,
+    );
+    this.eps.input.addEventListener("input", () => this.changed("eps"));
+    this.share.input.addEventListener("input", () => this.changed("share"));
+    this.knee.addEventListener("change", () => this.changed(this.leading));
+    this.minSamples.input.addEventListener("input", () => {
+      this.changed("share");
+      void this.updateCurve();
+    });
+    this.form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      void this.save();
+    });
+    model.on(["colour"], () => {
+      // The server sends clusters only while they are shown.
+      if (model.colourBy === "cluster" && model.preview !== null) this.request();
+    });
+    model.on(["preview"], () => {
+      this.saveAs.disabled = this.reset.disabled = model.preview === null;
+      if (model.preview === null) this.form.hidden = true;
+    });
+    this.updateFields();
+  }
+
+  /** Load what the server needs seconds to prepare for a million samples. */
+  async load(): Promise<void> {
+    try {
+      this.info = await this.model.source.filterInfo();
+      setOptions(this.method, Object.entries(this.info.methods));
+      this.resetSettings();
+      this.element.dataset["ready"] = "true";
+    } catch (error) {
+      this.result.textContent = `The filter settings are not available. ${errorText(error)}`;
+    }
+  }
+
+  private settings(): FilterSettings {
+    const method = this.method.value;
+    if (method !== "network") return { method, share: this.share.value };
+    const settings: FilterSettings = { method, min_samples: this.minSamples.value };
+    if (this.knee.checked) settings.knee = true;
+    else if (this.leading === "eps") settings.eps = this.curve.epsAt(this.eps.value);
+    else settings.share = this.share.value;
+    return settings;
+  }
+
+  /** Go back to the selection as it was opened. */
+  private resetSettings(): void {
+    if (this.info === null) return;
+    const { min_samples: minSamples, share, eps, curve } = this.info;
+    this.pending = null;
+    this.minSamples.value = minSamples;
+    this.share.value = share;
+    this.knee.checked = false;
+    this.curve.draw(curve);
+    this.eps.value = this.curve.stepAt(eps ?? 0);
+    this.leading = "share";
+    this.updateFields();
+    this.updateTexts(eps, share);
+    const small = this.method.value === "network" && this.curve.flat;
+    this.result.textContent = small ? "Every class has fewer samples than min samples: DBSCAN drops nothing." : "";
+    if (this.model.preview !== null) this.model.setPreview(null);
+  }
+
+  private updateFields(): void {
+    // Until the settings are known all fields keep their place, so that nothing jumps.
+    const loading = this.info === null;
+    const network = loading ? this.model.info.layout === "map" : this.method.value === "network";
+    this.minSamples.element.hidden = !network;
+    for (const field of [this.curveField, this.eps.element, this.kneeField]) field.hidden = !network || (!loading && this.curve.flat);
+    const none = this.method.options.length === 0;
+    for (const input of [this.method, this.share.input, this.eps.input, this.minSamples.input, this.knee]) input.disabled = none;
+  }
+
+  private changed(leading: "eps" | "share"): void {
+    this.leading = leading;
+    if (leading === "eps") this.knee.checked = false;
+    this.request();
+  }
+
+  /** One request at a time; of the settings chosen meanwhile only the latest are sent. */
+  private request(): void {
+    this.pending = this.settings();
+    this.changedAt = performance.now();
+    if (!this.busy) void this.sendPending();
+  }
+
+  private async sendPending(): Promise<void> {
+    this.busy = true;
+    while (this.pending !== null) {
+      const [settings, moved] = [this.pending, this.changedAt];
+      this.pending = null;
+      try {
+        const preview = await this.model.source.preview(settings, this.model.colourBy === "cluster");
+        this.model.setPreview(preview);
+        this.showPreview();
+        const applied = performance.now();
+        await this.drawn();
+        performance.clearMeasures("preview");
+        performance.measure("preview", { start: moved, detail: { moved, ...preview.times, applied, server: preview.numbers.milliseconds } });
+      } catch (error) {
+        this.model.notify(errorText(error), true);
+      }
+    }
+    this.busy = false;
+  }
+
+  /** Show the numbers of the preview, also on the slider that was not moved. */
+  private showPreview(): void {
+    const numbers = this.model.preview?.numbers;
+    if (numbers === undefined) return;
+    const { share, dropped } = numbers;
+    const eps = typeof numbers.eps === "number" ? numbers.eps : undefined;
+    if (this.leading === "eps" || this.knee.checked) this.share.value = share;
+    else if (eps !== undefined) this.eps.value = this.curve.stepAt(eps);
+    this.updateTexts(eps, share);
+    this.result.replaceChildren("drops ", h("b", {}, count(dropped)), ` of ${count(this.model.n)}, ${percent(share, 2)}`);
+  }
+
+  private updateTexts(eps: number | undefined, share: number): void {
+    this.eps.text = eps === undefined ? "per class" : brief(eps);
+    this.share.text = percent(this.share.value);
+    this.minSamples.text = String(this.minSamples.value);
+    this.curve.mark(eps, share);
+  }
+
+  /** Load the curve of another min samples. */
+  private async updateCurve(): Promise<void> {
+    const minSamples = this.minSamples.value;
+    try {
+      const { curve } = await this.model.source.filterInfo(minSamples);
+      if (this.minSamples.value !== minSamples) return;
+      this.curve.draw(curve);
+      this.updateFields();
+      this.showPreview();
+    } catch (error) {
+      this.model.notify(errorText(error), true);
+    }
+  }
+
+  private toggleForm(): void {
+    this.form.hidden = !this.form.hidden;
+    if (this.form.hidden) return;
+    const share = (100 * (this.model.preview?.numbers.share ?? 0)).toFixed(1);
+    this.name.value = `${this.model.info.name}-${this.method.value}-${share}pc`;
+    this.name.focus();
+    this.name.select();
+  }
+
+  private async save(): Promise<void> {
+    try {
+      const { selection, path } = await this.model.source.saveSelection(this.settings(), this.name.value);
+      this.form.hidden = true;
+      this.model.notify(`Saved ${path}. The list of selections contains it as “${selection}”.`);
+    } catch (error) {
+      this.model.notify(errorText(error), true);
+    }
+  }
+}
+
+/** A range input with its name and the text of its value. */
+class Slider {
+  readonly input: HTMLInputElement;
+  readonly element: HTMLElement;
+  private readonly output: HTMLElement;
+
+  constructor(id: string, name: string, min: number, max: number, step: number) {
+    this.input = h("input", { type: "range", id, min, max, step, "aria-label": name });
+    this.output = h("output", { for: id, id: `${id}-value` });
+    this.element = h("div", { className: "slider" }, h("span", {}, name), this.output, this.input);
+  }
+
+  get value(): number {
+    return Number(this.input.value);
+  }
+
+  /** The browser limits it to the range of the slider. */
+  set value(value: number) {
+    this.input.value = String(value);
+  }
+
+  set text(text: string) {
+    this.output.textContent = text;
+    this.input.setAttribute("aria-valuetext", text);
+  }
+}

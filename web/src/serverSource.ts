@@ -1,0 +1,140 @@
+/** Data of a running `thresher view`. */
+
+import type { Table } from "apache-arrow";
+import { bytes, encodeIds, metadata, numbers, read } from "./arrow";
+import { RequestError } from "./dataSource";
+import type { Comparison, DataSource, Decisions, FilterInfo, FilterSettings, Info } from "./dataSource";
+import type { LogEntry, Preview, SampleDetail, ServerEvent, ThumbnailSheet } from "./dataSource";
+
+const POST = { method: "POST" };
+
+type Query = Record<string, string>;
+
+export class ServerSource implements DataSource {
+  readonly live = true;
+  private readonly token: string;
+  private readonly selection: string | null;
+
+  constructor(url: URL) {
+    this.token = url.searchParams.get("token") ?? "";
+    this.selection = url.searchParams.get("s");
+  }
+
+  info(): Promise<Info> {
+    return this.json("info");
+  }
+
+  points(): Promise<Table> {
+    return this.table("points");
+  }
+
+  async decisions(): Promise<Decisions> {
+    return decisions(await this.table("state"));
+  }
+
+  filterInfo(minSamples?: number): Promise<FilterInfo> {
+    return this.json("knobs", minSamples === undefined ? {} : { min_samples: String(minSamples) });
+  }
+
+  async neighbourhoodLabels(): Promise<Int16Array | null> {
+    return numbers<Int16Array>(await this.table("places"), "place");
+  }
+
+  async preview(settings: FilterSettings, clusters: boolean): Promise<Preview> {
+    const sent = performance.now();
+    const response = await this.fetch("preview", {}, { ...POST, body: JSON.stringify({ ...settings, clusters }) });
+    const data = await response.arrayBuffer();
+    const answered = performance.now();
+    const table = read(data);
+    const keep = bytes(table, "keep");
+    const times = { sent, answered, decoded: performance.now() };
+    return { times, keep, cluster: numbers<Int32Array>(table, "cluster"), numbers: metadata(table) };
+  }
+
+  async compare(other: string): Promise<Comparison> {
+    const table = await this.table("compare", { with: other });
+    return { keep: bytes(table, "keep"), held: bytes(table, "held"), numbers: metadata(table) };
+  }
+
+  async log(): Promise<LogEntry[]> {
+    return (await this.json<{ entries: LogEntry[] }>("log")).entries;
+  }
+
+  sample(id: string, neighbours: number): Promise<SampleDetail> {
+    return this.json(`sample/${encodeURIComponent(id)}`, { neighbours: String(neighbours) });
+  }
+
+  imageUrl(id: string): string {
+    // An <img> cannot send a header, so the token is part of the URL.
+    return this.url(`image/${encodeURIComponent(id)}`, { token: this.token });
+  }
+
+  async thumbnails(rows: number[]): Promise<ThumbnailSheet[]> {
+    const response = await this.fetch("sprite", { rows: rows.join(",") });
+    return [{ rows, bitmap: await createImageBitmap(await response.blob()), slots: [...rows.keys()] }];
+  }
+
+  async decide(ids: string[], keep: boolean, reason: string): Promise<Decisions> {
+    const body = encodeIds(ids, { keep, reason }) as Uint8Array<ArrayBuffer>;
+    const headers = { "Content-Type": "application/vnd.apache.arrow.stream" };
+    return decisions(await this.table("overrides", {}, { ...POST, body, headers }));
+  }
+
+  async undo(): Promise<Decisions> {
+    return decisions(await this.table("undo", {}, POST));
+  }
+
+  async redo(): Promise<Decisions> {
+    return decisions(await this.table("redo", {}, POST));
+  }
+
+  saveSelection(settings: FilterSettings, name: string): Promise<{ selection: string; path: string }> {
+    return this.json("use", {}, { ...POST, body: JSON.stringify({ ...settings, name }) });
+  }
+
+  subscribe(onEvent: (event: ServerEvent) => void, onConnection: (connected: boolean) => void): void {
+    const stream = new EventSource(this.url("events", { token: this.token }));
+    stream.onopen = () => onConnection(true);
+    stream.onerror = () => onConnection(false);
+    stream.onmessage = (message: MessageEvent<string>) => {
+      const event = JSON.parse(message.data) as ServerEvent;
+      if (event.type === "closing") {
+        stream.close();
+        onConnection(false);
+      } else onEvent(event);
+    };
+  }
+
+  pageUrl(selection: string): string {
+    return `?${new URLSearchParams({ token: this.token, s: selection }).toString()}`;
+  }
+
+  private url(path: string, query: Query): string {
+    const parameters = new URLSearchParams(query);
+    if (this.selection !== null) parameters.set("s", this.selection);
+    return `./api/${path}?${parameters.toString()}`;
+  }
+
+  private async fetch(path: string, query: Query = {}, init: RequestInit = {}): Promise<Response> {
+    const headers = { ...(init.headers as Query), Authorization: `Bearer ${this.token}` };
+    const response = await fetch(this.url(path, query), { ...init, headers }).catch(() => {
+      throw new RequestError("The server does not answer. Is `thresher view` still running?");
+    });
+    if (response.ok) return response;
+    const answer = (await response.json().catch(() => ({}))) as { error?: string };
+    throw new RequestError(answer.error ?? `The server answered with status ${response.status}.`);
+  }
+
+  private async json<T>(path: string, query: Query = {}, init: RequestInit = {}): Promise<T> {
+    return (await (await this.fetch(path, query, init)).json()) as T;
+  }
+
+  private async table(path: string, query: Query = {}, init: RequestInit = {}): Promise<Table> {
+    return read(await (await this.fetch(path, query, init)).arrayBuffer());
+  }
+}
+
+function decisions(table: Table): Decisions {
+  const { undo, redo } = metadata<{ undo: number; redo: number }>(table);
+  return { keep: bytes(table, "keep"), overridden: bytes(table, "overruled"), undo, redo };
+}
