@@ -115,6 +115,11 @@ def test_help_answers_at_once_and_does_not_load_torch() -> None:
         assert f" {heavy}\n" not in loaded, f"thresher --help imports {heavy}"
 
 
+def test_the_training_options_load_without_numpy() -> None:
+    code = "import sys, thresher.training.config; sys.exit('numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
 @pytest.mark.parametrize(
     "module", ["data.pack", "data.selection", "training.config", "cli.commands"]
 )

@@ -27,7 +27,6 @@ class EventHub:
         self._sizes: dict[str, int] = {}
 
     def send(self, event: Event) -> None:
-        """Queue an event for every open window."""
         for window in self._windows:
             window.put_nowait(event)
 
@@ -38,7 +37,6 @@ class EventHub:
 
     @property
     def full(self) -> bool:
-        """Whether no further window may connect."""
         return len(self._windows) >= WINDOWS_LIMIT
 
     async def watch(self) -> None:

@@ -7,7 +7,6 @@ import re
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -131,7 +130,10 @@ class FilterPreviewer:
         """Return what the sliders need: methods, start values, and the curve from eps to share."""
         selection = self.view.selection
         if min_samples is None:
-            min_samples = int(_setting(selection.meta, "min_samples", MIN_SAMPLES))
+            options, k = selection.meta.get("settings"), None
+            if isinstance(options, dict):
+                k = options.get("min_samples")
+            min_samples = int(selection.meta.get("min_samples", MIN_SAMPLES) if k is None else k)
         min_samples = from_mapping(PreviewSettings, {"min_samples": min_samples}).min_samples
         share = float(1 - selection.keep.mean()) if len(self.view) else 0.0
         if "network" not in self.methods:
@@ -195,10 +197,7 @@ class FilterPreviewer:
         return Preview(keep, labels, numbers, eps)
 
     def write(self, settings: PreviewSettings, name: object) -> Path:
-        """Write a new selection beside this one, with its map and the overrides in force.
-
-        Nothing is overwritten. `name` is a plain file name, with or without `.parquet`.
-        """
+        """Write a new selection, with the map and overrides of this one, as `name` beside it."""
         path = self.view.path.with_name(f"{_plain_name(name)}.parquet")
         preview = self.preview(settings, clusters=True)
         old = self.view.selection
@@ -247,7 +246,6 @@ class FilterPreviewer:
         return graph.clusters_once(eps)
 
     def _ranked(self, settings: PreviewSettings) -> np.ndarray:
-        """Return what a method by rank keeps, as the filters of `select` do."""
         share, selection = settings.share or 0.0, self.view.selection
         if settings.method == "random":
             random = RandomFilter(drop=share, seed=settings.seed)
@@ -259,13 +257,6 @@ class FilterPreviewer:
 def known_values(values: Any) -> dict[str, Any]:
     """Return the fields of a dataclass that are not None."""
     return {key: value for key, value in asdict(values).items() if value is not None}
-
-
-def _setting(meta: Mapping[str, Any], name: str, default: Any) -> Any:
-    settings = meta.get("settings")
-    if isinstance(settings, dict) and settings.get(name) is not None:
-        return settings[name]
-    return meta.get(name, default)
 
 
 def _plain_name(name: object) -> str:

@@ -7,6 +7,7 @@
 - The content policy allows scripts, styles and requests of this origin only, and nothing inline.
 """
 
+import contextlib
 import ipaddress
 import json
 import secrets
@@ -147,12 +148,9 @@ def bracketed(host: str) -> str:
 
 
 def _is_address(host: str) -> bool:
-    name = host.rsplit(":", 1)[0].strip("[]")
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
+    with contextlib.suppress(ValueError):
+        return bool(ipaddress.ip_address(host.rsplit(":", 1)[0].strip("[]")))
+    return False
 
 
 def _given_token(scope: Scope, headers: Headers) -> str | None:

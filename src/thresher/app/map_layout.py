@@ -69,7 +69,6 @@ def neighbourhood_labels(layout: MapLayout, labels: np.ndarray) -> np.ndarray:
 
 
 def _majority(others: np.ndarray, own: np.ndarray) -> np.ndarray:
-    """The most frequent label in each row of `others` (m, k); ties as in `neighbourhood_labels`."""
     best_rank = np.full(len(own), -1, np.int64)
     best = own
     for column in others.T:

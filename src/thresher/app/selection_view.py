@@ -78,11 +78,9 @@ class FilterDecision:
 
 
 @dataclass(frozen=True)
-class OverrideDecision:
+class OverrideDecision(FilterDecision):
     """What a person decided about a sample."""
 
-    keep: bool
-    reason: str
     time: float
 
 

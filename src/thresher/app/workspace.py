@@ -120,11 +120,10 @@ class Workspace:
             raise InvalidValueError(
                 f"{name} and {other} were made on different packs", "compare selections of one pack"
             )
-        keep, other_keep = a.state().keep, b.state().keep
-        rows = rows_by_id(a.selection.ids, b.selection.ids)
+        keep, rows = a.state().keep, rows_by_id(a.selection.ids, b.selection.ids)
         held = rows >= 0
         b_keep = np.zeros(len(a), bool)
-        b_keep[held] = other_keep[rows[held]]
+        b_keep[held] = b.state().keep[rows[held]]
         both_drop = int((~keep & ~b_keep & held).sum())
         either_drops = int((~keep | ~b_keep)[held].sum())
         counts = ComparisonCounts(
@@ -153,15 +152,14 @@ def find_selections(paths: Iterable[Path]) -> list[Path]:
     """Return the selection files among `paths` and inside the folders among them."""
     files: list[Path] = []
     for path in paths:
+        inside = [path]
         if path.is_dir():
             inside = sorted(p for p in path.rglob("*.parquet") if p.with_suffix(".json").is_file())
-            if not inside:
-                kind = "study" if StudyPaths(path).definition.exists() else "folder"
-                raise NotFoundError(
-                    f"the {kind} {path} contains no selection",
-                    "pass a SEL.parquet written by `thresher select`",
-                )
-            files += inside
-        else:
-            files.append(path)
+        if not inside:
+            kind = "study" if StudyPaths(path).definition.exists() else "folder"
+            raise NotFoundError(
+                f"the {kind} {path} contains no selection",
+                "pass a SEL.parquet written by `thresher select`",
+            )
+        files += inside
     return files

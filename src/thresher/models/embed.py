@@ -52,13 +52,11 @@ def embed_pack(config: EmbedConfig, pack: Pack, out: str | Path) -> Features:
     """
     config.check()
     if config.run is not None:
-        network = Network.from_run(config.run, pack)
-    else:
-        assert config.model is not None
-        assert config.weights is not None
-        network = Network.from_weights(
-            config.model, config.weights, pack, config.crop, config.image_size
-        )
+        return embed(Network.from_run(config.run, pack), pack, out, config)
+    assert config.model is not None
+    assert config.weights is not None
+    sizes = (config.crop, config.image_size)
+    network = Network.from_weights(config.model, config.weights, pack, *sizes)
     return embed(network, pack, out, config)
 
 
@@ -269,10 +267,8 @@ def _finish(paths: FeaturePaths, pack: Pack, positions: np.ndarray, meta: Featur
 
 @contextmanager
 def _locked(paths: FeaturePaths, group: Group) -> Iterator[None]:
-    """Let one call at a time write to a folder."""
-    lock = exclusive_lock(
-        paths.staging.root / ".lock", f"another process is writing to {paths.root}"
-    )
+    file, message = paths.staging.root / ".lock", f"another process is writing to {paths.root}"
+    lock = exclusive_lock(file, message)
     with ExitStack() as stack:
         group.on_first(lambda: stack.enter_context(lock))
         yield

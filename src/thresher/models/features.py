@@ -78,17 +78,11 @@ class FeaturesMeta:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "FeaturesMeta":
-        """Read known keys; others are ignored."""
         known = {field.name for field in dataclasses.fields(cls)}
-        content: Any = {
-            key: tuple(value) if isinstance(value, list) else value
-            for key, value in values.items()
-            if key in known
-        }
-        return cls(**content)
+        content: Any = ((k, tuple(v) if isinstance(v, list) else v) for k, v in values.items())
+        return cls(**{key: value for key, value in content if key in known})
 
     def to_json(self) -> dict[str, Any]:
-        """Return the values that are known, and the sizes of images also if they are None."""
         values = dataclasses.asdict(self).items()
         return {k: v for k, v in values if v is not None or k in ("crop", "image_size")}
 
@@ -132,12 +126,7 @@ class Features:
 
     @classmethod
     def open(cls, path: str | Path) -> "Features":
-        """Open a folder that `thresher embed` wrote, or a `.npy` or `.parquet` from elsewhere.
-
-        Raises:
-            NotFoundError: Nothing is there.
-            InvalidValueError: The files are damaged or do not hold features.
-        """
+        """Open a folder that `thresher embed` wrote, or a `.npy` or `.parquet` from elsewhere."""
         path = Path(path)
         if path.suffix in (".npy", ".parquet"):
             return cls.from_array(path)
@@ -179,15 +168,15 @@ class Features:
         return cls(_map(path), index, None, FeaturesMeta(source=str(path)), path)._checked()
 
     def _checked(self) -> "Features":
-        path = self.path
-        if self.array.ndim != 2 or self.array.dtype.kind != "f":
+        path, array = self.path, self.array
+        if array.ndim != 2 or array.dtype.kind != "f":
             raise InvalidValueError(
-                f"{path} holds an array of {self.array.dtype} with the shape {self.array.shape}",
+                f"{path} holds an array of {array.dtype} with the shape {array.shape}",
                 "features are floats, one row per sample",
             )
-        if len(self.index) != len(self.array):
+        if len(self.index) != len(array):
             raise InvalidValueError(
-                f"{path} has {len(self.array):,} rows of features but {len(self.index):,} ids",
+                f"{path} has {len(array):,} rows of features but {len(self.index):,} ids",
                 "there must be one id per row",
             )
         if len(set(self.ids)) != len(self.ids):

@@ -36,11 +36,7 @@ class AugmentConfig:
 
 
 def make_augment(config: AugmentConfig, pack: "Pack", dtype: "torch.dtype") -> "Augment":
-    """Return the augmentation for the images of `pack`.
-
-    Raises:
-        InvalidValueError: The images are smaller than the crop, or have no common size.
-    """
+    """Return the augmentation for the images of `pack`; refuse one that they are too small for."""
     from thresher.data.augment import Augment
 
     size = pack.image_shape[:2] if pack.image_shape else (config.image_size, config.image_size)

@@ -39,10 +39,9 @@ def largest_part(n: int, world: int, align: int = 1) -> int:
 
 
 def piece_count(n: int, world: int, micro: int | None, align: int = 1) -> int:
-    """Return how many pieces each worker cuts its part of a batch of `n` into.
+    """Return how many pieces of at most `micro` samples each worker cuts its part of `n` into.
 
-    No piece has more than `micro` samples (None: no limit). The count is the same on every
-    worker, since they step together.
+    The count is the same on every worker, since they step together.
     """
     part = largest_part(n, world, align)
     if micro is None or part <= micro:

@@ -57,22 +57,18 @@ def write(folder: Path, step: int, checkpoint: Checkpoint) -> Path:
 
 
 def newest(folder: Path) -> Checkpoint | None:
-    """Return the newest intact checkpoint; None if there is no checkpoint at all.
-
-    Raises:
-        ThresherError: Every checkpoint is damaged.
-    """
-    damaged: list[str] = []
+    """Return the newest intact checkpoint; None if there is none, an error if all are damaged."""
+    damaged: list[Path] = []
     for path in sorted(folder.glob(PATTERN), reverse=True):
         checkpoint = read(path)
         if checkpoint is not None:
             if damaged:
-                logger.warning("using %s; damaged: %s", path, ", ".join(damaged))
+                logger.warning("using %s; damaged: %s", path, ", ".join(map(str, damaged)))
             return checkpoint
-        damaged.append(str(path))
+        damaged.append(path)
     if damaged:
         raise ThresherError(
-            f"no checkpoint in {folder} is intact: {', '.join(Path(d).name for d in damaged)}",
+            f"no checkpoint in {folder} is intact: {', '.join(path.name for path in damaged)}",
             "remove them to start from the beginning",
         )
     return None

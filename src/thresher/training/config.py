@@ -14,11 +14,9 @@ from thresher.training.execution import ExecutionConfig
 from thresher.training.model import ModelConfig
 from thresher.training.optimizers import OptimizerConfig
 from thresher.training.presets import preset
-from thresher.training.pruners import PrunerConfig, make_pruner
-from thresher.training.record import RecordConfig
+from thresher.training.record import RecordConfig, TargetConfig
 from thresher.training.schedules import RateConfig
-from thresher.training.split import DataConfig
-from thresher.training.target import TargetConfig
+from thresher.training.split import DataConfig, PrunerConfig
 
 
 # Fields are listed in reverse order of the bases: a run's data first, its record last.
@@ -110,6 +108,8 @@ def check(config: TrainConfig) -> None:
     Raises:
         InvalidValueError: For the first thing that is wrong.
     """
+    from thresher.training.pruners import make_pruner
+
     options.validate(config)
     parse_batch_norm(config.batch_norm)
     make_pruner(config.dynamic)

@@ -56,7 +56,6 @@ class DeviceData:
         return self.loader.images is not None
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch, which augmentation depends on."""
         if isinstance(self.epoch, Tensor):
             self.epoch.fill_(epoch)
         else:
@@ -94,11 +93,7 @@ class DeviceData:
         return Part(rows, self.loader.batch(self.loader.positions[begin:end]).images)
 
     def inputs(self, part: Part, rows: slice) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Gather some samples of a part.
-
-        Returns:
-            Augmented images (n, channels, height, width), labels (n,) and loss weights (n,).
-        """
+        """Return augmented images (n, channels, height, width), labels (n,) and weights (n,)."""
         taken = part.rows[rows]
         keys, labels = self.loader.keys[taken], self.loader.labels[taken]
         if part.images is None:

@@ -11,8 +11,8 @@ from thresher.training.config import TrainConfig
 from thresher.training.pruners import DynamicPruner
 from thresher.training.record import finite
 from thresher.training.resolved import Resolved, schedule
+from thresher.training.result import TargetReached
 from thresher.training.split import TrainingSplit
-from thresher.training.target import TargetReached
 
 
 @dataclass
@@ -63,25 +63,15 @@ class EpochSamples:
         """Return the samples of an epoch in order, as rows of the loader, (n,) int64."""
         kept = self.split.kept
         if self.pruner is not None:
-            kept = self._choice(self.pruner, epoch)[0]
+            if self.chosen is None:
+                rows, n = np.flatnonzero(kept), len(kept)
+                self.chosen = (np.zeros(n, bool), np.zeros(n, np.float32))
+                self.chosen[0][rows], self.chosen[1][rows] = self.pruner.choose(epoch)
+            kept = self.chosen[0]
         order = epoch_order(len(kept), self.seed, epoch, kept)
         if not len(order):
             raise ThresherError(f"the pruner left no sample for epoch {epoch}", "prune less")
         return order
-
-    def weights(self) -> np.ndarray | None:
-        """Return the loss weights of this epoch, (n,) float32 over `split.train`."""
-        return None if self.chosen is None else self.chosen[1]
-
-    def _choice(self, pruner: DynamicPruner, epoch: int) -> tuple[np.ndarray, np.ndarray]:
-        if self.chosen is None:
-            mask, weights = pruner.choose(epoch)
-            n = len(self.split.kept)
-            (rows,) = np.nonzero(self.split.kept)
-            chosen, weight = np.zeros(n, bool), np.zeros(n, np.float32)
-            chosen[rows], weight[rows] = mask, weights
-            self.chosen = (chosen, weight)
-        return self.chosen
 
     def end_epoch(self, table: np.ndarray | None) -> None:
         """Tell the pruner the losses of the epoch; `table` is an EpochTable's sum, (4, n)."""
@@ -91,7 +81,6 @@ class EpochSamples:
             self.pruner.observe(self.split.train[rows], table[1, rows])
 
     def state(self) -> dict[str, np.ndarray]:
-        """Return what a checkpoint must hold."""
         if self.pruner is None:
             return {}
         state = {f"state.{name}": value for name, value in self.pruner.state().items()}
@@ -100,13 +89,10 @@ class EpochSamples:
         return state
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
-        """Set the state that `state` returned."""
         if self.pruner is None:
             return
         prefix = "state."
-        self.pruner.restore(
-            {n.removeprefix(prefix): a for n, a in state.items() if n.startswith(prefix)}
-        )
+        self.pruner.restore({n[len(prefix) :]: a for n, a in state.items() if n.startswith(prefix)})
         if "chosen" in state:
             self.chosen = (state["chosen"], state["weight"])
 
@@ -121,10 +107,6 @@ class EpochPlan:
     """Begin and end of each batch in `order`."""
     rates: list[float]
     """Learning rate of each batch."""
-
-    def of_size(self, size: int) -> list[int]:
-        """Return the numbers of the batches with `size` samples."""
-        return [n for n, (begin, end) in enumerate(self.cuts) if end - begin == size]
 
 
 class EpochPlanner:

@@ -66,22 +66,16 @@ def averaged(model: nn.Module, group: Group, weights: bool = False) -> Iterator[
     if group.alone or not floats:
         yield
         return
-    own = [buffer.clone() for buffer in floats]
-    average(floats, group)
+    own = torch.cat([buffer.detach().flatten() for buffer in floats])
+    _set(floats, group.all_reduce_sum(own.clone()).div_(group.world))
     try:
         yield
     finally:
-        with torch.no_grad():
-            for buffer, value in zip(floats, own, strict=True):
-                buffer.copy_(value)
+        _set(floats, own)
 
 
-def average(tensors: list[Tensor], group: Group) -> None:
-    """Replace each tensor by its mean over the group, in one collective."""
-    with torch.no_grad():
-        flat = torch.cat([tensor.flatten() for tensor in tensors])
-        group.all_reduce_sum(flat).div_(group.world)
-        begin = 0
-        for tensor in tensors:
-            tensor.copy_(flat[begin : begin + tensor.numel()].view_as(tensor))
-            begin += tensor.numel()
+@torch.no_grad()
+def _set(tensors: list[Tensor], flat: Tensor) -> None:
+    values = flat.split([tensor.numel() for tensor in tensors])
+    for tensor, value in zip(tensors, values, strict=True):
+        tensor.copy_(value.view_as(tensor))

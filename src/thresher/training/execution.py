@@ -79,10 +79,7 @@ def torch_settings(config: ExecutionConfig, group: "Group") -> Iterator[None]:
 
 
 def free_device_memory(config: ExecutionConfig) -> None:
-    """Free captured graphs and cached memory after a run, for the next one in this process.
-
-    Graphs and their pools are freed once nothing refers to the run any more.
-    """
+    """Free captured graphs and cached memory of a run that nothing refers to any more."""
     import torch
 
     if not torch.cuda.is_initialized():

@@ -5,29 +5,21 @@ import os
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from thresher.data.pack import Pack
 from thresher.distributed.group import Group
 from thresher.errors import AlreadyExistsError, InvalidValueError
 from thresher.locks import exclusive_lock
 from thresher.options import describe
-from thresher.paths import RUN_FORMAT, RunPaths, atomic_file, read_run_json, write_json
+from thresher.paths import RUN_FORMAT, RunPaths, read_run_json, write_json
 from thresher.training.config import TrainConfig, current_values
 from thresher.training.resolved import Resolved
 from thresher.training.result import RunResult
 from thresher.training.split import TrainingSplit
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
 
 def finished(config: TrainConfig) -> RunResult | None:
-    """Return the result of a finished run when resuming it, None if there is none.
-
-    Raises:
-        AlreadyExistsError: The run is finished and `config.resume` is False.
-    """
+    """Return the result of a finished run when resuming it, None if there is none."""
     paths = RunPaths(Path(config.out))
     if not paths.result.exists():
         return None
@@ -94,14 +86,6 @@ def write_config(config: TrainConfig, resolved: Resolved, pack: Pack, split: Tra
     }
     content = {"config": config.to_dict(), "resolved": asdict(resolved), "data": data}
     write_json(RunPaths(Path(config.out)).config, {"format": RUN_FORMAT, **content})
-
-
-def write_model(paths: RunPaths, weights: "dict[str, Tensor]") -> None:
-    """Write the final weights."""
-    from safetensors.torch import save
-
-    with atomic_file(paths.model) as temporary:
-        temporary.write_bytes(save(weights))
 
 
 def write_result(paths: RunPaths, result: RunResult) -> None:

@@ -16,6 +16,7 @@ from torch import Tensor
 from thresher.distributed.group import Group
 from thresher.training.config import TrainConfig
 from thresher.training.device_data import Part
+from thresher.training.epochs import EpochPlan
 from thresher.training.optimizers import set_rate
 from thresher.training.step import Step
 
@@ -61,13 +62,15 @@ class CapturedStep:
         self.losses.index_copy_(0, number, loss.view(1).to(self.losses.dtype))
         self.at += 1
 
-    def begin(self, rows: np.ndarray, rates: list[float], numbers: list[int]) -> None:
-        """Set the coming batches: loader rows (steps, batch), rates, and numbers in the epoch."""
-        n = len(rows)
-        self.rows[:n].copy_(torch.from_numpy(rows))
-        self.rates[:n].copy_(torch.tensor(rates, dtype=torch.float32))
-        self.numbers[:n].copy_(torch.tensor(numbers))
-        self.at.zero_()
+    def begin(self, plan: EpochPlan) -> None:
+        """Set the batches of this size that are still to come in an epoch."""
+        numbers = [i for i, (begin, end) in enumerate(plan.cuts) if end - begin == self.batch]
+        if numbers:
+            n, rows = len(numbers), np.stack([plan.order[slice(*plan.cuts[i])] for i in numbers])
+            self.rows[:n].copy_(torch.from_numpy(rows))
+            self.rates[:n].copy_(torch.tensor([plan.rates[i] for i in numbers]))
+            self.numbers[:n].copy_(torch.tensor(numbers))
+            self.at.zero_()
 
     def __call__(self) -> None:
         self.graph.replay()

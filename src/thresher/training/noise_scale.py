@@ -15,6 +15,7 @@ from thresher.distributed.group import Group
 from thresher.errors import InvalidValueError
 from thresher.training.batches import slices
 from thresher.training.device_data import Part
+from thresher.training.record import finite
 from thresher.training.step import Step
 
 EVERY = 10
@@ -54,7 +55,6 @@ class NoiseScale:
         return cls(step.group)
 
     def is_due(self, step: int) -> bool:
-        """Return whether the step after `step` steps is to be observed."""
         return step % EVERY == 0
 
     def before_step(self, step: Step, part: Part, count: int) -> None:
@@ -78,7 +78,6 @@ class NoiseScale:
         self.big(squared_norm(step.model), count)
 
     def small(self, norm: Tensor, batch: float) -> None:
-        """Take the squared norm of the mean gradient over a small batch."""
         self._small = (norm, batch)
 
     def big(self, norm: Tensor, batch: float) -> None:
@@ -108,15 +107,12 @@ class NoiseScale:
         """The suggested batch size; None before there is a sound estimate."""
         if self.measured == 0 or self.sum_signal <= 0 or self.sum_noise <= 0:
             return None
-        value = self.sum_noise / self.sum_signal
-        return value if value < float("inf") else None
+        return finite(self.sum_noise / self.sum_signal)
 
     def state(self) -> dict[str, float]:
-        """Return the sums, for a checkpoint."""
         return {"measured": self.measured, "noise": self.sum_noise, "signal": self.sum_signal}
 
     def restore(self, state: dict[str, float]) -> None:
-        """Set the sums that `state` returned."""
         self.measured = int(state["measured"])
         self.sum_noise, self.sum_signal = state["noise"], state["signal"]
 

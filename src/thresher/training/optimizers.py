@@ -89,22 +89,13 @@ def parameter_groups(model: "nn.Module", config: OptimizerConfig) -> "list[Param
     weights = [p for p in trained if p.ndim > 1 and id(p) not in in_head]
     last = [p for p in trained if id(p) in in_head]
     decays = config.decay_norm_bias and name not in ("lars", "lamb")
-    groups: list[ParameterGroup] = [
-        {"params": weights, "weight_decay": decay, "adapt": True, "lr_factor": 1.0},
-        {
-            "params": others,
-            "weight_decay": decay if decays else 0.0,
-            "adapt": False,
-            "lr_factor": config.bias_lr,
-        },
-        {
-            "params": last,
-            "weight_decay": decay,
-            "adapt": name != "muon",
-            "lr_factor": config.head_lr,
-        },
+    names = ("params", "weight_decay", "adapt", "lr_factor")
+    groups = [
+        (weights, decay, True, 1.0),
+        (others, decay if decays else 0.0, False, config.bias_lr),
+        (last, decay, name != "muon", config.head_lr),
     ]
-    return [group for group in groups if group["params"]]
+    return [dict(zip(names, group, strict=True)) for group in groups if group[0]]
 
 
 def set_rate(optimizer: "torch.optim.Optimizer", rate: "float | Tensor") -> None:

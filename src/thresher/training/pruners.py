@@ -9,14 +9,6 @@ import numpy as np
 from thresher.errors import InvalidValueError, nearest
 
 
-@dataclass(frozen=True, kw_only=True)
-class PrunerConfig:
-    """Dynamic pruning."""
-
-    dynamic: str | None = None
-    """Prune while training: infobatch or random, with a ratio if you like (`random:0.3`)."""
-
-
 class DynamicPruner(Protocol):
     """Chooses the samples of each epoch from the losses seen so far.
 

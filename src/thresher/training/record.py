@@ -34,6 +34,18 @@ class RecordConfig:
     """Write a Chrome trace of a few steps into the folder."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class TargetConfig:
+    """Evaluations, and the target that ends a run."""
+
+    evaluate_every: int = option(1, ge=0, changes_result=False)
+    """Epochs between evaluations; 0: only at the end."""
+    target_loss: float | None = None
+    """Stop when the loss on validation (without one: on test) is this low."""
+    target_accuracy: float | None = option(None, gt=0, le=1)
+    """Stop when the accuracy there, from 0 to 1, is this high."""
+
+
 def finite(value: float | None) -> float | None:
     """Return None instead of nan and infinity, which JSON lacks."""
     return None if value is None or not math.isfinite(value) else float(value)
@@ -51,7 +63,13 @@ class Metrics:
         self._flushed = time.monotonic()
         self._board: Any = None
         if active and tensorboard:
-            self._board = _board(path.parent / "tensorboard")
+            try:
+                from torch.utils.tensorboard import SummaryWriter
+            except ImportError:
+                raise MissingDependencyError(
+                    "`tensorboard` needs the package tensorboard", "pip install tensorboard"
+                ) from None
+            self._board = SummaryWriter(str(path.parent / "tensorboard"))
 
     def rewind(self, step: int) -> None:
         """Drop the lines after `step`, which a resumed run writes again, and a truncated one."""
@@ -94,13 +112,3 @@ class Metrics:
                 file.close()
         if self._board is not None:
             self._board.close()
-
-
-def _board(folder: Path) -> Any:
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise MissingDependencyError(
-            "`tensorboard` needs the package tensorboard", "pip install tensorboard"
-        ) from None
-    return SummaryWriter(str(folder))

@@ -50,6 +50,11 @@ class Resolved:
             for name, value in asdict(self).items()
         )
 
+    def batch_counts(self) -> dict[int, int]:
+        """Return how many batches of each size an epoch has."""
+        full, last = self.global_batch, self.last_batch
+        return {full: self.samples // full, **({last: 1} if last != full else {})}
+
     def with_micro_batch(self, micro: int | None, align: int) -> "Resolved":
         """Return the numbers with at most `micro` samples (None: no limit) at once."""
         pieces = piece_count(self.global_batch, self.workers, micro, align)

@@ -10,9 +10,18 @@ from thresher.errors import InvalidValueError
 from thresher.paths import RUN_FORMAT, RunPaths, check_format, read_json
 from thresher.training.config import TrainConfig
 from thresher.training.resolved import Resolved
-from thresher.training.target import TargetReached
 
 Status = Literal["finished", "target", "diverged", "stopped"]
+
+
+@dataclass(frozen=True)
+class TargetReached:
+    """When a run reached `target_accuracy` or `target_loss`."""
+
+    seconds: float
+    """Training time, evaluations not counted."""
+    samples: int
+    steps: int
 
 
 @dataclass(frozen=True)

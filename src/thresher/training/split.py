@@ -3,13 +3,12 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from thresher.data.split import hold_out
 from thresher.errors import InvalidValueError
 from thresher.options import option
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from thresher.data.pack import Pack
 
 
@@ -29,16 +28,25 @@ class DataConfig:
     """Seed of the initial weights, the order of the samples and their augmentation."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class PrunerConfig:
+    """Dynamic pruning."""
+
+    # Here and not beside the pruners, which load numpy: `thresher train --help` needs only this.
+    dynamic: str | None = None
+    """Prune while training: infobatch or random, with a ratio if you like (`random:0.3`)."""
+
+
 @dataclass(frozen=True)
 class TrainingSplit:
     """Positions of the samples in the pack, ascending, (n,) int64 each."""
 
-    train: np.ndarray
+    train: "np.ndarray"
     """Training samples before selection; the order of an epoch is drawn over all of them."""
-    kept: np.ndarray
+    kept: "np.ndarray"
     """(n,) bool over `train`: the samples that the selection keeps."""
-    validation: np.ndarray
-    test: np.ndarray
+    validation: "np.ndarray"
+    test: "np.ndarray"
 
     @property
     def count(self) -> int:
@@ -46,13 +54,17 @@ class TrainingSplit:
         return int(self.kept.sum())
 
     @property
-    def watched(self) -> np.ndarray:
+    def watched(self) -> "np.ndarray":
         """The samples that targets are measured on: validation if there is one, else test."""
         return self.validation if len(self.validation) else self.test
 
 
 def split_samples(config: DataConfig, pack: "Pack") -> TrainingSplit:
     """Hold out validation samples first, then apply the selection, which never filters them."""
+    import numpy as np
+
+    from thresher.data.split import hold_out
+
     train = pack.indices("train")
     size = config.validation
     count = round(size * len(train)) if size < 1 else round(size)

@@ -13,8 +13,8 @@ from thresher.training.checkpoint import Checkpoint, pack_optimizer, unpack_opti
 from thresher.training.dynamics import Dynamics
 from thresher.training.epochs import EpochSamples, Progress
 from thresher.training.noise_scale import NoiseScale
+from thresher.training.result import TargetReached
 from thresher.training.step import Step
-from thresher.training.target import TargetReached
 
 SAVE_EVERY_S = 60.0
 
@@ -29,6 +29,20 @@ class RunState:
     dynamics: Dynamics | None
     noise: NoiseScale | None
     progress: Progress = field(default_factory=Progress)
+
+    def end_epoch(self, epoch_size: int) -> None:
+        """Give the losses of the samples to the pruner and the dynamics, and count the epoch."""
+        done, table, seen = self.progress, self.step.table, None
+        if table is not None:
+            seen = table.summed().numpy()
+            table.values.zero_()
+        if self.dynamics is not None and seen is not None:
+            self.dynamics.end_epoch(done.epoch, seen)
+        self.samples.end_epoch(seen)
+        if self.noise is not None:
+            self.noise.settle()
+        done.train_loss = done.epoch_loss / max(1, min(epoch_size, done.offset))
+        done.epoch, done.offset, done.epoch_loss = done.epoch + 1, 0, 0.0
 
     def to_checkpoint(self) -> Checkpoint:
         """Collect the state; every rank calls it and gets that of all workers."""

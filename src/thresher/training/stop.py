@@ -4,21 +4,20 @@ import contextlib
 import signal
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 from types import FrameType
 
 
+@dataclass
 class StopRequest:
     """What signals have asked for; training looks at it between steps."""
 
-    def __init__(self) -> None:
-        self.stop = False
-        self.save = False
+    stop: bool = False
+    save: bool = False
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        if number == signal.SIGUSR1:
-            self.save = True
-        else:
-            self.stop = True
+        self.save |= number == signal.SIGUSR1
+        self.stop |= number != signal.SIGUSR1
 
 
 @contextlib.contextmanager

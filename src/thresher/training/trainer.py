@@ -6,13 +6,13 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import nn
 
 from thresher.data.pack import Pack
 from thresher.distributed.group import Group
 from thresher.environment import git_commit, hardware, versions
+from thresher.models import weights
 from thresher.paths import RunPaths
 from thresher.progress import Bar, bar
 from thresher.training import folder
@@ -30,12 +30,11 @@ from thresher.training.pruners import DynamicPruner
 from thresher.training.record import Metrics, finite
 from thresher.training.rehearsal import rehearse, resilient_step
 from thresher.training.resolved import Resolved, tiny_last_batch
-from thresher.training.result import PackIdentity, RunResult, Status
+from thresher.training.result import PackIdentity, RunResult, Status, TargetReached
 from thresher.training.split import TrainingSplit
 from thresher.training.state import RunState, Saver
 from thresher.training.step import Step
 from thresher.training.stop import StopRequest
-from thresher.training.target import TargetReached
 from thresher.training.trace import start_trace
 
 LOOK_EVERY = 64
@@ -105,7 +104,7 @@ class Trainer:
             self.metrics.rewind(self.state.progress.step)
             if shown:
                 self._show_settings()
-            self.captured = capture(self.step, self._captured_counts(), self.losses)
+            self.captured = capture(self.step, self.resolved.batch_counts(), self.losses)
             label, steps = f"training {self.config.model}", self.resolved.total_steps
             with bar(label, steps, "steps", active=shown) as visible:
                 status = self.fit(visible)
@@ -150,7 +149,8 @@ class Trainer:
                 self.trace.step()
             shown.advance()
             last = number == len(plan.cuts) - 1
-            if not self._is_time_to_look(done.step, last):
+            due = last or done.step % LOOK_EVERY == 0 or self.saver.falls_on(done.step)
+            if self.group.device.type != "cpu" and not due:
                 continue
             losses = self._read_losses(plan, read, number + 1)
             read = number + 1
@@ -172,27 +172,19 @@ class Trainer:
         """Choose the samples, batches and rates of this epoch and send them to the device."""
         done, samples = self.state.progress, self.state.samples
         plan = self.planner.plan(samples.order(done.epoch), done)
-        weights = samples.weights()
-        if weights is not None:
-            self.data.set_weights(weights)
+        if samples.chosen is not None:
+            self.data.set_weights(samples.chosen[1])
         self.data.set_epoch(done.epoch)
-        for size, captured in self.captured.items():
-            numbers = plan.of_size(size)
-            if numbers:
-                rows = np.stack([plan.order[slice(*plan.cuts[n])] for n in numbers])
-                captured.begin(rows, [plan.rates[n] for n in numbers], numbers)
+        for captured in self.captured.values():
+            captured.begin(plan)
         return plan
 
     def _end_epoch(self, epoch_size: int) -> Status | None:
-        done, state, every = self.state.progress, self.state, self.config.evaluate_every
-        self._use_table()
-        done.train_loss = done.epoch_loss / max(1, min(epoch_size, done.offset))
-        done.epoch, done.offset, done.epoch_loss = done.epoch + 1, 0, 0.0
+        self.state.end_epoch(epoch_size)
+        done, every = self.state.progress, self.config.evaluate_every
         over = self.planner.is_over(done)
         if over:
             self.step.finish()
-        if state.noise is not None:
-            state.noise.settle()
         reached = (over or (every and done.epoch % every == 0)) and self._evaluate()
         self._write_epoch()
         if reached:
@@ -203,16 +195,6 @@ class Trainer:
             self._save()
             return "stopped"
         return None
-
-    def _use_table(self) -> None:
-        """Give the losses of the epoch's samples to the pruner and to the dynamics."""
-        table, seen = self.step.table, None
-        if table is not None:
-            seen = table.summed().numpy()
-            table.values.zero_()
-        if self.state.dynamics is not None and seen is not None:
-            self.state.dynamics.end_epoch(self.state.progress.epoch, seen)
-        self.state.samples.end_epoch(seen)
 
     def _evaluate(self) -> bool:
         """Evaluate on validation (or test); return whether a target is reached."""
@@ -249,18 +231,7 @@ class Trainer:
                 *(self.state.progress.step, self.step.micro),
             )
 
-    def _captured_counts(self) -> dict[int, int]:
-        """Return how many full batches an epoch has, and the size of its last batch."""
-        numbers = self.resolved
-        counts = {numbers.global_batch: numbers.samples // numbers.global_batch}
-        counts.setdefault(numbers.last_batch, 1)
-        return counts
-
     # ---- between steps ------------------------------------------------------------------------
-
-    def _is_time_to_look(self, step: int, last: bool) -> bool:
-        on_cpu = self.group.device.type == "cpu"
-        return on_cpu or last or step % LOOK_EVERY == 0 or self.saver.falls_on(step)
 
     def _read_losses(self, plan: EpochPlan, begin: int, end: int) -> list[float]:
         """Record and return the losses of steps begin … end; agree on what signals ask for."""
@@ -292,9 +263,8 @@ class Trainer:
 
     def _show_settings(self) -> None:
         config, numbers, device = self.config, self.resolved, self.group.device
-        logger.info(
-            "training %s on %s (%s)\n%s", config.model, config.data, device, numbers.table()
-        )
+        what = f"{config.model} on {config.data} ({device})"
+        logger.info("training %s\n%s", what, numbers.table())
         few = tiny_last_batch(numbers)
         if few:
             logger.warning(
@@ -314,7 +284,7 @@ class Trainer:
             "loss": done.loss,
         }
         if noise is not None:
-            values["noise_scale"] = finite(noise.value)
+            values["noise_scale"] = noise.value
         self.metrics.write("epoch", done.step, **values)
         self.metrics.flush()
 
@@ -338,7 +308,7 @@ class Trainer:
             wall_seconds=done.wall,
             images_per_s=done.images_per_s,
             time_to_target=done.target,
-            noise_scale=None if noise is None else finite(noise.value),
+            noise_scale=None if noise is None else noise.value,
             resolved=self.resolved,
             config=self.config,
             versions=versions(),
@@ -350,10 +320,9 @@ class Trainer:
     def _save_result(self, result: RunResult) -> None:
         """Write the weights first and `result.json`, which says that all else is there, last."""
         with averaged(self.model, self.group):
-            weights = {n: t.cpu().contiguous().clone() for n, t in self.model.state_dict().items()}
+            self.group.on_first(lambda: weights.write(self.model.state_dict(), self.paths.model))
 
         def write() -> None:
-            folder.write_model(self.paths, weights)
             if self.state.dynamics is not None:
                 self.state.dynamics.write(self.paths.dynamics, self.pack, self.split.train)
             folder.write_result(self.paths, result)

@@ -13,15 +13,14 @@ from thresher.models.batch_norm import GhostBatchNorm
 def buffers_kept(model: nn.Module, on_error_only: bool = False) -> Iterator[None]:
     """Undo what the block (or, with `on_error_only`, a failed block) does to running statistics."""
     before = [buffer.clone() for buffer in model.buffers()]
+    undo = True
     try:
         yield
-    except BaseException:
-        _restore(list(model.buffers()), before)
-        _forget_ghost_sums(model)
-        raise
-    if not on_error_only:
-        _restore(list(model.buffers()), before)
-        _forget_ghost_sums(model)
+        undo = not on_error_only
+    finally:
+        if undo:
+            _restore(list(model.buffers()), before)
+            _forget_ghost_sums(model)
 
 
 @contextlib.contextmanager
@@ -55,7 +54,7 @@ def _restore(tensors: list[Tensor], values: list[Tensor]) -> None:
 
 
 def _forget_ghost_sums(model: nn.Module) -> None:
-    """Clear what ghost batch norm sums up until the end of a step that never comes."""
+    """Clear what ghost batch norm sums up until the end of a step, which does not come here."""
     for module in model.modules():
         if isinstance(module, GhostBatchNorm):
             module.pending_sums().zero_()
