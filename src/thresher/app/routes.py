@@ -227,7 +227,7 @@ async def _json_body(request: Request) -> dict[str, object]:
 
 
 async def _decision(request: Request) -> tuple[list[str], bool, str]:
-    """ids, keep and reason from JSON, or from an Arrow stream with a column `id`."""
+    """Read ids, keep and reason from JSON, or from an Arrow stream with a column `id`."""
     ids: object
     if request.headers.get("content-type", "").partition(";")[0] == arrow.MEDIA_TYPE:
         table, given = await run_in_threadpool(arrow.decode, await request.body())

@@ -142,7 +142,6 @@ class SelectionView:
 
     @property
     def name(self) -> str:
-        """The file name without its suffix."""
         return self.path.stem
 
     @cached_property
@@ -152,7 +151,6 @@ class SelectionView:
 
     @cached_property
     def layout(self) -> MapLayout:
-        """Coordinates of the samples on the map."""
         return map_layout(self.selection, len(self.pack.classes))
 
     def rows(self, ids: list[str]) -> np.ndarray:
@@ -212,7 +210,6 @@ class SelectionView:
     # Data for the page ------------------------------------------------------------------------
 
     def info(self) -> SelectionInfo:
-        """Describe the selection in a few kilobytes."""
         labels = self.selection.labels
         classes = len(self.pack.classes)
         return SelectionInfo(
@@ -265,7 +262,6 @@ class SelectionView:
         return arrow.encode(masks, meta)
 
     def sample(self, id: str) -> SampleDetail:
-        """Describe one sample, decisions included."""
         row = int(self.rows([id])[0])
         entry = effective_overrides(self.log.read()).get(id)
         keep = bool(self.selection.keep[row])
@@ -288,7 +284,6 @@ class SelectionView:
         ]
 
     def image(self, id: str) -> tuple[bytes, str]:
-        """Return an encoded image and its media type."""
         data = self.pack.encoded(int(self.positions[self.rows([id])[0]]))
         return data, _media_type(data)
 
@@ -334,7 +329,7 @@ def _pack_of(selection: Selection) -> Pack:
 
 
 def _shareable(meta: Mapping[str, Any]) -> dict[str, Any]:
-    """The sidecar as strict JSON, without paths of this machine."""
+    """Return the sidecar as strict JSON, without paths of this machine."""
     hidden = {"data", "features", "run", "path", "out"}
     shown = {key: value for key, value in meta.items() if key not in hidden}
     return json.loads(json.dumps(shown, default=str), parse_constant=lambda _: None)

@@ -61,19 +61,16 @@ class Workspace:
 
     @property
     def names(self) -> list[str]:
-        """Names of the selections, in the order they were added."""
         return list(self._paths)
 
     @property
     def first(self) -> str:
-        """Name of the selection shown by default."""
         return self.names[0]
 
     def add(self, path: Path) -> str:
-        """Add a selection and return its unique name.
+        """Add a selection and return its unique name: the stem of its file.
 
-        The name is the stem of the file. Studies name all files `selection.parquet`; those take
-        the name of their folder.
+        Studies name all files `selection.parquet`; those take the name of their folder.
         """
         name = path.resolve().parent.name if path.stem == "selection" else path.stem
         if name in self._paths and self._paths[name].resolve() != path.resolve():
@@ -85,11 +82,9 @@ class Workspace:
         return name
 
     def view(self, name: str | None = None) -> SelectionView:
-        """Return the selection called `name`, default the first one."""
         return self._open(name or self.first)[0]
 
     def previewer(self, name: str | None = None) -> FilterPreviewer:
-        """Return the filter previews of the selection called `name`, default the first one."""
         return self._open(name or self.first)[1]
 
     def info(self, name: str) -> dict[str, object]:

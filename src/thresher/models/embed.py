@@ -169,7 +169,7 @@ class _ChunkWork:
                     shown.advance(end - first)
 
     def _spans(self, begin: int) -> list[tuple[int, int]]:
-        """Return the batches of the chunk that begins at this row, as (first, end) rows."""
+        """Return the batches of a chunk as (first, end) rows."""
         last = min(begin + self.batch_size * BATCHES_PER_CHUNK, len(self.loader))
         firsts = range(begin, last, self.batch_size)
         return [(first, min(first + self.batch_size, last)) for first in firsts]
@@ -212,7 +212,7 @@ def _plan(network: Network, pack: Pack, options: EmbedOptions, n: int) -> Featur
 
 @torch.inference_mode()
 def _output_shape(model: nn.Module, augment: Augment, loader: Loader) -> tuple[int, int]:
-    """Return the numbers of features and classes of the model, from one image."""
+    """Return the numbers of features and classes."""
     if not len(loader):
         raise InvalidValueError(f"{loader.pack.name} has no samples in this split", "", "split")
     batch = loader.batch(loader.positions[:1])

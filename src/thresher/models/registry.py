@@ -96,7 +96,6 @@ def _call(function: Callable[..., Any], name: str, classes: int, channels: int) 
 
 
 def _library(name: str) -> Any:
-    """Import timm or torchvision; either may be missing, or built for another torch."""
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -136,7 +135,6 @@ _LIBRARIES = {"timm": _timm, "torchvision": _torchvision}
 
 
 def _replace_stem(model: nn.Module, name: str, channels: int) -> None:
-    """Replace the first convolution by one with another number of input channels."""
     for path, module in model.named_modules():
         if isinstance(module, nn.Conv2d):
             kept = ("out_channels", "kernel_size", "stride", "padding", "dilation")

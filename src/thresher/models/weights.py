@@ -104,7 +104,6 @@ def find_head(model: nn.Module) -> tuple[str, nn.Linear] | None:
 def _head_of_other_classes(
     model: nn.Module, state: Mapping[str, Tensor], wanted: Mapping[str, Tensor]
 ) -> list[str]:
-    """Return the names of the head's tensors if they differ only in the number of classes."""
     head = find_head(model)
     if head is None:
         return []

@@ -56,10 +56,9 @@ def make_optimizer(
     if tensor_lr is None:
         tensor_lr = device.type == "cuda"
     for group in groups:
-        scaled = lr * group["lr_factor"]
-        group["lr"] = (
-            torch.tensor(scaled, dtype=torch.float32, device=device) if tensor_lr else scaled
-        )
+        group["lr"] = lr * group["lr_factor"]
+        if tensor_lr:
+            group["lr"] = torch.tensor(group["lr"], dtype=torch.float32, device=device)
     if name == "lars":
         return LARS(groups, lr=lr, momentum=config.momentum)
     if name == "lamb":
@@ -76,8 +75,10 @@ def make_optimizer(
 
 
 def parameter_groups(model: "nn.Module", config: OptimizerConfig) -> "list[ParameterGroup]":
-    """Return weights of two or more dimensions, biases and norm layers, and the head if it is
-    treated differently; `adapt` marks what layer-wise optimizers and Muon adapt."""
+    """Return weights of two or more dimensions, biases and norm layers, and perhaps the head.
+
+    `adapt` marks what layer-wise optimizers and Muon adapt.
+    """
     from thresher.models.weights import find_head
 
     decay, name = config.weight_decay, config.optimizer

@@ -23,8 +23,7 @@ class DynamicPruner(Protocol):
         """
 
     def choose(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return which samples `epoch` trains on, (n,) bool, and the weight of each one's loss,
-        (n,) float32."""
+        """Return the samples of `epoch`, (n,) bool, and the weights of their losses, float32."""
 
     def observe(self, positions: np.ndarray, losses: np.ndarray) -> None:
         """Take the unweighted losses of samples that were trained on in this epoch."""
@@ -38,10 +37,7 @@ class DynamicPruner(Protocol):
 
 @dataclass
 class _EpochPruner:
-    """Losses by sample, and the last epochs unpruned; the base of both pruners.
-
-    Choices depend on (seed, epoch) and the losses, never on ranks or the order of batches.
-    """
+    """The base of both pruners. Choices depend on (seed, epoch) and the losses only."""
 
     ratio: float = 0.5
     """Share of the candidates that is pruned."""
@@ -52,9 +48,8 @@ class _EpochPruner:
         if not 0 <= self.ratio < 1:
             raise InvalidValueError(f"ratio must be in [0, 1), got {self.ratio}", "", "ratio")
         if not 0 <= self.annealed <= 1:
-            raise InvalidValueError(
-                f"annealed must be in [0, 1], got {self.annealed}", "", "annealed"
-            )
+            what = f"annealed must be in [0, 1], got {self.annealed}"
+            raise InvalidValueError(what, "", "annealed")
         self.positions = np.asarray(positions, np.int64)
         self.epochs, self.seed, self.batch_size = epochs, seed, batch_size
         self.losses = np.full(len(self.positions), np.nan, np.float32)

@@ -52,10 +52,7 @@ def finite(value: float | None) -> float | None:
 
 
 class Metrics:
-    """Writes `metrics.jsonl`: one object a line, of `kind` step or epoch; TensorBoard on request.
-
-    Does nothing unless `active`. Lines are flushed every two seconds, and by `flush`.
-    """
+    """Writes `metrics.jsonl`, one object a line, and on request TensorBoard; only if `active`."""
 
     def __init__(self, path: Path, active: bool, tensorboard: bool) -> None:
         self.path, self.active = path, active

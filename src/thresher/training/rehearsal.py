@@ -87,7 +87,6 @@ def _free_memory(step: Step) -> None:
 
 
 def _is_out_of_memory(error: BaseException) -> bool:
-    """Return whether the device or the machine ran out of memory; torch has several messages."""
     texts = ("out of memory", "not enough memory", "can't allocate memory")
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or (
         isinstance(error, RuntimeError) and any(text in str(error) for text in texts)

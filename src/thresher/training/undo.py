@@ -47,10 +47,10 @@ def undone(model: nn.Module, optimizer: torch.optim.Optimizer, *others: Tensor) 
         _forget_ghost_sums(model)
 
 
+@torch.no_grad()
 def _restore(tensors: list[Tensor], values: list[Tensor]) -> None:
-    with torch.no_grad():
-        for tensor, value in zip(tensors, values, strict=True):
-            tensor.copy_(value)
+    for tensor, value in zip(tensors, values, strict=True):
+        tensor.copy_(value)
 
 
 def _forget_ghost_sums(model: nn.Module) -> None:

@@ -76,7 +76,6 @@ class GradientExchange:
         self.module = parts.objective
 
     def __call__(self, images: "Tensor", labels: "Tensor", weights: "Tensor | None") -> Any:
-        """Return what the objective returns."""
         return self.module(images, labels, weights)
 
     def prepare(self) -> None:
@@ -87,8 +86,7 @@ class GradientExchange:
         return contextlib.nullcontext()
 
     def observe(self, listener: "Callable[[Tensor], None]") -> None:
-        """Call `listener` once, in the next backward pass that exchanges, with the squared norm of
-        this worker's own gradient (0-d)."""
+        """Give `listener` the squared norm (0-d) of this worker's gradient in the next exchange."""
         raise NotImplementedError
 
     def after_backward(self) -> None:
