@@ -241,3 +241,15 @@ def test_errors_in_tables_name_the_path(values: dict[str, Any], message: str) ->
     with pytest.raises(InvalidValueError) as caught:
         from_mapping(Profile, values)
     assert str(caught.value) == message
+
+
+def test_the_lines_of_a_help_text_are_joined() -> None:
+    @dataclass
+    class Long:
+        seed: int = 0
+        """The seed of
+        everything.
+
+        Another paragraph."""
+
+    assert describe(Long)[0].help == "The seed of everything.\n\nAnother paragraph."

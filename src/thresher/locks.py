@@ -15,19 +15,13 @@ from thresher.paths import disk_errors
 def exclusive_lock(
     path: Path, busy: str, fix: str = "wait for it", wait: bool = False
 ) -> Iterator[int]:
-    """Hold an exclusive lock on `path` while the block runs.
+    """Hold an exclusive lock on `path` while the block runs; yield the file descriptor.
 
     Args:
         path: A file (created if missing) or an existing folder.
-        busy: What to say if another process holds the lock.
+        busy: Message of the BusyError if another process holds the lock.
         fix: What the user can do about it.
         wait: Wait for the lock instead of raising.
-
-    Yields:
-        The open file descriptor.
-
-    Raises:
-        BusyError: Another process holds the lock and `wait` is False.
     """
     with disk_errors(path):
         if path.is_dir():

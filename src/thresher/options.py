@@ -16,6 +16,7 @@ import inspect
 import itertools
 import math
 import numbers
+import re
 import textwrap
 import types
 import typing
@@ -41,15 +42,11 @@ class Bounds:
     lt: float | None = None
 
     def __contains__(self, value: float) -> bool:
-        return (
-            (self.ge is None or value >= self.ge)
-            and (self.gt is None or value > self.gt)
-            and (self.le is None or value <= self.le)
-            and (self.lt is None or value < self.lt)
-        )
+        above = (self.ge is None or value >= self.ge) and (self.gt is None or value > self.gt)
+        below = (self.le is None or value <= self.le) and (self.lt is None or value < self.lt)
+        return above and below
 
     def __str__(self) -> str:
-        """Return words for a one-sided range, an interval for a two-sided one."""
         low = _digits(self.gt if self.ge is None else self.ge)
         high = _digits(self.lt if self.le is None else self.le)
         if not low and not high:
@@ -116,11 +113,8 @@ class OptionInfo:
     @property
     def is_list(self) -> bool:
         """Whether the option takes several numbers or words (not paths)."""
-        tuples = [member for member in _members(self.type) if get_origin(member) is tuple]
-        return any(
-            get_args(member)[0] in (int, float, str) or _literals(get_args(member)[0])
-            for member in tuples
-        )
+        items = [get_args(m)[0] for m in _members(self.type) if get_origin(m) is tuple]
+        return any(item in (int, float, str) or _literals(item) for item in items)
 
     @property
     def choices(self) -> tuple[str, ...]:
@@ -146,9 +140,8 @@ def describe(config: type) -> tuple[OptionInfo, ...]:
         default = field.default
         if default is MISSING and field.default_factory is not MISSING:
             default = field.default_factory()
-        text = texts.get(field.name, "")
-        info = OptionInfo(field.name, hints[field.name], default, text, bounds, *facts)
-        described.append(info)
+        about = (field.name, hints[field.name], default, texts.get(field.name, ""), bounds)
+        described.append(OptionInfo(*about, *facts))
     return tuple(described)
 
 
@@ -157,38 +150,28 @@ def changes_result(config: type) -> frozenset[str]:
     return frozenset(info.name for info in describe(config) if info.changes_result)
 
 
-def validate(config: object) -> None:
+def validate(config: object, path: str = "") -> None:
     """Check type, finiteness, range and choices of every option of a configuration dataclass.
 
-    Raises:
-        InvalidValueError: For the first option that is wrong, naming it and its value.
+    Messages name the first option that is wrong, after `path`, and its value.
     """
-    _validate(config, "")
+    kind: Any = type(config)
+    for info in describe(kind):
+        _check(f"{path}{info.name}", info.name, getattr(config, info.name), info.type, info.bounds)
 
 
 def from_mapping(config: Callable[..., T], values: Mapping[str, Any], where: str = "") -> T:
     """Build a configuration from TOML or JSON values and validate it.
 
     Lists become tuples, strings become paths, tables become dataclasses and keys of tables become
-    integers where the field says so.
-
-    Args:
-        config: The dataclass.
-        values: Options by name; those that are missing get their default.
-        where: The file or table that holds the values, for messages.
-
-    Raises:
-        InvalidValueError: A value is wrong, a required one is missing, or a key is unknown; the
-            nearest known key is named.
+    integers where the field says so. `where`, the file or table of the values, is for messages.
     """
     try:
         built = _build(config, values, "")
         validate(built)
     except InvalidValueError as error:
-        if not where:
-            raise
-        what = f"{error.what} (in {where})"
-        raise InvalidValueError(what, error.fix, error.parameter) from None
+        error.what += f" (in {where})" if where else ""
+        raise
     return built
 
 
@@ -211,7 +194,6 @@ def _plain(value: Any) -> Any:
 
 
 def _build(config: Callable[..., T], values: Any, path: str) -> T:
-    """Call `config` with the converted values of a table; `path` precedes the names of options."""
     if not isinstance(values, Mapping):
         raise InvalidValueError(f"expected a table of options, got {_short(values)}")
     infos = {info.name: info for info in describe(typing.cast(type, config))}
@@ -237,16 +219,15 @@ def _converted(value: Any, hint: Any, path: str) -> Any:
         origin, arguments = get_origin(member), get_args(member)
         if isinstance(value, list) and origin is tuple:
             hints = _item_hints(arguments, len(value))
-            return tuple(
-                _converted(item, inner, f"{path}[{position}]")
-                for position, (item, inner) in enumerate(zip(value, hints, strict=True))
-            )
+            items = enumerate(zip(value, hints, strict=True))
+            return tuple(_converted(item, inner, f"{path}[{n}]") for n, (item, inner) in items)
         if isinstance(value, dict) and dataclasses.is_dataclass(member):
             return _build(typing.cast(type, member), value, f"{path}.")
         if isinstance(value, dict) and origin is dict:
+            kind, inner = arguments
             return {
-                int(key) if arguments[0] is int and key.isdecimal() else key: _converted(
-                    item, arguments[1], f"{path}.{key}"
+                int(key) if kind is int and key.isdecimal() else key: _converted(
+                    item, inner, f"{path}.{key}"
                 )
                 for key, item in value.items()
             }
@@ -271,12 +252,6 @@ def _item_hints(arguments: tuple[Any, ...], count: int) -> tuple[Any, ...]:
     if len(arguments) == 2 and arguments[1] is Ellipsis:
         return (arguments[0],) * count
     return (*arguments, *[Any] * count)[:count]
-
-
-def _validate(config: object, path: str) -> None:
-    kind: Any = type(config)
-    for info in describe(kind):
-        _check(f"{path}{info.name}", info.name, getattr(config, info.name), info.type, info.bounds)
 
 
 def _check(label: str, name: str, value: Any, hint: Any, bounds: Bounds) -> None:
@@ -309,11 +284,10 @@ def _check(label: str, name: str, value: Any, hint: Any, bounds: Bounds) -> None
             _check(label, name, key, arguments[0], Bounds())
             _check(f"{label}.{key}", name, item, arguments[1], bounds)
     elif dataclasses.is_dataclass(value) and dataclasses.is_dataclass(member):
-        _validate(value, f"{label}.")
+        validate(value, f"{label}.")
 
 
 def _accepts(value: Any, member: Any) -> bool:
-    """Return whether a value has the type `member`, its items not looked at."""
     origin = get_origin(member)
     if member is None:
         return value is None
@@ -347,7 +321,6 @@ _WORDS = {int: "an integer", float: "a number", str: "text", bool: "true or fals
 
 
 def _words(hint: Any) -> str:
-    """Return the types that a field accepts, in words."""
     words = []
     for member in _members(hint):
         origin = get_origin(member)
@@ -372,7 +345,7 @@ def _short(value: Any, show: Callable[[Any], str] = repr) -> str:
 
 
 def _help_texts(config: type) -> dict[str, str]:
-    """The string below each field, of the class and its bases."""
+    """Return the string below each field, of the class and its bases; one line per paragraph."""
     texts: dict[str, str] = {}
     for base in reversed(config.__mro__):
         if not dataclasses.is_dataclass(base):
@@ -390,5 +363,6 @@ def _help_texts(config: type) -> dict[str, str]:
                 and isinstance(following.value, ast.Constant)
                 and isinstance(following.value.value, str)
             ):
-                texts[statement.target.id] = inspect.cleandoc(following.value.value)
+                text = inspect.cleandoc(following.value.value)
+                texts[statement.target.id] = re.sub(r"(?<!\n)\n(?!\n)", " ", text)
     return texts

@@ -37,24 +37,20 @@ def disk_errors(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise ThresherError(
-                f"no space left on the disk of {path}", "free some space"
-            ) from error
-        if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
-            raise ThresherError(
-                f"no permission to write {path}", "choose another folder"
-            ) from error
-        if error.errno == errno.ENOENT:
-            raise NotFoundError(
-                f"{error.filename or path} does not exist", "check the path"
-            ) from error
-        if error.errno == errno.ENAMETOOLONG:
-            raise InvalidValueError(f"the file name {path.name[:40]}… is too long") from error
-        if error.errno in (errno.ENOTDIR, errno.EEXIST):
-            raise AlreadyExistsError(
-                f"{path} cannot be created: a file is in the way", "choose another name"
-            ) from error
-        raise
+            reason = ThresherError(f"no space left on the disk of {path}", "free some space")
+        elif error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
+            reason = ThresherError(f"no permission to write {path}", "choose another folder")
+        elif error.errno == errno.ENOENT:
+            missing = error.filename or path
+            reason = NotFoundError(f"{missing} does not exist", "check the path")
+        elif error.errno == errno.ENAMETOOLONG:
+            reason = InvalidValueError(f"the file name {path.name[:40]}… is too long")
+        elif error.errno in (errno.ENOTDIR, errno.EEXIST):
+            blocked = f"{path} cannot be created: a file is in the way"
+            reason = AlreadyExistsError(blocked, "choose another name")
+        else:
+            raise
+        raise reason from error
 
 
 def _temporary(path: Path) -> Path:
@@ -79,11 +75,7 @@ def atomic_file(path: Path | str) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def atomic_folder(path: Path | str) -> Iterator[Path]:
-    """Yield a temporary folder to fill; rename it to `path` if the block succeeds.
-
-    Raises:
-        AlreadyExistsError: `path` exists.
-    """
+    """Yield a temporary folder to fill; rename it to `path`, a new one, if the block succeeds."""
     path = Path(path)
     if path.exists():
         raise AlreadyExistsError(f"{path} exists already", "choose another name or remove it")
@@ -110,16 +102,7 @@ def write_json(path: Path | str, value: Any) -> None:
 
 
 def read_json(path: Path | str, kind: str = "file") -> Any:
-    """Read a JSON file.
-
-    Args:
-        path: The file.
-        kind: What it should be, for messages.
-
-    Raises:
-        NotFoundError: It does not exist.
-        InvalidValueError: It is not valid JSON.
-    """
+    """Read a JSON file; `kind` says what it should be, for messages."""
     path = Path(path)
     try:
         return json.loads(path.read_text(encoding="utf-8"))

@@ -61,37 +61,23 @@ class _PlainBar:
 def bar(
     label: str, total: float | None = None, unit: str = "", active: bool = True
 ) -> Iterator[Bar]:
-    """Show a progress bar while the block runs.
-
-    Args:
-        label: What is being done.
-        total: The final amount; None if unknown.
-        unit: Plural of what is counted, such as "images".
-        active: False shows nothing.
-    """
+    """Show a progress bar of `total` (None if unknown) `unit` ("images") while the block runs."""
     if not active or not sys.stderr.isatty():
         plain = _PlainBar(label, total, f"{unit} " if unit else "", active)
         yield plain
         plain.close()
         return
+    from rich import progress
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
 
     columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[remark]}"),
+        progress.TextColumn("{task.description}"),
+        progress.BarColumn(),
+        progress.MofNCompleteColumn(),
+        progress.TimeRemainingColumn(),
+        progress.TextColumn("{task.fields[remark]}"),
     )
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True) as live:
+    with progress.Progress(*columns, console=Console(stderr=True), transient=True) as live:
         task = live.add_task(label, total=total, remark="")
 
         class _LiveBar:

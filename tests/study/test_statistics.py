@@ -11,6 +11,7 @@ from thresher.study.statistics import (
     BOOTSTRAP_DRAWS,
     Paired,
     bootstrap_interval,
+    decimals,
     holm,
     judge,
     mean_interval,
@@ -186,6 +187,15 @@ def test_sentences(difference: float, spread: float, word: str, says: str) -> No
     (verdict,) = judge([paired(base + difference + wiggle, base, MARGIN)], MARGIN)
     assert verdict.word == word
     assert says in sentence(verdict, "network", "full")
+
+
+def test_small_differences_are_shown_with_enough_digits() -> None:
+    losses = np.array([0.0310, 0.0320, 0.0305, 0.0315])
+    lower = losses - np.array([0.0012, 0.0014, 0.0013, 0.0013])
+    tested = paired(lower, losses, 0.0005, higher_is_better=False)
+    text = sentence(judge([tested], 0.0005)[0], "network", "full", "loss")
+    assert "mean difference -0.0013 loss, 95 % interval -0.0014 to -0.0012" in text
+    assert decimals(0.0, 3e-17, math.inf) == decimals(40.0) == 2
 
 
 def test_an_interval_without_zero_is_explained_when_the_verdict_is_open() -> None:

@@ -40,6 +40,8 @@ class Outcome:
     """For people: a string, or anything rich can print; None prints nothing."""
     then: Callable[[], None] | None = None
     """Called after printing, by a command that goes on (a server prints its address first)."""
+    code: int = 0
+    """The exit code."""
 
 
 GROUPS = {
@@ -49,21 +51,20 @@ GROUPS = {
     "scale": "measure and predict the cost of communication",
 }
 
+SELECT = "thresher.cli.select:command"
 COMMANDS = (
     Command("demo", "run the full pipeline on the bundled digits data", "thresher.cli.demo:demo"),
     Command("data get", "download a known data set into the cache", "thresher.cli.data:get"),
-    Command("data pack", "pack your own images into one container", "thresher.cli.data:pack"),
+    Command("data pack", "pack your own images into one container", "thresher.cli.data_pack:pack"),
     Command("data info", "describe a pack", "thresher.cli.data:info"),
     Command("data verify", "check every byte of a pack", "thresher.cli.data:verify"),
     Command("data export", "write a pack in another format", "thresher.cli.data:export"),
-    Command("data flip", "copy a pack with some wrong labels", "thresher.cli.data:flip"),
-    Command("data bench", "measure reading speed by container", "thresher.cli.data:bench"),
+    Command("data flip", "copy a pack with some wrong labels", "thresher.cli.data_pack:flip"),
+    Command("data bench", "measure reading speed by container", "thresher.cli.data_bench:bench"),
     Command("train", "train one network on any number of workers", "thresher.cli.train:train"),
     Command("embed", "compute the penultimate features of a network", "thresher.cli.embed:embed"),
     *(
-        Command(
-            f"select {name}", line[0].lower() + line[1:].rstrip("."), "thresher.cli.select:command"
-        )
+        Command(f"select {name}", line[:1].lower() + line[1:].rstrip("."), SELECT)
         for name, line in SUMMARIES.items()
     ),
     Command("view", "review a selection on its map", "thresher.cli.view:view"),

@@ -2,17 +2,18 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import mean
 
 from thresher.cli.columns import columns
 from thresher.cli.commands import Outcome
 from thresher.cli.packs import ensure_pack
-from thresher.lab.engines import EngineComparison, EngineComparisonConfig
-from thresher.lab.rules import RuleComparison, RuleComparisonConfig, RuleRun
+from thresher.lab import rules
+from thresher.lab.engines import EngineComparison, EngineComparisonConfig, compare_engines
 
 
 @dataclass(frozen=True, kw_only=True)
-class Compare(EngineComparisonConfig, RuleComparisonConfig):
+class Compare(EngineComparisonConfig, rules.RuleComparisonConfig):
     """Options of `thresher scale compare`."""
 
 
@@ -21,15 +22,11 @@ def compare(config: Compare) -> Outcome:
     strong with weak scaling on hosts with limited links, by time to a loss.
     """
     if config.hosts is None:
-        from thresher.lab.engines import compare_engines
-
         engines = compare_engines(config)
         return Outcome(engines.to_dict(), _engines(engines))
-    from thresher.lab.rules import compare_rules
-
     ensure_pack(config.data)
-    rules = compare_rules(config)
-    return Outcome(rules.to_dict(), _rules(rules))
+    result = rules.compare_rules(config)
+    return Outcome(result.to_dict(), _rules(result))
 
 
 def _engines(comparison: EngineComparison) -> str:
@@ -50,17 +47,15 @@ def _engines(comparison: EngineComparison) -> str:
             for row in comparison.rows
         ],
     )
-    return "\n".join([table, *_figure_line(comparison)])
+    return "\n".join([table, *_figure(comparison.figure)])
 
 
-def _rules(comparison: RuleComparison) -> str:
-    from thresher.lab.rules import by_seed
-
+def _rules(comparison: rules.RuleComparison) -> str:
     table = columns(
         f"{comparison.hosts} hosts, links of {comparison.link}, to a loss of "
         f"{comparison.target_loss:g}",
         ("model", "rule", "hosts", "compress", "to the loss", "steps", "ms per step", "images/s"),
-        [_rule_cells(runs) for runs in by_seed(comparison.rows)],
+        [_rule_cells(runs) for runs in rules.by_seed(comparison.rows)],
     )
     sentences = [
         f"{v.model}, {v.compress}, {v.hosts} hosts: {v.first or 'no rule'} reached the loss"
@@ -69,14 +64,11 @@ def _rules(comparison: RuleComparison) -> str:
         + f"; strong scaling was first in {v.strong_first_in} of {v.seeds} seeds."
         for v in comparison.verdicts
     ]
-    return "\n".join([table, "", *sentences, *_figure_line(comparison)])
+    return "\n".join([table, "", *sentences, *_figure(comparison.figure)])
 
 
-def _rule_cells(runs: Sequence[RuleRun]) -> tuple[str, ...]:
-    """Return a line of the table: runs that differ only in their seed."""
-    from thresher.lab.rules import seconds_range
-
-    first, times = runs[0], seconds_range(runs)
+def _rule_cells(runs: Sequence[rules.RuleRun]) -> tuple[str, ...]:
+    first, times = runs[0], rules.seconds_range(runs)
     if times is None:
         missed = sum(run.seconds_to_loss is None for run in runs)
         reached = f"not in {missed} of {len(runs)}"
@@ -92,5 +84,5 @@ def _rule_cells(runs: Sequence[RuleRun]) -> tuple[str, ...]:
     )
 
 
-def _figure_line(comparison: EngineComparison | RuleComparison) -> list[str]:
-    return [] if comparison.figure is None else [f"Figure: {comparison.figure}"]
+def _figure(path: Path | None) -> list[str]:
+    return [] if path is None else [f"Figure: {path}"]

@@ -19,8 +19,6 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Demo:
-    """Options of `thresher demo`."""
-
     out: Path = Path("demo")
     """Folder for all output; an interrupted demo resumes."""
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import tyro
 
 from thresher.cli.commands import Outcome
-from thresher.cli.packs import ensure_pack
+from thresher.cli.packs import open_pack
 from thresher.errors import ThresherError
 from thresher.models.embed_config import EmbedConfig
 from thresher.models.features import Features
@@ -30,17 +30,14 @@ def embed(config: Embed) -> Outcome | None:
     an interrupted command resumes when it is repeated. Writes a .npy file with ids beside it,
     which `thresher select` reads.
     """
-    from thresher.data.pack import Pack
     from thresher.distributed.group import placement
     from thresher.models.embed import embed_pack
 
     try:
-        ensure_pack(config.data)
-        features = embed_pack(config, Pack.open(config.data), config.out)
+        features = embed_pack(config, open_pack(config.data), config.out)
     except ThresherError:
         if placement().rank:
-            # Rank 0 prints the same error.
-            raise SystemExit(2) from None
+            raise SystemExit(2) from None  # rank 0 reports the same error
         raise
     return None if placement().rank else _outcome(config, features)
 

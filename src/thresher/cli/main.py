@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Sequence
 from typing import Any
 
-from thresher.cli.commands import COMMANDS, GROUPS, Command, Outcome
+from thresher.cli.commands import COMMANDS, GROUPS, SELECT, Command, Outcome
 from thresher.errors import InvalidValueError, ThresherError, nearest
 from thresher.select.filters.registry import FILTERS
 from thresher.version import __version__
@@ -51,15 +51,12 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 class _Lines(logging.Formatter):
-    """Plain lines; warnings and errors name their level."""
-
     def format(self, record: logging.LogRecord) -> str:
         text = record.getMessage()
         return text if record.levelno < logging.WARNING else f"{record.levelname.lower()}: {text}"
 
 
 def _show_log() -> None:
-    """Show the library's log on standard error."""
     handler = logging.StreamHandler()
     handler.setFormatter(_Lines())
     logger = logging.getLogger("thresher")
@@ -75,10 +72,9 @@ def _dispatch(arguments: list[str]) -> int:
         print(f"thresher {__version__}")
         return 0
     command, rest = _find(arguments)
-    if command is None:
-        print(_overview(arguments[0]))
-        return 0
-    _run(command, rest)
+    if command is not None:
+        return _run(command, rest)
+    print(_overview(arguments[0]))
     return 0
 
 
@@ -94,24 +90,17 @@ def _find(arguments: list[str]) -> tuple[Command | None, list[str]]:
     if len(arguments) == 1 or arguments[1] in ("-h", "--help"):
         return None, []
     words = f"{first} {arguments[1]}"
-    command = by_words.get(words) or _plugin(first, arguments[1])
-    if command is None:
-        known = {c.words.split()[1] for c in COMMANDS if c.words.startswith(f"{first} ")}
-        known |= set(FILTERS.names()) if first == "select" else set()
-        raise InvalidValueError(
-            f'there is no command "thresher {words}"', nearest(arguments[1], known)
-        )
-    return command, arguments[2:]
+    if words in by_words:
+        return by_words[words], arguments[2:]
+    if first == "select" and arguments[1] in FILTERS:
+        # From another package, or package.module:Class.
+        return Command(words, "", SELECT), arguments[2:]
+    known = {c.words.split()[1] for c in COMMANDS if c.words.startswith(f"{first} ")}
+    known |= set(FILTERS.names()) if first == "select" else set()
+    raise InvalidValueError(f'there is no command "thresher {words}"', nearest(arguments[1], known))
 
 
-def _plugin(group: str, name: str) -> Command | None:
-    """Return the command of a filter from another package, or at package.module:Class."""
-    if group != "select":
-        return None
-    return Command(f"select {name}", "", "thresher.cli.select:command") if name in FILTERS else None
-
-
-def _run(command: Command, arguments: list[str]) -> None:
+def _run(command: Command, arguments: list[str]) -> int:
     from thresher.cli.parse import parameters_as_flags, parse
 
     config_class, function = command.load()
@@ -119,7 +108,7 @@ def _run(command: Command, arguments: list[str]) -> None:
     with parameters_as_flags(field.name for field in dataclasses.fields(config)):
         outcome: Outcome | None = function(config)
     if outcome is None:  # another process of the group prints
-        return
+        return 0
     if as_json:
         print(json.dumps(outcome.data, allow_nan=False, default=_plain), flush=True)
     elif isinstance(outcome.text, str):
@@ -130,6 +119,7 @@ def _run(command: Command, arguments: list[str]) -> None:
         Console(soft_wrap=not sys.stdout.isatty()).print(outcome.text)
     if outcome.then is not None:
         outcome.then()
+    return outcome.code
 
 
 def _plain(value: Any) -> Any:

@@ -7,7 +7,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from thresher.data.pack import Pack
     from thresher.study.definition import StudyDefinition
+
+
+def open_pack(name_or_path: str | Path) -> "Pack":
+    """Open a pack after `ensure_pack`."""
+    from thresher.data.pack import Pack
+
+    ensure_pack(name_or_path)
+    return Pack.open(name_or_path)
 
 
 def ensure_pack(name_or_path: str | Path | None) -> None:

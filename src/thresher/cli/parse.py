@@ -17,17 +17,15 @@ from thresher.options import OptionInfo, describe, flag, validate
 def parse(
     words: str, config: type, function: Callable[..., Any], arguments: Sequence[str]
 ) -> tuple[Any, bool]:
-    """Parse the arguments of the command `words` into `config`.
-
-    Returns:
-        The validated configuration, and whether `--json` was given.
-    """
+    """Parse the arguments of the command `words` into a validated `config`, and `--json`."""
     import tyro
 
     infos = describe(config)
     names = [info.name for info in infos]
     hints = get_type_hints(config, include_extras=True)
-    fields: list[Any] = [("json", *_json_flag())]
+    json_help = tyro.conf.arg(help="Print one JSON object on standard output.")
+    json_hint = _ANNOTATED[(bool, tyro.conf.FlagCreatePairsOff, json_help)]
+    fields: list[Any] = [("json", json_hint, dataclasses.field(default=False, kw_only=True))]
     defaults = _dependent_defaults(config, arguments)
     for info in infos:
         info = dataclasses.replace(info, default=defaults.get(info.name, info.default))
@@ -40,31 +38,25 @@ def parse(
             help_behavior_hint="" if info.default in (None, ()) else None,
         )
         hint = _ANNOTATED[(hints[info.name], shown, *extra)]
-        default: Any = dataclasses.field(kw_only=True)
-        if info.default is not dataclasses.MISSING:
-            default = dataclasses.field(default=info.default, kw_only=True)
-        fields.append((info.name, hint, default))
+        fields.append((info.name, hint, dataclasses.field(default=info.default, kw_only=True)))
     flags = dataclasses.make_dataclass(config.__name__, fields)
     messages = io.StringIO()
     description = with_flags(inspect.cleandoc(function.__doc__ or ""), names)
     try:
         with contextlib.redirect_stderr(messages):
-            parsed: Any = tyro.cli(
-                flags,
-                prog=f"thresher {words}",
-                description=description,
-                args=_split_lists(arguments, infos),
-            )
+            options = _split_lists(arguments, infos)
+            prog = f"thresher {words}"
+            parsed: Any = tyro.cli(flags, prog=prog, description=description, args=options)
     except SystemExit as ended:
         if ended.code == 2:
             raise InvalidValueError(
                 _one_sentence(messages.getvalue()), f"see `thresher {words} --help`"
             ) from None
         raise
-    options = config(**{name: getattr(parsed, name) for name in names})
+    built = config(**{name: getattr(parsed, name) for name in names})
     with parameters_as_flags(names):
-        validate(options)
-    return options, parsed.json
+        validate(built)
+    return built, parsed.json
 
 
 def _dependent_defaults(config: type, arguments: Sequence[str]) -> dict[str, Any]:
@@ -97,8 +89,7 @@ _METAVARS = {int: "INT", float: "FLOAT", str: "STR", Path: "PATH"}
 
 
 def _metavar(info: OptionInfo) -> str | None:
-    """Name the value of `X | None` by X alone, and that of a list by its items; None leaves it to
-    tyro."""
+    """Name the value of `X | None` by X alone, that of a list by its items; None: tyro's choice."""
     members = [member for member in get_args(info.type) if member is not type(None)]
     if info.is_list:
         hint = info.type if get_origin(info.type) is tuple else members[0]
@@ -107,14 +98,6 @@ def _metavar(info: OptionInfo) -> str | None:
     if len(members) != 1 or len(get_args(info.type)) != 2:
         return None
     return _METAVARS.get(members[0])
-
-
-def _json_flag() -> tuple[Any, Any]:
-    import tyro
-
-    help_text = tyro.conf.arg(help="Print one JSON object on standard output.")
-    hint = Annotated[bool, tyro.conf.FlagCreatePairsOff, help_text]
-    return hint, dataclasses.field(default=False, kw_only=True)
 
 
 @contextlib.contextmanager
@@ -142,7 +125,7 @@ def with_flags(text: str, names: Iterable[str]) -> str:
 
 
 def _one_sentence(box: str) -> str:
-    """Join the lines that tyro prints in a frame into one sentence."""
+    # tyro prints lines in a frame.
     lines = [line.strip(" │╭╮╰╯─\t") for line in box.splitlines()[1:]]
     words = " ".join(line for line in lines if line)
     for beyond in (" Argument helptext", " For full helptext", " (required)"):

@@ -5,7 +5,9 @@ from dataclasses import asdict
 from thresher.cli.columns import columns
 from thresher.cli.commands import Outcome
 from thresher.cli.packs import ensure_pack
+from thresher.scaling.candidates import worth_showing
 from thresher.scaling.plan import PlanConfig, TrainingPlan
+from thresher.scaling.plan import plan as make_plan
 
 
 def plan(config: PlanConfig) -> Outcome:
@@ -13,20 +15,15 @@ def plan(config: PlanConfig) -> Outcome:
     short pilots on this machine estimate the critical batch, and from it the samples that each
     batch size needs; the profile and the cluster give the time of a step.
     """
-    from thresher.scaling.plan import plan as run
-
     ensure_pack(config.data)
-    result = run(config)
+    result = make_plan(config)
     values = asdict(result)
-    chosen = {key: values.pop(key) for key in ("reason", "command")}
-    values["recommended"] |= chosen
+    values["recommended"] |= {key: values.pop(key) for key in ("reason", "command")}
     values["rows"] = values.pop("candidates")
     return Outcome(values, _text(result))
 
 
 def _text(result: TrainingPlan) -> str:
-    from thresher.scaling.candidates import worth_showing
-
     best, pilot = result.recommended, result.pilot
     table = columns(
         f"{result.model} on {result.data}, cluster {result.cluster}: to accuracy "
@@ -36,14 +33,10 @@ def _text(result: TrainingPlan) -> str:
             (
                 "→" if run == best else "",
                 *(f"{run.workers:,}", f"{run.batch_size:,}", f"{run.lr:.3g}"),
-                f"{run.warmup_epochs:.2g}",
-                f"{run.epochs:.1f}",
-                _time(run.seconds),
+                *(f"{run.warmup_epochs:.2g}", f"{run.epochs:.1f}", _time(run.seconds)),
                 f"{_time(run.seconds_low)}–{_time(run.seconds_high)}",
                 "–" if run.cost is None else f"{run.cost:.2f}",
-                f"{run.device_hours:.3g}",
-                f"{100 * run.efficiency:.0f}",
-                run.limit,
+                *(f"{run.device_hours:.3g}", f"{100 * run.efficiency:.0f}", run.limit),
             )
             for run in worth_showing(result.candidates, best)
         ],

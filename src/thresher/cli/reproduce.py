@@ -13,8 +13,6 @@ from thresher.recipes.base import ClaimRow, Preset, Recipe
 
 @dataclass(frozen=True, kw_only=True)
 class Reproduce:
-    """Options of `thresher reproduce`."""
-
     name: str | None = option(None, positional=True)
     """The recipe (default: list all recipes)."""
     preset: Preset = "smoke"

@@ -6,23 +6,25 @@ from pathlib import Path
 from thresher.cli.columns import columns
 from thresher.cli.commands import Outcome
 from thresher.cli.packs import ensure_pack
-from thresher.scaling.measure import MeasureConfig
+from thresher.distributed.group import placement
+from thresher.paths import disk_errors
+from thresher.scaling.catalog import load_cluster
+from thresher.scaling.compute import amdahl
+from thresher.scaling.measure import MeasureConfig, bucket_table
+from thresher.scaling.measure import measure as measure_model
 from thresher.scaling.predict import PredictConfig, Prediction
+from thresher.scaling.predict import predict as predict_steps
 from thresher.scaling.profile import Profile
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measure(MeasureConfig):
-    """Options of `thresher scale measure`."""
-
     out: Path
     """The profile to write (JSON); the figure is written beside it as .png."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Predict(PredictConfig):
-    """Options of `thresher scale predict`."""
-
     figure: Path | None = None
     """Draw efficiency against workers into this file."""
 
@@ -34,42 +36,27 @@ def measure(config: Measure) -> Outcome | None:
 
     Under torchrun or srun the all-reduce and the step are those of that group, over its links.
     """
-    from thresher.distributed.group import placement
-    from thresher.paths import disk_errors
     from thresher.report.scaling_figures import profile_figure
-    from thresher.scaling.compute import amdahl
-    from thresher.scaling.measure import bucket_table
-    from thresher.scaling.measure import measure as run
 
     ensure_pack(config.data)
     with disk_errors(config.out):
         config.out.parent.mkdir(parents=True, exist_ok=True)
-    profile = run(config)
+    profile = measure_model(config)
     if placement().rank:
         return None  # rank 0 writes and prints
     profile.save(config.out)
     figure = config.out.with_suffix(".png")
     profile_figure(profile, figure)
+    shown = ("model", "device", "parameters", "gradient_bytes", "batches", "allreduce", "overlap")
     data = {
-        "profile": str(config.out),
-        "figure": str(figure),
-        "model": profile.model,
-        "device": profile.device,
-        "parameters": profile.parameters,
-        "gradient_bytes": profile.gradient_bytes,
-        "buckets": bucket_table(profile),
-        "batches": profile.batches,
-        "amdahl": amdahl(profile),
-        "allreduce": profile.allreduce,
-        "overlap": profile.overlap,
-        "input": profile.input,
+        **{"profile": str(config.out), "figure": str(figure), "input": profile.input},
+        **{name: getattr(profile, name) for name in shown},
+        **{"buckets": bucket_table(profile), "amdahl": amdahl(profile)},
     }
     return Outcome(data, f"{_measured(profile)}\nFigure: {figure}")
 
 
 def _measured(profile: Profile) -> str:
-    from thresher.scaling.compute import amdahl
-
     limits = amdahl(profile)
     times = [(b.batch, b.forward_s, b.backward_s, b.optimizer_s, b.step_s) for b in profile.batches]
     table = columns(
@@ -85,15 +72,13 @@ def _measured(profile: Profile) -> str:
         f"speed-up is at most {limits.bound:.1f}×. Batch {limits.hard:.0f} can be split over at "
         f"most {limits.hard:.0f} workers; measured speed-up there: {limits.measured:.1f}×.",
     ]
-    if profile.allreduce:
-        a = profile.allreduce
+    if a := profile.allreduce:
         rate = 1e-9 / a.seconds_per_byte if a.seconds_per_byte else float("inf")
         lines.append(
             f"All-reduce of {a.workers} workers ({a.backend}): {1e6 * a.latency_s:,.0f} µs per "
             f"message and {rate:,.2f} GB/s (median error of the fit {100 * a.error:.0f} %)."
         )
-    if profile.overlap:
-        o = profile.overlap
+    if o := profile.overlap:
         lines.append(
             f"DDP step of {o.workers} workers: {1e3 * o.step_s:,.1f} ms, "
             f"{1e3 * o.exposed_s:,.1f} ms of them waiting for gradients "
@@ -108,10 +93,7 @@ def predict(config: Predict) -> Outcome:
     """Predict the step on any number of workers of a cluster: computation, communication (total and
     exposed), input, efficiency, and what limits scaling. Low and high bound each step.
     """
-    from thresher.scaling.catalog import load_cluster
-    from thresher.scaling.predict import predict as run
-
-    prediction = run(config)
+    prediction = predict_steps(config)
     if config.figure is not None:
         from thresher.report.scaling_figures import efficiency_figure
 
@@ -122,7 +104,6 @@ def predict(config: Predict) -> Outcome:
 
 
 def _ms(seconds: float) -> str:
-    """Format milliseconds with three significant digits."""
     return f"{1e3 * seconds:,.0f}" if seconds >= 0.1 else f"{1e3 * seconds:.3g}"
 
 
@@ -132,11 +113,10 @@ def _predicted(prediction: Prediction, cluster: str) -> str:
         "workers|batch|compute|comm.|exposed|input|step|low–high|images/s|eff. %|low–high|limit",
         [
             (
-                *(f"{number:,}" for number in (r.workers, r.batch_size)),
+                *(f"{r.workers:,}", f"{r.batch_size:,}"),
                 *map(_ms, (r.compute_s, r.communication_s, r.exposed_s, r.input_s, r.step_s)),
                 f"{_ms(r.step_low_s)}–{_ms(r.step_high_s)}",
-                f"{r.images_per_s:,.0f}",
-                f"{100 * r.efficiency:.0f}",
+                *(f"{r.images_per_s:,.0f}", f"{100 * r.efficiency:.0f}"),
                 f"{100 * r.efficiency_low:.0f}–{100 * r.efficiency_high:.0f}",
                 r.limit,
             )
@@ -149,8 +129,7 @@ def _predicted(prediction: Prediction, cluster: str) -> str:
         [
             (
                 *(a.engine, a.allreduce, a.precision, a.compress),
-                f"{a.images_per_s:,.0f}",
-                f"{100 * a.efficiency:.1f}",
+                *(f"{a.images_per_s:,.0f}", f"{100 * a.efficiency:.1f}"),
                 f"{a.stops_paying_at:,}" if a.stops_paying_at else "–",
                 a.limit,
             )

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from thresher.cli.commands import Outcome
-from thresher.cli.packs import ensure_pack
+from thresher.cli.packs import open_pack
 from thresher.errors import AlreadyExistsError, InvalidValueError
 from thresher.select.filters.registry import load_filter
 
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True)
 class SelectConfig:
-    """Input and output of every filter."""
-
     data: str
     """Pack to select from: a folder, or a name in the cache."""
     out: Path
@@ -44,10 +42,7 @@ def command(name: str) -> tuple[type, Callable[[Any], Outcome]]:
 
 @functools.cache
 def config_class(name: str) -> type:
-    """Return a dataclass of everything that `thresher select NAME` takes.
-
-    It combines input and output, the sources that the filter needs, and the filter's options.
-    """
+    """Return a dataclass of input and output, the sources that a filter needs, and its options."""
     from thresher.select.inputs import SOURCES
 
     filter = load_filter(name)
@@ -67,7 +62,6 @@ def config_class(name: str) -> type:
 
 def select(name: str, config: Any) -> Outcome:
     """Run the filter `name` with an instance of `config_class(name)`."""
-    from thresher.data.pack import Pack
     from thresher.select.inputs import FilterSources
     from thresher.select.run import check_new
     from thresher.study.selecting import run_selection
@@ -79,8 +73,7 @@ def select(name: str, config: Any) -> Outcome:
         if path.suffix not in (".txt", ".npy"):
             raise InvalidValueError(f"export must end in .txt or .npy, got {path}", "", "export")
     filter = load_filter(name)(**_values(config, load_filter(name)))
-    ensure_pack(config.data)
-    pack = Pack.open(config.data)
+    pack = open_pack(config.data)
     sources = FilterSources(**_values(config, FilterSources))
     selection = run_selection(filter, pack, sources, config.out)
     for path in config.export:
@@ -89,32 +82,24 @@ def select(name: str, config: Any) -> Outcome:
 
 
 def _values(config: Any, kind: type) -> dict[str, Any]:
-    """Return the options of `kind` that `config` has."""
     names = [field.name for field in dataclasses.fields(kind)]
     return {name: getattr(config, name) for name in names if hasattr(config, name)}
 
 
 def _outcome(selection: "Selection", out: Path) -> Outcome:
-    meta = selection.meta
-    shown = ("method", "kept", "dropped", "dropped_share", "eps", "min_samples", "per_class", "kl")
-    names = (*shown, "stability", "warnings", "seconds")
-    data = {**{name: meta.get(name) for name in names}, "out": str(out)}
-    return Outcome(data, _table(data))
-
-
-def _table(data: dict[str, Any]) -> Any:
-    """Return a table of classes, and the numbers of the whole."""
     from rich.console import Group
     from rich.table import Table
 
+    shown = ("method", "kept", "dropped", "dropped_share", "eps", "min_samples", "per_class", "kl")
+    names = (*shown, "stability", "warnings", "seconds")
+    data: dict[str, Any] = {name: selection.meta.get(name) for name in names}
     table = Table(box=None, pad_edge=False)
     table.add_column("class")
     for name in ("kept", "dropped", "share"):
         table.add_column(name, justify="right")
     for name, row in {**data["per_class"], "all": data}.items():
-        table.add_row(
-            name, f"{row['kept']:,}", f"{row['dropped']:,}", f"{row['dropped_share']:.2%}"
-        )
+        counts = (f"{row['kept']:,}", f"{row['dropped']:,}", f"{row['dropped_share']:.2%}")
+        table.add_row(name, *counts)
     lines = []
     if isinstance(data["eps"], float):
         lines.append(f"eps {data['eps']:.4g}, min_samples {data['min_samples']}")
@@ -123,11 +108,10 @@ def _table(data: dict[str, Any]) -> Any:
         lines.append(f"eps {low:.4g} … {high:.4g} by class, min_samples {data['min_samples']}")
     if data["kl"] is not None:
         lines.append(f"KL divergence of t-SNE {data['kl']:.4f}")
-    if data["stability"]:
-        s = data["stability"]
+    if s := data["stability"]:
         lines.append(
             f"{s['votes']} votes agree with Jaccard {s['jaccard']:.3f} "
             f"(random choices: {s['expected_at_random']:.3f})"
         )
-    lines.append(f"{data['out']} in {data['seconds']['total']:,.1f} s")
-    return Group(table, *lines)
+    lines.append(f"{out} in {data['seconds']['total']:,.1f} s")
+    return Outcome({**data, "out": str(out)}, Group(table, *lines))

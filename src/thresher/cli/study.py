@@ -61,20 +61,14 @@ def run(config: Run) -> Outcome:
 
     study = Study.load(config.file, config.out)
     ensure_packs_of_study(study.definition)
-    ensure_packs_of_study(study.definition)
     status = study.run(_executor(config, study.definition.executor), config.retry)
     analysis = analyse(study)
     page = write_report(analysis) if status.count("finished") else None
     data = {**analysis.to_dict(), "status": status.to_dict()["counts"], "report": page}
-    return Outcome(data, _summary(analysis, page), then=_fail if status.failed else None)
-
-
-def _fail() -> None:
-    raise SystemExit(1)
+    return Outcome(data, _summary(analysis, page), code=1 if status.failed else 0)
 
 
 def _executor(config: Run, settings: "Values") -> "Values":
-    """Return [executor] of the study file with the options of the command line."""
     kind = settings.get("kind", "local")
     if config.executor is not None and config.executor != kind:
         settings, kind = {"kind": config.executor}, config.executor
@@ -118,7 +112,6 @@ def report(config: Report) -> Outcome:
 
 
 def _status_table(status: "StudyStatus") -> Any:
-    """Return a line per step and trial, and the number of trials in each state."""
     from rich.console import Group
     from rich.table import Table
 
@@ -138,10 +131,11 @@ def _status_table(status: "StudyStatus") -> Any:
 
 
 def _summary(analysis: "Analysis", page: Path | None) -> Any:
-    """Return the verdicts, the table of means and the path of the report."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
+
+    from thresher.study.statistics import decimals
 
     lines: list[Any] = []
     status = analysis.status
@@ -157,11 +151,12 @@ def _summary(analysis: "Analysis", page: Path | None) -> Any:
     for name in [*analysis.axes, *tuned, metric, "95 % interval", "runs"]:
         table.add_column(name.replace("_", " "))
     for c in analysis.cells:
+        digits = decimals(c.high - c.low) if c.n > 1 else 2
         table.add_row(
             *(str(c.cell[axis]) for axis in analysis.axes),
             *([str(c.chosen or "undecided")] if tuned else []),
-            f"{c.mean:.2f}" if c.mean is not None else "–",
-            f"{c.low:.2f} … {c.high:.2f}" if c.n > 1 else "–",
+            f"{c.mean:.{digits}f}" if c.mean is not None else "–",
+            f"{c.low:.{digits}f} … {c.high:.{digits}f}" if c.n > 1 else "–",
             str(c.n),
         )
     lines.append(table)

@@ -26,17 +26,15 @@ def train(config: TrainConfig) -> Outcome | None:
         result = training.train(config)
     except ThresherError:
         if rank:
-            # Rank 0 reports the same error.
-            raise SystemExit(2) from None
+            raise SystemExit(2) from None  # rank 0 reports the same error
         raise
     if rank:
         return None
-    stopped = result.status == "stopped"
-    return Outcome(result.to_dict(), summary(result), then=_leave if stopped else None)
+    code = STOPPED if result.status == "stopped" else 0
+    return Outcome(result.to_dict(), _summary(result), code=code)
 
 
-def summary(result: RunResult) -> str:
-    """Describe a result in a few lines."""
+def _summary(result: RunResult) -> str:
     rows: dict[str, str] = {}
     for label, value in (
         ("test accuracy", result.accuracy),
@@ -48,15 +46,9 @@ def summary(result: RunResult) -> str:
     ):
         if value is not None:
             rows[label] = f"{value:,.4f}" if value < 100 else f"{value:,.0f}"
-    target = result.time_to_target
-    if target is not None:
-        rows["target reached after"] = (
-            f"{target.seconds:,.1f} s, {target.samples:,} samples, {target.steps:,} steps"
-        )
+    if (target := result.time_to_target) is not None:
+        after = f"{target.seconds:,.1f} s, {target.samples:,} samples, {target.steps:,} steps"
+        rows["target reached after"] = after
     rows["run"] = result.config.out
     head = f"{result.status} after {result.steps:,} steps, {result.seconds:,.1f} s"
     return "\n".join([head, *(f"  {label.ljust(36)} {text}" for label, text in rows.items())])
-
-
-def _leave() -> None:
-    raise SystemExit(STOPPED)

@@ -21,8 +21,6 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class ViewConfig(ServerConfig):
-    """Options of `thresher view`."""
-
     selections: Annotated[tuple[Path, ...], tyro.conf.Positional]
     """SEL.parquet, several to compare, or the folder of a study."""
     data: str | None = option(None)

@@ -44,8 +44,7 @@ def measure_links(
     bed: Testbed, case: CalibrationCase, shares: list[str] | None
 ) -> list[tuple[float, float]]:
     """Time all-reduces of two hosts; return (bytes, seconds) of each message size."""
-    points = _call(bed, case, 2, shares, "_time_links")
-    return [(size, seconds) for size, seconds in points]
+    return [(size, seconds) for size, seconds in _call(bed, case, 2, shares, "_time_links")]
 
 
 def measure_step(
@@ -106,19 +105,17 @@ def host_profile(case: CalibrationCase, layers: tuple[Layer, ...], times: BatchT
 
 def bed_cluster(points: list[tuple[float, float]]) -> Cluster:
     """Return hosts of one device each, with the links that two of them measured."""
-    fit = fit_ring(points, 2)
+    link, _ = fit_ring(points, 2)
     return Cluster(
         name="test bed",
         title="hosts in network namespaces",
         device=Device("host", 4, 5, {"fp32": 0.01}),
         devices_per_node=1,
         nodes=8,
-        inner_latency_s=fit.latency_s,
-        inner_bytes_s=1 / fit.seconds_per_byte,
-        outer_latency_s=fit.latency_s,
-        outer_bytes_s=1 / fit.seconds_per_byte,
-        storage_bytes_s=1e12,
-        storage_node_bytes_s=1e12,
+        inner_latency_s=link.latency_s,
+        inner_bytes_s=1 / link.seconds_per_byte,
+        outer_latency_s=link.latency_s,
+        outer_bytes_s=1 / link.seconds_per_byte,
     )
 
 
@@ -147,13 +144,9 @@ class StepPredictor:
 def calibrate(
     profile: Profile, points: list[tuple[float, float]], two_s: float, limited: bool = True
 ) -> StepPredictor:
-    """Calibrate a predictor.
+    """Calibrate a predictor with the layers of one host, and all-reduces and a step of two.
 
-    Args:
-        profile: The layers on one host.
-        points: All-reduces of two hosts, from `measure_links`.
-        two_s: Seconds of a DDP step of two hosts.
-        limited: Whether the hosts are limited to a share of a core, so that they can stall.
+    `limited` says whether the hosts are limited to a share of a core, so that they can stall.
     """
     plain = StepPredictor(profile, bed_cluster(points), 0.0, 0.0)
     surplus = two_s - plain.seconds(2)
@@ -163,7 +156,6 @@ def calibrate(
 
 
 def _time_layers(values: Any) -> Any:
-    """Worker function of `measure_profile`."""
     import torch
 
     from thresher.models.registry import build
@@ -173,18 +165,14 @@ def _time_layers(values: Any) -> Any:
     case = order.case
     model = build(case.model, case.classes, 3)
     order.prepare()
+    device, sizes = torch.device("cpu"), [case.batch]
     layers, (step,) = time_layers(
-        model,
-        case.synthetic(),
-        torch.device("cpu"),
-        seconds_per_batch=case.seconds,
-        batches=[case.batch],
+        model, case.synthetic(), device, seconds_per_batch=case.seconds, batches=sizes
     )
     return to_mapping(_HostTimes(layers, step))
 
 
 def _time_links(values: Any) -> list[tuple[float, float]]:
-    """Worker function of `measure_links`."""
     from thresher.scaling.links import time_allreduce
 
     order = from_mapping(_Order, values)
@@ -194,7 +182,6 @@ def _time_links(values: Any) -> list[tuple[float, float]]:
 
 
 def _time_step(values: Any) -> Any:
-    """Worker function of `measure_step`."""
     from thresher.models.registry import build
     from thresher.scaling.links import time_step
 

@@ -3,6 +3,7 @@
 All return uint8 batches (n, height, width, channels).
 """
 
+import itertools
 import random
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -25,6 +26,7 @@ class Reader:
     """A container opened for reading.
 
     Args:
+        path: The container.
         shape: (height, width, channels) of the images to return.
         raw: All images of the container have that shape.
     """
@@ -32,8 +34,8 @@ class Reader:
     random_batch: Callable[[int], np.ndarray] | None = None
     """Reads that many images at random positions; None if the container cannot do that."""
 
-    def __init__(self, shape: Shape, raw: bool) -> None:
-        self.shape, self.raw = shape, raw
+    def __init__(self, path: Path, shape: Shape, raw: bool) -> None:
+        self.path, self.shape, self.raw = path, shape, raw
         self.random = random.Random(0)
 
     def batches(self, size: int) -> Iterator[np.ndarray]:
@@ -61,7 +63,7 @@ class PackReader(Reader):
     """Reads a pack."""
 
     def __init__(self, pack: Pack, positions: np.ndarray, shape: Shape, raw: bool) -> None:
-        super().__init__(shape, raw)
+        super().__init__(pack.root, shape, raw)
         self.pack, self.positions = pack, positions
         self.size = None if raw else shape[0]
         self.numpy = np.random.default_rng(0)
@@ -85,7 +87,7 @@ class ArrayReader(Reader):
     """numpy's indexing of an array in memory: an upper bound."""
 
     def __init__(self, array: np.ndarray) -> None:
-        super().__init__(array.shape[1:], True)
+        super().__init__(Path(), array.shape[1:], True)
         self.array = array
         self.numpy = np.random.default_rng(0)
         self.random_batch = self._random
@@ -102,12 +104,12 @@ class FolderReader(Reader):
     """Opens and decodes a file per image."""
 
     def __init__(self, path: Path, shape: Shape, raw: bool) -> None:
-        super().__init__(shape, raw)
+        super().__init__(path, shape, raw)
         self.files = [str(path / file.path) for file in Folder(path).files]
         self.random_batch = self._random
 
     def batches(self, size: int) -> Iterator[np.ndarray]:
-        yield from self.stacked((self._image(file) for file in self.files), size)
+        yield from self.stacked(map(self._image, self.files), size)
 
     def _random(self, size: int) -> np.ndarray:
         chosen = (self._image(self.random.choice(self.files)) for _ in range(size))
@@ -121,38 +123,31 @@ class FolderReader(Reader):
 class WebDatasetReader(Reader):
     """Reads tar files, which is possible in sequence only."""
 
-    def __init__(self, path: Path, shape: Shape, raw: bool) -> None:
-        super().__init__(shape, raw)
-        self.tars = sorted(path.glob("*.tar"))
-
     def batches(self, size: int) -> Iterator[np.ndarray]:
-        parts = (part for tar in self.tars for _, part in grouped(tar, IMAGES))
+        tars = sorted(self.path.glob("*.tar"))
+        parts = (part for tar in tars for _, part in grouped(tar, IMAGES))
         yield from self.stacked((self.decoded(next(iter(p.values()))) for p in parts), size)
 
 
 class TfRecordReader(Reader):
     """Reads TFRecord files in sequence; without an index they cannot be read at random."""
 
-    def __init__(self, path: Path, shape: Shape, raw: bool) -> None:
-        super().__init__(shape, raw)
-        self.files = tfrecord_files(path)
-
     def batches(self, size: int) -> Iterator[np.ndarray]:
-        examples = (parse_example(record) for file in self.files for record in records(file))
-        files = (bytes(message(example["image/encoded"][0])) for example in examples)
-        yield from self.stacked((self.decoded(file) for file in files), size)
+        files = tfrecord_files(self.path)
+        examples = (parse_example(record) for file in files for record in records(file))
+        images = (bytes(message(example["image/encoded"][0])) for example in examples)
+        yield from self.stacked(map(self.decoded, images), size)
 
 
 class LmdbReader(Reader):
     """Reads Caffe datums from LMDB."""
 
     def __init__(self, path: Path, shape: Shape, raw: bool) -> None:
-        super().__init__(shape, raw)
+        super().__init__(path, shape, raw)
         lmdb = import_optional("lmdb", "containers")
-        folders = sorted(file.parent for file in path.glob("*/data.mdb"))
-        self.environments = [
-            lmdb.open(str(folder), readonly=True, lock=False, readahead=False) for folder in folders
-        ]
+        folders = sorted(str(file.parent) for file in path.glob("*/data.mdb"))
+        options = {"readonly": True, "lock": False, "readahead": False}
+        self.environments = [lmdb.open(folder, **options) for folder in folders]
         self.transactions = [env.begin(buffers=True) for env in self.environments]
         self.keys = [
             (transaction, bytes(key))
@@ -162,12 +157,8 @@ class LmdbReader(Reader):
         self.random_batch = self._random
 
     def batches(self, size: int) -> Iterator[np.ndarray]:
-        values = (
-            value
-            for transaction in self.transactions
-            for value in transaction.cursor().iternext(keys=False, values=True)
-        )
-        yield from self.stacked((self._image(value) for value in values), size)
+        shards = (t.cursor().iternext(keys=False, values=True) for t in self.transactions)
+        yield from self.stacked(map(self._image, itertools.chain.from_iterable(shards)), size)
 
     def _random(self, size: int) -> np.ndarray:
         chosen = (self.random.choice(self.keys) for _ in range(size))
@@ -186,24 +177,26 @@ class Hdf5Reader(Reader):
     """Reads an HDF5 file."""
 
     def __init__(self, path: Path, shape: Shape, raw: bool) -> None:
-        super().__init__(shape, raw)
+        super().__init__(path, shape, raw)
         h5py = import_optional("h5py", "containers")
         self.file: AbstractContextManager[Any] = h5py.File(next(path.glob("*.h5")), "r")
         self.images = self.file["images"]
         self.random_batch = self._random
 
     def batches(self, size: int) -> Iterator[np.ndarray]:
-        if self.raw:
-            for at in range(0, len(self.images), size):
-                yield self.images[at : at + size]
-        else:
-            rows = range(len(self.images))
-            yield from self.stacked((self.decoded(bytes(self.images[n])) for n in rows), size)
+        if not self.raw:
+            yield from self.stacked(map(self._image, range(len(self.images))), size)
+            return
+        for at in range(0, len(self.images), size):
+            yield self.images[at : at + size]
+
+    def _image(self, row: int) -> np.ndarray:
+        return self.decoded(bytes(self.images[row]))
 
     def _random(self, size: int) -> np.ndarray:
         rows = [self.random.randrange(len(self.images)) for _ in range(size)]
         if not self.raw:
-            return next(self.stacked((self.decoded(bytes(self.images[n])) for n in rows), size))
+            return next(self.stacked(map(self._image, rows), size))
         # h5py requires ascending rows without repetition.
         unique, back = np.unique(rows, return_inverse=True)
         return np.asarray(self.images[unique])[back]

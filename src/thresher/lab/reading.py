@@ -6,7 +6,7 @@ every epoch after the first; all containers are measured in turns, in the same r
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,6 +24,7 @@ from thresher.paths import disk_errors
 from thresher.progress import bar
 
 REQUIRED_MODULES = {"tfrecord": "tfrecord", "lmdb": "lmdb", "hdf5": "h5py"}
+_COPY = ("memory copy", "sequential")
 _logger = logging.getLogger(__name__)
 
 
@@ -99,39 +100,32 @@ def bench(pack: Pack, options: BenchOptions | None = None) -> BenchResult:
             if module is not None and find_spec(module) is None:
                 skipped[name] = f"{module} is not installed"
                 continue
-            _write(pack, positions, Path(temporary) / name, name)
-            readers[name] = reader(Path(temporary) / name, shape, raw)
+            _logger.info("writing %s images as %s", f"{len(positions):,}", name)
+            out = Path(temporary) / name
+            out.mkdir()
+            Description(pack.name, pack.classes, pack.image_shape).write(out)
+            WRITERS[name](pack, samples_at(pack, positions), out)
+            readers[name] = reader(out, shape, raw)
         rates = _measure(readers, array, options)
     copy = rates[_COPY]
     rows = [ReadingSpeed(*key, round(rate, 1), rate / copy) for key, rate in rates.items()]
     return BenchResult(pack.name, len(positions), shape, options.batch, rows, skipped)
 
 
-_COPY = ("memory copy", "sequential")
-
-
-def _write(pack: Pack, positions: np.ndarray, out: Path, format: str) -> None:
-    _logger.info("writing %s images as %s", f"{len(positions):,}", format)
-    out.mkdir()
-    Description(pack.name, pack.classes, pack.image_shape).write(out)
-    WRITERS[format](pack, samples_at(pack, positions), out)
-
-
 def _measure(
     readers: dict[str, Reader], array: np.ndarray, options: BenchOptions
 ) -> dict[tuple[str, str], float]:
-    """Return the best images per second by container and access."""
-    tasks: dict[tuple[str, str], Callable[[], int]] = {_COPY: _copy_task(array, options.batch)}
+    tasks = {_COPY: _copied(array, min(options.batch, len(array)))}
     for name, reader in readers.items():
-        tasks[name, "sequential"] = _sequential_task(reader, options.batch)
+        tasks[name, "sequential"] = _sequential(reader, options.batch)
         if reader.random_batch is not None:
-            tasks[name, "random"] = _random_task(reader.random_batch, options.batch)
+            tasks[name, "random"] = _random(reader.random_batch, options.batch)
     best = dict.fromkeys(tasks, 0.0)
     with bar("measuring", len(tasks) * options.rounds, "runs") as progress:
         for _ in range(options.rounds):
             for key, task in tasks.items():
                 progress.note(f"{key[0]}, {key[1]}")
-                best[key] = max(best[key], images_per_second(task, options.seconds))
+                best[key] = max(best[key], images_per_second(task.__next__, options.seconds))
                 progress.advance()
     return best
 
@@ -145,34 +139,22 @@ def images_per_second(task: Callable[[], int], seconds: float) -> float:
     return count / elapsed
 
 
-def _copy_task(array: np.ndarray, batch: int) -> Callable[[], int]:
-    batch = min(batch, len(array))
+# Each reads batches for ever and yields their sizes.
+
+
+def _copied(array: np.ndarray, batch: int) -> Iterator[int]:
     out = np.empty((batch, *array.shape[1:]), np.uint8)
-    begin = 0
-
-    def copy() -> int:
-        nonlocal begin
-        begin = begin if begin + batch <= len(array) else 0
-        np.copyto(out, array[begin : begin + batch])
-        begin += batch
-        return batch
-
-    return copy
+    while True:
+        for begin in range(0, len(array) - batch + 1, batch):
+            np.copyto(out, array[begin : begin + batch])
+            yield batch
 
 
-def _sequential_task(reader: Reader, batch: int) -> Callable[[], int]:
-    batches = reader.batches(batch)
-
-    def read() -> int:
-        nonlocal batches
-        images = next(batches, None)
-        if images is None:
-            batches = reader.batches(batch)
-            images = next(batches)
-        return len(images)
-
-    return read
+def _sequential(reader: Reader, batch: int) -> Iterator[int]:
+    while True:
+        yield from map(len, reader.batches(batch))
 
 
-def _random_task(random_batch: Callable[[int], np.ndarray], batch: int) -> Callable[[], int]:
-    return lambda: len(random_batch(batch))
+def _random(random_batch: Callable[[int], np.ndarray], batch: int) -> Iterator[int]:
+    while True:
+        yield len(random_batch(batch))

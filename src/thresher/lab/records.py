@@ -70,30 +70,21 @@ RECORDS = (
 
 def predicted_step(record: Record, profile: Profile, share: float, batch: int) -> PredictedStep:
     """Predict a step at the global `batch` with convolutions at `share` of the peak."""
+    peaks = {record.precision: record.peak_tflops}
     cluster = Cluster(
         name=record.name,
         title=record.name,
-        device=Device(
-            record.device,
-            16,
-            record.memory_gbs,
-            {record.precision: record.peak_tflops},
-            (share, share, share),
-        ),
+        device=Device(record.device, 16, record.memory_gbs, peaks, (share, share, share)),
         devices_per_node=record.node,
         nodes=UNLIMITED,
         inner_latency_s=5e-6,
         inner_bytes_s=record.inner_gbs * 1e9,
         outer_latency_s=5e-6,
         outer_bytes_s=record.outer_gbs * 1e9,
-        storage_bytes_s=1e13,
-        storage_node_bytes_s=1e12,
     )
-    half = record.precision != "fp32"
+    compress = "none" if record.precision == "fp32" else "fp16"
     config = StepConfig(
-        batch_size=batch // record.devices,
-        precision=record.precision,
-        compress="fp16" if half else "none",
+        batch_size=batch // record.devices, precision=record.precision, compress=compress
     )
     return predict_step(profile, cluster, record.devices, config)
 

@@ -33,22 +33,14 @@ from thresher.training.result import RunResult
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class ScalingRule:
-    """Training options of a scaling rule."""
-
-    scaling: Literal["strong", "weak"]
-    lr_rule: Literal["none", "linear"]
-    warmup_epochs: float = 0.0
-
-
 Rule = Literal["strong", "weak", "weak+linear", "weak+linear+warmup"]
-RULES: dict[Rule, ScalingRule] = {
-    "strong": ScalingRule("strong", "none"),
-    "weak": ScalingRule("weak", "none"),
-    "weak+linear": ScalingRule("weak", "linear"),
-    "weak+linear+warmup": ScalingRule("weak", "linear", warmup_epochs=2.0),
+RULES: dict[Rule, dict[str, Any]] = {
+    "strong": {"scaling": "strong", "lr_rule": "none"},
+    "weak": {"scaling": "weak", "lr_rule": "none"},
+    "weak+linear": {"scaling": "weak", "lr_rule": "linear"},
+    "weak+linear+warmup": {"scaling": "weak", "lr_rule": "linear", "warmup_epochs": 2.0},
 }
+"""Training options by rule."""
 MODELS = ("alexnet-small", "googlenet-small")
 """One network with large gradients, one with much computation."""
 COMPRESS: tuple[Compress, ...] = ("none", "int8")
@@ -175,20 +167,14 @@ def _train_all(config: RuleComparisonConfig, hosts: int) -> list[RuleRun]:
     compress = config.compress or COMPRESS
     counts = (1, hosts) if hosts > 1 else (1,)
     # Seeds outermost: a comparison that is interrupted is complete for some of them.
-    cases = [
-        (seed, model, name, count, rule)
-        for seed, model, name, count, rule in itertools.product(
-            range(config.seeds), config.models or MODELS, compress, counts, config.rules
-        )
-        if count > 1 or (rule == config.rules[0] and name == compress[0])
-    ]
+    models = config.models or MODELS
+    axes = itertools.product(range(config.seeds), models, compress, counts, config.rules)
+    first = (compress[0], 1, config.rules[0])
+    cases = [case for case in axes if case[3] > 1 or case[2:] == first]
     runs = []
     with ExitStack() as stack:
-        if config.out is None:
-            temporary = tempfile.TemporaryDirectory(prefix="thresher-rules-")
-            folder = Path(stack.enter_context(temporary))
-        else:
-            folder = config.out / "runs"
+        temporary = stack.enter_context(tempfile.TemporaryDirectory(prefix="thresher-rules-"))
+        folder = Path(temporary) if config.out is None else config.out / "runs"
         bed = stack.enter_context(Testbed(hosts, config.link))
         shares = stack.enter_context(host_shares(hosts, fair_share(hosts)))
         if shares is None:
@@ -212,15 +198,26 @@ def _train_all(config: RuleComparisonConfig, hosts: int) -> list[RuleRun]:
                 flip=False,
                 compress=compression,
                 resume=True,
-                **asdict(RULES[rule]),
+                **RULES[rule],
             )
             result = finished(run)
             if result is None:
                 order = {"config": run.to_dict(), "shares": shares}
-                target = "thresher.lab.rules:train_on_host"
-                answer = bed.call(target, order, hosts=count, timeout_s=TIMEOUT_S)
+                answer = bed.call("thresher.lab.rules:train_on_host", order, count, TIMEOUT_S)
                 result = RunResult.from_dict(answer)
-            runs.append(_rule_run(result, model, name, compression, count, config.link))
+            reached = result.time_to_target
+            runs.append(
+                RuleRun(
+                    *(model, name, compression, count, seed, config.link, result.status),
+                    seconds_to_loss=None if reached is None else reached.seconds,
+                    steps=result.steps,
+                    samples=result.samples,
+                    step_s=result.seconds / max(1, result.steps),
+                    images_per_s=result.samples / result.seconds if result.seconds else 0.0,
+                    loss=result.loss,
+                    accuracy=result.accuracy,
+                )
+            )
             shown.advance()
     return runs
 
@@ -236,22 +233,6 @@ def train_on_host(order: Any) -> Any:
     return train(config).to_dict()
 
 
-def _rule_run(
-    result: RunResult, model: str, rule: str, compress: str, hosts: int, link: str
-) -> RuleRun:
-    reached = result.time_to_target
-    return RuleRun(
-        *(model, rule, compress, hosts, result.config.seed, link, result.status),
-        seconds_to_loss=None if reached is None else reached.seconds,
-        steps=result.steps,
-        samples=result.samples,
-        step_s=result.seconds / max(1, result.steps),
-        images_per_s=result.samples / result.seconds if result.seconds else 0.0,
-        loss=result.loss,
-        accuracy=result.accuracy,
-    )
-
-
 def verdicts(runs: Sequence[RuleRun]) -> list[RuleVerdict]:
     """Find the rule that reached the loss first for each network, compression and host count."""
     results = []
@@ -262,7 +243,8 @@ def verdicts(runs: Sequence[RuleRun]) -> list[RuleVerdict]:
         means = {rule: times.mean for rule, times in ranges.items() if times is not None}
         alone = seconds_range(r for r in runs if r.model == model and r.hosts == 1)
         first = _fastest(means)
-        seeds = sorted({run.seed for run in same})
+        seeds = {run.seed for run in same}
+        winners = [_fastest(_seconds(r for r in same if r.seed == seed)) for seed in seeds]
         results.append(
             RuleVerdict(
                 model=model,
@@ -273,7 +255,7 @@ def verdicts(runs: Sequence[RuleRun]) -> list[RuleVerdict]:
                 seconds=means[first] if first else None,
                 speed_up=alone.mean / means[first] if alone and first else None,
                 strong_first=first == "strong" if first else None,
-                strong_first_in=sum(_first(same, seed) == "strong" for seed in seeds),
+                strong_first_in=winners.count("strong"),
                 rules=ranges,
             )
         )
@@ -297,10 +279,8 @@ def seconds_range(runs: Iterable[RuleRun]) -> SecondsRange | None:
     return SecondsRange(mean(reached), min(reached), max(reached))
 
 
-def _first(runs: Sequence[RuleRun], seed: int) -> str | None:
-    """Return the rule that reached the loss first with `seed`."""
-    times = {run.rule: run.seconds_to_loss for run in runs if run.seed == seed}
-    return _fastest({rule: time for rule, time in times.items() if time is not None})
+def _seconds(runs: Iterable[RuleRun]) -> dict[str, float]:
+    return {run.rule: run.seconds_to_loss for run in runs if run.seconds_to_loss is not None}
 
 
 def _fastest(times: dict[str, float]) -> str | None:

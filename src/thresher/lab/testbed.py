@@ -10,6 +10,7 @@ The hosts share the machine's cores and disks: a test bed measures the network. 
 Linux's `ip` and `tc` (Debian: iproute2).
 """
 
+import contextlib
 import itertools
 import os
 import re
@@ -18,8 +19,8 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from thresher.distributed.local_group import RankOutput, RankPlacement, Rendezvous, run_ranks
@@ -70,13 +71,9 @@ def link_bytes_per_s(link: str | None) -> float:
 
 
 class Testbed:
-    """A context manager that creates 1 to 8 hosts and removes them at the end.
+    """A context manager that creates 1 to 8 hosts, with links such as "1gbit" (None: no limit).
 
-    What a killed process left behind is removed when the next test bed starts.
-
-    Args:
-        hosts: Number of hosts.
-        link: Speed of each link, such as "1gbit"; None sets no limit.
+    They are removed at the end; what a killed process left, when the next test bed starts.
     """
 
     __test__ = False  # not a pytest class
@@ -102,12 +99,7 @@ class Testbed:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _build(self) -> None:
@@ -131,13 +123,13 @@ class Testbed:
         self.link = link
         for i, host in enumerate(self.hosts):
             for namespace, device in ((host, "e0"), (self._switch, f"p{i}")):
-                target = ("dev", device, "root")
+                words, target = ("tc", "-n", namespace, "qdisc"), ("dev", device, "root")
                 if rate is None:
-                    _call("tc", "-n", namespace, "qdisc", "del", *target, may_fail=True)
+                    _call(*words, "del", *target, may_fail=True)
                     continue
                 # 64 kB hold the largest packet that the kernel passes down in one piece.
                 limits = ("rate", rate, "burst", "64kb", "latency", "50ms")
-                _call("tc", "-n", namespace, "qdisc", "replace", *target, "tbf", *limits)
+                _call(*words, "replace", *target, "tbf", *limits)
 
     @staticmethod
     def address(host: int) -> str:
@@ -151,10 +143,7 @@ class Testbed:
         environment: Mapping[str, str] | None = None,
         timeout_s: float = TIMEOUT_S,
     ) -> list[RankOutput]:
-        """Run `argv` as one process group with a rank on each of the first `hosts` hosts.
-
-        See `run_ranks` for variables and errors.
-        """
+        """Run `argv` with a rank on each of the first `hosts` hosts; see `run_ranks`."""
         ranks = [
             RankPlacement(rank, rank, 0, 1, f"h{rank}", ("ip", "netns", "exec", host))
             for rank, host in enumerate(self.hosts[: hosts or self.count])
@@ -165,14 +154,8 @@ class Testbed:
     def call(
         self, target: str, order: Any, hosts: int | None = None, timeout_s: float = TIMEOUT_S
     ) -> Any:
-        """Call a function on each of the first `hosts` hosts; return the value of the first.
-
-        See `call_in_group` for `target` and `order`.
-        """
-
-        def run(argv: Sequence[str]) -> object:
-            return self.run(argv, hosts, timeout_s=timeout_s)
-
+        """Call a function on the first `hosts` hosts: see `call_in_group`."""
+        run = partial(self.run, hosts=hosts, timeout_s=timeout_s)
         return call_in_group(target, order, run)
 
     def close(self) -> None:
@@ -196,10 +179,8 @@ def remove_stale() -> list[str]:
 def _remove(namespace: str) -> None:
     listed = subprocess.run(["ip", "netns", "pids", namespace], capture_output=True, text=True)
     for pid in listed.stdout.split():
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.kill(int(pid), signal.SIGKILL)
-        except ProcessLookupError:
-            continue
     subprocess.run(["ip", "netns", "del", namespace], capture_output=True)
 
 

@@ -36,18 +36,18 @@ RULES = ("strong", "weak", "weak+linear", "weak+linear+warm-up")
 
 @dataclass(frozen=True, kw_only=True)
 class StrongScalingConfig:
-    """One size of the experiment."""
+    """One size of the experiment; the defaults are the smallest."""
 
-    workers: tuple[int, ...]
-    seeds: int
-    samples: int
-    side: int
-    width: int
-    batch: int
-    rate: float
-    target: float
+    workers: tuple[int, ...] = (1, 2)
+    seeds: int = 3
+    samples: int = 256
+    side: int = 12
+    width: int = 4
+    batch: int = 16
+    rate: float = 3e-3
+    target: float = 4.5e-3
     """Validation MSLE at which a run ends."""
-    most_epochs: int
+    most_epochs: int = 60
     warmup_epochs: int = 5
     threads: int = 1
     backend: Literal["gloo", "nccl"] = "gloo"
@@ -70,17 +70,7 @@ class ScalingRun:
     """Norm of the weights at the end."""
 
 
-SMOKE = StrongScalingConfig(
-    workers=(1, 2),
-    seeds=3,
-    samples=256,
-    side=12,
-    width=4,
-    batch=16,
-    rate=3e-3,
-    target=4.5e-3,
-    most_epochs=60,
-)
+SMOKE = StrongScalingConfig()
 GPU = replace(SMOKE, workers=(1, 2, 4), seeds=5, samples=1024, side=16, width=8)
 PAPER = replace(
     GPU, workers=(1, 2, 4, 8, 16, 32), samples=4096, side=32, batch=64, width=16, backend="nccl"
@@ -101,17 +91,14 @@ def run_workers(config: StrongScalingConfig, workers: int, out: Path) -> list[Sc
     if stored.get("task") != to_mapping(config):
         environment = {"OMP_NUM_THREADS": str(config.threads)}
         order = {"config": to_mapping(config), "file": str(file)}
-        call_in_group(
-            "thresher.recipes.cunha_strong:train_all",
-            order,
-            lambda argv: run_local(workers, argv, environment, timeout_s=math.inf),
-        )
+        run = partial(run_local, workers, environment=environment, timeout_s=math.inf)
+        call_in_group("thresher.recipes.cunha_strong:train_all", order, run)
         stored = read_json(file)
     return [ScalingRun(**run) for run in stored["runs"]]
 
 
 def train_all(order: Any) -> None:
-    """Train with every rule and seed; the worker function of `run_workers`."""
+    """Train with every rule and seed: the worker function of `run_workers`."""
     import torch
 
     from thresher.distributed.group import join
@@ -200,7 +187,6 @@ def train_to_target(
 
 
 def reproduce(config: StrongScalingConfig, out: Path) -> RecipeResult:
-    """Run every number of workers."""
     out.mkdir(parents=True, exist_ok=True)
     runs = [run for workers in config.workers for run in run_workers(config, workers, out)]
     rows = [*_sooner(runs, config), _same_path(runs, config), _yardstick(runs, config)]
@@ -271,13 +257,10 @@ def _yardstick(runs: list[ScalingRun], config: StrongScalingConfig) -> ClaimRow:
     )
 
 
+PRESETS = {"smoke": SMOKE, "gpu": GPU, "paper": PAPER}
 RECIPE = Recipe(
     "cunha-strong",
     "S1–S3",
     "strong scaling reaches a given loss sooner than weak, on small 3-D data",
-    {
-        "smoke": partial(reproduce, SMOKE),
-        "gpu": partial(reproduce, GPU),
-        "paper": partial(reproduce, PAPER),
-    },
+    {name: partial(reproduce, config) for name, config in PRESETS.items()},
 )

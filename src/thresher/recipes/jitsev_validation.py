@@ -49,21 +49,17 @@ def _retuned(trials: list[Trial], batch: int, own: float, inherited: float) -> C
     paper = f"batch {batch:,} needs its own rate"
     if own == inherited:
         return ClaimRow("J3", paper, f"validation chose {own} for both", "no")
-    accuracy = {
-        lr: {
-            t.seed: t.accuracy
-            for t in trials
-            if (t.cell["batch_size"], t.cell["lr"]) == (batch, lr) and t.accuracy is not None
-        }
+    same = [(t, t.accuracy) for t in trials if t.cell["batch_size"] == batch]
+    retuned, kept = (
+        {t.seed: a for t, a in same if t.cell["lr"] == lr and a is not None}
         for lr in (own, inherited)
-    }
-    both = [seed for seed in accuracy[own] if seed in accuracy[inherited]]
-    values = [[accuracy[lr][seed] for seed in both] for lr in (own, inherited)]
-    gain = statistics.paired(values[0], values[1], margin=0.3)
+    )
+    both = [seed for seed in retuned if seed in kept]
+    gain = statistics.paired([retuned[s] for s in both], [kept[s] for s in both], margin=0.3)
     return ClaimRow(
         "J3",
         paper,
-        f"{gain.mean:+.1f} points on test with {own} instead of {inherited}",
+        f"{gain.mean:+.2f} points on test with {own} instead of {inherited}",
         studies.holds_if_positive(gain),
         studies.interval(*gain.interval),
     )

@@ -41,6 +41,7 @@ def run(image_size: int, batch: int, seconds: float) -> Callable[[Path], RecipeR
 
     def reproduce(out: Path) -> RecipeResult:
         from thresher.models.registry import build
+        from thresher.options import from_mapping
         from thresher.recipes.support.networks import alexnet, googlenet
         from thresher.report.scaling_figures import profile_figure
         from thresher.scaling.cluster import parse_cluster
@@ -61,15 +62,12 @@ def run(image_size: int, batch: int, seconds: float) -> Callable[[Path], RecipeR
             for name, profile in whole.items()
         }
         measured = {}
+        options = {"batch_size": batch, "image_size": image_size, "seconds_per_batch": seconds}
         for name in ("alexnet-small", "googlenet-small"):
-            file = out / f"{name}.json"
-            config = MeasureConfig(
-                model=name, batch_size=batch, image_size=image_size, seconds_per_batch=seconds
-            )
-            profile = measure(config, statistic=min)
-            profile.save(file)
-            profile_figure(profile, file.with_suffix(".png"))
-            measured[name] = profile
+            config = from_mapping(MeasureConfig, {"model": name, **options})
+            measured[name] = measure(config, statistic=min)
+            measured[name].save(out / f"{name}.json")
+            profile_figure(measured[name], out / f"{name}.png")
         bounds = {name: amdahl(profile) for name, profile in measured.items()}
         rows = [_sizes(whole), *(_bound(name, strong[name]) for name in strong)]
         rows += [_free(name, measured[name], bounds[name]) for name in measured]

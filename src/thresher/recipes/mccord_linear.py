@@ -10,12 +10,10 @@ def reproduce(preset: str, out: Path) -> RecipeResult:
     size = mccord.BATCHES[preset][-1]
     grid = {"batch_size": [size], "lr_rule": ["none", "linear"]}
     analysis = mccord.run(preset, out, "Linear scaling against none", "lr_rule", grid)
-    linear = studies.cell(analysis, batch_size=size, lr_rule="linear")
-    none = studies.cell(analysis, batch_size=size, lr_rule="none")
+    linear, none = (studies.cell(analysis, lr_rule=rule) for rule in ("linear", "none"))
     difference = studies.compare(linear, none)
     holds: Verdict = "yes" if difference.p_equivalent < 0.05 else "partly"
-    if studies.significant(difference):
-        holds = "no"
+    holds = "no" if studies.significant(difference) else holds
     note = "no significant difference, but too few runs to exclude a small one"
     row = ClaimRow(
         "M3",

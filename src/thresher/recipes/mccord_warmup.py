@@ -10,16 +10,12 @@ WARMUPS = {"smoke": [0, 2, 4], "gpu": [0, 5, 10, 20], "paper": [0, 5, 10, 20]}
 
 def reproduce(preset: str, out: Path) -> RecipeResult:
     sizes = [mccord.BATCHES[preset][1], mccord.BATCHES[preset][-1]]
-    title, grid = (
-        "Accuracy against warm-up",
-        {"batch_size": sizes, "warmup_epochs": WARMUPS[preset]},
-    )
-    analysis = mccord.run(preset, out, title, "warmup_epochs", grid)
+    epochs = WARMUPS[preset]
+    grid = {"batch_size": sizes, "warmup_epochs": epochs}
+    analysis = mccord.run(preset, out, "Accuracy against warm-up", "warmup_epochs", grid)
     rows, best = [], {}
     for size in sizes:
-        cells = {
-            w: studies.cell(analysis, batch_size=size, warmup_epochs=w) for w in WARMUPS[preset]
-        }
+        cells = {w: studies.cell(analysis, batch_size=size, warmup_epochs=w) for w in epochs}
         best[size] = max(cells, key=lambda w: cells[w].mean or 0.0)
         gain = studies.compare(cells[best[size]], cells[0])
         worst = min(cells, key=lambda w: cells[w].mean or 0.0)
@@ -45,9 +41,5 @@ def reproduce(preset: str, out: Path) -> RecipeResult:
 
 
 RECIPE = studies.study_recipe(
-    "mccord-warmup",
-    "M2",
-    "warm-up of 0, 5, 10, 20 epochs at two batches",
-    reproduce,
-    mccord.DATA,
+    "mccord-warmup", "M2", "warm-up of 0, 5, 10, 20 epochs at two batches", reproduce, mccord.DATA
 )

@@ -54,7 +54,8 @@ def reproduce(preset: str, out: Path) -> RecipeResult:
     rows, preferred = [], {}
     for model in study["grid"]["model"]:
         for lr in study["grid"]["lr"]:
-            cells = [c for c in analysis.cells if c.cell["model"] == model and c.cell["lr"] == lr]
+            axes = {"model": model, "lr": lr}
+            cells = [c for c in analysis.cells if axes.items() <= c.cell.items()]
             cells = [c for c in cells if c.mean is not None]
             best = max(cells, key=lambda c: c.mean or 0.0)
             last = max(cells, key=lambda c: c.cell["batch_size"])
@@ -98,8 +99,5 @@ def _closer_at_low_rates(analysis: Analysis, grid: dict[str, list[Any]]) -> Clai
 
 
 RECIPE = studies.study_recipe(
-    "ornl-fig5",
-    "O2",
-    "for each learning rate there is a preferred batch size",
-    reproduce,
+    "ornl-fig5", "O2", "for each learning rate there is a preferred batch size", reproduce
 )

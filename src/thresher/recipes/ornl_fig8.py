@@ -1,5 +1,6 @@
 """Claim O5 (Gahlot et al. 2020, figure 8): DDP against Horovod up to 1,536 V100 of Summit."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,6 @@ FUSIONS_MB = (16, 64, 128)
 
 
 def run(out: Path) -> RecipeResult:
-    """Predict the efficiency of both engines with rings and trees, and draw figure 8."""
     from thresher.models.registry import build
     from thresher.report.scaling_figures import efficiency_figure, timeline_figure
     from thresher.scaling.catalog import load_cluster
@@ -39,8 +39,7 @@ def run(out: Path) -> RecipeResult:
     curves = {name: efficiency(config, WORKERS) for name, config in configs.items()}
     tuned = {
         (cycle, fusion): efficiency(replace(horovod, cycle_ms=cycle, fusion_mb=fusion), (96,))[0]
-        for cycle in CYCLES_MS
-        for fusion in FUSIONS_MB
+        for cycle, fusion in itertools.product(CYCLES_MS, FUSIONS_MB)
     }
     best = max(tuned, key=lambda key: tuned[key])
     figures = [out / "efficiency.png", out / "timeline.png"]
@@ -48,10 +47,9 @@ def run(out: Path) -> RecipeResult:
         {name: list(zip(WORKERS, values, strict=True)) for name, values in curves.items()},
         figures[0],
     )
-    steps = {
-        config.engine: predict_step(profile, summit, 96, config) for config in (defaults, horovod)
-    }
-    timeline_figure({engine: step.timeline for engine, step in steps.items()}, figures[1])
+    engines = {"ddp": defaults, "horovod": horovod}
+    steps = {name: predict_step(profile, summit, 96, config) for name, config in engines.items()}
+    timeline_figure({name: step.timeline for name, step in steps.items()}, figures[1])
     return RecipeResult(
         _rows(curves, tuned[(5.0, 64)], tuned[best], best),
         {

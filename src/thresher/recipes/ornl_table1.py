@@ -53,14 +53,9 @@ def reproduce(preset: str, out: Path) -> RecipeResult:
         assert selection.x is not None
         assert selection.y is not None
         graph = ClassGraph(np.stack([selection.x, selection.y], 1), selection.labels)
-        target = PUBLISHED.get(model, 0.05)
-        shares[model].append(
-            (
-                selection.dropped / len(selection.ids),
-                float(graph.noise(DEFAULT_EPS).mean()),
-                float(graph.eps_for_share(target)),
-            )
-        )
+        eps = float(graph.eps_for_share(PUBLISHED.get(model, 0.05)))
+        noise = float(graph.noise(DEFAULT_EPS).mean())
+        shares[model].append((selection.dropped / len(selection.ids), noise, eps))
     rows = [_row(model, np.array(values)) for model, values in shares.items()]
     return RecipeResult(rows, {"shares": shares, "default_eps": DEFAULT_EPS})
 
@@ -71,8 +66,7 @@ def _select(run: Path, data: str, file: Path) -> Path:
 
     if not file.exists():
         features = run / "features"
-        if not RunPaths(run).result.exists():
-            read_json(RunPaths(run).result, "finished run")
+        read_json(RunPaths(run).result, "finished run")  # raises if the run failed
         embed({"data": data, "run": str(run)}, features)
         select({"data": data, "filter": "network", "features": str(features), "eps": "auto"}, file)
     return file

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from thresher.errors import InvalidValueError
 from thresher.scaling.cluster import Cluster, DevicePrecision
@@ -30,17 +30,14 @@ class Machine:
     """Seconds of a real training step over those of the network alone."""
 
     def with_overhead(self, batch: int, images_per_s: float) -> "Machine":
-        """Return this machine with the overhead that a run at `batch` had.
-
-        Reading, augmentation and logging are known only if the run used the cluster's own device;
-        else the overhead is 1.
-        """
-        overhead = 1.0
-        if measured_here(self.profile, self.cluster, self.precision):
-            config = StepConfig(scaling="strong", batch_size=batch)
-            bare = predict_step(self.profile, self.cluster, 1, config)
-            overhead = max(1.0, batch / images_per_s / bare.step_s)
-        return Machine(self.profile, self.cluster, self.precision, overhead)
+        """Return this machine with the overhead that a run at `batch` had, by reading, augmentation
+        and logging; it is known only if the run used the cluster's own device, else 1."""
+        if not measured_here(self.profile, self.cluster, self.precision):
+            return replace(self, overhead=1.0)
+        config = StepConfig(scaling="strong", batch_size=batch)
+        bare = predict_step(self.profile, self.cluster, 1, config)
+        overhead = max(1.0, batch / images_per_s / bare.step_s)
+        return replace(self, overhead=overhead)
 
 
 @dataclass(frozen=True)
@@ -85,10 +82,9 @@ def parse_budget(text: str | None) -> Budget:
         value = float(text.strip().removesuffix("h"))
     except ValueError:
         value = math.nan
-    if not (value > 0 and math.isfinite(value)):
-        raise InvalidValueError(
-            f'budget must be money (250) or hours (3h) above 0, got "{text}"', "", "budget"
-        )
+    if not 0 < value < math.inf:
+        what = f'budget must be money (250) or hours (3h) above 0, got "{text}"'
+        raise InvalidValueError(what, "", "budget")
     return Budget(hours=value) if text.strip().endswith("h") else Budget(money=value)
 
 
@@ -99,9 +95,6 @@ def candidate_runs(
 
     Both are powers of two; batches go up to eight times the critical one. Runs that do not fit the
     memory of a device are left out.
-
-    Raises:
-        InvalidValueError: No run fits.
     """
     profile, cluster = machine.profile, machine.cluster
     largest = int(min(samples.train_samples, max(samples.batch_size, 8 * samples.critical_batch)))
@@ -161,13 +154,7 @@ def recommend(
 
     Without a budget: the fastest that uses at most twice the device time of the cheapest, at no
     more than half the critical batch. With money: the fastest that it pays for. With hours: the
-    cheapest that ends in time.
-
-    Returns:
-        The run, and the reason in words.
-
-    Raises:
-        InvalidValueError: No run is within the budget, or the cluster has no price.
+    cheapest that ends in time. Returns the run and the reason in words.
     """
     if budget.money is not None:
         return _fastest_for(runs, budget.money)
@@ -192,12 +179,9 @@ def _fastest_for(runs: Sequence[CandidateRun], money: float) -> tuple[CandidateR
         )
     affordable = [run for run in runs if run.cost is not None and run.cost <= money]
     if not affordable:
-        raise InvalidValueError(
-            f"budget must be at least {min(costs):.2f}, the cost of the cheapest run, "
-            f"got {money:g}",
-            "raise it, or lower the target",
-            "budget",
-        )
+        what = f"budget must be at least {min(costs):.2f}, the cost of the cheapest run"
+        fix = "raise it, or lower the target"
+        raise InvalidValueError(f"{what}, got {money:g}", fix, "budget")
     best = min(affordable, key=lambda run: (run.seconds, run.workers))
     return best, f"it is the fastest run for at most {money:g}, and costs {best.cost:.2f}"
 
@@ -206,11 +190,9 @@ def _cheapest_within(runs: Sequence[CandidateRun], hours: float) -> tuple[Candid
     timely = [run for run in runs if run.seconds <= hours * 3600]
     if not timely:
         least = min(run.seconds for run in runs) / 3600
-        raise InvalidValueError(
-            f"budget must be at least {least:.2f} h, the time of the fastest run, got {hours:g} h",
-            "raise it, or choose a larger cluster",
-            "budget",
-        )
+        what = f"budget must be at least {least:.2f} h, the time of the fastest run"
+        fix = "raise it, or choose a larger cluster"
+        raise InvalidValueError(f"{what}, got {hours:g} h", fix, "budget")
     best = min(timely, key=lambda run: (run.device_hours, run.workers))
     return best, f"it uses the least device time of the runs that end within {hours:g} h"
 
@@ -234,12 +216,9 @@ def _reason(
 
 def worth_showing(runs: Sequence[CandidateRun], best: CandidateRun) -> list[CandidateRun]:
     """Return `best`, the fastest run of each batch size and of each number of workers."""
-    shown = {best}
-    for key in ("workers", "batch_size"):
-        fastest: dict[int, CandidateRun] = {}
-        for run in runs:
-            value = getattr(run, key)
-            if value not in fastest or run.seconds < fastest[value].seconds:
-                fastest[value] = run
-        shown |= set(fastest.values())
+    # The last of each key stays: the fastest.
+    slowest_first = sorted(runs, key=lambda run: run.seconds, reverse=True)
+    by_workers = {run.workers: run for run in slowest_first}
+    by_batch = {run.batch_size: run for run in slowest_first}
+    shown = {best, *by_workers.values(), *by_batch.values()}
     return sorted(shown, key=lambda run: (run.workers, run.batch_size))

@@ -15,16 +15,8 @@ def cluster_names() -> list[str]:
 
 
 def load_cluster(name: str | Path) -> Cluster:
-    """Load a cluster.
-
-    Args:
-        name: A name (`summit`), a file (`mine.toml`) or `local`: this machine, measured the first
-            time (about fifteen seconds).
-
-    Raises:
-        NotFoundError: There is no such cluster or file.
-        InvalidValueError: The file is not a valid cluster.
-    """
+    """Load a cluster: a name (`summit`), a file (`mine.toml`) or `local`, which is this machine,
+    measured the first time (about fifteen seconds)."""
     text = str(name)
     if text == "local":
         return local_cluster()

@@ -5,6 +5,7 @@ microseconds (`latency_us`), 10¹² operations per second (`peak_tflops`). `[nod
 links between the devices of one node, `[network]` all ports that leave a node together.
 """
 
+import math
 import tomllib
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -46,8 +47,8 @@ class Cluster:
     inner_bytes_s: float
     outer_latency_s: float
     outer_bytes_s: float
-    storage_bytes_s: float
-    storage_node_bytes_s: float
+    storage_bytes_s: float = math.inf
+    storage_node_bytes_s: float = math.inf
     device_hour: float | None = None
     """Price of one device for one hour; None if the file gives none."""
     shared_cores: int | None = None
@@ -59,11 +60,7 @@ class Cluster:
         return self.devices_per_node * self.nodes
 
     def peak_flops(self, precision: DevicePrecision) -> float:
-        """Return the operations per second of a device at `precision`.
-
-        Raises:
-            InvalidValueError: The cluster's file gives no rate for that precision.
-        """
+        """Return the operations per second of a device; the cluster's file must give them."""
         rates = self.device.peak_tflops
         if precision not in rates:
             raise InvalidValueError(
@@ -113,15 +110,9 @@ class _File:
 
 
 def parse_cluster(text: str, name: str, source: str) -> Cluster:
-    """Build a cluster from the text of a TOML file.
+    """Build a cluster from the text of a TOML file, and check every table and key.
 
-    Args:
-        text: The content of the file.
-        name: Name of the cluster where the file gives none.
-        source: The file, for error messages.
-
-    Raises:
-        InvalidValueError: A table or key is missing, unknown or out of range.
+    `name` is that of the cluster where the file gives none; `source`, the file, is for messages.
     """
     where = f"cluster file {source}"
     try:

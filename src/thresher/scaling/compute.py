@@ -5,6 +5,8 @@ takes the longer of its operations at a share of the device's peak and its bytes
 speed, plus a fixed time to start a kernel; the share is a range, and so is the estimate.
 """
 
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from thresher.scaling.cluster import Cluster, DevicePrecision
@@ -71,14 +73,14 @@ def from_profile(profile: Profile, batch: float) -> ComputeTimes:
     parts = [at_batch(layer.backward_s, batch) for layer in reversed(profile.layers)]
     # The layers' times add up to the backward pass except for the loss; scale them to all of it.
     scale = backward / sum(parts) if sum(parts) > 0 else 0.0
-    return _assemble(profile, forward, [part * scale for part in parts], optimizer)
+    gradients = gradients_ready(profile, [part * scale for part in parts])
+    return ComputeTimes(forward, sum(parts) * scale, optimizer, gradients)
 
 
 def from_roofline(
     profile: Profile, cluster: Cluster, batch: float, precision: DevicePrecision, level: int
 ) -> ComputeTimes:
-    """Estimate the times on the cluster's device; `level` 0, 1 or 2 is the low, likely or high
-    estimate of speed."""
+    """Estimate the times on the cluster's device; `level` is as in `predict_step`."""
     share = (cluster.device.efficiency or SHARE_OF_PEAK[precision])[level]
     flops_s = cluster.peak_flops(precision) * share
     bytes_s = cluster.device.memory_gbs * 1e9 * 0.8
@@ -95,19 +97,14 @@ def from_roofline(
         )
     # Momentum SGD reads weight, gradient and momentum and writes two of them, in float32.
     optimizer = 5 * profile.gradient_bytes / bytes_s + start
-    return _assemble(profile, forward, backward[::-1], optimizer)
+    backward.reverse()
+    return ComputeTimes(forward, sum(backward), optimizer, gradients_ready(profile, backward))
 
 
-def _assemble(
-    profile: Profile, forward: float, backward: list[float], optimizer: float
-) -> ComputeTimes:
-    """Combine the parts; `backward` goes from the last layer to the first, as the pass does."""
-    clock, gradients = 0.0, []
-    for layer, seconds in zip(reversed(profile.layers), backward, strict=True):
-        clock += seconds
-        if layer.parameters:
-            gradients.append(Gradient(layer.gradient_bytes, clock))
-    return ComputeTimes(forward, clock, optimizer, gradients)
+def gradients_ready(profile: Profile, backward: Sequence[float]) -> list[Gradient]:
+    """Return the gradients, given the seconds of each layer from the last to the first."""
+    layers = zip(reversed(profile.layers), itertools.accumulate(backward), strict=True)
+    return [Gradient(x.gradient_bytes, ready) for x, ready in layers if x.parameters]
 
 
 @dataclass(frozen=True)
@@ -130,13 +127,11 @@ def amdahl(profile: Profile) -> AmdahlBound:
     smallest = min(profile.batches, key=lambda b: b.batch)
     # The part of each layer that does not scale: what a straight line through its times at the
     # largest and smallest batch gives at batch 0.
-    fixed = 0.0
-    for layer in profile.layers:
-        for times in (layer.forward_s, layer.backward_s):
-            top, low = times.get(largest.batch, 0.0), times.get(smallest.batch, 0.0)
-            slope = max(0.0, (top - low) / max(1, largest.batch - smallest.batch))
-            fixed += max(0.0, min(low, top) - slope * smallest.batch)
-    fixed += min(b.optimizer_s for b in profile.batches)
+    fixed = min(b.optimizer_s for b in profile.batches)
+    for times in (table for x in profile.layers for table in (x.forward_s, x.backward_s)):
+        top, low = times[largest.batch], times[smallest.batch]
+        slope = max(0.0, (top - low) / max(1, largest.batch - smallest.batch))
+        fixed += max(0.0, min(low, top) - slope * smallest.batch)
     serial = min(1.0, fixed / largest.step_s)
     return AmdahlBound(
         serial=serial,

@@ -134,10 +134,8 @@ class Compression:
     def seconds(
         self, fabric: Fabric, algorithm: str, size: float, workers: int, bytes_s: float
     ) -> float:
-        """Return the seconds to compress, all-reduce and decompress `size` bytes of float32.
-
-        `bytes_s` is the bandwidth of the device's memory.
-        """
+        """Return the seconds to compress, all-reduce and decompress `size` bytes of float32, with
+        memory of `bytes_s`."""
         if workers <= 1:
             return 0.0
         work = self.passes * size / bytes_s
@@ -154,15 +152,12 @@ def compression(text: str) -> Compression:
     the layers that hold most parameters of a ResNet.
     """
     name, _, argument = text.partition(":")
-    known = ("none", "fp16", "bf16", "int8", "topk:0.01", "powersgd:4")
-    if name == "none":
-        return Compression(text, 1.0, 0.0, False)
-    if name in ("fp16", "bf16"):
-        return Compression(text, 0.5, 3.0, False)
-    if name == "int8":
-        # Parts are exchanged, summed in float32, then gathered: a quarter of the bytes.
-        return Compression(text, 0.25, 4.0, False)
+    # int8: parts are exchanged, summed in float32, then gathered: a quarter of the bytes.
+    plain = {"none": (1.0, 0.0), "fp16": (0.5, 3.0), "bf16": (0.5, 3.0), "int8": (0.25, 4.0)}
+    if name in plain:
+        return Compression(text, *plain[name], False)
     if name not in ("topk", "powersgd"):
+        known = (*plain, "topk:0.01", "powersgd:4")
         raise InvalidValueError(f'unknown compression "{text}"', nearest(text, known))
     try:
         value = float(argument or (0.01 if name == "topk" else 4))
@@ -178,26 +173,18 @@ def compression(text: str) -> Compression:
     return Compression(text, min(1.0, 2 * value / 1000), 4.0 + value / 2, False)
 
 
-@dataclass(frozen=True)
-class RingFit:
-    """α and β of a measured group."""
-
-    latency_s: float
-    seconds_per_byte: float
-    error: float
-    """Median relative error of the fit."""
-
-
-def fit_ring(points: Sequence[tuple[float, float]], workers: int) -> RingFit:
+def fit_ring(points: Sequence[tuple[float, float]], workers: int) -> tuple[Link, float]:
     """Fit α and β ≥ 0 to (bytes, seconds) of all-reduces of `workers`.
 
     Least squares of the relative error: small messages determine the latency and large ones the
     bandwidth, while their times span four orders of magnitude.
+
+    Returns:
+        The link, and the median relative error of the fit.
     """
     if workers < 2 or len(points) < 2:
         raise InvalidValueError("a fit needs at least two workers and two message sizes")
-    sizes = np.array([size for size, _ in points], dtype=float)
-    seconds = np.array([time for _, time in points], dtype=float)
+    sizes, seconds = np.array(points, dtype=float).T
     steps = 2.0 * (workers - 1)
     columns = np.stack([np.full_like(sizes, steps), steps / workers * sizes], axis=1)
     from scipy.optimize import nnls
@@ -205,4 +192,4 @@ def fit_ring(points: Sequence[tuple[float, float]], workers: int) -> RingFit:
     (latency, per_byte), _ = nnls(columns / seconds[:, None], np.ones_like(seconds))
     predicted = columns @ np.array([latency, per_byte])
     error = np.median(np.abs(predicted - seconds) / seconds)
-    return RingFit(float(latency), float(per_byte), float(error))
+    return Link(float(latency), float(per_byte)), float(error)

@@ -32,7 +32,6 @@ class _Clock:
         return event
 
     def between(self, begin: Any, end: Any) -> float:
-        """Return the seconds from one mark to another; call `synchronize` first."""
         return begin.elapsed_time(end) / 1e3 if self.cuda else end - begin
 
     def synchronize(self) -> None:
@@ -68,9 +67,7 @@ class _LayerHooks:
     handles: list[Any] = field(default_factory=list)
 
     def __enter__(self) -> "_LayerHooks":
-        for name, module in self.model.named_modules():
-            if next(module.children(), None) is not None:
-                continue
+        for name, module in leaf_modules(self.model):
             self.layers[name] = _LayerMarks(module)
             self.handles += [
                 module.register_forward_pre_hook(partial(self._begin, name)),
@@ -103,12 +100,21 @@ class _LayerHooks:
 
 @dataclass
 class _StepTimes:
-    """Seconds of one step, by layer and in total."""
-
     forward: dict[str, float]
+    """Seconds by layer."""
     backward: dict[str, float]
     whole: list[float]
     """Forward (with the loss), backward, optimizer, and all of it."""
+
+
+def leaf_modules(model: nn.Module) -> list[tuple[str, nn.Module]]:
+    """Return the modules without children, by name."""
+    return [(n, m) for n, m in model.named_modules() if next(m.children(), None) is None]
+
+
+def trainable(module: nn.Module) -> int:
+    """Return the number of trainable parameters."""
+    return sum(p.numel() for p in module.parameters() if p.requires_grad)
 
 
 def flops_of(module: nn.Module, output: tuple[int, ...]) -> float:
@@ -139,21 +145,18 @@ def time_layers(
     batches: Sequence[int] | None = None,
     statistic: Statistic = median,
 ) -> tuple[tuple[Layer, ...], tuple[BatchTimes, ...]]:
-    """Time every leaf module and the step at several batch sizes.
+    """Time every leaf module, in forward order, and the step at several batch sizes.
 
-    The steps are real: the model's weights change, so pass a copy.
+    The steps are real: the model is moved and its weights change, so pass a copy.
 
     Args:
-        model: The network; it is moved to `device`.
+        model: The network.
         batch: Shape of the images, and the largest batch size B.
         device: Where to run.
         precision: "fp32", "bf16" or "fp16".
         seconds_per_batch: How long to repeat each batch size (three steps at least).
         batches: Batch sizes; B, B/2 … 1 by default.
         statistic: Summary of the repetitions; `min` suits a machine with other load.
-
-    Returns:
-        The layers in forward order, and the times of the step by batch size.
     """
     # The same memory layout as in training.
     model = model.to(device=device, memory_format=torch.channels_last).train()  # type: ignore[call-overload]
@@ -169,11 +172,7 @@ def time_layers(
             steps = _steps(hooks, optimizer, replace(batch, batch_size=size), device, precision)
             timed[size] = list(_repeated(steps, seconds_per_batch))
             shown.advance()
-        layers = tuple(
-            _layer(name, hooks.layers[name], timed, statistic)
-            for name in hooks.order
-            if name in hooks.layers
-        )
+        layers = tuple(_layer(n, hooks.layers[n], timed, statistic) for n in hooks.order)
     return layers, tuple(_batch_times(size, steps, statistic) for size, steps in timed.items())
 
 
@@ -218,12 +217,9 @@ def _steps(
             end = clock.mark()
             clock.synchronize()
             spans = ((begin, forward), (forward, backward), (backward, end), (begin, end))
+            marked = [(n, m) for n, m in hooks.layers.items() if m.end is not None]
             yield _StepTimes(
-                {
-                    name: clock.between(marks.begin, marks.end)
-                    for name, marks in hooks.layers.items()
-                    if marks.end is not None
-                },
+                {name: clock.between(marks.begin, marks.end) for name, marks in marked},
                 _backward(hooks, backward),
                 [clock.between(a, b) for a, b in spans],
             )
@@ -252,7 +248,7 @@ def _layer(
     return Layer(
         name=name,
         kind=type(marks.module).__name__,
-        parameters=sum(p.numel() for p in marks.module.parameters() if p.requires_grad),
+        parameters=trainable(marks.module),
         flops=flops_of(marks.module, marks.output),
         activation_bytes=4.0 * math.prod(marks.output[1:]),
         forward_s={n: statistic(s.forward.get(name, 0.0) for s in timed[n]) for n in timed},

@@ -3,7 +3,8 @@
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
 from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -38,10 +39,7 @@ def time_allreduce(
 ) -> list[tuple[float, float]]:
     """Time `dist.all_reduce` on the current group; all ranks must call it.
 
-    Each size (bytes) is repeated for about `seconds`; rank 0 decides the count for all.
-
-    Returns:
-        (bytes, median seconds) of each size.
+    Each size is repeated for about `seconds`. Returns (bytes, median seconds) of each size.
     """
     import torch
     import torch.distributed as dist
@@ -49,12 +47,19 @@ def time_allreduce(
     points = []
     for size in sizes:
         reduce = partial(dist.all_reduce, torch.zeros(max(1, size // 4), device=device))
-        once = _timed(reduce, device)
-        count = torch.tensor([max(3, min(100, int(seconds / max(once, 1e-6))))], device=device)
-        dist.broadcast(count, 0)
-        times = [_timed(reduce, device) for _ in range(int(count.item()))]
-        points.append((float(size), median(times)))
+        count = _repetitions(seconds / max(_timed(reduce, device), 1e-6), 100, device)
+        points.append((float(size), median(_timed(reduce, device) for _ in range(count))))
     return points
+
+
+def _repetitions(wanted: float, most: int, device: str) -> int:
+    """Return how often to repeat, from 3 to `most`; rank 0 decides for all."""
+    import torch
+    import torch.distributed as dist
+
+    count = torch.tensor([max(3, min(most, int(wanted)))], device=device)
+    dist.broadcast(count, 0)
+    return int(count.item())
 
 
 def _timed(action: Callable[[], Any], device: str) -> float:
@@ -93,11 +98,8 @@ def time_step(
 
     def step(communicate: bool) -> None:
         optimizer.zero_grad(set_to_none=False)
-        if communicate:
+        with nullcontext() if communicate else wrapped.no_sync():
             nn.functional.cross_entropy(wrapped(images), labels).backward()
-        else:
-            with wrapped.no_sync():
-                nn.functional.cross_entropy(wrapped(images), labels).backward()
         optimizer.step()
 
     total = sum(p.numel() for p in model.parameters() if p.requires_grad)
@@ -110,19 +112,19 @@ def time_step(
 
     for _ in range(2):
         step(True)
-    once = _timed(lambda: step(True), device)
-    count = torch.tensor([max(3, min(40, int(seconds / max(3 * once, 1e-6))))], device=device)
-    dist.broadcast(count, 0)
-    with_communication, without, reduces = [], [], []
-    for _ in range(int(count.item())):
-        dist.barrier()
-        with_communication.append(_timed(lambda: step(True), device))
-        dist.barrier()
-        without.append(_timed(lambda: step(False), device))
-        dist.barrier()
-        reduces.append(_timed(reduce_alone, device))
-    step_s, compute_s = median(with_communication), median(without)
-    communication_s, exposed_s = median(reduces), max(0.0, step_s - compute_s)
+    actions: tuple[Callable[[], None], ...] = (
+        partial(step, True),
+        partial(step, False),
+        reduce_alone,
+    )
+    count = _repetitions(seconds / max(3 * _timed(actions[0], device), 1e-6), 40, device)
+    times: list[list[float]] = [[], [], []]
+    for _ in range(count):
+        for measured, action in zip(times, actions, strict=True):
+            dist.barrier()
+            measured.append(_timed(action, device))
+    step_s, compute_s, communication_s = map(median, times)
+    exposed_s = max(0.0, step_s - compute_s)
     return OverlapTimes(
         workers=dist.get_world_size(),
         batch_size=batch.batch_size * dist.get_world_size(),
@@ -139,22 +141,19 @@ def measure_group(
 ) -> GroupTimes:
     """Start `workers` processes on this machine and time their all-reduce (about ten seconds).
 
-    Args:
-        workers: Number of processes, two at least.
-        model: Network of which a DDP step is timed too; None times the all-reduce alone.
-        batch: The batch of each worker in that step.
+    With a `model`, a DDP step of it is timed too; `batch` is that of each worker.
     """
     if workers < 2:
         raise InvalidValueError(
             f"workers must be at least 2 to measure communication, got {workers}", "", "workers"
         )
     threads = max(1, (os.cpu_count() or 1) // workers)
-    answer = call_in_group(
-        "thresher.scaling.links:_measure_order",
-        to_mapping(_Order(model, batch)),
-        lambda argv: run_local(workers, argv, {"OMP_NUM_THREADS": str(threads)}, TIMEOUT_S),
+    environment = {"OMP_NUM_THREADS": str(threads)}
+    run = partial(run_local, workers, environment=environment, timeout_s=TIMEOUT_S)
+    order = to_mapping(_Order(model, batch))
+    return from_mapping(
+        GroupTimes, call_in_group("thresher.scaling.links:_measure_order", order, run)
     )
-    return from_mapping(GroupTimes, answer)
 
 
 @dataclass(frozen=True)
@@ -164,7 +163,6 @@ class _Order:
 
 
 def _measure_order(values: Any) -> Any:
-    """Run one worker of `measure_group`."""
     import torch
 
     order = from_mapping(_Order, values)
@@ -184,22 +182,17 @@ def measure_current_group(
 
     torch.manual_seed(0)
     # Before any collective: an unknown model must fail on all ranks alike.
-    network = (
-        None if model is None or batch is None else build(model, batch.classes, batch.shape[0])
-    )
+    network = build(model, batch.classes, batch.shape[0]) if model and batch else None
     points = time_allreduce(device=device)
     workers = dist.get_world_size()
-    fit = fit_ring(points, workers)
+    link, error = fit_ring(points, workers)
     allreduce = AllReduceTimes(
         workers=workers,
         backend="nccl" if device.startswith("cuda") else "gloo",
         points=tuple(AllReducePoint(size, seconds) for size, seconds in points),
-        latency_s=fit.latency_s,
-        seconds_per_byte=fit.seconds_per_byte,
-        error=fit.error,
+        **asdict(link),
+        error=error,
     )
-    overlap = None
-    if network is not None and batch is not None:
-        overlap = time_step(network, batch, device)
+    overlap = None if network is None or batch is None else time_step(network, batch, device)
     dist.barrier()
     return GroupTimes(allreduce, overlap)

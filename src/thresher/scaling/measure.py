@@ -2,7 +2,7 @@
 
 import logging
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Literal
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from thresher.environment import choose_device, hardware, versions
 from thresher.errors import InvalidValueError
 from thresher.options import option, validate
+from thresher.scaling.compute import gradients_ready
 from thresher.scaling.local import describe_device
 from thresher.scaling.pipeline import MEGA, Gradient, buckets
 from thresher.scaling.profile import InputSpeed, Profile
@@ -50,14 +51,8 @@ def measure(config: MeasureConfig, statistic: "Statistic" = median) -> Profile:
     """Measure a model on this machine.
 
     Under torchrun or srun the all-reduce and the DDP step are measured on their group instead, over
-    its real links, and every rank must call this.
-
-    Args:
-        config: What to measure.
-        statistic: Summary of the repetitions; `min` suits a machine with other load.
-
-    Raises:
-        InvalidValueError: An option is invalid, or there are more workers than samples in a batch.
+    its real links, and every rank must call this. `statistic` summarizes the repetitions; `min`
+    suits a machine with other load.
     """
     validate(config)
     import torch
@@ -65,26 +60,19 @@ def measure(config: MeasureConfig, statistic: "Statistic" = median) -> Profile:
     from thresher.data.pack import Pack
     from thresher.distributed.group import join, placement
     from thresher.models.registry import build
-    from thresher.scaling.layers import time_layers
+    from thresher.scaling.layers import time_layers, trainable
     from thresher.scaling.links import measure_current_group, measure_group
 
     group = join(config.device) if placement().world > 1 else None
     workers = config.workers
     if group is not None:
         if workers not in (1, group.world):
-            raise InvalidValueError(
-                f"workers must be {group.world}, the size of this group, got {workers}",
-                "omit it",
-                "workers",
-            )
+            what = f"workers must be {group.world}, the size of this group, got {workers}"
+            raise InvalidValueError(what, "omit it", "workers")
         workers = group.world
     if workers > config.batch_size:
-        raise InvalidValueError(
-            f"batch_size must be at least the number of workers ({workers}), "
-            f"got {config.batch_size}",
-            "",
-            "batch_size",
-        )
+        what = f"batch_size must be at least the number of workers ({workers})"
+        raise InvalidValueError(f"{what}, got {config.batch_size}", "", "batch_size")
     device = choose_device(config.device) if group is None else group.device
     classes, channels, image_size, pack = config.classes, 3, config.image_size, None
     if config.data is not None:
@@ -94,25 +82,19 @@ def measure(config: MeasureConfig, statistic: "Statistic" = median) -> Profile:
             image_size, channels = pack.image_shape[0], pack.image_shape[2]
     torch.manual_seed(0)
     network = build(config.model, classes, channels)
-    parameters = sum(p.numel() for p in network.parameters() if p.requires_grad)
+    parameters = trainable(network)
     batch = SyntheticBatch((channels, image_size, image_size), classes, config.batch_size)
-    layers, batches = time_layers(
-        network,
-        batch,
-        device,
-        config.precision,
-        config.seconds_per_batch,
-        statistic=statistic,
-    )
+    options = (config.precision, config.seconds_per_batch)
+    layers, batches = time_layers(network, batch, device, *options, statistic=statistic)
     allreduce = overlap = None
     if workers > 1:
         if group is None or group.first:
             logger.info("timing all-reduces and a DDP step on %d workers", workers)
-        part = SyntheticBatch(batch.shape, classes, config.batch_size // workers)
+        part = (config.model, replace(batch, batch_size=config.batch_size // workers))
         if group is None:
-            times = measure_group(workers, config.model, part)
+            times = measure_group(workers, *part)
         else:
-            times = measure_current_group(str(device), config.model, part)
+            times = measure_current_group(str(device), *part)
         allreduce, overlap = times.allreduce, times.overlap
     return Profile(
         model=config.model,
@@ -156,9 +138,5 @@ def reading_speed(
 def bucket_table(profile: Profile, bucket_mb: float = 25.0) -> list[Gradient]:
     """Return DDP's buckets for a model, at the largest batch of its profile."""
     largest = max(b.batch for b in profile.batches)
-    clock, gradients = 0.0, []
-    for layer in reversed(profile.layers):
-        clock += layer.backward_s[largest]
-        if layer.parameters:
-            gradients.append(Gradient(layer.gradient_bytes, clock))
-    return buckets(gradients, bucket_mb * MEGA)
+    seconds = [layer.backward_s[largest] for layer in reversed(profile.layers)]
+    return buckets(gradients_ready(profile, seconds), bucket_mb * MEGA)

@@ -9,9 +9,9 @@ geometric mean is used, and both are reported.
 import hashlib
 import json
 import logging
-import math
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import geometric_mean
 from typing import TYPE_CHECKING, Literal
 
 from thresher.data.pack import Pack
@@ -97,10 +97,6 @@ def run_pilot(config: PilotConfig) -> Pilot:
 
     The runs are kept in the cache: a second call with the same data and options trains nothing, and
     a killed pilot resumes.
-
-    Raises:
-        InvalidValueError: There are too few training samples.
-        ThresherError: A run diverged, or was too short for an estimate.
     """
     pack = Pack.open(config.data)
     count = int(len(pack.indices("train")) * (1 - VALIDATION))
@@ -118,16 +114,15 @@ def run_pilot(config: PilotConfig) -> Pilot:
     by_samples = critical_from(_curve(first), _curve(second), small, large, train_samples)
     estimates = [value for value in (noise, by_samples) if value is not None]
     if not estimates:
-        raise ThresherError(
-            "the pilot was too short to estimate the critical batch", "raise `pilot_epochs`"
-        )
+        what = "the pilot was too short to estimate the critical batch"
+        raise ThresherError(what, "raise `pilot_epochs`")
     accuracy = float(first.validation_accuracy or 0.0)
     target = config.target_accuracy
     return Pilot(
         batch_size=small,
         large_batch=large,
         lr=config.lr,
-        critical_batch=math.exp(sum(map(math.log, estimates)) / len(estimates)),
+        critical_batch=geometric_mean(estimates),
         noise_scale=noise,
         critical_by_samples=by_samples,
         images_per_s=float(first.images_per_s or 0.0),
@@ -164,10 +159,8 @@ def _train(config: PilotConfig, pack: Pack, batch: int, lr: float) -> "RunResult
     model = config.model.replace(":", "-").replace("/", "-")
     out = home() / "pilots" / f"{pack.name}-{model}-{batch}-{key}"
     if not RunPaths(out).result.exists():
-        logger.info(
-            "pilot: training %s on %s at batch %d for at most %g epochs",
-            *(config.model, pack.name, batch, config.pilot_epochs),
-        )
+        what = f"{config.model} on {pack.name} at batch {batch}"
+        logger.info("pilot: training %s for at most %g epochs", what, config.pilot_epochs)
     result = train(replace(run, out=str(out)), quiet=True)
     if result.status == "diverged":
         raise ThresherError(f"the pilot diverged at rate {lr:g} and batch {batch}", "lower `lr`")
@@ -175,14 +168,10 @@ def _train(config: PilotConfig, pack: Pack, batch: int, lr: float) -> "RunResult
 
 
 def _curve(result: "RunResult") -> Curve:
-    """Read the validation accuracy after each epoch of a run."""
     text = RunPaths(Path(result.config.out)).metrics.read_text(encoding="utf-8")
     records = [json.loads(line) for line in text.splitlines()]
-    return [
-        (float(record["samples"]), float(record["accuracy"]))
-        for record in records
-        if record["kind"] == "epoch" and record.get("accuracy") is not None
-    ]
+    epochs = [r for r in records if r["kind"] == "epoch" and r.get("accuracy") is not None]
+    return [(float(record["samples"]), float(record["accuracy"])) for record in epochs]
 
 
 def samples_until(curve: Curve, accuracy: float) -> float | None:
@@ -202,21 +191,16 @@ def critical_from(
 ) -> float | None:
     """Estimate the critical batch from the samples that two batch sizes needed.
 
-    They are compared at the highest accuracy that both reached, after half an epoch at least.
-
-    Returns:
-        The critical batch; None if the larger batch needed no more samples, so that there is no
-        upper bound.
+    They are compared at the highest accuracy that both reached, after half an epoch at least. None
+    if the larger batch needed no more samples, so that there is no upper bound.
     """
     if not small_curve or not large_curve:
         return None
     common = min(max(a for _, a in small_curve), max(a for _, a in large_curve))
     e_small, e_large = samples_until(small_curve, common), samples_until(large_curve, common)
-    if e_small is None or e_large is None or e_large < train_samples / 2:
+    if e_small is None or e_large is None or e_large < train_samples / 2 or e_large <= e_small:
         return None
     ratio = e_large / e_small
-    if ratio <= 1:
-        return None
     if ratio >= large / small:
         # Samples in proportion to the batch: both batches are beyond the critical one.
         return 1.0

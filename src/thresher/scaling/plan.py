@@ -8,13 +8,8 @@ from typing import Literal
 from thresher.data.pack import Pack
 from thresher.errors import InvalidValueError
 from thresher.options import option, validate
-from thresher.scaling.candidates import (
-    CandidateRun,
-    Machine,
-    candidate_runs,
-    parse_budget,
-    recommend,
-)
+from thresher.scaling import candidates
+from thresher.scaling.candidates import CandidateRun, Machine
 from thresher.scaling.catalog import load_cluster
 from thresher.scaling.cluster import DevicePrecision
 from thresher.scaling.measure import MeasureConfig, measure
@@ -67,13 +62,9 @@ def plan(config: PlanConfig) -> TrainingPlan:
     Two short pilots on this machine estimate the critical batch, which gives the samples that each
     batch size needs; the profile and the cluster give the seconds of a step. Takes minutes the
     first time, for the pilots.
-
-    Raises:
-        InvalidValueError: An option, the profile or the cluster is invalid, or no run is within
-            the budget.
     """
     validate(config)
-    budget = parse_budget(config.budget)
+    budget = candidates.parse_budget(config.budget)
     cluster = load_cluster(config.cluster)
     if budget.money is not None and cluster.device_hour is None:
         raise InvalidValueError(
@@ -85,8 +76,8 @@ def plan(config: PlanConfig) -> TrainingPlan:
     pilot = run_pilot(config)
     samples = pilot.sample_model(config.epochs)
     machine = machine.with_overhead(pilot.batch_size, pilot.images_per_s)
-    runs = candidate_runs(samples, machine, config.max_workers)
-    best, reason = recommend(runs, samples.critical_batch, budget)
+    runs = candidates.candidate_runs(samples, machine, config.max_workers)
+    best, reason = candidates.recommend(runs, samples.critical_batch, budget)
     return TrainingPlan(
         model=config.model,
         data=config.data,
@@ -103,7 +94,6 @@ def plan(config: PlanConfig) -> TrainingPlan:
 
 
 def _profile(config: PlanConfig) -> Profile:
-    """Load the profile and check that it fits the data, or measure one."""
     pack = Pack.open(config.data)
     if config.profile is None:
         batch = min(256, max(8, len(pack.indices("train")) // 4))
@@ -119,11 +109,9 @@ def _profile(config: PlanConfig) -> Profile:
         )
     profile = Profile.load(config.profile, config.model)
     if profile.classes != len(pack.classes):
-        raise InvalidValueError(
-            f"profile {config.profile} has {profile.classes} classes, and {config.data} has "
-            f"{len(pack.classes)}",
-            f"measure {config.model} on {config.data} with `thresher scale measure`",
-        )
+        what = f"profile {config.profile} has {profile.classes} classes, and {config.data} has"
+        fix = f"measure {config.model} on {config.data} with `thresher scale measure`"
+        raise InvalidValueError(f"{what} {len(pack.classes)}", fix)
     return profile
 
 

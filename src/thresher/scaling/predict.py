@@ -106,12 +106,7 @@ class Prediction:
 
 
 def predict(config: PredictConfig) -> Prediction:
-    """Predict the step on each number of workers, and with other engines and algorithms.
-
-    Raises:
-        InvalidValueError: An option, the profile or the cluster is invalid, or the cluster has too
-            few devices.
-    """
+    """Predict the step on each number of workers, and with other engines and algorithms."""
     validate(config)
     cluster = load_cluster(config.cluster)
     workers = sorted(set(config.workers or powers(1, min(MOST_WORKERS, cluster.capacity))))
@@ -134,7 +129,10 @@ def predict_rows(
     profile: Profile, cluster: Cluster, workers: Sequence[int], config: StepConfig
 ) -> list[PredictionRow]:
     """Predict one row per number of workers."""
-    _check_workers(workers, cluster)
+    for count in workers:
+        if not 1 <= count <= cluster.capacity:
+            what = f"workers must be in [1, {cluster.capacity:,}] on cluster {cluster.name}"
+            raise InvalidValueError(f"{what}, got {count:,}", "", "workers")
     base = [predict_step(profile, cluster, 1, config, level) for level in range(3)]
     batch_one = config.batch_size or profile.batch_size
     fabric = Fabric.of(cluster)
@@ -176,8 +174,7 @@ def stops_paying(rows: Sequence[PredictionRow]) -> PredictionRow | None:
     """Return the first row whose workers add less than half of what they should, or None."""
     for before, after in itertools.pairwise(rows):
         gain = after.images_per_s / before.images_per_s - 1
-        ideal = after.workers / before.workers - 1
-        if ideal > 0 and gain < PAYS * ideal:
+        if gain < PAYS * (after.workers / before.workers - 1):
             return after
     return None
 
@@ -208,14 +205,3 @@ def alternatives(
             )
         )
     return results
-
-
-def _check_workers(workers: Sequence[int], cluster: Cluster) -> None:
-    for count in workers:
-        if not 1 <= count <= cluster.capacity:
-            raise InvalidValueError(
-                f"workers must be in [1, {cluster.capacity:,}] on cluster {cluster.name}, "
-                f"got {count:,}",
-                "",
-                "workers",
-            )

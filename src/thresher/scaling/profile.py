@@ -146,33 +146,19 @@ class Profile:
 
     @classmethod
     def load(cls, path: Path | str, model: str | None = None) -> "Profile":
-        """Read a profile and check every field.
-
-        Args:
-            path: A file written by `save`.
-            model: The model that the profile must be of; None accepts any.
-
-        Raises:
-            NotFoundError: There is no such file.
-            InvalidValueError: It is not a valid profile, or of another model.
-        """
+        """Read a profile and check every field; `model`, if given, must be the profile's."""
         raw = read_json(path, "profile")
         if not isinstance(raw, dict) or raw.get("format") != FORMAT:
-            raise InvalidValueError(
-                f"{path} is not a profile of format {FORMAT}",
-                "create one with `thresher scale measure`",
-            )
+            fix = "create one with `thresher scale measure`"
+            raise InvalidValueError(f"{path} is not a profile of format {FORMAT}", fix)
         known = {field.name for field in fields(cls)}
         values = {key: value for key, value in raw.items() if key in known}
         profile = from_mapping(cls, values, f"profile {path}")
         batches = {times.batch for times in profile.batches}
-        tables = [
-            table for layer in profile.layers for table in (layer.forward_s, layer.backward_s)
-        ]
+        tables = [table for x in profile.layers for table in (x.forward_s, x.backward_s)]
         if not batches or not tables or not all(batches <= set(table) for table in tables):
-            raise InvalidValueError(
-                f"profile {path} has no times of some layers or batches", "measure again"
-            )
+            what = f"profile {path} has no times of some layers or batches"
+            raise InvalidValueError(what, "measure again")
         if model is not None and profile.model != model:
             raise InvalidValueError(
                 f"profile {path} is of model {profile.model}, not {model}",

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from thresher.scaling.layers import flops_of
+from thresher.scaling.layers import flops_of, leaf_modules, trainable
 from thresher.scaling.profile import BatchTimes, DeviceInfo, Layer, Profile
 
 SPREAD = 0.03
@@ -18,15 +18,9 @@ def skeleton(
 ) -> Profile:
     """Count the leaf modules of a model without computing anything.
 
-    The model runs on torch's meta device, so a ResNet-152 at 224×224 takes milliseconds and no
-    memory. All times are zero: only the roofline model can use such a profile.
-
-    Args:
-        model: The network; it is moved to the meta device.
-        name: Its name in the profile.
-        shape: (channels, height, width) of an image.
-        classes: Number of classes.
-        batch_size: Batch size of the profile.
+    The model is moved to torch's meta device, so a ResNet-152 at 224×224 takes milliseconds and no
+    memory. All times are zero: only the roofline model can use such a profile. `shape` is
+    (channels, height, width) of an image.
     """
     model = model.to("meta").eval()
     layers: list[Layer] = []
@@ -34,13 +28,12 @@ def skeleton(
 
     def count(name: str) -> Callable[..., None]:
         def hook(module: nn.Module, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-            parameters = sum(p.numel() for p in module.parameters() if p.requires_grad)
             layers.append(
                 Layer(
                     name=name,
                     kind=type(module).__name__,
                     # A module that is called twice (a shared ReLU) has its parameters once.
-                    parameters=0 if name in seen else parameters,
+                    parameters=0 if name in seen else trainable(module),
                     flops=flops_of(module, tuple(output.shape)),
                     activation_bytes=4 * float(output[0].numel()),
                     forward_s={batch_size: 0.0},
@@ -51,16 +44,12 @@ def skeleton(
 
         return hook
 
-    handles = [
-        module.register_forward_hook(count(path))
-        for path, module in model.named_modules()
-        if next(module.children(), None) is None
-    ]
+    handles = [module.register_forward_hook(count(n)) for n, module in leaf_modules(model)]
     with torch.no_grad():
         model(torch.empty(1, *shape, device="meta"))
     for handle in handles:
         handle.remove()
-    parameters = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    parameters = trainable(model)
     return Profile(
         model=name,
         classes=classes,

@@ -166,16 +166,16 @@ def sentence(verdict: Verdict, arm: str, baseline: str, unit: str = "points") ->
     open_question = f"{arm} vs. {baseline}: not enough runs to tell"
     if tested.n == 0:
         return f"{open_question}. No seed has a result for both."
+    low, high = tested.interval
+    digits = statistics.decimals(tested.mean, low, high)
+    difference = f"{tested.mean:+.{digits}f} {unit}"
     if tested.n == 1:
         return (
-            f"{open_question}. One seed gives a difference of {tested.mean:+.2f} {unit}; at least "
-            "three are needed to judge the spread between seeds."
+            f"{open_question}. One seed gives a difference of {difference}; at least three are "
+            "needed to judge the spread between seeds."
         )
-    low, high = tested.interval
-    evidence = (
-        f"mean difference {tested.mean:+.2f} {unit}, 95 % interval {low:+.2f} to {high:+.2f}, "
-        f"{tested.n} seeds"
-    )
+    interval = f"{low:+.{digits}f} to {high:+.{digits}f}"
+    evidence = f"mean difference {difference}, 95 % interval {interval}, {tested.n} seeds"
     if verdict.word in ("better", "worse"):
         small = f", but by less than {margin}" if abs(tested.mean) < verdict.margin else ""
         p = f"{verdict.p:.3f}" if verdict.p >= 0.001 else f"{verdict.p:.0e}"

@@ -186,6 +186,13 @@ def mean_interval(
     return mean - half, mean + half
 
 
+def decimals(*values: float) -> int:
+    """Return how many decimals show the largest of `values` with two digits; two at least."""
+    largest = max((abs(value) for value in values if math.isfinite(value)), default=0.0)
+    # Below 1e-8 it is the rounding error of equal numbers.
+    return max(2, 1 - math.floor(math.log10(largest))) if largest > 1e-8 else 2
+
+
 def holm(p: Sequence[float] | np.ndarray) -> np.ndarray:
     """Return Holm's step-down adjusted p-values, (m,), in the order given."""
     p = np.asarray(p, float)

@@ -11,7 +11,7 @@ from thresher.recipes.base import ClaimRow, Recipe, RecipeResult, Verdict
 from thresher.report.page import write_report
 from thresher.study.analysis import Analysis, analyse
 from thresher.study.comparisons import ArmComparison
-from thresher.study.statistics import Paired, paired
+from thresher.study.statistics import Paired, decimals, paired
 from thresher.study.study import Study
 from thresher.study.summaries import CellSummary
 from thresher.study.tasks import Values
@@ -131,7 +131,9 @@ def mean(cell: CellSummary) -> str:
 
 def interval(low: float, high: float, unit: str = " points") -> str:
     """Format an interval; empty if it is not finite."""
-    return f"{low:+.2f} … {high:+.2f}{unit}" if np.isfinite([low, high]).all() else ""
+    digits = decimals(low, high)
+    finite = np.isfinite([low, high]).all()
+    return f"{low:+.{digits}f} … {high:+.{digits}f}{unit}" if finite else ""
 
 
 def compare(first: CellSummary, second: CellSummary, margin: float = 0.3) -> Paired:
