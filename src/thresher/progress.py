@@ -7,24 +7,15 @@ import contextlib
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sized
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 T = TypeVar("T")
 PLAIN_EVERY_S = 5.0
 
 
-class Bar(Protocol):
-    """A progress bar."""
-
-    def advance(self, by: float = 1) -> None:
-        """Add `by` to the finished amount."""
-
-    def note(self, text: str) -> None:
-        """Show a short text (a loss, a file name) beside the bar."""
-
-
-class _PlainBar:
-    """Prints lines such as `packing: 12,000/60,000 (20 %), 8 s left`, from five seconds on."""
+class Bar:
+    """A progress bar; off a terminal, lines such as `packing: 12,000/60,000 (20 %), 8 s left` that
+    begin after five seconds."""
 
     def __init__(self, label: str, total: float | None, unit: str, active: bool) -> None:
         self.label, self.total, self.unit, self.active = label, total, unit, active
@@ -33,11 +24,13 @@ class _PlainBar:
         self.printed = False
 
     def advance(self, by: float = 1) -> None:
+        """Add `by` to the finished amount."""
         self.done += by
         if self.active and time.monotonic() - self.shown >= PLAIN_EVERY_S:
             self._print()
 
     def note(self, text: str) -> None:
+        """Show a short text (a loss, a file name) beside the bar."""
         self.remark = text
 
     def _print(self) -> None:
@@ -53,6 +46,7 @@ class _PlainBar:
         print(text + (f" · {self.remark}" if self.remark else ""), file=sys.stderr, flush=True)
 
     def close(self) -> None:
+        """Print the last line."""
         if self.printed:
             self._print()
 
@@ -63,7 +57,7 @@ def bar(
 ) -> Iterator[Bar]:
     """Show a progress bar of `total` (None if unknown) `unit` ("images") while the block runs."""
     if not active or not sys.stderr.isatty():
-        plain = _PlainBar(label, total, f"{unit} " if unit else "", active)
+        plain = Bar(label, total, f"{unit} " if unit else "", active)
         yield plain
         plain.close()
         return
@@ -80,14 +74,14 @@ def bar(
     with progress.Progress(*columns, console=Console(stderr=True), transient=True) as live:
         task = live.add_task(label, total=total, remark="")
 
-        class _LiveBar:
+        class _LiveBar(Bar):
             def advance(self, by: float = 1) -> None:
                 live.advance(task, by)
 
             def note(self, text: str) -> None:
                 live.update(task, remark=text)
 
-        yield _LiveBar()
+        yield _LiveBar(label, total, unit, active)
 
 
 def track(items: Iterable[T], label: str, total: int | None = None, unit: str = "") -> Iterator[T]:

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -24,32 +24,6 @@ WARMUP_STEPS = 3
 """DDP regroups its buckets after one step; Horovod's cache is full after two."""
 
 
-class TimedEngine(Protocol):
-    """Sums gradients over the workers, and records when."""
-
-    module: nn.Module
-    record: Any
-    """What was recorded since `begin`."""
-
-    def begin(self) -> None:
-        """Start to record a step."""
-
-    def finish(self) -> None:
-        """Wait for the gradients of the step."""
-
-    def last_gradient(self, record: Any) -> float:
-        """Return when the last gradient of a recorded step was computed."""
-
-    def spans(self, record: Any, begin: float) -> list[Span]:
-        """Return the spans of a recorded step that began at `begin`; call `close` first."""
-
-    def no_sync(self) -> AbstractContextManager[Any]:
-        """Compute without communication."""
-
-    def close(self) -> None:
-        """Free the engine."""
-
-
 class DDPEngine:
     """DDP with a hook that records when each bucket is full and when it is summed."""
 
@@ -60,7 +34,8 @@ class DDPEngine:
             model, bucket_cap_mb=bucket_mb, broadcast_buffers=False, gradient_as_bucket_view=True
         )
         self.state, hook = gradient_hook(compress, "default", model.named_parameters())
-        self.record: list[list[float]] = []
+        self.record: Any = []
+        """What was recorded since `begin`."""
 
         def timed(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
             entry = [time.time(), 0.0, bucket.buffer().nbytes]
@@ -78,15 +53,17 @@ class DDPEngine:
         self.record = []
 
     def finish(self) -> None:
-        """Nothing: the backward pass waits for the buckets."""
+        """Wait for the gradients of the step: done, the backward pass waits for the buckets."""
 
-    def last_gradient(self, record: list[list[float]]) -> float:
+    def last_gradient(self, record: Any) -> float:
+        """Return when the last gradient of a recorded step was computed."""
         return max(full for full, _, _ in record)
 
     def no_sync(self) -> AbstractContextManager[Any]:
         return self.module.no_sync()  # type: ignore[operator]
 
-    def spans(self, record: list[list[float]], begin: float) -> list[Span]:
+    def spans(self, record: Any, begin: float) -> list[Span]:
+        """Return the spans of a recorded step that began at `begin`; call `close` first."""
         return [
             Span("bucket", full - begin, summed - begin, int(size), f"bucket {i}")
             for i, (full, summed, size) in enumerate(record)
@@ -106,7 +83,7 @@ class HorovodEngine:
 
         os.environ["HOROVOD_TIMELINE"] = str(file)
         self.module, self.file = model, file
-        self.record: dict[str, float] = {}
+        self.record: Any = {}
         for name, parameter in model.named_parameters():
             parameter.register_post_accumulate_grad_hook(partial(self._mark, name))
         self.reducer = HorovodReducer(model.named_parameters(), compress, fusion_mb, cycle_ms)
@@ -121,13 +98,13 @@ class HorovodEngine:
     def finish(self) -> None:
         self.reducer.synchronize()
 
-    def last_gradient(self, record: dict[str, float]) -> float:
+    def last_gradient(self, record: Any) -> float:
         return max(record.values())
 
     def no_sync(self) -> AbstractContextManager[Any]:
         return self.reducer.no_sync()
 
-    def spans(self, record: dict[str, float], begin: float) -> list[Span]:
+    def spans(self, record: Any, begin: float) -> list[Span]:
         return horovod_spans(self.file, record, self.sizes, begin)
 
     def close(self) -> None:
@@ -139,11 +116,7 @@ class HorovodEngine:
 
 
 def time_settings(values: Any) -> list[Any]:
-    """Time each setting of an `EngineOrder`; the worker function of `compare_engines`.
-
-    Returns:
-        `EngineTimes` of each setting, as JSON values.
-    """
+    """Time each setting of an `EngineOrder`: the worker function of `compare_engines`."""
     order = from_mapping(EngineOrder, values)
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     with gloo_group(), tempfile.TemporaryDirectory(prefix="thresher-compare-") as folder:
@@ -153,7 +126,9 @@ def time_settings(values: Any) -> list[Any]:
         ]
 
 
-def _engine(model: nn.Module, compress: str, setting: EngineSetting, file: Path) -> TimedEngine:
+def _engine(
+    model: nn.Module, compress: str, setting: EngineSetting, file: Path
+) -> DDPEngine | HorovodEngine:
     if setting.fusion_mb is not None and setting.cycle_ms is not None:
         return HorovodEngine(model, compress, setting.fusion_mb, setting.cycle_ms, file)
     assert setting.bucket_mb is not None

@@ -5,7 +5,7 @@ Each number of workers runs as a group of processes, on this machine or on a tes
 
 import itertools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -105,12 +105,12 @@ class EngineRow(EngineSetting):
     exposed_s: float
     """Communication that the backward pass does not hide."""
     images_per_s: float
-    efficiency: float
-    """Images per second and worker, against the best setting of the fewest workers."""
     communication_s: float
     negotiation_s: float
     hidden: float
     """Share of the communication during the backward pass."""
+    efficiency: float = 0.0
+    """Images per second and worker, against the best setting of the fewest workers."""
     best: bool = False
     """Whether it is the fastest setting of its engine on that number of workers."""
     spans: tuple[Span, ...] = field(default=(), repr=False)
@@ -165,11 +165,6 @@ def compare_engines(config: EngineComparisonConfig) -> EngineComparison:
 
     With `out`, compare.json and compare.png are written there; a call that was killed resumes from
     what it had measured.
-
-    Raises:
-        InvalidValueError: An option is invalid.
-        MissingDependencyError: Horovod is not installed.
-        ThresherError: A worker failed.
     """
     validate(config)
     settings = engine_settings(config)
@@ -205,62 +200,50 @@ def _measure(
     groups += [[s] for s in settings if s.engine == "horovod"]
     rows: list[EngineRow] = []
     with ExitStack() as stack:
-        run: Callable[[int, Sequence[str]], object] = run_local
+        bed = None
         if config.hosts is not None:
             bed = stack.enter_context(Testbed(max(config.workers), config.link))
-
-            def run(count: int, argv: Sequence[str]) -> object:
-                return bed.run(argv, hosts=count)
-
         shown = stack.enter_context(bar("comparing engines", len(config.workers) * len(groups)))
         for count, group in itertools.product(config.workers, groups):
             shown.note(f"{group[0].engine}, {count} workers")
             weak = config.scaling == "weak"
             local = config.batch_size if weak else -(-config.batch_size // count)
-            order = EngineOrder(
-                model,
-                SyntheticBatch((3, config.image_size, config.image_size), 10, local),
-                (config.compress or ("none",))[0],
-                config.steps,
-                tuple(group),
-            )
-            values = to_mapping(order)
-            key = json.dumps([count, config.link if config.hosts else "here", values])
+            batch = SyntheticBatch((3, config.image_size, config.image_size), 10, local)
+            compress = (config.compress or ("none",))[0]
+            order = to_mapping(EngineOrder(model, batch, compress, config.steps, tuple(group)))
+            key = json.dumps([count, config.link if config.hosts else "here", order])
             if key not in measured:
+                run = partial(bed.run, hosts=count) if bed else partial(run_local, count)
                 target = "thresher.lab.engine_step:time_settings"
-                measured[key] = call_in_group(target, values, partial(run, count))
+                measured[key] = call_in_group(target, order, run)
                 if kept is not None:
                     write_json(kept, measured)
             whole = config.batch_size * count if weak else config.batch_size
-            for setting, times in zip(group, measured[key], strict=True):
-                rows.append(_row(setting, count, whole, from_mapping(EngineTimes, times)))
+            for setting, values in zip(group, measured[key], strict=True):
+                times = from_mapping(EngineTimes, values)
+                rows.append(
+                    EngineRow(
+                        **asdict(setting),
+                        **asdict(summarize(times.spans)),
+                        workers=count,
+                        batch_size=whole,
+                        step_s=times.step_s,
+                        compute_s=times.compute_s,
+                        exposed_s=max(0.0, times.step_s - times.compute_s),
+                        images_per_s=whole / times.step_s,
+                        spans=times.spans,
+                    )
+                )
             shown.advance()
     return rows
-
-
-def _row(setting: EngineSetting, workers: int, batch_size: int, times: EngineTimes) -> EngineRow:
-    return EngineRow(
-        **asdict(setting),
-        **asdict(summarize(times.spans)),
-        workers=workers,
-        batch_size=batch_size,
-        step_s=times.step_s,
-        compute_s=times.compute_s,
-        exposed_s=max(0.0, times.step_s - times.compute_s),
-        images_per_s=batch_size / times.step_s,
-        efficiency=0.0,
-        spans=times.spans,
-    )
 
 
 def _judged(rows: Sequence[EngineRow]) -> list[EngineRow]:
     """Fill in `efficiency` and `best`."""
     fewest = min(row.workers for row in rows)
     per_worker = max(row.images_per_s / row.workers for row in rows if row.workers == fewest)
-    fastest: dict[tuple[str, int], float] = {}
-    for row in rows:
-        key = (row.engine, row.workers)
-        fastest[key] = min(row.step_s, fastest.get(key, row.step_s))
+    slowest_first = sorted(rows, key=lambda row: row.step_s, reverse=True)
+    fastest = {(row.engine, row.workers): row.step_s for row in slowest_first}
     return [
         replace(
             row,

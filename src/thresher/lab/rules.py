@@ -141,10 +141,6 @@ def compare_rules(config: RuleComparisonConfig) -> RuleComparison:
     rule the learning rate. On one host all rules are the same run, which is done once for each
     seed. With `out`, the runs are kept in its folder `runs`, from which a call that was killed
     resumes.
-
-    Raises:
-        InvalidValueError: An option is invalid.
-        ThresherError: There can be no test bed here, or a run failed.
     """
     validate(config)
     if config.hosts is None:
@@ -289,18 +285,11 @@ def _fastest(times: dict[str, float]) -> str | None:
 
 def _draw(runs: Sequence[RuleRun], path: Path) -> None:
     panels: dict[str, Sequence[SecondsBar]] = {}
-    for model in dict.fromkeys(run.model for run in runs):
-        cells = by_seed([run for run in runs if run.model == model])
-        bars = []
-        for cell in cells:
-            times = seconds_range(cell)
-            bars.append(
-                SecondsBar(
-                    f"{cell[0].rule}, {cell[0].hosts} hosts, {cell[0].compress}",
-                    None if times is None else (times.mean, times.low, times.high),
-                    highlighted=cell[0].compress != "none",
-                )
-            )
-        title = f"{model}, links of {runs[0].link}; mean, least and most of {len(cells[0])}"
-        panels[title] = bars
+    for cell in by_seed(runs):
+        run, times = cell[0], seconds_range(cell)
+        title = f"{run.model}, links of {run.link}; mean, least and most of {len(cell)}"
+        seconds = None if times is None else (times.mean, times.low, times.high)
+        label = f"{run.rule}, {run.hosts} hosts, {run.compress}"
+        shown = SecondsBar(label, seconds, highlighted=run.compress != "none")
+        panels[title] = [*panels.get(title, ()), shown]
     rules_figure(panels, path)

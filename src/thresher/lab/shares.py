@@ -28,13 +28,13 @@ def fair_share(hosts: int) -> float:
 def host_shares(hosts: int, share: float) -> Iterator[list[str] | None]:
     """Create control groups that limit each host to `share` of a core.
 
-    Yields:
-        A path for each host, for `enter_share`; None if control groups are not available.
+    Yields a path for each host, for `enter_share`; None if control groups are not available.
     """
     groups: list[Path] = []
     try:
         parent = _parent()
-        _remove([group for group in parent.glob("thresher-*-h*") if _stale(group)])
+        owners = {group: group.name.split("-")[1] for group in parent.glob("thresher-*-h*")}
+        _remove([group for group, pid in owners.items() if not Path(f"/proc/{pid}").exists()])
         groups = [parent / f"thresher-{os.getpid()}-h{host}" for host in range(hosts)]
         for group in groups:
             group.mkdir()
@@ -51,11 +51,7 @@ def host_shares(hosts: int, share: float) -> Iterator[list[str] | None]:
 
 
 def _parent() -> Path:
-    """Return the group to create ours in.
-
-    Raises:
-        OSError: Processor time cannot be limited.
-    """
+    """Return the group to create ours in; OSError if processor time cannot be limited."""
     if (VERSION_1 / "cpu.shares").exists():
         return VERSION_1
     for root in VERSION_2:
@@ -81,11 +77,6 @@ def _limit(group: Path, share: float) -> None:
 def enter_share(group: str) -> None:
     """Limit this process to the share of `group`, a path from `host_shares`."""
     (Path(group) / "cgroup.procs").write_text(str(os.getpid()))
-
-
-def _stale(group: Path) -> bool:
-    """Return whether the process that created `group` is gone."""
-    return not Path(f"/proc/{group.name.split('-')[1]}").exists()
 
 
 def _remove(groups: list[Path]) -> None:

@@ -17,13 +17,10 @@ REDUCES = ("bucket", "allreduce")
 
 
 def horovod_events(path: Path) -> dict[str, dict[str, list[Interval]]]:
-    """Read a timeline file of Horovod.
+    """Return tensor → activity → intervals in seconds since the epoch, of Horovod's timeline file.
 
     The file is Chrome's trace format with tensors as processes; nested activities are closed by an
     unnamed E event, so a stack per tensor tells which one ends. A killed run leaves the list open.
-
-    Returns:
-        tensor → activity → intervals in seconds since the epoch, one per step.
     """
     text = path.read_text().rstrip()
     try:
@@ -103,7 +100,6 @@ class CommunicationSummary:
 
 
 def summarize(spans: Sequence[Span]) -> CommunicationSummary:
-    """Summarize a step."""
     whole = (0.0, max(s.end_s for s in spans))
     backward = next(s for s in spans if s.kind == "backward")
     communication = covered(spans, REDUCES, whole)

@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from statistics import median, quantiles
 from typing import Any
@@ -39,20 +39,8 @@ class _Clock:
             torch.cuda.synchronize()
 
 
-@dataclass
-class _LayerMarks:
-    """Marks of one leaf module in one step, and the shape of its output."""
-
-    module: nn.Module
-    begin: Any = None
-    end: Any = None
-    backward: Any = None
-    output: tuple[int, ...] = ()
-
-
-@dataclass
 class _LayerHooks:
-    """Hooks on the leaf modules of a model that mark when each begins and ends.
+    """Hooks on the leaf modules of a model that mark when each begins and ends in a step.
 
     Backward: a hook on a layer's output fires when the gradient with respect to it is ready, which
     is when the layer's own backward begins; the mark of the next layer ends it. The times of the
@@ -60,15 +48,18 @@ class _LayerHooks:
     attributed to the earlier layer.
     """
 
-    model: nn.Module
-    clock: _Clock
-    layers: dict[str, _LayerMarks] = field(default_factory=dict)
-    order: list[str] = field(default_factory=list)
-    handles: list[Any] = field(default_factory=list)
+    def __init__(self, model: nn.Module, clock: _Clock) -> None:
+        self.model, self.clock = model, clock
+        self.modules = dict(leaf_modules(model))
+        self.begin: dict[str, Any] = {}
+        self.end: dict[str, Any] = {}
+        self.backward: dict[str, Any] = {}
+        """In the order in which the gradients became ready."""
+        self.output: dict[str, tuple[int, ...]] = {}
 
     def __enter__(self) -> "_LayerHooks":
-        for name, module in leaf_modules(self.model):
-            self.layers[name] = _LayerMarks(module)
+        self.handles: list[Any] = []
+        for name, module in self.modules.items():
             self.handles += [
                 module.register_forward_pre_hook(partial(self._begin, name)),
                 module.register_forward_hook(partial(self._end, name)),
@@ -80,22 +71,32 @@ class _LayerHooks:
             handle.remove()
 
     def clear(self) -> None:
-        self.order.clear()
-        for marks in self.layers.values():
-            marks.begin = marks.end = marks.backward = None
+        for marks in (self.begin, self.end, self.backward):
+            marks.clear()
 
     def _begin(self, name: str, module: nn.Module, inputs: tuple[Any, ...]) -> None:
-        self.layers[name].begin = self.clock.mark()
+        self.begin[name] = self.clock.mark()
 
     def _end(self, name: str, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-        marks = self.layers[name]
-        marks.end = self.clock.mark()
-        if name not in self.order:
-            self.order.append(name)
+        self.end[name] = self.clock.mark()
         if isinstance(output, torch.Tensor):
-            marks.output = tuple(output.shape)
+            self.output[name] = tuple(output.shape)
             if output.requires_grad:
-                output.register_hook(lambda _: setattr(marks, "backward", self.clock.mark()))
+                output.register_hook(partial(self._gradient, name))
+
+    def _gradient(self, name: str, gradient: torch.Tensor) -> None:
+        self.backward.pop(name, None)  # a layer that is called twice counts from its last mark
+        self.backward[name] = self.clock.mark()
+
+    def seconds(self, end: Any) -> tuple[dict[str, float], dict[str, float]]:
+        """Return the forward and backward seconds by layer, if the backward pass ended at `end`."""
+        between = self.clock.between
+        ends = [*list(self.backward.values())[1:], end]
+        backward = zip(self.backward.items(), ends, strict=False)
+        return (
+            {name: between(self.begin[name], mark) for name, mark in self.end.items()},
+            {name: between(mark, after) for (name, mark), after in backward},
+        )
 
 
 @dataclass
@@ -172,7 +173,7 @@ def time_layers(
             steps = _steps(hooks, optimizer, replace(batch, batch_size=size), device, precision)
             timed[size] = list(_repeated(steps, seconds_per_batch))
             shown.advance()
-        layers = tuple(_layer(n, hooks.layers[n], timed, statistic) for n in hooks.order)
+        layers = tuple(_layer(name, hooks, timed, statistic) for name in hooks.end)
     return layers, tuple(_batch_times(size, steps, statistic) for size, steps in timed.items())
 
 
@@ -217,40 +218,22 @@ def _steps(
             end = clock.mark()
             clock.synchronize()
             spans = ((begin, forward), (forward, backward), (backward, end), (begin, end))
-            marked = [(n, m) for n, m in hooks.layers.items() if m.end is not None]
-            yield _StepTimes(
-                {name: clock.between(marks.begin, marks.end) for name, marks in marked},
-                _backward(hooks, backward),
-                [clock.between(a, b) for a, b in spans],
-            )
+            yield _StepTimes(*hooks.seconds(backward), [clock.between(a, b) for a, b in spans])
     finally:
         for module in frozen:
             module.train()
 
 
-def _backward(hooks: _LayerHooks, end: Any) -> dict[str, float]:
-    """Return the seconds from each layer's mark to the next, in the order of the marks."""
-    marked = [(n, s.backward) for n, s in hooks.layers.items() if s.backward is not None]
-    clock = hooks.clock
-    if not marked:
-        return {}
-    first = marked[0][1]
-    marked.sort(key=lambda item: clock.between(first, item[1]))
-    ends = [mark for _, mark in marked[1:]] + [end]
-    return {
-        name: clock.between(mark, after) for (name, mark), after in zip(marked, ends, strict=True)
-    }
-
-
 def _layer(
-    name: str, marks: _LayerMarks, timed: dict[int, list[_StepTimes]], statistic: Statistic
+    name: str, hooks: _LayerHooks, timed: dict[int, list[_StepTimes]], statistic: Statistic
 ) -> Layer:
+    module, output = hooks.modules[name], hooks.output.get(name, ())
     return Layer(
         name=name,
-        kind=type(marks.module).__name__,
-        parameters=trainable(marks.module),
-        flops=flops_of(marks.module, marks.output),
-        activation_bytes=4.0 * math.prod(marks.output[1:]),
+        kind=type(module).__name__,
+        parameters=trainable(module),
+        flops=flops_of(module, output),
+        activation_bytes=4.0 * math.prod(output[1:]),
         forward_s={n: statistic(s.forward.get(name, 0.0) for s in timed[n]) for n in timed},
         backward_s={n: statistic(s.backward.get(name, 0.0) for s in timed[n]) for n in timed},
     )

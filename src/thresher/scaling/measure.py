@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Literal
 from thresher.environment import choose_device, hardware, versions
 from thresher.errors import InvalidValueError
 from thresher.options import option, validate
+from thresher.scaling.catalog import describe_device
 from thresher.scaling.compute import gradients_ready
-from thresher.scaling.local import describe_device
 from thresher.scaling.pipeline import MEGA, Gradient, buckets
 from thresher.scaling.profile import InputSpeed, Profile
 from thresher.scaling.synthetic import SyntheticBatch

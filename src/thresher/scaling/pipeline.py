@@ -94,11 +94,10 @@ def ddp(
 @dataclass(frozen=True)
 class HorovodQueue:
     """Horovod's background thread: every `cycle_s` it asks all workers which tensors are ready,
-    fuses up to `fusion_bytes` of them and reduces.
+    fuses up to `fusion_bytes` of them (copied in and out at `copy_bytes_s`) and reduces.
 
     A negotiation is a tiny all-reduce of bit vectors over p workers (log₂p messages each way)
-    plus, at the coordinator, `per_rank_s` for each rank; fused tensors are copied into the buffer
-    and out again at `copy_bytes_s`.
+    plus, at the coordinator, `per_rank_s` for each rank.
     """
 
     cycle_s: float
@@ -130,10 +129,8 @@ def horovod(
             late = waiting[position].ready_s - tick
             pause = max(queue.cycle_s, negotiation_s)
             tick += math.ceil(late / pause) * pause
-        ready = []
-        while position < len(waiting) and waiting[position].ready_s <= tick:
-            ready.append(waiting[position])
-            position += 1
+        ready = [gradient for gradient in waiting[position:] if gradient.ready_s <= tick]
+        position += len(ready)
         agreed = tick + negotiation_s
         line.spans.append(Span("negotiate", tick, agreed, sum(g.bytes for g in ready)))
         for size in _fused(ready, queue.fusion_bytes):
@@ -145,7 +142,6 @@ def horovod(
 
 
 def _fused(ready: Sequence[Gradient], limit: float) -> list[float]:
-    """Return the sizes of the fused messages: neighbours while they fit the buffer."""
     sizes: list[float] = []
     for gradient in ready:
         if sizes and sizes[-1] + gradient.bytes <= limit:

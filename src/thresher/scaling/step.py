@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, replace
+from statistics import median_high
 from typing import Literal
 
 from thresher.options import option
@@ -65,7 +66,7 @@ def predict_step(
     batch = config.batch_size or profile.batch_size
     # Each worker computes at least one sample; workers beyond the batch are idle.
     per_worker = max(1.0, batch / workers) if config.scaling == "strong" else float(batch)
-    spread = _spread(profile)
+    spread = min(STRAGGLER_CAP, median_high(b.spread for b in profile.batches))
     if compute.measured_here(profile, cluster, config.precision):
         factor = (1 + 2 * spread, 1.0, 1.0 - spread)[level]
         work = compute.from_profile(profile, per_worker).slower(factor)
@@ -77,7 +78,9 @@ def predict_step(
         work = work.slower(max(1.0, load))
     fabric = Fabric.of(cluster, LINK_UNCERTAINTY[level])
     line = _communicate(work, fabric, cluster, workers, config)
-    bare = _communicate(work, _without_bandwidth(fabric), cluster, workers, config)
+    inner, outer = (replace(link, seconds_per_byte=0.0) for link in (fabric.inner, fabric.outer))
+    instant = replace(fabric, inner=inner, outer=outer)
+    bare = _communicate(work, instant, cluster, workers, config)
     # Every worker waits for the slowest of p, which is about σ√(2 ln p) late.
     straggler = work.seconds * spread * math.sqrt(2 * math.log(workers))
     input_s = _input_seconds(profile, cluster, per_worker, workers)
@@ -98,7 +101,6 @@ def predict_step(
 def _communicate(
     work: compute.ComputeTimes, fabric: Fabric, cluster: Cluster, workers: int, config: StepConfig
 ) -> pipeline.Timeline:
-    """Place the messages of the gradients beside the backward pass."""
     compressed = compression(config.compress)
     memory = cluster.device.memory_gbs * 1e9
 
@@ -115,29 +117,12 @@ def _communicate(
     return pipeline.ddp(work.gradients, work.backward_s, cost, config.bucket_mb * MEGA)
 
 
-def _without_bandwidth(fabric: Fabric) -> Fabric:
-    return replace(
-        fabric,
-        inner=replace(fabric.inner, seconds_per_byte=0.0),
-        outer=replace(fabric.outer, seconds_per_byte=0.0),
-    )
-
-
-def _spread(profile: Profile) -> float:
-    """Return the relative σ of a step."""
-    values = sorted(b.spread for b in profile.batches)
-    return min(STRAGGLER_CAP, values[len(values) // 2])
-
-
 def _input_seconds(profile: Profile, cluster: Cluster, per_worker: float, workers: int) -> float:
-    """Return the seconds to read one batch: limited by the file system or by the loader."""
     on_node = min(workers, cluster.devices_per_node)
     nodes = math.ceil(workers / cluster.devices_per_node)
     bytes_s = min(cluster.storage_node_bytes_s, cluster.storage_bytes_s / nodes) / on_node
-    seconds = per_worker * profile.sample_bytes / bytes_s
-    if profile.input is not None:
-        return max(seconds, per_worker / profile.input.images_per_s)
-    return seconds
+    loader = 0.0 if profile.input is None else per_worker / profile.input.images_per_s
+    return max(per_worker * profile.sample_bytes / bytes_s, loader)
 
 
 def limit_of(
