@@ -71,10 +71,8 @@ def verify(config: PackConfig) -> Outcome:
     pack = open_pack(config.pack)
     n = len(pack.meta.shards)
     if damaged := pack.verify():
-        raise InvalidValueError(
-            f"{len(damaged)} of {n} shards of {pack.root} are damaged: {', '.join(damaged)}",
-            "make the pack again, or restore those files",
-        )
+        what = f"{len(damaged)} of {n} shards of {pack.root} are damaged: {', '.join(damaged)}"
+        raise InvalidValueError(what, "make the pack again, or restore those files")
     return Outcome(
         {"path": str(pack.root), "shards": n, "samples": len(pack), "ok": True},
         f"{pack.root}: {n} shard{'s' * (n != 1)}, {len(pack):,} samples, every byte as written",

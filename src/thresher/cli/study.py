@@ -75,11 +75,8 @@ def _executor(config: Run, settings: "Values") -> "Values":
     if config.workers is None:
         return settings
     if kind != "local":
-        raise InvalidValueError(
-            f'workers is an option of the local executor, got executor "{kind}"',
-            "set the executor's options in the study file",
-            "workers",
-        )
+        what = f'workers is an option of the local executor, got executor "{kind}"'
+        raise InvalidValueError(what, "set the executor's options in the study file", "workers")
     return {**settings, "workers": config.workers}
 
 

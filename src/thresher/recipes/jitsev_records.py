@@ -7,7 +7,6 @@ from thresher.recipes.base import ClaimRow, Recipe, RecipeResult
 
 
 def run(out: Path) -> RecipeResult:
-    """Predict each record with an efficiency fitted to the others."""
     from thresher.lab.records import leave_one_out
     from thresher.models.registry import build
     from thresher.scaling.skeleton import skeleton
@@ -36,23 +35,17 @@ def run(out: Path) -> RecipeResult:
                 },
             )
         )
-    errors = [abs(prediction.ratio - 1) for prediction in predictions]
-    beyond = [p.record.name for p in predictions if not 1 / 2 <= p.ratio <= 2]
-    return RecipeResult(
-        rows,
-        {
-            "median_error": median(errors),
-            "beyond_factor_2": beyond,
-            "flops_per_image": profile.flops,
-            "gradient_bytes": profile.gradient_bytes,
-        },
-    )
+    data = {
+        "median_error": median(abs(prediction.ratio - 1) for prediction in predictions),
+        "beyond_factor_2": [p.record.name for p in predictions if not 1 / 2 <= p.ratio <= 2],
+        "flops_per_image": profile.flops,
+        "gradient_bytes": profile.gradient_bytes,
+    }
+    return RecipeResult(rows, data)
 
 
 def _duration(seconds: float) -> str:
-    if seconds >= 5400:
-        return f"{seconds / 3600:.1f} h"
-    return f"{seconds / 60:.1f} min"
+    return f"{seconds / 3600:.1f} h" if seconds >= 5400 else f"{seconds / 60:.1f} min"
 
 
 RECIPE = Recipe(

@@ -72,14 +72,12 @@ def run(image_size: int, batch: int, seconds: float) -> Callable[[Path], RecipeR
         rows = [_sizes(whole), *(_bound(name, strong[name]) for name in strong)]
         rows += [_free(name, measured[name], bounds[name]) for name in measured]
         rows += [_skinny(measured["alexnet-small"]), _hard(whole, cluster)]
-        return RecipeResult(
-            rows,
-            {
-                "gradient_bytes": {n: p.gradient_bytes for n, p in whole.items()},
-                "strong": {n: [asdict(row) for row in rows] for n, rows in strong.items()},
-                "amdahl": {name: asdict(bound) for name, bound in bounds.items()},
-            },
-        )
+        data = {
+            "gradient_bytes": {n: p.gradient_bytes for n, p in whole.items()},
+            "strong": {n: [asdict(row) for row in rows] for n, rows in strong.items()},
+            "amdahl": {name: asdict(bound) for name, bound in bounds.items()},
+        }
+        return RecipeResult(rows, data)
 
     return reproduce
 
@@ -87,13 +85,10 @@ def run(image_size: int, batch: int, seconds: float) -> Callable[[Path], RecipeR
 def _sizes(whole: dict[str, "Profile"]) -> ClaimRow:
     mega = {name: profile.gradient_bytes / 1e6 for name, profile in whole.items()}
     near = all(abs(mega[name] / size - 1) < 0.1 for name, size in SIZES_MB.items())
-    return ClaimRow(
-        "K1",
-        "gradients are as large as the model: "
-        + ", ".join(f"{name} ~{size} MB" for name, size in SIZES_MB.items()),
-        ", ".join(f"{name} {size:.0f} MB" for name, size in mega.items()) + " counted",
-        "yes" if near else "no",
-    )
+    published = ", ".join(f"{name} ~{size} MB" for name, size in SIZES_MB.items())
+    counted = ", ".join(f"{name} {size:.0f} MB" for name, size in mega.items())
+    paper = f"gradients are as large as the model: {published}"
+    return ClaimRow("K1", paper, f"{counted} counted", "yes" if near else "no")
 
 
 def _bound(name: str, rows: list["PredictionRow"]) -> ClaimRow:
@@ -132,8 +127,7 @@ def _skinny(profile: "Profile") -> ClaimRow:
 
     def speed(kind: str) -> float:
         layers = [x for x in profile.layers if x.kind == kind]
-        big = sum(x.forward_s[top] + x.backward_s[top] for x in layers)
-        small = sum(x.forward_s[low] + x.backward_s[low] for x in layers)
+        big, small = (sum(x.forward_s[n] + x.backward_s[n] for x in layers) for n in (top, low))
         return big / small
 
     connected, convolved = speed("Linear"), speed("Conv2d")

@@ -1,6 +1,7 @@
 """Claim O2 (Gahlot et al. 2020, figures 4 and 5): every rate has its preferred batch size."""
 
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from thresher.recipes.base import ClaimRow, RecipeResult, Verdict
@@ -80,15 +81,11 @@ def _closer_at_low_rates(analysis: Analysis, grid: dict[str, list[Any]]) -> Clai
     """Compare the mean range of the networks' accuracies between rates."""
     apart = {}
     for lr in grid["lr"]:
-        ranges = []
-        for batch in grid["batch_size"]:
-            means = [
-                c.mean
-                for c in analysis.cells
-                if (c.cell["lr"], c.cell["batch_size"]) == (lr, batch) and c.mean is not None
-            ]
-            ranges.append(max(means) - min(means))
-        apart[lr] = sum(ranges) / len(ranges)
+        means: dict[int, list[float]] = {batch: [] for batch in grid["batch_size"]}
+        for c in analysis.cells:
+            if c.cell["lr"] == lr and c.mean is not None:
+                means[c.cell["batch_size"]].append(c.mean)
+        apart[lr] = fmean(max(values) - min(values) for values in means.values())
     low, high = min(apart), max(apart)
     return ClaimRow(
         "O2",

@@ -105,10 +105,8 @@ def candidate_runs(
         if memory_bytes(profile, batch / workers) <= cluster.device.memory_gb * 1e9
     ]
     if not runs:
-        raise InvalidValueError(
-            f"{profile.model} does not fit the memory of {cluster.device.name} at any batch",
-            "choose a cluster with larger devices",
-        )
+        what = f"{profile.model} does not fit the memory of {cluster.device.name} at any batch"
+        raise InvalidValueError(what, "choose a cluster with larger devices")
     return runs
 
 
@@ -174,9 +172,8 @@ def recommend(
 def _fastest_for(runs: Sequence[CandidateRun], money: float) -> tuple[CandidateRun, str]:
     costs = [run.cost for run in runs if run.cost is not None]
     if not costs:
-        raise InvalidValueError(
-            "the cluster file has no price", "add [price] device_hour, or give hours (3h)"
-        )
+        fix = "add [price] device_hour, or give hours (3h)"
+        raise InvalidValueError("the cluster file has no price", fix)
     affordable = [run for run in runs if run.cost is not None and run.cost <= money]
     if not affordable:
         what = f"budget must be at least {min(costs):.2f}, the cost of the cheapest run"

@@ -121,15 +121,11 @@ def parse_cluster(text: str, name: str, source: str) -> Cluster:
         raise InvalidValueError(f"{where} is not TOML: {error}") from None
     share = file.device.efficiency
     if share is not None and sorted(share) != list(share):
-        raise InvalidValueError(
-            f"device.efficiency must be [low, likely, high], ascending, got {list(share)} "
-            f"(in {where})"
-        )
+        what = f"device.efficiency must be [low, likely, high], ascending, got {list(share)}"
+        raise InvalidValueError(f"{what} (in {where})")
     if not file.device.peak_tflops:
-        raise InvalidValueError(
-            f"device.peak_tflops must not be empty (in {where})",
-            "write peak_tflops = { fp32 = 15.7, fp16 = 125 }",
-        )
+        fix = "write peak_tflops = { fp32 = 15.7, fp16 = 125 }"
+        raise InvalidValueError(f"device.peak_tflops must not be empty (in {where})", fix)
     return Cluster(
         name=file.name or name,
         title=file.title or name,

@@ -67,10 +67,8 @@ def plan(config: PlanConfig) -> TrainingPlan:
     budget = candidates.parse_budget(config.budget)
     cluster = load_cluster(config.cluster)
     if budget.money is not None and cluster.device_hour is None:
-        raise InvalidValueError(
-            f"cluster {cluster.name} has no price",
-            "add [price] device_hour to its file, or give hours (3h)",
-        )
+        fix = "add [price] device_hour to its file, or give hours (3h)"
+        raise InvalidValueError(f"cluster {cluster.name} has no price", fix)
     cluster.peak_flops(config.precision)
     machine = Machine(_profile(config), cluster, config.precision)
     pilot = run_pilot(config)

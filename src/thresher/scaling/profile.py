@@ -160,10 +160,8 @@ class Profile:
             what = f"profile {path} has no times of some layers or batches"
             raise InvalidValueError(what, "measure again")
         if model is not None and profile.model != model:
-            raise InvalidValueError(
-                f"profile {path} is of model {profile.model}, not {model}",
-                f"measure {model} with `thresher scale measure`",
-            )
+            fix = f"measure {model} with `thresher scale measure`"
+            raise InvalidValueError(f"profile {path} is of model {profile.model}, not {model}", fix)
         return profile
 
 
