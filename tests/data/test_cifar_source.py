@@ -14,9 +14,10 @@ from PIL import Image
 
 from thresher.data.get import get
 from thresher.data.pack import Pack
-from thresher.data.sources.cifar import Cifar
+from thresher.data.sources import cifar
+from thresher.data.sources.cifar import Cifar, load_arrays
 from thresher.data.sources.known import FINGERPRINTS
-from thresher.data.sources.safe_pickle import load_arrays
+from thresher.data.write import WriteOptions
 from thresher.errors import ThresherError
 
 Split = tuple[np.ndarray, np.ndarray]
@@ -183,6 +184,26 @@ def test_cifar100_is_the_same_from_both_forms(tmp_path: Path) -> None:
                 assert block.ids[0] == f"cifar100/{split}/{at:05d}"
                 at += len(block.ids)
             assert at == len(images)
+
+
+@pytest.mark.parametrize("form", ["archive", "folder"])
+def test_the_users_own_files_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    """Only an archive that was downloaded is removed after it is packed."""
+    counts = {"train": 20, "test": 10}
+    parts = [(split, split, count) for split, count in counts.items()]
+    monkeypatch.setitem(cifar.PARTS, "cifar100", parts)
+    monkeypatch.setenv("THRESHER_HOME", str(tmp_path / "home"))
+    files = {f"{split}.bin": bytes(3074 * count) for split, count in counts.items()}
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    for name, data in files.items():
+        (folder / name).write_bytes(data)
+    given = folder if form == "folder" else write_tar(tmp_path / "mine.tar", files.items())
+    assert len(get("cifar100", given, WriteOptions(processes=1))) == 30
+    assert given.exists()
+    monkeypatch.undo()
 
 
 def sheets(rows: int = 10_000) -> list[tuple[str, bytes]]:

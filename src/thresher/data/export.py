@@ -20,7 +20,7 @@ import numpy as np
 from thresher.data.images import encode_png
 from thresher.data.pack import Pack
 from thresher.data.selection import Selection
-from thresher.data.sources.description import Description
+from thresher.data.sources.encoded import Description
 from thresher.data.sources.folder import INDEX
 from thresher.data.sources.optional import import_optional
 from thresher.data.sources.protobuf import write_field

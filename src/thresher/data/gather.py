@@ -1,8 +1,7 @@
 """Copy images of equal size from several memory-mapped buffers, in any order.
 
-From one buffer, `np.take` copies into the result. Several buffers are covered by one numpy view
-whose rows overlap (row i begins at byte i), so that a single index operation copies images from
-all of them. Large batches are divided among threads; numpy releases the interpreter lock.
+Several buffers are covered by one numpy view whose rows overlap (row i begins at byte i), so that
+a single index operation copies images from all of them. Large batches are divided among threads.
 """
 
 import os

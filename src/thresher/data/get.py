@@ -54,7 +54,8 @@ def _make(name: str, file: Path | None, out: Path, options: WriteOptions | None)
     else:
         from thresher.data.sources.cifar import Cifar
 
-        file = downloaded = file or download.cifar(name)
+        if file is None:
+            file = downloaded = download.cifar(name)
         source = Cifar(name, file)
     write_pack(source, out, options, expect=FINGERPRINTS.get(name))
     if downloaded is not None:

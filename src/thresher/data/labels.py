@@ -60,7 +60,6 @@ def class_names(
 
 
 def check_classes(names: Sequence[str], where: str) -> None:
-    """Check that there is at least one class name, that each is text, and that none repeats."""
     if not names:
         raise InvalidValueError(f"{where} has no classes", "give at least one class name")
     if len(names) > MAX_CLASSES:

@@ -29,27 +29,21 @@ from thresher.progress import bar
 
 @dataclass(frozen=True)
 class PackInfo:
-    """A summary of a pack, as printed by `thresher data info`."""
+    """A summary of a pack, as printed by `thresher data info`; see `PackMeta` for the fields."""
 
     name: str
     splits: dict[str, int]
-    """Number of samples per split."""
     classes: list[str]
     image_shape: Shape | None
-    """(height, width, channels); None if the images are encoded files of different sizes."""
     mean: list[float]
-    """Per channel, of the training images scaled to [0, 1]."""
     std: list[float]
     fingerprint: str
-    """Identifies ids, labels and pixels, independent of order and encoding."""
     bytes: int
     samples: int
     shards: int
     broken: int
-    """Number of images that could not be read when the pack was made."""
     path: str
     source: str
-    """What the pack was made from."""
 
 
 class Pack:

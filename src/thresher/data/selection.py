@@ -126,21 +126,19 @@ class Selection:
             raise AlreadyExistsError(
                 f"{existing[0]} exists already", "choose another name or remove it"
             )
-        n = len(self.ids)
+        rows = len(self.ids)
         columns = {
             "id": self.ids,
             "label": self.labels,
-            "x": np.full(n, np.nan) if self.x is None else self.x,
-            "y": np.full(n, np.nan) if self.y is None else self.y,
-            "cluster": np.full(n, NO_CLUSTER) if self.cluster is None else self.cluster,
+            "x": np.full(rows, np.nan) if self.x is None else self.x,
+            "y": np.full(rows, np.nan) if self.y is None else self.y,
+            "cluster": np.full(rows, NO_CLUSTER) if self.cluster is None else self.cluster,
             "score": self.score,
             "keep": np.asarray(self.keep, bool),
             "reason": self.reason,
             **({} if self.votes is None else {"votes": self.votes}),
         }
-        table = pa.table(
-            {name: pa.array(values).cast(_TYPES[name]) for name, values in columns.items()}
-        )
+        table = pa.table({n: pa.array(values).cast(_TYPES[n]) for n, values in columns.items()})
         # The table last: a table that exists is a selection that can be loaded.
         header = {"format": FORMAT, "fingerprint": self.fingerprint}
         write_json(paths.sidecar, {**header, **self.meta, **header})
@@ -226,9 +224,7 @@ class Selection:
         positions = pack.positions(self.ids)
         if (positions < 0).any():
             raise InvalidValueError(f"{name} names samples that are not in {pack.name}")
-        is_train = np.zeros(len(pack), bool)
-        is_train[pack.indices("train")] = True
-        if not is_train[positions].all():
+        if not np.isin(positions, pack.indices("train")).all():
             raise InvalidValueError(
                 f"{name} names validation or test samples of {pack.name}",
                 "only training samples may be filtered",
@@ -287,15 +283,10 @@ class Selection:
 
 
 _TYPES = {
-    "id": pa.string(),
-    "label": pa.int32(),
-    "x": pa.float32(),
-    "y": pa.float32(),
-    "cluster": pa.int32(),
-    "score": pa.float32(),
+    **dict.fromkeys(("id", "reason"), pa.string()),
+    **dict.fromkeys(("label", "cluster"), pa.int32()),
+    **dict.fromkeys(("x", "y", "score", "votes"), pa.float32()),
     "keep": pa.bool_(),
-    "reason": pa.string(),
-    "votes": pa.float32(),
 }
 _ACCEPTED: dict[pa.DataType, Callable[[pa.DataType], bool]] = {
     pa.string(): lambda kind: kind in (pa.string(), pa.large_string()),

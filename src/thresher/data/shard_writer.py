@@ -6,7 +6,8 @@ shard. A shard is finished when its record (`N.json`, renamed into place last) e
 
 import dataclasses
 from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -51,24 +52,6 @@ class _Sample(NamedTuple):
     split: str
 
 
-@dataclass
-class _Statistics:
-    """What is counted while a shard is written."""
-
-    digests: list[bytes] = field(default_factory=list)
-    splits: Counter[str] = field(default_factory=Counter)
-    broken: list[str] = field(default_factory=list)
-    histograms: dict[str, np.ndarray] = field(default_factory=dict)
-    """Per split, how often each byte value occurs in each channel: (channels, 256) int64."""
-
-    def add(self, sample: _Sample, image: np.ndarray) -> None:
-        self.digests.append(sample_digest(sample.id, sample.label, image))
-        self.splits[sample.split] += 1
-
-    def count(self, split: str, histogram: np.ndarray) -> None:
-        self.histograms[split] = self.histograms.get(split, 0) + histogram
-
-
 @dataclass(frozen=True)
 class ShardRecord:
     """The record of a finished shard, stored as `N.json` until the pack is complete."""
@@ -87,32 +70,30 @@ def write_shard(
     source: Source, chunk: str, number: int, staging: Path, options: WriteOptions
 ) -> None:
     """Write shard `number` and its record to `staging`, using memory for a few record batches."""
-    shape = options.image_shape(source)
-    statistics = _Statistics()
+    shard = _Shard(source, options)
     file = f"{number:05d}.arrow"
     with atomic_file(staging / file) as temporary:
-        with pa.ipc.new_file(temporary, shard_schema(shape)) as writer:
+        with pa.ipc.new_file(temporary, shard_schema(shard.shape)) as writer:
             pending: list[pa.RecordBatch] = []
             for block in source.read(chunk):
-                for piece in _pieces(block, shape):
-                    pending.append(_convert(piece, source, options, statistics))
+                for piece in _pieces(block, shard.shape):
+                    pending.append(shard.convert(piece))
                     if sum(batch.nbytes for batch in pending) >= BATCH_BYTES:
                         _flush(pending, writer)
-                if statistics.broken and options.strict:
+                if shard.broken and options.strict:
                     raise InvalidValueError(
-                        f"{statistics.broken[0]} cannot be read as an image",
+                        f"{shard.broken[0]} cannot be read as an image",
                         "repair it, or turn `strict` off to leave such files out",
                     )
             _flush(pending, writer)
         sha256 = file_sha256(temporary)
     with atomic_file(digests_file(staging, number)) as temporary, open(temporary, "wb") as out:
-        np.save(out, np.frombuffer(b"".join(statistics.digests), np.uint8).reshape(-1, 16))
-    size = (staging / file).stat().st_size
+        np.save(out, np.frombuffer(b"".join(shard.digests), np.uint8).reshape(-1, 16))
     record = ShardRecord(
-        ShardMeta(file, len(statistics.digests), size, sha256),
-        dict(statistics.splits),
-        statistics.broken,
-        {split: counts.tolist() for split, counts in statistics.histograms.items()},
+        ShardMeta(file, len(shard.digests), (staging / file).stat().st_size, sha256),
+        dict(shard.splits),
+        shard.broken,
+        {split: counts.tolist() for split, counts in shard.histograms.items()},
     )
     write_json(record_file(staging, number), dataclasses.asdict(record))
 
@@ -144,102 +125,104 @@ def _flush(pending: list[pa.RecordBatch], writer: pa.RecordBatchFileWriter) -> N
         pending.clear()
 
 
-def _convert(
-    block: Block, source: Source, options: WriteOptions, statistics: _Statistics
-) -> pa.RecordBatch:
-    """Convert a block to a record batch; unreadable images are listed in `statistics`."""
-    statistics.broken += block.broken
-    labels = as_labels(block.labels, source.name)
-    check_samples(block.ids, labels, len(source.classes), source.name)
-    samples = [_Sample(*row) for row in zip(block.ids, labels.tolist(), block.splits, strict=True)]
-    shape = options.image_shape(source)
-    stored: pa.Array
-    if shape is None:
-        assert not isinstance(block.images, np.ndarray)
-        samples, stored = _keep_encoded(samples, block.images, statistics)
-    else:
-        if isinstance(block.images, np.ndarray):
-            images = block.images
-            if options.resize and images.shape[1:3] != shape[:2]:
-                images = image_files.resized(images, options.resize)
+class _Shard:
+    """Converts the blocks of one shard, and counts and hashes their samples."""
+
+    def __init__(self, source: Source, options: WriteOptions) -> None:
+        self.source, self.resize = source, options.resize
+        self.shape = options.image_shape(source)
+        self.digests: list[bytes] = []
+        self.splits: Counter[str] = Counter()
+        self.broken: list[str] = []
+        self.histograms: dict[str, np.ndarray] = {}
+
+    def convert(self, block: Block) -> pa.RecordBatch:
+        self.broken += block.broken
+        labels = as_labels(block.labels, self.source.name)
+        check_samples(block.ids, labels, len(self.source.classes), self.source.name)
+        rows = zip(block.ids, labels.tolist(), block.splits, strict=True)
+        samples = [_Sample(*row) for row in rows]
+        images: pa.Array
+        if self.shape is None:
+            assert not isinstance(block.images, np.ndarray)
+            samples, images = self._keep_encoded(samples, block.images)
+        elif isinstance(block.images, np.ndarray):
+            raw = block.images
+            if self.resize and raw.shape[1:3] != self.shape[:2]:
+                raw = image_files.resized(raw, self.resize)
+            images = self._store_raw(samples, raw, self.shape)
         else:
-            samples, images = _decode(samples, block.images, shape, options.resize, statistics)
-        stored = _store_raw(samples, images, shape, source, statistics)
-    columns = [
-        pa.array([sample[n] for sample in samples], kind) for n, (_, kind) in enumerate(COLUMNS)
-    ]
-    return pa.RecordBatch.from_arrays([*columns, stored], schema=shard_schema(shape))
+            samples, raw = self._decode(samples, block.images, self.shape)
+            images = self._store_raw(samples, raw, self.shape)
+        columns = [
+            pa.array([sample[n] for sample in samples], kind) for n, (_, kind) in enumerate(COLUMNS)
+        ]
+        return pa.RecordBatch.from_arrays([*columns, images], schema=shard_schema(self.shape))
 
+    def _decoded(
+        self, samples: list[_Sample], files: list[bytes], channels: int = 3
+    ) -> Iterator[tuple[_Sample, bytes, np.ndarray]]:
+        for sample, data in zip(samples, files, strict=True):
+            try:
+                image = image_files.decode(data, self.resize, channels)
+            except Exception:  # Pillow raises a dozen types for damaged files
+                self.broken.append(sample.id)
+            else:
+                yield sample, data, image
 
-def _keep_encoded(
-    samples: list[_Sample], files: list[bytes], statistics: _Statistics
-) -> tuple[list[_Sample], pa.Array]:
-    """Keep encoded images unchanged; each is decoded once, to check, count and hash it."""
-    kept, payload = [], []
-    pixels: dict[str, list[np.ndarray]] = {}
-    for sample, data in zip(samples, files, strict=True):
-        try:
-            image = image_files.decode(data)
-        except Exception:  # Pillow raises a dozen types for damaged files
-            statistics.broken.append(sample.id)
-            continue
-        statistics.add(sample, image)
-        pixels.setdefault(sample.split, []).append(_subsample(image))
-        kept.append(sample)
-        payload.append(data)
-    for split, some in pixels.items():
-        statistics.count(split, value_counts(np.concatenate(some)[None, None]))
-    return kept, pa.array(payload, pa.large_binary())
+    def _keep_encoded(
+        self, samples: list[_Sample], files: list[bytes]
+    ) -> tuple[list[_Sample], pa.Array]:
+        """Keep encoded images unchanged; each is decoded once, to check, count and hash it."""
+        kept, payload = [], []
+        pixels: dict[str, list[np.ndarray]] = {}
+        for sample, data, image in self._decoded(samples, files):
+            self._add(sample, image)
+            pixels.setdefault(sample.split, []).append(_subsample(image))
+            kept.append(sample)
+            payload.append(data)
+        for split, some in pixels.items():
+            self._count(split, np.concatenate(some)[None, None])
+        return kept, pa.array(payload, pa.large_binary())
 
+    def _decode(
+        self, samples: list[_Sample], files: list[bytes], shape: Shape
+    ) -> tuple[list[_Sample], np.ndarray]:
+        kept: list[_Sample] = []
+        images = np.empty((len(files), *shape), np.uint8)
+        for sample, _, image in self._decoded(samples, files, shape[2]):
+            if image.shape != shape:
+                raise UnevenShapesError(
+                    f"{sample.id} is {_format(image.shape)}, but the others are {_format(shape)}",
+                    "set `resize` to give all images one size",
+                )
+            images[len(kept)] = image
+            kept.append(sample)
+        return kept, images[: len(kept)]
 
-def _decode(
-    samples: list[_Sample],
-    files: list[bytes],
-    shape: Shape,
-    resize: int | None,
-    statistics: _Statistics,
-) -> tuple[list[_Sample], np.ndarray]:
-    kept: list[_Sample] = []
-    images = np.empty((len(files), *shape), np.uint8)
-    for sample, data in zip(samples, files, strict=True):
-        try:
-            image = image_files.decode(data, resize, shape[2])
-        except Exception:  # as above
-            statistics.broken.append(sample.id)
-            continue
-        if image.shape != shape:
-            raise UnevenShapesError(
-                f"{sample.id} is {_format(image.shape)}, but the others are {_format(shape)}",
-                "set `resize` to give all images one size",
+    def _store_raw(self, samples: list[_Sample], images: np.ndarray, shape: Shape) -> pa.Array:
+        if images.dtype != np.uint8 or images.shape != (len(samples), *shape):
+            raise InvalidValueError(
+                f"{self.source.name} gave {images.dtype} images of {_format(images.shape[1:])} at "
+                f"{samples[0].id}, not uint8 of {_format(shape)}"
             )
-        images[len(kept)] = image
-        kept.append(sample)
-    return kept, images[: len(kept)]
-
-
-def _store_raw(
-    samples: list[_Sample],
-    images: np.ndarray,
-    shape: Shape,
-    source: Source,
-    statistics: _Statistics,
-) -> pa.Array:
-    if images.dtype != np.uint8 or images.shape != (len(samples), *shape):
-        raise InvalidValueError(
-            f"{source.name} gave {images.dtype} images of {_format(images.shape[1:])} at "
-            f"{samples[0].id}, not uint8 of {_format(shape)}"
+        images = np.ascontiguousarray(images)
+        for sample, image in zip(samples, images, strict=True):
+            self._add(sample, image)
+        splits = np.array([sample.split for sample in samples])
+        for split in set(splits.tolist()):
+            rows = splits == split
+            self._count(split, images if rows.all() else images[rows])
+        return pa.FixedSizeBinaryArray.from_buffers(
+            pa.binary(int(np.prod(shape))), len(images), [None, pa.py_buffer(images)]
         )
-    images = np.ascontiguousarray(images)
-    for sample, image in zip(samples, images, strict=True):
-        statistics.add(sample, image)
-    splits = np.array([sample.split for sample in samples])
-    for split in set(splits.tolist()):
-        rows = splits == split
-        statistics.count(split, value_counts(images if rows.all() else images[rows]))
-    width = int(np.prod(shape))
-    return pa.FixedSizeBinaryArray.from_buffers(
-        pa.binary(width), len(images), [None, pa.py_buffer(images)]
-    )
+
+    def _add(self, sample: _Sample, image: np.ndarray) -> None:
+        self.digests.append(sample_digest(sample.id, sample.label, image))
+        self.splits[sample.split] += 1
+
+    def _count(self, split: str, images: np.ndarray) -> None:
+        self.histograms[split] = self.histograms.get(split, 0) + value_counts(images)
 
 
 def _subsample(image: np.ndarray) -> np.ndarray:

@@ -181,7 +181,6 @@ Job = tuple[Source, list[str], Path, WriteOptions]
 
 
 def _in_processes(processes: int, todo: list[int], job: Job, progress: Bar) -> None:
-    """Write the shards `todo` in worker processes."""
     source, _, staging, _ = job
     # Spawned, not forked: threads of the parent (torch, Arrow) do not survive a fork.
     context = multiprocessing.get_context("spawn")
@@ -230,7 +229,6 @@ def _write_one(number: int) -> None:
 def _describe(
     source: Source, records: list[ShardRecord], staging: Path, options: WriteOptions
 ) -> PackMeta:
-    """Build the content of `pack.json` from the shards' records."""
     digests = np.concatenate([np.load(digests_file(staging, n)) for n in range(len(records))])
     splits: Counter[str] = Counter()
     for record in records:
@@ -273,12 +271,10 @@ def _normalisation(
 
 
 def _check_unique_ids(meta: PackMeta, staging: Path) -> None:
-    """Ids must be unique, because a selection names samples by id."""
     columns = [batch.column("id") for batch in map_shards(staging, meta)]
     counts = pa.chunked_array(columns, type=pa.string()).value_counts()
     repeated = counts.filter(pc.greater(counts.field("counts"), 1))
     if len(repeated):
-        id, count = repeated[0]["values"].as_py(), repeated[0]["counts"].as_py()
-        raise InvalidValueError(
-            f'{count} samples have the id "{id}"', "ids must be unique within a pack"
-        )
+        id, count = repeated[0].as_py().values()
+        message = f'{count} samples have the id "{id}"'
+        raise InvalidValueError(message, "ids must be unique within a pack")

@@ -118,17 +118,14 @@ class Exchange:
         self.world = dist.get_world_size(group) if active else 1
         self.rank = dist.get_rank(group) if active else 0
         self.group = group
-        self.names: dict[int, str] = {}
-        """Names of the parameters by identity, for DDP's buckets."""
+        self.names: dict[int, str] = {}  # of the parameters, by identity, for DDP's buckets
 
     def start(self, bucket: Bucket) -> torch.futures.Future[Tensor]:
         """Start the sum; the future's value is the bucket's buffer."""
         if self.world > 1:
             return self._start(bucket)
-        devices: list[int | str | torch.device] = []
-        if bucket.flat.is_cuda:
-            devices = [bucket.flat.device]
-        future: torch.futures.Future[Tensor] = torch.futures.Future(devices=devices)
+        devices = [bucket.flat.device] if bucket.flat.is_cuda else []
+        future: torch.futures.Future[Tensor] = torch.futures.Future(devices=cast(Any, devices))
         future.set_result(bucket.flat)
         return future
 
@@ -154,7 +151,7 @@ class Rounds(Exchange):
         super().__init__(group)
         self.residual = Residual()
         self._made: dist.ProcessGroup | None = None
-        self._thread: ThreadPoolExecutor | None = None
+        self._thread = ThreadPoolExecutor(1, "thresher-exchange")
         self._stream: torch.cuda.Stream | None = None
         if self.world > 1:
             self.group = self._made = dist.new_group(dist.get_process_group_ranks(whole(group)))
@@ -173,7 +170,6 @@ class Rounds(Exchange):
                 self.sum(bucket)
                 future.set_result(bucket.flat)
             return future
-        self._thread = self._thread or ThreadPoolExecutor(1, "thresher-exchange")
         future = torch.futures.Future()
         self._thread.submit(self._run, bucket, future)
         return future
@@ -195,9 +191,7 @@ class Rounds(Exchange):
         self.residual.load_state_dict(state)
 
     def close(self) -> None:
-        if self._thread is not None:
-            self._thread.shutdown()
-            self._thread = None
+        self._thread.shutdown()
         if self._made is not None and dist.is_initialized():
             dist.destroy_process_group(self._made)
             self._made = None

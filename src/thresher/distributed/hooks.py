@@ -80,11 +80,10 @@ def gradient_hook(
     group: dist.ProcessGroup | None = None,
     **settings: Any,
 ) -> tuple[Exchange, Hook]:
-    """Return (state, hook) for `ddp.register_comm_hook`; gradients become the sum over ranks.
+    """Return (state, hook) for `ddp.register_comm_hook`; see `make_exchange` for the parameters.
 
-    `named_parameters` are those of the bare model, not of the wrapper; for the rest, `settings`
-    included, see `make_exchange`. `state.state_dict()` belongs in a checkpoint, one per rank; see
-    `exchange.redistribute` for another number of workers.
+    `named_parameters` are those of the bare model, not of the wrapper. `state.state_dict()` belongs
+    in a checkpoint, one per rank; see `exchange.redistribute` for another number of workers.
     """
     exchange = make_exchange(compress, allreduce, group, **settings)
     exchange.names = {id(parameter): name for name, parameter in named_parameters}

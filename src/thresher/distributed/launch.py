@@ -25,7 +25,7 @@ LOG_LEVEL = "THRESHER_LOG_LEVEL"
 
 
 class GroupStopped(Exception):
-    """The agent received SIGTERM or SIGINT, and its workers have ended."""
+    """The agent received the signal `number`, and its workers have ended."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -37,11 +37,7 @@ def launch(workers: int, argv: Sequence[str], max_restarts: int = 3) -> None:
 
     When a worker dies the agent stops the others and restarts the group, at most `max_restarts`
     times; training resumes from its last checkpoint. SIGTERM and SIGINT are passed to the
-    workers, which save and end. SIGUSR1 is passed on too.
-
-    Raises:
-        GroupStopped: The agent received SIGTERM or SIGINT.
-        ThresherError: The group failed more than `max_restarts` times.
+    workers, which save and end; GroupStopped is then raised. SIGUSR1 is passed on too.
     """
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError

@@ -12,8 +12,8 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from thresher.distributed.group import join
 from thresher.distributed.launch import die_with_parent
@@ -23,8 +23,7 @@ GRACE_S = 1.0
 """How long the other ranks may run on after one failed: one of them may be the cause."""
 
 
-@dataclass(frozen=True)
-class RankPlacement:
+class RankPlacement(NamedTuple):
     """Where a rank runs."""
 
     rank: int
@@ -36,8 +35,7 @@ class RankPlacement:
     """Words put before the rank's command."""
 
 
-@dataclass(frozen=True)
-class Rendezvous:
+class Rendezvous(NamedTuple):
     """Where the ranks meet, and gloo's network interface."""
 
     address: str
@@ -45,8 +43,7 @@ class Rendezvous:
     interface: str
 
 
-@dataclass(frozen=True)
-class RankOutput:
+class RankOutput(NamedTuple):
     """What a finished rank left."""
 
     rank: int
@@ -98,11 +95,8 @@ def run_ranks(
 ) -> list[RankOutput]:
     """Run `argv` as `ranks` with torchrun's variables set, one thread each by default.
 
-    All ranks die with this process. A rank that crashes prints its stack. `environment` adds or
-    overrides variables; ranks that still run after `timeout_s` are killed.
-
-    Raises:
-        ThresherError: A rank failed (its last lines are in the message), or time ran out.
+    All ranks die with this process. A rank that crashes prints its stack, and its last lines are in
+    the error. `environment` adds or overrides variables; ranks are killed after `timeout_s`.
     """
     with tempfile.TemporaryDirectory(prefix="thresher-ranks-") as name:
         folder = Path(name)
@@ -143,15 +137,11 @@ def run_ranks(
                 if process.poll() is None:
                     os.killpg(process.pid, signal.SIGKILL)
                     process.wait()
-        outputs = [
-            RankOutput(
-                rank.rank,
-                process.returncode,
-                (folder / f"{rank.rank}.out").read_text(errors="replace"),
-                (folder / f"{rank.rank}.err").read_text(errors="replace"),
-            )
-            for rank, process in zip(ranks, processes, strict=True)
-        ]
+        outputs = []
+        for rank, process in zip(ranks, processes, strict=True):
+            files = (folder / f"{rank.rank}.{kind}" for kind in ("out", "err"))
+            texts = (file.read_text(errors="replace") for file in files)
+            outputs.append(RankOutput(rank.rank, process.returncode, *texts))
     messages: list[str] = []
     for rank_output in [outputs[rank] for rank in order if outputs[rank].code][:3]:
         number, code = rank_output.rank, rank_output.code

@@ -44,15 +44,9 @@ def run_in_group(target: str, order: Any, workers: int, max_restarts: int = 3) -
 def call_in_group(target: str, order: Any, run: Runner) -> Any:
     """Call a function in every rank of the group that `run` starts; return the value of rank 0.
 
-    Args:
-        target: `package.module:function`, a function of one JSON value that returns one.
-        order: The argument, a JSON value.
-        run: Starts the group.
-
-    Raises:
-        ThresherError: A worker raised it (same class, message and parameter), or the group
-            could not be kept alive.
-        GroupStopped: A signal stopped the group before it had an answer.
+    `target` is `package.module:function`, a function of one JSON value that returns one, and
+    `order` its argument. A ThresherError of a worker is raised here, with the same class, message
+    and parameter; GroupStopped means that a signal stopped the group before it had an answer.
     """
     with tempfile.TemporaryDirectory(prefix="thresher-group-") as folder:
         order_file, answer = Path(folder) / "order.json", Path(folder) / "answer.json"

@@ -17,7 +17,7 @@ from thresher.data.meta import Shape
 from thresher.data.pack import Pack
 from thresher.data.sources.folder import Folder
 from thresher.data.sources.optional import import_optional
-from thresher.data.sources.protobuf import message, parse_datum, parse_example
+from thresher.data.sources.protobuf import fields, message, parse_example
 from thresher.data.sources.tfrecord import records, tfrecord_files
 from thresher.data.sources.webdataset import IMAGES, grouped
 
@@ -165,7 +165,7 @@ class LmdbReader(Reader):
         return next(self.stacked((self._image(t.get(key)) for t, key in chosen), size))
 
     def _image(self, value: memoryview) -> np.ndarray:
-        data = message(parse_datum(memoryview(value))[4])
+        data = message(dict(fields(memoryview(value)))[4])
         if not self.raw:
             return self.decoded(bytes(data))
         height, width, channels = self.shape

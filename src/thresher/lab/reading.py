@@ -17,7 +17,7 @@ import numpy as np
 from thresher.data.export import WRITERS, samples_at
 from thresher.data.meta import Shape
 from thresher.data.pack import Pack
-from thresher.data.sources.description import Description
+from thresher.data.sources.encoded import Description
 from thresher.lab.readers import READERS, ArrayReader, PackReader, Reader
 from thresher.options import option, validate
 from thresher.paths import disk_errors

@@ -3,16 +3,19 @@
 import copy
 import io
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from pathlib import PurePath
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePath
 from typing import Any, TypeVar
 
 import numpy as np
 
 from thresher.data.sources.base import Block
-from thresher.data.sources.description import Description
 from thresher.errors import InvalidValueError
+from thresher.options import from_mapping, option, to_mapping
+from thresher.paths import read_json, write_json
 
+DESCRIPTION = "thresher.json"
 T = TypeVar("T", bound="EncodedSource")
 SPLITS = {
     **dict.fromkeys(("train", "training"), "train"),
@@ -24,6 +27,37 @@ PROBES = 64
 RAW_UP_TO = 128 * 128 * 3
 """Images of equal size are stored as raw pixels up to this many bytes each. Larger ones take many
 times the space of their files, and stay encoded unless they are resized."""
+
+
+@dataclass(frozen=True)
+class Description:
+    """`thresher.json`: what other formats cannot store, so that an export can be packed again."""
+
+    name: str
+    classes: list[str]
+    image_shape: tuple[int, int, int] | None = option(ge=1)
+    fingerprint: str = ""
+    """Of the exported pack; empty if a selection was applied."""
+
+    def write(self, folder: Path) -> None:
+        """Write `thresher.json` to `folder`."""
+        write_json(folder / DESCRIPTION, to_mapping(self))
+
+    @classmethod
+    def from_json(cls, value: Any, where: Path | str) -> "Description":
+        """Check and convert JSON values that were read from `where`."""
+        try:
+            return from_mapping(cls, value)
+        except InvalidValueError as error:
+            raise InvalidValueError(
+                f"the description in {where} is damaged: {error.what}", "export the data set again"
+            ) from None
+
+    @classmethod
+    def find(cls, folder: Path) -> "Description | None":
+        """Read `thresher.json` in `folder`, if there is one."""
+        file = folder / DESCRIPTION
+        return cls.from_json(read_json(file, "description"), file) if file.is_file() else None
 
 
 class UnevenShapesError(InvalidValueError):
@@ -98,25 +132,36 @@ def ranges(sizes: Sequence[int]) -> list[str]:
     return chunks
 
 
-EncodedSample = tuple[str, int, str, bytes]
-"""Id, label, split and file."""
+def row_chunks(rows: Mapping[Any, int], step: int) -> list[str]:
+    """Return chunks `part:begin` of at most `step` rows, given the number of rows of each part."""
+    return [f"{part}:{begin}" for part, n in rows.items() for begin in range(0, n, step)]
+
+
+EncodedSample = tuple[str, int, str, bytes | None]
+"""Id, label, split and file; None if that cannot be read."""
 
 
 def in_blocks(samples: Iterable[EncodedSample]) -> Iterator[Block]:
-    """Group samples into blocks of a few megabytes."""
-    rows: list[EncodedSample] = []
+    """Group samples into blocks of a few megabytes; samples without a file are listed as broken."""
+    rows: list[tuple[str, int, str, bytes]] = []
+    broken: list[str] = []
     filled = 0
-    for sample in samples:
-        rows.append(sample)
-        filled += len(sample[3])
+    for id, label, split, data in samples:
+        if data is None:
+            broken.append(id)
+            continue
+        rows.append((id, label, split, data))
+        filled += len(data)
         if filled >= BLOCK_BYTES:
             yield _block(rows)
             rows, filled = [], 0
     if rows:
         yield _block(rows)
+    if broken:
+        yield Block([], [], [], [], broken)
 
 
-def _block(rows: list[EncodedSample]) -> Block:
+def _block(rows: list[tuple[str, int, str, bytes]]) -> Block:
     ids, labels, splits, files = zip(*rows, strict=True)
     return Block(ids, np.array(labels), splits, list(files))
 

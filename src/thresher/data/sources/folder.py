@@ -8,17 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from thresher.data.sources import encoded
 from thresher.data.sources.base import Block
-from thresher.data.sources.description import Description
-from thresher.data.sources.encoded import (
-    SPLITS,
-    EncodedSample,
-    EncodedSource,
-    common_shape,
-    in_blocks,
-    ranges,
-    spread,
-)
 from thresher.errors import InvalidValueError, NotFoundError
 
 INDEX = "samples.csv"
@@ -38,21 +29,21 @@ class ImageFile:
     time: int = 0
 
 
-class Folder(EncodedSource):
+class Folder(encoded.EncodedSource):
     """Image files in class folders, using some 300 bytes of memory per file."""
 
     def __init__(self, where: Path | str, name: str | None = None) -> None:
         self.root = Path(where)
         described = self._use_description(
-            Description.find(self.root), name, self.root.resolve().name
+            encoded.Description.find(self.root), name, self.root.resolve().name
         )
         if described and (self.root / INDEX).is_file():
             self.files = _read_index(self.root)
         else:
             self.classes, self.files = _list_files(self.root)
         if not described:
-            probes = (_read(self.root / file.path) for file in spread(self.files))
-            self.image_shape = common_shape(data for data in probes if data is not None)
+            probes = (_read(self.root / file.path) for file in encoded.spread(self.files))
+            self.image_shape = encoded.common_shape(data for data in probes if data is not None)
 
     @staticmethod
     def matches(where: str) -> bool:
@@ -68,23 +59,14 @@ class Folder(EncodedSource):
 
     def chunks(self) -> list[str]:
         # Opening a small file costs about as much as reading 4 KB more of it.
-        return ranges([file.size + 4096 for file in self.files])
+        return encoded.ranges([file.size + 4096 for file in self.files])
 
     def read(self, chunk: str) -> Iterator[Block]:
         begin, end = (int(bound) for bound in chunk.split(":"))
-        broken: list[str] = []
-
-        def samples() -> Iterator[EncodedSample]:
-            for file in self.files[begin:end]:
-                data = _read(self.root / file.path)
-                if data is None:
-                    broken.append(file.id)
-                else:
-                    yield file.id, file.label, file.split, data
-
-        yield from in_blocks(samples())
-        if broken:
-            yield Block([], [], [], [], broken=broken)
+        yield from encoded.in_blocks(
+            (file.id, file.label, file.split, _read(self.root / file.path))
+            for file in self.files[begin:end]
+        )
 
 
 def _read(path: Path) -> bytes | None:
@@ -108,7 +90,7 @@ def _list_files(root: Path) -> tuple[list[str], list[ImageFile]]:
     if not files:
         raise InvalidValueError(f"{root} has no image file", LAYOUT)
     tops = {path.split("/", 1)[0] for path, _, _ in files if "/" in path}
-    split_first = bool(tops) and all(top.lower() in SPLITS for top in tops)
+    split_first = bool(tops) and all(top.lower() in encoded.SPLITS for top in tops)
     depth = 2 if split_first else 1
     names = []
     for path, _, _ in files:
@@ -120,7 +102,7 @@ def _list_files(root: Path) -> tuple[list[str], list[ImageFile]]:
     label = {name: n for n, name in enumerate(classes)}
     images = []
     for name, (path, size, changed) in zip(names, files, strict=True):
-        split = SPLITS[path.split("/", 1)[0].lower()] if split_first else "train"
+        split = encoded.SPLITS[path.split("/", 1)[0].lower()] if split_first else "train"
         images.append(ImageFile(path, path, label[name], split, size, changed))
     return classes, images
 

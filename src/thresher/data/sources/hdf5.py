@@ -8,16 +8,8 @@ from typing import Any
 import numpy as np
 
 from thresher.data.labels import as_labels, class_names
-from thresher.data.sources.arrays import (
-    accepted_names,
-    as_images,
-    find_archive,
-    find_name,
-    open_archive,
-)
+from thresher.data.sources import arrays, encoded
 from thresher.data.sources.base import Block
-from thresher.data.sources.description import Description
-from thresher.data.sources.encoded import EncodedSource, common_shape, in_blocks, split_of
 from thresher.data.sources.optional import import_optional
 from thresher.errors import InvalidValueError
 
@@ -26,18 +18,18 @@ ROWS_PER_CHUNK = 20_000
 BLOCK_BYTES = 8 << 20
 
 
-class Hdf5(EncodedSource):
+class Hdf5(encoded.EncodedSource):
     """An .h5 file. Beside `images` and `labels` it may hold `ids` and `splits` (strings)."""
 
     def __init__(
         self, where: Path | str, name: str | None = None, classes: Path | None = None
     ) -> None:
-        self.path = open_archive(where, SUFFIXES)
+        self.path = arrays.open_archive(where, SUFFIXES)
         with _opened(self.path) as file:
             attribute = file.attrs.get("thresher")
-            described = (
-                Description.from_json(json.loads(attribute), self.path) if attribute else None
-            )
+            described = None
+            if attribute:
+                described = encoded.Description.from_json(json.loads(attribute), self.path)
             self.groups = _groups(file, self.path)
             images, _ = _pair(file, self.groups[0], self.path)
             self.raw = images.ndim > 1
@@ -45,17 +37,17 @@ class Hdf5(EncodedSource):
                 return
             self.classes = class_names(classes, lambda: self._largest_labels(file), str(self.path))
             if self.raw:
-                probe = as_images(images[:1], str(self.path))
+                probe = arrays.as_images(images[:1], str(self.path))
                 self.image_shape = (probe.shape[1], probe.shape[2], probe.shape[3])
                 self.shape_is_guess = False
             else:
-                self.image_shape = common_shape(
+                self.image_shape = encoded.common_shape(
                     bytes(images[n]) for n in range(min(len(images), 64))
                 )
 
     @staticmethod
     def matches(where: str) -> bool:
-        return find_archive(where, SUFFIXES) is not None
+        return arrays.find_archive(where, SUFFIXES) is not None
 
     def key(self) -> str:
         return f"hdf5 {self.path.name}, {self.path.stat().st_size} bytes"
@@ -63,11 +55,7 @@ class Hdf5(EncodedSource):
     def chunks(self) -> list[str]:
         with _opened(self.path) as file:
             rows = [len(_pair(file, group, self.path)[0]) for group in self.groups]
-        return [
-            f"{number}:{begin}"
-            for number, count in enumerate(rows)
-            for begin in range(0, count, ROWS_PER_CHUNK)
-        ]
+        return encoded.row_chunks(dict(enumerate(rows)), ROWS_PER_CHUNK)
 
     def read(self, chunk: str) -> Iterator[Block]:
         number, first = (int(part) for part in chunk.split(":"))
@@ -84,13 +72,15 @@ class Hdf5(EncodedSource):
                     f"{group.strip('/') or self.path.stem}/{n:06d}" for n in range(begin, end)
                 ]
                 splits = _strings(file, group, "splits", begin, end)
-                splits = splits or [split_of(group)] * (end - begin)
+                splits = splits or [encoded.split_of(group)] * (end - begin)
                 numbers = as_labels(labels[begin:end], str(self.path))
                 if self.raw:
-                    yield Block(ids, numbers, splits, as_images(images[begin:end], ids[0]))
+                    yield Block(ids, numbers, splits, arrays.as_images(images[begin:end], ids[0]))
                 else:
                     files = (bytes(images[n]) for n in range(begin, end))
-                    yield from in_blocks(zip(ids, numbers.tolist(), splits, files, strict=True))
+                    yield from encoded.in_blocks(
+                        zip(ids, numbers.tolist(), splits, files, strict=True)
+                    )
 
     def _largest_labels(self, file: Any) -> list[int]:
         """Return the largest label of each group."""
@@ -112,17 +102,21 @@ def _opened(path: Path) -> Any:
 def _groups(file: Any, path: Path) -> list[str]:
     """Return the groups that hold images: the root, or one per split."""
     groups = ["/", *(f"/{name}" for name in file if hasattr(file[name], "keys"))]
-    groups = [group for group in groups if find_name("images", list(file[group]))]
+    groups = [group for group in groups if arrays.find_name("images", list(file[group]))]
     if not groups:
-        raise InvalidValueError(f"{path} has no data set named images", accepted_names("images"))
+        raise InvalidValueError(
+            f"{path} has no data set named images", arrays.accepted_names("images")
+        )
     return groups
 
 
 def _pair(file: Any, group: str, path: Path) -> tuple[Any, Any]:
     members = file[group]
-    names = [find_name(kind, list(members)) for kind in ("images", "labels")]
+    names = [arrays.find_name(kind, list(members)) for kind in ("images", "labels")]
     if names[0] is None or names[1] is None:
-        raise InvalidValueError(f"{path}{group} has images but no labels", accepted_names("labels"))
+        raise InvalidValueError(
+            f"{path}{group} has images but no labels", arrays.accepted_names("labels")
+        )
     images, labels = members[names[0]], members[names[1]]
     if len(images) != len(labels):
         raise InvalidValueError(f"{path}{group} has {len(images)} images and {len(labels)} labels")

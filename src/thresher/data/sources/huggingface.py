@@ -6,15 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from thresher.data.labels import class_names
+from thresher.data.sources import encoded
 from thresher.data.sources.base import Block
-from thresher.data.sources.encoded import (
-    SPLITS,
-    EncodedSample,
-    EncodedSource,
-    common_shape,
-    in_blocks,
-    spread,
-)
 from thresher.data.sources.optional import import_optional
 from thresher.errors import InvalidValueError
 
@@ -22,7 +15,7 @@ ROWS_PER_CHUNK = 10_000
 MARKERS = ("dataset_dict.json", "dataset_info.json")
 
 
-class HuggingFace(EncodedSource):
+class HuggingFace(encoded.EncodedSource):
     """A data set with one image column and one label column.
 
     `hf:NAME` and `hf:NAME:CONFIG` are loaded by the `datasets` library into its own cache.
@@ -44,8 +37,10 @@ class HuggingFace(EncodedSource):
         self.classes = list(names)
         self._rows = {split: len(part) for split, part in splits.items()}
         self._fingerprints = [str(getattr(part, "_fingerprint", "")) for part in splits.values()]
-        self.image_shape = common_shape(
-            self._file(part[n]) for part in splits.values() for n in spread(range(len(part)))
+        self.image_shape = encoded.common_shape(
+            self._file(part[n])
+            for part in splits.values()
+            for n in encoded.spread(range(len(part)))
         )
 
     @staticmethod
@@ -56,11 +51,7 @@ class HuggingFace(EncodedSource):
         return f"huggingface {self.where}, {self._rows}, {' '.join(self._fingerprints)}"
 
     def chunks(self) -> list[str]:
-        return [
-            f"{split}:{begin}"
-            for split, rows in self._rows.items()
-            for begin in range(0, rows, ROWS_PER_CHUNK)
-        ]
+        return encoded.row_chunks(self._rows, ROWS_PER_CHUNK)
 
     def read(self, chunk: str) -> Iterator[Block]:
         split, begin = chunk.split(":")
@@ -68,13 +59,13 @@ class HuggingFace(EncodedSource):
         end = min(int(begin) + ROWS_PER_CHUNK, len(part))
         width = max(5, len(str(len(part))))
 
-        def samples() -> Iterator[EncodedSample]:
+        def samples() -> Iterator[encoded.EncodedSample]:
             for n in range(int(begin), end):
                 row = part[n]
                 id = str(row["id"]) if "id" in row else f"{split}/{n:0{width}d}"
                 yield id, row[self.label_column], split, self._file(row)
 
-        yield from in_blocks(samples())
+        yield from encoded.in_blocks(samples())
 
     def _load(self) -> dict[str, Any]:
         """Load the splits by their usual names, with images as encoded files."""
@@ -95,7 +86,7 @@ class HuggingFace(EncodedSource):
         for split, part in parts:
             image, _ = _columns(part, self.where)
             plain = part.cast_column(image, datasets.Image(decode=False))
-            splits[SPLITS.get(split.lower(), split)] = plain
+            splits[encoded.SPLITS.get(split.lower(), split)] = plain
         return splits
 
     def _file(self, row: dict[str, Any]) -> bytes:

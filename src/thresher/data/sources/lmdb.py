@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 
 from thresher.data.labels import class_names
+from thresher.data.sources import encoded
 from thresher.data.sources.base import Block
-from thresher.data.sources.description import Description
-from thresher.data.sources.encoded import EncodedSource, common_shape, in_blocks, split_of
 from thresher.data.sources.optional import import_optional
-from thresher.data.sources.protobuf import Datum, message, parse_datum
+from thresher.data.sources.protobuf import Datum, fields, message
 from thresher.errors import InvalidValueError, NotFoundError
 
 PROBES_PER_FOLDER = 32
@@ -21,7 +20,7 @@ ROWS_PER_CHUNK = 20_000
 ROWS_PER_BLOCK = 1_000
 
 
-class Lmdb(EncodedSource):
+class Lmdb(encoded.EncodedSource):
     """A folder with `data.mdb`, or a folder of such folders, one per split."""
 
     def __init__(
@@ -30,17 +29,20 @@ class Lmdb(EncodedSource):
         path = Path(where)
         self.root = path.parent if path.is_file() else path
         self.folders = _databases(self.root)
-        first = [datums[0] for datums in (self._first(f, 1) for f in self.folders) if datums]
+        rows = (row for folder in self.folders for row in self._rows(folder, 0, 1))
+        first = [(not datum.get(7), _shape(datum)) for _, datum in rows]
         if not first:
             raise InvalidValueError(f"{path} has no samples", "check the path")
-        self.raw = not first[0].get(7)
-        if self._use_description(Description.find(self.root), name, self.root.resolve().name):
+        self.raw, shape = first[0]
+        if self._use_description(
+            encoded.Description.find(self.root), name, self.root.resolve().name
+        ):
             return
         self.classes = class_names(classes, self._labels, str(path))
         if self.raw:
-            self.image_shape, self.shape_is_guess = _shape(first[0]), False
+            self.image_shape, self.shape_is_guess = shape, False
         else:
-            self.image_shape = common_shape(self._probes())
+            self.image_shape = encoded.common_shape(self._probes())
 
     @staticmethod
     def matches(where: str) -> bool:
@@ -64,11 +66,11 @@ class Lmdb(EncodedSource):
     def read(self, chunk: str) -> Iterator[Block]:
         number, begin = (int(part) for part in chunk.split(":"))
         rows = self._rows(self.folders[number], begin, ROWS_PER_CHUNK)
-        split = split_of(self.folders[number])
+        split = encoded.split_of(self.folders[number])
         if self.raw:
             yield from self._raw_blocks(rows, split)
         else:
-            yield from in_blocks(
+            yield from encoded.in_blocks(
                 (id, _number(datum, 5), split, bytes(message(datum[4]))) for id, datum in rows
             )
 
@@ -100,19 +102,13 @@ class Lmdb(EncodedSource):
             for key, value in islice(transaction.cursor().iternext(), begin, begin + count):
                 id = bytes(key).decode("utf-8", "replace")
                 try:
-                    datum = parse_datum(memoryview(value))
+                    datum = dict(fields(memoryview(value)))
                     message(datum[4])
                 except (ValueError, KeyError):
                     raise InvalidValueError(
                         f'"{id}" in {folder} is not a Caffe Datum', "convert other layouts first"
                     ) from None
                 yield id, datum
-
-    def _first(self, folder: Path, count: int) -> list[Datum]:
-        return [
-            {k: v if isinstance(v, int) else memoryview(bytes(v)) for k, v in datum.items()}
-            for _, datum in self._rows(folder, 0, count)
-        ]
 
     def _labels(self) -> Iterator[int]:
         for folder in self.folders:
@@ -121,7 +117,7 @@ class Lmdb(EncodedSource):
 
     def _probes(self) -> Iterator[bytes]:
         for folder in self.folders:
-            for datum in self._first(folder, PROBES_PER_FOLDER):
+            for _, datum in self._rows(folder, 0, PROBES_PER_FOLDER):
                 yield bytes(message(datum[4]))
 
 

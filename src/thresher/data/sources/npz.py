@@ -10,13 +10,7 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 
 from thresher.data.labels import as_labels, class_names
-from thresher.data.sources.arrays import (
-    accepted_names,
-    as_images,
-    find_archive,
-    find_name,
-    open_archive,
-)
+from thresher.data.sources import arrays
 from thresher.data.sources.base import Block
 from thresher.data.sources.encoded import SPLITS
 from thresher.errors import InvalidValueError
@@ -38,7 +32,7 @@ class Npz:
     def __init__(
         self, where: Path | str, name: str | None = None, classes: Path | None = None
     ) -> None:
-        self.path = open_archive(where, SUFFIXES)
+        self.path = arrays.open_archive(where, SUFFIXES)
         self.name = name or self.path.stem
         self.splits = _splits(self._members(), self.path)
         self.classes = class_names(
@@ -48,12 +42,12 @@ class Npz:
         )
         with self._stream(next(iter(self.splits.values())).images) as file:
             shape, dtype = self._header(file)
-        probe = as_images(np.empty((0, *shape[1:]), dtype), str(self.path))
+        probe = arrays.as_images(np.empty((0, *shape[1:]), dtype), str(self.path))
         self.image_shape: tuple[int, int, int] | None = probe.shape[1:]
 
     @staticmethod
     def matches(where: str) -> bool:
-        return find_archive(where, SUFFIXES) is not None
+        return arrays.find_archive(where, SUFFIXES) is not None
 
     def key(self) -> str:
         return f"npz {self.path.name}, {self.path.stat().st_size} bytes"
@@ -78,7 +72,9 @@ class Npz:
             for begin in range(0, shape[0], step):
                 n = min(step, shape[0] - begin)
                 block = np.frombuffer(self._read(file, n * row), dtype).reshape(n, *shape[1:])
-                images = np.ascontiguousarray(as_images(block, f"{self.path}:{names.images}"))
+                images = np.ascontiguousarray(
+                    arrays.as_images(block, f"{self.path}:{names.images}")
+                )
                 rows = slice(begin, begin + n)
                 yield Block(ids[rows], labels[rows], [chunk] * n, images)
 
@@ -131,24 +127,24 @@ class Npz:
 
 def _splits(names: list[str], path: Path) -> dict[str, _Arrays]:
     """Find the arrays of each split by their names."""
-    by_split: dict[str, list[str]] = {}
+    by_split: dict[str, dict[str, str]] = {}
     for name in names:
         words = name.lower().split("_")
         split = next((SPLITS[word] for word in words if word in SPLITS), "train")
-        by_split.setdefault(split, []).append(name)
+        bare_name = "_".join(word for word in words if word not in SPLITS)
+        by_split.setdefault(split, {})[bare_name] = name
     splits = {}
-    for split, members in by_split.items():
-        bare = {}
-        for name in members:
-            words = [word for word in name.lower().split("_") if word not in SPLITS]
-            bare["_".join(words)] = name
-        images, labels = find_name("images", list(bare)), find_name("labels", list(bare))
+    for split, bare in by_split.items():
+        images, labels = (
+            arrays.find_name("images", list(bare)),
+            arrays.find_name("labels", list(bare)),
+        )
         if images and labels:
             splits[split] = _Arrays(bare[images], bare[labels], bare.get("ids"))
     if not splits:
         raise InvalidValueError(
             f"{path} has no pair of images and labels (it has {', '.join(names) or 'nothing'})",
-            f"{accepted_names('images')}, {accepted_names('labels')}, with the split before or "
-            "after them",
+            f"{arrays.accepted_names('images')}, {arrays.accepted_names('labels')}, with the split "
+            "before or after them",
         )
     return splits

@@ -79,11 +79,6 @@ def _feature(data: memoryview) -> list[Value]:
     return values
 
 
-def parse_datum(data: memoryview) -> Datum:
-    """Parse a Caffe `Datum`."""
-    return dict(fields(data))
-
-
 def write_varint(value: int) -> bytes:
     """Encode a number that is not negative."""
     out = bytearray()

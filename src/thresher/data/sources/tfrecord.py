@@ -10,15 +10,8 @@ from itertools import islice
 from pathlib import Path
 
 from thresher.data.labels import as_labels, class_names
+from thresher.data.sources import encoded
 from thresher.data.sources.base import Block
-from thresher.data.sources.description import Description
-from thresher.data.sources.encoded import (
-    EncodedSample,
-    EncodedSource,
-    common_shape,
-    in_blocks,
-    split_of,
-)
 from thresher.data.sources.protobuf import Value, message, parse_example
 from thresher.errors import InvalidValueError, NotFoundError
 
@@ -28,7 +21,7 @@ PROBES_PER_FILE = 8
 Example = dict[str, list[Value]]
 
 
-class TfRecord(EncodedSource):
+class TfRecord(encoded.EncodedSource):
     """A TFRecord file, or a folder of them; the split comes from the file's name.
 
     Without class names (a description, or `classes`), all labels are read once beforehand: class
@@ -44,13 +37,13 @@ class TfRecord(EncodedSource):
         if not self.files:
             raise NotFoundError(f"{path} has no TFRecord file", "check the path")
         self.first_label = 1
-        if self._use_description(Description.find(self.root), name, path.resolve().stem):
+        if self._use_description(encoded.Description.find(self.root), name, path.resolve().stem):
             return
         if classes is not None:
             self.classes = class_names(classes, list, str(path))
         else:
             self._read_classes(str(path))
-        self.image_shape = common_shape(self._probes())
+        self.image_shape = encoded.common_shape(self._probes())
 
     @staticmethod
     def matches(where: str) -> bool:
@@ -67,15 +60,15 @@ class TfRecord(EncodedSource):
         return [file.relative_to(self.root).as_posix() for file in self.files]
 
     def read(self, chunk: str) -> Iterator[Block]:
-        def samples() -> Iterator[EncodedSample]:
+        def samples() -> Iterator[encoded.EncodedSample]:
             file = self.root / chunk
             for n, example in enumerate(_examples(file)):
-                split = _text(example, "image/split") or split_of(file)
+                split = _text(example, "image/split") or encoded.split_of(file)
                 id = _text(example, "image/filename") or f"{file.stem}/{n:06d}"
                 label = _label(example, file, n) - self.first_label
                 yield id, label, split, bytes(message(example["image/encoded"][0]))
 
-        yield from in_blocks(samples())
+        yield from encoded.in_blocks(samples())
 
     def _read_classes(self, where: str) -> None:
         texts: dict[int, str] = {}

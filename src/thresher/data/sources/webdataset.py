@@ -7,16 +7,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from thresher.data.labels import class_names
+from thresher.data.sources import encoded
 from thresher.data.sources.base import Block
 from thresher.data.sources.cifar import open_tar
-from thresher.data.sources.description import Description
-from thresher.data.sources.encoded import (
-    EncodedSample,
-    EncodedSource,
-    common_shape,
-    in_blocks,
-    split_of,
-)
 from thresher.errors import InvalidValueError, NotFoundError
 
 IMAGES = frozenset(["jpg", "jpeg", "png", "webp", "bmp", "ppm", "pgm", "tif", "tiff", "gif"])
@@ -24,7 +17,7 @@ LABELS = frozenset(("cls", "json"))
 PROBES_PER_TAR = 8
 
 
-class WebDataset(EncodedSource):
+class WebDataset(encoded.EncodedSource):
     """A tar file, or a folder of them; the split comes from the tar's name.
 
     The label is the `.cls` member, or `label` in the `.json` member, which may also hold `id` and
@@ -39,9 +32,11 @@ class WebDataset(EncodedSource):
         self.tars = sorted(path.rglob("*.tar*")) if path.is_dir() else [path]
         if not self.tars:
             raise NotFoundError(f"{path} has no .tar file", "check the path")
-        if not self._use_description(Description.find(self.root), name, path.resolve().stem):
+        if not self._use_description(
+            encoded.Description.find(self.root), name, path.resolve().stem
+        ):
             self.classes = class_names(classes, self._labels, str(path))
-            self.image_shape = common_shape(self._probes())
+            self.image_shape = encoded.common_shape(self._probes())
 
     @staticmethod
     def matches(where: str) -> bool:
@@ -58,21 +53,14 @@ class WebDataset(EncodedSource):
         return [tar.relative_to(self.root).as_posix() for tar in self.tars]
 
     def read(self, chunk: str) -> Iterator[Block]:
-        broken: list[str] = []
-
-        def samples() -> Iterator[EncodedSample]:
-            tar = self.root / chunk
-            for key, members in grouped(tar, IMAGES | LABELS):
-                id, label, split = _parse(key, members, tar, chunk)
-                image = next((data for kind, data in members.items() if kind in IMAGES), None)
-                if image is None:
-                    broken.append(id)
-                else:
-                    yield id, label, split, image
-
-        yield from in_blocks(samples())
-        if broken:
-            yield Block([], [], [], [], broken=broken)
+        tar = self.root / chunk
+        yield from encoded.in_blocks(
+            (
+                *_parse(key, members, tar, chunk),
+                next((data for kind, data in members.items() if kind in IMAGES), None),
+            )
+            for key, members in grouped(tar, IMAGES | LABELS)
+        )
 
     def _labels(self) -> Iterator[int]:
         for tar in self.tars:
@@ -114,7 +102,7 @@ def _parse(key: str, members: dict[str, bytes], tar: Path, chunk: str) -> tuple[
         label = int(members["cls"]) if "cls" in members else fields["label"]
         stem = PurePosixPath(chunk).name.partition(".")[0]
         id = str(fields.get("id", f"{stem}/{key}"))
-        return id, label, str(fields.get("split", split_of(tar)))
+        return id, label, str(fields.get("split", encoded.split_of(tar)))
     except (KeyError, ValueError, TypeError, AttributeError):
         raise InvalidValueError(
             f'sample "{key}" of {tar} has no label',
