@@ -39,13 +39,9 @@ class Affinities:
 
 
 def neighbours(x: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Find the exact k nearest neighbours of every row of `x` (n, d), itself excluded.
+    """Return squared distances, ascending, and indices (n, k) of the exact k nearest neighbours.
 
-    Distances come from blocked matrix products: n²·d multiply-adds, and at most 2 GiB of memory
-    beside the result.
-
-    Returns:
-        Squared distances (n, k) float32, ascending, and indices (n, k) int64.
+    Costs n²·d multiply-adds for `x` (n, d), and at most 2 GiB of memory beside the result.
     """
     n = len(x)
     if n <= k:
@@ -70,10 +66,8 @@ def neighbours(x: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def conditional(distances: torch.Tensor, perplexity: float) -> torch.Tensor:
-    """Return p_{j|i} (n, k) over each point's neighbours, with entropy log(perplexity).
-
-    Finds the precision β of each row by bisection, all rows at once.
-    """
+    """Return p_{j|i} (n, k) over each point's neighbours, with entropy log(perplexity)."""
+    # The precision β of each row by bisection, all rows at once.
     n = len(distances)
     target = torch.tensor(perplexity, device=distances.device, dtype=torch.float64).log()
     d = (distances - distances[:, :1]).double()

@@ -97,8 +97,7 @@ class ClassGraph:
     def clusters(self, eps: Eps) -> np.ndarray:
         """Return the cluster of each point, (n,) int32; -1 is noise, -2 a class too small.
 
-        Clusters are numbered across classes: first those of the first class, each class in
-        scikit-learn's order.
+        Clusters are numbered class by class, in scikit-learn's order.
         """
         per_point = self._per_point(eps)
         n = len(self)
@@ -152,14 +151,11 @@ class ClassGraph:
         return self._back(cluster)
 
     def curve(self, points: int = 512) -> tuple[np.ndarray, np.ndarray]:
-        """Return eps, ascending from 0, and the share dropped at each; both (m,), m ≤ points.
-
-        The values of eps are thresholds of points, evenly spaced in rank; the shares are exact.
-        """
-        t = np.sort(self._threshold)
-        n = len(t)
+        """Return eps, ascending from 0, and the exact share dropped at each; (m,), m ≤ points."""
+        t, n = np.sort(self._threshold), len(self)
         if n == 0:
             return np.zeros(1), np.zeros(1)
+        # Thresholds of points, evenly spaced in rank.
         at = np.unique(np.linspace(0, n - 1, min(points - 1, n)).round().astype(int))
         eps = np.unique(np.concatenate([[0.0], t[at]]))
         return eps, 1 - np.searchsorted(t, eps, side="right") / n

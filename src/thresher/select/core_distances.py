@@ -19,10 +19,7 @@ def root(squared: np.ndarray) -> np.ndarray:
 
 
 def reach(x: np.ndarray, min_samples: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return neighbours (n, min_samples), itself included, of the points of one class.
-
-    Also their core distances and their noise thresholds, both (n,) and squared.
-    """
+    """Return neighbours (n, min_samples), squared core distances and noise thresholds, (n,)."""
     everyone = np.arange(len(x))
     if min_samples == 1:
         return everyone[:, None], np.zeros(len(x)), np.zeros(len(x))

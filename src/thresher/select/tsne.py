@@ -69,15 +69,13 @@ def descend(
 def _run(
     state: DescentState, p: Affinities, count: int, steps: dict[int, Callable[[], None]], shown: Bar
 ) -> None:
-    done = 0
-    while done < count:
+    for done in range(0, count, CHUNK):
         size = _grid_size(state.y)
         if size not in steps:
             steps[size] = _stepper(state, p, size)
         chunk = min(CHUNK, count - done)
         for _ in range(chunk):
             steps[size]()
-        done += chunk
         shown.advance(chunk)
 
 

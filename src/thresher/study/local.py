@@ -154,11 +154,10 @@ class _Worker:
         self.task, self.log = task, log
         assert self.process.stdin is not None
         order = json.dumps({"task": task.to_json(), "log": str(log)})
-        try:
+        # It may have died between two tasks; `read` reports that.
+        with contextlib.suppress(BrokenPipeError):
             self.process.stdin.write(order.encode() + b"\n")
             self.process.stdin.flush()
-        except BrokenPipeError:
-            pass  # it died between two tasks; `read` reports that
 
     def read(self) -> TaskOutcome | None:
         line = self.replies.readline()
@@ -175,9 +174,7 @@ class _Worker:
 
     def stop(self) -> None:
         """Ask the running task to save and end; an idle worker ends at once."""
-        assert self.process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            self.process.stdin.close()
+        self._close_input()
         if self.task is not None:
             self.process.terminate()
 
@@ -191,6 +188,9 @@ class _Worker:
 
     def close(self) -> None:
         self.replies.close()
+        self._close_input()
+
+    def _close_input(self) -> None:
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()

@@ -95,10 +95,7 @@ def run_selection(
     out: Path,
     notes: Mapping[str, str] | None = None,
 ) -> Selection:
-    """Run any filter as `run_filter` does, and retrain the run in `sources` if it needs that.
-
-    Retrained runs are kept in a folder called like `out`, with the suffix `.rounds`.
-    """
+    """Run any filter as `run_filter` does; retrained runs are kept beside `out`, in `.rounds`."""
     retrain = None
     if "training" in filter.needs and sources.run is not None:
         device = getattr(filter, "device", "auto")

@@ -69,11 +69,9 @@ def _log(text: str) -> None:
 
 
 def _handle_time_limit() -> None:
-    """Turn SIGUSR2, which SLURM sends before the time limit, into SIGTERM's handler.
-
-    Training saves and ends on SIGTERM; before it has installed that handler there is nothing to
-    save. submitit's own handler would end the process in the middle of a step.
-    """
+    """Turn SIGUSR2, which SLURM sends before the time limit, into SIGTERM's handler."""
+    # Training saves and ends on SIGTERM; before it has installed that handler there is nothing to
+    # save. submitit's own handler would end the process in the middle of a step.
     outside = signal.getsignal(signal.SIGTERM)
 
     def time_up(number: int, frame: FrameType | None) -> None:

@@ -237,9 +237,7 @@ def judge(
 ) -> list[Verdict]:
     """Return a verdict per comparison, with all comparisons of a study corrected together.
 
-    The verdict is "better" or "worse" if the adjusted p-value is below alpha, else "equivalent" if
-    that of the two one-sided tests is, else "not enough runs". A significant difference smaller
-    than the margin is still "better" or "worse".
+    A significant difference smaller than the margin is still "better" or "worse".
     """
     tests = [[c.p, c.p_equivalent, c.p_no_worse] for c in comparisons]
     adjusted = [holm(p).tolist() for p in zip(*tests, strict=True)]

@@ -150,13 +150,9 @@ class ShareFilter(Filter):
     def _drop_highest(
         self, inputs: FilterInputs, score: np.ndarray, reason: str, shown: np.ndarray | None = None
     ) -> None:
-        """Drop the samples with the highest score (n,); keep those whose score is NaN.
-
-        `reason` is a format string of the score, or of `shown` (n,): `EL2N {:.3f}`.
-        """
-        unknown = np.isnan(score)
+        """Drop the highest scores (n,), not NaN; `reason` formats the score or `shown` (n,)."""
+        unknown, shown = np.isnan(score), score if shown is None else shown
         drop = highest(score, self.drop, inputs.labels if self.per_class else None)
-        shown = score if shown is None else shown
         self.score_ = np.where(unknown, np.nanmin(score) if not unknown.all() else 0.0, score)
         self.keep_ = ~drop
         self.reason_ = [

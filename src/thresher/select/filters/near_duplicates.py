@@ -62,10 +62,9 @@ class NearDuplicatesFilter(Filter):
 
 
 def _pairs(x: np.ndarray, least: np.float32) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Find pairs of unit vectors x (n, d) with a product of at least `least`.
+    """Return rows a > b, sorted, of unit vectors x (n, d) with a product of at least `least`.
 
-    Returns rows (a, b) with b < a, sorted by a, then b; and the largest product of each row with
-    an earlier one, (n,).
+    Also the largest product of each row with an earlier one, (n,).
     """
     n = len(x)
     step = max(1, BLOCK_ELEMENTS // n)

@@ -50,12 +50,7 @@ SUMMARIES = {
 
 
 def load_filter(name: str) -> "type[Filter]":
-    """Return the filter class called `name`.
-
-    Raises:
-        InvalidValueError: The name is unknown, or is not that of a filter.
-        NotFoundError: `package.module:Class` cannot be imported.
-    """
+    """Return the filter class called `name`."""
     from thresher.select.filters.base import Filter
 
     value = FILTERS.load(name)
