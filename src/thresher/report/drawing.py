@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from thresher.paths import atomic_file
+from thresher.paths import atomic_file, write_text
 
 INK, GRID = "#1f2328", "#d3d8de"
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9", "#7a6fbe", "#8c8c8c")
@@ -53,18 +53,16 @@ class Drawing:
 
     def save(self, folder: Path) -> None:
         """Write NAME.svg and NAME.png."""
-        with atomic_file(folder / f"{self.name}.svg") as temporary:
-            temporary.write_text(self.svg, encoding="utf-8")
+        write_text(folder / f"{self.name}.svg", self.svg)
         with atomic_file(folder / f"{self.name}.png") as temporary:
             temporary.write_bytes(self.png)
 
 
+Paint = Callable[[Any], None]
+
+
 def draw(
-    name: str,
-    title: str,
-    caption: str,
-    paint: Callable[[Any], None],
-    size: tuple[float, float] = SIZE,
+    name: str, title: str, caption: str, paint: Paint, size: tuple[float, float] = SIZE
 ) -> Drawing:
     """Draw a figure of `size` inches; `paint` is called with its matplotlib axes."""
     import matplotlib

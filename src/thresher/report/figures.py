@@ -48,11 +48,8 @@ def _lines(
         means = [mean for _, mean, *_ in points]
         lows = [mean - low if math.isfinite(low) else 0 for _, mean, low, _ in points]
         highs = [high - mean if math.isfinite(high) else 0 for _, mean, _, high in points]
-        label = str(value) if series else None
-        axes.errorbar(
-            xs, means, yerr=[lows, highs], label=label, capsize=2.5, elinewidth=1.1,
-            **line_style(value, order),
-        )  # fmt: skip
+        style = {"label": str(value) if series else None, **line_style(value, order)}
+        axes.errorbar(xs, means, yerr=[lows, highs], capsize=2.5, elinewidth=1.1, **style)
     if log:
         axes.set_xscale("log")
         axes.minorticks_off()
@@ -214,13 +211,12 @@ def _differences(analysis: Analysis) -> list[Drawing]:
             colour = colours.get(c.verdict, "#8c8c8c")
             axes.plot([c.low, c.high], [at, at], color=colour, linewidth=1.6)
             axes.plot(c.difference, at, "o", color=colour, markersize=5)
-        labels = [
-            f"{c.arm} − {c.baseline}\n{describe_cell(c.cell) or 'all settings'}" for c in shown
-        ]
+        where = [describe_cell(c.cell) or "all settings" for c in shown]
+        labels = [f"{c.arm} − {c.baseline}\n{at}" for c, at in zip(shown, where, strict=True)]
         axes.set_yticks(range(len(shown)), labels, fontsize=9)
-        axes.set_ylim(-0.6, len(shown) - 0.4)
         axes.grid(axis="y", visible=False)
-        axes.set_xlabel(f"difference ({analysis.unit or analysis.metric})")
+        unit = analysis.unit or analysis.metric
+        axes.set(xlabel=f"difference ({unit})", ylim=(-0.6, len(shown) - 0.4))
 
     caption = (
         "Mean differences, paired by seed, with 95 % intervals. Green: better, red: worse, blue: "
@@ -245,14 +241,10 @@ def _maps(analysis: Analysis) -> list[Drawing]:
             assert s.y is not None
             size = float(np.clip(3e4 / len(s.ids), 0.6, 9))
             colours = np.array(COLOURS)[s.labels[s.keep] % len(COLOURS)]
-            axes.scatter(
-                s.x[s.keep], s.y[s.keep], s=size, c=colours, alpha=0.35, linewidths=0,
-                rasterized=True,
-            )  # fmt: skip
-            axes.scatter(
-                s.x[~s.keep], s.y[~s.keep], s=2.5 * size, c="#d1242f", linewidths=0,
-                rasterized=True, label=f"dropped: {s.dropped:,}",
-            )  # fmt: skip
+            style: dict[str, Any] = {"linewidths": 0, "rasterized": True}
+            axes.scatter(s.x[s.keep], s.y[s.keep], s=size, c=colours, alpha=0.35, **style)
+            style |= {"s": 2.5 * size, "c": "#d1242f", "label": f"dropped: {s.dropped:,}"}
+            axes.scatter(s.x[~s.keep], s.y[~s.keep], **style)
             axes.set(xticks=[], yticks=[])
             axes.set_aspect("equal", "datalim")
             axes.spines[:].set_visible(False)

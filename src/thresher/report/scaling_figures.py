@@ -83,9 +83,8 @@ def _time_by_layer(
     others = [layer for layer in profile.layers if layer not in heavy]
     heights = [1e3 * sum(_seconds(x, batch) for x in others) / batch for batch in batches]
     axes.bar(labels, heights, bottom=bottom, color=REST, label="other layers")
-    axes.set(
-        xlabel="batch size on one worker", ylabel="ms per image", title="Compute time by layer"
-    )
+    axes.set(xlabel="batch size on one worker", ylabel="ms per image")
+    axes.set_title("Compute time by layer")
     axes.legend(fontsize=6)
 
 

@@ -98,9 +98,6 @@ def analyse(
         config: Which axis, values and metric to compare; default: as the study file says, or for
             trials the first axis with two values.
 
-    Returns:
-        Comparisons, means with 95 % intervals, and costs.
-
     Raises:
         NotFoundError: The folder does not hold a study.
         InvalidValueError: `config` names an axis or value that the trials do not have.
@@ -210,11 +207,8 @@ def _resolution(study: StudyDefinition) -> float:
 
 def _cost(trials: list[Trial], tasks: Sequence[StudyTask]) -> StudyCost:
     done = [trial for trial in trials if trial.seconds is not None]
-    steps = [
-        read_run_json(RunPaths(step.out).result, "run's result")
-        for step in tasks
-        if step.kind == "train" and step.finished
-    ]
+    runs = [RunPaths(step.out) for step in tasks if step.kind == "train" and step.finished]
+    steps = [read_run_json(run.result, "run's result") for run in runs]
     seconds = sum((trial.seconds or 0.0) * (trial.workers or 1) for trial in done)
     seconds += sum(result.get("seconds") or 0.0 for result in steps)
     images = sum(trial.samples or 0 for trial in done)

@@ -109,25 +109,6 @@ class JobRecord:
     attempt: int
     time: float
 
-    @property
-    def key(self) -> tuple[str, int]:
-        return self.job, self.index
-
-
-class JobRecords:
-    """The file of job records by task; written before each submission."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        entries = read_json(path, "file of SLURM jobs") if path.exists() else {}
-        self.records = {task: JobRecord(**entry) for task, entry in entries.items()}
-
-    def add(self, job: str, tasks: list[str], attempt: int) -> None:
-        now = time.time()
-        for index, task in enumerate(tasks):
-            self.records[task] = JobRecord(job, index, attempt, now)
-        write_json(self.path, {task: asdict(record) for task, record in self.records.items()})
-
 
 class SlurmExecutor(Executor):
     """Submit tasks as SLURM jobs and watch their results and the queue.
@@ -137,7 +118,10 @@ class SlurmExecutor(Executor):
 
     def __init__(self, root: Path, config: SlurmConfig) -> None:
         self.root, self.config = root.absolute(), config
-        self.jobs = JobRecords(self.root / "slurm" / "jobs.json")
+        self.records_file = self.root / "slurm" / "jobs.json"
+        known = self.records_file.exists()
+        entries = read_json(self.records_file, "file of SLURM jobs") if known else {}
+        self.records = {task: JobRecord(**entry) for task, entry in entries.items()}
         self.submitted: dict[str, StudyTask] = {}
         self.unseen: dict[str, int] = {}
         """How often in a row the job of a task was not in the queue."""
@@ -164,7 +148,9 @@ class SlurmExecutor(Executor):
             for task in group:
                 outcome_file(self.root, task.name).unlink(missing_ok=True)
             # Recorded first: a kill in between leaves only a job name that nobody uses.
-            self.jobs.add(name, [task.name for task in group], attempt)
+            for index, task in enumerate(group):
+                self.records[task.name] = JobRecord(name, index, attempt, time.time())
+            write_json(self.records_file, {t: asdict(r) for t, r in self.records.items()})
             cpus, requeues = self.config.cpus, self.config.most_requeues
             jobs = [SlurmJob(task.to_json(), str(self.root), cpus, requeues) for task in group]
             executor = SubmititExecutor(folder=self.root / "slurm" / "jobs")
@@ -201,7 +187,7 @@ class SlurmExecutor(Executor):
         self.unseen[task.name] = self.unseen.get(task.name, 0) + 1
         if self.unseen[task.name] < 2:
             return None
-        record = self.jobs.records.get(task.name)
+        record = self.records.get(task.name)
         attempt = record.attempt if record is not None else 1
         if attempt >= self.config.most_attempts:
             log = log_tail(self.root / "logs" / f"{task.name}.log")
@@ -224,8 +210,8 @@ class SlurmExecutor(Executor):
             )
 
     def _state(self, task: str, queue: Queue) -> str | None:
-        record = self.jobs.records.get(task)
-        return queue.get(record.key) if record is not None else None
+        record = self.records.get(task)
+        return queue.get((record.job, record.index)) if record is not None else None
 
     def _queue(self) -> Queue:
         """Return the jobs of this user in the queue."""
