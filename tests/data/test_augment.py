@@ -180,3 +180,31 @@ def test_a_gpu_gives_the_same_bits_also_from_a_graph() -> None:
         graph.replay()
         assert torch.equal(captured.cpu(), augment(images, keys, number, 5))
     assert torch.equal(augment.evaluate(there).cpu(), augment.evaluate(images))
+
+
+def test_reflected_padding_mirrors_the_image() -> None:
+    """Every result is a crop of what numpy pads."""
+    images, keys = some(30)
+    padded = np.pad(images.numpy(), ((0, 0), (2, 2), (2, 2), (0, 0)), mode="reflect")
+    augment = plain(crop_padding=2, reflect=True)
+    result = augment(images, keys, 1, 5).permute(0, 2, 3, 1).numpy()
+    for n in range(30):
+        cuts = [padded[n, y : y + 12, x : x + 12] for y in range(5) for x in range(5)]
+        assert any(
+            np.allclose(result[n], view, atol=1e-3) for cut in cuts for view in (cut, cut[:, ::-1])
+        )
+
+
+def test_alternating_flips_show_both_views_in_two_epochs() -> None:
+    images, keys = some(200)
+    augment = plain(crop_padding=0, alternate=True)
+    epochs = [augment(images, keys, epoch, 7) for epoch in range(4)]
+    torch.testing.assert_close(epochs[0].flip(3), epochs[1])
+    torch.testing.assert_close(epochs[0], epochs[2])
+    torch.testing.assert_close(epochs[1], epochs[3])
+    original = images.permute(0, 3, 1, 2).float()
+    unchanged = (epochs[0] - original).abs().amax((1, 2, 3)) < 0.01
+    assert 70 < unchanged.sum() < 130, "about half begin mirrored"
+    assert not torch.equal(augment(images, keys, 0, 8), epochs[0])
+    on_device = augment(images, keys, torch.tensor(1), torch.tensor(7))
+    torch.testing.assert_close(on_device, epochs[1])
