@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from thresher.study.analysis import Analysis
     from thresher.study.tasks import Values
 
-SHARE, SEEDS = 0.15, 4
+SHARE, SEEDS, EPOCHS = 0.15, 4, 20
 ARMS = {
     "full": "all images, wrong labels included",
     "random": "as many dropped at random",
@@ -65,7 +65,7 @@ def demo(config: Demo) -> Outcome:
         len(pack.indices("train")),
         100 * SHARE,
     )
-    logger.info("training a network on them and mapping its features, then 12 runs of 20 epochs")
+    logger.info("training a network on them and mapping its features, then 12 runs")
     study = Study.from_dict(_definition(pack), config.out / "study")
     study.run()
     selection = Path(study.output("network"))
@@ -87,7 +87,7 @@ def _definition(pack: "Pack") -> "Values":
     base: Values = {
         "data": str(pack.root),
         "model": "tiny",
-        "epochs": 20,
+        "epochs": EPOCHS,
         "batch_size": 64,
         "lr": 0.1,
         "warmup_epochs": 2,

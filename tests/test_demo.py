@@ -1,0 +1,37 @@
+"""`thresher demo`: it finds planted errors and ends with a verdict."""
+
+from pathlib import Path
+
+import pytest
+
+from thresher.cli import demo as module
+
+
+@pytest.mark.slow  # trains nine small networks
+def test_the_demo_finds_wrong_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With fewer seeds and epochs than the real one, so that the verdict may be open."""
+    monkeypatch.setattr(module, "SEEDS", 2)
+    monkeypatch.setattr(module, "EPOCHS", 4)
+    config = module.Demo(out=tmp_path / "demo")
+    outcome = module.demo(config)
+    found = outcome.data["found"]
+    assert found.changed == 216
+    assert found.precision > 0.85
+    assert found.recall > 0.85
+    assert Path(found.figure).read_bytes().startswith(b"\x89PNG")
+    assert Path(outcome.data["report"]).exists()
+    assert {cell["selection"] for cell in outcome.data["cells"]} == {"full", "random", "network"}
+    # Started again, it trains nothing and says the same.
+    assert module.demo(config).data["verdicts"] == outcome.data["verdicts"]
+
+
+def test_the_command_can_be_typed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    script = tmp_path / ".venv" / "bin" / "thresher"
+    script.parent.mkdir(parents=True)
+    script.touch(0o755)
+    monkeypatch.setattr("sys.executable", str(script.with_name("python")))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", "")
+    assert module.thresher_command() == ".venv/bin/thresher"
+    monkeypatch.setenv("PATH", str(script.parent))
+    assert module.thresher_command() == "thresher"
