@@ -4,13 +4,19 @@ import functools
 import http.server
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from subprocess import CompletedProcess
 
 import numpy as np
 import pytest
+from page_eyes import wait_for
 from page_site import Made, Opener
 
+from thresher.app.export import export_page
+from thresher.app.filter_preview import PreviewSettings
+from thresher.app.workspace import Workspace
 from thresher.data.overrides import OverrideLog
 from thresher.data.selection import Selection
 from thresher.paths import SelectionPaths
@@ -38,13 +44,20 @@ def exported(some_cifar: Made, tmp_path: Path, thresher: Run) -> tuple[Made, Pat
     return made, tmp_path / "site"
 
 
-@pytest.fixture
-def address(exported: tuple[Made, Path]) -> Iterator[str]:
-    handler = functools.partial(_Quiet, directory=str(exported[1]))
+@contextmanager
+def served(folder: Path) -> Iterator[str]:
+    """A plain file server over a folder."""
+    handler = functools.partial(_Quiet, directory=str(folder))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_address[1]}/"
         server.shutdown()
+
+
+@pytest.fixture
+def address(exported: tuple[Made, Path]) -> Iterator[str]:
+    with served(exported[1]) as url:
+        yield url
 
 
 def test_an_export_opens_from_a_plain_file_server(
@@ -88,3 +101,47 @@ def test_an_export_opens_from_a_plain_file_server(
     again = thresher("view", made.path, "--export", folder)
     assert again.returncode == 2
     assert "exists already" in again.stderr
+
+
+@pytest.fixture
+def tied(some_cifar: Made, tmp_path: Path) -> Path:
+    """A selection whose map is a grid and whose scores are a few numbers: nearly all are ties."""
+    selection = Selection.load(some_cifar.path)
+    assert selection.x is not None
+    assert selection.y is not None
+    score = np.round(4 * selection.score).astype(np.float32)
+    score[::50] = np.nan
+    replace(
+        selection,
+        x=np.round(3 * selection.x),
+        y=np.round(3 * selection.y),
+        score=score,
+        path=None,
+    ).save(tmp_path / "tied.parquet")
+    return tmp_path / "tied.parquet"
+
+
+def test_sliders_of_an_export_drop_what_the_library_drops(
+    tied: Path, tmp_path: Path, look: Opener
+) -> None:
+    workspace = Workspace([tied])
+    export_page(workspace, tmp_path / "site")
+    with served(tmp_path / "site") as url:
+        page = look(url)
+        page.wait_for_selector(".filter-panel[data-ready]")
+        for method in ("network", "score"):
+            page.select_option("#method", method)
+            for share in (0.013, 0.05, 0.137, 0.3, 0.6):
+                page.fill("#share", str(share))
+                settings = PreviewSettings(method=method, share=share)
+                expected = workspace.previewer().preview(settings).keep
+                wait_for(page, "dropped", int((~expected).sum()))
+                per_class = page.locator(".classes .number b").all_inner_texts()
+                dropped = np.bincount(workspace.view().selection.labels[~expected], minlength=10)
+                assert [int(text.replace(",", "")) for text in per_class] == dropped.tolist()
+        page.select_option("#method", "network")
+        page.check("#knee")
+        knee = workspace.previewer().preview(PreviewSettings(knee=True)).keep
+        wait_for(page, "dropped", int((~knee).sum()))
+        assert page.inner_text("#eps-value") == "per class"
+        page.close()

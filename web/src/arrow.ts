@@ -25,7 +25,7 @@ export function bytes(table: Table, name: string): Uint8Array {
   return out;
 }
 
-type Numbers = Float32Array | Float64Array | Int16Array | Int32Array;
+type Numbers = Float32Array | Float64Array | Int16Array | Int32Array | Uint16Array;
 
 /** A numeric column; null if the table has no such column. */
 export function numbers<T extends Numbers>(table: Table, name: string): T | null {

@@ -8,11 +8,15 @@ import type { LogEntry, Preview, SampleDetail, ThumbnailSheet } from "./dataSour
 
 interface ExportInfo extends Info {
   knobs: FilterInfo;
+  /** The eps of each step of the share slider. */
+  eps_by_share?: number[];
   compare: Record<string, string>;
   log: LogEntry[];
 }
 
 const CACHED_SHEETS = 128;
+/** Steps of the share slider per 1; the export contains what each of them drops. */
+const SHARE_STEPS = 1000;
 
 export class ExportSource implements DataSource {
   readonly live = false;
@@ -47,21 +51,22 @@ export class ExportSource implements DataSource {
     return numbers<Int16Array>(await this.table, "place");
   }
 
-  /** A sample is noise if eps is below its threshold, which the export contains. */
+  /** Look up what Python has computed: nothing is decided here. */
   async preview({ method, eps, share, knee }: FilterSettings): Promise<Preview> {
     const sent = performance.now();
-    const [table, info] = await Promise.all([this.table, this.description]);
+    const [table, { eps_by_share: epsByShare, knobs }] = await Promise.all([this.table, this.description]);
+    const step = Math.round((share ?? 0) * SHARE_STEPS);
+    const limit = eps ?? epsByShare?.[step] ?? 0;
     const labels = numbers<Int16Array>(table, "label") ?? new Int16Array();
-    const values = numbers<Float64Array>(table, method === "network" ? "threshold" : "score");
-    if (values === null) throw new RequestError("This export contains no thresholds.");
-    const limit = method === "network" && eps !== undefined ? eps : quantile(values, share ?? 0);
-    const keep = new Uint8Array(table.numRows);
-    let dropped = 0;
-    for (let row = 0; row < keep.length; row++) {
-      const used = knee ? (info.knobs.knee?.[String(labels[row])] ?? limit) : limit;
-      keep[row] = Number(used >= (values[row] ?? 0));
-      dropped += 1 - (keep[row] ?? 0);
-    }
+    const thresholds = numbers<Float64Array>(table, "threshold");
+    const dropSteps = numbers<Uint16Array>(table, "drop_step");
+    const isKept = {
+      network: (row: number) => (thresholds?.[row] ?? 0) <= (knee ? (knobs.knee?.[String(labels[row])] ?? 0) : limit),
+      score: (row: number) => step < (dropSteps?.[row] ?? 0),
+    }[method];
+    if (isKept === undefined) throw new RequestError(`This export cannot preview the method ${method}.`);
+    const keep = new Uint8Array(table.numRows).map((_, row) => Number(isKept(row)));
+    const dropped = keep.reduce((sum, kept) => sum - kept, keep.length);
     const answered = performance.now();
     return {
       times: { sent, answered, decoded: answered },
@@ -140,11 +145,4 @@ async function getTable(file: string): Promise<Table> {
 
 function readOnly(): Promise<never> {
   return Promise.reject(new RequestError("This export is read-only."));
-}
-
-/** The value that `share` of the values exceed. */
-function quantile(values: ArrayLike<number>, share: number): number {
-  const sorted = Float64Array.from(values).sort();
-  const kept = sorted.length - Math.round(share * sorted.length);
-  return kept > 0 ? (sorted[kept - 1] ?? 0) : -Infinity;
 }

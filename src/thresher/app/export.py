@@ -14,6 +14,9 @@ from thresher.data.overrides import effective_overrides
 from thresher.paths import atomic_folder, write_json
 from thresher.progress import track
 
+SLIDER_SHARES = [step / 1000 for step in range(601)]
+"""The steps of the page's share slider."""
+
 
 @dataclass(frozen=True)
 class ExportResult:
@@ -39,9 +42,14 @@ def export_page(workspace: Workspace, folder: Path) -> ExportResult:
         sheets = _write_sheets(view, slot, root / "data" / "sprites")
         described = previewer.describe()
         columns = _columns(view, slot)
+        # The page looks up what a slider drops: nothing is computed without a server.
+        eps_by_share = None
         if "network" in described.methods:
-            # With the threshold of each sample the eps slider works without a server.
-            columns["threshold"] = pa.array(previewer.graph(described.min_samples).threshold)
+            graph = previewer.graph(described.min_samples)
+            columns["threshold"] = pa.array(graph.threshold)
+            eps_by_share = [graph.eps_for_share(share) for share in SLIDER_SHARES]
+        if "score" in described.methods:
+            columns["drop_step"] = pa.array(_drop_steps(view.selection.score))
         _write(root / "data" / "points.arrow", arrow.encode(columns))
         compared = {}
         for number, other in enumerate(workspace.names[1:]):
@@ -54,6 +62,7 @@ def export_page(workspace: Workspace, folder: Path) -> ExportResult:
             **workspace.info(workspace.first),
             "compare": compared,
             "knobs": known_values(described),
+            "eps_by_share": eps_by_share,
             "sheets": sheets,
             "features": False,
             "log": [asdict(entry) for entry in view.history()],
@@ -62,6 +71,17 @@ def export_page(workspace: Workspace, folder: Path) -> ExportResult:
         written = [path for path in root.rglob("*") if path.is_file()]
         size = sum(path.stat().st_size for path in written)
     return ExportResult(str(folder), len(written), size, len(view))
+
+
+def _drop_steps(score: np.ndarray) -> np.ndarray:
+    """(n,) uint16: the first of `SLIDER_SHARES` at which `highest` marks each sample."""
+    known = np.flatnonzero(~np.isnan(score))
+    rank = np.full(len(score), len(score))
+    rank[known[np.argsort(np.asarray(score, np.float64)[known], kind="stable")[::-1]]] = np.arange(
+        len(known)
+    )
+    counts = [round(share * len(score)) for share in SLIDER_SHARES]
+    return np.searchsorted(counts, rank, side="right").astype(np.uint16)
 
 
 def _columns(view: SelectionView, slot: np.ndarray) -> dict[str, pa.Array]:
