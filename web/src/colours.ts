@@ -1,7 +1,7 @@
 /** The colour of each sample on the map, and the legend that explains it. */
 
 import { brief, count } from "./dom";
-import { RING } from "./map/renderer";
+import { parseColour, RING } from "./map/renderer";
 import type { Model } from "./model";
 import { ascending } from "./sorting";
 import { isDark } from "./theme";
@@ -217,22 +217,17 @@ export function scale(): string[] {
 }
 
 function blend(a: string, b: string, share: number): string {
-  const mixed = [1, 3, 5].map((at) => {
-    const from = parseInt(a.slice(at, at + 2), 16);
-    const to = parseInt(b.slice(at, at + 2), 16);
-    return Math.round(from + (to - from) * share);
-  });
-  return hex(mixed);
+  const to = parseColour(b);
+  return hex(parseColour(a).map((from, n) => Math.round(from + ((to[n] ?? 0) - from) * share)));
 }
 
 function fromHsl(hue: number, saturation: number, lightness: number): string {
   const chroma = saturation * Math.min(lightness, 1 - lightness);
-  return hex(
-    [0, 8, 4].map((n) => {
-      const k = (n + hue / 30) % 12;
-      return Math.round(255 * (lightness - chroma * Math.max(-1, Math.min(k - 3, 9 - k, 1))));
-    }),
-  );
+  const channel = (n: number): number => {
+    const k = (n + hue / 30) % 12;
+    return Math.round(255 * (lightness - chroma * Math.max(-1, Math.min(k - 3, 9 - k, 1))));
+  };
+  return hex([0, 8, 4].map(channel));
 }
 
 function hex(parts: number[]): string {

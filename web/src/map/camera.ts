@@ -6,12 +6,7 @@ const MIN_ZOOM = 0.4;
 const MAX_ZOOM = 2000;
 
 /** Covered pixels at the edges. */
-export interface Insets {
-  top: number;
-  right: number;
-  bottom: number;
-  left: number;
-}
+export type Insets = Record<"top" | "right" | "bottom" | "left", number>;
 
 export interface View {
   x: number;

@@ -31,10 +31,10 @@ export function density(index: PointIndex, state: Uint8Array, palette: Rgb[], ra
       const colour = palette[(state[at] as number) | ((state[at + 1] as number) << 8)];
       if (colour === undefined) continue;
       const cell = 4 * (row * width + column);
-      sums[cell] = (sums[cell] as number) + colour[0];
-      sums[cell + 1] = (sums[cell + 1] as number) + colour[1];
-      sums[cell + 2] = (sums[cell + 2] as number) + colour[2];
-      sums[cell + 3] = (sums[cell + 3] as number) + 1;
+      (sums[cell] as number) += colour[0];
+      (sums[cell + 1] as number) += colour[1];
+      (sums[cell + 2] as number) += colour[2];
+      (sums[cell + 3] as number) += 1;
     }
   }
   smooth(sums, 4);

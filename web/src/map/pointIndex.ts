@@ -11,12 +11,7 @@ const CELLS = SIDE * SIDE;
 const FIRST_LAYER = 50_000;
 const NONE = -1;
 
-export interface Box {
-  x0: number;
-  y0: number;
-  x1: number;
-  y1: number;
-}
+export type Box = Record<"x0" | "y0" | "x1" | "y1", number>;
 
 /** Consecutive slots. */
 export interface Range {
@@ -24,13 +19,8 @@ export interface Range {
   count: number;
 }
 
-/** Cells from column c0 and line r0 to column c1 and line r1, all included. */
-interface CellBox {
-  c0: number;
-  r0: number;
-  c1: number;
-  r1: number;
-}
+/** Columns c0 to c1 and lines r0 to r1 of cells, all included. */
+type CellBox = Record<"c0" | "r0" | "c1" | "r1", number>;
 
 export class PointIndex {
   readonly n: number;
@@ -55,9 +45,9 @@ export class PointIndex {
       const cell = line(scaled.xy[2 * row + 1] as number) * SIDE + line(scaled.xy[2 * row] as number);
       const at = layerOf(row, shares) * CELLS + cell;
       key[row] = at;
-      starts[at + 1] = (starts[at + 1] as number) + 1;
+      (starts[at + 1] as number) += 1;
     }
-    for (let at = 0; at < starts.length - 1; at++) starts[at + 1] = (starts[at + 1] as number) + (starts[at] as number);
+    for (let at = 0; at < starts.length - 1; at++) (starts[at + 1] as number) += starts[at] as number;
     this.layers = shares.map((_, layer) => starts.slice(layer * CELLS, (layer + 1) * CELLS + 1));
     this.rows = new Int32Array(this.n);
     this.slots = new Int32Array(this.n);

@@ -1,2 +1,0 @@
-/** Vite takes stylesheets as imports. */
-declare module "*.css";
