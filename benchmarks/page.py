@@ -280,6 +280,7 @@ def measure(browser: "Browser", path: Path, graphics: str) -> dict[str, Any]:
         about = page.locator(".map").evaluate("map => ({...map.dataset})")
         found["moving"] = int(about["indexed"])
         found["full"] = f"{about['frameMs']} ms" if "frameMs" in about else "as above"
+        found["full_ms"] = float(about.get("frameMs", "nan"))
         found["drawn_by"] = about["renderer"]
         found["heap_mb"] = page.evaluate("performance.memory.usedJSHeapSize / 1e6")
         found["renderer"] = page.evaluate(RENDERER)
@@ -341,6 +342,27 @@ PANNING = [
 ]
 
 
+TARGETS = [
+    ("slider → map redrawn", 50_000, "{slider[whole]:.0f}", 66, "ms"),
+    ("map drawn", 1_000_000, "{load[map]:.1f}", 6, "s"),
+    ("slider → map redrawn", 1_000_000, "{slider[whole]:.0f}", 150, "ms"),
+    ("hide a class → map redrawn", 1_000_000, "{hide:.0f}", 150, "ms"),
+    ("full redraw", 1_000_000, "{full_ms:.0f}", 600, "ms"),
+]
+"""For two cores without a GPU and without other load."""
+
+
+def compare_with_targets(found: dict[int, dict[str, Any]]) -> list[str]:
+    """Return a table of the targets with what was measured."""
+    lines = ["| | samples | target | measured | met |", "|---|---|---|---|---|"]
+    for text, samples, shape, limit, unit in TARGETS:
+        if samples in found:
+            value = shape.format(**found[samples])
+            met = "yes" if float(value) <= limit else "no"
+            lines.append(f"| {text} | {samples:,} | {limit} {unit} | {value} {unit} | {met} |")
+    return lines
+
+
 def main() -> None:
     from playwright.sync_api import sync_playwright
 
@@ -379,6 +401,10 @@ def main() -> None:
         f"- graphics: {next(iter(found.values()))['renderer']}",
         f"- points drawn by: {next(iter(found.values()))['drawn_by']}",
         f"- load average at the start and the end: {before:.1f}, {os.getloadavg()[0]:.1f}",
+        "",
+        "## Targets",
+        "",
+        *compare_with_targets(found),
         "",
         "## Server",
         "",
