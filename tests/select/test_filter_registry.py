@@ -31,7 +31,7 @@ def test_filters_are_named_and_documented(name: str) -> None:
     flags = {info.name for info in describe(config)}
     own = {info.name for info in describe(filter)}
     assert own <= flags
-    inputs = {"data", "out", "export", "run", "features", "also", "selections"}
+    inputs = {"data", "out", "export", "run", "features", "also", "selections", "like"}
     assert flags - own <= inputs
 
 

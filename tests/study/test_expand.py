@@ -57,6 +57,22 @@ def test_a_step_is_made_once_unless_it_is_made_for_each() -> None:
             assert "selection" not in trial.settings
 
 
+def test_a_control_is_drawn_for_every_seed_unless_the_study_says_otherwise() -> None:
+    control = {"do": "select", "filter": "random", "like": "network"}
+
+    def draws(**changes: Any) -> list[Any]:
+        steps = {**STEPS, "random": control, **changes}
+        return [step.at for step in plan(steps=steps).steps.values() if step.step == "random"]
+
+    assert draws() == [{"seed": 0}, {"seed": 1}]
+    assert draws(random={**control, "each": []}) == [{}]
+    assert draws(random={**control, "seed": 7}) == [{}]
+    # The axes of the selection that it matches are its own.
+    per_batch = {name: {**STEPS[name], "each": ["batch_size"]} for name in ("features", "network")}
+    per_batch["extractor"] = {**STEPS["extractor"], "each": ["batch_size"]}
+    assert draws(**per_batch) == [{"seed": s, "batch_size": b} for b in (32, 64) for s in (0, 1)]
+
+
 def test_steps_stand_before_what_needs_them() -> None:
     seen: set[str] = set()
     for name, step in plan().steps.items():

@@ -3,8 +3,11 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
+from thresher.data.pack import Pack
 from thresher.data.selection import Selection
 from thresher.errors import InvalidValueError
 from thresher.study.selecting import check_embed, check_select, select
@@ -79,3 +82,34 @@ def test_like_drops_the_same_share(digits: Path, tmp_path: Path) -> None:
     settings = {"data": str(digits), "filter": "union", "selections": [str(first), str(second)]}
     select(settings, union)
     assert Selection.load(union).meta["selections"] == ["random", "random"]
+
+
+def _class_counts(selection: Selection) -> dict[int, int]:
+    labels, counts = np.unique(selection.labels[~selection.keep], return_counts=True)
+    return dict(zip(labels.tolist(), counts.tolist(), strict=True))
+
+
+def test_the_control_drops_as_many_of_each_class_and_differs_by_seed(
+    digits: Path, tmp_path: Path
+) -> None:
+    pack = Pack.open(digits)
+    train = pack.indices("train")
+    labels = pack.labels[train]
+    keep = ~((labels == 3) & (np.arange(len(labels)) % 4 == 0) | (labels == 7))
+    model = Selection(
+        ids=pack.ids.take(pa.array(train)).to_pylist(),
+        labels=labels,
+        keep=keep,
+        score=np.zeros(len(keep), np.float32),
+        reason=[""] * len(keep),
+        fingerprint=pack.fingerprint,
+    ).save(tmp_path / "model.parquet")
+    draws = []
+    for seed in (0, 1):
+        out = tmp_path / f"{seed}" / "selection.parquet"
+        select(
+            {"data": str(digits), "filter": "random", "like": str(model.path), "seed": seed}, out
+        )
+        draws.append(Selection.load(out))
+        assert _class_counts(draws[-1]) == _class_counts(model)
+    assert not np.array_equal(draws[0].keep, draws[1].keep)

@@ -11,13 +11,14 @@ from thresher.data.selection import Selection
 from thresher.errors import InvalidValueError
 from thresher.options import option
 
-Need = Literal["features", "other_features", "dynamics", "selections", "training"]
+Need = Literal["features", "other_features", "dynamics", "selections", "like", "training"]
 """What a filter asks its caller to prepare, beside the labels:
 
 - features: `FilterInputs.features`, and `probabilities` if the network has some;
 - other_features: features of further networks, if the user names any;
 - dynamics: the record of a training run;
 - selections: finished selections of the same pack;
+- like: a selection of the same pack to match, if the user names one;
 - training: `FilterInputs.retrain`.
 """
 
@@ -45,6 +46,8 @@ class FilterInputs:
     the run did not train on a sample."""
     selections: Sequence[Selection] = ()
     """Selections to combine."""
+    like: Selection | None = None
+    """Selection whose number of dropped samples per class is matched."""
     retrain: Retrain | None = None
     """Trains a network on a subset and returns its features of all samples."""
     maps: Path | None = None
@@ -120,7 +123,13 @@ class SelectionSource:
 
 
 @dataclass(kw_only=True)
-class FilterSources(FeatureSource, OtherFeatureSource, SelectionSource):
+class LikeSource:
+    like: Path | None = None
+    """Selection to match: drop as many samples of each class as it does, instead of a share."""
+
+
+@dataclass(kw_only=True)
+class FilterSources(FeatureSource, OtherFeatureSource, SelectionSource, LikeSource):
     """Files that the inputs of any filter are read from."""
 
 
@@ -130,5 +139,6 @@ SOURCES: dict[Need, type] = {
     "dynamics": RunSource,
     "training": RunSource,
     "selections": SelectionSource,
+    "like": LikeSource,
 }
 """The options that satisfy each need."""

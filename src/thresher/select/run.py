@@ -87,6 +87,10 @@ def load_inputs(
         for selection in selections:
             selection.indices(pack)  # raises if it is of another pack
         inputs = replace(inputs, selections=selections)
+    if "like" in filter.needs and sources.like is not None:
+        model = Selection.load(sources.like)
+        model.indices(pack)  # raises if it is of another pack
+        inputs, origin["like"] = replace(inputs, like=model), str(sources.like)
     return inputs, origin
 
 

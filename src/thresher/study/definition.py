@@ -58,6 +58,11 @@ class StepDefinition:
     each: tuple[str, ...] = ()
     """Axes (and `seed`) for each value of which the step runs separately."""
 
+    @property
+    def is_control(self) -> bool:
+        """Whether the step is a random selection that matches another selection."""
+        return self.settings.get("filter") == "random" and bool(self.settings.get("like"))
+
 
 @dataclass(frozen=True, kw_only=True)
 class StudyDefinition(ComparisonConfig, TuningConfig):

@@ -128,6 +128,9 @@ class _Expansion:
                 settings[key] = paths
             elif paths[0]:
                 settings[key] = paths[0]
+        if definition.is_control:
+            # Up to version 0.1 controls matched the share and not the classes: another result.
+            decisive["matched"] = "class"
         where = f"[steps.{definition.name}]"
         if "data" not in settings:
             raise InvalidValueError(

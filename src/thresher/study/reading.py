@@ -3,6 +3,7 @@
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +76,7 @@ def from_dict(content: Values, where: str = "the study", text: str = "") -> Stud
         "base": base,
         "grid": {axis: _axis(axis, grid[axis], f"[grid] of {where}") for axis in grid},
         "arms": arms,
-        "steps": {name: _step(name, table, where) for name, table in steps.items()},
+        "steps": _steps(steps, where),
         "executor": executor,
         "baseline": _hashable(content.get("baseline")),
         "seeds": _seeds(content.get("seeds", 3), where),
@@ -107,6 +108,17 @@ def _axis(axis: str, values: Any, where: str) -> list[Any]:
 
 def _hashable(value: Any) -> Any:
     return tuple(map(_hashable, value)) if isinstance(value, list) else value
+
+
+def _steps(tables: Values, where: str) -> dict[str, StepDefinition]:
+    steps = {name: _step(name, table, where) for name, table in tables.items()}
+    for name, step in steps.items():
+        # One draw for all seeds would make its luck look like an effect of the control.
+        if step.is_control and not {"each", "seed"} & set(tables[name]):
+            model = steps.get(str(step.settings["like"]))
+            each = ("seed", *(model.each if model is not None else ()))
+            steps[name] = replace(step, each=tuple(dict.fromkeys(each)))
+    return steps
 
 
 def _step(name: str, table: Any, where: str) -> StepDefinition:

@@ -1,7 +1,8 @@
 """The steps of a study before training: features of a network, and filters on them.
 
-A select step holds its filter, the sources and the options of that filter; with `like`, the name of
-another selection, it drops the same share as that one: the random control.
+A select step holds its filter, the sources and the options of that filter. With `like`, the name of
+another selection, it drops the same share as that one; the filter `random`, the control, drops as
+many samples of each class.
 """
 
 from collections.abc import Mapping
@@ -142,7 +143,7 @@ def check_select(settings: dict[str, Any], where: str) -> tuple[Filter, FilterSo
     kind = load_filter(name)
     options = {info.name for info in describe(kind)}
     inputs = {field.name for field in fields(FilterSources)}
-    known = options | inputs | {"data", "filter", "dynamics", "like", "seed"}
+    known = options | inputs | {"data", "filter", "dynamics", "seed"}
     for key in settings:
         if key not in known:
             raise InvalidValueError(f'unknown option "{key}" in {where}', nearest(key, known))

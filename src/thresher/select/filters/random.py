@@ -5,9 +5,10 @@ from typing import ClassVar
 
 import numpy as np
 
+from thresher.data.ids import rows_by_id
 from thresher.options import option
 from thresher.select.filters.base import ShareFilter
-from thresher.select.inputs import FilterInputs
+from thresher.select.inputs import FilterInputs, Need
 
 
 @dataclass(kw_only=True)
@@ -15,7 +16,9 @@ class RandomFilter(ShareFilter):
     """Drop a random share of the samples: the control.
 
     A filter helps only if training on its selection beats training on a random selection of the
-    same size. Costs n random numbers.
+    same size. With `like`, the selection of that filter, as many samples of each class go as in
+    that selection, so that the two differ in nothing but the choice within a class. Costs n random
+    numbers.
 
     Examples:
         >>> int(RandomFilter(drop=0.25).fit(None, [0, 0, 1, 1]).keep_.sum())
@@ -23,10 +26,25 @@ class RandomFilter(ShareFilter):
     """
 
     name: ClassVar[str] = "random"
+    needs: ClassVar[tuple[Need, ...]] = ("like",)
 
     seed: int = option(0, ge=0)
     """Seed of the choice."""
 
     def _fit(self, inputs: FilterInputs) -> None:
         random = np.random.Generator(np.random.Philox(key=[self.seed, 0x5E1EC7]))
-        self._drop_highest(inputs, random.random(len(inputs)), "random")
+        score = random.random(len(inputs))
+        if inputs.like is None:
+            self._drop_highest(inputs, score, "random")
+            return
+        # Labels are those of these inputs: a person may have relabelled samples in `like`.
+        dropped = [
+            id for id, keep in zip(inputs.like.ids, inputs.like.keep, strict=True) if not keep
+        ]
+        rows = rows_by_id(dropped, inputs.ids)
+        removed = inputs.labels[rows[rows >= 0]]
+        self.score_, self.keep_ = score, np.ones(len(inputs), bool)
+        for label in np.unique(removed):
+            (own,) = np.nonzero(inputs.labels == label)
+            order = own[np.argsort(score[own], kind="stable")]
+            self.keep_[order[len(own) - int((removed == label).sum()) :]] = False
