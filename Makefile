@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 # Tests start hundreds of interpreters, which need not compile Thresher's modules each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo test test-fast lint format docs bench page page-check horovod screenshots clean
+.PHONY: release-check setup demo test test-fast lint format docs bench page page-check horovod screenshots clean
 
 setup: $(READY)
 
@@ -44,6 +44,10 @@ format: setup
 # Fails on a broken link and on a public name without a docstring; needs no network.
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
+# Build wheel and sdist, check them, install the wheel into a new environment.
+release-check: setup
+	tools/check_release.sh
 
 bench: setup
 	$(BIN)/python -m benchmarks

@@ -12,7 +12,6 @@ import torch
 
 from thresher.progress import Bar, bar
 from thresher.select.affinities import Affinities, affinities
-from thresher.select.pca import fit_pca
 from thresher.select.repulsion import Grid, field
 from thresher.select.tsne_kernels import AVAILABLE, DescentState, Kernels
 
@@ -144,5 +143,9 @@ def divergence(p: Affinities, y: torch.Tensor) -> float:
 
 def principal_start(x: torch.Tensor) -> torch.Tensor:
     """Return the first two principal components of `x` with fixed signs and a deviation of 1e-4."""
-    y = fit_pca(x, 2, device=x.device).project(x)
-    return y / y[:, 0].std().clamp_min(1e-30) * 1e-4
+    centred = (x - x.mean(0)).double()
+    _, vectors = torch.linalg.eigh(centred.T @ centred)
+    y = centred @ vectors[:, -2:].flip(1)
+    sign = y.gather(0, y.abs().argmax(0, keepdim=True)).sign()
+    y = y * torch.where(sign == 0, 1.0, sign)
+    return (y / y[:, 0].std().clamp_min(1e-300) * 1e-4).float()

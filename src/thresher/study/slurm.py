@@ -246,5 +246,5 @@ def check_commands() -> None:
         import submitit  # noqa: F401
     except ImportError:
         raise MissingDependencyError(
-            "SLURM needs the package submitit", "pip install 'thresher[slurm]'"
+            "SLURM needs the package submitit", "pip install 'thresher-ml[slurm]'"
         ) from None

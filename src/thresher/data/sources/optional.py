@@ -12,5 +12,5 @@ def import_optional(module: str, extra: str) -> Any:
         return importlib.import_module(module)
     except ImportError:
         raise MissingDependencyError(
-            f"{module} is not installed", f"`pip install 'thresher[{extra}]'`"
+            f"{module} is not installed", f"`pip install 'thresher-ml[{extra}]'`"
         ) from None
