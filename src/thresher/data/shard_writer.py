@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from thresher.data import images as image_files
 from thresher.data.digest import file_sha256, sample_digest
+from thresher.data.holdout import HoldOutOptions, hold_out
 from thresher.data.labels import as_labels, check_samples
 from thresher.data.meta import Shape, ShardMeta
 from thresher.data.shard import COLUMNS, shard_schema
@@ -29,7 +30,7 @@ BATCH_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class WriteOptions:
+class WriteOptions(HoldOutOptions):
     """How images are converted and written to a pack."""
 
     resize: int | None = option(None, ge=1, le=4096)
@@ -76,6 +77,7 @@ def write_shard(
         with pa.ipc.new_file(temporary, shard_schema(shard.shape)) as writer:
             pending: list[pa.RecordBatch] = []
             for block in source.read(chunk):
+                block = hold_out(block, options)
                 for piece in _pieces(block, shard.shape):
                     pending.append(shard.convert(piece))
                     if sum(batch.nbytes for batch in pending) >= BATCH_BYTES:

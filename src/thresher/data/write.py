@@ -81,6 +81,7 @@ def write_pack(
     """
     options = options or WriteOptions()
     validate(options)
+    options.check()
     check_classes(source.classes, source.name)
     paths = PackPaths(Path(out))
     if paths.root.exists():
@@ -134,12 +135,14 @@ def _write_shards(source: Source, staging: Path, options: WriteOptions) -> list[
     if not chunks:
         raise InvalidValueError(f"{source.name} has no images", "check the path")
     shape = options.image_shape(source)
-    plan = {
+    plan: dict[str, object] = {
         "format": STAGING_FORMAT,
         "source": source.key(),
         "shape": None if shape is None else list(shape),
         "chunks": chunks,
     }
+    if options.test is not None:
+        plan["test"] = [options.test, options.group, options.seed]
     _keep_finished(staging, plan)
     todo = [n for n in range(len(chunks)) if not record_file(staging, n).exists()]
     processes = min(options.processes or core_count(), len(todo))

@@ -1,0 +1,80 @@
+"""Choose test images while a pack is written."""
+
+import hashlib
+import re
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from thresher.data.sources.base import Block
+from thresher.errors import InvalidValueError
+from thresher.options import option
+
+
+@dataclass(frozen=True, kw_only=True)
+class HoldOutOptions:
+    """How to split off test images."""
+
+    test: float | None = option(None, gt=0, lt=1)
+    """Share of the images of each class to set aside for testing; by default the source decides."""
+    group: str | None = None
+    r"""Keep images together whose names give the same text for this regular expression, such as
+    'patient-(\d+)'; what its first parentheses match counts, or else the whole match."""
+    seed: int = option(0, ge=0, lt=2**63)
+    """Seed of the choice of test images."""
+
+    def check(self) -> None:
+        """Raise if the regular expression is wrong, or is given without `test`."""
+        if self.group is None:
+            return
+        if self.test is None:
+            raise InvalidValueError("group is used with `test` only", "give both", "group")
+        try:
+            re.compile(self.group)
+        except re.error as error:
+            raise InvalidValueError(
+                f"group is not a regular expression: {error}", "", "group"
+            ) from None
+
+
+def hold_out(block: Block, options: HoldOutOptions) -> Block:
+    """Return a block in which a share of the samples is in the split "test".
+
+    Without `group` the share is exact to a sample in each class of a block. With it a group is
+    drawn as a whole, so the share is approximate.
+
+    Raises:
+        InvalidValueError: The source has a test split of its own.
+    """
+    if options.test is None or not len(block.ids):
+        return block
+    if other := sorted(set(block.splits) - {"train"}):
+        raise InvalidValueError(
+            f'test cannot be given: the source has a split "{other[0]}" already', "", "test"
+        )
+    draws = np.array([_draw(_group(id, options.group), options.seed) for id in block.ids])
+    if options.group is not None:
+        chosen = draws < options.test
+    else:
+        labels = np.asarray(block.labels)
+        chosen = np.zeros(len(draws), bool)
+        for label in np.unique(labels):
+            (rows,) = np.nonzero(labels == label)
+            # Rounded at random, so that many small blocks have the right share together.
+            extra = _draw(f"{label} of {block.ids[rows[0]]}", options.seed)
+            count = int(options.test * len(rows) + extra)
+            chosen[rows[np.argsort(draws[rows], kind="stable")[:count]]] = True
+    return replace(block, splits=np.where(chosen, "test", "train").tolist())
+
+
+def _group(id: str, pattern: str | None) -> str:
+    match = re.search(pattern, id) if pattern is not None else None
+    if match is None:
+        return id
+    return match[1] if match.re.groups and match[1] is not None else match[0]
+
+
+def _draw(text: str, seed: int) -> float:
+    """Return a number in [0, 1) that depends on the text and the seed only."""
+    digest = hashlib.blake2b(f"{seed}/{text}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") / 2**64

@@ -1,0 +1,81 @@
+"""`data pack --test`: images set aside for testing."""
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from made_images import picture
+
+from thresher.data.pack import Pack
+from thresher.data.shard_writer import WriteOptions
+from thresher.data.sources.registry import SourceOptions, open_source
+from thresher.data.write import write_pack
+from thresher.errors import ThresherError
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two classes; every patient has four pictures, spread over both."""
+    root = tmp_path_factory.mktemp("pictures")
+    for label, count in (("ill", 40), ("well", 120)):
+        (root / label).mkdir()
+        for n in range(count):
+            name = f"patient-{n // 2}-{n % 2}.png"
+            (root / label / name).write_bytes(picture(n, 8, 8, "PNG"))
+    return root
+
+
+def _pack(pictures: Path, out: Path, **options: object) -> Pack:
+    source = open_source(str(pictures), SourceOptions())
+    return write_pack(source, out, WriteOptions(processes=1, **options))  # type: ignore[arg-type]
+
+
+def _test_ids(pack: Pack) -> set[str]:
+    return {str(pack.ids[int(i)]) for i in pack.indices("test")}
+
+
+def test_the_share_is_that_of_each_class(pictures: Path, tmp_path: Path) -> None:
+    pack = _pack(pictures, tmp_path / "a", test=0.25)
+    counts = Counter(pack.labels[pack.indices("test")].tolist())
+    assert abs(counts[0] - 10) <= 1
+    assert abs(counts[1] - 30) <= 1
+    assert pack.meta.splits["train"] + pack.meta.splits["test"] == 160
+
+
+def test_the_seed_decides(pictures: Path, tmp_path: Path) -> None:
+    first, again, other = (
+        _pack(pictures, tmp_path / name, test=0.25, seed=seed)
+        for name, seed in (("a", 0), ("b", 0), ("c", 1))
+    )
+    assert _test_ids(first) == _test_ids(again)
+    assert len(_test_ids(first) & _test_ids(other)) < 25
+    assert first.fingerprint == other.fingerprint, "the same images, split differently"
+
+
+def test_groups_stay_together(pictures: Path, tmp_path: Path) -> None:
+    pack = _pack(pictures, tmp_path / "a", test=0.3, group=r"(patient-\d+)-")
+    splits: dict[str, set[str]] = {}
+    for id, split in zip(pack.ids.to_pylist(), pack.splits.to_pylist(), strict=True):
+        splits.setdefault(id.split("patient-")[1].split("-")[0], set()).add(split)
+    assert len(splits) == 60
+    assert all(len(names) == 1 for names in splits.values())
+    share = np.mean([names == {"test"} for names in splits.values()])
+    assert 0.1 < share < 0.5
+
+
+def test_what_cannot_be_is_refused(pictures: Path, tmp_path: Path, thresher) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(ThresherError, match="group is used with `test` only"):
+        _pack(pictures, tmp_path / "x", group="a")
+    with pytest.raises(ThresherError, match="not a regular expression"):
+        _pack(pictures, tmp_path / "x", test=0.1, group="(")
+    (tmp_path / "split" / "train").mkdir(parents=True)
+    (tmp_path / "split" / "test").mkdir()
+    for split in ("train", "test"):
+        (tmp_path / "split" / split / "ill").symlink_to(pictures / "ill")
+    with pytest.raises(ThresherError, match='has a split "test" already'):
+        _pack(tmp_path / "split", tmp_path / "x", test=0.1)
+    assert not (tmp_path / "x").exists()
+    done = thresher("data", "pack", pictures, tmp_path / "y", "--test", "1.5")
+    assert done.returncode == 2
+    assert "--test must be" in done.stderr
