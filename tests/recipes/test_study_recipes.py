@@ -41,7 +41,7 @@ def _small(study: dict[str, Any], few: str) -> dict[str, Any]:
     grid = {key: values[:2] for key, values in study["grid"].items()}
     small = {**study, "base": base, "seeds": 2, "grid": {**grid, "batch_size": BATCHES}}
     if "steps" in study:
-        extractor = {**base, "batch_size": 32, "validation": 0.0}
+        extractor = {**base, "batch_size": 32}
         small["steps"] = studies.pipeline(extractor, 0.1)
     return small
 

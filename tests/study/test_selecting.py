@@ -5,12 +5,23 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from few_digits import make_pack
 
 from thresher.data.pack import Pack
 from thresher.data.selection import Selection
 from thresher.errors import InvalidValueError
-from thresher.study.selecting import check_embed, check_select, select
+from thresher.study.preflight import check_inputs
+from thresher.study.selecting import HOLD_OUT, check_embed, check_select, select
+from thresher.study.study import Study
+from thresher.training.config import TrainConfig
+from thresher.training.split import split_samples
+
+
+@pytest.fixture(scope="module")
+def few(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return make_pack(tmp_path_factory.mktemp("packs"))
 
 
 @pytest.mark.parametrize(
@@ -113,3 +124,67 @@ def test_the_control_drops_as_many_of_each_class_and_differs_by_seed(
         draws.append(Selection.load(out))
         assert _class_counts(draws[-1]) == _class_counts(model)
     assert not np.array_equal(draws[0].keep, draws[1].keep)
+
+
+def test_filters_choose_only_among_the_samples_that_trials_train_on(
+    few: str, tmp_path: Path
+) -> None:
+    """Neither the extractor nor a filter sees the validation split; the arms have equal sizes."""
+    content: dict[str, Any] = {
+        "seeds": 2,
+        "base": {
+            **{"data": few, "model": "tiny", "epochs": 1, "batch_size": 32, "device": "cpu"},
+            **{"validation": 0.25, "split_seed": 3, "evaluate_every": 0},
+        },
+        "grid": {"selection": ["random", "network", "recursive"]},
+        "steps": {
+            "extractor": {"do": "train", "record_dynamics": True},
+            "network": {"do": "select", "filter": "network", "run": "extractor"}
+            | {"reduce": "pca", "drop": 0.1},
+            "random": {"do": "select", "filter": "random", "like": "network"},
+            "recursive": {"do": "select", "filter": "recursive", "run": "extractor"}
+            | {"reduce": "pca", "drop": 0.1},
+        },
+        "executor": {"kind": "in-process"},
+    }
+    study = Study.from_dict(content, tmp_path / "study")
+    assert not study.run().failed
+    pack = Pack.open(few)
+    train = pack.indices("train")
+    config = TrainConfig.from_dict(
+        {"data": few, "out": "-", **{key: content["base"][key] for key in HOLD_OUT}}
+    )
+    held = set(pack.ids.take(pa.array(split_samples(config, pack).validation)).to_pylist())
+    assert len(held) == round(0.25 * len(train))
+    seen = pq.read_table(study.output("extractor") / "dynamics.parquet").column("id").to_pylist()
+    assert held.isdisjoint(seen)
+    for step in ("network", "recursive"):
+        assert held.isdisjoint(Selection.load(study.output(step)).ids)
+    assert held.isdisjoint(Selection.load(study.output("random", seed=0)).ids)
+    sizes = {(t.cell["selection"], t.train_samples) for t in study.trials()}
+    assert len(sizes) == 3  # the same for both seeds
+    kept = dict(sizes)
+    assert kept["random"] == kept["network"] < len(train) - len(held)
+
+
+def test_a_step_that_sees_held_out_samples_is_refused(few: str, tmp_path: Path) -> None:
+    content: dict[str, Any] = {
+        "seeds": 1,
+        "base": {"data": few, "epochs": 1, "batch_size": 32, "validation": 0.25},
+        "grid": {"selection": ["network"]},
+        "steps": {
+            "extractor": {"do": "train", "validation": 0.0},
+            "network": {"do": "select", "filter": "network", "run": "extractor", "drop": 0.1},
+        },
+    }
+    sentence = r"\[steps.extractor\] and trial .* hold out different samples \(no validation and "
+    with pytest.raises(InvalidValueError, match=sentence):
+        Study.from_dict(content, tmp_path).run()
+    # If the split is an axis, the steps must follow it.
+    del content["steps"]["extractor"]["validation"], content["base"]["validation"]
+    content["grid"]["validation"] = [0.1, 0.2]
+    with pytest.raises(InvalidValueError, match=r"\[steps.network\] and trial .* hold out"):
+        Study.from_dict(content, tmp_path).run()
+    for step in content["steps"].values():
+        step["each"] = ["validation"]
+    check_inputs(Study.from_dict(content, tmp_path).plan())

@@ -1,8 +1,29 @@
 """A stratified validation split of the training samples."""
 
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from thresher.errors import InvalidValueError
+
+if TYPE_CHECKING:
+    from thresher.data.pack import Pack
+
+
+@dataclass(frozen=True)
+class HoldOut:
+    """Which training samples of a pack are held out: the same for training and for filters."""
+
+    size: float = 0.0
+    """A count, or a share below 1."""
+    seed: int = 0
+
+    def mask(self, pack: "Pack") -> np.ndarray:
+        """Return the samples held out, (n,) bool over the training samples in pack order."""
+        labels = pack.labels[pack.indices("train")]
+        count = round(self.size * len(labels)) if self.size < 1 else round(self.size)
+        return hold_out(labels, count, self.seed)
 
 
 def hold_out(labels: np.ndarray, size: int, seed: int) -> np.ndarray:

@@ -8,6 +8,7 @@ from typing import Literal
 import numpy as np
 
 from thresher.data.selection import Selection
+from thresher.data.split import HoldOut
 from thresher.errors import InvalidValueError
 from thresher.options import option
 
@@ -131,6 +132,9 @@ class LikeSource:
 @dataclass(kw_only=True)
 class FilterSources(FeatureSource, OtherFeatureSource, SelectionSource, LikeSource):
     """Files that the inputs of any filter are read from."""
+
+    hold_out: HoldOut | None = None
+    """Validation samples of the runs that use the selection: the filter does not see them."""
 
 
 SOURCES: dict[Need, type] = {

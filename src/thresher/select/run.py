@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from thresher.data.ids import rows_by_id
 from thresher.data.pack import Pack
 from thresher.data.selection import Selection
+from thresher.data.split import HoldOut
 from thresher.environment import versions
 from thresher.errors import AlreadyExistsError, InvalidValueError, NotFoundError
 from thresher.models.embed_config import EmbedOptions
@@ -71,7 +72,7 @@ def load_inputs(
     filter: Filter, pack: Pack, sources: FilterSources
 ) -> tuple[FilterInputs, dict[str, str]]:
     """Return what a filter needs, and where it comes from, for the sidecar."""
-    inputs = training_inputs(pack)
+    inputs = training_inputs(pack, sources.hold_out)
     origin: dict[str, str] = {}
     if "training" in filter.needs and sources.run is None:
         raise InvalidValueError("run is required: its network is retrained", "", "run")
@@ -94,9 +95,14 @@ def load_inputs(
     return inputs, origin
 
 
-def training_inputs(pack: Pack) -> FilterInputs:
-    """Return ids, labels and class names of the training samples, in pack order."""
+def training_inputs(pack: Pack, hold_out: HoldOut | None = None) -> FilterInputs:
+    """Return ids, labels and class names of the training samples, in pack order.
+
+    Those that `hold_out` reserves for validation are left out.
+    """
     positions = pack.indices("train")
+    if hold_out is not None and len(positions):
+        positions = positions[~hold_out.mask(pack)]
     if len(positions) == 0:
         raise InvalidValueError(f"pack {pack.name} has no training samples")
     return FilterInputs(

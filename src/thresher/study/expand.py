@@ -16,7 +16,7 @@ from typing import Any
 from thresher.errors import InvalidValueError, nearest
 from thresher.paths import StudyPaths
 from thresher.study.definition import ARM, FULL, StepDefinition, StudyDefinition
-from thresher.study.selecting import check_embed, check_select
+from thresher.study.selecting import HOLD_OUT, check_embed, check_select
 from thresher.study.settings import check_training, identity
 from thresher.study.tasks import StudyPlan, StudyTask, Values
 from thresher.training.presets import preset
@@ -150,7 +150,10 @@ class _Expansion:
         return self.steps.setdefault(name, task)
 
     def step_settings(self, definition: StepDefinition, own: Values) -> Values:
-        """Merge [base] and the step: a train step uses all of [base], the others its data."""
+        """Merge [base] and the step: a train step uses all of [base], the others its data.
+
+        A select step also takes the validation split, whose samples it must not choose among.
+        """
         base = self.study.base
         start: Values = {"data": base["data"]} if "data" in base else {}
         if definition.do == "train":
@@ -160,6 +163,12 @@ class _Expansion:
                 start.update(self.study.arms[value] if axis == ARM else {axis: value})
             model = definition.settings.get("model", start.get("model"))
             start = {**preset(model), **start}
+        if definition.do == "select":
+            shared = dict(base)
+            for axis, value in own.items():
+                shared.update(self.study.arms[value] if axis == ARM else {axis: value})
+            if shared.get("validation"):
+                start |= {key: shared[key] for key in HOLD_OUT if key in shared}
         for key in ("data", "seed"):
             if key in own:
                 start[key] = own[key]

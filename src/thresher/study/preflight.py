@@ -6,8 +6,9 @@ from pathlib import Path
 
 from thresher.data.pack import Pack
 from thresher.data.selection import Selection
-from thresher.errors import NotFoundError, ThresherError
+from thresher.errors import InvalidValueError, NotFoundError, ThresherError
 from thresher.paths import RunPaths
+from thresher.study.selecting import hold_out
 from thresher.study.tasks import StudyPlan, StudyTask
 
 FILES = ("run", "dynamics", "features", "also", "weights")
@@ -20,6 +21,7 @@ def check_inputs(plan: StudyPlan) -> None:
     Outputs of the study's own steps are not checked: they do not exist yet. Raises a ThresherError
     for the first input that is missing or does not fit its data; it names the trial or step.
     """
+    _check_hold_out(plan)
     outputs = {str(step.out) for step in plan.steps.values()}
     open_pack = cache(Pack.open)
     check_file = cache(_check_file)
@@ -42,6 +44,30 @@ def check_inputs(plan: StudyPlan) -> None:
             place = task.name if task.is_trial else f"[steps.{task.step}]"
             error.what = f"{place}: {error.what}"
             raise
+
+
+def _check_hold_out(plan: StudyPlan) -> None:
+    """Refuse a step that trains on, or chooses among, samples that its trial holds out."""
+    for trial in plan.trials.values():
+        needs = [] if trial.finished else list(trial.needs)
+        while needs:
+            step = plan.steps[needs.pop()]
+            needs += step.needs
+            same_data = step.settings["data"] == trial.settings["data"]
+            if step.kind == "embed" or not same_data:
+                continue
+            if hold_out(step.settings) != hold_out(trial.settings):
+                raise InvalidValueError(
+                    f"[steps.{step.step}] and trial {trial.name} hold out different samples "
+                    f"({_described(step)} and {_described(trial)})",
+                    "remove validation and split_seed from the step, or, if they vary, name their "
+                    "axis in its each",
+                )
+
+
+def _described(task: StudyTask) -> str:
+    held = hold_out(task.settings)
+    return f"validation {held.size:g}, split_seed {held.seed}" if held.size else "no validation"
 
 
 def _paths(task: StudyTask, keys: Iterable[str], outputs: set[str]) -> list[tuple[str, str]]:

@@ -15,6 +15,7 @@ import numpy as np
 
 from thresher.data.pack import Pack
 from thresher.data.selection import Selection
+from thresher.data.split import HoldOut
 from thresher.errors import AlreadyExistsError, InvalidValueError, ThresherError, nearest
 from thresher.models.embed_config import EmbedConfig
 from thresher.options import describe, from_mapping
@@ -23,7 +24,18 @@ from thresher.select.filters.base import Filter
 from thresher.select.filters.registry import FILTERS, load_filter
 from thresher.select.inputs import FilterInputs, FilterSources
 from thresher.select.run import open_features, run_filter, training_inputs, with_features
+from thresher.study.settings import check_option
 from thresher.training.config import TrainConfig
+
+HOLD_OUT = ("validation", "split_seed")
+"""Training options that decide which samples a run holds out. A select step takes them from the
+trials, so that the filter chooses among the samples that the trials train on."""
+
+
+def hold_out(settings: Mapping[str, Any]) -> HoldOut:
+    """Return the samples that a trial or step with these settings holds out."""
+    size = float(settings.get("validation") or 0)
+    return HoldOut(size, int(settings.get("split_seed") or 0)) if size else HoldOut()
 
 
 @dataclass(frozen=True)
@@ -40,11 +52,13 @@ class Retrainer:
     folder: Path
     device: str = "auto"
     """Where features are computed."""
+    hold_out: HoldOut | None = None
+    """Samples that are neither trained on nor filtered."""
 
     @cached_property
     def inputs(self) -> FilterInputs:
         """Ids and labels of the training samples."""
-        return training_inputs(self.pack)
+        return training_inputs(self.pack, self.hold_out)
 
     def __call__(self, round_: int, keep: np.ndarray) -> np.ndarray:
         """Train on the samples of `keep` (n,) bool; return features (n, d) of all samples."""
@@ -100,7 +114,8 @@ def run_selection(
     retrain = None
     if "training" in filter.needs and sources.run is not None:
         device = getattr(filter, "device", "auto")
-        retrain = Retrainer(sources.run, pack, out.with_suffix(".rounds"), device)
+        rounds = out.with_suffix(".rounds")
+        retrain = Retrainer(sources.run, pack, rounds, device, sources.hold_out)
     return run_filter(filter, pack, sources, out, retrain, notes)
 
 
@@ -128,6 +143,7 @@ def select(settings: dict[str, Any], out: Path) -> None:
         model = Selection.load(settings["like"])
         filter.set_params(drop=model.dropped / max(1, len(model.ids)))
         notes["like"] = str(settings["like"])
+    notes |= {key: str(settings[key]) for key in HOLD_OUT if key in settings}
     # The table is written last: a sidecar alone is left over from an interrupted attempt.
     out.with_suffix(".json").unlink(missing_ok=True)
     run_selection(filter, Pack.open(settings["data"]), sources, out, notes)
@@ -142,8 +158,8 @@ def check_select(settings: dict[str, Any], where: str) -> tuple[Filter, FilterSo
         )
     kind = load_filter(name)
     options = {info.name for info in describe(kind)}
-    inputs = {field.name for field in fields(FilterSources)}
-    known = options | inputs | {"data", "filter", "dynamics", "seed"}
+    inputs = {field.name for field in fields(FilterSources)} - {"hold_out"}
+    known = options | inputs | {"data", "filter", "dynamics", "seed", *HOLD_OUT}
     for key in settings:
         if key not in known:
             raise InvalidValueError(f'unknown option "{key}" in {where}', nearest(key, known))
@@ -154,6 +170,10 @@ def check_select(settings: dict[str, Any], where: str) -> tuple[Filter, FilterSo
     if settings.get("dynamics"):
         paths["run"] = settings["dynamics"]
     sources = from_mapping(FilterSources, paths, where)
+    for key in HOLD_OUT:
+        if key in settings:
+            check_option(key, settings[key], where)
+    sources.hold_out = hold_out(settings)
     if "training" in kind.needs and sources.run is None:
         raise InvalidValueError(f"run is required by filter {name} in {where}", "", "run")
     return own, sources

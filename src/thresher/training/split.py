@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from thresher.data.pack import Pack
+    from thresher.data.split import HoldOut
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +27,13 @@ class DataConfig:
     """Seed of the choice of validation samples."""
     seed: int = option(0, ge=0)
     """Seed of the initial weights, the order of the samples and their augmentation."""
+
+    @property
+    def hold_out(self) -> "HoldOut":
+        """The samples held out for validation."""
+        from thresher.data.split import HoldOut
+
+        return HoldOut(self.validation, self.split_seed)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,12 +71,8 @@ def split_samples(config: DataConfig, pack: "Pack") -> TrainingSplit:
     """Hold out validation samples first, then apply the selection, which never filters them."""
     import numpy as np
 
-    from thresher.data.split import hold_out
-
     train = pack.indices("train")
-    size = config.validation
-    count = round(size * len(train)) if size < 1 else round(size)
-    held = hold_out(pack.labels[train], count, config.split_seed)
+    held = config.hold_out.mask(pack)
     rest = train[~held]
     kept = np.ones(len(rest), bool)
     if config.selection is not None:
