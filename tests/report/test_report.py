@@ -7,12 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import finished_study
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from thresher.data.pack import Pack
+from thresher.data.selection import Selection
 from thresher.report.drawing import INK, inline
 from thresher.report.figures import draw_all
 from thresher.report.page import render, write_report
+from thresher.report.work import class_counts, class_table, work_table
 from thresher.study.analysis import Analysis, analyse
 from thresher.study.study import Study
 from thresher.study.summaries import preferred_batches
@@ -183,3 +187,28 @@ def test_each_kind_of_study_has_its_figure(
         result = finished_study.result(0.9, seconds, time_to_target=reached)
         write_json(RunPaths(trial.out).result, result)
     assert figure in {drawing.name for drawing in draw_all(analyse(study))}
+
+
+def test_the_work_and_the_classes_of_each_arm_are_shown(analysis: Analysis, digits: Path) -> None:
+    counts = class_counts(analysis)
+    labels = Pack.open(digits).labels[Pack.open(digits).indices("train")]
+    assert [list(one.values()) for one in counts["full"]] == [np.bincount(labels).tolist()]
+    assert len(counts["network"]) == 1
+    assert len(counts["random"]) == 5  # one draw per seed
+    assert analysis.study is not None
+    kept = Selection.load(analysis.study.output("network"))
+    assert list(counts["network"][0].values()) == np.bincount(kept.labels[kept.keep]).tolist()
+    work = work_table(analysis)
+    assert work.count("<tr>") == 1 + 9
+    assert '<td class="n">1,400</td><td class="n">100</td><td class="n">2,000</td>' in work
+    assert work in render(analysis, [])
+    assert class_table(analysis) in render(analysis, [])
+
+
+def test_work_without_the_data_is_that_of_the_selections(
+    analysis: Analysis, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("THRESHER_HOME", str(tmp_path))
+    counts = class_counts(analysis)
+    assert set(counts) == {"network", "random"}
+    assert list(counts["network"][0]) == [str(label) for label in range(10)]

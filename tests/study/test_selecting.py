@@ -161,7 +161,7 @@ def test_filters_choose_only_among_the_samples_that_trials_train_on(
     for step in ("network", "recursive"):
         assert held.isdisjoint(Selection.load(study.output(step)).ids)
     assert held.isdisjoint(Selection.load(study.output("random", seed=0)).ids)
-    sizes = {(t.cell["selection"], t.train_samples) for t in study.trials()}
+    sizes = {(t.cell["selection"], t.train_samples or 0) for t in study.trials()}
     assert len(sizes) == 3  # the same for both seeds
     kept = dict(sizes)
     assert kept["random"] == kept["network"] < len(train) - len(held)

@@ -16,6 +16,7 @@ from thresher.report import tables
 from thresher.report.drawing import Drawing, inline
 from thresher.report.figures import draw_all
 from thresher.report.style import CSS
+from thresher.report.work import class_table, work_table
 from thresher.study.analysis import Analysis, analyse
 from thresher.study.comparisons import OVERALL
 from thresher.study.study import Study
@@ -68,6 +69,7 @@ def render(analysis: Analysis, drawings: list[Drawing]) -> str:
         _section("Verdict", _verdicts(analysis)),
         _figures(drawings),
         _section("All settings", tables.cell_table(analysis)) if analysis.cells else "",
+        _work(analysis),
         _tuning(analysis),
         _section("Options, versions and hardware", _setup(analysis)),
         _section("Cost", _cost(analysis)),
@@ -143,6 +145,13 @@ def _figures(drawings: list[Drawing]) -> str:
         for d in drawings
     )
     return _section("Figures", f'<div class="figures">{items}</div>')
+
+
+def _work(analysis: Analysis) -> str:
+    work, classes = work_table(analysis), class_table(analysis)
+    if classes:
+        classes = f"<h3>Training images of each class</h3>{classes}"
+    return _section("Work of each arm", work + classes) if work else ""
 
 
 def _tuning(analysis: Analysis) -> str:
