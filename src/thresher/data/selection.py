@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Sized
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from thresher.data.ids import rows_by_id
+from thresher.data.matching import match_samples
 from thresher.data.overrides import Override, OverrideLog, effective_overrides
 from thresher.data.pack import Pack
 from thresher.errors import (
@@ -70,7 +71,7 @@ class Selection:
         ...     loaded = Selection.load(path)
         >>> loaded.indices(pack)[:3].tolist()  # positions of kept samples; 1 was dropped
         [2, 3, 4]
-        >>> len(loaded.apply(range(1437)))  # any data set of the training samples, in this order
+        >>> len(loaded.apply(range(1437), order="pack"))  # any data set; see `apply`
         1293
     """
 
@@ -231,19 +232,33 @@ class Selection:
             )
         return np.sort(positions[self.keep])
 
-    def apply(self, dataset: "Dataset[Any] | Sized") -> "Subset[Any]":
-        """Return a torch `Subset` of the kept samples.
+    def apply(
+        self, dataset: "Dataset[Any] | Sized", order: Literal["pack"] | None = None
+    ) -> "Subset[Any]":
+        """Return a torch `Subset` of the kept samples, in the order of the data set.
+
+        Samples are matched by the data set's `ids` (of `Pack.dataset`, or your own), or by the
+        paths in `samples` or `imgs` (torchvision's ImageFolder). A data set that only has labels
+        (`targets`, `labels`) must be in pack order, and its labels must show it.
 
         Args:
-            dataset: The training samples in pack order, as in torchvision's CIFAR10.
+            dataset: The training samples, or some of them if they have ids or paths.
+            order: "pack" if the data set holds the training samples in pack order; this is then
+                not verified.
+
+        Raises:
+            InvalidValueError: The data set holds other samples, or its order cannot be verified.
         """
         from torch.utils.data import Subset
 
-        return Subset(dataset, self._kept_rows(dataset))  # type: ignore[arg-type]
+        return Subset(dataset, self._kept_rows(dataset, order))  # type: ignore[arg-type]
 
-    def select(self, dataset: Any) -> Any:
-        """Return a Hugging Face `Dataset` of the kept ones of its samples, in pack order."""
-        return dataset.select(self._kept_rows(dataset))
+    def select(self, dataset: Any, order: Literal["pack"] | None = None) -> Any:
+        """Return a Hugging Face `Dataset` of the kept ones of its samples.
+
+        Samples are matched by the column `id`; without it, as in `apply`, by the labels.
+        """
+        return dataset.select(self._kept_rows(dataset, order))
 
     def export(self, path: Path | str, pack: Pack) -> Path:
         """Write the kept samples for other tools, and return the path.
@@ -273,13 +288,9 @@ class Selection:
             return viewer.load()(self, height)
         raise MissingDependencyError("no viewer is installed", "install Thresher with pip")
 
-    def _kept_rows(self, dataset: Any) -> list[int]:
-        if len(dataset) != len(self.ids):
-            raise InvalidValueError(
-                f"the data set has {len(dataset)} samples, the selection {len(self.ids)}",
-                "apply it to the training set that it was made on",
-            )
-        return np.flatnonzero(self.keep).tolist()
+    def _kept_rows(self, dataset: Any, order: str | None) -> list[int]:
+        rows = match_samples(dataset, self.ids, self.labels, order)
+        return np.flatnonzero(self.keep[rows]).tolist()
 
 
 _TYPES = {

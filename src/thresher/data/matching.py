@@ -1,0 +1,185 @@
+"""Match the samples of any data set with the rows of a selection.
+
+A data set is matched by its ids, or by the paths of its files. If it has only labels, it must be in
+pack order, and its labels must show that it is.
+"""
+
+import logging
+from collections.abc import Iterator, Sequence
+from pathlib import PurePath
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from thresher.data.ids import rows_by_id
+from thresher.data.sources.encoded import SPLITS
+from thresher.errors import InvalidValueError
+
+logger = logging.getLogger(__name__)
+
+ORDER_FIX = 'give `order="pack"` if it holds the training samples in pack order'
+
+
+def match_samples(
+    dataset: Any, ids: Sequence[str], labels: np.ndarray, order: str | None = None
+) -> np.ndarray:
+    """Return the row in `ids` of each sample of `dataset`, (m,) int64.
+
+    Args:
+        dataset: A torch or Hugging Face data set.
+        ids: (n,) ids of the training samples, in pack order.
+        labels: (n,) their labels.
+        order: "pack" if the data set holds all samples in pack order, which is then not verified.
+
+    Raises:
+        InvalidValueError: The data set holds other samples, or its order cannot be verified.
+    """
+    if order not in (None, "pack"):
+        raise InvalidValueError(f'order must be "pack" or None, got {order!r}', "", "order")
+    if order == "pack":
+        _check_length(dataset, ids)
+        own = _labels(dataset)
+        if own is not None and (own != labels).any():
+            logger.warning(
+                "%d labels of the data set differ from the selection's; is it in pack order?",
+                int((own != labels).sum()),
+            )
+        return np.arange(len(ids))
+    if hasattr(dataset, "dataset") and hasattr(dataset, "indices"):  # a torch Subset
+        return match_samples(dataset.dataset, ids, labels)[np.asarray(dataset.indices, np.int64)]
+    own_ids = _ids(dataset)
+    if own_ids is not None:
+        return _checked(rows_by_id(own_ids, ids), own_ids, "ids")
+    paths = _paths(dataset)
+    if paths is not None:
+        return _rows_by_path(paths, getattr(dataset, "root", None), ids)
+    _check_labels(dataset, ids, labels)
+    return np.arange(len(ids))
+
+
+def _ids(dataset: Any) -> list[str] | None:
+    values = getattr(dataset, "ids", None)
+    if values is None and "id" in _columns(dataset):
+        values = dataset["id"]
+    if values is None or callable(values):
+        return None
+    if isinstance(values, pa.Array | pa.ChunkedArray):
+        values = values.to_pylist()
+    return [str(value) for value in values]
+
+
+def _paths(dataset: Any) -> list[PurePath] | None:
+    """Return the files of torchvision's ImageFolder and of data sets with the same attributes."""
+    samples = getattr(dataset, "samples", None) or getattr(dataset, "imgs", None)
+    try:
+        return [PurePath(path) for path, _ in samples or ()] or None
+    except (TypeError, ValueError):
+        return None
+
+
+def _labels(dataset: Any) -> np.ndarray | None:
+    """Return the labels as (n,) integers; None if the data set has none that can be compared."""
+    values = getattr(dataset, "targets", None)
+    if values is None:
+        values = getattr(dataset, "labels", None)
+    if values is None and getattr(dataset, "tensors", None):  # a torch TensorDataset
+        values = dataset.tensors[-1]
+    if values is None:
+        features = getattr(dataset, "features", None) or {}
+        classes = [n for n in _columns(dataset) if type(features.get(n)).__name__ == "ClassLabel"]
+        classes += [n for n in ("label", "labels", "fine_label") if n in _columns(dataset)]
+        values = dataset[classes[0]] if classes else None
+    if values is None or callable(values):
+        return None
+    try:
+        array = np.asarray(values if hasattr(values, "__array__") else list(values))
+    except (TypeError, ValueError):
+        return None
+    return array if array.shape == (len(dataset),) and array.dtype.kind in "iu" else None
+
+
+def _columns(dataset: Any) -> list[str]:
+    """Return the column names of a Hugging Face data set."""
+    names = getattr(dataset, "column_names", None)
+    return names if isinstance(names, list) else []
+
+
+def _rows_by_path(paths: list[PurePath], root: Any, ids: Sequence[str]) -> np.ndarray:
+    """Match by the path below the root, with and without the folder of the split."""
+    first = np.full(len(paths), -1)
+    for own, known in _names_of_paths(paths, root, ids):
+        rows = rows_by_id(own, known)
+        if (rows >= 0).all():
+            return rows
+        if (rows >= 0).sum() > (first >= 0).sum():
+            first = rows
+    return _checked(first, [str(path) for path in paths], "paths")
+
+
+def _names_of_paths(
+    paths: list[PurePath], root: Any, ids: Sequence[str]
+) -> Iterator[tuple[list[str], list[str]]]:
+    """Yield pairs of names to compare: of the files, and of the selection's samples."""
+    parts = [path.parts for path in paths]
+    if root is not None and all(path.is_relative_to(root) for path in paths):
+        depth = len(PurePath(root).parts)
+    else:
+        same = zip(*(names[:-1] for names in parts), strict=False)
+        depth = next((n for n, names in enumerate(same) if len(set(names)) > 1), -1)
+        depth = min(len(names) - 1 for names in parts) if depth < 0 else depth
+    for above in range(min(depth, 3) + 1):
+        yield ["/".join(path[depth - above :]) for path in parts], list(ids)
+    bare = [id.partition("/")[2] if _split(id.partition("/")[0]) else id for id in ids]
+    # The test images may have the names of training images: their folder must not say so.
+    folder = _split(parts[0][depth - 1]) if depth else None
+    if len(set(bare)) == len(bare) and folder in (None, _split(ids[0].partition("/")[0])):
+        yield ["/".join(path[depth:]) for path in parts], bare
+
+
+def _split(folder: str) -> str | None:
+    return SPLITS.get(folder.lower())
+
+
+def _checked(rows: np.ndarray, names: Sequence[str], what: str) -> np.ndarray:
+    unknown = np.flatnonzero(rows < 0)
+    if len(unknown):
+        raise InvalidValueError(
+            f"{len(unknown):,} of the data set's {len(rows):,} {what} are not in the selection, "
+            f'such as "{names[unknown[0]]}"',
+            "apply it to the training set that it was made on",
+        )
+    return rows
+
+
+def _check_length(dataset: Any, ids: Sequence[str]) -> None:
+    if len(dataset) != len(ids):
+        raise InvalidValueError(
+            f"the data set has {len(dataset)} samples, the selection {len(ids)}",
+            "apply it to the training set that it was made on",
+        )
+
+
+def _check_labels(dataset: Any, ids: Sequence[str], labels: np.ndarray) -> None:
+    """Raise unless the labels show that the data set is in pack order."""
+    _check_length(dataset, ids)
+    own = _labels(dataset)
+    if own is None:
+        raise InvalidValueError(
+            "the order of the data set cannot be verified: it has no `ids`, `samples` or `targets`",
+            ORDER_FIX,
+        )
+    differs = np.flatnonzero(own != labels)
+    if len(differs):
+        raise InvalidValueError(
+            f"the data set is not in pack order: {len(differs):,} labels differ, the first one at "
+            f"{differs[0]} ({own[differs[0]]} instead of {labels[differs[0]]})",
+            "give the data set an attribute `ids`",
+        )
+    # Labels that are grouped by class say nothing about the order within a class.
+    if 1 + (np.diff(labels) != 0).sum() <= len(np.unique(labels)):
+        raise InvalidValueError(
+            "the order of the data set cannot be verified: its labels are grouped by class, "
+            "and it has no `ids` or `samples`",
+            ORDER_FIX,
+        )

@@ -1,0 +1,208 @@
+"""A selection keeps its own samples in any data set, or refuses the data set."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import Subset, TensorDataset
+
+from thresher.data.pack import Pack
+from thresher.data.selection import Selection
+from thresher.data.sources.folder import Folder
+from thresher.data.write import write_pack
+from thresher.errors import InvalidValueError
+
+CLASSES = ("cat", "cat-big", "dog")
+EACH = 3
+
+
+class ImageFolder:
+    """torchvision's: classes sorted by name, then the files of each class by name."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = str(root)
+        self.classes = sorted(folder.name for folder in root.iterdir())
+        self.samples = [
+            (str(file), label)
+            for label, name in enumerate(self.classes)
+            for file in sorted((root / name).iterdir())
+        ]
+        self.targets = [label for _, label in self.samples]
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, row: int) -> tuple[str, int]:
+        return self.samples[row]
+
+
+def write_images(root: Path) -> None:
+    random = np.random.default_rng(0)
+    for name in CLASSES:
+        (root / name).mkdir(parents=True)
+        for n in range(EACH):
+            pixels = random.integers(0, 256, (8, 8, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(root / name / f"{n}.png")
+
+
+def select_on(pack: Pack, keep: np.ndarray) -> Selection:
+    train = pack.indices("train")
+    return Selection(
+        ids=pack.ids.take(train).to_pylist(),
+        labels=pack.labels[train],
+        keep=keep,
+        score=np.zeros(len(train), np.float32),
+        reason=[""] * len(train),
+        fingerprint=pack.fingerprint,
+    )
+
+
+def without_cat_big(pack: Pack) -> Selection:
+    """Keep cat and dog."""
+    return select_on(pack, pack.labels[pack.indices("train")] != CLASSES.index("cat-big"))
+
+
+@pytest.mark.parametrize("split", [None, "train"])
+def test_an_image_folder_is_matched_by_its_paths(tmp_path: Path, split: str | None) -> None:
+    """A pack sorts by path, where "cat-big/" is before "cat/"; ImageFolder sorts by class."""
+    root = tmp_path / "images"
+    write_images(root / (split or ""))
+    if split:
+        write_images(root / "test")
+    pack = write_pack(Folder(root), tmp_path / "pack")
+    assert pack.labels[pack.indices("train")[0]] == CLASSES.index("cat-big")
+    kept: Any = without_cat_big(pack).apply(ImageFolder(root / (split or "")))
+    names = [Path(path).parent.name for path, _ in kept]
+    assert names == ["cat"] * EACH + ["dog"] * EACH
+
+
+@pytest.mark.parametrize("renamed", ["training-images", "train"])
+def test_a_split_folder_of_another_name_or_place(tmp_path: Path, renamed: str) -> None:
+    write_images(tmp_path / "images" / "train")
+    write_images(tmp_path / "images" / "test")
+    write_images(tmp_path / "copy" / renamed)
+    pack = write_pack(Folder(tmp_path / "images"), tmp_path / "pack")
+    folder = ImageFolder(tmp_path / "copy" / renamed)
+    kept: Any = without_cat_big(pack).apply(folder)
+    assert {label for _, label in kept} == {0, 2}
+    del folder.root  # as in a data set of one's own
+    kept = without_cat_big(pack).apply(folder)
+    assert {label for _, label in kept} == {0, 2}
+
+
+def test_test_images_with_the_names_of_training_images_are_refused(tmp_path: Path) -> None:
+    for split in ("train", "test"):
+        write_images(tmp_path / "images" / split)
+    pack = write_pack(Folder(tmp_path / "images"), tmp_path / "pack")
+    with pytest.raises(InvalidValueError, match="9 of the data set's 9 paths are not in the"):
+        without_cat_big(pack).apply(ImageFolder(tmp_path / "images" / "test"))
+
+
+def test_a_part_of_the_training_set_is_matched(tmp_path: Path) -> None:
+    write_images(tmp_path / "images")
+    pack = write_pack(Folder(tmp_path / "images"), tmp_path / "pack")
+    part: Any = Subset(ImageFolder(tmp_path / "images"), [8, 4, 0])  # type: ignore[arg-type]
+    kept: Any = without_cat_big(pack).apply(part)
+    assert [label for _, label in kept] == [2, 0]
+
+
+def test_files_that_the_selection_does_not_name_are_refused(tmp_path: Path) -> None:
+    write_images(tmp_path / "images")
+    pack = write_pack(Folder(tmp_path / "images"), tmp_path / "pack")
+    (tmp_path / "images" / "dog" / "0.png").rename(tmp_path / "images" / "dog" / "new.png")
+    with pytest.raises(InvalidValueError, match=r'1 of the data set\'s 9 paths .*dog/new.png"'):
+        without_cat_big(pack).apply(ImageFolder(tmp_path / "images"))
+
+
+class WithIds:
+    def __init__(self, ids: list[str]) -> None:
+        self.ids = ids
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+def test_ids_decide_in_any_order(digits: Path) -> None:
+    pack = Pack.open(digits)
+    n = len(pack.indices("train"))
+    selection = select_on(pack, np.arange(n) % 3 == 0)
+    order = np.random.default_rng(1).permutation(n)
+    shuffled = [selection.ids[row] for row in order]
+    kept = selection.apply(WithIds(shuffled))
+    assert [shuffled[row] for row in kept.indices] == [
+        id for id, row in zip(shuffled, order, strict=True) if row % 3 == 0
+    ]
+    with pytest.raises(InvalidValueError, match=r'1 of .* ids are not in the selection.*"other"'):
+        selection.apply(WithIds([*shuffled[:-1], "other"]))
+
+
+def test_labels_show_pack_order(digits: Path) -> None:
+    pack = Pack.open(digits)
+    labels = torch.from_numpy(pack.labels[pack.indices("train")])
+    selection = select_on(pack, np.arange(len(labels)) % 2 == 0)
+    assert len(selection.apply(TensorDataset(torch.zeros(len(labels)), labels))) == 719
+    moved = TensorDataset(torch.zeros(len(labels)), labels.roll(1))
+    with pytest.raises(InvalidValueError, match=r"not in pack order: [\d,]+ labels differ"):
+        selection.apply(moved)
+    with pytest.raises(InvalidValueError, match="the data set has 10 samples, the selection 1437"):
+        selection.apply(TensorDataset(torch.zeros(10), labels[:10]))
+
+
+def test_an_order_that_cannot_be_verified_is_refused(digits: Path) -> None:
+    pack = Pack.open(digits)
+    n = len(pack.indices("train"))
+    selection = select_on(pack, np.arange(n) % 2 == 0)
+    with pytest.raises(InvalidValueError, match=r'cannot be verified: it has no .*order="pack"'):
+        selection.apply(range(n))
+    assert selection.apply(range(n), order="pack").indices == list(range(0, n, 2))
+    with pytest.raises(InvalidValueError, match="got 'path'"):
+        selection.apply(range(n), order="path")  # type: ignore[arg-type]
+    selection.labels = np.sort(selection.labels)
+    by_class = TensorDataset(torch.zeros(n), torch.from_numpy(selection.labels))
+    with pytest.raises(InvalidValueError, match="its labels are grouped by class"):
+        selection.apply(by_class)
+    assert len(selection.apply(by_class, order="pack")) == 719
+
+
+def test_other_labels_in_a_stated_order_are_logged(
+    digits: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pack = Pack.open(digits)
+    labels = torch.from_numpy(pack.labels[pack.indices("train")]).clone()
+    selection = select_on(pack, np.ones(len(labels), bool))
+    labels[0] += 1
+    with caplog.at_level(logging.WARNING):
+        selection.apply(TensorDataset(labels), order="pack")
+    assert "1 labels of the data set differ" in caplog.text
+
+
+def test_hugging_face_data_sets() -> None:
+    datasets = pytest.importorskip("datasets")
+    ids = [f"s{n}" for n in range(6)]
+    labels = np.array([0, 1, 0, 1, 2, 0])
+    selection = Selection(
+        ids=ids,
+        labels=labels,
+        keep=np.array([True, False, True, True, False, False]),
+        score=np.zeros(6, np.float32),
+        reason=[""] * 6,
+        fingerprint="f" * 32,
+    )
+    known = datasets.Dataset.from_dict({"id": ids, "label": labels.tolist()})
+    shuffled = known.shuffle(seed=3)
+    assert sorted(selection.select(shuffled)["id"]) == ["s0", "s2", "s3"]
+    assert list(selection.select(shuffled)["id"]) == [
+        id for id in shuffled["id"] if id in ("s0", "s2", "s3")
+    ]
+    bare = known.add_column("row", list(range(6))).remove_columns("id")
+    assert list(selection.select(bare)["row"]) == [0, 2, 3]
+    with pytest.raises(InvalidValueError, match="not in pack order"):
+        selection.select(bare.select([1, 0, 2, 3, 4, 5]))
+    with pytest.raises(InvalidValueError, match="cannot be verified"):
+        selection.select(bare.remove_columns("label"))
+    rows = selection.select(bare.remove_columns("label"), order="pack")["row"]
+    assert list(rows) == [0, 2, 3]
