@@ -1,10 +1,12 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from thresher.errors import ThresherError
 from thresher.recipes import ClaimRow, Recipe, RecipeResult, all_recipes, find
+from thresher.recipes.support.differences import PaperSettings, differences
 
 
 def _one(out: Path) -> RecipeResult:
@@ -51,3 +53,27 @@ def test_recipes_are_found_once_each_and_a_wrong_name_gets_a_hint() -> None:
     assert len(names) == len(set(names))
     with pytest.raises(ThresherError, match='there is no recipe "nothing-like-it"'):
         find("nothing-like-it")
+
+
+def test_differences_from_the_paper_are_generated_from_the_settings(tmp_path: Path) -> None:
+    published = {"data": "cifar10", "epochs": 50, "batch_size": [256, 1024], "optimizer": "sgd"}
+    ours = {"data": "digits", "epochs": 50, "batch_size": [64, 1024], "lr": 0.3, "device": "cpu"}
+    text = (
+        "data digits instead of cifar10; batch size 64 · 1,024 instead of 256 · 1,024; "
+        "not published: lr 0.3"
+    )
+    assert differences(ours, published) == text
+    assert differences(published, published) == ""
+    recipe = Recipe("x-one", "X1", "a title", {"smoke": _one})
+    paper = PaperSettings(published, {"smoke": ours})
+    rows = replace(recipe, paper=paper).run("smoke", tmp_path).rows
+    assert [row.differs for row in rows] == [text]
+    assert json.loads((tmp_path / "recipe.json").read_text())["rows"][0]["differs"] == text
+
+
+def test_every_recipe_says_how_each_preset_differs_from_the_paper() -> None:
+    for recipe in all_recipes():
+        assert recipe.paper is not None, recipe.name
+        assert recipe.paper.published
+        for preset in recipe.presets:
+            assert recipe.paper.differs(preset), (recipe.name, preset)

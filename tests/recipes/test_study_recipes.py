@@ -4,8 +4,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from thresher.data.selection import Selection
 from thresher.recipes import (
     jitsev_validation,
     mccord_batch,
@@ -18,6 +20,7 @@ from thresher.recipes import (
 )
 from thresher.recipes.base import Recipe, RecipeResult
 from thresher.recipes.support import mccord, studies
+from thresher.study.study import Study
 
 sys.path.append(str(Path(__file__).parent.parent / "study"))
 from few_digits import make_pack
@@ -53,15 +56,42 @@ def _check(result: RecipeResult, claim: str, lines: int) -> None:
         assert line.measured
 
 
-@pytest.mark.slow  # two studies of three arms
+@pytest.mark.slow  # a study of three arms
 def test_figure_7(few: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(ornl_fig7.STUDIES, "smoke", _small(ornl_fig7.STUDIES["smoke"], few))
-    rates: dict[str, list[Any]] = {"batch_size": BATCHES, "lr": [0.05, 0.1]}
-    monkeypatch.setitem(ornl_fig7.RATES, "smoke", rates)
+    small = _small(ornl_fig7.STUDIES["smoke"], few)
+    monkeypatch.setitem(ornl_fig7.STUDIES, "smoke", small)
     result = ornl_fig7.RECIPE.run("smoke", tmp_path)
     _check(result, "O4", 2 * len(BATCHES))
-    assert result.data["lr"] in rates["lr"]
+    assert result.data["lr"] == small["base"]["lr"]
     assert Path(result.data["report"]).exists()
+    study = Study.open(tmp_path / "study")
+    for batch in BATCHES:  # equal work
+        trials = [t for t in study.trials() if t.cell["batch_size"] == batch]
+        assert len({t.steps for t in trials}) == 1
+        assert len({t.train_samples for t in trials if t.cell["arm"] != "full"}) <= 2  # two seeds
+    networks = [Selection.load(study.output("network", seed=s)) for s in (0, 1)]
+    controls = [Selection.load(study.output("random", seed=s)) for s in (0, 1)]
+    for network, control in zip(networks, controls, strict=True):
+        np.testing.assert_array_equal(
+            np.bincount(network.labels[network.keep]), np.bincount(control.labels[control.keep])
+        )
+    assert not np.array_equal(networks[0].keep, networks[1].keep)  # each seed has its own map
+
+
+@pytest.mark.slow  # a study of five arms
+def test_figure_7_tunes_for_each_batch_and_arm_and_reads_the_budget_both_ways(
+    few: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = _small(ornl_fig7.STUDIES["smoke"], few)
+    base = {key: value for key, value in small["base"].items() if key != "lr"}
+    grid: dict[str, list[Any]] = {"batch_size": [96], "lr": [0.05, 0.1]}
+    small = {**small, "base": {**base, "validation": 0.25}, "grid": grid, **ornl_fig7.TUNED}
+    monkeypatch.setitem(ornl_fig7.STUDIES, "smoke", {**small, "arms": ornl_fig7.BOTH_READINGS})
+    result = ornl_fig7.RECIPE.run("smoke", tmp_path)
+    _check(result, "O4", 4)
+    assert set(result.data["lr"]) == {f"96, {arm}" for arm in ornl_fig7.BOTH_READINGS}
+    assert set(result.data["lr"].values()) <= set(grid["lr"])
+    assert ["equal epochs" in row.paper for row in result.rows] == [False, False, True, True]
 
 
 @pytest.mark.slow  # a study of three arms
@@ -125,9 +155,18 @@ def test_validation_chooses(few: str, tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_presets_of_every_size_expand(tmp_path: Path) -> None:
     """The gpu and paper presets cannot be run here, but their studies must be well-formed."""
-    from thresher.study.study import Study
-
     for module in (ornl_fig5, ornl_fig6, ornl_fig7, jitsev_validation):
         for preset, study in module.STUDIES.items():
             content = {**study, "executor": studies.EXECUTORS[preset]}
             assert Study.from_dict(content, tmp_path / preset).plan().trials
+
+
+def test_presets_of_selections_are_fair() -> None:
+    """Equal steps, one extractor, map and control per seed, tuning on more than one seed."""
+    for module in (ornl_fig6, ornl_fig7):
+        for study in module.STUDIES.values():
+            assert study["base"]["budget"] == "steps"
+            assert all("seed" in step["each"] for step in study["steps"].values())
+            if "tune" in study:
+                assert study["base"]["validation"]
+                assert study.get("tune_seeds", study["seeds"]) >= 2

@@ -10,6 +10,8 @@ from thresher.cli.packs import ensure_pack
 from thresher.options import option
 from thresher.recipes.base import ClaimRow, Preset, Recipe
 
+DIFFERS = "differs from the paper in"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Reproduce:
@@ -52,10 +54,16 @@ def _listing(recipes: Sequence[Recipe]) -> Outcome:
 
 
 def _table(title: str, rows: Sequence[ClaimRow]) -> str:
+    # The text is long and mostly the same for all rows.
+    previous = ["", *(row.differs for row in rows)]
     table = columns(
         title,
-        ("claim", "the paper says", "we measured", "interval", "holds?"),
-        [(row.claim, row.paper, row.measured, row.interval, row.holds) for row in rows],
+        ("claim", "the paper says", "we measured", "interval", "holds?", DIFFERS),
+        [
+            (row.claim, row.paper, row.measured, row.interval, row.holds)
+            + ("″" if row.differs and row.differs == previous[n] else row.differs,)
+            for n, row in enumerate(rows)
+        ],
     )
     notes = [f"{row.paper} – {row.note}." for row in rows if row.note]
     return "\n".join([table, *(["", *notes] if notes else [])])

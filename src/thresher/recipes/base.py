@@ -2,12 +2,13 @@
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from thresher.errors import InvalidValueError, nearest
 from thresher.paths import write_json
+from thresher.recipes.support.differences import PaperSettings
 
 Preset = Literal["smoke", "gpu", "paper"]
 Verdict = Literal["yes", "no", "partly", "not enough runs"]
@@ -25,6 +26,8 @@ class ClaimRow:
     note: str = ""
     values: dict[str, object] = field(default_factory=dict)
     """Further keys of the row in JSON."""
+    differs: str = ""
+    """What was done differently from the paper; set by the recipe."""
 
     def __post_init__(self) -> None:
         if self.holds not in get_args(Verdict):
@@ -34,6 +37,8 @@ class ClaimRow:
         """Return the row as JSON values, with `values` at the same level."""
         fields = asdict(self)
         values = fields.pop("values")
+        if not self.differs:
+            del fields["differs"]
         return {**fields, **values}
 
 
@@ -59,6 +64,8 @@ class Recipe:
     (one GPU) and paper (the paper's own size)."""
     data: Mapping[str, str] = field(default_factory=dict)
     """By preset, the pack that it reads, if any."""
+    paper: PaperSettings | None = None
+    """What was published, to say how each preset differs from it."""
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", self.name):
@@ -74,7 +81,11 @@ class Recipe:
                 f'recipe {self.name} has no preset "{preset}"', nearest(preset, self.presets)
             )
         result = self.presets[preset](out)
+        if self.paper is not None:
+            differs = self.paper.differs(preset)
+            rows = [replace(row, differs=row.differs or differs) for row in result.rows]
+            result = replace(result, rows=rows)
         head = {"name": self.name, "claim": self.claim, "preset": preset}
-        rows = [row.to_dict() for row in result.rows]
-        write_json(out / "recipe.json", {**head, "rows": rows, "data": result.data})
+        table = [row.to_dict() for row in result.rows]
+        write_json(out / "recipe.json", {**head, "rows": table, "data": result.data})
         return result

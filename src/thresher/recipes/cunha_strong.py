@@ -24,6 +24,7 @@ from thresher.options import from_mapping, to_mapping
 from thresher.paths import read_json, write_json
 from thresher.progress import track
 from thresher.recipes.base import ClaimRow, Recipe, RecipeResult, Verdict
+from thresher.recipes.support.differences import PaperSettings
 from thresher.study.statistics import paired
 
 if TYPE_CHECKING:
@@ -263,4 +264,16 @@ RECIPE = Recipe(
     "S1–S3",
     "strong scaling reaches a given loss sooner than weak, on small 3-D data",
     {name: partial(reproduce, config) for name, config in PRESETS.items()},
+    paper=PaperSettings(
+        {"workers": [1, 2, 4, 8, 16, 32], "data": "888 CT scans"},
+        {
+            name: {
+                "workers": list(config.workers),
+                "data": "random ellipsoids",
+                "seeds": config.seeds,
+            }
+            | {"batch": config.batch, "rate": config.rate, "side": config.side}
+            for name, config in PRESETS.items()
+        },
+    ),
 )

@@ -5,6 +5,7 @@ from pathlib import Path
 from thresher.recipes.base import ClaimRow, RecipeResult
 from thresher.recipes.ornl_fig5 import UNSCALED
 from thresher.recipes.support import studies
+from thresher.recipes.support.differences import PaperSettings
 from thresher.study import statistics
 from thresher.study.results import Trial
 from thresher.study.tasks import Values
@@ -14,18 +15,23 @@ STUDIES: dict[str, Values] = {
         "base": {**studies.SMOKE, "validation": 0.1},
         "grid": {"batch_size": [32, 512], "lr": [0.03, 0.1, 0.3]},
         "seeds": 3,
+        "tune": ["lr"],
     },
     "gpu": {
         "base": {**studies.GPU, **UNSCALED, "validation": 5000},
         "grid": {"batch_size": [256, 2048, 8192], "lr": [0.05, 0.1, 0.2, 0.4, 0.8]},
         "seeds": 4,
+        "tune": ["lr"],
     },
     "paper": {
-        "base": {**studies.PAPER, **UNSCALED, "validation": 5000},
+        "base": {**studies.FULL_SIZE, **UNSCALED, "validation": 5000},
         "grid": {"batch_size": [256, 1024, 4096, 8192], "lr": [0.05, 0.1, 0.2, 0.4, 0.8, 1.6]},
         "seeds": 4,
+        "tune": ["lr"],
     },
 }
+
+PUBLISHED: Values = {"data": "cifar10", "validation": 5000}
 
 
 def reproduce(preset: str, out: Path) -> RecipeResult:
@@ -35,7 +41,6 @@ def reproduce(preset: str, out: Path) -> RecipeResult:
         out,
         title="Learning rate tuned for each batch on the validation split",
         compare="batch_size",
-        tune=["lr"],
         **study,
     )
     chosen = {c.cell["batch_size"]: c.chosen["lr"] for c in analysis.choices if c.chosen}
@@ -70,4 +75,7 @@ RECIPE = studies.study_recipe(
     "J3",
     "hyper-parameters retuned for each batch on a validation split",
     reproduce,
+    PaperSettings(
+        PUBLISHED, {preset: studies.settings(study) for preset, study in STUDIES.items()}
+    ),
 )

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from thresher.recipes.base import ClaimRow, Recipe, RecipeResult
+from thresher.recipes.support.differences import PaperSettings
 
 SIZES: dict[str, tuple[str, int, int]] = {
     "smoke": ("digits", 1500, 3),
@@ -63,4 +64,11 @@ RECIPE = Recipe(
     "reading many small files at random against one binary with fixed offsets",
     {name: partial(reproduce, name) for name in SIZES},
     {name: data for name, (data, _, _) in SIZES.items()},
+    PaperSettings(
+        {"data": "ImageNet", "file_system": "shared, cold"},
+        {
+            name: {"data": data, "images": images, "file_system": "of the output folder, cached"}
+            for name, (data, images, _) in SIZES.items()
+        },
+    ),
 )

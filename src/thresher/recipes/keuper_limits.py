@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from thresher.recipes.base import ClaimRow, Recipe, RecipeResult
+from thresher.recipes.support.differences import PaperSettings
 
 if TYPE_CHECKING:
     from thresher.scaling.cluster import Cluster
@@ -33,6 +34,8 @@ node_gbs = 10
 """
 SIZES_MB = {"AlexNet": 250, "GoogLeNet": 50, "ResNet-50": 100}
 """Sizes of the gradients in the paper."""
+SIZES = {"smoke": (32, 32, 0.3), "gpu": (224, 256, 1.0), "paper": (224, 256, 3.0)}
+"""Image side, batch size and seconds per batch size of what is measured."""
 WORKERS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
@@ -163,5 +166,15 @@ RECIPE = Recipe(
     "keuper-limits",
     "K1",
     "limits of data parallelism: communication, small matrix products, one sample per worker",
-    {"smoke": run(32, 32, 0.3), "gpu": run(224, 256, 1.0), "paper": run(224, 256, 3.0)},
+    {preset: run(*size) for preset, size in SIZES.items()},
+    paper=PaperSettings(
+        {"image_size": 224, "batch_size": 256, "layers": "AlexNet and GoogLeNet"}
+        | {"measured_on": "a K80", "network": "measured"},
+        {
+            preset: {"image_size": side, "batch_size": batch}
+            | {"layers": "smaller copies of both", "measured_on": "this machine"}
+            | {"network": "predicted for FDR InfiniBand"}
+            for preset, (side, batch, _) in SIZES.items()
+        },
+    ),
 )

@@ -28,5 +28,13 @@ def reproduce(preset: str, out: Path) -> RecipeResult:
 
 
 RECIPE = studies.study_recipe(
-    "mccord-batch", "M1", "accuracy falls as the batch grows", reproduce, mccord.DATA
+    "mccord-batch",
+    "M1",
+    "accuracy falls as the batch grows",
+    reproduce,
+    mccord.paper(
+        {preset: {"batch_size": batches} for preset, batches in mccord.BATCHES.items()},
+        {"batch_size": mccord.LARGE_BATCHES},
+    ),
+    mccord.DATA,
 )

@@ -5,10 +5,12 @@ from pathlib import Path
 from thresher.recipes.base import ClaimRow, RecipeResult, Verdict
 from thresher.recipes.support import mccord, studies
 
+RULES = ["none", "linear"]
+
 
 def reproduce(preset: str, out: Path) -> RecipeResult:
     size = mccord.BATCHES[preset][-1]
-    grid = {"batch_size": [size], "lr_rule": ["none", "linear"]}
+    grid = {"batch_size": [size], "lr_rule": RULES}
     analysis = mccord.run(preset, out, "Linear scaling against none", "lr_rule", grid)
     linear, none = (studies.cell(analysis, lr_rule=rule) for rule in ("linear", "none"))
     difference = studies.compare(linear, none)
@@ -31,5 +33,9 @@ RECIPE = studies.study_recipe(
     "M3",
     "linear scaling against none at the largest batch",
     reproduce,
+    mccord.paper(
+        {p: {"batch_size": b[-1:], "lr_rule": RULES} for p, b in mccord.BATCHES.items()},
+        {"batch_size": mccord.LARGE_BATCHES[-1:], "lr_rule": RULES},
+    ),
     mccord.DATA,
 )

@@ -41,5 +41,16 @@ def reproduce(preset: str, out: Path) -> RecipeResult:
 
 
 RECIPE = studies.study_recipe(
-    "mccord-warmup", "M2", "warm-up of 0, 5, 10, 20 epochs at two batches", reproduce, mccord.DATA
+    "mccord-warmup",
+    "M2",
+    "warm-up of 0, 5, 10, 20 epochs at two batches",
+    reproduce,
+    mccord.paper(
+        {
+            p: {"batch_size": [b[1], b[-1]], "warmup_epochs": WARMUPS[p]}
+            for p, b in mccord.BATCHES.items()
+        },
+        {"batch_size": [7680, 30720], "warmup_epochs": WARMUPS["paper"]},
+    ),
+    mccord.DATA,
 )

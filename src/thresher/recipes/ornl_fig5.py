@@ -6,6 +6,7 @@ from typing import Any
 
 from thresher.recipes.base import ClaimRow, RecipeResult, Verdict
 from thresher.recipes.support import studies
+from thresher.recipes.support.differences import PaperSettings
 from thresher.study.analysis import Analysis
 from thresher.study.tasks import Values
 
@@ -32,7 +33,7 @@ STUDIES: dict[str, Values] = {
         "seeds": 3,
     },
     "paper": {
-        "base": {**studies.PAPER, **UNSCALED},
+        "base": {**studies.FULL_SIZE, **UNSCALED},
         "grid": {
             "model": ["resnet18", "resnet34", "resnet50", "resnet101", "resnet152"],
             "lr": [0.001, 0.01, 0.1],
@@ -40,6 +41,12 @@ STUDIES: dict[str, Values] = {
         },
         "seeds": 4,
     },
+}
+
+PUBLISHED: Values = {
+    **studies.PAPER,
+    **UNSCALED,
+    **{axis: STUDIES["paper"]["grid"][axis] for axis in ("model", "batch_size")},
 }
 
 
@@ -96,5 +103,11 @@ def _closer_at_low_rates(analysis: Analysis, grid: dict[str, list[Any]]) -> Clai
 
 
 RECIPE = studies.study_recipe(
-    "ornl-fig5", "O2", "for each learning rate there is a preferred batch size", reproduce
+    "ornl-fig5",
+    "O2",
+    "for each learning rate there is a preferred batch size",
+    reproduce,
+    PaperSettings(
+        PUBLISHED, {preset: studies.settings(study) for preset, study in STUDIES.items()}
+    ),
 )

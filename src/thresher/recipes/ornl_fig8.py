@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from thresher.recipes.base import ClaimRow, Recipe, RecipeResult
+from thresher.recipes.support.differences import PaperSettings
 
 WORKERS = (1, 6, 24, 96, 384, 768, 1536)
 BATCH = 64
@@ -112,4 +113,8 @@ RECIPE = Recipe(
     "O5",
     "DDP against Horovod to 1,536 V100: static buckets against a dynamic queue",
     {"smoke": run, "gpu": run, "paper": run},
+    paper=PaperSettings(
+        {"times": "measured on Summit"},
+        {p: {"times": "predicted from Summit's data sheet"} for p in ("smoke", "gpu", "paper")},
+    ),
 )

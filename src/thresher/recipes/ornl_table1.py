@@ -12,6 +12,7 @@ import numpy as np
 from thresher.paths import RunPaths, read_json
 from thresher.recipes.base import ClaimRow, RecipeResult, Verdict
 from thresher.recipes.support import studies
+from thresher.recipes.support.differences import PaperSettings
 from thresher.study.study import Study
 from thresher.study.tasks import Values
 
@@ -27,7 +28,7 @@ DEFAULT_EPS = 0.5
 EXTRACTORS: dict[str, tuple[list[str], Values, int]] = {
     "smoke": (["tiny", "resnet20"], {**studies.SMOKE, "batch_size": 64}, 2),
     "gpu": (list(PUBLISHED), {**studies.GPU, "batch_size": 256}, 2),
-    "paper": (list(PUBLISHED), {**studies.PAPER, "workers": 1, "batch_size": 256}, 4),
+    "paper": (list(PUBLISHED), {**studies.FULL_SIZE, "workers": 1, "batch_size": 256}, 4),
 }
 
 
@@ -91,5 +92,15 @@ def _row(model: str, shares: np.ndarray) -> ClaimRow:
 
 
 RECIPE = studies.study_recipe(
-    "ornl-table1", "O1", "the share of images that is noise on each extractor's map", reproduce
+    "ornl-table1",
+    "O1",
+    "the share of images that is noise on each extractor's map",
+    reproduce,
+    PaperSettings(
+        {**studies.PAPER, "workers": 1, "model": list(PUBLISHED)},
+        {
+            preset: {**base, "model": models, "seeds": seeds}
+            for preset, (models, base, seeds) in EXTRACTORS.items()
+        },
+    ),
 )

@@ -5,13 +5,25 @@ and 90. The gpu preset trains ResNet-18 on CIFAR-10, whose 50,000 images allow t
 `paper` needs a pack of ImageNet named `imagenet` in the cache.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from thresher.recipes.support import studies
+from thresher.recipes.support.differences import PaperSettings
 from thresher.study.analysis import Analysis
 from thresher.study.tasks import Values
 
 SCHEDULE = {"schedule": "step", "lr_rule": "linear"}
+PAPER: Values = {
+    "data": "imagenet",
+    "model": "resnet50",
+    "epochs": 90,
+    **SCHEDULE,
+    "lr": 0.0125,
+    "warmup_epochs": 5,
+    "step_epochs": [30.0, 60.0, 90.0],
+}
+"""What was published for training, and nothing else."""
 BASES: dict[str, Values] = {
     "smoke": {**studies.SMOKE, **SCHEDULE, "lr": 0.05, "base_batch": 32, "step_epochs": [4.0, 8.0]},
     "gpu": {
@@ -23,15 +35,9 @@ BASES: dict[str, Values] = {
         "step_epochs": [30.0, 60.0],
     },
     "paper": {
-        "data": "imagenet",
-        "model": "resnet50",
+        **PAPER,
         "image_size": 224,
-        "epochs": 90,
-        **SCHEDULE,
-        "lr": 0.0125,
         "base_batch": 32,
-        "warmup_epochs": 5,
-        "step_epochs": [30.0, 60.0, 90.0],
         "precision": "fp16",
         "micro_batch": "auto",
     },
@@ -41,6 +47,16 @@ DATA = {preset: base["data"] for preset, base in BASES.items()}
 LARGE_BATCHES = [3840, 7680, 15360, 23040, 30720]
 BATCHES = {"smoke": [64, 256, 480], "gpu": LARGE_BATCHES, "paper": LARGE_BATCHES}
 SEEDS = {"smoke": 3, "gpu": 4, "paper": 4}
+
+
+def paper(grids: Mapping[str, Values], published: Values) -> PaperSettings:
+    """Return what was published, with the axes `published`, and the settings of each preset."""
+    cluster = {"workers": 240, "engine": "horovod"}
+    presets = {
+        preset: studies.settings({"base": base, "grid": grids[preset], "seeds": SEEDS[preset]})
+        for preset, base in BASES.items()
+    }
+    return PaperSettings({**PAPER, **cluster, **published}, presets)
 
 
 def run(preset: str, out: Path, title: str, compare: str, grid: Values) -> Analysis:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from thresher.recipes.base import ClaimRow, Recipe, RecipeResult, Verdict
+from thresher.recipes.support.differences import PaperSettings
 from thresher.report.page import write_report
 from thresher.study.analysis import Analysis, analyse
 from thresher.study.comparisons import ArmComparison
@@ -28,22 +29,34 @@ SMOKE: Values = {
 }
 """Minutes on two cores. No flips: a mirrored digit is a different shape."""
 
-GPU: Values = {
+PAPER: Values = {
     "data": "cifar10",
     "model": "resnet18",
     "epochs": 50,
+    "crop": 28,
+    "optimizer": "sgd",
+    "batch_norm": "local",
+    "workers": 8,
+}
+"""What Gahlot et al. 2020 published, and nothing else."""
+
+UNPUBLISHED: Values = {
     "lr": 0.1,
     "base_batch": 256,
     "lr_rule": "sqrt",
     "warmup_epochs": 5,
-    "crop": 28,
-    "precision": "bf16",
     "evaluate_every": 0,
 }
+"""Our choice of what the paper does not give."""
+
+FULL_SIZE: Values = {**PAPER, **UNPUBLISHED}
+"""The paper's own size: eight GPUs, single precision."""
+
+GPU: Values = {**FULL_SIZE, "workers": 1, "precision": "bf16"}
 """CIFAR-10 at the paper's 28×28 with the ImageNet stem, on one GPU."""
 
-PAPER: Values = {**GPU, "precision": "fp32", "workers": 8}
-"""As published: eight GPUs, single precision."""
+EQUAL_STEPS: Values = {"budget": "steps"}
+"""Arms that train on fewer images take as many steps as the arm with all of them."""
 
 DATA = {"smoke": SMOKE["data"], "gpu": GPU["data"], "paper": PAPER["data"]}
 """The pack that each preset reads."""
@@ -60,21 +73,47 @@ def study_recipe(
     claim: str,
     title: str,
     reproduce: Callable[[str, Path], RecipeResult],
+    paper: PaperSettings,
     data: Mapping[str, str] = DATA,
 ) -> Recipe:
     """Return a recipe that runs `reproduce(preset, out)` at every size."""
-    return Recipe(name, claim, title, {key: partial(reproduce, key) for key in EXECUTORS}, data)
+    return Recipe(
+        name, claim, title, {key: partial(reproduce, key) for key in EXECUTORS}, data, paper
+    )
 
 
 def pipeline(extractor: Values, drop: float) -> dict[str, Values]:
     """Return the steps of a study that drops a share of the data, by the features of a network
-    trained with the options `extractor`, and at random."""
+    trained with the options `extractor`, and at random.
+
+    Each seed has its own extractor, map and control: with one for all seeds, the luck of that one
+    would look like an effect of the filter.
+    """
+    own = {"each": ["seed"]}
+    network = {"do": "select", "filter": "network", "features": "features", "drop": drop}
     return {
-        "extractor": {"do": "train", **extractor},
-        "features": {"do": "embed", "run": "extractor"},
-        "network": {"do": "select", "filter": "network", "features": "features", "drop": drop},
-        "random": {"do": "select", "filter": "random", "like": "network"},
+        "extractor": {"do": "train", **extractor, **own},
+        "features": {"do": "embed", "run": "extractor", **own},
+        "network": {**network, **own},
+        "random": {"do": "select", "filter": "random", "like": "network", **own},
     }
+
+
+def settings(study: Values) -> Values:
+    """Return the settings of a study in one level, to be compared with what a paper published."""
+    flat = {**study["base"], **study["grid"], "seeds": study["seeds"]}
+    several = len(study["grid"].get("batch_size", [])) > 1
+    if several and "lr" not in study["grid"] and flat.get("lr_rule", "none") == "none":
+        flat["rate"] = "the same for all batch sizes"
+    if "steps" in study:
+        flat["extractor"] = study["steps"]["extractor"].get("model", study["base"].get("model"))
+        flat["drop"] = study["steps"]["network"]["drop"]
+        flat["extractors"] = "one per seed"
+    if "tune" in study:
+        tuned = " and ".join(study["tune"])
+        flat["tuning"] = f"{tuned} on validation for each batch size and arm"
+        flat["tuning_seeds"] = study.get("tune_seeds", study["seeds"])
+    return flat
 
 
 def run(preset: str, out: Path, **definition: Any) -> Analysis:
@@ -89,25 +128,6 @@ def run(preset: str, out: Path, **definition: Any) -> Analysis:
 def result(rows: list[ClaimRow], out: Path, **data: Any) -> RecipeResult:
     """Return the result of a recipe whose study ran in `out`."""
     return RecipeResult(rows, {**data, "report": str(out / "report" / "index.html")})
-
-
-def tuned(base: Values, grid: dict[str, list[Any]], axis: str, out: Path, preset: str) -> Any:
-    """Return the value of `axis` of `grid` with the best mean validation accuracy.
-
-    One seed, full data, a tenth held out; the test split is not used.
-    """
-    analysis = run(
-        preset,
-        out,
-        title=f"Choice of {axis} on the validation split",
-        base={**{k: v for k, v in base.items() if k not in grid}, "validation": 0.1},
-        grid=grid,
-        seeds=1,
-        metric="validation_accuracy",
-    )
-    cells = [c for c in analysis.cells if c.mean is not None]
-    means = {v: np.mean([c.mean for c in cells if c.cell[axis] == v]) for v in grid[axis]}
-    return max(means, key=lambda value: means[value])
 
 
 def cell(analysis: Analysis, **axes: Any) -> CellSummary:
