@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from thresher.cli.commands import Outcome
 from thresher.cli.packs import open_pack
@@ -25,7 +25,10 @@ class SelectConfig:
     out: Path
     """Selection to write, a new S.parquet; S.json beside it records how it was made."""
     export: tuple[Path, ...] = ()
-    """Also write the kept samples: .txt files of ids, .npy files of positions in the pack."""
+    """Also write the kept samples: .txt files of ids, .npy files of positions (`positions`)."""
+    positions: Literal["train", "pack"] = "train"
+    """What exported positions count: the training samples in pack order, as FFCV's `indices` do, or
+    all samples of the pack."""
 
 
 def command(name: str) -> tuple[type, Callable[[Any], Outcome]]:
@@ -77,7 +80,7 @@ def select(name: str, config: Any) -> Outcome:
     sources = FilterSources(**_values(config, FilterSources))
     selection = run_selection(filter, pack, sources, config.out)
     for path in config.export:
-        selection.export(path, pack)
+        selection.export(path, pack, config.positions)
     return _outcome(selection, config.out)
 
 

@@ -4,9 +4,10 @@ A data set is matched by its ids, or by the paths of its files. If it has only l
 pack order, and its labels must show that it is.
 """
 
+import json
 import logging
-from collections.abc import Iterator, Sequence
-from pathlib import PurePath
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import PurePath, PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -56,6 +57,22 @@ def match_samples(
         return _rows_by_path(paths, getattr(dataset, "root", None), ids)
     _check_labels(dataset, ids, labels)
     return np.arange(len(ids))
+
+
+def webdataset_id(sample: Mapping[str, Any]) -> str:
+    """Return the id that a pack gives to a sample of a WebDataset, decoded or not."""
+    fields = sample.get("json")
+    if isinstance(fields, bytes | str):
+        fields = json.loads(fields)
+    if isinstance(fields, Mapping) and "id" in fields:
+        return str(fields["id"])
+    try:
+        tar = PurePosixPath(str(sample["__url__"])).name.partition(".")[0]
+        return f"{tar}/{sample['__key__']}"
+    except KeyError as error:
+        raise InvalidValueError(
+            f"the sample has no {error.args[0]}", "give an id, or a sample of a WebDataset"
+        ) from None
 
 
 def _ids(dataset: Any) -> list[str] | None:

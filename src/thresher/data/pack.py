@@ -6,10 +6,11 @@ file. Raw images are read as zero-copy views of the map. Any Arrow reader (panda
 opens the shards.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +26,11 @@ from thresher.data.sources.known import NAMES
 from thresher.errors import InvalidValueError, NotFoundError, nearest
 from thresher.paths import PackPaths, cached_pack, home
 from thresher.progress import bar
+
+if TYPE_CHECKING:
+    from PIL.Image import Image as PilImage
+
+    from thresher.data.dataset import PackDataset
 
 
 @dataclass(frozen=True)
@@ -178,6 +184,22 @@ class Pack:
             if contiguous is not out:
                 out[...] = contiguous
         return out
+
+    def dataset(
+        self, transform: "Callable[[PilImage], Any] | None" = None, split: str = "train"
+    ) -> "PackDataset":
+        """Return the samples of a split as a map-style torch data set of (image, label).
+
+        It knows its `ids` and `targets`, and can be sent to the workers of a DataLoader.
+
+        Args:
+            transform: Called with each image as a PIL image, such as torchvision's transforms. By
+                default images are tensors (channels, height, width), float32 in [0, 1].
+            split: Name of the split.
+        """
+        from thresher.data.dataset import PackDataset
+
+        return PackDataset(self, split, transform)
 
     def view(self, position: int) -> np.ndarray:
         """Return one raw image as a zero-copy, read-only view (height, width, channels)."""

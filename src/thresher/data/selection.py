@@ -7,8 +7,9 @@ append-only log of decisions by people; it is applied whenever the selection is 
 """
 
 import contextlib
-from collections.abc import Callable, Iterable, Sized
+from collections.abc import Callable, Iterable, Mapping, Sized
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,9 +19,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from thresher.data.ids import rows_by_id
-from thresher.data.matching import match_samples
+from thresher.data.matching import match_samples, webdataset_id
 from thresher.data.overrides import Override, OverrideLog, effective_overrides
 from thresher.data.pack import Pack
+from thresher.data.sampler import EpochSampler
 from thresher.errors import (
     AlreadyExistsError,
     InvalidValueError,
@@ -209,12 +211,21 @@ class Selection:
             self.keep[row] = entry.keep
             self.reason[row] = f"override: {entry.reason}" if entry.reason else "override"
 
-    def indices(self, pack: Pack) -> np.ndarray:
-        """Return the positions of the kept samples in `pack`, ascending, (n,) int64.
+    def indices(self, pack: Pack, within: Literal["pack", "train"] = "pack") -> np.ndarray:
+        """Return the positions of the kept samples, ascending, (n,) int64.
+
+        Args:
+            pack: The pack that the selection was made on.
+            within: "pack" counts all samples of the pack, for `Pack.images`. "train" counts only
+                training samples, for a file of those in pack order, such as FFCV's `indices`.
 
         Raises:
             InvalidValueError: The selection was made on another pack.
         """
+        if within not in ("pack", "train"):
+            raise InvalidValueError(
+                f'within must be "pack" or "train", got {within!r}', "", "within"
+            )
         name = f"the selection {self.path or ''}".rstrip()
         if pack.fingerprint != self.fingerprint:
             raise InvalidValueError(
@@ -225,12 +236,14 @@ class Selection:
         positions = pack.positions(self.ids)
         if (positions < 0).any():
             raise InvalidValueError(f"{name} names samples that are not in {pack.name}")
-        if not np.isin(positions, pack.indices("train")).all():
+        train = pack.indices("train")
+        if not np.isin(positions, train).all():
             raise InvalidValueError(
                 f"{name} names validation or test samples of {pack.name}",
                 "only training samples may be filtered",
             )
-        return np.sort(positions[self.keep])
+        kept = np.sort(positions[self.keep])
+        return kept if within == "pack" else np.searchsorted(train, kept)
 
     def apply(
         self, dataset: "Dataset[Any] | Sized", order: Literal["pack"] | None = None
@@ -260,12 +273,62 @@ class Selection:
         """
         return dataset.select(self._kept_rows(dataset, order))
 
-    def export(self, path: Path | str, pack: Pack) -> Path:
+    def sampler(
+        self,
+        dataset: Any,
+        seed: int = 0,
+        rank: int | None = None,
+        world: int | None = None,
+        order: Literal["pack"] | None = None,
+    ) -> EpochSampler:
+        """Return a sampler of the kept samples for a DataLoader of `dataset`, with `set_epoch`.
+
+        Epochs have the order of `thresher train` with this seed, on any number of workers and for
+        a data set in any order.
+
+        Args:
+            dataset: As in `apply`.
+            seed: Seed of the order.
+            rank: Number of this worker; by default that of the torch.distributed group.
+            world: Number of workers; by default that of the torch.distributed group, or 1.
+            order: As in `apply`.
+        """
+        rows = match_samples(dataset, self.ids, self.labels, order)
+        if len(np.unique(rows)) != len(rows):
+            raise InvalidValueError("the data set holds a sample twice", "remove the copies")
+        positions = np.full(len(self.ids), -1, np.int64)
+        positions[rows] = np.arange(len(rows))
+        positions[~np.asarray(self.keep, bool)] = -1
+        return EpochSampler(positions, seed, rank, world)
+
+    def keeps(self, sample: str | Mapping[str, Any]) -> bool:
+        """Return whether a sample is kept; a predicate for `select` of a WebDataset.
+
+        Args:
+            sample: An id, or a sample of a WebDataset (a mapping with `__key__` and `__url__`).
+
+        Raises:
+            InvalidValueError: The selection does not name the sample.
+        """
+        id = sample if isinstance(sample, str) else webdataset_id(sample)
+        row = self._row_by_id.get(id)
+        if row is None:
+            raise InvalidValueError(
+                f'sample "{id}" is not in the selection',
+                "give only the training samples that it was made on",
+            )
+        return bool(self.keep[row])
+
+    def export(
+        self, path: Path | str, pack: Pack, within: Literal["pack", "train"] = "train"
+    ) -> Path:
         """Write the kept samples for other tools, and return the path.
 
         Args:
             path: File to write; .txt gets an id per line, .npy int64 positions, ascending.
             pack: The pack that the selection was made on.
+            within: What positions count: the training samples, as FFCV's `indices` do, or all
+                samples of the pack; see `indices`.
         """
         path = Path(path)
         positions = self.indices(pack)
@@ -274,7 +337,7 @@ class Selection:
             write_text(path, "".join(f"{id}\n" for id in ids))
         elif path.suffix == ".npy":
             with atomic_file(path) as temporary, open(temporary, "wb") as file:
-                np.save(file, positions)
+                np.save(file, self.indices(pack, within))
         else:
             raise InvalidValueError(f"{path} must end in .txt (ids) or .npy (positions)")
         return path
@@ -287,6 +350,10 @@ class Selection:
         for viewer in entry_points(group="thresher.viewer"):
             return viewer.load()(self, height)
         raise MissingDependencyError("no viewer is installed", "install Thresher with pip")
+
+    @cached_property
+    def _row_by_id(self) -> dict[str, int]:
+        return {id: row for row, id in enumerate(self.ids)}
 
     def _kept_rows(self, dataset: Any, order: str | None) -> list[int]:
         rows = match_samples(dataset, self.ids, self.labels, order)

@@ -1,0 +1,68 @@
+"""The order of an epoch as a sampler for torch's DataLoader, on any number of workers."""
+
+import sys
+from collections.abc import Iterator
+
+import numpy as np
+
+from thresher.data.order import epoch_order
+from thresher.errors import InvalidValueError
+
+
+class EpochSampler:
+    """Yields the kept samples of an epoch in the order of `thresher train`; see `set_epoch`.
+
+    Rank r takes the samples r, r + world, … of the order, so the workers' batches of step k
+    together are batch k of the order, whatever their number. If the samples do not divide evenly,
+    the first ones are repeated, as in torch's DistributedSampler: every rank takes as many steps.
+
+    Args:
+        positions: (n,) index in the data set of each training sample in pack order; -1 for samples
+            that are left out.
+        seed: Seed of the order.
+        rank: Number of this worker; default: that of the torch.distributed group.
+        world: Number of workers; default: that of the torch.distributed group, or 1.
+    """
+
+    def __init__(
+        self,
+        positions: np.ndarray,
+        seed: int = 0,
+        rank: int | None = None,
+        world: int | None = None,
+    ) -> None:
+        if (rank is None) != (world is None):
+            raise InvalidValueError("rank and world must be given together")
+        own_rank, own_world = process_rank()
+        self.rank = own_rank if rank is None else rank
+        self.world = own_world if world is None else world
+        if not 0 <= self.rank < self.world:
+            raise InvalidValueError(
+                f"rank must be in [0, {self.world}), got {self.rank}", "", "rank"
+            )
+        self.positions, self.seed, self.epoch = positions, seed, 0
+        self.count = int((positions >= 0).sum())
+        if not self.count:
+            raise InvalidValueError("the selection keeps no sample of the data set", "keep some")
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch, from 0; call it before each."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return -(-self.count // self.world)
+
+    def __iter__(self) -> Iterator[int]:
+        kept = self.positions >= 0
+        order = self.positions[epoch_order(len(kept), self.seed, self.epoch, kept)]
+        return iter(np.resize(order, len(self) * self.world)[self.rank :: self.world].tolist())
+
+
+def process_rank() -> tuple[int, int]:
+    """Return rank and world size in the torch.distributed group; (0, 1) without one."""
+    torch = sys.modules.get("torch")  # a process that has not loaded torch has no group
+    if torch is None or not torch.distributed.is_available():
+        return 0, 1
+    if not torch.distributed.is_initialized():
+        return 0, 1
+    return torch.distributed.get_rank(), torch.distributed.get_world_size()
