@@ -2,6 +2,7 @@
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -64,7 +65,7 @@ def test_groups_stay_together(pictures: Path, tmp_path: Path) -> None:
     assert 0.1 < share < 0.5
 
 
-def test_what_cannot_be_is_refused(pictures: Path, tmp_path: Path, thresher) -> None:  # type: ignore[no-untyped-def]
+def test_what_cannot_be_is_refused(pictures: Path, tmp_path: Path, thresher: Any) -> None:
     with pytest.raises(ThresherError, match="group is used with `test` only"):
         _pack(pictures, tmp_path / "x", group="a")
     with pytest.raises(ThresherError, match="not a regular expression"):
@@ -79,3 +80,33 @@ def test_what_cannot_be_is_refused(pictures: Path, tmp_path: Path, thresher) -> 
     done = thresher("data", "pack", pictures, tmp_path / "y", "--test", "1.5")
     assert done.returncode == 2
     assert "--test must be" in done.stderr
+
+
+def test_a_run_without_test_images_holds_some_out(
+    pictures: Path, tmp_path: Path, thresher: Any
+) -> None:
+    _pack(pictures, tmp_path / "pack", resize=8)
+    words = ["--data", tmp_path / "pack", "--model", "tiny", "--epochs", "1", "--batch-size", "32"]
+    done = thresher("train", *words, "--out", tmp_path / "run")
+    assert done.returncode == 0, done.stderr
+    assert "has no test images: 16 training images are held out" in done.stderr
+    quality, spent, where = done.stdout.strip().splitlines()
+    assert quality.startswith("validation accuracy ")
+    assert spent.startswith("finished after 5 steps in ")
+    assert str(tmp_path / "run") in where
+    done = thresher("train", *words, "--validation", "0", "--out", tmp_path / "all")
+    assert done.returncode == 0, done.stderr
+    assert "no accuracy was measured" in done.stdout
+
+
+def test_a_run_of_version_0_1_resumes(digits: Path, tmp_path: Path) -> None:
+    """It says validation 0 where there is nothing to hold out by default."""
+    from thresher import TrainConfig, train
+    from thresher.paths import read_json, write_json
+
+    config = TrainConfig(data=str(digits), epochs=1, out=str(tmp_path / "run"), resume=True)
+    first = train(config, quiet=True)
+    saved = read_json(tmp_path / "run" / "config.json")
+    saved["config"]["validation"] = 0.0
+    write_json(tmp_path / "run" / "config.json", saved)
+    assert train(config, quiet=True).accuracy == first.accuracy

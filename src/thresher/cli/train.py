@@ -35,20 +35,21 @@ def train(config: TrainConfig) -> Outcome | None:
 
 
 def _summary(result: RunResult) -> str:
-    rows: dict[str, str] = {}
-    for label, value in (
-        ("test accuracy", result.accuracy),
-        ("test loss", result.loss),
-        ("validation accuracy", result.validation_accuracy),
-        ("validation loss", result.validation_loss),
-        ("images per second", result.images_per_s),
-        ("suggested batch size (noise scale)", result.noise_scale),
-    ):
-        if value is not None:
-            rows[label] = f"{value:,.4f}" if value < 100 else f"{value:,.0f}"
+    """Return three lines: how good, how long, and where."""
+    measured = [
+        f"{split} accuracy {accuracy:.2%} (loss {loss:.4f})"
+        for split, accuracy, loss in (
+            ("test", result.accuracy, result.loss),
+            ("validation", result.validation_accuracy, result.validation_loss),
+        )
+        if accuracy is not None and loss is not None
+    ]
+    spent = f"{result.status} after {result.steps:,} steps in {result.seconds:,.1f} s"
+    if result.images_per_s is not None:
+        spent += f", {result.images_per_s:,.0f} images/s"
     if (target := result.time_to_target) is not None:
-        after = f"{target.seconds:,.1f} s, {target.samples:,} samples, {target.steps:,} steps"
-        rows["target reached after"] = after
-    rows["run"] = result.config.out
-    head = f"{result.status} after {result.steps:,} steps, {result.seconds:,.1f} s"
-    return "\n".join([head, *(f"  {label.ljust(36)} {text}" for label, text in rows.items())])
+        spent += f"; target reached after {target.seconds:,.1f} s and {target.samples:,} samples"
+    if result.noise_scale is not None:
+        spent += f"; batch size suggested by the noise scale: {result.noise_scale:,.0f}"
+    where = f"weights, metrics and settings are in {result.config.out}"
+    return "\n".join([", ".join(measured) or "no accuracy was measured", spent, where])

@@ -11,18 +11,24 @@ if TYPE_CHECKING:
     from thresher.data.pack import Pack
 
 
+DEFAULT_SHARE = 0.1
+
+
 @dataclass(frozen=True)
 class HoldOut:
     """Which training samples of a pack are held out: the same for training and for filters."""
 
-    size: float = 0.0
-    """A count, or a share below 1."""
+    size: float | None = None
+    """A count, or a share below 1; None: a tenth if the pack has no test split, else none."""
     seed: int = 0
 
     def mask(self, pack: "Pack") -> np.ndarray:
         """Return the samples held out, (n,) bool over the training samples in pack order."""
         labels = pack.labels[pack.indices("train")]
-        count = round(self.size * len(labels)) if self.size < 1 else round(self.size)
+        size = self.size
+        if size is None:
+            size = 0.0 if pack.meta.splits.get("test") else DEFAULT_SHARE
+        count = round(size * len(labels)) if size < 1 else round(size)
         return hold_out(labels, count, self.seed)
 
 

@@ -34,8 +34,8 @@ trials, so that the filter chooses among the samples that the trials train on.""
 
 def hold_out(settings: Mapping[str, Any]) -> HoldOut:
     """Return the samples that a trial or step with these settings holds out."""
-    size = float(settings.get("validation") or 0)
-    return HoldOut(size, int(settings.get("split_seed") or 0)) if size else HoldOut()
+    size = settings.get("validation")
+    return HoldOut(float(size), int(settings.get("split_seed") or 0)) if size else HoldOut(size)
 
 
 @dataclass(frozen=True)

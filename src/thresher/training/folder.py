@@ -104,8 +104,12 @@ def _restarted() -> bool:
 
 def _check_same_run(config: TrainConfig, paths: RunPaths) -> None:
     """Refuse to resume a run with other options that change its result."""
-    saved = current_values(read_run_json(paths.config, "run's configuration").get("config", {}))
-    given = current_values(config.to_dict())
+    begun = read_run_json(paths.config, "run's configuration")
+    saved, given = current_values(begun.get("config", {})), current_values(config.to_dict())
+    if begun.get("data", {}).get("test"):
+        # With test images nothing is held out by default; version 0.1 wrote 0 for that.
+        for values in (saved, given):
+            values["validation"] = values.get("validation") or None
     for name in (info.name for info in describe(TrainConfig) if info.changes_result):
         if name in saved and saved[name] != given[name]:
             raise InvalidValueError(

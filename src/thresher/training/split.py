@@ -21,8 +21,9 @@ class DataConfig:
     """The folder of a pack, or its name in the cache."""
     selection: str | None = None
     """Train only on the samples that this selection (.parquet) keeps."""
-    validation: float = option(0.0, ge=0)
-    """Training samples to hold out for validation: a count, or a share below 1."""
+    validation: float | None = option(None, ge=0)
+    """Training samples to hold out for validation: a count, or a share below 1; by default a tenth
+    if the pack has no test images, else none."""
     split_seed: int = option(0, ge=0)
     """Seed of the choice of validation samples."""
     seed: int = option(0, ge=0)
