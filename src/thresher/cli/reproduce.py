@@ -60,8 +60,10 @@ def _table(title: str, rows: Sequence[ClaimRow]) -> str:
         title,
         ("claim", "the paper says", "we measured", "interval", "holds?", DIFFERS),
         [
-            (row.claim, row.paper, row.measured, row.interval, row.holds)
-            + ("″" if row.differs and row.differs == previous[n] else row.differs,)
+            (
+                *(row.claim, row.paper, row.measured, row.interval, row.holds),
+                "″" if row.differs and row.differs == previous[n] else row.differs,
+            )
             for n, row in enumerate(rows)
         ],
     )
