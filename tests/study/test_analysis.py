@@ -1,5 +1,6 @@
 """`analyse` on studies and on trials of other programs."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -100,3 +101,122 @@ def test_an_axis_of_lists(digits: Path, tmp_path: Path) -> None:
     assert [cell.n for cell in analysis.cells] == [2, 2]
     assert [c.baseline for c in analysis.verdicts] == [(2.0, 3.0)]
     assert write_report(analysis).exists()
+
+
+GRID = [
+    trial
+    for batch, effect in ((256, 0.0), (6272, 0.8))
+    for trial in trials(
+        {
+            "full": [90.0, 90.2, 89.9, 90.1],
+            "random": [89.9, 90.1, 90.1, 90.0],
+            "network": [90.1 + effect, 90.1 + effect, 89.8 + effect, 90.2 + effect],
+        },
+        batch_size=batch,
+    )
+]
+PRIMARY = "network - full @ batch_size=6272"
+
+
+def test_primary_comparisons_are_corrected_among_themselves() -> None:
+    config = ComparisonConfig(primary=(PRIMARY,), claimed=2.3, margin=0.1)
+    analysis = analyse(GRID, config)
+    (primary,) = (c for c in analysis.verdicts if c.primary)
+    assert (primary.arm, primary.baseline, primary.cell) == (
+        "network",
+        "full",
+        {"batch_size": 6272},
+    )
+    assert (primary.comparisons, primary.p_holm) == (1, primary.p)
+    assert (primary.verdict, primary.claimed_excluded) == ("better", True)
+    assert "The runs exclude the claimed effect of +2.3 points" in primary.sentence
+    others = [c for c in analysis.verdicts if not c.primary]
+    assert {(c.primary, c.comparisons, c.claimed_excluded) for c in others} == {(False, 9, None)}
+    assert analysis.headlines[0] is primary
+    before = analyse(GRID, ComparisonConfig(margin=0.1))
+    assert {c.primary for c in before.verdicts} == {None}
+    assert [c.p for c in before.verdicts] == [c.p for c in analysis.verdicts]
+
+
+def test_the_words_that_are_true_without_a_difference() -> None:
+    config = ComparisonConfig(margin=0.01, primary=("random - full",), claimed=2.3)
+    by_pair = {(c.arm, c.baseline): c for c in analyse(GRID, config).overall}
+    assert by_pair["random", "full"].verdict == "excludes the claimed effect"
+    few = [t for t in GRID if t.seed < 2 and t.cell["batch_size"] == 256]
+    assert {c.verdict for c in analyse(few).verdicts} == {"not enough runs"}
+    text = analyse(few).verdicts[0].sentence
+    assert re.search(
+        r"takes about [\d,]+ seeds \([\d,]+ to [\d,]+\); showing that equal arms", text
+    )
+    levels = trials({"a": [90.0, 90.4, 89.7, 90.1], "b": [90.5, 90.2, 90.3, 90.0]})
+    (verdict,) = analyse(levels, ComparisonConfig(margin=0.5)).verdicts
+    assert verdict.verdict == "no worse"
+    assert "b is no worse than a by 0.5 points or more" in verdict.sentence
+
+
+def test_the_json_of_a_verdict() -> None:
+    keys = "word mean low high p p_adjusted df seeds primary claimed_excluded verdict p_holm n"
+    for verdict in analyse(GRID).to_dict()["verdicts"]:
+        assert set(keys.split()) <= set(verdict)
+        assert verdict["word"] == verdict["verdict"]
+        assert verdict["adjusted_low"] < verdict["low"] < verdict["high"] < verdict["adjusted_high"]
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (
+            {"primary": ["network - ful"]},
+            r'must name comparisons as "ARM - BASELINE" with values of',
+        ),
+        ({"primary": ["full - network"]}, 'does not compare.*write "network - full"'),
+        ({"primary": [PRIMARY.replace("6272", "6273")]}, "6273 is not a value of batch_size"),
+        ({"primary": [PRIMARY.replace("batch", "bach")]}, '"bach_size" is not an axis beside arm'),
+        ({"primary": [PRIMARY, PRIMARY]}, "twice"),
+        ({"claimed": 2.3}, "claimed needs primary comparisons"),
+        ({"primary": [PRIMARY], "claimed": "2.3 %"}, "claimed must be a number"),
+        ({"primary": [PRIMARY], "claimed": 0}, "claimed must be an effect other than 0"),
+        ({"claimed": {"network": 2.3}}, "claimed must name comparisons"),
+    ],
+)
+def test_wrong_primary_comparisons_are_refused_before_the_first_trial(
+    more: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    content = {
+        "seeds": 2,
+        "base": {"data": "digits"},
+        "grid": {"batch_size": [256, 6272]},
+        "arms": {"full": {"lr": 0.1}, "random": {"lr": 0.2}, "network": {"lr": 0.3}},
+    }
+    with pytest.raises(InvalidValueError) as caught:
+        Study.from_dict({**content, **more}, tmp_path)
+    assert re.search(message, f"{caught.value.what} {caught.value.fix}")
+    config = {key: tuple(v) if isinstance(v, list) else v for key, v in more.items()}
+    with pytest.raises(InvalidValueError):
+        analyse(GRID, ComparisonConfig(**config))
+
+
+def test_an_arm_without_runs_is_said_once() -> None:
+    waiting = [
+        Trial(cell={"arm": "d", "batch_size": 256}, seed=seed, state="waiting") for seed in range(2)
+    ]
+    analysis = analyse([*GRID, *waiting])
+    assert analysis.notes == ["arm d has no finished run, so nothing is known about it."]
+
+
+def test_draws_that_all_seeds_share_are_noted(digits: Path, tmp_path: Path) -> None:
+    steps = {
+        "extractor": {"do": "train", "epochs": 1},
+        "features": {"do": "embed", "run": "extractor"},
+        "network": {"do": "select", "filter": "network", "features": "features", "drop": 0.1},
+        "random": {"do": "select", "filter": "random", "like": "network", "each": ["seed"]},
+    }
+    base = {"data": "digits", "model": "tiny"}
+    content = {"seeds": 3, "base": base, "grid": {"selection": ["full", "random", "network"]}}
+    study = Study.from_dict({**content, "steps": steps}, tmp_path)
+    for number, trial in enumerate(study.plan().trials.values()):
+        write_json(
+            RunPaths(trial.out).result, {"status": "finished", "accuracy": 0.9 + number / 1e3}
+        )
+    (note,) = analyse(study).notes
+    assert 'network: all 3 seeds share one outcome of "extractor" and "network"' in note

@@ -140,8 +140,13 @@ def _summary(analysis: "Analysis", page: Path | None) -> Any:
         left = ", ".join(f"{status.count(s)} {s}" for s in ("failed", "waiting") if status.count(s))
         lines.append(Text(f"not complete: {left}", style="yellow"))
         lines += [Text(f"  {task.name}: {task.error}", style="red") for task in status.failed]
+    lines += [Text(note, style="yellow") for note in analysis.notes]
     styles = {"better": "bold green", "worse": "bold red", "equivalent": "bold blue"}
-    lines += [Text(c.sentence, style=styles.get(c.verdict, "bold")) for c in analysis.overall]
+    family = {True: "Primary: ", False: "Exploratory: ", None: ""}
+    lines += [
+        Text(family[c.primary] + c.sentence, style=styles.get(c.verdict, "bold"))
+        for c in analysis.headlines
+    ]
     table = Table(box=None, pad_edge=False, header_style="dim")
     tuned = ["chosen"] if analysis.choices else []
     metric = f"{analysis.metric} ({analysis.unit})".replace(" ()", "")

@@ -18,7 +18,8 @@ from thresher.report.figures import draw_all
 from thresher.report.style import CSS
 from thresher.report.work import class_table, work_table
 from thresher.study.analysis import Analysis, analyse
-from thresher.study.comparisons import OVERALL
+from thresher.study.comparisons import ArmComparison
+from thresher.study.sentences import OVERALL
 from thresher.study.study import Study
 
 
@@ -113,6 +114,7 @@ def _warnings(analysis: Analysis) -> str:
             f"{_count(diverged, 'run')} diverged: counted with the last accuracy, or as guessing "
             "if there is none."
         )
+    texts += [html.escape(note) for note in analysis.notes]
     return "".join(f'<p class="warning">{text}</p>' for text in texts)
 
 
@@ -125,8 +127,8 @@ def _verdicts(analysis: Analysis) -> str:
         return "<p>No axis of the study has two values, so there is nothing to compare.</p>"
     cards = "".join(
         f'<div class="card {c.verdict.split()[0]}">{tables.badge(c.verdict)}'
-        f"<p>{html.escape(c.sentence.removeprefix(f'{OVERALL}: '))}</p></div>"
-        for c in analysis.overall
+        f"<p>{html.escape(_headline(c))}</p></div>"
+        for c in analysis.headlines
     )
     more = ""
     words = [c.verdict for c in analysis.verdicts if c not in analysis.overall]
@@ -134,6 +136,12 @@ def _verdicts(analysis: Analysis) -> str:
         counts = ", ".join(f"{words.count(word)} {word}" for word in dict.fromkeys(words))
         more = f"<h3>Each setting: {html.escape(counts)}</h3>{tables.verdict_table(analysis)}"
     return f'<div class="cards">{cards}</div>{more}'
+
+
+def _headline(comparison: ArmComparison) -> str:
+    text = comparison.sentence.removeprefix(f"{OVERALL}: ")
+    family = {True: "Primary: ", False: "Exploratory: ", None: ""}
+    return family[comparison.primary] + text
 
 
 def _figures(drawings: list[Drawing]) -> str:
@@ -206,16 +214,43 @@ def _cost(analysis: Analysis) -> str:
 
 def _method(analysis: Analysis) -> str:
     margin = html.escape(f"{analysis.margin:g} {analysis.unit or analysis.metric}")
-    return (
-        "<p>Two arms are compared by the differences between runs with the same seed. The verdict "
-        "is <b>better</b> or <b>worse</b> if a paired t-test is significant, and <b>equivalent</b> "
-        f"if two one-sided tests show that the difference is smaller than the margin of {margin}. "
-        f"Both are corrected for the {_count(len(analysis.verdicts), 'comparison')} of this "
-        "study (Holm’s method). Otherwise the verdict is <b>not enough runs</b>, with the number "
-        "of seeds needed to detect a difference as large as the margin with 80 % probability. "
-        "Intervals are 95 % bootstrap intervals for eight or more seeds and Student intervals for "
-        "fewer. At most 5 % of studies without any effect report one.</p>"
-    )
+    primary = sum(bool(c.primary) for c in analysis.verdicts)
+    count = _count(len(analysis.verdicts), "comparison")
+    family = f"the {count} of this study"
+    if primary:
+        family = (
+            f"the {primary} primary comparisons among themselves, and for all {count} otherwise "
+            "(exploratory)"
+        )
+    texts = [
+        "Two arms are compared by the differences between runs with the same seed: their mean, "
+        "divided by its standard error sd / √seeds, is tested by Student’s t.",
+        "<b>sd</b> is √2 times the standard deviation of a run. In each setting, arms × seeds is a "
+        "two-way layout: the squares of what is left after subtracting the means of each arm and "
+        "each seed, divided by (arms − 1)(seeds − 1), are the variance of a run (plus the "
+        "metric’s resolution² / 12). It is averaged over the settings. A setting with more spread "
+        "than the others has the mean of its own variance and that of the others, or its own only "
+        "if an F-test finds it larger; a pair of arms with more spread than the others is judged "
+        "without them. Errors that settings have in common reduce the degrees of freedom "
+        "(Satterthwaite). Where that leaves nothing to pool, sd is the standard deviation of the "
+        "differences.",
+        "For all settings together, the values are first averaged over settings, seed by seed. "
+        "Seeds that share a draw of a random step are averaged first and count as one.",
+        f"The p-values are corrected by Holm’s method for {family}, and 0.04 is the threshold. "
+        "<b>Better</b> and <b>worse</b>: the mean differs from 0. <b>Equivalent</b>: two one-sided "
+        f"tests show a difference smaller than the margin of {margin}. <b>Excludes the claimed "
+        "effect</b>: a one-sided test shows a smaller effect than claimed. <b>No worse</b>: a "
+        "one-sided test shows that the arm is not worse by the margin or more. Otherwise <b>not "
+        "enough runs</b>, with the seeds that detect a difference as large as the margin with "
+        "80 % probability, and their range, because sd itself is known with an error (χ²).",
+        "95 % intervals are Student intervals; for eight or more seeds without pooling, bootstrap "
+        "intervals. Adjusted intervals have Bonferroni’s level, 1 − 0.04 / comparisons, and hold "
+        "all at once. At most 5 % of studies without any effect report one"
+        + (" among their primary comparisons." if primary else "."),
+        "All numbers follow from the columns value, seed and those of the settings in "
+        "<code>trials.parquet</code>, rows with reported = true.",
+    ]
+    return "".join(f"<p>{text}</p>" for text in texts)
 
 
 def _section(title: str, body: str) -> str:

@@ -66,22 +66,29 @@ class Markup(str):
 
 def verdict_table(analysis: Analysis) -> str:
     """Return a row per comparison: difference, interval, p-value, verdict."""
+    families = any(c.primary is not None for c in analysis.verdicts)
     rows = [
         [
             describe_cell(c.cell) or "all settings",
             f"{c.arm} − {c.baseline}",
+            *(["primary" if c.primary else "exploratory"] * families),
             badge(c.verdict),
             number(c.difference, signed=True),
             interval(c.low, c.high, signed=True),
+            interval(c.adjusted_low, c.adjusted_high, signed=True),
+            number(c.sd, digits=3),
+            number(c.df, digits=1),
             f"{c.p_holm:.3f}" if c.p_holm >= 0.001 else "< 0.001",
             c.n,
             f"{c.seeds_needed:,}" if c.seeds_needed is not None else "–",
         ]
         for c in analysis.verdicts
     ]
-    heads = ["setting", "compared", "verdict", f"mean {analysis.unit}".strip(), "95 % interval"]
-    heads += ["p (Holm)", "seeds", "seeds needed"]
-    return html_table(heads, rows, numbers=(3, 4, 5, 6, 7))
+    heads = ["setting", "compared", *(["family"] * families), "verdict"]
+    first = len(heads)
+    heads += [f"mean {analysis.unit}".strip(), "95 % interval", "adjusted interval", "sd"]
+    heads += ["degrees of freedom", "p (Holm)", "seeds", "seeds needed"]
+    return html_table(heads, rows, numbers=range(first, len(heads)))
 
 
 def cell_table(analysis: Analysis) -> str:

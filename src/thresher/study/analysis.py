@@ -15,6 +15,8 @@ from thresher.study.definition import (
     compared_axis,
     compared_pairs,
 )
+from thresher.study.draws import notes
+from thresher.study.primary import Compared, named_comparisons
 from thresher.study.results import POINTS, Trial, open_data, to_json_values
 from thresher.study.status import StudyStatus
 from thresher.study.study import Study
@@ -53,6 +55,8 @@ class Analysis:
     """Largest difference that counts as equivalent."""
     higher_is_better: bool
     cost: StudyCost
+    notes: list[str] = field(default_factory=list)
+    """What limits the verdicts: arms without runs, and draws that all seeds share."""
     title: str = ""
     study: Study | None = field(default=None, repr=False)
     """The study; None if trials were given."""
@@ -69,6 +73,12 @@ class Analysis:
         """The comparisons over all cells; all comparisons if there is only one cell."""
         return [c for c in self.verdicts if not c.cell] or self.verdicts
 
+    @property
+    def headlines(self) -> list[ArmComparison]:
+        """The primary comparisons, then those over all cells."""
+        primary = [c for c in self.verdicts if c.primary]
+        return [*primary, *(c for c in self.overall if c not in primary)]
+
     def to_dict(self) -> dict[str, Any]:
         """Return the output of `thresher study report --json`."""
         values = {
@@ -78,6 +88,7 @@ class Analysis:
             "margin": self.margin,
             "complete": self.complete,
             "verdicts": [comparison.to_dict() for comparison in self.verdicts],
+            "notes": self.notes,
             "cells": [cell.to_dict(bool(self.tuned)) for cell in self.cells],
             "choices": [choice.to_dict() for choice in self.choices],
             "cost": asdict(self.cost),
@@ -173,8 +184,9 @@ def _build(
     cells = summarise(reported, list(axes), known.get("choices", ()))
     unit, higher = UNITS.get(config.metric, ""), config.metric not in LOWER_IS_BETTER
     scale = MetricScale(unit or config.metric, _margin(config, cells), higher, resolution)
+    named = named_comparisons(config, Compared(axes, axis, pairs))
     return Analysis(
-        verdicts=compare_cells(cells, axis, pairs, scale) if axis is not None else [],
+        verdicts=compare_cells(cells, axis, pairs, scale, named) if axis is not None else [],
         cells=cells,
         trials=trials,
         axes=list(axes),
@@ -183,6 +195,7 @@ def _build(
         unit=unit,
         margin=scale.margin,
         higher_is_better=higher,
+        notes=notes(cells, axis) if axis is not None else [],
         **known,
     )
 

@@ -8,7 +8,11 @@ import numpy as np
 
 from thresher.study import statistics
 from thresher.study.definition import ARM
-from thresher.study.statistics import Verdict
+from thresher.study.draws import Groups, shared_draws
+from thresher.study.pooling import StudyError
+from thresher.study.primary import Key, NamedComparisons
+from thresher.study.sentences import OVERALL, sentence
+from thresher.study.statistics import Paired, Verdict
 from thresher.study.summaries import CellSummary, describe_cell
 from thresher.study.tasks import Values
 
@@ -39,157 +43,247 @@ class ArmComparison:
     baseline: Any
     """Value that it is compared with."""
     verdict: str
-    """better, worse, equivalent or "not enough runs"."""
+    """better, worse, equivalent, excludes the claimed effect, no worse or not enough runs."""
     sentence: str
     """The verdict with its evidence, in words."""
     n: int
-    """Number of seeds that both have."""
+    """Number of seeds that both have, or of draws if seeds share draws."""
     difference: float
     """Mean of arm minus baseline; NaN if n is 0."""
     low: float
     """Lower end of the 95 % interval of the difference; infinite if n is below 2."""
     high: float
+    adjusted_low: float
+    """Lower end of the interval at Bonferroni's level, 1 - 0.04 / `comparisons`."""
+    adjusted_high: float
     bootstrap_low: float
     """Lower end of the 95 % bootstrap interval, whatever n is."""
     bootstrap_high: float
+    sd: float
+    """Standard deviation of a difference of two runs (of their means over all cells)."""
+    df: float
+    """Degrees of freedom of `sd`."""
+    pooled_cells: int
+    """Number of cells that `sd` is pooled over; 0 if it is that of the n differences alone."""
+    pooled_arms: int
+    """Number of arms that `sd` is pooled over; 0 if it is that of the n differences alone."""
     p: float
-    """p-value of the paired t-test of no difference."""
+    """p-value of the t-test of no difference."""
     p_holm: float
-    """The same after Holm's correction for all comparisons of the study."""
+    """The same after Holm's correction."""
     p_equivalent: float
     """p-value of the two one-sided tests of equivalence, after Holm's correction."""
     no_worse: bool
     """Whether arm is shown to be not worse than baseline by the margin or more."""
+    primary: bool | None
+    """Whether the comparison is primary; None if the study names no primary comparisons."""
+    claimed: float | None
+    """The claimed effect."""
+    claimed_excluded: bool | None
+    """Whether the runs exclude the claimed effect; None if none is claimed."""
+    p_claimed: float | None
+    """One-sided p-value of the claimed effect, after Holm's correction for all claims."""
     seeds_needed: int | None
     """Seeds needed to detect a difference as large as the margin; None if unknown."""
+    seeds_needed_range: tuple[int | None, int | None]
+    """The same at both ends of the 95 % interval of `sd`."""
+    seeds_for_equivalence: int | None
+    """Seeds needed to show that equal arms are equivalent; None if unknown."""
+    seeds_for_equivalence_range: tuple[int | None, int | None]
     seeds_if_as_seen: int | None
     """Seeds needed to detect a difference as large as the measured one; None if unknown."""
     comparisons: int
     """Number of comparisons that Holm's correction covers."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields by name."""
-        return asdict(self)
+        """Return the fields by name, and the names that other programs use for some of them."""
+        short = {"word": self.verdict, "mean": self.difference, "seeds": self.n}
+        return {**asdict(self), **short, "p_adjusted": self.p_holm}
+
+
+_Cell = tuple[Values, dict[Any, CellSummary]]
+"""Values of the other axes, and the summaries by value of the compared axis."""
+
+
+@dataclass(frozen=True)
+class Pairing:
+    """Two arms in one cell (`at` is its number), or averaged over all cells (`at` is None)."""
+
+    cell: Values
+    at: int | None
+    arm: Any
+    baseline: Any
+    values: np.ndarray
+    """(n, 2) values of arm and baseline, by shared seed, or by draw if seeds share draws."""
+    shared: bool
+    """Whether rows are draws that several seeds share."""
+    drawn: bool
+    """Whether either arm depends on a random step."""
+
+    @property
+    def key(self) -> Key:
+        return self.arm, self.baseline, frozenset(self.cell.items())
 
 
 def compare_cells(
-    cells: Sequence[CellSummary], axis: str, pairs: Sequence[tuple[Any, Any]], scale: MetricScale
+    cells: Sequence[CellSummary],
+    axis: str,
+    pairs: Sequence[tuple[Any, Any]],
+    scale: MetricScale,
+    named: NamedComparisons | None = None,
 ) -> list[ArmComparison]:
     """Compare values of an axis in each cell of the other axes, and averaged over those cells.
 
-    All comparisons are corrected together (Holm). Those over all cells come first.
+    Comparisons are corrected by Holm's method: all together, or the primary ones among themselves.
+    Those over all cells come first.
     """
-    compared = [
-        (cell, arm, baseline, values)
-        for arm, baseline in pairs
-        for cell, values in _pairings(cells, axis, arm, baseline)
-    ]
-    margin, higher = scale.margin, scale.higher_is_better
-    tested = [
-        statistics.paired(values[:, 0], values[:, 1], margin, higher, scale.resolution)
-        for *_, values in compared
-    ]
-    verdicts = statistics.judge(tested, margin, higher_is_better=higher)
-    several = any(cell for cell, *_ in compared)
+    named = named or NamedComparisons()
+    pairings, tested = pair_tests(cells, axis, pairs, scale)
+    several = any(one.at is None for one in pairings)
+    place = {one.key: at for at, one in enumerate(pairings)}
+    if not several:
+        # The only cell may be named without the values of the other axes.
+        place |= {(one.arm, one.baseline, frozenset()): at for at, one in enumerate(pairings)}
+    primary = [place[key] for key in named.primary]
+    claimed = {place[key]: effect for key, effect in named.claimed.items()}
+    verdicts = statistics.judge(
+        tested,
+        scale.margin,
+        higher_is_better=scale.higher_is_better,
+        primary=primary,
+        claimed=claimed,
+    )
     comparisons = []
-    for (cell, arm, baseline, _), verdict in zip(compared, verdicts, strict=True):
-        text = sentence(verdict, _name(axis, arm), _name(axis, baseline), scale.unit)
+    for one, verdict in zip(pairings, verdicts, strict=True):
+        text = sentence(verdict, _name(axis, one.arm), _name(axis, one.baseline), scale.unit)
         if several:
-            text = f"{f'At {describe_cell(cell)}' if cell else OVERALL}: {text}"
-        low, high = verdict.paired.interval
-        bootstrap_low, bootstrap_high = verdict.paired.bootstrap
-        comparisons.append(
-            ArmComparison(
-                cell=cell,
-                axis=axis,
-                arm=arm,
-                baseline=baseline,
-                verdict=verdict.word,
-                sentence=text,
-                n=verdict.paired.n,
-                difference=verdict.paired.mean,
-                low=low,
-                high=high,
-                bootstrap_low=bootstrap_low,
-                bootstrap_high=bootstrap_high,
-                p=verdict.paired.p,
-                p_holm=verdict.p,
-                p_equivalent=verdict.p_equivalent,
-                no_worse=verdict.no_worse,
-                seeds_needed=verdict.seeds_needed,
-                seeds_if_as_seen=verdict.seeds_if_as_seen,
-                comparisons=verdict.family,
-            )
-        )
+            text = f"{f'At {describe_cell(one.cell)}' if one.cell else OVERALL}: {text}"
+        if one.shared:
+            text += " Seeds that share a draw of a random step count as one."
+        comparisons.append(_comparison(one, axis, verdict, text))
     return sorted(comparisons, key=lambda comparison: bool(comparison.cell))
 
 
-def _pairings(
-    cells: Sequence[CellSummary], axis: str, arm: Any, baseline: Any
-) -> list[tuple[Values, np.ndarray]]:
-    """Return (other axes, (n, 2) values of arm and baseline by shared seed) for each cell.
+def pair_tests(
+    cells: Sequence[CellSummary], axis: str, pairs: Sequence[tuple[Any, Any]], scale: MetricScale
+) -> tuple[list[Pairing], list[Paired]]:
+    """Pair the arms and test each pairing, before correction for the number of comparisons."""
+    groups = _by_cell(cells, axis)
+    pairings = [one for pair in pairs for one in _pairings(groups, *pair)]
+    return pairings, _test(pairings, groups, scale)
 
-    If there are several cells, the first entry is the mean over all of them, with other axes {}.
-    """
-    grouped: dict[tuple[Any, ...], dict[Any, CellSummary]] = {}
+
+def _comparison(one: Pairing, axis: str, verdict: Verdict, text: str) -> ArmComparison:
+    tested = verdict.paired
+    low, high = tested.interval
+    adjusted_low, adjusted_high = verdict.adjusted_interval
+    bootstrap_low, bootstrap_high = tested.bootstrap
+    return ArmComparison(
+        cell=one.cell,
+        axis=axis,
+        arm=one.arm,
+        baseline=one.baseline,
+        verdict=verdict.word,
+        sentence=text,
+        n=tested.n,
+        difference=tested.mean,
+        low=low,
+        high=high,
+        adjusted_low=adjusted_low,
+        adjusted_high=adjusted_high,
+        bootstrap_low=bootstrap_low,
+        bootstrap_high=bootstrap_high,
+        sd=tested.sd,
+        df=tested.df,
+        pooled_cells=tested.pooled.cells if tested.pooled else 0,
+        pooled_arms=tested.pooled.arms if tested.pooled else 0,
+        p=tested.p,
+        p_holm=verdict.p,
+        p_equivalent=verdict.p_equivalent,
+        no_worse=verdict.no_worse,
+        primary=verdict.primary,
+        claimed=verdict.claimed,
+        claimed_excluded=verdict.claimed_excluded,
+        p_claimed=verdict.p_claimed,
+        seeds_needed=verdict.seeds_needed,
+        seeds_needed_range=verdict.seeds_needed_range,
+        seeds_for_equivalence=verdict.seeds_for_equivalence,
+        seeds_for_equivalence_range=verdict.seeds_for_equivalence_range,
+        seeds_if_as_seen=verdict.seeds_if_as_seen,
+        comparisons=verdict.family,
+    )
+
+
+def _by_cell(cells: Sequence[CellSummary], axis: str) -> list[_Cell]:
+    """Return each cell of the other axes and its summaries by value of `axis`."""
+    groups: dict[tuple[Any, ...], dict[Any, CellSummary]] = {}
     for summary in cells:
         key = tuple(item for item in summary.cell.items() if item[0] != axis)
-        grouped.setdefault(key, {})[summary.cell[axis]] = summary
-    by_cell = []
-    for key, group in grouped.items():
-        first, second = (group[v].values if v in group else {} for v in (arm, baseline))
-        by_cell.append((dict(key), {s: (first[s], second[s]) for s in first if s in second}))
-    pairings = [
-        (cell, np.array([shared[seed] for seed in sorted(shared)], float).reshape(-1, 2))
-        for cell, shared in by_cell
-    ]
-    if len(by_cell) < 2:
+        groups.setdefault(key, {})[summary.cell[axis]] = summary
+    return [(dict(key), group) for key, group in groups.items()]
+
+
+def _pairings(groups: list[_Cell], arm: Any, baseline: Any) -> list[Pairing]:
+    """Pair two arms in each cell and, if there are several, first averaged over all cells."""
+    pairings, shared_values, groupings = [], [], []
+    drawn = any(group[a].draws for _, group in groups for a in (arm, baseline) if a in group)
+    for at, (cell, group) in enumerate(groups):
+        first, second = group.get(arm), group.get(baseline)
+        values: dict[int, tuple[float, float]] = {}
+        draws = None
+        if first is not None and second is not None:
+            values = {
+                s: (first.values[s], second.values[s])
+                for s in sorted(first.values)
+                if s in second.values
+            }
+            draws = shared_draws(first, second, list(values))
+        shared_values.append(values)
+        groupings.append(draws)
+        rows = _rows(values, draws)
+        pairings.append(Pairing(cell, at, arm, baseline, rows, draws is not None, drawn))
+    if len(groups) < 2:
         return pairings
-    # One number per seed: the mean over all cells, for seeds that were run in each of them.
-    groups = [shared for _, shared in by_cell]
-    seeds = [seed for seed in groups[0] if all(seed in shared for shared in groups)]
-    means = [np.mean([shared[seed] for shared in groups], axis=0) for seed in seeds]
-    return [({}, np.array(means, float).reshape(-1, 2)), *pairings]
+    # One row per seed: the mean over all cells, for seeds that were run in each of them.
+    seeds = [s for s in shared_values[0] if all(s in values for values in shared_values)]
+    means = {s: tuple(np.mean([values[s] for values in shared_values], axis=0)) for s in seeds}
+    coarsest = min((g for g in groupings if g is not None), key=len, default=None)
+    rows = _rows(means, coarsest)
+    return [Pairing({}, None, arm, baseline, rows, coarsest is not None, drawn), *pairings]
+
+
+def _rows(values: dict[int, Any], draws: Groups | None) -> np.ndarray:
+    """Return (n, 2) values, one row per seed or, given `draws`, the mean of each draw."""
+    if draws is None:
+        return np.array(list(values.values()), float).reshape(-1, 2)
+    known = [[values[seed] for seed in group if seed in values] for group in draws]
+    return np.array([np.mean(rows, axis=0) for rows in known if rows], float).reshape(-1, 2)
+
+
+def _test(pairings: list[Pairing], groups: list[_Cell], scale: MetricScale) -> list[Paired]:
+    """Test each pairing, with the pooled error where seeds do not share draws."""
+    shared = {arm for one in pairings if one.shared for arm in (one.arm, one.baseline)}
+    drawn_arms = {arm for _, group in groups for arm, summary in group.items() if summary.draws}
+    runs = [
+        {arm: cell.values for arm, cell in group.items() if arm not in shared & drawn_arms}
+        for _, group in groups
+    ]
+    error = StudyError(runs, scale.resolution)
+    margin, higher = scale.margin, scale.higher_is_better
+    tested = []
+    for one in pairings:
+        arm, baseline = one.values[:, 0], one.values[:, 1]
+        known = None
+        if not one.shared and one.at is None:
+            known = error.of_means(one.arm, one.baseline, one.drawn)
+        elif not one.shared and one.at is not None:
+            known = error.in_cell(one.at, one.arm, one.baseline)
+        if known is None or known.df <= len(arm) - 1:
+            tested.append(statistics.paired(arm, baseline, margin, higher, scale.resolution))
+        else:
+            tested.append(statistics.pooled(arm, baseline, margin, higher, known))
+    return tested
 
 
 def _name(axis: str, value: Any) -> str:
     return str(value) if axis in ("selection", ARM, "model") else describe_cell({axis: value})
-
-
-OVERALL = "Averaged over all settings"
-"""Begins the sentence of a comparison over all cells."""
-
-
-def sentence(verdict: Verdict, arm: str, baseline: str, unit: str = "points") -> str:
-    """Return a verdict with its evidence as a sentence."""
-    tested, margin = verdict.paired, f"{verdict.margin:g} {unit}"
-    open_question = f"{arm} vs. {baseline}: not enough runs to tell"
-    if tested.n == 0:
-        return f"{open_question}. No seed has a result for both."
-    low, high = tested.interval
-    digits = statistics.decimals(tested.mean, low, high)
-    difference = f"{tested.mean:+.{digits}f} {unit}"
-    if tested.n == 1:
-        return (
-            f"{open_question}. One seed gives a difference of {difference}; at least three are "
-            "needed to judge the spread between seeds."
-        )
-    interval = f"{low:+.{digits}f} to {high:+.{digits}f}"
-    evidence = f"mean difference {difference}, 95 % interval {interval}, {tested.n} seeds"
-    if verdict.word in ("better", "worse"):
-        small = f", but by less than {margin}" if abs(tested.mean) < verdict.margin else ""
-        p = f"{verdict.p:.3f}" if verdict.p >= 0.001 else f"{verdict.p:.0e}"
-        return f"{arm} is {verdict.word} than {baseline}{small} ({evidence}, p = {p})."
-    if verdict.word == "equivalent":
-        return f"{arm} and {baseline} are equivalent within {margin} ({evidence})."
-    needed, as_seen = verdict.seeds_needed, verdict.seeds_if_as_seen
-    count = f"about {needed:,}" if needed is not None else f"more than {statistics.MOST_SEEDS:,}"
-    text = f"{open_question} ({evidence}). "
-    if not low <= 0 <= high:
-        text += f"It is not significant after correction for {verdict.family} comparisons. "
-    text += f"Detecting a difference of {margin} takes {count} seeds"
-    if as_seen is not None and abs(tested.mean) > verdict.margin:
-        text += f"; detecting one as large as measured takes about {as_seen:,}"
-    if verdict.no_worse:
-        text += f". {arm} is not worse than {baseline} by {margin} or more"
-    return f"{text}."

@@ -35,6 +35,12 @@ class ComparisonConfig:
     margin: float | None = option(None, ge=0)
     """Largest difference that counts as equivalent, in the unit of the metric; default: 0.3 points
     of accuracy, or 3 % of a time or loss."""
+    primary: tuple[str, ...] = ()
+    """Comparisons that the study is made for, such as "network - full @ batch_size=6272"; they are
+    corrected among themselves and the others are exploratory. Default: all are one family."""
+    claimed: float | dict[str, float] | None = None
+    """Effect that others claim for the primary comparisons, in the unit of the metric, or a table
+    of effects by comparison; a verdict says whether the runs exclude it."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,6 +11,7 @@ from thresher import options
 from thresher.errors import InvalidValueError, NotFoundError, nearest
 from thresher.paths import check_format
 from thresher.study.definition import FULL, StepDefinition, StudyDefinition
+from thresher.study.primary import Compared, named_comparisons
 from thresher.study.settings import SET_BY_STUDY, check_option, training_options
 from thresher.study.tasks import Values
 
@@ -185,6 +186,12 @@ def _check_relations(study: StudyDefinition, where: str) -> None:
     for value in named if study.compared else []:
         text = f'"{value}" is not a value of {study.compared} (in {where})'
         _check_known(value, study.values(study.compared or ""), text)
+    try:
+        reported = {axis: study.values(axis) for axis in study.untuned_axes}
+        named_comparisons(study, Compared(reported, study.compared, study.compared_pairs))
+    except InvalidValueError as error:
+        error.what += f" (in {where})"
+        raise
     for axis in study.grid:
         if any(axis in arm for arm in study.arms.values()):
             raise InvalidValueError(

@@ -70,6 +70,9 @@ class Trial:
     """Training samples after selection and hold-out."""
     device: str = ""
     """GPU or processor."""
+    draws: dict[str, str] = field(default_factory=dict, repr=False)
+    """Which outcome of each random step (a trained extractor, a selection) the trial uses, by the
+    name of the step. Trials with the same outcome share its luck."""
     made_with: dict[str, str] = field(default_factory=dict, repr=False)
     """Versions, hardware and commit, by name."""
 
@@ -100,8 +103,24 @@ def read_trials(
     for one in status.trials:
         if one.state != "not chosen":
             state = {"state": one.state, "error": one.error, "reported": one.name in reported}
-            trials.append(_read(plan.trials[one.name], metric, chance, **state))
+            task = plan.trials[one.name]
+            trials.append(_read(task, metric, chance, draws=_draws(task, plan), **state))
     return trials
+
+
+def _draws(task: StudyTask, plan: StudyPlan) -> dict[str, str]:
+    """Return the training and selection steps that a task depends on, and which instance.
+
+    The selection that a control only matches in size (`like`) is left out.
+    """
+    draws: dict[str, str] = {}
+    for step in (plan.steps[name] for name in task.needs):
+        if str(step.out) == task.settings.get("like"):
+            continue
+        draws |= _draws(step, plan)
+        if step.kind in ("train", "select"):
+            draws[step.step] = step.name
+    return draws
 
 
 def open_data(study: StudyDefinition) -> Pack | None:

@@ -1,33 +1,34 @@
-"""Statistics for few runs paired by seed: is one arm better than another?
+"""Statistics for few runs: is one arm better than another?
 
 A comparison tests the mean of the differences between two arms that were trained with the same
-seeds. A study makes many comparisons, so their p-values are corrected together (Holm), and "better"
-means better after that correction. The verdict is one of: better, worse, equivalent (within a
-margin, by two one-sided tests), not enough runs. `tests/study/test_statistics.py` checks the
-false-positive rate by simulation.
+seeds. Its error comes from these differences alone, or from all arms and cells of the study
+(`pooling.py`). A study makes many comparisons, so their p-values are corrected together (Holm), and
+"better" means better after that correction. `tests/study/test_statistics.py` and `test_pooling.py`
+check the false-positive rate by simulation.
 """
 
-import bisect
 import functools
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy import special
 
-VERDICTS = ("better", "worse", "equivalent", "not enough runs")
+from thresher.study import power
+from thresher.study.pooling import RunError
+from thresher.study.power import DECISION
+
+VERDICTS = (
+    *("better", "worse", "equivalent", "excludes the claimed effect", "no worse"),
+    "not enough runs",
+)
 ALPHA = 0.05
 """At most this share of studies without any effect reports one."""
-DECISION = 0.04
-"""Threshold of the p-values. It is below ALPHA because the test assumes normal differences and a
-known rounding error, and both hold only approximately."""
 BOOTSTRAP_DRAWS = 4000
 FEW = 8
 """With fewer pairs than this the Student interval is reported: a bootstrap of so few numbers cannot
 leave their range and covers too little."""
-MOST_SEEDS = 10_000
-"""`seeds_needed` returns None beyond this."""
 
 
 @dataclass(frozen=True)
@@ -35,15 +36,19 @@ class Paired:
     """A test of n paired differences, before correction for the other comparisons."""
 
     differences: tuple[float, ...]
-    """Arm minus baseline, one per seed, in the metric's unit."""
+    """Arm minus baseline, one per seed (or per draw), in the metric's unit."""
     sd: float
     """Standard deviation, including the metric's resolution; NaN if n < 2."""
     p: float
-    """Two-sided paired t-test of no difference; 1 if n < 2."""
+    """Two-sided test of no difference; 1 if n < 2."""
     p_equivalent: float
     """Two one-sided tests of a difference of at least the margin; 1 if n < 2."""
     p_no_worse: float
     """One-sided test of being worse by at least the margin (non-inferiority); 1 if n < 2."""
+    df: float = math.nan
+    """Degrees of freedom of `sd`; NaN if n < 2."""
+    pooled: RunError | None = None
+    """The error, if it is estimated from more than these differences."""
 
     @property
     def n(self) -> int:
@@ -54,19 +59,46 @@ class Paired:
         return sum(self.differences) / self.n if self.n else math.nan
 
     @property
+    def error(self) -> float:
+        """Standard error of the mean."""
+        return self.sd / math.sqrt(self.n) if self.n else math.nan
+
+    @property
+    def df_per_seed(self) -> float:
+        """Degrees of freedom that one more seed adds."""
+        return self.df / (self.n - 1) if self.n > 1 else 1.0
+
+    @property
     def bootstrap(self) -> tuple[float, float]:
         """The 95 % bootstrap interval of the mean, for any n; infinite if n < 2."""
         return bootstrap_interval(np.array(self.differences))
 
     @property
     def interval(self) -> tuple[float, float]:
-        """The 95 % interval that is reported: Student's below `FEW` pairs, else bootstrap."""
-        return mean_interval(self.differences, sd=self.sd)
+        """The 95 % interval that is reported: bootstrap from `FEW` pairs on, if the error is not
+        pooled; otherwise Student's."""
+        if self.pooled is None:
+            return mean_interval(self.differences, sd=self.sd)
+        return self.student_interval(ALPHA)
+
+    def student_interval(self, alpha: float) -> tuple[float, float]:
+        """Return Student's 1 - alpha interval of the mean; infinite if n < 2."""
+        if self.n < 2:
+            return -math.inf, math.inf
+        half = float(special.stdtrit(self.df, 1 - alpha / 2)) * self.error
+        return self.mean - half, self.mean + half
+
+    def p_short_of(self, effect: float) -> float:
+        """Return the p-value of the one-sided test that the difference is short of `effect`."""
+        if self.n < 2:
+            return 1.0
+        sign = math.copysign(1.0, effect)
+        return _upper_tail(abs(effect) - sign * self.mean, self.error, self.df)
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """A comparison after Holm's correction for all comparisons of its study."""
+    """A comparison after Holm's correction."""
 
     word: str
     """One of `VERDICTS`."""
@@ -83,17 +115,57 @@ class Verdict:
     family: int
     """Number of comparisons that were corrected together."""
     alpha: float = DECISION
+    primary: bool | None = None
+    """Whether the comparison is primary; None if the study names no primary comparisons."""
+    claimed: float | None = None
+    """The claimed effect."""
+    p_claimed: float | None = None
+    """Adjusted p-value of the test that the effect is smaller than claimed."""
+
+    @property
+    def claimed_excluded(self) -> bool | None:
+        """Whether the claimed effect is excluded; None if none is claimed."""
+        return None if self.p_claimed is None else self.p_claimed < self.alpha
+
+    @property
+    def adjusted_interval(self) -> tuple[float, float]:
+        """The interval at Bonferroni's level, 1 - alpha / family: all of them hold at once."""
+        return self.paired.student_interval(self.alpha / max(1, self.family))
 
     @property
     def seeds_needed(self) -> int | None:
         """Seeds needed to detect a difference as large as the margin; None if unknown."""
-        return seeds_needed(self.margin, self.paired.sd, self.alpha, comparisons=self.family)
+        return self._seeds(self.margin, self.paired.sd)
+
+    @property
+    def seeds_needed_range(self) -> tuple[int | None, int | None]:
+        """The same at both ends of the 95 % interval of the standard deviation."""
+        low, high = power.sd_range(self.paired.sd, self.paired.df)
+        return self._seeds(self.margin, low), self._seeds(self.margin, high)
 
     @property
     def seeds_if_as_seen(self) -> int | None:
         """Seeds needed to detect a difference as large as the measured mean; None if unknown."""
-        mean = self.paired.mean if self.paired.n else 0.0
-        return seeds_needed(mean, self.paired.sd, self.alpha, comparisons=self.family)
+        return self._seeds(self.paired.mean if self.paired.n else 0.0, self.paired.sd)
+
+    @property
+    def seeds_for_equivalence(self) -> int | None:
+        """Seeds needed to show that equal arms are equivalent; None if unknown."""
+        return self._equivalence_seeds(self.paired.sd)
+
+    @property
+    def seeds_for_equivalence_range(self) -> tuple[int | None, int | None]:
+        """The same at both ends of the 95 % interval of the standard deviation."""
+        low, high = power.sd_range(self.paired.sd, self.paired.df)
+        return self._equivalence_seeds(low), self._equivalence_seeds(high)
+
+    def _seeds(self, difference: float, sd: float) -> int | None:
+        more = (power.POWER, self.family, self.paired.df_per_seed)
+        return power.seeds_needed(difference, sd, self.alpha, *more)
+
+    def _equivalence_seeds(self, sd: float) -> int | None:
+        more = (self.family, self.paired.df_per_seed)
+        return power.seeds_for_equivalence(self.margin, sd, self.alpha, *more)
 
 
 def paired(
@@ -103,7 +175,7 @@ def paired(
     higher_is_better: bool = True,
     resolution: float = 0.0,
 ) -> Paired:
-    """Test the differences of two arms.
+    """Test the differences of two arms by their own spread.
 
     Args:
         arm: (n,) values in seed order.
@@ -116,26 +188,47 @@ def paired(
     """
     difference = np.asarray(arm, float) - np.asarray(baseline, float)
     n = len(difference)
+    variance = (float(difference.var(ddof=1)) if n > 1 else math.nan) + resolution**2 / 6
+    return _tested(difference, margin, higher_is_better, math.sqrt(variance), n - 1)
+
+
+def pooled(
+    arm: Sequence[float] | np.ndarray,
+    baseline: Sequence[float] | np.ndarray,
+    margin: float,
+    higher_is_better: bool,
+    error: RunError,
+) -> Paired:
+    """Test the differences of two arms by the error that a study's runs have in common."""
+    difference = np.asarray(arm, float) - np.asarray(baseline, float)
+    sd = math.sqrt(2 * error.variance)
+    return replace(_tested(difference, margin, higher_is_better, sd, error.df), pooled=error)
+
+
+def _tested(
+    difference: np.ndarray, margin: float, higher_is_better: bool, sd: float, df: float
+) -> Paired:
+    n = len(difference)
     differences = tuple(difference.tolist())
     if n < 2:
         return Paired(differences, math.nan, 1.0, 1.0, 1.0)
     mean = float(difference.mean())
-    sd = math.sqrt(float(difference.var(ddof=1)) + resolution**2 / 6)
     error = sd / math.sqrt(n)
     return Paired(
         differences,
         sd,
-        p=min(1.0, 2 * _upper_tail(abs(mean), error, n)),
-        p_equivalent=_upper_tail(margin - abs(mean), error, n),
-        p_no_worse=_upper_tail((mean if higher_is_better else -mean) + margin, error, n),
+        p=min(1.0, 2 * _upper_tail(abs(mean), error, df)),
+        p_equivalent=_upper_tail(margin - abs(mean), error, df),
+        p_no_worse=_upper_tail((mean if higher_is_better else -mean) + margin, error, df),
+        df=df,
     )
 
 
-def _upper_tail(distance: float, error: float, n: int) -> float:
-    """Return P(T ≥ distance / error) for Student's t with n - 1 degrees of freedom."""
+def _upper_tail(distance: float, error: float, df: float) -> float:
+    """Return P(T ≥ distance / error) for Student's t."""
     if error == 0:
         return 0.0 if distance > 0 else 1.0
-    return float(special.stdtr(n - 1, -distance / error))
+    return float(special.stdtr(df, -distance / error))
 
 
 def bootstrap_interval(
@@ -204,63 +297,62 @@ def holm(p: Sequence[float] | np.ndarray) -> np.ndarray:
     return adjusted
 
 
-def seeds_needed(
-    difference: float, sd: float, alpha: float = DECISION, power: float = 0.8, comparisons: int = 1
-) -> int | None:
-    """Return the number of pairs with which a paired t-test detects a difference.
-
-    `sd` is the standard deviation of the differences; `comparisons` share `alpha` (Bonferroni: the
-    worst case of Holm). Returns None if more than `MOST_SEEDS` are needed or `sd` is not finite.
-    """
-    if not math.isfinite(sd) or difference == 0:
-        return None
-    if sd == 0:
-        return 2
-    level = alpha / max(comparisons, 1)
-
-    def enough(n: int) -> bool:
-        critical = _student(1 - level / 2, n)
-        shift = abs(difference) / sd * math.sqrt(n)
-        # The noncentral t loses precision for large shifts, where detection is certain.
-        seen = 1 - float(special.nctdtr(n - 1, shift, critical)) if shift < 37 else 1.0
-        return (seen if math.isfinite(seen) else 1.0) >= power
-
-    needed = 2 + bisect.bisect_left(range(2, MOST_SEEDS + 1), True, key=enough)
-    return needed if needed <= MOST_SEEDS else None
-
-
 def judge(
     comparisons: Sequence[Paired],
     margin: float,
     alpha: float = DECISION,
     higher_is_better: bool = True,
+    primary: Sequence[int] = (),
+    claimed: Mapping[int, float] | None = None,
 ) -> list[Verdict]:
-    """Return a verdict per comparison, with all comparisons of a study corrected together.
+    """Return a verdict per comparison, corrected for the number of comparisons.
 
     A significant difference smaller than the margin is still "better" or "worse".
+
+    Args:
+        comparisons: The comparisons of a study.
+        margin: Largest difference that counts as equivalent.
+        alpha: Threshold of the adjusted p-values.
+        higher_is_better: Whether a larger value is better.
+        primary: Positions of the primary comparisons. They are corrected among themselves, the
+            others among all comparisons.
+        claimed: Claimed effects by position; their tests are corrected among themselves.
     """
+    claimed = claimed or {}
     tests = [[c.p, c.p_equivalent, c.p_no_worse] for c in comparisons]
-    adjusted = [holm(p).tolist() for p in zip(*tests, strict=True)]
-    sign = 1.0 if higher_is_better else -1.0
+    adjusted = np.array([holm(p) for p in zip(*tests, strict=True)]).T
+    first = list(dict.fromkeys(primary))
+    for column in range(3 if first else 0):
+        adjusted[first, column] = holm([tests[at][column] for at in first])
+    claims = holm([comparisons[at].p_short_of(effect) for at, effect in claimed.items()])
+    p_claimed = dict(zip(claimed, claims.tolist(), strict=True))
     verdicts = []
-    for c, p, p_equivalent, p_no_worse in zip(comparisons, *adjusted, strict=True):
-        if p < alpha:
-            word = "better" if sign * c.mean > 0 else "worse"
-        elif p_equivalent < alpha:
-            word = "equivalent"
-        else:
-            word = "not enough runs"
+    for at, c in enumerate(comparisons):
+        p, p_equivalent, p_no_worse = adjusted[at].tolist()
+        excluded = p_claimed.get(at, 1.0) < alpha
+        better = (c.mean > 0) == higher_is_better
+        words = {
+            "better": p < alpha and better,
+            "worse": p < alpha and not better,
+            "equivalent": p_equivalent < alpha,
+            "excludes the claimed effect": excluded,
+            "no worse": p_no_worse < alpha,
+            "not enough runs": True,
+        }
         verdicts.append(
             Verdict(
-                word=word,
+                word=next(word for word, holds in words.items() if holds),
                 paired=c,
                 p=p,
                 p_equivalent=p_equivalent,
                 p_no_worse=p_no_worse,
                 no_worse=p_no_worse < alpha,
                 margin=margin,
-                family=len(comparisons),
+                family=len(first) if at in first else len(comparisons),
                 alpha=alpha,
+                primary=at in first if first else None,
+                claimed=claimed.get(at),
+                p_claimed=p_claimed.get(at),
             )
         )
     return verdicts

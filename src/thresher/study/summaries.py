@@ -5,7 +5,7 @@ seed only.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -47,10 +47,13 @@ class CellSummary:
     """Mean time to the target, of the trials that reached it."""
     train_samples: float | None
     """Mean number of training samples."""
+    draws: dict[int, dict[str, str]] = field(default_factory=dict, repr=False)
+    """Which outcome of each random step a trial uses, by seed and name of the step."""
 
     def to_dict(self, tuned: bool) -> dict[str, Any]:
         """Return one flat row of JSON values; `chosen` is in it if anything is tuned."""
-        row = {key: value for key, value in vars(self).items() if key not in ("cell", "chosen")}
+        left_out = ("cell", "chosen", "draws")
+        row = {key: value for key, value in vars(self).items() if key not in left_out}
         return {**self.cell, **({"chosen": self.chosen} if tuned else {}), **row}
 
 
@@ -114,6 +117,7 @@ def summarise(
                 seconds=mean(trial.seconds for trial in finished),
                 time_to_target=mean(trial.time_to_target for trial in finished),
                 train_samples=mean(trial.train_samples for trial in finished),
+                draws={trial.seed: trial.draws for trial in finished if trial.draws},
             )
         )
     return summaries

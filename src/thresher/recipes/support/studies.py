@@ -179,4 +179,4 @@ def holds_if_better(comparison: ArmComparison) -> Verdict:
     """Return whether "the arm is better" holds."""
     if comparison.verdict == "better":
         return "yes"
-    return "not enough runs" if comparison.verdict == "not enough runs" else "no"
+    return "no" if comparison.verdict in ("worse", "equivalent") else "not enough runs"
