@@ -24,6 +24,12 @@ FORKS.set_forkserver_preload(
         "thresher.cli.main",
         "thresher.distributed.hooks",
         "thresher.models.batch_norm",
+        "thresher.training.train",
+        "thresher.study.analysis",
+        "thresher.select.run",
+        "sklearn.cluster",
+        "openTSNE",
+        "matplotlib.figure",
     ]
 )
 

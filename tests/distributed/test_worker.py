@@ -107,6 +107,7 @@ def _of_group(folder: Path) -> list[int]:
     return ids
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["starting", "running"])
 def test_workers_die_with_an_agent_that_is_killed(tmp_path: Path, moment: str) -> None:
     for trial in range(3):

@@ -123,6 +123,7 @@ def test_table_1(few: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         assert eps > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", [mccord_batch.RECIPE, mccord_linear.RECIPE])
 def test_mccord(recipe: Recipe, few: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _shrink_mccord(few, monkeypatch)

@@ -52,6 +52,7 @@ def data() -> tuple[FilterInputs, np.ndarray, np.ndarray]:
     return planted()
 
 
+@pytest.mark.slow
 def test_network_finds_flipped_labels(data: tuple[FilterInputs, np.ndarray, np.ndarray]) -> None:
     samples, flipped, _ = data
     found = NetworkFilter(drop=0.05, device="cpu").fit_inputs(samples)

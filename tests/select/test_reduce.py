@@ -72,6 +72,7 @@ def test_map_keeps_the_classes_of_neighbours(digits: tuple[np.ndarray, np.ndarra
     assert made.points.dtype == np.float32
 
 
+@pytest.mark.slow
 def test_a_seed_gives_the_same_bytes_and_another_seed_others(
     digits: tuple[np.ndarray, np.ndarray],
 ) -> None:

@@ -113,6 +113,7 @@ def test_another_eps_takes_the_kept_map(
     assert json.loads(again.stdout)["eps"] == 1.5
 
 
+@pytest.mark.slow
 def test_features_from_elsewhere_in_any_order(
     thresher: Run, few: Path, pixels: Path, tmp_path: Path
 ) -> None:

@@ -31,6 +31,7 @@ def test_random_choices_are_called_noise_and_equal_ones_are_not() -> None:
         stability(np.zeros((1, 5), bool))
 
 
+@pytest.mark.slow
 def test_votes_of_maps_meet_the_share_and_find_what_was_planted() -> None:
     samples, flipped, _ = planted()
     found = NetworkFilter(drop=0.1, votes=3, device="cpu").fit_inputs(samples)
@@ -55,6 +56,7 @@ def test_a_filter_on_noise_warns() -> None:
     assert any("mostly noise" in warning for warning in found.warnings_)
 
 
+@pytest.mark.slow
 def test_perplexities_vote_and_one_alone_cannot() -> None:
     samples, _, _ = planted()
     some = samples.take(np.arange(0, 600, 3))

@@ -136,6 +136,7 @@ def test_in_help(thresher: Run, env: dict[str, str]) -> None:
     assert "from another package" in overview
 
 
+@pytest.mark.slow
 def test_from_a_study(
     thresher: Run, digits: Path, pixels: Path, env: dict[str, str], tmp_path: Path
 ) -> None:

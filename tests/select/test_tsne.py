@@ -72,6 +72,7 @@ def test_equal_points_do_not_break_it() -> None:
     assert np.isfinite(kl)
 
 
+@pytest.mark.slow
 def test_the_map_keeps_classes_apart_and_is_the_same_twice(digits_x: torch.Tensor) -> None:
     from sklearn.datasets import load_digits
     from sklearn.neighbors import KNeighborsClassifier

@@ -139,6 +139,7 @@ def test_a_bad_margin(value: Any, pack: str) -> None:
         reading.from_dict({**content(pack), "margin": value})
 
 
+@pytest.mark.slow
 def test_values_that_meant_default_in_older_files_still_do(pack: str, tmp_path: Path) -> None:
     executor = {"kind": "local", "workers": 0, "threads": 0, "gpus": -1, "mps": False}
     old = {**content(pack), "tune_seeds": 0, "compare": "", "executor": executor}

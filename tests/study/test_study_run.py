@@ -215,6 +215,7 @@ def test_a_worker_that_dies_costs_its_trial_and_no_other(content: Content, tmp_p
     assert all("SIGKILL" in trial.error for trial in status.trials)
 
 
+@pytest.mark.slow
 def test_the_log_of_a_trial_holds_the_log_records_of_training(
     content: Content, tmp_path: Path
 ) -> None:
@@ -245,6 +246,7 @@ def test_a_second_run_into_the_folder_is_told_who_holds_it(
         Study.from_dict(content(), tmp_path).run()
 
 
+@pytest.mark.slow
 def test_status_of_a_study_that_was_begun(content: Content, tmp_path: Path) -> None:
     study = Study.from_dict(content(seeds=1), tmp_path)
     before = study.status()
@@ -258,6 +260,7 @@ def test_status_of_a_study_that_was_begun(content: Content, tmp_path: Path) -> N
     assert Study.open(tmp_path).status().complete
 
 
+@pytest.mark.slow
 def test_tuning_runs_every_candidate_once_and_the_chosen_one_with_every_seed(
     content: Content, tmp_path: Path
 ) -> None:

@@ -39,6 +39,7 @@ def test_the_function_prunes(few: Path, pruned: RunResult, tmp_path: Path) -> No
     assert train(_config(few, tmp_path / "none", dynamic="none"), quiet=True).samples == FULL
 
 
+@pytest.mark.slow
 def test_worker_processes_prune(few: Path, pruned: RunResult, tmp_path: Path) -> None:
     more: dict[str, Any] = {"precision": "fp64", "batch_norm": "sync", "dynamic": "infobatch"}
     alone = train(_config(few, tmp_path / "alone", **more), quiet=True)
@@ -47,6 +48,7 @@ def test_worker_processes_prune(few: Path, pruned: RunResult, tmp_path: Path) ->
     assert two.train_loss == pytest.approx(alone.train_loss, abs=1e-9)
 
 
+@pytest.mark.slow
 def test_the_recursive_filter_prunes_when_it_trains_again(
     thresher: Callable[..., subprocess.CompletedProcess[str]],
     few: Path,
@@ -64,6 +66,7 @@ def test_the_recursive_filter_prunes_when_it_trains_again(
     assert again.samples < 4 * again.resolved.samples < FULL
 
 
+@pytest.mark.slow
 def test_a_study_prunes(few: Path, tmp_path: Path) -> None:
     content = {
         "seeds": 1,

@@ -154,6 +154,7 @@ def test_the_noise_scale_agrees_with_its_definition() -> None:
     assert noise.value == pytest.approx(spread**2 / mean**2, rel=0.1)
 
 
+@pytest.mark.slow
 def test_auto_survives_an_out_of_memory_error(
     few: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -333,6 +334,7 @@ def make(classes):
 """
 
 
+@pytest.mark.slow
 def test_a_worker_of_torchrun_that_breaks_shows_its_traceback_and_does_not_abort(
     few: Path, tmp_path: Path
 ) -> None:
