@@ -1,16 +1,20 @@
 """Cached maps: found by features and settings, remade if damaged, one per device."""
 
+import hashlib
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from test_filters import planted
 
+from thresher.environment import versions
 from thresher.options import to_mapping
 from thresher.select.filters.grid import GridFilter
 from thresher.select.filters.network import NetworkFilter
 from thresher.select.inputs import FilterInputs
-from thresher.select.reduction import MapOptions, Reduction, cached_reduction
+from thresher.select.reduction import PACKAGES, MapOptions, Reduction, cached_reduction
 
 
 def test_a_map_is_cached_by_features_and_settings(tmp_path: Path) -> None:
@@ -33,6 +37,32 @@ def test_a_map_is_cached_by_features_and_settings(tmp_path: Path) -> None:
     assert reduced().seconds, "a damaged file is made again"
     assert not reduced().seconds
     assert reduced(folder=None).seconds
+
+
+def test_maps_of_version_0_1_are_found_and_other_settings_have_other_maps(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).normal(size=(12, 3)).astype(np.float32)
+    old = {"method": "tsne", "components": 50, "perplexity": 2, "seed": 0, "device": "cpu"}
+    old["start"] = "pca"
+    digest = hashlib.sha256(f"{x.shape} {x.dtype}".encode() + x.tobytes())
+    digest.update(json.dumps([old, versions(PACKAGES)], sort_keys=True).encode())
+    map_of_old = tmp_path / f"{digest.hexdigest()[:24]}.npz"
+    points = np.ones((12, 2), np.float32)
+    np.savez(map_of_old, points=points, told=np.array('{"kl": 1.0, "explained": 0.5}'))
+
+    def reduced(**options: Any) -> np.ndarray:
+        return cached_reduction(
+            tmp_path, x, MapOptions(perplexity=2, device="cpu", **options)
+        ).points
+
+    np.testing.assert_array_equal(reduced(), points)
+    changes: list[dict[str, Any]] = [
+        {"tsne": "sklearn-2020"},
+        {"learning_rate": 3.0},
+        {"exaggeration": 4.0},
+    ]
+    for number, change in enumerate([*changes, {"iterations": 30}]):
+        assert not np.array_equal(reduced(**{"iterations": 20, **change}), points)
+        assert len(list(tmp_path.iterdir())) == 2 + number
 
 
 def some(folder: Path) -> FilterInputs:

@@ -9,7 +9,14 @@ import torch
 from thresher.errors import ThresherError
 from thresher.select import pca as pca_module
 from thresher.select.pca import fit_pca
-from thresher.select.reduction import MapOptions, reduce
+from thresher.select.reduction import (
+    MapOptions,
+    TsneSettings,
+    _initial,
+    _own_tsne,
+    reduce,
+    tsne_settings,
+)
 
 
 @pytest.fixture(scope="module")
@@ -111,3 +118,39 @@ def test_unknown_method_and_missing_device_are_named() -> None:
     if not torch.cuda.is_available():
         with pytest.raises(ThresherError, match='device "cuda" is not available'):
             reduce(x, MapOptions(device="cuda"))
+
+
+def _spread(points: np.ndarray) -> float:
+    return float(np.sqrt(((points - points.mean(0)) ** 2).sum(1).mean()))
+
+
+def test_the_rate_of_both_engines_is_four_times_that_of_scikit_learn(
+    digits: tuple[np.ndarray, np.ndarray],
+) -> None:
+    """After few iterations at a low rate the scale of a map depends on the rate alone."""
+    import inspect
+
+    import torch
+    from sklearn.manifold import TSNE
+
+    x = digits[0][:300]
+    z = reduce(x, MapOptions(device="cpu"), "pca").points
+    length = "max_iter" if "max_iter" in inspect.signature(TSNE).parameters else "n_iter"
+    theirs = TSNE(learning_rate=10.0, init="random", random_state=0, **{length: 300})
+    expected = _spread(theirs.fit_transform(z))
+    options = MapOptions(device="cpu", tsne="sklearn-2020", learning_rate=40.0, iterations=300)
+    assert _spread(reduce(x, options).points) == pytest.approx(expected, rel=0.12)
+    settings, components = tsne_settings(options), torch.from_numpy(z)
+    own, _ = _own_tsne(components, _initial(components, 0, "random"), options, settings)
+    assert _spread(own) == pytest.approx(expected, rel=0.12)
+    slow = MapOptions(device="cpu", tsne="sklearn-2020", learning_rate=10.0, iterations=300)
+    assert _spread(reduce(x, slow).points) < 0.85 * expected
+
+
+def test_defaults_of_2020_are_those_of_scikit_learn_then() -> None:
+    assert tsne_settings(MapOptions(tsne="sklearn-2020")) == TsneSettings(800, 12, 1000, "random")
+    assert tsne_settings(MapOptions()) == TsneSettings(None, 12, 750, "pca")
+    own = MapOptions(tsne="sklearn-2020", learning_rate=5, exaggeration=4, iterations=20)
+    assert tsne_settings(own) == TsneSettings(5, 4, 20, "random")
+    with pytest.raises(ThresherError, match='tsne cannot be "sklearn"'):
+        tsne_settings(MapOptions(tsne="sklearn"))  # type: ignore[arg-type]

@@ -55,16 +55,16 @@ def _listing(recipes: Sequence[Recipe]) -> Outcome:
 
 def _table(title: str, rows: Sequence[ClaimRow]) -> str:
     # The text is long and mostly the same for all rows.
-    previous = ["", *(row.differs for row in rows)]
+    before = ["", *(row.differs for row in rows)]
+    differs = [
+        "″" if r.differs and r.differs == before[n] else r.differs for n, r in enumerate(rows)
+    ]
     table = columns(
         title,
         ("claim", "the paper says", "we measured", "interval", "holds?", DIFFERS),
         [
-            (
-                *(row.claim, row.paper, row.measured, row.interval, row.holds),
-                "″" if row.differs and row.differs == previous[n] else row.differs,
-            )
-            for n, row in enumerate(rows)
+            (row.claim, row.paper, row.measured, row.interval, row.holds, text)
+            for row, text in zip(rows, differs, strict=True)
         ],
     )
     notes = [f"{row.paper} – {row.note}." for row in rows if row.note]

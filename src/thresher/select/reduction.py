@@ -10,9 +10,9 @@ import json
 import logging
 import time
 import zipfile
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
@@ -27,9 +27,8 @@ if TYPE_CHECKING:
 
 Method = Literal["tsne", "pca", "none", "umap"]
 Start = Literal["pca", "random"]
-EXAGGERATION = 12.0
+TsneDefaults = Literal["opentsne", "sklearn-2020"]
 EXAGGERATED_ITERATIONS = 250
-ITERATIONS = 750
 NOTE_EVERY = 50
 START_STD = 1e-4
 JITTER = 0.01
@@ -47,10 +46,59 @@ class MapOptions:
     """Principal components of the features that t-SNE sees."""
     perplexity: float = option(30.0, ge=1)
     """Perplexity of t-SNE: roughly the number of neighbours that count."""
+    tsne: TsneDefaults = "opentsne"
+    """Defaults of t-SNE: openTSNE's, or scikit-learn's of 2020 (rate 200, 1,000 iterations, a
+    random start), which make smaller maps."""
+    learning_rate: float | None = option(None, gt=0)
+    """Learning rate of t-SNE, four times scikit-learn's for the same steps; by default the number
+    of samples divided by the exaggeration, or 800 with `tsne` sklearn-2020."""
+    exaggeration: float | None = option(None, ge=1)
+    """Factor of the attraction in the first 250 iterations of t-SNE; default 12."""
+    iterations: int | None = option(None, ge=1)
+    """Iterations of t-SNE in all; default 750, or 1,000 with `tsne` sklearn-2020."""
     seed: int = option(0, ge=0)
     """Seed of every random choice; the same seed gives the same file."""
     device: str = option("auto", changes_result=False)
     """auto (a CUDA device if there is one), cpu or cuda."""
+
+
+@dataclass(frozen=True)
+class TsneSettings:
+    """The settings of a t-SNE map that follow from the options and their defaults."""
+
+    rate: float | None = None
+    """None: the number of samples divided by the exaggeration in force."""
+    exaggeration: float = 12.0
+    iterations: int = 750
+    start: Start = "pca"
+
+    @property
+    def phases(self) -> tuple[int, int]:
+        """Iterations with exaggeration, and after it."""
+        early = min(EXAGGERATED_ITERATIONS, self.iterations)
+        return early, self.iterations - early
+
+
+TSNE_DEFAULTS: dict[TsneDefaults, TsneSettings] = {
+    "opentsne": TsneSettings(),
+    # scikit-learn's gradient has a factor of 4 that openTSNE's lacks: 200 there is 800 here. Its
+    # momentum of 0.5 in the first 250 iterations (0.8 here) is not copied.
+    "sklearn-2020": TsneSettings(rate=800.0, iterations=1000, start="random"),
+}
+
+
+def tsne_settings(options: MapOptions, start: Start = "pca") -> TsneSettings:
+    """Return the settings of a t-SNE map; `start` is that of the option, "pca" if not given."""
+    if options.tsne not in TSNE_DEFAULTS:
+        hint = nearest(str(options.tsne), TSNE_DEFAULTS)
+        raise InvalidValueError(f'tsne cannot be "{options.tsne}"', hint, "tsne")
+    defaults = TSNE_DEFAULTS[options.tsne]
+    return TsneSettings(
+        defaults.rate if options.learning_rate is None else options.learning_rate,
+        defaults.exaggeration if options.exaggeration is None else options.exaggeration,
+        defaults.iterations if options.iterations is None else options.iterations,
+        "random" if "random" in (start, defaults.start) else "pca",
+    )
 
 
 @dataclass(frozen=True)
@@ -82,7 +130,7 @@ def cached_reduction(
     """
     if folder is None or method == "none":
         return reduce(features, options, method, start)
-    settings = {
+    settings: dict[str, Any] = {
         "method": method,
         "components": options.components,
         "perplexity": options.perplexity,
@@ -90,6 +138,9 @@ def cached_reduction(
         "device": str(choose_device(options.device)),
         "start": start,
     }
+    tsne = tsne_settings(options, start)
+    if method == "tsne" and tsne != TsneSettings(start=start):
+        settings["tsne"] = asdict(tsne)  # maps with the defaults keep the keys of version 0.1
     digest = hashlib.sha256(f"{features.shape} {features.dtype}".encode())
     for begin in range(0, len(features), BLOCK_ROWS):
         digest.update(np.ascontiguousarray(features[begin : begin + BLOCK_ROWS]).data)
@@ -118,13 +169,13 @@ def reduce(
     options: MapOptions,
     method: Method = "tsne",
     start: Start = "pca",
-    iterations: int = ITERATIONS,
+    iterations: int | None = None,
 ) -> Reduction:
     """Reduce features (n, d), any float type, possibly memory-mapped.
 
     "tsne" and "umap" give a map (n, 2) of the principal components, "pca" the components, "none"
     the features. t-SNE starts from the first two components, from which the seed hardly matters,
-    or from a random cloud.
+    or from a random cloud. `iterations` replaces that of the options.
     """
     for name, value, known in (("method", method, Method), ("start", start, Start)):
         if value not in get_args(known):
@@ -154,7 +205,10 @@ def reduce(
         points = _umap(x.cpu().numpy(), options)
     else:
         engine = _own_tsne if x.device.type == "cuda" else _open_tsne
-        points, kl = engine(x, _initial(x, options.seed, start), options, iterations)
+        settings = tsne_settings(options, start)
+        if iterations is not None:
+            settings = replace(settings, iterations=iterations)
+        points, kl = engine(x, _initial(x, options.seed, settings.start), options, settings)
     seconds[method] = time.perf_counter() - begin
     return Reduction(points, kl, explained, seconds)
 
@@ -191,25 +245,23 @@ def _initial(x: "torch.Tensor", seed: int, start: Start) -> np.ndarray:
 
 
 def _own_tsne(
-    x: "torch.Tensor", initial: np.ndarray, options: MapOptions, iterations: int
+    x: "torch.Tensor", initial: np.ndarray, options: MapOptions, settings: TsneSettings
 ) -> tuple[np.ndarray, float]:
     import torch
 
-    from thresher.select.tsne import tsne
+    from thresher.select.affinities import affinities
+    from thresher.select.tsne import Descent, descend
 
-    y, kl = tsne(
-        x,
-        torch.from_numpy(initial).to(x.device),
-        perplexity=options.perplexity,
-        iterations=max(0, iterations - EXAGGERATED_ITERATIONS),
-        early_iterations=min(EXAGGERATED_ITERATIONS, iterations),
-        seed=options.seed,
-    )
+    early, late = settings.phases
+    p = affinities(x.float(), options.perplexity)
+    start = torch.from_numpy(initial).to(x.device, torch.float32)
+    descent = Descent(late, early, settings.exaggeration, settings.rate)
+    y, kl = descend(p, start, descent, options.seed)
     return y.float().cpu().numpy(), round(float(kl), 6)
 
 
 def _open_tsne(
-    x: "torch.Tensor", initial: np.ndarray, options: MapOptions, iterations: int
+    x: "torch.Tensor", initial: np.ndarray, options: MapOptions, settings: TsneSettings
 ) -> tuple[np.ndarray, float]:
     from openTSNE import TSNE
     from openTSNE.affinity import PerplexityBasedNN
@@ -221,7 +273,8 @@ def _open_tsne(
     # 11 CPU seconds with two threads and 1.3 with one.
     jobs = max(1, min(core_count(), len(x) // 500))
     perplexity = options.perplexity
-    with bar("t-SNE", iterations, "iterations") as shown:
+    early, late = settings.phases
+    with bar("t-SNE", settings.iterations, "iterations") as shown:
 
         def note(iteration: int, error: float, embedding: np.ndarray) -> bool:
             shown.note(f"KL {error:.3f}")
@@ -234,9 +287,10 @@ def _open_tsne(
         model = TSNE(
             perplexity=perplexity,
             initialization=initial,
-            early_exaggeration=EXAGGERATION,
-            early_exaggeration_iter=min(EXAGGERATED_ITERATIONS, iterations),
-            n_iter=max(0, iterations - EXAGGERATED_ITERATIONS),
+            learning_rate="auto" if settings.rate is None else settings.rate,
+            early_exaggeration=settings.exaggeration,
+            early_exaggeration_iter=early,
+            n_iter=late,
             n_jobs=jobs,
             random_state=options.seed,
             callbacks=note,

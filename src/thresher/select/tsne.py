@@ -7,6 +7,7 @@ for tests; openTSNE is faster there.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 
@@ -21,6 +22,19 @@ SMALLEST_GRID, LARGEST_GRID = 128, 4096
 CHUNK = 25
 MAX_STEP = 5.0
 MOMENTUM = 0.8
+
+
+@dataclass(frozen=True)
+class Descent:
+    """Length and settings of the descent."""
+
+    iterations: int = 500
+    """Iterations after those with exaggeration."""
+    early_iterations: int = 250
+    """Iterations with exaggeration."""
+    exaggeration: float = 12.0
+    rate: float | None = None
+    """Learning rate; None: the number of samples divided by the exaggeration in force."""
 
 
 def tsne(
@@ -40,25 +54,21 @@ def tsne(
     x = x.float()
     p = affinities(x, perplexity)
     y = principal_start(x) if init is None else init.to(x.device, torch.float32)
-    return descend(p, y, iterations, early_iterations, seed=seed)
+    return descend(p, y, Descent(iterations, early_iterations), seed)
 
 
 def descend(
-    p: Affinities,
-    init: torch.Tensor,
-    iterations: int = 500,
-    early_iterations: int = 250,
-    exaggeration: float = 12.0,
-    seed: int = 0,
+    p: Affinities, init: torch.Tensor, descent: Descent, seed: int = 0
 ) -> tuple[torch.Tensor, float]:
     """Descend from `init` (n, 2) under the affinities `p`; return the map (n, 2) and its KL."""
     jitter = torch.randn(init.shape, generator=torch.Generator().manual_seed(seed))
     state = DescentState.start(init + 1e-6 * init.std() * jitter.to(init.device))
     steps: dict[int, Callable[[], None]] = {}
-    with bar("t-SNE", early_iterations + iterations, "steps") as shown:
-        for factor, count in ((exaggeration, early_iterations), (1.0, iterations)):
+    phases = [(descent.exaggeration, descent.early_iterations), (1.0, descent.iterations)]
+    with bar("t-SNE", descent.early_iterations + descent.iterations, "steps") as shown:
+        for factor, count in phases:
             state.exaggeration.fill_(factor)
-            state.rate.fill_(p.n / factor)
+            state.rate.fill_(p.n / factor if descent.rate is None else descent.rate)
             state.update.zero_()
             _run(state, p, count, steps, shown)
     y = state.y - state.y.mean(0)
