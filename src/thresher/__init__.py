@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from thresher.study.analysis import analyse as analyse
     from thresher.study.study import Study as Study
     from thresher.training.config import TrainConfig as TrainConfig
+    from thresher.training.noise_scale import NoiseScale as NoiseScale
+    from thresher.training.prune import prune as prune
     from thresher.training.result import RunResult as RunResult
     from thresher.training.train import train as train
 
@@ -42,6 +44,7 @@ _MODULES = {
     "LabelErrorsFilter": "thresher.select.filters.label_errors",
     "NearDuplicatesFilter": "thresher.select.filters.near_duplicates",
     "NetworkFilter": "thresher.select.filters.network",
+    "NoiseScale": "thresher.training.noise_scale",
     "Pack": "thresher.data.pack",
     "RandomFilter": "thresher.select.filters.random",
     "RecursiveFilter": "thresher.select.filters.recursive",
@@ -53,6 +56,7 @@ _MODULES = {
     "UnionFilter": "thresher.select.filters.combine",
     "VoteFilter": "thresher.select.filters.combine",
     "analyse": "thresher.study.analysis",
+    "prune": "thresher.training.prune",
     "train": "thresher.training.train",
     "write_pack": "thresher.data.write",
     "write_report": "thresher.report.page",

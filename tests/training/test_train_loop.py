@@ -140,11 +140,11 @@ def test_the_noise_scale_does_not_change_the_run(few: Path, tmp_path: Path) -> N
 def test_the_noise_scale_agrees_with_its_definition() -> None:
     """Gradients of known mean and noise: B_noise = tr(Σ) / |G|²."""
     from thresher.distributed.group import Group, Placement
-    from thresher.training.noise_scale import NoiseScale
+    from thresher.training.noise_observer import NoiseObserver
 
     random = np.random.default_rng(0)
     mean, spread, small, big = 0.5, 2.0, 8, 64
-    noise = NoiseScale(Group(Placement(), torch.device("cpu")))
+    noise = NoiseObserver(Group(Placement(), torch.device("cpu")))
     for _ in range(4000):
         samples = mean + spread * random.standard_normal((big, 20))
         for batch, tell in ((small, noise.small), (big, noise.big)):

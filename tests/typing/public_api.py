@@ -3,6 +3,8 @@
 from pathlib import Path
 
 import numpy as np
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
 from thresher import (
     EL2NFilter,
@@ -13,6 +15,7 @@ from thresher import (
     LabelErrorsFilter,
     NearDuplicatesFilter,
     NetworkFilter,
+    NoiseScale,
     Pack,
     RandomFilter,
     RecursiveFilter,
@@ -25,6 +28,7 @@ from thresher import (
     VoteFilter,
     __version__,
     analyse,
+    prune,
     train,
     write_pack,
     write_report,
@@ -60,6 +64,16 @@ def judge(file: str, folder: str) -> Path:
     study: Study = Study.load(file, folder)
     study.run()
     return write_report(analyse(study))
+
+
+def own_loop(model: nn.Module, loader: DataLoader[tuple[Tensor, Tensor]]) -> float | None:
+    """Prune and measure the noise scale in a training loop."""
+    noise, pruned = NoiseScale(model), prune(loader, "random:0.3", epochs=2)
+    for images, labels in pruned:
+        losses: Tensor = nn.functional.cross_entropy(model(images), labels, reduction="none")
+        loss: Tensor = pruned.loss(losses)
+        noise.backward(losses + 0 * loss)
+    return noise.value
 
 
 def names() -> list[type]:

@@ -1,122 +1,137 @@
-"""The gradient noise scale (McCandlish et al. 2018): up to which batch size training gains.
+"""The gradient noise scale in a training loop of one's own."""
 
-From the squared norms of the gradient of a small batch b and of a big one B, both free in
-data-parallel training (before and after the reduction):
-
-    |G|² = (B·|g_B|² − b·|g_b|²) / (B − b)      S = (|g_b|² − |g_B|²) / (1/b − 1/B)
-
-Each is a noisy estimate; their means over many steps give B_noise = S / |G|².
-"""
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from thresher.distributed.group import Group
 from thresher.errors import InvalidValueError
-from thresher.training.batches import slices
-from thresher.training.device_data import Part
-from thresher.training.record import finite
-from thresher.training.step import Step
-
-EVERY = 10
-"""Steps between measurements."""
-
-
-def squared_norm(model: nn.Module) -> Tensor:
-    """Return the squared norm of the whole gradient, 0-d float64 on the device."""
-    gradients = [p.grad for p in model.parameters() if p.grad is not None]
-    norms = torch._foreach_norm(gradients)
-    return torch.stack(list(norms)).double().square().sum()
+from thresher.training.noise_estimate import NoiseEstimate, squared_norm
 
 
 class NoiseScale:
-    """Observes steps; measurements of an epoch are on the device, sums of the run on the host.
+    """Measure the gradient noise scale, and with it the largest batch size that pays off.
 
-    The small batch is each worker's part. On one worker it is the first of several pieces, or else
-    the first half of the batch, run once more beside the step, which it does not change.
+    Call `backward(losses)` instead of `losses.mean().backward()`; the gradients are the same. Every
+    `every` steps the gradient of a part of the batch is compared with that of the whole: under
+    DistributedDataParallel that of this worker, which costs nothing, and otherwise that of the
+    first half of the batch, which takes a second backward pass.
+
+    Up to about the noise scale, twice the batch size needs almost half the steps; far above it,
+    hardly fewer (McCandlish et al. 2018, https://arxiv.org/abs/1812.06162).
+
+    Args:
+        model: The network, also in DistributedDataParallel.
+        every: Steps between measurements.
+
+    Example:
+        >>> import torch
+        >>> model = torch.nn.Linear(4, 1)
+        >>> noise = NoiseScale(model, every=1)
+        >>> for _ in range(50):
+        ...     inputs = torch.randn(32, 4)
+        ...     targets = inputs.sum(1) + torch.randn(32)
+        ...     losses = (model(inputs)[:, 0] - targets) ** 2
+        ...     noise.backward(losses)  # instead of losses.mean().backward()
+        ...     model.zero_grad()
+        >>> noise.value > 0
+        True
     """
 
-    def __init__(self, group: Group) -> None:
-        self.group = group
-        self.measured = 0
-        self.sum_noise = 0.0
-        self.sum_signal = 0.0
-        self._small: tuple[Tensor, float] | None = None
-        self._pairs: list[tuple[Tensor, float, Tensor, float]] = []
-
-    @classmethod
-    def observing(cls, step: Step) -> "NoiseScale":
-        """Return an observer of `step`, whose exchange must allow it."""
-        if not step.group.alone and not step.exchange.observable:
-            raise InvalidValueError(
-                "`noise_scale` is measured only where DDP reduces the gradients",
-                "leave it out, or `average_every`, `delay` and `engine`",
-            )
-        return cls(step.group)
-
-    def is_due(self, step: int) -> bool:
-        return step % EVERY == 0
-
-    def before_step(self, step: Step, part: Part, count: int) -> None:
-        n = len(part.rows)
-        if not self.group.alone:
-            scale = (count / n) ** 2 * _unscaled(step) if n else 0.0
-            batch = count / self.group.world
-            step.exchange.observe(lambda norm: self.small(norm * scale, batch))
-        elif step.pieces(count) == 1:
-            half = slices(n, 2, step.align)[0][1]
-            if 0 < half < n:
-                step.probe(part, half)
-                self.small(squared_norm(step.model) * _unscaled(step), half)
-
-    def after_first_piece(self, step: Step, samples: int, count: int) -> None:
-        if self.group.alone and samples:
-            scale = (count / samples) ** 2 * _unscaled(step)
-            self.small(squared_norm(step.model) * scale, samples)
-
-    def after_gradients(self, step: Step, count: int) -> None:
-        self.big(squared_norm(step.model), count)
-
-    def small(self, norm: Tensor, batch: float) -> None:
-        self._small = (norm, batch)
-
-    def big(self, norm: Tensor, batch: float) -> None:
-        """Take that of the global batch; with the small one before it, it is a measurement."""
-        if self._small is not None and self._small[1] < batch:
-            self._pairs.append((*self._small, norm, batch))
-        self._small = None
-
-    def settle(self) -> None:
-        """Add the measurements to the sums; every rank calls it (waits for the device)."""
-        if not self._pairs:
-            return
-        small = torch.stack([pair[0] for pair in self._pairs])
-        if not self.group.alone:
-            self.group.all_reduce_sum(small)
-            small /= self.group.world
-        big = torch.stack([pair[2] for pair in self._pairs])
-        rows = zip(small.tolist(), big.tolist(), self._pairs, strict=True)
-        for g_small, g_big, (_, b, _, batch) in rows:
-            self.sum_signal += (batch * g_big - b * g_small) / (batch - b)
-            self.sum_noise += (g_small - g_big) / (1 / b - 1 / batch)
-            self.measured += 1
-        self._pairs.clear()
+    def __init__(self, model: nn.Module, every: int = 10) -> None:
+        if every < 1:
+            raise InvalidValueError(f"every must be at least 1, got {every}", "", "every")
+        self.model, self.every = model, every
+        self._steps = 0
+        self._estimate = NoiseEstimate()
+        distributed = isinstance(model, nn.parallel.DistributedDataParallel)
+        group: Any = model.process_group if distributed else None
+        alone = not distributed or torch.distributed.get_world_size(group) == 1
+        self._group = None if alone else group
 
     @property
     def value(self) -> float | None:
-        """The suggested batch size; None before there is a sound estimate."""
-        if self.measured == 0 or self.sum_signal <= 0 or self.sum_noise <= 0:
-            return None
-        return finite(self.sum_noise / self.sum_signal)
+        """The noise scale: a batch size in samples; None before there is a sound estimate."""
+        return self._estimate.value
 
-    def state(self) -> dict[str, float]:
-        return {"measured": self.measured, "noise": self.sum_noise, "signal": self.sum_signal}
+    def backward(self, losses: Tensor) -> None:
+        """Run the backward pass of `losses.mean()`, and measure if it is time to.
 
-    def restore(self, state: dict[str, float]) -> None:
-        self.measured = int(state["measured"])
-        self.sum_noise, self.sum_signal = state["noise"], state["signal"]
+        Args:
+            losses: (n,) losses of the samples of this worker's batch, such as those of
+                `cross_entropy(…, reduction="none")`. A gradient scaler may have scaled them.
+        """
+        if losses.ndim != 1 or len(losses) < 1:
+            raise InvalidValueError(
+                f"losses must have one value per sample, got the shape {tuple(losses.shape)}",
+                'compute them with reduction="none"',
+                "losses",
+            )
+        due = self._steps % self.every == 0
+        self._steps += 1
+        if not due:
+            losses.mean().backward()
+        elif self._group is not None:
+            self._compare_workers(losses)
+        elif len(losses) < 2:
+            losses.mean().backward()
+        else:
+            self._compare_halves(losses)
 
+    def state_dict(self) -> dict[str, float]:
+        """Return what a checkpoint must hold."""
+        return {"steps": self._steps, **vars(self._estimate)}
 
-def _unscaled(step: Step) -> float:
-    """Return the factor that removes fp16's loss scale from a squared norm."""
-    return 1.0 / step.scaler.get_scale() ** 2
+    def load_state_dict(self, state: dict[str, float]) -> None:
+        """Set what `state_dict` returned."""
+        sums = {name: value for name, value in state.items() if name != "steps"}
+        self._steps = int(state["steps"])
+        self._estimate = NoiseEstimate(int(sums.pop("measured")), **sums)
+
+    def _compare_halves(self, losses: Tensor) -> None:
+        half = len(losses) // 2
+        parameters = [p for p in self.model.parameters() if p.requires_grad]
+        part = torch.autograd.grad(
+            losses[:half].mean(), parameters, retain_graph=True, allow_unused=True
+        )
+        small = squared_norm([gradient for gradient in part if gradient is not None])
+        big = self._backward(losses)
+        self._add(torch.stack([small, big]), half, len(losses))
+
+    def _compare_workers(self, losses: Tensor) -> None:
+        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+        if gradients and squared_norm(gradients) > 0:
+            raise InvalidValueError(
+                "gradients must be zero before `backward` under DistributedDataParallel",
+                "call optimizer.zero_grad() after each step",
+            )
+        own = self._backward(losses)
+        sums = torch.stack([own, own.new_tensor(len(losses))])
+        torch.distributed.all_reduce(sums, group=self._group)
+        world = torch.distributed.get_world_size(self._group)
+        reduced = [p.grad for p in self.model.parameters() if p.grad is not None]
+        norms = torch.stack([sums[0] / world, squared_norm(reduced)])
+        total = int(sums[1].item())
+        self._add(norms, total / world, total)
+
+    def _backward(self, losses: Tensor) -> Tensor:
+        """Run the backward pass; return the squared norm of its gradient on this worker."""
+        seen: list[Tensor] = []
+        # A hook sees the gradient of this pass alone, before it is accumulated and reduced.
+        hooks = [
+            p.register_hook(lambda gradient: seen.append(gradient.detach().norm()))
+            for p in self.model.parameters()
+            if p.requires_grad
+        ]
+        try:
+            losses.mean().backward()
+        finally:
+            for hook in hooks:
+                hook.remove()
+        return torch.stack(seen).double().square().sum()
+
+    def _add(self, norms: Tensor, small: float, big: float) -> None:
+        g_small, g_big = norms.tolist()
+        # A gradient scaler begins with scales that overflow, and skips those steps.
+        if all(map(torch.isfinite, norms)):
+            self._estimate.add(g_small, small, g_big, big)

@@ -12,7 +12,7 @@ from thresher.training import checkpoint
 from thresher.training.checkpoint import Checkpoint, pack_optimizer, unpack_optimizer
 from thresher.training.dynamics import Dynamics
 from thresher.training.epochs import EpochSamples, Progress
-from thresher.training.noise_scale import NoiseScale
+from thresher.training.noise_observer import NoiseObserver
 from thresher.training.result import TargetReached
 from thresher.training.step import Step
 
@@ -27,7 +27,7 @@ class RunState:
     """Model, optimizer, exchange, and the table of this epoch's samples."""
     samples: EpochSamples
     dynamics: Dynamics | None
-    noise: NoiseScale | None
+    noise: NoiseObserver | None
     progress: Progress = field(default_factory=Progress)
 
     def end_epoch(self, epoch_size: int) -> None:

@@ -24,7 +24,7 @@ from thresher.training.evaluate import averaged, evaluate
 from thresher.training.execution import weight_dtype
 from thresher.training.graph import CapturedStep, capture
 from thresher.training.model import place_model
-from thresher.training.noise_scale import NoiseScale
+from thresher.training.noise_observer import NoiseObserver
 from thresher.training.optimizers import make_optimizer, set_rate
 from thresher.training.pruners import DynamicPruner
 from thresher.training.record import Metrics, finite
@@ -72,7 +72,7 @@ class Trainer:
         per_sample = pruned or config.record_dynamics
         table = EpochTable(len(work.split.train), group) if per_sample else None
         self.step = Step(config, group, self.data, self.model, self.optimizer, table)
-        noise = NoiseScale.observing(self.step) if config.noise_scale else None
+        noise = NoiseObserver.observing(self.step) if config.noise_scale else None
         samples = EpochSamples(config, work.split, work.pruner, self.resolved.global_batch)
         dynamics = Dynamics(len(work.split.train)) if config.record_dynamics else None
         self.state = RunState(self.step, samples, dynamics, noise)

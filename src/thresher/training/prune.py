@@ -1,0 +1,239 @@
+"""Dynamic pruning around a DataLoader of one's own."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset
+
+from thresher.data.sampler import process_rank
+from thresher.distributed.group import Group, Placement
+from thresher.errors import InvalidValueError
+from thresher.training.pruners import DynamicPruner, make_pruner
+
+# Settings of a DataLoader that a copy of it takes over.
+_COPIED = (
+    *("num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn", "generator"),
+    *("multiprocessing_context", "prefetch_factor", "persistent_workers", "pin_memory_device"),
+)
+
+
+def prune(
+    loader: "DataLoader[Any]",
+    method: str | DynamicPruner = "infobatch",
+    *,
+    epochs: int,
+    seed: int = 0,
+) -> "PrunedLoader":
+    """Leave samples out of each epoch of a DataLoader, chosen from the losses so far.
+
+    The result yields the batches of `loader` without the samples that are left out. Give the
+    losses of each batch to its `loss` method, which weights and remembers them. On several workers
+    (torch.distributed), losses are shared at the end of an epoch, and every worker takes as many
+    steps.
+
+    Args:
+        loader: A DataLoader of a map-style data set, with any sampler.
+        method: "infobatch" or "random", with a ratio if you like ("random:0.3"), or a pruner of
+            your own.
+        epochs: Epochs of the whole training. The last eighth of them is not pruned.
+        seed: Seed of the choice.
+
+    Raises:
+        InvalidValueError: The samples of the loader have no indices.
+
+    Example:
+        >>> import torch
+        >>> from torch.utils.data import DataLoader, TensorDataset
+        >>> inputs = torch.linspace(0, 1, 64)[:, None]
+        >>> loader = DataLoader(TensorDataset(inputs, inputs[:, 0] > 0.3), 8, shuffle=True)
+        >>> loader = prune(loader, epochs=8)
+        >>> model = torch.nn.Linear(1, 1)
+        >>> for epoch in range(8):
+        ...     for x, y in loader:
+        ...         losses = torch.nn.functional.binary_cross_entropy_with_logits(
+        ...             model(x)[:, 0], y.float(), reduction="none"
+        ...         )
+        ...         loader.loss(losses).backward()
+        >>> loader.left_out > 0
+        True
+    """
+    pruner = make_pruner(method) if isinstance(method, str) else method
+    if pruner is None:
+        raise InvalidValueError(f'method must name a pruner, got "{method}"', "", "method")
+    if epochs < 1:
+        raise InvalidValueError(f"epochs must be at least 1, got {epochs}", "", "epochs")
+    if not isinstance(loader, DataLoader):
+        raise InvalidValueError(f"loader must be a torch DataLoader, got {type(loader).__name__}")
+    streamed = isinstance(loader.dataset, IterableDataset)
+    if streamed or type(loader.batch_sampler) is not BatchSampler:
+        raise InvalidValueError(
+            "the samples of the loader have no indices to prune by",
+            "use a map-style data set, with `batch_size` and any `sampler`",
+        )
+    if not getattr(loader, "in_order", True):
+        raise InvalidValueError("the loader gives batches in any order", "set `in_order` to True")
+    return PrunedLoader(loader, loader.batch_sampler, pruner, epochs, seed)
+
+
+class PrunedLoader:
+    """A DataLoader whose epochs leave samples out; made by `prune`.
+
+    Attributes:
+        dataset: The data set of the loader.
+        left_out: Number of samples left out so far, on all workers.
+    """
+
+    def __init__(
+        self,
+        loader: "DataLoader[Any]",
+        batches: BatchSampler,
+        pruner: DynamicPruner,
+        epochs: int,
+        seed: int,
+    ) -> None:
+        self.dataset = loader.dataset
+        self.left_out = 0
+        self._full, self._pruner, self._epochs, self._seed = batches, pruner, epochs, seed
+        self._group = Group(Placement(*process_rank()), torch.device("cpu"))
+        self._epoch = 0
+        self._samples: np.ndarray | None = None
+        self._weights = np.empty(0, np.float32)
+        self._indices: np.ndarray | None = None
+        self._observed: list[tuple[np.ndarray, Tensor]] = []
+        self._restored: dict[str, np.ndarray] | None = None
+        self._plan = _Plan()
+        settings = {name: getattr(loader, name) for name in _COPIED if hasattr(loader, name)}
+        self._loader: DataLoader[Any] = DataLoader(
+            loader.dataset, batch_sampler=self._plan, **settings
+        )
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the next epoch, from 0; by default epochs are counted."""
+        self._epoch = epoch
+        if hasattr(self._full.sampler, "set_epoch"):
+            self._full.sampler.set_epoch(epoch)
+
+    def __len__(self) -> int:
+        """Return the batches of this worker in the current epoch; before the first, in a full one.
+
+        Later epochs have fewer, so let a schedule of learning rates count samples or epochs.
+        """
+        return len(self._plan.batches) or len(self._full)
+
+    def __iter__(self) -> Iterator[Any]:
+        self._observe()
+        order = self._choose(_interleaved(self._group.gather(self._order())))
+        self._epoch += 1
+        # As in torch's DistributedSampler, the first samples are repeated to fill the last row.
+        rows = -(-len(order) // self._group.world)
+        own = np.resize(order, rows * self._group.world)[self._group.rank :: self._group.world]
+        self._plan.cut(own, self._full.batch_size, self._full.drop_last)
+        # Batches arrive in the order of the sampler, also from worker processes.
+        for indices, batch in zip(self._plan.batches, self._loader, strict=True):
+            self._indices = np.array(indices)
+            yield batch
+        self._indices = None
+
+    def loss(self, losses: Tensor) -> Tensor:
+        """Return the weighted mean of a batch's losses, and remember them.
+
+        Args:
+            losses: (n,) losses of the samples of the batch that was yielded last.
+        """
+        if self._indices is None:
+            raise InvalidValueError("loss must be called after a batch of the loader")
+        if losses.shape != self._indices.shape:
+            raise InvalidValueError(
+                f"losses must have one value for each of the {len(self._indices)} samples of the "
+                f"batch, got the shape {tuple(losses.shape)}",
+                'compute them with reduction="none"',
+                "losses",
+            )
+        self._observed.append((self._indices, losses.detach()))
+        weights = torch.from_numpy(self._weights[self._rows(self._indices)])
+        return (losses * weights.to(losses.device, losses.dtype)).mean()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a checkpoint at the end of an epoch must hold; every worker calls it."""
+        self._observe()
+        pruner = {} if self._samples is None else self._pruner.state()
+        return {"epoch": self._epoch, "left_out": self.left_out, "pruner": pruner}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Set what `state_dict` returned."""
+        self.left_out = state["left_out"]
+        self.set_epoch(state["epoch"])
+        self._restored = state["pruner"] or None
+
+    def _order(self) -> np.ndarray:
+        return np.fromiter(self._full.sampler, np.int64)
+
+    def _choose(self, order: np.ndarray) -> np.ndarray:
+        """Return the samples of the epoch, in the order of the sampler, of all workers."""
+        if not len(order):
+            raise InvalidValueError("the sampler of the loader yields no sample")
+        if self._samples is None:
+            self._begin(order)
+        keep, self._weights = self._pruner.choose(self._epoch)
+        chosen = order[keep[self._rows(order)]]
+        if not len(chosen):
+            raise InvalidValueError(f"the pruner left no sample for epoch {self._epoch}")
+        self.left_out += len(order) - len(chosen)
+        return chosen
+
+    def _begin(self, order: np.ndarray) -> None:
+        world = self._group.world
+        samples, count = np.unique(order), len(self.dataset)  # type: ignore[arg-type]
+        if len(samples) > count - world:  # drop_last of a distributed sampler leaves some out
+            samples = np.arange(count)
+        self._samples = samples
+        self._pruner.begin(samples, self._epochs, self._seed, self._full.batch_size * world)
+        if self._restored is not None:
+            self._pruner.restore(self._restored)
+
+    def _rows(self, indices: np.ndarray) -> np.ndarray:
+        assert self._samples is not None
+        rows = np.searchsorted(self._samples, indices).clip(max=len(self._samples) - 1)
+        if (self._samples[rows] != indices).any():
+            raise InvalidValueError(
+                "the sampler of the loader yields other samples than in its first epoch",
+                "use one that yields every sample once in each epoch",
+            )
+        return rows
+
+    def _observe(self) -> None:
+        """Give the losses of the last epoch to the pruner, the same on every worker."""
+        indices = [indices for indices, _ in self._observed]
+        losses = [losses.float().cpu().numpy() for _, losses in self._observed]
+        self._observed = []
+        own = (np.concatenate(indices), np.concatenate(losses)) if indices else None
+        for shared in self._group.gather(own):
+            if shared is not None:
+                self._pruner.observe(*shared)
+
+
+def _interleaved(parts: list[np.ndarray]) -> np.ndarray:
+    """Return the order that workers' samplers take every n-th sample of."""
+    equal = len({len(part) for part in parts}) == 1
+    return np.stack(parts, 1).reshape(-1) if equal else np.concatenate(parts)
+
+
+class _Plan:
+    """The batches of an epoch: the batch sampler of the pruned loader."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[int]] = []
+
+    def cut(self, order: np.ndarray, batch_size: int, drop_last: bool) -> None:
+        end = len(order) // batch_size * batch_size if drop_last else len(order)
+        cuts = range(0, end, batch_size)
+        self.batches = [order[begin : min(begin + batch_size, end)].tolist() for begin in cuts]
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return iter(self.batches)
+
+    def __len__(self) -> int:
+        return len(self.batches)

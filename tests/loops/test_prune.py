@@ -1,0 +1,149 @@
+"""Dynamic pruning around a DataLoader: the pruner's samples, weights and ranks."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    IterableDataset,
+    WeightedRandomSampler,
+)
+
+from gloo_ranks import run_ranks
+from thresher.errors import InvalidValueError
+from thresher.training.prune import PrunedLoader, prune
+from thresher.training.pruners import InfoBatch
+
+N, BATCH, EPOCHS = 103, 8, 8
+
+
+class Numbers(Dataset[int]):
+    """Items are their own index, so that a batch says which samples it holds."""
+
+    def __len__(self) -> int:
+        return N
+
+    def __getitem__(self, row: int) -> int:
+        return row
+
+
+def fake_losses(indices: Tensor) -> Tensor:
+    return indices.double().square().requires_grad_()
+
+
+def epoch(loader: PrunedLoader) -> list[int]:
+    seen: list[int] = []
+    for batch in loader:
+        loader.loss(fake_losses(batch))
+        seen += batch.tolist()
+    return seen
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_epochs_hold_the_samples_of_the_pruner(workers: int) -> None:
+    loader = prune(
+        DataLoader(Numbers(), BATCH, shuffle=True, num_workers=workers), epochs=EPOCHS, seed=3
+    )
+    expected = InfoBatch()
+    expected.begin(np.arange(N), EPOCHS, 3, BATCH)
+    pruned = 0
+    for number in range(EPOCHS):
+        keep, weights = expected.choose(number)
+        seen: list[int] = []
+        for batch in loader:
+            losses = fake_losses(batch)
+            mean = loader.loss(losses)
+            assert mean.item() == pytest.approx((weights[batch] * losses.detach().numpy()).mean())
+            seen += batch.tolist()
+        assert sorted(seen) == np.flatnonzero(keep).tolist()
+        assert seen != sorted(seen)
+        pruned += N - len(seen)
+        expected.observe(np.array(seen), np.array(seen, float) ** 2)
+    assert loader.left_out == pruned > N
+    assert len(seen) == N, "the last epochs are not pruned"
+
+
+def test_the_expected_gradient_is_that_of_all_samples() -> None:
+    """Over many choices, InfoBatch's weighted sum of losses has the mean of the full sum."""
+    sums = []
+    for seed in range(200):
+        loader = prune(DataLoader(Numbers(), BATCH), "infobatch:0.5", epochs=100, seed=seed)
+        epoch(loader)
+        sums.append(sum(float(loader.loss(fake_losses(b)).detach()) * len(b) for b in loader))
+    full = sum(n**2 for n in range(N))
+    assert np.mean(sums) == pytest.approx(full, rel=0.01)
+    assert np.std(sums) > 0
+
+
+def test_a_resumed_loader_goes_on_with_the_same_samples() -> None:
+    def fresh() -> PrunedLoader:
+        return prune(DataLoader(Numbers(), BATCH), "random:0.4", epochs=EPOCHS)
+
+    whole = fresh()
+    expected = [epoch(whole) for _ in range(4)]
+    first = fresh()
+    assert [epoch(first) for _ in range(2)] == expected[:2]
+    second = fresh()
+    second.load_state_dict(first.state_dict())
+    assert [epoch(second) for _ in range(2)] == expected[2:]
+    assert second.left_out == whole.left_out
+
+
+def _ranks(rank: int, world: int, method: str) -> list[list[int]]:
+    sampler: Any = DistributedSampler(Numbers(), shuffle=True)
+    loader = prune(DataLoader(Numbers(), BATCH, sampler=sampler), method, epochs=EPOCHS)
+    epochs = []
+    for number in range(4):
+        loader.set_epoch(number)
+        epochs.append(epoch(loader))
+    return epochs
+
+
+@pytest.mark.xdist_group("ranks")
+@pytest.mark.parametrize("method", ["infobatch", "random:0.3"])
+def test_three_ranks_make_one_choice_and_equal_steps(method: str) -> None:
+    expected: Any = prune(DataLoader(Numbers(), 3 * BATCH), method, epochs=EPOCHS)
+    ranks = run_ranks(3, _ranks, method)
+    for number in range(4):
+        parts = [epochs[number] for epochs in ranks]
+        assert len({len(part) for part in parts}) == 1
+        assert {n for part in parts for n in part} == set(epoch(expected))
+        assert sum(map(len, parts)) - len({n for part in parts for n in part}) <= 4
+
+
+class Stream(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(N))
+
+
+def test_what_cannot_be_pruned_is_refused() -> None:
+    with pytest.raises(InvalidValueError, match="samples of the loader have no indices"):
+        prune(DataLoader(Stream(), BATCH), epochs=2)
+    with pytest.raises(InvalidValueError, match="samples of the loader have no indices"):
+        prune(DataLoader(Numbers(), batch_size=None), epochs=2)
+    with pytest.raises(InvalidValueError, match="must be a torch DataLoader, got list"):
+        prune([1, 2], epochs=2)  # type: ignore[arg-type]
+    with pytest.raises(InvalidValueError, match="epochs must be at least 1, got 0"):
+        prune(DataLoader(Numbers(), BATCH), epochs=0)
+    with pytest.raises(InvalidValueError, match='unknown pruner "info"'):
+        prune(DataLoader(Numbers(), BATCH), "info", epochs=2)
+    drawn = WeightedRandomSampler(torch.rand(N).tolist(), N // 2)
+    loader = prune(DataLoader(Numbers(), BATCH, sampler=drawn), epochs=EPOCHS)
+    epoch(loader)
+    with pytest.raises(InvalidValueError, match="yields other samples than in its first epoch"):
+        epoch(loader)
+
+
+def test_losses_must_be_those_of_the_batch() -> None:
+    loader = prune(DataLoader(Numbers(), BATCH), epochs=2)
+    with pytest.raises(InvalidValueError, match="after a batch"):
+        loader.loss(torch.zeros(BATCH))
+    next(iter(loader))
+    with pytest.raises(InvalidValueError, match=r"each of the 8 samples .* got the shape \(\)"):
+        loader.loss(torch.tensor(1.0))
