@@ -31,7 +31,8 @@ def test_filters_are_named_and_documented(name: str) -> None:
     flags = {info.name for info in describe(config)}
     own = {info.name for info in describe(filter)}
     assert own <= flags
-    inputs = {"data", "out", "export", "run", "features", "also", "selections", "like"}
+    inputs = {"data", "out", "export", "positions"}
+    inputs |= {"run", "features", "also", "selections", "like"}
     assert flags - own <= inputs
 
 

@@ -153,6 +153,27 @@ def test_grid_thins_crowded_cells(data: tuple[FilterInputs, np.ndarray, np.ndarr
         assert (after[before >= cap] >= cap - 1).all()
 
 
+def test_grid_can_drop_sparse_cells(data: tuple[FilterInputs, np.ndarray, np.ndarray]) -> None:
+    samples = data[0]
+    found = GridFilter(drop=0.3, cells=6, keep="dense", device="cpu").fit_inputs(samples)
+    assert found.cluster_ is not None
+    for label in range(CLASSES):
+        here = samples.labels == label
+        crowd = np.bincount(found.cluster_[here], minlength=found.cluster_.max() + 1)
+        own, kept = crowd[found.cluster_[here]], found.keep_[here]
+        assert (~kept).sum() == round(0.3 * here.sum())
+        assert own[~kept].max() <= own[kept].min(), "every kept cell is at least as crowded"
+    assert found.reason_[int(np.flatnonzero(~found.keep_)[0])].endswith(" sparse")
+
+
+def test_el2n_is_the_mean_of_the_runs_that_saw_a_sample() -> None:
+    runs = [{"el2n": np.array(e)} for e in ([0.1, 0.9, 0.2, np.nan], [0.7, 0.1, np.nan, np.nan])]
+    fitted = EL2NFilter(drop=0.25).fit(None, [0] * 4, dynamics=runs[0], other_dynamics=runs[1:])
+    np.testing.assert_allclose(fitted.score_[:3], [0.4, 0.5, 0.2], atol=1e-6)
+    assert fitted.keep_.tolist() == [True, False, True, True]
+    assert fitted.report_["runs"] == 2
+
+
 def test_el2n_and_forgetting_take_either_end_and_keep_the_unseen() -> None:
     n = 100
     labels = np.zeros(n, int)

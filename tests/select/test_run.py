@@ -7,17 +7,20 @@ import pytest
 import torch
 
 from thresher.data.digest import file_sha256
+from thresher.data.ids import rows_by_id
 from thresher.data.pack import Pack
 from thresher.data.selection import Selection
+from thresher.data.split import HoldOut
 from thresher.errors import AlreadyExistsError, InvalidValueError, NotFoundError
 from thresher.models import weights
 from thresher.models.features import Features
 from thresher.models.registry import build
 from thresher.paths import write_json
+from thresher.select.filters.dynamics import EL2NFilter
 from thresher.select.filters.near_duplicates import NearDuplicatesFilter
 from thresher.select.filters.random import RandomFilter
 from thresher.select.inputs import FilterSources
-from thresher.select.run import run_filter
+from thresher.select.run import open_features, run_filter
 
 
 @pytest.fixture
@@ -65,3 +68,27 @@ def test_missing_inputs_are_named(digits: Path, tmp_path: Path, run: Path) -> No
     both = FilterSources(run=run, features=run)
     with pytest.raises(InvalidValueError, match="run and `features` exclude each other"):
         run_filter(NearDuplicatesFilter(), pack, both)
+
+
+def test_el2n_of_checkpoints_is_the_error_of_each_network_without_augmentation(
+    digits: Path, run: Path, tmp_path: Path
+) -> None:
+    pack = Pack.open(digits)
+    torch.manual_seed(1)
+    other = tmp_path / "other"
+    weights.save(build("tiny", 10, 1), other / "model.safetensors")
+    config = {"model": "tiny", "validation": 0.1, "split_seed": 4}
+    write_json(other / "config.json", {"config": config, "data": {"fingerprint": pack.fingerprint}})
+    train = pack.indices("train")
+    held = HoldOut(0.1, 4).mask(pack)
+    errors = []
+    for folder in (run, other):
+        selection = run_filter(EL2NFilter(checkpoint=True), pack, FilterSources(run=folder))
+        features = open_features(folder, pack)
+        assert features.probabilities is not None
+        p = features.probabilities[rows_by_id(selection.ids, features.ids)]
+        errors.append(np.linalg.norm(p - np.eye(10)[pack.labels[train]], axis=1))
+    errors[1][held] = np.nan
+    both = run_filter(EL2NFilter(checkpoint=True), pack, FilterSources(run=run, also=(other,)))
+    np.testing.assert_allclose(both.score, np.nanmean(errors, axis=0), atol=1e-4)
+    assert both.meta["runs"] == 2

@@ -1,10 +1,15 @@
 """Pruning while training: expected gradients, annealing, and going on after a checkpoint."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from thresher.errors import ThresherError
+from thresher.paths import write_json
+from thresher.training.config import TrainConfig
 from thresher.training.pruners import DynamicPruner, DynamicRandom, InfoBatch, make_pruner
+from thresher.training.train import train
 
 POSITIONS = np.arange(10, 4010)
 
@@ -111,3 +116,30 @@ def test_a_wrong_pruner_is_refused(name: str, message: str) -> None:
 def test_ratio_must_be_a_share() -> None:
     with pytest.raises(ThresherError, match="ratio"):
         InfoBatch(ratio=1.0).begin(POSITIONS, 3, 0)
+
+
+@pytest.mark.slow  # trains twice
+def test_the_control_of_infobatch_prunes_as_much(digits: Path, tmp_path: Path) -> None:
+    base = {"data": str(digits), "model": "tiny", "epochs": 6, "batch_size": 64, "device": "cpu"}
+    base |= {"evaluate_every": 0, "lr": 0.05}
+    first = TrainConfig.from_dict({**base, "dynamic": "infobatch", "out": str(tmp_path / "info")})
+    info = train(first)
+    like = f"random:like={tmp_path / 'info'}"
+    control = train(TrainConfig.from_dict({**base, "dynamic": like, "out": str(tmp_path / "like")}))
+    everything = 6 * info.resolved.samples
+    assert info.samples < 0.95 * everything
+    # Each pruned epoch is a whole number of batches.
+    assert control.samples == pytest.approx(info.samples, abs=6 * 64)
+
+
+def test_only_a_finished_run_can_be_matched(tmp_path: Path) -> None:
+    with pytest.raises(ThresherError, match="result"):
+        make_pruner(f"random:like={tmp_path}")
+    result = {"config": {"epochs": 8, "budget": "epochs"}, "resolved": {"samples": 100}}
+    write_json(tmp_path / "result.json", {**result, "samples": 590, "status": "finished"})
+    pruner = make_pruner(f"random:like={tmp_path}")
+    assert isinstance(pruner, DynamicRandom)
+    assert pruner.ratio == pytest.approx(210 / 700)  # the last of eight epochs trains on all
+    write_json(tmp_path / "result.json", {**result, "samples": 590, "status": "stopped"})
+    with pytest.raises(ThresherError, match="must be finished"):
+        make_pruner(f"random:like={tmp_path}")

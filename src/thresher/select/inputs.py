@@ -12,12 +12,15 @@ from thresher.data.split import HoldOut
 from thresher.errors import InvalidValueError
 from thresher.options import option
 
-Need = Literal["features", "other_features", "dynamics", "selections", "like", "training"]
+Need = Literal[
+    "features", "other_features", "dynamics", "selections", "like", "training", "other_dynamics"
+]
 """What a filter asks its caller to prepare, beside the labels:
 
 - features: `FilterInputs.features`, and `probabilities` if the network has some;
 - other_features: features of further networks, if the user names any;
 - dynamics: the record of a training run;
+- other_dynamics: records of further runs, if the user names any;
 - selections: finished selections of the same pack;
 - like: a selection of the same pack to match, if the user names one;
 - training: `FilterInputs.retrain`.
@@ -45,6 +48,8 @@ class FilterInputs:
     dynamics: Mapping[str, np.ndarray] = field(default_factory=dict)
     """`el2n`, `forgetting`, `learned_epoch` and `loss` of a training run, each (n,); NaN where
     the run did not train on a sample."""
+    other_dynamics: Sequence[Mapping[str, np.ndarray]] = ()
+    """The same of further runs."""
     selections: Sequence[Selection] = ()
     """Selections to combine."""
     like: Selection | None = None
@@ -56,7 +61,8 @@ class FilterInputs:
 
     def __post_init__(self) -> None:
         arrays = [("ids", self.ids), ("features", self.features)]
-        arrays += [("probabilities", self.probabilities), *self.dynamics.items()]
+        records = [self.dynamics, *self.other_dynamics]
+        arrays += [("probabilities", self.probabilities), *(x for r in records for x in r.items())]
         arrays += [("other_features", features) for features in self.other_features]
         for name, array in arrays:
             if array is not None and len(array) != len(self):
@@ -96,6 +102,10 @@ class FilterInputs:
             probabilities=None if self.probabilities is None else self.probabilities[rows],
             other_features=[features[rows] for features in self.other_features],
             dynamics={name: values[rows] for name, values in self.dynamics.items()},
+            other_dynamics=[
+                {name: values[rows] for name, values in record.items()}
+                for record in self.other_dynamics
+            ],
         )
 
 
@@ -114,7 +124,7 @@ class FeatureSource(RunSource):
 @dataclass(kw_only=True)
 class OtherFeatureSource:
     also: tuple[Path, ...] = ()
-    """Further runs or features, whose networks vote as well."""
+    """Further runs or features, whose networks vote as well or whose scores are averaged."""
 
 
 @dataclass(kw_only=True)
@@ -141,6 +151,7 @@ SOURCES: dict[Need, type] = {
     "features": FeatureSource,
     "other_features": OtherFeatureSource,
     "dynamics": RunSource,
+    "other_dynamics": OtherFeatureSource,
     "training": RunSource,
     "selections": SelectionSource,
     "like": LikeSource,

@@ -19,7 +19,7 @@ from thresher.errors import AlreadyExistsError, InvalidValueError, NotFoundError
 from thresher.models.embed_config import EmbedOptions
 from thresher.models.features import Features
 from thresher.options import to_mapping
-from thresher.paths import RunPaths, SelectionPaths
+from thresher.paths import RunPaths, SelectionPaths, read_run_json
 from thresher.select.filters.base import Filter
 from thresher.select.inputs import FilterInputs, FilterSources, Retrain
 
@@ -81,8 +81,10 @@ def load_inputs(
     if "dynamics" in filter.needs:
         if sources.run is None:
             raise InvalidValueError("run is required: it holds the training dynamics", "", "run")
-        inputs = with_dynamics(inputs, RunPaths(_existing_run(sources.run)).dynamics)
-        origin["run"] = str(sources.run)
+        others = sources.also if "other_dynamics" in filter.needs else ()
+        first, *more = [_dynamics(inputs, pack, filter, run) for run in (sources.run, *others)]
+        inputs = replace(inputs, dynamics=first, other_dynamics=more)
+        origin["run"] = ", ".join(map(str, (sources.run, *others)))
     if "selections" in filter.needs:
         selections = [Selection.load(path) for path in sources.selections]
         for selection in selections:
@@ -181,6 +183,26 @@ def with_features(inputs: FilterInputs, features: Features, pack: Pack) -> Filte
         array = array[rows]
         probabilities = None if probabilities is None else probabilities[rows]
     return replace(inputs, features=array, probabilities=probabilities)
+
+
+def _dynamics(
+    inputs: FilterInputs, pack: Pack, filter: Filter, run: Path
+) -> Mapping[str, np.ndarray]:
+    """Return the record of a run, or the errors of its final network if the filter asks for it."""
+    run = _existing_run(run)
+    if not getattr(filter, "checkpoint", False):
+        return with_dynamics(inputs, RunPaths(run).dynamics).dynamics
+    p = with_features(inputs, open_features(run, pack), pack).probabilities
+    if p is None:
+        raise InvalidValueError(f"features of {run} come without probabilities", "", "run")
+    truth = np.eye(p.shape[1], dtype=np.float32)[inputs.labels]
+    error = np.linalg.norm(np.asarray(p, np.float32) - truth, axis=1)
+    # As in the record: nothing is known of samples that the run held out.
+    config = read_run_json(RunPaths(run).config, "run")["config"]
+    held = HoldOut(float(config.get("validation") or 0), int(config.get("split_seed") or 0))
+    trained = training_inputs(pack, held).ids
+    error[rows_by_id(inputs.ids, trained) < 0] = np.nan
+    return {"el2n": error}
 
 
 def with_dynamics(inputs: FilterInputs, path: Path) -> FilterInputs:

@@ -2,11 +2,13 @@
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 
 from thresher.errors import InvalidValueError, nearest
+from thresher.paths import RunPaths, read_json
 
 
 class DynamicPruner(Protocol):
@@ -131,8 +133,37 @@ PRUNERS: dict[str, type[InfoBatch] | type[DynamicRandom]] = {
 }
 
 
+LIKE = "like="
+
+
+def matching_ratio(run: Path) -> float:
+    """Return the ratio with which `DynamicRandom` leaves out as many samples as a run did.
+
+    InfoBatch prunes only samples with a low loss, and nothing in its first epoch, so its own ratio
+    says little about how much it pruned.
+    """
+    result = read_json(RunPaths(run).result, "run's result")
+    try:
+        epochs = math.ceil(result["config"]["epochs"])
+        samples = result["resolved"]["samples"]
+        budget, seen = result["config"]["budget"], result["samples"]
+    except (KeyError, TypeError):
+        raise InvalidValueError(f"{run} does not hold a run's result", "", "dynamic") from None
+    if budget != "epochs" or result["status"] != "finished":
+        raise InvalidValueError(
+            f"the run {run} must be finished and have the budget epochs to be matched",
+            "give another run",
+            "dynamic",
+        )
+    pruned = math.ceil(epochs * (1 - DynamicRandom.annealed))
+    return max(0.0, (epochs * samples - seen) / (pruned * samples)) if pruned else 0.0
+
+
 def make_pruner(name: str | None) -> DynamicPruner | None:
-    """Return the pruner that `NAME` or `NAME:RATIO` means; None for None and "none"."""
+    """Return the pruner that `NAME`, `NAME:RATIO` or `random:like=RUN` means.
+
+    None and "none" mean no pruner. RUN is the folder of a finished run, which is matched.
+    """
     if name is None or name == "none":
         return None
     kind, colon, ratio = name.partition(":")
@@ -140,6 +171,8 @@ def make_pruner(name: str | None) -> DynamicPruner | None:
         raise InvalidValueError(f'unknown pruner "{kind}"', nearest(kind, PRUNERS), "dynamic")
     if not colon:
         return PRUNERS[kind]()
+    if kind != "infobatch" and ratio.startswith(LIKE):
+        return DynamicRandom(ratio=matching_ratio(Path(ratio.removeprefix(LIKE))))
     try:
         share = float(ratio)
     except ValueError:

@@ -1,7 +1,7 @@
 """Stratified sampling of the map's grid cells."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -13,12 +13,15 @@ from thresher.select.reduction import MapOptions, cached_reduction
 
 @dataclass(kw_only=True)
 class GridFilter(MapOptions, Filter):
-    """Thin out the crowded cells of a grid over the map, keeping rare samples.
+    """Drop samples by how crowded their cell of a grid over the map is.
 
-    Lays a grid over each class's part of a t-SNE map. Every cell keeps up to a cap, the same for
-    all cells of a class, chosen so that the share `drop` of the class goes: crowded cells lose
-    random samples, sparse ones keep all. This is the opposite of `network`, which drops the sparse
-    regions. Costs the map: see `network`.
+    Lays a grid over each class's part of a t-SNE map, and drops the share `drop` of every class.
+
+    With `keep` sparse (default) it answers "which samples are redundant?": every cell keeps up to a
+    cap, the same for all cells of a class, so crowded cells lose random samples and sparse ones
+    keep all. This is stratified sampling, and the opposite of `network`. With `keep` dense it
+    answers "which samples lie apart from their class?", as `network` does: samples of the sparsest
+    cells go first, at random among equally crowded cells. Costs the map: see `network`.
 
     Examples:
         >>> features, labels = np.random.default_rng(0).normal(size=(60, 8)), np.arange(60) % 2
@@ -33,6 +36,8 @@ class GridFilter(MapOptions, Filter):
     """Share of every class to drop."""
     cells: int = option(20, ge=1)
     """Grid cells along each side of a class's bounding box."""
+    keep: Literal["sparse", "dense"] = "sparse"
+    """The cells to keep: sparse thins out the crowded ones, dense drops the sparse ones."""
 
     def _fit(self, inputs: FilterInputs) -> None:
         reduction = cached_reduction(inputs.maps, inputs.need_features(), self)
@@ -58,11 +63,13 @@ class GridFilter(MapOptions, Filter):
             rank = np.empty(len(rows), int)
             rank[order] = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
             # Dropping the highest ranks levels the crowded cells down to a common cap.
-            last = np.argsort(rank, kind="stable")[len(rows) - round(self.drop * len(rows)) :]
+            suspicion = rank if self.keep == "sparse" else -counts[number]
+            last = np.argsort(suspicion, kind="stable")[len(rows) - round(self.drop * len(rows)) :]
             drop[rows[last]] = True
-            score[rows], crowd[rows] = rank, counts[number]
+            score[rows], crowd[rows] = suspicion, counts[number]
             cell[rows] = number + used
             used += len(counts)
         self.keep_, self.score_, self.cluster_ = ~drop, score.astype(np.float32), cell
-        self.reason_ = [f"cell of {crowd[r]} thinned" if drop[r] else "" for r in range(n)]
+        what = "thinned" if self.keep == "sparse" else "sparse"
+        self.reason_ = [f"cell of {crowd[r]} {what}" if drop[r] else "" for r in range(n)]
         self.report_["cells"] = self.cells

@@ -36,7 +36,7 @@ FILTERS = Registry(
 SUMMARIES = {
     "network": "Drop samples that DBSCAN labels as noise on a map of the network's features.",
     "random": "Drop a random share of the samples: the control.",
-    "grid": "Thin out the crowded cells of a grid over the map, keeping rare samples.",
+    "grid": "Drop samples by how crowded their cell of a grid over the map is.",
     "recursive": "Filter, retrain the network on the kept samples, and filter again.",
     "el2n": "Drop samples by EL2N, the norm of the error early in training.",
     "forgetting": "Drop samples by how often they were forgotten during training.",
