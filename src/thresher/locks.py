@@ -8,7 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from thresher.errors import BusyError
-from thresher.paths import disk_errors
+from thresher.paths import disk_errors, new_parents
+
+ATTEMPTS = 100
+"""How often a lock is taken again whose file was replaced in the same moment."""
 
 
 @contextlib.contextmanager
@@ -23,22 +26,40 @@ def exclusive_lock(
         fix: What the user can do about it.
         wait: Wait for the lock instead of raising.
     """
-    with disk_errors(path):
-        if path.is_dir():
-            handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-        else:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    try:
+    with contextlib.ExitStack() as stack:
+        with disk_errors(path):
+            stack.enter_context(new_parents(path))
+            created = not path.exists()
+            handle = _acquire(path, BusyError(busy, fix), wait)
+        try:
+            yield handle
+        except BaseException:
+            if created and os.fstat(handle).st_size == 0:
+                with contextlib.suppress(OSError):
+                    path.unlink()
+            raise
+        finally:
+            os.close(handle)
+
+
+def _acquire(path: Path, busy: BusyError, wait: bool) -> int:
+    """Open and lock the file or folder; return its descriptor."""
+    flags = os.O_RDONLY | os.O_DIRECTORY if path.is_dir() else os.O_RDWR | os.O_CREAT
+    for _ in range(ATTEMPTS):
+        handle = os.open(path, flags, 0o644)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except OSError as error:
             # Some network file systems have no locks; a single user must not be stopped there.
             if error.errno in (errno.EWOULDBLOCK, errno.EAGAIN):
-                raise BusyError(busy, fix) from None
-        yield handle
-    finally:
+                os.close(handle)
+                raise busy from None
+        # The process that held the lock may have removed or renamed the file meanwhile.
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(handle), path.stat()):
+                return handle
         os.close(handle)
+    raise busy
 
 
 def is_locked(path: Path) -> bool:

@@ -30,27 +30,66 @@ def cached_pack(name: str) -> Path:
     return home() / "packs" / name
 
 
+def user_error(error: OSError, path: Path) -> ThresherError | None:
+    """Return the ThresherError for an error of writing to `path`; None if it is another kind."""
+    # numpy reports a full disk without an error number: "4096 requested and 0 written".
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or " requested and " in str(error):
+        return ThresherError(f"no space left on the disk of {path}", "free some space")
+    if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
+        return ThresherError(f"no permission to write {path}", "choose another folder")
+    if error.errno == errno.ENOENT:
+        return NotFoundError(f"{error.filename or path} does not exist", "check the path")
+    if error.errno == errno.ENAMETOOLONG:
+        return InvalidValueError(f"the file name {path.name[:40]}… is too long")
+    if error.errno == errno.ELOOP:
+        return InvalidValueError(f"{path} is a link that leads to itself", "check the path")
+    if error.errno in (errno.ENOTDIR, errno.EEXIST, errno.EISDIR):
+        blocked = f"{path} cannot be written: a file or folder is in the way"
+        return AlreadyExistsError(blocked, "choose another name")
+    return None
+
+
 @contextlib.contextmanager
 def disk_errors(path: Path) -> Iterator[None]:
     """Turn errors of writing to `path` that the user can fix into a ThresherError."""
     try:
         yield
+    except ThresherError:  # some are also an OSError
+        raise
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            reason = ThresherError(f"no space left on the disk of {path}", "free some space")
-        elif error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
-            reason = ThresherError(f"no permission to write {path}", "choose another folder")
-        elif error.errno == errno.ENOENT:
-            missing = error.filename or path
-            reason = NotFoundError(f"{missing} does not exist", "check the path")
-        elif error.errno == errno.ENAMETOOLONG:
-            reason = InvalidValueError(f"the file name {path.name[:40]}… is too long")
-        elif error.errno in (errno.ENOTDIR, errno.EEXIST):
-            blocked = f"{path} cannot be created: a file is in the way"
-            reason = AlreadyExistsError(blocked, "choose another name")
-        else:
+        reason = user_error(error, path)
+        if reason is None:
             raise
         raise reason from error
+
+
+@contextlib.contextmanager
+def new_parents(path: Path) -> Iterator[None]:
+    """Create the missing parent folders of `path`; remove them if the block fails."""
+    missing = [folder for folder in path.parents if not folder.exists()]
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield
+    except BaseException:
+        for folder in missing:
+            with contextlib.suppress(OSError):
+                folder.rmdir()  # only if it is empty
+        raise
+
+
+def allocate(path: Path) -> None:
+    """Reserve the disk space of a file that is to be filled through a memory map.
+
+    Without it the file has holes, and a full disk ends the process with SIGBUS.
+    """
+    size = path.stat().st_size
+    with open(path, "r+b") as file:
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(file.fileno(), 0, size)
+            return
+        while block := file.read(1 << 20):  # macOS: writing fills the holes
+            file.seek(-len(block), os.SEEK_CUR)
+            file.write(block)
 
 
 def _temporary(path: Path) -> Path:
@@ -61,8 +100,7 @@ def _temporary(path: Path) -> Path:
 def atomic_file(path: Path | str) -> Iterator[Path]:
     """Yield a temporary path to write to; rename it to `path` if the block succeeds."""
     path = Path(path)
-    with disk_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
+    with disk_errors(path), new_parents(path):
         temporary = _temporary(path)
         try:
             yield temporary
@@ -70,20 +108,20 @@ def atomic_file(path: Path | str) -> Iterator[Path]:
                 os.fsync(written.fileno())
             os.replace(temporary, path)
         finally:
-            temporary.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                temporary.unlink()
 
 
 @contextlib.contextmanager
 def atomic_folder(path: Path | str) -> Iterator[Path]:
     """Yield a temporary folder to fill; rename it to `path`, a new one, if the block succeeds."""
     path = Path(path)
-    if path.exists():
-        raise AlreadyExistsError(f"{path} exists already", "choose another name or remove it")
-    with disk_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
+    with disk_errors(path), new_parents(path):
+        if path.exists():
+            raise AlreadyExistsError(f"{path} exists already", "choose another name or remove it")
         temporary = _temporary(path)
-        temporary.mkdir()
         try:
+            temporary.mkdir()
             yield temporary
             os.rename(temporary, path)
         finally:

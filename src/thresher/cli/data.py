@@ -67,12 +67,18 @@ def info(config: PackConfig) -> Outcome:
 
 
 def verify(config: PackConfig) -> Outcome:
-    """Read every byte of a pack and compare it with the checksums taken when it was written."""
+    """Compare every byte of a pack with the checksums taken when it was written, and pack.json
+    with the images: fingerprint, labels, splits, mean and standard deviation.
+    """
     pack = open_pack(config.pack)
     n = len(pack.meta.shards)
-    if damaged := pack.verify():
-        what = f"{len(damaged)} of {n} shards of {pack.root} are damaged: {', '.join(damaged)}"
-        raise InvalidValueError(what, "make the pack again, or restore those files")
+    if wrong := pack.verify():
+        names = ", ".join(wrong)
+        if {shard.file for shard in pack.meta.shards}.issuperset(wrong):
+            what = f"{len(wrong)} of {n} shards of {pack.root} are damaged: {names}"
+            raise InvalidValueError(what, "make the pack again, or restore those files")
+        what = f"{pack.root}/pack.json does not match the images: {names}"
+        raise InvalidValueError(what, "make the pack again, or restore that file")
     return Outcome(
         {"path": str(pack.root), "shards": n, "samples": len(pack), "ok": True},
         f"{pack.root}: {n} shard{'s' * (n != 1)}, {len(pack):,} samples, every byte as written",

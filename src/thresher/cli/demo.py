@@ -58,7 +58,6 @@ def demo(config: Demo) -> Outcome:
 
     ensure_pack("digits")
     original = Pack.open("digits")
-    config.out.mkdir(parents=True, exist_ok=True)
     pack = flip_labels(original, config.out / "digits-with-errors", FlipOptions(share=SHARE))
     logger.info(
         "digits: %d training images of 8×8; %.0f %% of their labels are changed on purpose",

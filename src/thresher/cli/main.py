@@ -7,10 +7,12 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from thresher.cli.commands import COMMANDS, GROUPS, SELECT, Command, Outcome
 from thresher.errors import InvalidValueError, ThresherError, nearest
+from thresher.paths import user_error
 from thresher.select.filters.registry import FILTERS
 from thresher.version import __version__
 
@@ -40,14 +42,24 @@ def main(argv: Sequence[str] | None = None) -> None:
         code = 0
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
-    except Exception:
-        traceback.print_exc()
-        code = 1
+    except Exception as error:
+        code = _unexpected(error)
     # A member of a process group must leave through `end`; only such a process has loaded it.
     group = sys.modules.get("thresher.distributed.group")
     if group is not None:
         group.end(code)
     raise SystemExit(code)
+
+
+def _unexpected(error: Exception) -> int:
+    """Print a sentence for a full or read-only disk wherever it was met, else the traceback."""
+    if isinstance(error, OSError):
+        known = user_error(error, Path(str(error.filename or "the output")))
+        if known is not None and not os.environ.get("THRESHER_DEBUG"):
+            print(f"thresher: {known}", file=sys.stderr)
+            return 2
+    traceback.print_exc()
+    return 1
 
 
 class _Lines(logging.Formatter):
@@ -65,6 +77,10 @@ def _show_log() -> None:
 
 
 def _dispatch(arguments: list[str]) -> int:
+    for argument in arguments:
+        if any("\udc80" <= character <= "\udcff" for character in argument):  # undecoded bytes
+            shown = os.fsencode(argument).decode("utf-8", "backslashreplace")
+            raise InvalidValueError(f"arguments must be UTF-8 text, got {shown}")
     if not arguments or arguments[0] in ("-h", "--help"):
         print(_overview())
         return 0

@@ -130,4 +130,9 @@ def _one_sentence(box: str) -> str:
     words = " ".join(line for line in lines if line)
     for beyond in (" Argument helptext", " For full helptext", " (required)"):
         words = words.partition(beyond)[0]
+    # tyro lists what each type of a union says.
+    unread = re.match(r"Error parsing (--[\w-]+): (?:no type|Could not find).*?\[(.*?)\]", words)
+    if unread:
+        return f"{unread[1]} cannot be {unread[2].replace(chr(39), '')}"
+    words = words.replace("'None', ", "").replace(", 'None'", "")
     return words.strip(" .") or "the arguments do not parse"

@@ -13,7 +13,7 @@ import tarfile
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from thresher.data.sources.encoded import Description
 from thresher.data.sources.folder import INDEX
 from thresher.data.sources.optional import import_optional
 from thresher.data.sources.protobuf import write_field
-from thresher.errors import InvalidValueError, nearest
+from thresher.errors import InvalidValueError, ThresherError, nearest
 from thresher.options import to_mapping
 from thresher.paths import atomic_folder
 from thresher.progress import track
@@ -163,6 +163,14 @@ def _tfrecord(pack: Pack, samples: list[ExportedSample], out: Path) -> None:
 def _lmdb(pack: Pack, samples: list[ExportedSample], out: Path) -> None:
     """Write one database per split, a Caffe `Datum` per sample, its id as the key."""
     lmdb = import_optional("lmdb", "containers")
+    try:
+        _write_lmdb(lmdb, pack, samples, out)
+    except lmdb.Error as error:
+        # LMDB reports a full disk as an input/output error.
+        raise ThresherError(f"LMDB cannot write ({error})", "check the free disk space") from None
+
+
+def _write_lmdb(lmdb: Any, pack: Pack, samples: list[ExportedSample], out: Path) -> None:
     for split, part in _by_split(samples).items():
         map_size = 2 * len(part) * (_average_bytes(pack) + 4096) + (64 << 20)
         env = lmdb.open(str(out / _safe_name(split)), map_size=map_size, sync=False)

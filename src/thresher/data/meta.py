@@ -1,6 +1,8 @@
 """The content of `pack.json`, checked by type and value when it is read."""
 
 import dataclasses
+import hashlib
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,6 +11,7 @@ from thresher.options import from_mapping, option
 from thresher.paths import PackPaths, read_json, write_json
 
 FORMAT = 1
+CHECKSUMMED = ("name", "classes", "image_shape", "source", "broken", "shards")
 Shape = tuple[int, int, int]
 """(height, width, channels)."""
 
@@ -43,6 +46,8 @@ class PackMeta:
     broken: list[str] = dataclasses.field(default_factory=list)
     """Ids or file names that could not be read and were left out."""
     shards: tuple[ShardMeta, ...] = ()
+    checksums: dict[str, str] = dataclasses.field(default_factory=dict)
+    """Of the fields that cannot be recomputed from the images, as they were written."""
 
     @property
     def bytes(self) -> int:
@@ -84,4 +89,14 @@ class PackMeta:
 
     def write(self, root: Path) -> None:
         """Write `pack.json` to the folder `root`."""
-        write_json(PackPaths(root).meta, {"format": FORMAT, **dataclasses.asdict(self)})
+        content = dataclasses.asdict(dataclasses.replace(self, checksums=self.field_checksums()))
+        write_json(PackPaths(root).meta, {"format": FORMAT, **content})
+
+    def field_checksums(self) -> dict[str, str]:
+        """Return the checksum of each field that `checksums` covers."""
+        fields = dataclasses.asdict(self)
+        return {name: _checksum(fields[name]) for name in CHECKSUMMED}
+
+
+def _checksum(value: object) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]

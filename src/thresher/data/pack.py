@@ -16,16 +16,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from thresher.data.digest import file_sha256
 from thresher.data.gather import Gather, run_in_threads
 from thresher.data.ids import Ids, rows_by_id
 from thresher.data.images import decode, encode_png
 from thresher.data.meta import PackMeta, Shape
 from thresher.data.shard import map_shards, raw_pixels
 from thresher.data.sources.known import NAMES
+from thresher.data.verify import damaged_shards, wrong_fields
 from thresher.errors import InvalidValueError, NotFoundError, nearest
 from thresher.paths import PackPaths, cached_pack, home
-from thresher.progress import bar
 
 if TYPE_CHECKING:
     from PIL.Image import Image as PilImage
@@ -226,14 +225,14 @@ class Pack:
         return PackInfo(**own, **{name: getattr(meta, name) for name in names})
 
     def verify(self) -> list[str]:
-        """Compare every shard with its checksum and return the file names of damaged ones."""
-        damaged = []
-        with bar(f"verifying {self.name}", self.meta.bytes, "bytes") as progress:
-            for shard in self.meta.shards:
-                if file_sha256(self.root / shard.file) != shard.sha256:
-                    damaged.append(shard.file)
-                progress.advance(shard.bytes)
-        return damaged
+        """Check every byte of the pack and return what differs: nothing, if it is intact.
+
+        Returns:
+            The file names of damaged shards. If there are none, the fields of `pack.json` that
+            are not those of the images: fingerprint, splits, classes, mean, std and others. For
+            that, every image is decoded.
+        """
+        return damaged_shards(self.root, self.meta) or wrong_fields(self.meta, self._batches)
 
     @cached_property
     def _raw(self) -> list[np.ndarray]:

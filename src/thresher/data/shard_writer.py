@@ -6,7 +6,7 @@ shard. A shard is finished when its record (`N.json`, renamed into place last) e
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -18,7 +18,7 @@ from thresher.data import images as image_files
 from thresher.data.digest import file_sha256, sample_digest
 from thresher.data.holdout import HoldOutOptions, hold_out
 from thresher.data.labels import as_labels, check_samples
-from thresher.data.meta import Shape, ShardMeta
+from thresher.data.meta import PackMeta, Shape, ShardMeta
 from thresher.data.shard import COLUMNS, shard_schema
 from thresher.data.sources.base import Block, Source
 from thresher.data.sources.encoded import UnevenShapesError
@@ -40,7 +40,7 @@ class WriteOptions(HoldOutOptions):
     processes: int | None = option(None, ge=1, le=4096, changes_result=False)
     """Number of worker processes; default: one per core."""
 
-    def image_shape(self, source: Source) -> Shape | None:
+    def image_shape(self, source: Source | PackMeta) -> Shape | None:
         """Return the shape of the pack's raw images; None if they stay encoded files."""
         if self.resize is None:
             return source.image_shape
@@ -71,7 +71,7 @@ def write_shard(
     source: Source, chunk: str, number: int, staging: Path, options: WriteOptions
 ) -> None:
     """Write shard `number` and its record to `staging`, using memory for a few record batches."""
-    shard = _Shard(source, options)
+    shard = ShardContent(source, options)
     file = f"{number:05d}.arrow"
     with atomic_file(staging / file) as temporary:
         with pa.ipc.new_file(temporary, shard_schema(shard.shape)) as writer:
@@ -127,10 +127,10 @@ def _flush(pending: list[pa.RecordBatch], writer: pa.RecordBatchFileWriter) -> N
         pending.clear()
 
 
-class _Shard:
+class ShardContent:
     """Converts the blocks of one shard, and counts and hashes their samples."""
 
-    def __init__(self, source: Source, options: WriteOptions) -> None:
+    def __init__(self, source: Source | PackMeta, options: WriteOptions) -> None:
         self.source, self.resize = source, options.resize
         self.shape = options.image_shape(source)
         self.digests: list[bytes] = []
@@ -225,6 +225,26 @@ class _Shard:
 
     def _count(self, split: str, images: np.ndarray) -> None:
         self.histograms[split] = self.histograms.get(split, 0) + value_counts(images)
+
+
+Histograms = Mapping[str, np.ndarray | list[list[int]]]
+"""Per split, the number of pixels with each value, (channels, 256)."""
+
+
+def normalisation(parts: Sequence[Histograms]) -> tuple[list[float], list[float]]:
+    """Return mean and standard deviation per channel of the training images."""
+    found = {split for part in parts for split in part}
+    # Of the training images, so that test images do not influence the normalisation.
+    splits = {"train"} if "train" in found else found
+    counts = np.sum(
+        [np.asarray(part[split], np.int64) for part in parts for split in splits if split in part],
+        axis=0,
+    )
+    values = np.arange(256, dtype=np.int64)
+    total = counts.sum(axis=1)
+    mean = counts @ values / total
+    std = np.sqrt(np.maximum(counts @ values**2 / total - mean**2, 0))
+    return (mean / 255).tolist(), (std / 255).tolist()
 
 
 def _subsample(image: np.ndarray) -> np.ndarray:

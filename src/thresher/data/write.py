@@ -31,6 +31,7 @@ from thresher.data.shard_writer import (
     ShardRecord,
     WriteOptions,
     digests_file,
+    normalisation,
     record_file,
     write_shard,
 )
@@ -38,10 +39,10 @@ from thresher.data.sources.base import Source
 from thresher.data.sources.encoded import EncodedSource, UnevenShapesError
 from thresher.distributed.launch import die_with_parent
 from thresher.environment import core_count
-from thresher.errors import AlreadyExistsError, BusyError, InvalidValueError, ThresherError
+from thresher.errors import AlreadyExistsError, InvalidValueError, ThresherError
 from thresher.locks import exclusive_lock
 from thresher.options import validate
-from thresher.paths import PackPaths, disk_errors, read_json, write_json
+from thresher.paths import PackPaths, disk_errors, new_parents, read_json, write_json
 from thresher.progress import Bar, bar
 
 __all__ = ["WriteOptions", "write_pack"]
@@ -68,7 +69,7 @@ def write_pack(
         AlreadyExistsError: `out` exists.
         BusyError: Another process is writing to `out`.
         InvalidValueError: An option, a class name, an id, a label or an image is not valid, or
-            the fingerprint is not `expect`. Nothing is left behind in that last case.
+            the fingerprint is not `expect`. Nothing is left behind.
 
     Example:
         >>> import tempfile
@@ -97,7 +98,6 @@ def write_pack(
             records = _write_shards(source, staging, options)
         meta = _describe(source, records, staging, options)
         if expect is not None and meta.fingerprint != expect:
-            shutil.rmtree(staging)
             raise InvalidValueError(
                 f"{source.key()}: these are not the published images of {source.name} "
                 f"(fingerprint {meta.fingerprint[:8]}…, expected {expect[:8]}…)",
@@ -114,19 +114,20 @@ def write_pack(
 
 @contextlib.contextmanager
 def _staging_folder(paths: PackPaths) -> Iterator[Path]:
+    """Hold the staging folder; remove it after an error, but not after a kill or Ctrl-C."""
     staging = paths.staging  # the folder itself is the lock, so no file is left
-    staging.mkdir(parents=True, exist_ok=True)
     busy = f"another process is packing into {paths.root}"
-    fix = "wait for it, or choose another name"
-    try:
-        with exclusive_lock(staging, busy, fix) as handle:
-            # The process that held the lock may have renamed the folder meanwhile.
-            if not staging.is_dir() or os.fstat(handle).st_ino != staging.stat().st_ino:
-                raise BusyError(busy, fix)
-            yield staging
-    finally:
-        with contextlib.suppress(OSError):
-            staging.rmdir()  # only if it is empty
+    with new_parents(staging):
+        staging.mkdir(exist_ok=True)
+        with exclusive_lock(staging, busy, "wait for it, or choose another name"):
+            try:
+                with disk_errors(paths.root):
+                    yield staging
+            except WorkerKilledError:
+                raise  # the same command resumes
+            except ThresherError:
+                shutil.rmtree(staging, ignore_errors=True)
+                raise
 
 
 def _write_shards(source: Source, staging: Path, options: WriteOptions) -> list[ShardRecord]:
@@ -201,12 +202,16 @@ def _in_processes(processes: int, todo: list[int], job: Job, progress: Bar) -> N
                 child.join()
             _remove_temporary(staging)
             if isinstance(error, BrokenProcessPool):
-                raise ThresherError(
+                raise WorkerKilledError(
                     f"a worker process packing {source.name} was killed",
                     "run the same command again to resume; if memory is short, use fewer "
                     "`processes`",
                 ) from None
             raise
+
+
+class WorkerKilledError(ThresherError):
+    """A worker process died, perhaps for lack of memory."""
 
 
 _job: Job | None = None
@@ -238,13 +243,11 @@ def _describe(
         splits.update(record.splits)
     broken = sorted(name for record in records for name in record.broken)
     if not splits:
-        shutil.rmtree(staging)
         raise InvalidValueError(
             f"{source.name} has no readable image"
             + (f" ({len(broken)} could not be read, such as {broken[0]})" if broken else "")
         )
-    # Of the training images, so that test images do not influence the normalisation.
-    mean, std = _normalisation(records, ["train"] if "train" in splits else list(splits))
+    mean, std = normalisation([record.histograms for record in records])
     order = ["train", "validation", "test"]
     return PackMeta(
         name=source.name,
@@ -258,19 +261,6 @@ def _describe(
         broken=broken,
         shards=tuple(record.meta for record in records if record.meta.samples),
     )
-
-
-def _normalisation(
-    records: list[ShardRecord], splits: list[str]
-) -> tuple[list[float], list[float]]:
-    """Return mean and standard deviation per channel of the images of `splits`."""
-    histograms = [r.histograms[s] for r in records for s in splits if s in r.histograms]
-    counts = np.sum(np.array(histograms, np.int64), axis=0)
-    values = np.arange(256, dtype=np.int64)
-    total = counts.sum(axis=1)
-    mean = counts @ values / total
-    std = np.sqrt(np.maximum(counts @ values**2 / total - mean**2, 0))
-    return (mean / 255).tolist(), (std / 255).tolist()
 
 
 def _check_unique_ids(meta: PackMeta, staging: Path) -> None:

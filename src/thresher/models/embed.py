@@ -39,7 +39,7 @@ from thresher.models.features import (
 )
 from thresher.models.network import Network, Preprocessing, weights_of_run
 from thresher.options import validate
-from thresher.paths import atomic_file, disk_errors, read_json, write_json
+from thresher.paths import allocate, atomic_file, disk_errors, read_json, write_json
 from thresher.progress import bar
 
 BATCHES_PER_CHUNK = 8
@@ -109,13 +109,13 @@ def embed(
     loader = Loader(pack, positions, group.device, resident=False, size=images.image_size)
     augment = Augment(images.mean, images.std, crop=images.crop)
     begin = time.monotonic()
-    with disk_errors(paths.root), _locked(paths, group):
+    with _locked(paths, group), _removed_on_error(paths, group):
         plan = _plan(network, pack, options, len(positions))
         shape = _output_shape(model, augment, loader)
-        group.on_first(lambda: _stage(paths.staging, plan, shape))
+        group.on_first(lambda: _stage(paths, plan, shape))
         work = _ChunkWork(model, augment, loader, paths.staging, plan, options.batch_size)
         chunks = group.on_first(work.missing)[group.rank :: group.world]
-        _together(group, lambda: work.run(chunks, group), paths.staging)
+        _together(group, lambda: work.run(chunks, group), paths)
         meta = replace(
             plan,
             dimension=shape[0],
@@ -220,8 +220,13 @@ def _output_shape(model: nn.Module, augment: Augment, loader: Loader) -> tuple[i
     return features.shape[1], logits.shape[1]
 
 
-def _stage(staging: FeaturePaths, plan: FeaturesMeta, shape: tuple[int, int]) -> None:
+def _stage(paths: FeaturePaths, plan: FeaturesMeta, shape: tuple[int, int]) -> None:
     """Create the files at their full size, unless an interrupted call of the same plan did."""
+    with disk_errors(paths.root):
+        _create_files(paths.staging, plan, shape)
+
+
+def _create_files(staging: FeaturePaths, plan: FeaturesMeta, shape: tuple[int, int]) -> None:
     plan_file = staging.root / "plan.json"
     if plan_file.exists() and FeaturesMeta.from_json(read_json(plan_file)) == plan:
         return
@@ -234,24 +239,41 @@ def _stage(staging: FeaturePaths, plan: FeaturesMeta, shape: tuple[int, int]) ->
     for file, dtype, width in files:
         size = (plan.samples or 0, width)
         np.lib.format.open_memmap(file, "w+", np.dtype(dtype), size).flush()
+        allocate(file)
     write_json(plan_file, plan.to_json())
 
 
-def _together(group: Group, work: Callable[[], None], staging: FeaturePaths) -> None:
-    """Do `work` on every worker; if one fails, all raise its error and nothing is left."""
+def _together(group: Group, work: Callable[[], None], paths: FeaturePaths) -> None:
+    """Do `work` on every worker; if one fails, all raise its error."""
     failure: ThresherError | None = None
     try:
-        work()
+        with disk_errors(paths.root):
+            work()
     except ThresherError as error:
         failure = error
     for other in group.gather((failure.what, failure.fix) if failure else None):
         if other is not None:
-            group.on_first(lambda: shutil.rmtree(staging.root, ignore_errors=True))
             raise failure or ThresherError(*other)
+
+
+@contextmanager
+def _removed_on_error(paths: FeaturePaths, group: Group) -> Iterator[None]:
+    """Remove the unfinished folder if the block fails; a kill leaves it, to be resumed."""
+    try:
+        yield
+    except ThresherError:
+        if group.first:
+            shutil.rmtree(paths.staging.root, ignore_errors=True)
+        raise
 
 
 def _finish(paths: FeaturePaths, pack: Pack, positions: np.ndarray, meta: FeaturesMeta) -> None:
     """Write the index and the metadata, remove the markers, and rename the folder into place."""
+    with disk_errors(paths.root):
+        _complete(paths, pack, positions, meta)
+
+
+def _complete(paths: FeaturePaths, pack: Pack, positions: np.ndarray, meta: FeaturesMeta) -> None:
     staging = paths.staging
     index = pa.table(
         {"id": pack.ids.take(pa.array(positions)), "label": pa.array(pack.labels[positions])}

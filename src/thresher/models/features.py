@@ -174,6 +174,17 @@ class Features:
                 f"{path} holds an array of {array.dtype} with the shape {array.shape}",
                 "features are floats, one row per sample",
             )
+        if "id" not in self.index.column_names:
+            raise InvalidValueError(f"the index of {path} has no ids", "embed again")
+        if self.meta.samples not in (None, len(array)) or self.meta.dimension not in (
+            None,
+            array.shape[1],
+        ):
+            raise InvalidValueError(
+                f"features.json of {path} describes {self.meta.samples} × {self.meta.dimension} "
+                f"features, but there are {len(array)} × {array.shape[1]}",
+                "embed again",
+            )
         if len(self.index) != len(array):
             raise InvalidValueError(
                 f"{path} has {len(array):,} rows of features but {len(self.index):,} ids",
@@ -219,8 +230,9 @@ def _readable(path: Path, kind: str) -> Iterator[None]:
     except FileNotFoundError:
         raise NotFoundError(f"there are no features at {path}", "check the path") from None
     except (ValueError, OSError, EOFError) as error:  # Arrow's errors are ValueErrors
+        reason = getattr(error, "strerror", None) or error
         raise InvalidValueError(
-            f"{path} is not a complete {kind} ({error})", "write it again"
+            f"{path} is not a complete {kind} ({reason})", "write it again"
         ) from None
 
 

@@ -113,4 +113,8 @@ def _read_run(run: str | Path) -> tuple[dict[str, Any], dict[str, Any]]:
     saved = read_run_json(paths.config, "run")
     if not isinstance(saved, dict):
         raise InvalidValueError(f"{paths.config} does not describe a run")
-    return saved.get("config", saved), saved.get("data", {})
+    config, data = saved.get("config", saved), saved.get("data", {})
+    tables = isinstance(config, dict) and isinstance(data, dict)
+    if not tables or not isinstance(config.get("model"), str):
+        raise InvalidValueError(f"{paths.config} is damaged: it does not name a model")
+    return config, data

@@ -7,6 +7,7 @@ from typing import Literal
 
 from thresher.data.pack import Pack
 from thresher.errors import InvalidValueError
+from thresher.models import registry
 from thresher.options import option, validate
 from thresher.scaling import candidates
 from thresher.scaling.candidates import CandidateRun, Machine
@@ -65,6 +66,7 @@ def plan(config: PlanConfig) -> TrainingPlan:
     """
     validate(config)
     budget = candidates.parse_budget(config.budget)
+    _check_inputs(config)
     cluster = load_cluster(config.cluster)
     if budget.money is not None and cluster.device_hour is None:
         fix = "add [price] device_hour to its file, or give hours (3h)"
@@ -89,6 +91,14 @@ def plan(config: PlanConfig) -> TrainingPlan:
         command=_command(config, best),
         candidates=runs,
     )
+
+
+def _check_inputs(config: PlanConfig) -> None:
+    """Refuse wrong inputs before this machine is measured, which takes a while."""
+    Pack.open(config.data)
+    registry.check(config.model)
+    if config.profile is not None:
+        Profile.load(config.profile, config.model)
 
 
 def _profile(config: PlanConfig) -> Profile:

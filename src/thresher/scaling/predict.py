@@ -11,7 +11,7 @@ from thresher.options import option, validate
 from thresher.scaling.catalog import load_cluster
 from thresher.scaling.cluster import Cluster
 from thresher.scaling.compute import measured_here
-from thresher.scaling.costs import ALGORITHMS, Fabric
+from thresher.scaling.costs import ALGORITHMS, Fabric, compression
 from thresher.scaling.profile import Profile
 from thresher.scaling.step import Scaling, StepConfig, limit_of, predict_step
 
@@ -108,9 +108,10 @@ class Prediction:
 def predict(config: PredictConfig) -> Prediction:
     """Predict the step on each number of workers, and with other engines and algorithms."""
     validate(config)
-    cluster = load_cluster(config.cluster)
-    workers = sorted(set(config.workers or powers(1, min(MOST_WORKERS, cluster.capacity))))
     profile = Profile.load(config.profile, config.model)
+    compression(config.compress)  # raises if it is unknown
+    cluster = load_cluster(config.cluster)  # last: the first use of `local` measures this machine
+    workers = sorted(set(config.workers or powers(1, min(MOST_WORKERS, cluster.capacity))))
     rows = predict_rows(profile, cluster, workers, config)
     stop = stops_paying(rows)
     return Prediction(

@@ -66,6 +66,9 @@ def check_new(out: Path) -> None:
     for path in (paths.table, paths.sidecar, paths.overrides):
         if path.exists():
             raise AlreadyExistsError(f"{path} exists already", "choose another name or remove it")
+    nearest_parent = next(parent for parent in out.absolute().parents if parent.exists())
+    if not nearest_parent.is_dir():
+        raise AlreadyExistsError(f"{nearest_parent} is a file, not a folder", "choose another name")
 
 
 def load_inputs(
@@ -82,6 +85,8 @@ def load_inputs(
         if sources.run is None:
             raise InvalidValueError("run is required: it holds the training dynamics", "", "run")
         others = sources.also if "other_dynamics" in filter.needs else ()
+        for run in (sources.run, *others):
+            _check_trained_on(_existing_run(run), pack)
         first, *more = [_dynamics(inputs, pack, filter, run) for run in (sources.run, *others)]
         inputs = replace(inputs, dynamics=first, other_dynamics=more)
         origin["run"] = ", ".join(map(str, (sources.run, *others)))
@@ -142,6 +147,19 @@ def _existing_run(run: Path | None) -> Path:
     if not RunPaths(run).config.exists():
         raise NotFoundError(f"there is no run at {run}", "check the path")
     return run
+
+
+def _check_trained_on(run: Path, pack: Pack) -> None:
+    """Refuse the training dynamics of other data: samples of the same id may have other labels."""
+    content = read_run_json(RunPaths(run).config, "run's configuration")
+    data = content.get("data") if isinstance(content, dict) else None
+    trained_on = data.get("fingerprint") if isinstance(data, dict) else None
+    if trained_on is not None and trained_on != pack.fingerprint:
+        raise InvalidValueError(
+            f"the run in {run} was trained on other data than {pack.name}",
+            "give a run of this pack",
+            "run",
+        )
 
 
 def open_features(path: Path, pack: Pack, device: str = "auto") -> Features:
@@ -211,8 +229,13 @@ def with_dynamics(inputs: FilterInputs, path: Path) -> FilterInputs:
         raise NotFoundError(
             f"run {path.parent} did not record training dynamics", "train it with `record_dynamics`"
         )
-    table = pq.read_table(path)
-    rows = rows_by_id(inputs.ids, table.column("id"))
+    try:
+        table = pq.read_table(path, columns=["id", *DYNAMICS])
+        rows = rows_by_id(inputs.ids, table.column("id").cast(pa.string()))
+    except (pa.ArrowException, OSError, KeyError):
+        raise InvalidValueError(
+            f"{path} is damaged", "train the run again with `record_dynamics`", "run"
+        ) from None
     if (rows < 0).all():
         raise InvalidValueError(
             f"run {path.parent} was trained on none of these samples", "give another run", "run"

@@ -35,7 +35,7 @@ class Folder(encoded.EncodedSource):
     def __init__(self, where: Path | str, name: str | None = None) -> None:
         self.root = Path(where)
         described = self._use_description(
-            encoded.Description.find(self.root), name, self.root.resolve().name
+            encoded.Description.find(self.root), name, _printable(self.root.resolve().name)
         )
         if described and (self.root / INDEX).is_file():
             self.files = _read_index(self.root)
@@ -53,9 +53,12 @@ class Folder(encoded.EncodedSource):
         listing = hashlib.sha256()
         for file in self.files:
             listing.update(
-                f"{file.path}\0{file.id}\0{file.label}\0{file.size}\0{file.time}\n".encode()
+                f"{file.path}\0{file.id}\0{file.label}\0{file.size}\0{file.time}\n".encode(
+                    errors="surrogateescape"
+                )
             )
-        return f"folder {self.root.name}, {len(self.files)} files, {listing.hexdigest()[:16]}"
+        name = _printable(self.root.name)
+        return f"folder {name}, {len(self.files)} files, {listing.hexdigest()[:16]}"
 
     def chunks(self) -> list[str]:
         # Opening a small file costs about as much as reading 4 KB more of it.
@@ -64,9 +67,16 @@ class Folder(encoded.EncodedSource):
     def read(self, chunk: str) -> Iterator[Block]:
         begin, end = (int(bound) for bound in chunk.split(":"))
         yield from encoded.in_blocks(
-            (file.id, file.label, file.split, _read(self.root / file.path))
-            for file in self.files[begin:end]
+            (file.id, file.label, file.split, self._content(file)) for file in self.files[begin:end]
         )
+
+    def _content(self, file: ImageFile) -> bytes | None:
+        return _read(self.root / file.path) if _printable(file.path) == file.path else None
+
+
+def _printable(name: str) -> str:
+    """Return a file name as text; bytes that are not UTF-8 are escaped, as in `\\xff`."""
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
 def _read(path: Path) -> bytes | None:
@@ -98,12 +108,15 @@ def _list_files(root: Path) -> tuple[list[str], list[ImageFile]]:
         if len(parts) <= depth:
             raise InvalidValueError(f"{root / path} is not in a class folder", LAYOUT)
         names.append(parts[depth - 1])
-    classes = sorted(set(names))
+    # A name that is not UTF-8 cannot be an id or a class name: the file is listed as broken.
+    classes = sorted({name for name in names if _printable(name) == name})
+    if not classes:
+        raise InvalidValueError(f"the folder names in {root} are not UTF-8 text", "rename them")
     label = {name: n for n, name in enumerate(classes)}
     images = []
     for name, (path, size, changed) in zip(names, files, strict=True):
         split = encoded.SPLITS[path.split("/", 1)[0].lower()] if split_first else "train"
-        images.append(ImageFile(path, path, label[name], split, size, changed))
+        images.append(ImageFile(path, _printable(path), label.get(name, 0), split, size, changed))
     return classes, images
 
 

@@ -134,9 +134,15 @@ def _databases(path: Path) -> list[Path]:
 def _opened(folder: Path) -> Any:
     lmdb = import_optional("lmdb", "containers")
     try:
-        return lmdb.open(str(folder), readonly=True, lock=False, readahead=False)
+        env = lmdb.open(str(folder), readonly=True, lock=False, readahead=False)
     except lmdb.Error as error:
         raise InvalidValueError(f"{folder} cannot be opened as LMDB ({error})") from None
+    # LMDB maps the file: reading beyond the end of a truncated one would end the process.
+    pages = env.info()["last_pgno"] + 1
+    if (folder / "data.mdb").stat().st_size < pages * env.stat()["psize"]:
+        env.close()
+        raise InvalidValueError(f"{folder}/data.mdb is truncated", "copy it again")
+    return env
 
 
 def _number(datum: Datum, field: int) -> int:

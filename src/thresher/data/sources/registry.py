@@ -72,8 +72,15 @@ def open_source(where: str | Path, options: SourceOptions | None = None) -> Sour
     """Open a file, a folder, or an address that a source understands, such as `hf:NAME`."""
     options = options or SourceOptions()
     where = str(where)
+    path = Path(where)
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        # Reading a FIFO could block for ever.
+        raise InvalidValueError(f"{where} is neither a file nor a folder", "check the path")
     format = options.format or detect(where)
-    source = SOURCES.load(format)
+    source: Any = SOURCES.load(format)
+    is_source = isinstance(source, type) and hasattr(source, "read")
+    if not is_source:
+        raise InvalidValueError(f"{format} is not a source: it must be a class with `read`")
     arguments: dict[str, Any] = {"name": options.name}
     if options.classes is not None:
         if "classes" not in inspect.signature(source).parameters:
@@ -82,4 +89,5 @@ def open_source(where: str | Path, options: SourceOptions | None = None) -> Sour
                 parameter="classes",
             )
         arguments["classes"] = options.classes
-    return source(where, **arguments)
+    opened: Source = source(where, **arguments)
+    return opened
