@@ -220,6 +220,8 @@ class RunPaths:
     checkpoints = Inside("checkpoints")
     dynamics = Inside("dynamics.parquet")
     """Training dynamics per sample (EL2N, forgetting), if the run recorded them."""
+    correct = Inside("correct.npy")
+    """Which test samples the network predicts correctly: one bit each, in pack order."""
     lock = Inside(".lock")
 
 

@@ -82,6 +82,8 @@ def test_workers_do_not_change_the_path(
     launch(workers, [str(SCRIPT), str(orders)], max_restarts=0)
     assert _distance(alone / "sync64", tmp_path / "sync64") < 1e-10
     assert _distance(alone / "ghost64", tmp_path / "pieces") < 1e-10
+    one, several = (root / "sync64" / "correct.npy" for root in (alone, tmp_path))
+    assert one.read_bytes() == several.read_bytes()
     if "sync32" in names:
         # Rounding grows along the path: two workers may be as far from the exact one as one is.
         rounding = _distance(alone / "sync64", alone / "sync32")

@@ -84,6 +84,14 @@ def test_a_run_learns_and_leaves_a_whole_record(few: Path, tmp_path: Path) -> No
     assert load_file(out / "model.safetensors")
 
 
+def test_a_run_records_which_test_images_it_predicts_correctly(few: Path, tmp_path: Path) -> None:
+    result = _run(few, tmp_path / "run")
+    data = json.loads((tmp_path / "run" / "config.json").read_text())["data"]
+    bits = np.unpackbits(np.load(tmp_path / "run" / "correct.npy"), count=data["test"])
+    assert result.accuracy == pytest.approx(bits.mean())
+    assert 0 < bits.mean() < 1
+
+
 def test_a_selection_trains_on_what_it_keeps_under_each_budget(few: Path, tmp_path: Path) -> None:
     half = str(_selection(few, tmp_path / "half.parquet"))
     full = _run(few, tmp_path / "full", epochs=1)

@@ -8,19 +8,26 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from thresher.data.order import part
+from thresher.data.order import bounds, part
 from thresher.distributed.group import Group
 from thresher.training.step import Step
 
 BATCH = 1024
 
 
-def evaluate(step: Step, positions: np.ndarray) -> tuple[float, float]:
-    """Return accuracy and mean loss on the samples at `positions`; nan if there are none."""
+def evaluate(
+    step: Step, positions: np.ndarray, correct: Tensor | None = None
+) -> tuple[float, float]:
+    """Return accuracy and mean loss on the samples at `positions`; nan if there are none.
+
+    `correct`, (n,) zeros on the group's device, is set to 1 where the prediction is right, on every
+    worker.
+    """
     if not len(positions):
         return float("nan"), float("nan")
     model, group, data, kind = step.model, step.group, step.data, step.config.views
     mine = part(positions, group.rank, group.world)
+    done, _ = bounds(len(positions), group.rank, group.world)
     cuts = [mine[begin : begin + BATCH] for begin in range(0, len(mine), BATCH)]
     sums = torch.zeros(2, dtype=torch.float64, device=group.device)
     was_training = model.training
@@ -32,11 +39,17 @@ def evaluate(step: Step, positions: np.ndarray) -> tuple[float, float]:
                     [model(view) for view in views(data.augment.evaluate(batch.images), kind)]
                 ).mean(0)
             logits = logits.double()
-            sums[0] += (logits.argmax(1) == batch.labels).sum()
+            right = logits.argmax(1) == batch.labels
+            sums[0] += right.sum()
+            if correct is not None:
+                correct[done : done + len(right)] = right
+                done += len(right)
             sums[1] += F.cross_entropy(logits, batch.labels, reduction="sum")
     model.train(was_training)
-    correct, loss = group.all_reduce_sum(sums).tolist()
-    return correct / len(positions), loss / len(positions)
+    if correct is not None:
+        group.all_reduce_sum(correct)
+    count, loss = group.all_reduce_sum(sums).tolist()
+    return count / len(positions), loss / len(positions)
 
 
 def views(images: Tensor, kind: str) -> list[Tensor]:

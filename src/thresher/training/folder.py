@@ -6,12 +6,14 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
+import numpy as np
+
 from thresher.data.pack import Pack
 from thresher.distributed.group import Group
 from thresher.errors import AlreadyExistsError, InvalidValueError
 from thresher.locks import exclusive_lock
 from thresher.options import describe
-from thresher.paths import RUN_FORMAT, RunPaths, read_run_json, write_json
+from thresher.paths import RUN_FORMAT, RunPaths, atomic_file, read_run_json, write_json
 from thresher.training.config import TrainConfig, current_values
 from thresher.training.resolved import Resolved
 from thresher.training.result import RunResult
@@ -86,6 +88,13 @@ def write_config(config: TrainConfig, resolved: Resolved, pack: Pack, split: Tra
     }
     content = {"config": config.to_dict(), "resolved": asdict(resolved), "data": data}
     write_json(RunPaths(Path(config.out)).config, {"format": RUN_FORMAT, **content})
+
+
+def write_correct(paths: RunPaths, correct: np.ndarray) -> None:
+    """Write `correct.npy`: one bit per test sample, in pack order; nothing without test samples."""
+    if len(correct):
+        with atomic_file(paths.correct) as temporary, open(temporary, "wb") as file:
+            np.save(file, np.packbits(correct), allow_pickle=False)
 
 
 def write_result(paths: RunPaths, result: RunResult) -> None:

@@ -84,6 +84,8 @@ class Trainer:
         n = self.resolved.steps_per_epoch
         self.losses = torch.zeros(n, device=group.device, dtype=dtype)
         """Losses of this epoch's steps."""
+        self.correct = torch.zeros(len(work.split.test), dtype=torch.uint8, device=group.device)
+        """Which test samples the final network predicts correctly."""
         self._save_requested = self._stop_requested = False
 
     # ---- the run ------------------------------------------------------------------------------
@@ -295,7 +297,10 @@ class Trainer:
 
     def _result(self, status: Status) -> RunResult:
         done, split, noise = self.state.progress, self.split, self.state.noise
-        accuracy, loss = (None, None) if status == "stopped" else evaluate(self.step, split.test)
+        self.correct.zero_()
+        accuracy, loss = (
+            (None, None) if status == "stopped" else evaluate(self.step, split.test, self.correct)
+        )
         validation = (done.accuracy, done.loss) if len(split.validation) else (None, None)
         if status == "diverged" and len(split.validation):
             validation = evaluate(self.step, split.validation)
@@ -330,6 +335,7 @@ class Trainer:
         def write() -> None:
             if self.state.dynamics is not None:
                 self.state.dynamics.write(self.paths.dynamics, self.pack, self.split.train)
+            folder.write_correct(self.paths, self.correct.cpu().numpy())
             folder.write_result(self.paths, result)
 
         self.group.on_first(write)
