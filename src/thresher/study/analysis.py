@@ -1,7 +1,7 @@
 """Analyse a study: which arm is better, with error bars. Only numbers; `report` draws them."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -184,6 +184,7 @@ def _build(
     cells = summarise(reported, list(axes), known.get("choices", ()))
     unit, higher = UNITS.get(config.metric, ""), config.metric not in LOWER_IS_BETTER
     scale = MetricScale(unit or config.metric, _margin(config, cells), higher, resolution)
+    scale = replace(scale, censored=config.metric == "time_to_target")
     named = named_comparisons(config, Compared(axes, axis, pairs))
     return Analysis(
         verdicts=compare_cells(cells, axis, pairs, scale, named) if axis is not None else [],

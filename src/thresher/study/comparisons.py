@@ -1,5 +1,6 @@
 """Compare the arms of a study pair by pair and say in one sentence how each comparison ends."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -9,11 +10,13 @@ import numpy as np
 from thresher.study import statistics
 from thresher.study.definition import ARM
 from thresher.study.draws import Groups, shared_draws
+from thresher.study.images import ImageSpread, image_spread
 from thresher.study.pooling import StudyError
 from thresher.study.primary import Key, NamedComparisons
 from thresher.study.sentences import OVERALL, sentence
 from thresher.study.statistics import Paired, Verdict
 from thresher.study.summaries import CellSummary, describe_cell
+from thresher.study.survival import Times, compare_times
 from thresher.study.tasks import Values
 
 
@@ -28,6 +31,8 @@ class MetricScale:
     higher_is_better: bool = True
     resolution: float = 0.0
     """Smallest step of the metric: 100 / test images for an accuracy in points."""
+    censored: bool = False
+    """Whether runs without a value are times that were cut off by the end of the run."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +80,12 @@ class ArmComparison:
     """p-value of the two one-sided tests of equivalence, after Holm's correction."""
     no_worse: bool
     """Whether arm is shown to be not worse than baseline by the margin or more."""
+    images_low: float | None
+    """Lower end of the 95 % bootstrap interval over test images, with these runs; None if runs did
+    not record which images they predict correctly."""
+    images_high: float | None
+    p_mcnemar: float | None
+    """McNemar's test of one run against one; None for more runs."""
     primary: bool | None
     """Whether the comparison is primary; None if the study names no primary comparisons."""
     claimed: float | None
@@ -119,6 +130,8 @@ class Pairing:
     """Whether rows are draws that several seeds share."""
     drawn: bool
     """Whether either arm depends on a random step."""
+    correct: list[tuple[np.ndarray, np.ndarray]]
+    """Test images that arm and baseline predict correctly, one pair per seed and cell."""
 
     @property
     def key(self) -> Key:
@@ -160,7 +173,9 @@ def compare_cells(
             text = f"{f'At {describe_cell(one.cell)}' if one.cell else OVERALL}: {text}"
         if one.shared:
             text += " Seeds that share a draw of a random step count as one."
-        comparisons.append(_comparison(one, axis, verdict, text))
+        spread = image_spread(one.correct)
+        text += f" {spread.sentence()}" if spread is not None else ""
+        comparisons.append(_comparison(one, axis, verdict, text, spread))
     return sorted(comparisons, key=lambda comparison: bool(comparison.cell))
 
 
@@ -173,7 +188,9 @@ def pair_tests(
     return pairings, _test(pairings, groups, scale)
 
 
-def _comparison(one: Pairing, axis: str, verdict: Verdict, text: str) -> ArmComparison:
+def _comparison(
+    one: Pairing, axis: str, verdict: Verdict, text: str, spread: ImageSpread | None
+) -> ArmComparison:
     tested = verdict.paired
     low, high = tested.interval
     adjusted_low, adjusted_high = verdict.adjusted_interval
@@ -201,6 +218,9 @@ def _comparison(one: Pairing, axis: str, verdict: Verdict, text: str) -> ArmComp
         p_holm=verdict.p,
         p_equivalent=verdict.p_equivalent,
         no_worse=verdict.no_worse,
+        images_low=spread.low if spread else None,
+        images_high=spread.high if spread else None,
+        p_mcnemar=spread.p_mcnemar if spread else None,
         primary=verdict.primary,
         claimed=verdict.claimed,
         claimed_excluded=verdict.claimed_excluded,
@@ -226,11 +246,12 @@ def _by_cell(cells: Sequence[CellSummary], axis: str) -> list[_Cell]:
 def _pairings(groups: list[_Cell], arm: Any, baseline: Any) -> list[Pairing]:
     """Pair two arms in each cell and, if there are several, first averaged over all cells."""
     pairings, shared_values, groupings = [], [], []
+    every: list[tuple[np.ndarray, np.ndarray]] = []
     drawn = any(group[a].draws for _, group in groups for a in (arm, baseline) if a in group)
     for at, (cell, group) in enumerate(groups):
         first, second = group.get(arm), group.get(baseline)
         values: dict[int, tuple[float, float]] = {}
-        draws = None
+        draws, correct = None, []
         if first is not None and second is not None:
             values = {
                 s: (first.values[s], second.values[s])
@@ -238,10 +259,14 @@ def _pairings(groups: list[_Cell], arm: Any, baseline: Any) -> list[Pairing]:
                 if s in second.values
             }
             draws = shared_draws(first, second, list(values))
+            first_bits, second_bits = first.correct, second.correct
+            both = [s for s in values if s in first_bits and s in second_bits]
+            correct = [(first_bits[s], second_bits[s]) for s in both]
+        every += correct
         shared_values.append(values)
         groupings.append(draws)
         rows = _rows(values, draws)
-        pairings.append(Pairing(cell, at, arm, baseline, rows, draws is not None, drawn))
+        pairings.append(Pairing(cell, at, arm, baseline, rows, draws is not None, drawn, correct))
     if len(groups) < 2:
         return pairings
     # One row per seed: the mean over all cells, for seeds that were run in each of them.
@@ -249,7 +274,7 @@ def _pairings(groups: list[_Cell], arm: Any, baseline: Any) -> list[Pairing]:
     means = {s: tuple(np.mean([values[s] for values in shared_values], axis=0)) for s in seeds}
     coarsest = min((g for g in groupings if g is not None), key=len, default=None)
     rows = _rows(means, coarsest)
-    return [Pairing({}, None, arm, baseline, rows, coarsest is not None, drawn), *pairings]
+    return [Pairing({}, None, arm, baseline, rows, coarsest is not None, drawn, every), *pairings]
 
 
 def _rows(values: dict[int, Any], draws: Groups | None) -> np.ndarray:
@@ -258,6 +283,27 @@ def _rows(values: dict[int, Any], draws: Groups | None) -> np.ndarray:
         return np.array(list(values.values()), float).reshape(-1, 2)
     known = [[values[seed] for seed in group if seed in values] for group in draws]
     return np.array([np.mean(rows, axis=0) for rows in known if rows], float).reshape(-1, 2)
+
+
+def _strata(one: Pairing, groups: list[_Cell]) -> list[tuple[Times, Times]]:
+    """Return the times of both arms in each cell of a pairing; [] if none of them is censored."""
+    strata, censored = [], 0
+    for _, group in groups if one.at is None else [groups[one.at]]:
+        both = [group[arm] for arm in (one.arm, one.baseline) if arm in group]
+        if len(both) < 2 or not all(c.values or c.censored for c in both):
+            return []
+        known = [t for c in both for t in (*c.values.values(), *c.censored.values())]
+        longest = max((t for t in known if math.isfinite(t)), default=1.0)
+        first, second = (
+            Times(
+                np.minimum([*c.values.values(), *c.censored.values()], longest),
+                np.arange(len(c.values) + len(c.censored)) < len(c.values),
+            )
+            for c in both
+        )
+        strata.append((first, second))
+        censored += sum(len(c.censored) for c in both)
+    return strata if censored else []
 
 
 def _test(pairings: list[Pairing], groups: list[_Cell], scale: MetricScale) -> list[Paired]:
@@ -269,9 +315,13 @@ def _test(pairings: list[Pairing], groups: list[_Cell], scale: MetricScale) -> l
         for _, group in groups
     ]
     error = StudyError(runs, scale.resolution)
+    tested: list[Paired] = []
     margin, higher = scale.margin, scale.higher_is_better
-    tested = []
     for one in pairings:
+        strata = _strata(one, groups) if scale.censored else []
+        if strata:
+            tested.append(compare_times(strata))
+            continue
         arm, baseline = one.values[:, 0], one.values[:, 1]
         known = None
         if not one.shared and one.at is None:

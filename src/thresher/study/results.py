@@ -73,6 +73,8 @@ class Trial:
     draws: dict[str, str] = field(default_factory=dict, repr=False)
     """Which outcome of each random step (a trained extractor, a selection) the trial uses, by the
     name of the step. Trials with the same outcome share its luck."""
+    correct: np.ndarray | None = field(default=None, repr=False, compare=False)
+    """Which test images are predicted correctly, (images,) of bool; None if unknown."""
     made_with: dict[str, str] = field(default_factory=dict, repr=False)
     """Versions, hardware and commit, by name."""
 
@@ -152,10 +154,21 @@ def _read(task: StudyTask, metric: str, chance: float, **state: Any) -> Trial:
         name=task.name,
         train_samples=resolved.get("samples"),
         device=_device_name(result.get("hardware") or {}),
+        correct=_correct(paths) if metric == "accuracy" else None,
         made_with=_made_with(result),
         **numbers,
         **state,
     )
+
+
+def _correct(paths: RunPaths) -> np.ndarray | None:
+    """Read which test images were predicted correctly; None for runs that did not record it."""
+    try:
+        packed = np.load(paths.correct, allow_pickle=False)
+        count = read_run_json(paths.config, "run's configuration")["data"]["test"]
+        return np.unpackbits(packed, count=count).astype(bool)
+    except (ThresherError, OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def _device_name(hardware: Values) -> str:

@@ -3,6 +3,7 @@
 from thresher.study import statistics
 from thresher.study.power import MOST_SEEDS
 from thresher.study.statistics import Paired, Verdict
+from thresher.study.survival import CensoredTimes
 
 OVERALL = "Averaged over all settings"
 """Begins the sentence of a comparison over all cells."""
@@ -11,6 +12,8 @@ OVERALL = "Averaged over all settings"
 def sentence(verdict: Verdict, arm: str, baseline: str, unit: str = "points") -> str:
     """Return a verdict with its evidence as a sentence."""
     tested = verdict.paired
+    if isinstance(tested, CensoredTimes):
+        return _times(verdict, tested, arm, baseline, unit)
     open_question = f"{arm} vs. {baseline}: not enough runs to tell"
     if tested.n == 0:
         return f"{open_question}. No run of one has a partner with the same seed."
@@ -28,6 +31,21 @@ def sentence(verdict: Verdict, arm: str, baseline: str, unit: str = "points") ->
         f"{_error(tested)}"
     )
     return " ".join([_conclusion(verdict, arm, baseline, unit, evidence), *_claim(verdict, unit)])
+
+
+def _times(verdict: Verdict, tested: CensoredTimes, arm: str, baseline: str, unit: str) -> str:
+    """Return the verdict on times to a target that some runs did not reach."""
+    low, high = tested.interval
+    digits = statistics.decimals(tested.mean, low, high)
+    evidence = (
+        f"restricted mean difference {tested.mean:+.{digits}f} {unit}, 95 % interval "
+        f"{low:+.{digits}f} to {high:+.{digits}f}, log-rank {_p(verdict.p)}, {tested.runs} seeds; "
+        f"{tested.censored} runs did not reach the target and are censored"
+    )
+    if verdict.word in ("better", "worse"):
+        faster = "earlier" if tested.mean < 0 else "later"
+        return f"{arm} reaches the target {faster} than {baseline} ({evidence})."
+    return f"{arm} vs. {baseline}: not enough runs to tell ({evidence})."
 
 
 def _conclusion(verdict: Verdict, arm: str, baseline: str, unit: str, evidence: str) -> str:

@@ -4,6 +4,7 @@ A cell is one combination of the values of the axes that are not tuned; its tria
 seed only.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -49,10 +50,14 @@ class CellSummary:
     """Mean number of training samples."""
     draws: dict[int, dict[str, str]] = field(default_factory=dict, repr=False)
     """Which outcome of each random step a trial uses, by seed and name of the step."""
+    censored: dict[int, float] = field(default_factory=dict, repr=False)
+    """Seconds at which trials ended without a target reached, by seed; infinite if one diverged."""
+    correct: dict[int, np.ndarray] = field(default_factory=dict, repr=False, compare=False)
+    """Which test images each trial predicts correctly, by seed."""
 
     def to_dict(self, tuned: bool) -> dict[str, Any]:
         """Return one flat row of JSON values; `chosen` is in it if anything is tuned."""
-        left_out = ("cell", "chosen", "draws")
+        left_out = ("cell", "chosen", "draws", "correct", "censored")
         row = {key: value for key, value in vars(self).items() if key not in left_out}
         return {**self.cell, **({"chosen": self.chosen} if tuned else {}), **row}
 
@@ -118,9 +123,16 @@ def summarise(
                 time_to_target=mean(trial.time_to_target for trial in finished),
                 train_samples=mean(trial.train_samples for trial in finished),
                 draws={trial.seed: trial.draws for trial in finished if trial.draws},
+                censored={t.seed: _end(t) for t in finished if t.value is None and t.seconds},
+                correct={t.seed: t.correct for t in finished if t.correct is not None},
             )
         )
     return summaries
+
+
+def _end(trial: Trial) -> float:
+    """Return when a trial was last seen without its target; one that diverged never gets there."""
+    return math.inf if trial.status == "diverged" else trial.seconds or 0.0
 
 
 def preferred_batches(

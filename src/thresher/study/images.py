@@ -1,0 +1,58 @@
+"""How far a difference depends on this test set: resample its images instead of the runs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import special
+
+DRAWS = 4000
+
+
+@dataclass(frozen=True)
+class ImageSpread:
+    """The difference of fixed runs, over test sets like this one."""
+
+    images: int
+    """Number of test images."""
+    low: float
+    """Lower end of the 95 % bootstrap interval over images, in points."""
+    high: float
+    p_mcnemar: float | None
+    """Exact McNemar test, if one run is compared with one; None otherwise."""
+
+    def sentence(self) -> str:
+        """Return the interval in words."""
+        text = (
+            f"With other test images, the same runs would differ by {self.low:+.2f} to "
+            f"{self.high:+.2f} points (95 % bootstrap over {self.images:,} images"
+        )
+        return (
+            f"{text})." if self.p_mcnemar is None else f"{text}; McNemar p = {self.p_mcnemar:.3f})."
+        )
+
+
+def image_spread(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> ImageSpread | None:
+    """Resample the images of pairs of runs; None if a pair was tested on other images.
+
+    Args:
+        pairs: Which images the arm and the baseline predict correctly, (images,) each, one pair
+            per seed and cell.
+    """
+    if not pairs or len({len(bits) for pair in pairs for bits in pair}) != 1:
+        return None
+    per_image = np.mean([100.0 * arm - 100.0 * baseline for arm, baseline in pairs], axis=0)
+    n = len(per_image)
+    # Few values occur, so that drawing their counts is the same as drawing images.
+    values, counts = np.unique(per_image, return_counts=True)
+    random = np.random.Generator(np.random.Philox(key=[0, n]))
+    means = random.multinomial(n, counts / n, DRAWS) @ values / n
+    low, high = np.quantile(means, [0.025, 0.975])
+    p = mcnemar(*pairs[0]) if len(pairs) == 1 else None
+    return ImageSpread(n, float(low), float(high), p)
+
+
+def mcnemar(arm: np.ndarray, baseline: np.ndarray) -> float:
+    """Return the p-value of the exact McNemar test that both are right equally often."""
+    gained, lost = int((arm & ~baseline).sum()), int((baseline & ~arm).sum())
+    return min(1.0, 2 * float(special.bdtr(min(gained, lost), gained + lost, 0.5)))

@@ -1,0 +1,55 @@
+"""How far a verdict depends on its test images."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from thresher import analyse
+from thresher.study.images import image_spread, mcnemar
+from thresher.study.results import Trial
+
+
+def test_mcnemar_is_a_binomial_test_of_the_images_that_differ() -> None:
+    random = np.random.default_rng(0)
+    arm, baseline = random.random((2, 500)) < 0.8
+    gained, lost = (arm & ~baseline).sum(), (baseline & ~arm).sum()
+    expected = stats.binomtest(int(gained), int(gained + lost), 0.5).pvalue
+    assert mcnemar(arm, baseline) == pytest.approx(expected)
+    assert mcnemar(arm, arm) == 1.0
+
+
+def test_the_bootstrap_over_images_has_the_standard_error_of_their_mean() -> None:
+    random = np.random.default_rng(1)
+    pairs = [tuple(random.random((2, 2000)) < 0.9) for _ in range(3)]
+    spread = image_spread(pairs)
+    assert spread is not None
+    per_image = np.mean([100.0 * a - 100.0 * b for a, b in pairs], axis=0)
+    error = per_image.std() / np.sqrt(2000)
+    assert (spread.high - spread.low) / 2 == pytest.approx(1.96 * error, rel=0.08)
+    assert spread.low < per_image.mean() < spread.high
+    assert spread.p_mcnemar is None
+    assert image_spread(pairs) == spread
+
+
+def test_runs_on_different_images_are_not_compared() -> None:
+    bits = np.ones(10, bool)
+    assert image_spread([(bits, bits), (bits[:9], bits[:9])]) is None
+    assert image_spread([]) is None
+
+
+def test_a_verdict_says_how_far_it_depends_on_the_images() -> None:
+    random = np.random.default_rng(2)
+    trials = []
+    for arm, rate in (("full", 0.8), ("network", 0.9)):
+        for seed in range(2):
+            bits = random.random(400) < rate
+            trials.append(
+                Trial(cell={"arm": arm}, seed=seed, value=100 * bits.mean(), correct=bits)
+            )
+    (comparison,) = analyse(trials).verdicts
+    assert comparison.images_low is not None
+    assert comparison.images_low < comparison.difference < (comparison.images_high or 0)
+    assert "(95 % bootstrap over 400 images)" in comparison.sentence
+    (single,) = analyse([t for t in trials if t.seed == 0]).verdicts
+    assert single.p_mcnemar is not None
+    assert "McNemar p = " in single.sentence

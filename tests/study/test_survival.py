@@ -1,0 +1,106 @@
+"""Runs that never reach their target are censored, not left out."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from thresher import analyse
+from thresher.study.definition import ComparisonConfig
+from thresher.study.results import Trial
+from thresher.study.survival import (
+    Times,
+    log_rank,
+    log_rank_p,
+    restricted_difference,
+    restricted_mean,
+)
+
+
+def times(random: np.random.Generator, n: int, scale: float = 10.0, end: float = 12.0) -> Times:
+    seconds = random.exponential(scale, n)
+    return Times(np.minimum(seconds, end), seconds <= end)
+
+
+def test_the_log_rank_test_is_scipys() -> None:
+    random = np.random.default_rng(0)
+    first, second = times(random, 12), times(random, 9, scale=5.0)
+    censored = [
+        stats.CensoredData(uncensored=t.seconds[t.reached], right=t.seconds[~t.reached])
+        for t in (first, second)
+    ]
+    expected = stats.logrank(*censored)
+    z = log_rank([(first, second)])
+    assert z == pytest.approx(abs(expected.statistic))  # positive: the first arm is slower
+    assert log_rank_p([(first, second)]) == pytest.approx(expected.pvalue, rel=0.15)
+
+
+def test_strata_add_up() -> None:
+    random = np.random.default_rng(1)
+    pair = times(random, 8), times(random, 8, scale=4.0)
+    assert log_rank([pair, pair]) == pytest.approx(np.sqrt(2) * log_rank([pair]))
+    assert log_rank_p([pair, pair]) < log_rank_p([pair])
+
+
+def test_the_restricted_mean_without_censoring_is_the_mean() -> None:
+    seconds = np.array([3.0, 5.0, 10.0])
+    mean, variance = restricted_mean(Times(seconds, np.ones(3, bool)), 10.0)
+    assert mean == pytest.approx(6.0)
+    assert variance == pytest.approx(seconds.var() / 3 * 3 / 2)
+    capped, _ = restricted_mean(Times(np.array([3.0, 5.0, 8.0]), np.array([1, 1, 0], bool)), 8.0)
+    assert capped == pytest.approx(16 / 3)
+
+
+def test_a_late_arm_has_a_positive_difference() -> None:
+    random = np.random.default_rng(2)
+    late, early = times(random, 40, scale=10.0), times(random, 40, scale=4.0)
+    difference, error = restricted_difference([(late, early)])
+    assert difference > 2 * error > 0
+
+
+def test_four_against_four_worked_by_hand() -> None:
+    early = Times(np.array([1.0, 2.0, 3.0, 4.0]), np.ones(4, bool))
+    late = Times(np.array([9.0, 9.0, 9.0, 9.0]), np.zeros(4, bool))
+    assert log_rank_p([(early, late)]) == pytest.approx(2 / 70)
+
+
+@pytest.mark.parametrize("n", [3, 4, 7])
+def test_equal_arms_differ_in_at_most_five_percent(n: int) -> None:
+    random = np.random.default_rng(n)
+    wrong = [log_rank_p([(times(random, n), times(random, n))]) < 0.04 for _ in range(2000)]
+    assert np.mean(wrong) <= 0.05
+
+
+def target_trials(arm: str, batch: int, seconds: list[float | None]) -> list[Trial]:
+    return [
+        Trial(
+            cell={"arm": arm, "batch_size": batch},
+            seed=seed,
+            value=value,
+            time_to_target=value,
+            seconds=20.0 if value is None else value,
+        )
+        for seed, value in enumerate(seconds)
+    ]
+
+
+def test_runs_that_never_reach_the_target_count() -> None:
+    trials = [
+        trial
+        for batch in (1, 2, 3)
+        for arm, times in (
+            ("fast", [2.0, 3.0, 2.5, 2.2, 2.8]),
+            # Of the two runs that arrive, one is as early as the other arm's.
+            ("slow", [None, None, 2.6, None, 15.0]),
+        )
+        for trial in target_trials(arm, batch, times)
+    ]
+    config = ComparisonConfig(metric="time_to_target", compare="arm")
+    overall = analyse(trials, config).overall[0]
+    assert (overall.arm, overall.verdict) == ("slow", "worse")
+    assert overall.difference > 5
+    assert overall.low > 0
+    assert "9 runs did not reach the target and are censored" in overall.sentence
+    assert overall.p_holm >= overall.p
+    without = analyse([t for t in trials if t.value is not None], config).overall[0]
+    assert without.n == 2
+    assert "censored" not in without.sentence
