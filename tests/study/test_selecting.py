@@ -13,10 +13,10 @@ from thresher.data.pack import Pack
 from thresher.data.selection import Selection
 from thresher.errors import InvalidValueError
 from thresher.study.preflight import check_inputs
-from thresher.study.selecting import HOLD_OUT, check_embed, check_select, select
+from thresher.study.selecting import HOLD_OUT, check_embed, check_select, hold_out, select
 from thresher.study.study import Study
 from thresher.training.config import TrainConfig
-from thresher.training.split import split_samples
+from thresher.training.split import DataConfig, split_samples
 
 
 @pytest.fixture(scope="module")
@@ -188,3 +188,23 @@ def test_a_step_that_sees_held_out_samples_is_refused(few: str, tmp_path: Path) 
     for step in content["steps"].values():
         step["each"] = ["validation"]
     check_inputs(Study.from_dict(content, tmp_path).plan())
+    # A share and a count may mean the same samples, and 0 what a pack with a test split has.
+    content["grid"]["validation"] = [0.25]
+    content["steps"]["extractor"] = {"do": "train", "validation": 60}
+    check_inputs(Study.from_dict(content, tmp_path).plan())
+    del content["grid"]["validation"]
+    content["steps"] = {"network": {"do": "select", "filter": "random", "validation": 0}}
+    check_inputs(Study.from_dict(content, tmp_path).plan())
+
+
+def test_the_seed_of_the_split_counts_without_a_size() -> None:
+    """A pack without a test split holds out a tenth by default."""
+    assert hold_out({"split_seed": 5}) == DataConfig(data="d", split_seed=5).hold_out
+    assert hold_out({"validation": 0.0}) == DataConfig(data="d", validation=0.0).hold_out
+    content = {
+        "base": {"data": "d", "split_seed": 5},
+        "grid": {"selection": ["random"]},
+        "steps": {"random": {"do": "select", "filter": "random"}},
+    }
+    plan = Study.from_dict(content, "study").plan()
+    assert [step.settings["split_seed"] for step in plan.steps.values()] == [5]

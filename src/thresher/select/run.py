@@ -217,7 +217,7 @@ def _dynamics(
     error = np.linalg.norm(np.asarray(p, np.float32) - truth, axis=1)
     # As in the record: nothing is known of samples that the run held out.
     config = read_run_json(RunPaths(run).config, "run")["config"]
-    held = HoldOut(float(config.get("validation") or 0), int(config.get("split_seed") or 0))
+    held = HoldOut(config.get("validation"), int(config.get("split_seed") or 0))
     trained = training_inputs(pack, held).ids
     error[rows_by_id(inputs.ids, trained) < 0] = np.nan
     return {"el2n": error}

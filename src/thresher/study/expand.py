@@ -167,8 +167,7 @@ class _Expansion:
             shared = dict(base)
             for axis, value in own.items():
                 shared.update(self.study.arms[value] if axis == ARM else {axis: value})
-            if shared.get("validation") is not None:
-                start |= {key: shared[key] for key in HOLD_OUT if key in shared}
+            start |= {key: shared[key] for key in HOLD_OUT if key in shared}
         for key in ("data", "seed"):
             if key in own:
                 start[key] = own[key]

@@ -4,6 +4,8 @@ from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
+import numpy as np
+
 from thresher.data.pack import Pack
 from thresher.data.selection import Selection
 from thresher.errors import InvalidValueError, NotFoundError, ThresherError
@@ -56,7 +58,7 @@ def _check_hold_out(plan: StudyPlan) -> None:
             same_data = step.settings["data"] == trial.settings["data"]
             if step.kind == "embed" or not same_data:
                 continue
-            if hold_out(step.settings) != hold_out(trial.settings):
+            if not _same_hold_out(step, trial):
                 raise InvalidValueError(
                     f"[steps.{step.step}] and trial {trial.name} hold out different samples "
                     f"({_described(step)} and {_described(trial)})",
@@ -65,8 +67,18 @@ def _check_hold_out(plan: StudyPlan) -> None:
                 )
 
 
+def _same_hold_out(step: StudyTask, trial: StudyTask) -> bool:
+    first, second = hold_out(step.settings), hold_out(trial.settings)
+    if first == second:
+        return True
+    pack = Pack.open(trial.settings["data"])  # a count and a share may mean the same samples
+    return np.array_equal(first.mask(pack), second.mask(pack))
+
+
 def _described(task: StudyTask) -> str:
     held = hold_out(task.settings)
+    if held.size is None:
+        return "validation not set"
     return f"validation {held.size:g}, split_seed {held.seed}" if held.size else "no validation"
 
 

@@ -34,8 +34,8 @@ trials, so that the filter chooses among the samples that the trials train on.""
 
 def hold_out(settings: Mapping[str, Any]) -> HoldOut:
     """Return the samples that a trial or step with these settings holds out."""
-    size = settings.get("validation")
-    return HoldOut(float(size), int(settings.get("split_seed") or 0)) if size else HoldOut(size)
+    size, seed = settings.get("validation"), int(settings.get("split_seed") or 0)
+    return HoldOut(size, 0 if size == 0 else seed)
 
 
 @dataclass(frozen=True)
