@@ -10,6 +10,7 @@ import finished_study
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from scipy import stats
 
 from thresher.data.pack import Pack
 from thresher.data.selection import Selection
@@ -107,6 +108,37 @@ def test_every_row_is_in_the_parquet(page: Path, analysis: Analysis) -> None:
     assert {"batch_size", "selection", "seed", "accuracy", "seconds"} <= set(table.column_names)
     accuracies = table.column("accuracy").to_pylist()
     assert accuracies == pytest.approx([trial.accuracy for trial in analysis.trials])
+
+
+def test_a_reader_can_recompute_a_verdict_from_the_parquet(page: Path, analysis: Analysis) -> None:
+    rows = pq.read_table(page.parent / "trials.parquet").to_pylist()
+    value = {(r["batch_size"], r["selection"], r["seed"]): r["value"] for r in rows}
+    batches, arms, seeds = (sorted({key[n] for key in value}) for n in range(3))
+    table = np.array([[[value[b, a, s] for s in seeds] for a in arms] for b in batches])
+    rest = table - table.mean(2, keepdims=True)
+    rest -= rest.mean(1, keepdims=True)
+    variances = (rest**2).sum((1, 2)) / ((len(arms) - 1) * (len(seeds) - 1))
+    resolution = 100 / 360
+    pooled = 0
+    for c in analysis.verdicts:
+        at = [b for b in batches if c.cell.get("batch_size", b) == b]
+        pair = [[np.mean([value[b, a, s] for b in at]) for s in seeds] for a in (c.arm, c.baseline)]
+        differences = np.subtract(*pair)
+        t = differences.mean() / (c.sd / math.sqrt(len(seeds)))
+        assert c.p == pytest.approx(2 * stats.t.sf(abs(t), c.df))
+        half = stats.t.isf(0.025, c.df) * c.sd / math.sqrt(len(seeds))
+        assert c.high == pytest.approx(differences.mean() + half)
+        if c.cell and c.pooled_arms == 3:
+            own = variances[batches.index(at[0])]
+            others = (variances.sum() - own) / (len(batches) - 1)
+            options = [variances.mean(), own, (own + others) / 2]
+            expected = [math.sqrt(2 * (v + resolution**2 / 12)) for v in options]
+            assert min(abs(c.sd - sd) for sd in expected) < 1e-9
+            pooled += 1
+    assert pooled
+    text = page.read_text()
+    assert "trials.parquet" in text
+    assert "(arms − 1)(seeds − 1)" in text
 
 
 def test_tuning_is_reported_by_validation_and_never_by_test(digits: Path, tmp_path: Path) -> None:

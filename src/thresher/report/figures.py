@@ -202,7 +202,8 @@ def _differences(analysis: Analysis) -> list[Drawing]:
     shown = [c for c in analysis.verdicts if c.n >= 2][:MOST_DIFFERENCES][::-1]
     if not shown:
         return []
-    colours = {"better": "#009e73", "worse": "#d55e00", "equivalent": "#0072b2"}
+    colours = {"better": "#009e73", "worse": "#d55e00"}
+    colours |= dict.fromkeys(("equivalent", "no worse", "excludes the claimed effect"), "#0072b2")
 
     def paint(axes: Any) -> None:
         axes.axvspan(-analysis.margin, analysis.margin, color=GRID, alpha=0.5, linewidth=0)
@@ -220,7 +221,8 @@ def _differences(analysis: Analysis) -> list[Drawing]:
 
     caption = (
         "Mean differences, paired by seed, with 95 % intervals. Green: better, red: worse, blue: "
-        "equivalent, grey: not enough runs. The band is the margin."
+        "equivalent, no worse or excludes the claimed effect, grey: not enough runs. The band is "
+        "the margin."
     )
     size = (SIZE[0], max(2.2, 0.38 * len(shown) + 0.9))
     return [draw("differences", "Differences with 95 % intervals", caption, paint, size)]

@@ -19,9 +19,9 @@ code{font-size:.9em;background:var(--card);padding:.1em .3em;border-radius:4px}
 .cards{display:grid;gap:12px;grid-template-columns:repeat(auto-fit,minmax(min(100%,320px),1fr))}
 .card{background:var(--card);border-left:4px solid var(--open);border-radius:8px;padding:12px 14px}
 .card p{margin:.4em 0 0}.card.better{border-color:var(--good)}.card.worse{border-color:var(--bad)}
-.card.equivalent{border-color:var(--same)}
+.card:is(.equivalent,.no,.excludes){border-color:var(--same)}
 .badge{font-weight:600;color:var(--open);white-space:nowrap}.badge.better{color:var(--good)}
-.badge.worse{color:var(--bad)}.badge.equivalent{color:var(--same)}
+.badge.worse{color:var(--bad)}.badge:is(.equivalent,.no,.excludes){color:var(--same)}
 .figures{display:grid;gap:20px;grid-template-columns:repeat(auto-fit,minmax(min(100%,460px),1fr))}
 figure{margin:0;break-inside:avoid}figure h3{margin:.2em 0}figure svg{width:100%;height:auto;
 display:block;max-width:620px}figcaption{color:var(--soft);font-size:.9rem}
