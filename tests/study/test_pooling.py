@@ -183,3 +183,13 @@ def test_an_arm_without_runs_is_left_out_of_the_error() -> None:
     assert "No run of one has a partner" in by_pair["network", "full"].sentence
     assert by_pair["random", "full"].n == 4
     assert by_pair["random", "full"].df >= 3
+
+
+def test_a_draw_that_all_seeds_share_does_not_cost_degrees_of_freedom() -> None:
+    values = null_studies(np.random.default_rng(1), 1, (6, 3, 4))[0]
+    none, one, four = (
+        next(v.paired for v in verdicts(values, draws=d) if v.paired.n == 4) for d in (None, 1, 4)
+    )
+    assert none.df == one.df > 6
+    # Drawn for each seed and used in every cell: only the means over cells can be compared.
+    assert four.df <= 6

@@ -9,7 +9,7 @@ import numpy as np
 
 from thresher.study import statistics
 from thresher.study.definition import ARM
-from thresher.study.draws import Groups, shared_draws
+from thresher.study.draws import Groups, shared_draws, varies
 from thresher.study.images import ImageSpread, image_spread
 from thresher.study.pooling import StudyError
 from thresher.study.primary import Key, NamedComparisons
@@ -129,7 +129,7 @@ class Pairing:
     shared: bool
     """Whether rows are draws that several seeds share."""
     drawn: bool
-    """Whether either arm depends on a random step."""
+    """Whether an arm depends on a step that is drawn anew for some seeds."""
     correct: list[tuple[np.ndarray, np.ndarray]]
     """Test images that arm and baseline predict correctly, one pair per seed and cell."""
 
@@ -247,7 +247,7 @@ def _pairings(groups: list[_Cell], arm: Any, baseline: Any) -> list[Pairing]:
     """Pair two arms in each cell and, if there are several, first averaged over all cells."""
     pairings, shared_values, groupings = [], [], []
     every: list[tuple[np.ndarray, np.ndarray]] = []
-    drawn = any(group[a].draws for _, group in groups for a in (arm, baseline) if a in group)
+    drawn = any(varies(group[a]) for _, group in groups for a in (arm, baseline) if a in group)
     for at, (cell, group) in enumerate(groups):
         first, second = group.get(arm), group.get(baseline)
         values: dict[int, tuple[float, float]] = {}

@@ -31,6 +31,12 @@ def shared_draws(first: CellSummary, second: CellSummary, seeds: Sequence[int]) 
     return min(groupings, key=len, default=None)
 
 
+def varies(cell: CellSummary) -> bool:
+    """Return whether the seeds of a cell use different outcomes of some step."""
+    draws = list(cell.draws.values())
+    return any(draw != draws[0] for draw in draws)
+
+
 def notes(cells: Sequence[CellSummary], axis: str) -> list[str]:
     """Return a sentence for each arm without runs, or whose draws all seeds share."""
     arms: dict[Any, list[CellSummary]] = {}
