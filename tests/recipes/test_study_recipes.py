@@ -16,6 +16,7 @@ from thresher.recipes import (
     ornl_fig5,
     ornl_fig6,
     ornl_fig7,
+    ornl_future,
     ornl_table1,
 )
 from thresher.recipes.base import Recipe, RecipeResult
@@ -102,6 +103,24 @@ def test_figure_6(few: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert "wd" in result.rows[0].measured
 
 
+@pytest.mark.slow  # a study of six arms, and retrained extractors
+def test_future_work(few: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    base = {**studies.SMOKE, "data": few, "epochs": 1, "warmup_epochs": 0}
+    small = ornl_future._study(base, {**base, "batch_size": 32}, [96], 2)
+    monkeypatch.setitem(ornl_future.STUDIES, "smoke", small)
+    result = ornl_future.RECIPE.run("smoke", tmp_path)
+    _check(result, "O8", 5)
+    study = Study.open(tmp_path)
+    for name in ("network", "grid", "recursive"):
+        filtered = Selection.load(study.output(name, seed=1))
+        control = Selection.load(study.output(ornl_future._control(name), seed=1))
+        dropped = np.bincount(filtered.labels[~filtered.keep], minlength=10)
+        assert dropped.sum() > 0
+        np.testing.assert_array_equal(
+            dropped, np.bincount(control.labels[~control.keep], minlength=10)
+        )
+
+
 @pytest.mark.slow  # a study with 18 trainings
 def test_figure_5(few: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ornl_fig5.STUDIES, "smoke", _small(ornl_fig5.STUDIES["smoke"], few))
@@ -156,7 +175,7 @@ def test_validation_chooses(few: str, tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_presets_of_every_size_expand(tmp_path: Path) -> None:
     """The gpu and paper presets cannot be run here, but their studies must be well-formed."""
-    for module in (ornl_fig5, ornl_fig6, ornl_fig7, jitsev_validation):
+    for module in (ornl_fig5, ornl_fig6, ornl_fig7, ornl_future, jitsev_validation):
         for preset, study in module.STUDIES.items():
             content = {**study, "executor": studies.EXECUTORS[preset]}
             assert Study.from_dict(content, tmp_path / preset).plan().trials
@@ -164,7 +183,7 @@ def test_presets_of_every_size_expand(tmp_path: Path) -> None:
 
 def test_presets_of_selections_are_fair() -> None:
     """Equal steps, one extractor, map and control per seed, tuning on more than one seed."""
-    for module in (ornl_fig6, ornl_fig7):
+    for module in (ornl_fig6, ornl_fig7, ornl_future):
         for study in module.STUDIES.values():
             assert study["base"]["budget"] == "steps"
             assert all("seed" in step["each"] for step in study["steps"].values())

@@ -1,0 +1,104 @@
+"""Claim O8 (Gahlot et al. 2020, future work): filtering recursively, and grid cells.
+
+The paper proposes both without numbers. Each filter is compared with a random selection that drops
+as many images of each class.
+"""
+
+from pathlib import Path
+
+from thresher.recipes.base import ClaimRow, RecipeResult
+from thresher.recipes.ornl_fig7 import DROP
+from thresher.recipes.support import studies
+from thresher.recipes.support.differences import PaperSettings
+from thresher.study.tasks import Values
+
+FILTERS: dict[str, tuple[str, Values]] = {
+    "recursive": (
+        "applying the filter recursively improves it",
+        {"filter": "recursive", "run": "extractor", "rounds": 2},
+    ),
+    "grid": (
+        "stratified grid sampling removes noisy data",
+        {"filter": "grid", "features": "features", "keep": "dense"},
+    ),
+}
+"""By arm, the claim and the select step."""
+
+
+def _study(base: Values, extractor: Values, batches: list[int], seeds: int) -> Values:
+    steps = studies.pipeline(extractor, DROP)
+    for name, (_, step) in FILTERS.items():
+        control = {**steps["random"], "like": name}
+        steps |= {
+            name: {"do": "select", "drop": DROP, "each": ["seed"], **step},
+            f"random-{name}": control,
+        }
+    selections = [arm for name in ("network", *FILTERS) for arm in (name, _control(name))]
+    return {
+        "base": {**base, **studies.EQUAL_STEPS},
+        "grid": {"batch_size": batches, "selection": selections},
+        "steps": steps,
+        "seeds": seeds,
+    }
+
+
+def _control(name: str) -> str:
+    return "random" if name == "network" else f"random-{name}"
+
+
+STUDIES: dict[str, Values] = {
+    "smoke": _study(studies.SMOKE, {**studies.SMOKE, "batch_size": 64}, [256], 3),
+    "gpu": _study(
+        studies.GPU, {**studies.GPU, "model": "resnet34", "batch_size": 256}, [256, 6272], 4
+    ),
+    "paper": _study(
+        studies.FULL_SIZE,
+        {**studies.FULL_SIZE, "model": "resnet101", "batch_size": 256},
+        [256, 6272],
+        4,
+    ),
+}
+
+
+def reproduce(preset: str, out: Path) -> RecipeResult:
+    study = STUDIES[preset]
+    pairs = [(name, _control(name)) for name in ("network", *FILTERS)]
+    pairs += [(name, "network") for name in FILTERS]
+    analysis = studies.run(
+        preset,
+        out,
+        title="Recursive filtering and grid cells (future work)",
+        compare="selection",
+        pairs=pairs,
+        **study,
+    )
+    rows = []
+    for batch in study["grid"]["batch_size"]:
+        for arm, other in pairs:
+            comparison = studies.verdict(analysis, arm, other, batch_size=batch)
+            claim = FILTERS[arm][0] if arm in FILTERS else "network above random"
+            cells = [studies.cell(analysis, batch_size=batch, selection=s) for s in (arm, other)]
+            rows.append(
+                ClaimRow(
+                    "O8",
+                    f"batch {batch:,}, {arm} against {other}: {claim}",
+                    f"{studies.mean(cells[0])} against {studies.mean(cells[1])}",
+                    studies.holds_if_better(comparison),
+                    studies.interval(comparison.low, comparison.high),
+                    comparison.sentence,
+                    {"batch_size": batch},
+                )
+            )
+    return studies.result(rows, out)
+
+
+RECIPE = studies.study_recipe(
+    "ornl-future",
+    "O8",
+    "recursive filtering and grid cells against matched random selections",
+    reproduce,
+    PaperSettings(
+        {**studies.PAPER, "extractor": "resnet101"},
+        {preset: studies.settings(study) for preset, study in STUDIES.items()},
+    ),
+)
