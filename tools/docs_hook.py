@@ -22,6 +22,7 @@ SHOWN = (
     "benchmarks/*.md",
     "benchmarks/results/**/*",
     "examples/*",
+    "examples/loops/*",
     "LICENSE",
 )
 """What the site holds, as patterns of repository paths."""
