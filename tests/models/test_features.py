@@ -1,15 +1,26 @@
 """Features as files: what embed writes, who may read it, and what comes from elsewhere."""
 
 import json
+import logging
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
+from PIL import Image
+from torch import nn
 
-from thresher.errors import ThresherError
+from thresher.data.pack import Pack
+from thresher.errors import InvalidValueError, ThresherError
+from thresher.models import weights
+from thresher.models.embed import embed_pack
+from thresher.models.embed_config import EmbedConfig
+from thresher.models.feature_source import find_features
 from thresher.models.features import Features
+from thresher.models.registry import build
 
 IDS = ["b", "a", "c"]
 ROWS = np.arange(12, dtype=np.float32).reshape(3, 4)
@@ -80,3 +91,119 @@ def test_a_pickle_is_never_loaded(tmp_path: Path) -> None:
     (tmp_path / "f.ids.txt").write_text("a\n")
     with pytest.raises(ThresherError, match="is not a complete"):
         Features.open(tmp_path / "f.npy")
+
+
+class Transformer(nn.Module):
+    """A vision transformer without a head: patches, a class token, blocks; pools by `pool`."""
+
+    def __init__(self, pool: str = "mean", width: int = 32) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(1, width, 2, 2)
+        self.block = nn.TransformerEncoderLayer(width, 4, 64, batch_first=True, dropout=0)
+        self.norm = nn.LayerNorm(width)
+        if pool == "pooler":
+            self.pooler = nn.Linear(width, width)
+        self.pool = pool
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        tokens = self.norm(self.block(self.patches(x).flatten(2).transpose(1, 2)))
+        if self.pool == "tokens":
+            return tokens
+        if self.pool == "pooler":
+            return self.pooler(tokens[:, 0]).tanh()
+        return tokens.mean(1)
+
+
+def headless(classes: int, channels: int) -> nn.Module:
+    torch.manual_seed(0)
+    return Transformer().eval()
+
+
+def test_a_headless_transformer_gives_its_pooled_output(caplog: pytest.LogCaptureFixture) -> None:
+    model, x = Transformer().eval(), torch.randn(2, 1, 8, 8)
+    with caplog.at_level(logging.INFO):
+        source = find_features(model, x, classes=10)
+    assert "Features of Transformer: its output" in caplog.text
+    features, _ = source.run(model, x)
+    assert features.shape == (2, 32)
+    assert torch.equal(features, model(x))
+    assert not source.is_head
+
+
+def test_ambiguous_features_are_refused_with_the_choice() -> None:
+    x = torch.randn(2, 1, 8, 8)
+    model = Transformer("pooler").eval()
+    choice = 'give `features_from`: "output", or the name of the layer'
+    with pytest.raises(InvalidValueError, match=f'or the logits of layer "pooler".*{choice}'):
+        find_features(model, x, classes=10)
+    output = find_features(model, x, 10, "output")
+    assert torch.equal(output.run(model, x)[0], model(x))
+    layer = find_features(model, x, 10, "pooler")
+    assert torch.equal(layer.run(model, x)[0].tanh(), model(x))
+    with pytest.raises(InvalidValueError, match=r"its output is \(2, 16, 32\) for 2 images.*give"):
+        find_features(Transformer("tokens").eval(), x, classes=10)
+    with pytest.raises(InvalidValueError, match='has no layer "poller"; did you mean "pooler"'):
+        find_features(model, x, 10, "poller")
+    convolutional = nn.Sequential(nn.Conv2d(1, 10, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    with pytest.raises(InvalidValueError, match="10 outputs of Sequential may be features or"):
+        find_features(convolutional, x, classes=10)
+    pooled = find_features(convolutional, x, 10, "0").run(convolutional, x)[0]
+    torch.testing.assert_close(pooled, convolutional(x))
+
+
+@pytest.mark.parametrize("name", ["tiny", "fast-cifar", "alexnet-small", "resnet20"])
+def test_built_in_networks_give_the_input_of_their_head(name: str) -> None:
+    model, x = build(name, 10, 3).eval(), torch.randn(2, 3, 32, 32)
+    source = find_features(model, x, classes=10)
+    assert source.is_head
+    assert source.run(model, x)[1].shape == (2, 10)
+
+
+def test_a_headless_extractor_from_weights_to_features(tmp_path: Path, digits: Path) -> None:
+    """Its own mean, std and image size, on a pack of raw images."""
+    pack, model = Pack.open(digits), headless(10, 1)
+    weights.save(model, tmp_path / "w.safetensors")
+    config = EmbedConfig(
+        model="test_features:headless",
+        weights=tmp_path / "w.safetensors",
+        image_size=16,
+        mean=(0.2,),
+        std=(0.4,),
+        dtype="float32",
+    )
+    features = embed_pack(config, pack, tmp_path / "f")
+    assert features.array.shape == (1437, 32)
+    assert features.probabilities is None
+    assert (features.meta.mean, features.meta.std, features.meta.image_size) == ((0.2,), (0.4,), 16)
+    image = Image.fromarray(pack.images(pack.indices("train")[:1])[0, :, :, 0])
+    larger = np.asarray(image.resize((16, 16), Image.Resampling.BILINEAR), np.float32)
+    x = torch.from_numpy((larger / 255 - 0.2) / 0.4)[None, None]
+    with torch.inference_mode():
+        expected = model(x)[0].numpy()
+    np.testing.assert_allclose(features.array[0], expected, rtol=1e-4, atol=1e-5)
+    with pytest.raises(InvalidValueError, match=r"mean must have 1 values, one per channel"):
+        embed_pack(replace(config, mean=(0.5, 0.5, 0.5)), pack, tmp_path / "g")
+    with pytest.raises(InvalidValueError, match=r"std must be positive, got \(0.0,\)"):
+        embed_pack(replace(config, std=(0.0,)), pack, tmp_path / "g")
+    with pytest.raises(InvalidValueError, match="mean and std come from the run"):
+        embed_pack(EmbedConfig(run=tmp_path, mean=(0.5,)), pack, tmp_path / "g")
+
+
+def test_weights_with_and_without_a_head_load(tmp_path: Path) -> None:
+    full = build("tiny", 10, 1)
+    state = weights.unwrapped(full)
+    head = [key for key in state if key.startswith("fc.")]
+    assert head
+    weights.write({k: v for k, v in state.items() if k not in head}, tmp_path / "w.safetensors")
+    torch.manual_seed(1)
+    other = build("tiny", 10, 1)
+    before = {key: weights.unwrapped(other)[key].clone() for key in head}
+    assert weights.load_into(other, tmp_path / "w.safetensors") == head
+    for key, tensor in weights.unwrapped(other).items():
+        assert torch.equal(tensor, before[key] if key in head else state[key])
+    weights.save(full, tmp_path / "full.safetensors")
+    bare = build("tiny", 10, 1)
+    bare.fc = nn.Identity()
+    weights.load_into(bare, tmp_path / "full.safetensors")
+    for key, tensor in weights.unwrapped(bare).items():
+        assert torch.equal(tensor, state[key])

@@ -23,6 +23,7 @@ from torch import nn
 
 from thresher.data.augment import Augment
 from thresher.data.digest import file_sha256
+from thresher.data.images import resized
 from thresher.data.loader import Loader
 from thresher.data.pack import Pack
 from thresher.distributed.group import Group, join
@@ -30,12 +31,12 @@ from thresher.environment import versions
 from thresher.errors import AlreadyExistsError, InvalidValueError, ThresherError
 from thresher.locks import exclusive_lock
 from thresher.models.embed_config import EmbedConfig, EmbedOptions
+from thresher.models.feature_source import FeatureSource, find_features
 from thresher.models.features import (
     FORMAT,
     FeaturePaths,
     Features,
     FeaturesMeta,
-    features_and_logits,
 )
 from thresher.models.network import Network, Preprocessing, weights_of_run
 from thresher.options import validate
@@ -52,12 +53,15 @@ def embed_pack(config: EmbedConfig, pack: Pack, out: str | Path) -> Features:
     """
     config.check()
     if config.run is not None:
-        return embed(Network.from_run(config.run, pack), pack, out, config)
-    assert config.model is not None
-    assert config.weights is not None
-    sizes = (config.crop, config.image_size)
-    network = Network.from_weights(config.model, config.weights, pack, *sizes)
-    return embed(network, pack, out, config)
+        network = Network.from_run(config.run, pack)
+    else:
+        assert config.model is not None
+        assert config.weights is not None
+        images = Preprocessing.of_pack(
+            pack, config.crop, config.image_size, config.mean, config.std
+        )
+        network = Network.from_weights(config.model, config.weights, pack, images)
+    return embed(replace(network, features_from=config.features_from), pack, out, config)
 
 
 def features_of_run(run: str | Path, pack: Pack, options: EmbedOptions | None = None) -> Features:
@@ -110,10 +114,13 @@ def embed(
     augment = Augment(images.mean, images.std, crop=images.crop)
     begin = time.monotonic()
     with _locked(paths, group), _removed_on_error(paths, group):
-        plan = _plan(network, pack, options, len(positions))
-        shape = _output_shape(model, augment, loader)
+        inputs = _Inputs(loader, augment, images.image_size)
+        source = _find_source(network, pack, inputs)
+        probabilities = network.has_probabilities and source.is_head
+        plan = _plan(replace(network, has_probabilities=probabilities), pack, options, len(loader))
+        shape = (source.width, source.classes)
         group.on_first(lambda: _stage(paths, plan, shape))
-        work = _ChunkWork(model, augment, loader, paths.staging, plan, options.batch_size)
+        work = _ChunkWork(model, inputs, source, paths.staging, plan, options.batch_size)
         chunks = group.on_first(work.missing)[group.rank :: group.world]
         _together(group, lambda: work.run(chunks, group), paths)
         meta = replace(
@@ -132,15 +139,15 @@ class _ChunkWork:
     """Computes features on one worker, and marks the chunks that are on disk."""
 
     model: nn.Module
-    augment: Augment
-    loader: Loader
+    inputs: "_Inputs"
+    source: FeatureSource
     staging: FeaturePaths
     plan: FeaturesMeta
     batch_size: int
 
     def missing(self) -> list[int]:
         """Return the first rows of the chunks that are not done."""
-        begins = range(0, len(self.loader), self.batch_size * BATCHES_PER_CHUNK)
+        begins = range(0, len(self.inputs.loader), self.batch_size * BATCHES_PER_CHUNK)
         return [begin for begin in begins if not self._marker(begin).exists()]
 
     @torch.inference_mode()
@@ -153,10 +160,11 @@ class _ChunkWork:
             classes = np.load(self.staging.probabilities, mmap_mode="r+")
         label = "embedding" if group.alone else f"embedding (worker 1 of {group.world})"
         with bar(label, sum(end - first for _, first, end in spans), "samples") as shown:
-            order = (self.loader.positions[first:end] for _, first, end in spans)
-            for (begin, first, end), batch in zip(spans, self.loader.batches(order), strict=True):
-                images = self.augment.evaluate(batch.images)
-                features, logits = features_and_logits(self.model, images)
+            loader = self.inputs.loader
+            order = (loader.positions[first:end] for _, first, end in spans)
+            for (begin, first, end), batch in zip(spans, loader.batches(order), strict=True):
+                images = self.inputs.prepare(batch.images)
+                features, logits = self.source.run(self.model, images)
                 array[first:end] = self._stored(features, array.dtype)
                 if classes is not None:
                     classes[first:end] = logits.float().softmax(1).cpu().numpy()
@@ -170,7 +178,7 @@ class _ChunkWork:
 
     def _spans(self, begin: int) -> list[tuple[int, int]]:
         """Return the batches of a chunk as (first, end) rows."""
-        last = min(begin + self.batch_size * BATCHES_PER_CHUNK, len(self.loader))
+        last = min(begin + self.batch_size * BATCHES_PER_CHUNK, len(self.inputs.loader))
         firsts = range(begin, last, self.batch_size)
         return [(first, min(first + self.batch_size, last)) for first in firsts]
 
@@ -204,20 +212,40 @@ def _plan(network: Network, pack: Pack, options: EmbedOptions, n: int) -> Featur
         weights=network.weights,
         sha256=network.sha256,
         **vars(network.preprocessing),
+        features_from=network.features_from,
         probabilities=network.has_probabilities,
         dtype=options.dtype,
         batch_size=options.batch_size,
     )
 
 
+@dataclass(frozen=True)
+class _Inputs:
+    """Images, prepared for the network."""
+
+    loader: Loader
+    augment: Augment
+    image_size: int | None
+
+    def first(self) -> torch.Tensor:
+        """Return two samples, or the only one: of one, a network may drop the dimension."""
+        if not len(self.loader):
+            name = self.loader.pack.name
+            raise InvalidValueError(f"{name} has no samples in this split", "", "split")
+        return self.prepare(self.loader.batch(self.loader.positions[:2]).images)
+
+    def prepare(self, images: torch.Tensor) -> torch.Tensor:
+        """Scale raw images as encoded ones are when they are decoded, then normalise them."""
+        size = self.image_size
+        if size is not None and images.shape[1:3] != (size, size):
+            images = torch.from_numpy(resized(images.cpu().numpy(), size)).to(images.device)
+        return self.augment.evaluate(images)
+
+
 @torch.inference_mode()
-def _output_shape(model: nn.Module, augment: Augment, loader: Loader) -> tuple[int, int]:
-    """Return the numbers of features and classes."""
-    if not len(loader):
-        raise InvalidValueError(f"{loader.pack.name} has no samples in this split", "", "split")
-    batch = loader.batch(loader.positions[:1])
-    features, logits = features_and_logits(model, augment.evaluate(batch.images))
-    return features.shape[1], logits.shape[1]
+def _find_source(network: Network, pack: Pack, inputs: _Inputs) -> FeatureSource:
+    images = inputs.first()
+    return find_features(network.model, images, len(pack.classes), network.features_from)
 
 
 def _stage(paths: FeaturePaths, plan: FeaturesMeta, shape: tuple[int, int]) -> None:

@@ -35,7 +35,14 @@ class EmbedConfig(EmbedOptions):
     crop: int | None = option(None, ge=1)
     """With `model`: side of the centre crop; by default the whole image."""
     image_size: int | None = option(None, ge=1)
-    """With `model`: side that encoded images are decoded to."""
+    """With `model`: side that images are scaled to."""
+    mean: tuple[float, ...] = ()
+    """With `model`: mean of each channel that it was trained with; by default that of the pack."""
+    std: tuple[float, ...] = ()
+    """With `model`: standard deviation of each channel; by default that of the pack."""
+    features_from: str | None = None
+    """Layer whose output are the features, or output for that of the network; by default the input
+    of its head, or the output of a network without one."""
 
     def check(self) -> None:
         """Raise unless exactly one network is given."""
@@ -44,6 +51,8 @@ class EmbedConfig(EmbedOptions):
             raise InvalidValueError(
                 "run excludes `model` and `weights`", "give the run, or the file", "run"
             )
+        if self.run is not None and (self.mean or self.std):
+            raise InvalidValueError("mean and std come from the run", "leave them out", "mean")
         if self.run is None and (self.model is None or self.weights is None):
             raise InvalidValueError(
                 "there is no network to embed with", "give `run`, or `model` and `weights`"

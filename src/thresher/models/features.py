@@ -66,6 +66,8 @@ class FeaturesMeta:
     std: tuple[float, ...] | None = None
     crop: int | None = None
     image_size: int | None = None
+    features_from: str | None = None
+    """Layer that the user named, whose output are the features, or "output"."""
     probabilities: bool = False
     dtype: str | None = None
     batch_size: int | None = None
@@ -201,26 +203,9 @@ def features_and_logits(model: "nn.Module", x: "Tensor") -> "tuple[Tensor, Tenso
     Returns:
         The input (n, d) of the last linear layer, and its output.
     """
-    from thresher.models.weights import find_head
+    from thresher.models.feature_source import find_features
 
-    head = find_head(model)
-    if head is None:
-        raise InvalidValueError(
-            f"{type(model).__name__} has no linear layer, so it has no penultimate features",
-            "give a classifier that ends in torch.nn.Linear",
-        )
-    seen: list[Tensor] = []
-    hook = head[1].register_forward_pre_hook(lambda _module, inputs: seen.append(inputs[0]))
-    try:
-        logits = model(x)
-    finally:
-        hook.remove()
-    if len(seen) != 1 or len(seen[0]) != len(x):
-        raise InvalidValueError(
-            f'the last linear layer of {type(model).__name__} ("{head[0]}") is not its head',
-            "register the head last",
-        )
-    return seen[0].flatten(1), logits
+    return find_features(model, x).run(model, x)
 
 
 @contextlib.contextmanager

@@ -26,18 +26,44 @@ class Preprocessing:
     crop: int | None = None
     """Side of the centre crop; None for the whole image."""
     image_size: int | None = None
-    """Side that encoded images are decoded to."""
+    """Side that images are scaled to."""
 
     @classmethod
     def of_run(cls, run: str | Path, pack: Pack) -> "Preprocessing":
         """Return the preprocessing that a run was trained with."""
         config, data = _read_run(run)
+        # Training scales images only when it decodes them.
+        scaled = pack.image_shape is None
         return cls(
             mean=tuple(data.get("mean") or pack.mean.tolist()),
             std=tuple(data.get("std") or pack.std.tolist()),
             crop=config.get("crop") or None,
-            image_size=config.get("image_size") or None,
+            image_size=(config.get("image_size") or None) if scaled else None,
         )
+
+    @classmethod
+    def of_pack(
+        cls,
+        pack: Pack,
+        crop: int | None = None,
+        image_size: int | None = None,
+        mean: tuple[float, ...] | None = None,
+        std: tuple[float, ...] | None = None,
+    ) -> "Preprocessing":
+        """Return the preprocessing of a pretrained network; `mean` and `std` default to the pack's.
+
+        Raises:
+            InvalidValueError: There is not one value per channel, or a std is not positive.
+        """
+        own = {"mean": tuple(pack.mean.tolist()), "std": tuple(pack.std.tolist())}
+        given = {name: value for name, value in (("mean", mean), ("std", std)) if value}
+        for name, value in given.items():
+            if len(value) != len(own[name]):
+                what = f"{name} must have {len(own[name])} values, one per channel, got {value}"
+                raise InvalidValueError(what, "", name)
+        if min(given.get("std", (1.0,))) <= 0:
+            raise InvalidValueError(f"std must be positive, got {std}", "", "std")
+        return cls(crop=crop, image_size=image_size, **{**own, **given})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +82,8 @@ class Network:
     """The file of weights, if it does not come from a run."""
     sha256: str | None = None
     """Checksum of the file of weights."""
+    features_from: str | None = None
+    """Layer whose output are the features, or "output"; None to find them."""
 
     @classmethod
     def from_run(cls, run: str | Path, pack: Pack) -> "Network":
@@ -78,12 +106,10 @@ class Network:
         name: str,
         file: str | Path,
         pack: Pack,
-        crop: int | None = None,
-        image_size: int | None = None,
+        preprocessing: Preprocessing | None = None,
     ) -> "Network":
-        """Build the model `name`, load weights, and normalise by the statistics of the pack."""
-        mean, std = tuple(pack.mean.tolist()), tuple(pack.std.tolist())
-        images = Preprocessing(mean=mean, std=std, crop=crop, image_size=image_size)
+        """Build the model `name`, load weights, and by default normalise as the pack does."""
+        images = preprocessing or Preprocessing.of_pack(pack)
         return cls._load(name, Path(file), pack, preprocessing=images, weights=str(file))
 
     @classmethod

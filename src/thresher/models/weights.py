@@ -1,5 +1,6 @@
 """Weight files: safetensors, or a state dict that torch loads without running code."""
 
+import logging
 import pickle
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +12,8 @@ from torch import Tensor, nn
 
 from thresher.errors import InvalidValueError, NotFoundError
 from thresher.paths import atomic_file
+
+logger = logging.getLogger(__name__)
 
 # Keys under which training scripts store a state dict, and prefixes that wrappers add to names.
 _WRAPPERS = ("state_dict", "model_state_dict", "model")
@@ -55,7 +58,8 @@ def read(file: Path) -> dict[str, Tensor]:
 def load_into(model: nn.Module, file: Path, name: str = "the model") -> list[str]:
     """Load a file with the names and shapes of a model into it; `name` is for messages.
 
-    If only the number of classes differs, the head keeps its tensors; their names are returned.
+    If the file has no head, or one for another number of classes, the head keeps its tensors; their
+    names are returned. A head that only the file has is left out.
 
     Raises:
         InvalidValueError: Another name or shape differs; the model is unchanged.
@@ -63,7 +67,8 @@ def load_into(model: nn.Module, file: Path, name: str = "the model") -> list[str
     fix = "choose the model that these weights were made for"
     state = read(file)
     wanted = unwrapped(model)
-    skipped = _head_of_other_classes(model, state, wanted)
+    skipped = _head_to_skip(model, state, wanted)
+    _remove_surplus_head(state, wanted, file)
     for key, tensor in wanted.items():
         if key in skipped:
             continue
@@ -96,12 +101,17 @@ def find_head(model: nn.Module) -> tuple[str, nn.Linear] | None:
     """
     linear = {name: m for name, m in model.named_modules() if isinstance(m, nn.Linear)}
     for name in linear:
-        if name.removeprefix("module.").removeprefix("_orig_mod.") in _HEADS:
+        if has_usual_name(name):
             return name, linear[name]
     return list(linear.items())[-1] if linear else None
 
 
-def _head_of_other_classes(
+def has_usual_name(layer: str) -> bool:
+    """Return whether a layer is called as heads usually are."""
+    return _bare(layer) in _HEADS
+
+
+def _head_to_skip(
     model: nn.Module, state: Mapping[str, Tensor], wanted: Mapping[str, Tensor]
 ) -> list[str]:
     head = find_head(model)
@@ -110,7 +120,18 @@ def _head_of_other_classes(
     names = [key for key in wanted if key.startswith(_bare(head[0] + "."))]
     shapes = [(state[key].shape, wanted[key].shape) for key in names if key in state]
     differs = any(old != new and old[1:] == new[1:] for old, new in shapes)
-    return names if differs else []
+    return names if differs or not shapes else []
+
+
+def _remove_surplus_head(
+    state: dict[str, Tensor], wanted: Mapping[str, Tensor], file: Path
+) -> None:
+    """Remove the head that a file has, and the model has not."""
+    for key in [key for key in state if key not in wanted]:
+        layer = key.rpartition(".")[0]
+        if has_usual_name(layer) and not any(name.startswith(f"{layer}.") for name in wanted):
+            logger.info("Not loading %s of %s: the model has no such head", key, file)
+            del state[key]
 
 
 def _read_torch(file: Path) -> dict[str, Tensor]:
