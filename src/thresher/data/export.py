@@ -26,7 +26,7 @@ from thresher.data.sources.optional import import_optional
 from thresher.data.sources.protobuf import write_field
 from thresher.errors import InvalidValueError, ThresherError, nearest
 from thresher.options import to_mapping
-from thresher.paths import atomic_folder
+from thresher.paths import allocate, atomic_folder
 from thresher.progress import track
 
 SHARD_BYTES = 128 << 20
@@ -205,6 +205,7 @@ def _hdf5(pack: Pack, samples: list[ExportedSample], out: Path) -> None:
     """Write one file: images, labels, ids, splits; raw images in one array, others as bytes."""
     h5py = import_optional("h5py", "containers")
     n = len(samples)
+    _reserve(out, n * _average_bytes(pack))
     with h5py.File(out / f"{_safe_name(pack.name)}.h5", "w") as file:
         text = h5py.string_dtype()
         file["labels"] = np.array([sample.label for sample in samples], np.int32)
@@ -223,6 +224,17 @@ def _hdf5(pack: Pack, samples: list[ExportedSample], out: Path) -> None:
         step = max(1, (8 << 20) // int(np.prod(pack.image_shape)))
         for begin in track(range(0, n, step), f"exporting {pack.name}", unit="blocks"):
             images[begin : begin + step] = pack.images(positions[begin : begin + step])
+
+
+def _reserve(out: Path, size: int) -> None:
+    """Raise OSError if the disk cannot hold `size` bytes: HDF5 crashes when it becomes full."""
+    reserved = out / ".reserved"
+    try:
+        with open(reserved, "wb") as file:
+            file.truncate(size)
+        allocate(reserved)
+    finally:
+        reserved.unlink(missing_ok=True)
 
 
 def _by_split(samples: list[ExportedSample]) -> dict[str, list[ExportedSample]]:

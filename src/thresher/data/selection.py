@@ -121,14 +121,7 @@ class Selection:
         paths = SelectionPaths(Path(path))
         if paths.table.suffix != ".parquet":
             raise InvalidValueError(f"{path} must end in .parquet")
-        existing = [file for file in (paths.table, paths.overrides) if file.exists()]
-        # A sidecar without a table is left by a killed process, unless it is another file.
-        if paths.sidecar.exists() and not _is_sidecar(paths.sidecar):
-            existing.append(paths.sidecar)
-        if existing:
-            raise AlreadyExistsError(
-                f"{existing[0]} exists already", "choose another name or remove it"
-            )
+        check_free(paths)
         rows = len(self.ids)
         columns = {
             "id": self.ids,
@@ -145,8 +138,12 @@ class Selection:
         # The table last: a table that exists is a selection that can be loaded.
         header = {"format": FORMAT, "fingerprint": self.fingerprint}
         write_json(paths.sidecar, {**header, **self.meta, **header})
-        with atomic_file(paths.table) as temporary:
-            pq.write_table(table, temporary)
+        try:
+            with atomic_file(paths.table) as temporary:
+                pq.write_table(table, temporary)
+        except ThresherError:
+            paths.sidecar.unlink(missing_ok=True)
+            raise
         self.path = paths.table
         return self
 
@@ -391,6 +388,18 @@ def _column(table: pa.Table, name: str, path: Path | str) -> pa.ChunkedArray:
         raise InvalidValueError(
             f'{path} is not a selection: its column "{name}" is wrong ({error})', "make it again"
         ) from None
+
+
+def check_free(paths: SelectionPaths) -> None:
+    """Raise AlreadyExistsError if a file of a selection, or another file, is in the way."""
+    existing = [file for file in (paths.table, paths.overrides) if file.exists()]
+    # A sidecar without a table is left by a killed process, unless it is another file.
+    if paths.sidecar.exists() and not _is_sidecar(paths.sidecar):
+        existing.append(paths.sidecar)
+    if existing:
+        raise AlreadyExistsError(
+            f"{existing[0]} exists already", "choose another name or remove it"
+        )
 
 
 def _is_sidecar(file: Path) -> bool:

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from thresher.data.ids import rows_by_id
 from thresher.data.pack import Pack
-from thresher.data.selection import Selection
+from thresher.data.selection import Selection, check_free
 from thresher.data.split import HoldOut
 from thresher.environment import versions
 from thresher.errors import AlreadyExistsError, InvalidValueError, NotFoundError
@@ -62,10 +62,7 @@ def check_new(out: Path) -> None:
     """Raise if `out` is not the name of a new selection."""
     if out.suffix != ".parquet":
         raise InvalidValueError(f"out must end in .parquet, got {out}", "", "out")
-    paths = SelectionPaths(out)
-    for path in (paths.table, paths.sidecar, paths.overrides):
-        if path.exists():
-            raise AlreadyExistsError(f"{path} exists already", "choose another name or remove it")
+    check_free(SelectionPaths(out))
     nearest_parent = next(parent for parent in out.absolute().parents if parent.exists())
     if not nearest_parent.is_dir():
         raise AlreadyExistsError(f"{nearest_parent} is a file, not a folder", "choose another name")

@@ -25,7 +25,10 @@ def check_inputs(plan: StudyPlan) -> None:
     """
     _check_hold_out(plan)
     outputs = {str(step.out) for step in plan.steps.values()}
-    open_pack = cache(Pack.open)
+    # Here because it loads torch.
+    from thresher.models import registry
+
+    open_pack, check_model = cache(Pack.open), cache(registry.check)
     check_file = cache(_check_file)
 
     @cache
@@ -38,6 +41,8 @@ def check_inputs(plan: StudyPlan) -> None:
         data = str(task.settings["data"])
         try:
             open_pack(data)
+            if task.kind == "train" and "model" in task.settings:
+                check_model(str(task.settings["model"]))
             for key, path in _paths(task, FILES, outputs):
                 check_file(key, Path(path))
             for _, path in _paths(task, SELECTIONS, outputs):

@@ -147,12 +147,12 @@ def _walk(root: Path, suffixes: set[str]) -> Iterator[tuple[str, int, int]]:
 
 
 def _read_index(root: Path) -> list[ImageFile]:
-    with open(root / INDEX, newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
     try:
+        with open(root / INDEX, newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
         return [
             ImageFile(row["file"], row["id"], int(row["label"]), row["split"], int(row["bytes"]))
             for row in rows
         ]
-    except (KeyError, ValueError, TypeError):
+    except (KeyError, ValueError, TypeError, csv.Error):
         raise InvalidValueError(f"{root / INDEX} is damaged", "export the folder again") from None

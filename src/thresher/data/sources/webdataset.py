@@ -77,6 +77,8 @@ def grouped(tar: Path, kinds: frozenset[str]) -> Iterator[tuple[str, dict[str, b
     """Yield the samples of a tar file in order: the key, and members of these kinds by suffix."""
     key = ""
     members: dict[str, bytes] = {}
+    if tar.suffix == ".tar":
+        _check_end(tar)
     with open_tar(tar, "is truncated or damaged") as archive:
         for member in archive:
             path = PurePosixPath(member.name)
@@ -93,6 +95,14 @@ def grouped(tar: Path, kinds: frozenset[str]) -> Iterator[tuple[str, dict[str, b
                 members[kind.lower()] = content.read() if content else b""
         if members:
             yield key, members
+
+
+def _check_end(tar: Path) -> None:
+    """Refuse a file without the two empty blocks that end an archive: samples may be missing."""
+    with open(tar, "rb") as file:
+        file.seek(max(0, tar.stat().st_size - 1024))
+        if file.read().strip(b"\0"):
+            raise InvalidValueError(f"{tar} is truncated or damaged", "get it again")
 
 
 def _parse(key: str, members: dict[str, bytes], tar: Path, chunk: str) -> tuple[str, Any, str]:
