@@ -31,6 +31,10 @@ test: setup
 test-fast: setup
 	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow"
 
+# Bad inputs, full disks, and 20 kills of each kind instead of two.
+faults: setup
+	THRESHER_FAULTS=long $(BIN)/python -m pytest -n $(WORKERS) tests/faults
+
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
