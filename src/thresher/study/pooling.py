@@ -7,8 +7,9 @@ differs (`tests/study/test_pooling.py` checks it by simulation):
 
 - A cell whose own error is larger than that of the other cells counts for half: its error is the
   mean of both, with twice the cell's degrees of freedom. If it is significantly larger (F-test), it
-  is used alone. One omnibus test of equal variances (Bartlett) is not enough: it misses one cell
-  of twice the spread in 61 % of studies of 6 × 3 × 4 runs, and 10 % of those report a difference.
+  is used alone. Omnibus tests of equal variances (Bartlett, over cells and over arms) are not
+  enough: both accept one cell of twice the spread in 61 % of studies of 6 × 3 × 4 runs, and 10 % of
+  all such studies without an effect then report one.
 - A pair of arms whose differences spread significantly more than the average pair is judged
   without the other arms.
 - Errors that the cells share, such as a selection drawn for each seed and used in every cell,
