@@ -5,7 +5,7 @@ python examples/loops/lightning_trainer.py digits keep.parquet
 
 import sys
 
-import lightning
+import pytorch_lightning as lightning
 import torch
 from torch import nn
 from torch.utils.data import DataLoader
