@@ -23,5 +23,6 @@ venv/bin/thresher --version
 venv/bin/thresher data get digits
 venv/bin/thresher train --data digits --model tiny --epochs 1 --out run --json >result.json
 venv/bin/python -c "import thresher; assert thresher.RunResult.load('run').steps > 0"
-unzip -l dist/*.whl | grep -q static/index.html
+unzip -l dist/*.whl >files.txt
+grep -q static/index.html files.txt
 echo "the wheel and the sdist build, pass twine check and install"

@@ -53,7 +53,11 @@ def test_an_example_is_short(file: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "library"),
-    [("plain_torch", "torch"), ("lightning_trainer", "pytorch_lightning"), ("hf_trainer", "transformers")],
+    [
+        ("plain_torch", "torch"),
+        ("lightning_trainer", "pytorch_lightning"),
+        ("hf_trainer", "transformers"),
+    ],
 )
 def test_an_epoch_holds_the_kept_ids(
     name: str, library: str, digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
