@@ -59,7 +59,7 @@ def measure(x: torch.Tensor, iterations: int) -> tuple[dict[str, float], torch.T
         record,
     )
     start = timed("start", lambda: tsne.principal_start(reduced), record)
-    y, kl = timed("descent", lambda: tsne.descend(p, start, iterations), record)
+    y, kl = timed("descent", lambda: tsne.descend(p, start, tsne.Descent(iterations)), record)
     record["total"] = round(sum(record.values()), 4)
     record["kl"] = kl
     record["entries"] = len(p.value)

@@ -122,8 +122,11 @@ def test_a_reader_can_recompute_a_verdict_from_the_parquet(page: Path, analysis:
     pooled = 0
     for c in analysis.verdicts:
         at = [b for b in batches if c.cell.get("batch_size", b) == b]
-        pair = [[np.mean([value[b, a, s] for b in at]) for s in seeds] for a in (c.arm, c.baseline)]
-        differences = np.subtract(*pair)
+        arm, base = (
+            np.array([np.mean([value[b, a, s] for b in at]) for s in seeds])
+            for a in (c.arm, c.baseline)
+        )
+        differences = arm - base
         t = differences.mean() / (c.sd / math.sqrt(len(seeds)))
         assert c.p == pytest.approx(2 * stats.t.sf(abs(t), c.df))
         half = stats.t.isf(0.025, c.df) * c.sd / math.sqrt(len(seeds))

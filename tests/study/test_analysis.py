@@ -191,7 +191,7 @@ def test_wrong_primary_comparisons_are_refused_before_the_first_trial(
     with pytest.raises(InvalidValueError) as caught:
         Study.from_dict({**content, **more}, tmp_path)
     assert re.search(message, f"{caught.value.what} {caught.value.fix}")
-    config = {key: tuple(v) if isinstance(v, list) else v for key, v in more.items()}
+    config: Any = {key: tuple(v) if isinstance(v, list) else v for key, v in more.items()}
     with pytest.raises(InvalidValueError):
         analyse(GRID, ComparisonConfig(**config))
 

@@ -84,15 +84,16 @@ def target_trials(arm: str, batch: int, seconds: list[float | None]) -> list[Tri
 
 
 def test_runs_that_never_reach_the_target_count() -> None:
+    times: dict[str, list[float | None]] = {
+        "fast": [2.0, 3.0, 2.5, 2.2, 2.8],
+        # Of the two runs that arrive, one is as early as the other arm's.
+        "slow": [None, None, 2.6, None, 15.0],
+    }
     trials = [
         trial
         for batch in (1, 2, 3)
-        for arm, times in (
-            ("fast", [2.0, 3.0, 2.5, 2.2, 2.8]),
-            # Of the two runs that arrive, one is as early as the other arm's.
-            ("slow", [None, None, 2.6, None, 15.0]),
-        )
-        for trial in target_trials(arm, batch, times)
+        for arm in times
+        for trial in target_trials(arm, batch, times[arm])
     ]
     config = ComparisonConfig(metric="time_to_target", compare="arm")
     overall = analyse(trials, config).overall[0]
