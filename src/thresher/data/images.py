@@ -6,7 +6,7 @@ library, libjpeg-turbo, so the pixels are the same, but it needs one copy less.
 
 import contextlib
 import io
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -16,8 +16,13 @@ if TYPE_CHECKING:
 JPEG = b"\xff\xd8\xff"
 """First bytes of a JPEG file."""
 
+Resample = Literal["bilinear", "bicubic"]
+"""How images are scaled; both average over the pixels that they merge."""
 
-def decode(data: bytes, size: int | None = None, channels: int = 3) -> np.ndarray:
+
+def decode(
+    data: bytes, size: int | None = None, channels: int = 3, resample: Resample = "bilinear"
+) -> np.ndarray:
     """Decode an image file to (height, width, channels) uint8, RGB or grey.
 
     `size` scales the short side to this many pixels and cuts out the centre square.
@@ -32,7 +37,7 @@ def decode(data: bytes, size: int | None = None, channels: int = 3) -> np.ndarra
         if size is not None:
             # JPEG can be decoded at a fraction of its size, several times faster.
             image.draft("RGB" if channels == 3 else "L", (size, size))
-        return pixels(square(eight_bit(image, channels), size))
+        return pixels(square(eight_bit(image, channels), size, resample))
 
 
 def _colour_jpeg(data: bytes) -> np.ndarray | None:
@@ -60,7 +65,7 @@ def eight_bit(image: "PilImage", channels: int) -> "PilImage":
     return image.convert(mode)
 
 
-def square(image: "PilImage", size: int | None) -> "PilImage":
+def square(image: "PilImage", size: int | None, resample: Resample = "bilinear") -> "PilImage":
     """Scale the short side to `size` and cut out the centre square."""
     if size is None or image.size == (size, size):
         image.load()
@@ -71,7 +76,7 @@ def square(image: "PilImage", size: int | None) -> "PilImage":
     side = min(width, height)
     left, top = (width - side) / 2, (height - side) / 2
     box = (left, top, left + side, top + side)
-    return image.resize((size, size), Image.Resampling.BILINEAR, box=box)
+    return image.resize((size, size), Image.Resampling[resample.upper()], box=box)
 
 
 def pixels(image: "PilImage") -> np.ndarray:
@@ -80,14 +85,14 @@ def pixels(image: "PilImage") -> np.ndarray:
     return array if array.ndim == 3 else array[:, :, None]
 
 
-def resized(images: np.ndarray, size: int) -> np.ndarray:
+def resized(images: np.ndarray, size: int, resample: Resample = "bilinear") -> np.ndarray:
     """Resize raw images (n, height, width, channels) to `size` × `size`."""
     from PIL import Image
 
     channels = images.shape[3]
     out = np.empty((len(images), size, size, channels), np.uint8)
     for n, image in enumerate(images):
-        out[n] = pixels(square(Image.fromarray(_flat(image)), size))
+        out[n] = pixels(square(Image.fromarray(_flat(image)), size, resample))
     return out
 
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from thresher.data.augment import sample_keys
+from thresher.data.images import Resample
 from thresher.data.pack import Pack
 from thresher.errors import InvalidValueError
 
@@ -49,6 +50,8 @@ class Loader:
 
     images: Tensor | None
     """(n, height, width, channels) uint8 if resident, else None."""
+    resample: Resample = "bilinear"
+    """How encoded images that are not resident are scaled."""
 
     def __init__(
         self,
@@ -104,7 +107,9 @@ class Loader:
         if self.images is not None:
             return Batch(self.images[rows], self.labels[rows], self.keys[rows])
         on_host = positions.cpu().numpy() if isinstance(positions, Tensor) else positions
-        images = torch.from_numpy(self.pack.images(on_host, size=self.size)).to(self.device)
+        images = torch.from_numpy(self.pack.images(on_host, None, self.size, self.resample)).to(
+            self.device
+        )
         return Batch(images, self.labels[rows], self.keys[rows])
 
     def batches(self, order: Iterable[np.ndarray]) -> Iterator[Batch]:
@@ -124,7 +129,8 @@ class Loader:
         def read(positions: np.ndarray, buffer: Tensor) -> Tensor:
             if buffer.data_ptr() in busy:
                 busy.pop(buffer.data_ptr()).synchronize()
-            self.pack.images(positions, out=buffer[: len(positions)].numpy(), size=self.size)
+            into = buffer[: len(positions)].numpy()
+            self.pack.images(positions, into, self.size, self.resample)
             return buffer[: len(positions)]
 
         def buffer_for(n: int) -> Tensor:

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from thresher.data.gather import Gather, run_in_threads
 from thresher.data.ids import Ids, rows_by_id
-from thresher.data.images import decode, encode_png
+from thresher.data.images import Resample, decode, encode_png
 from thresher.data.meta import PackMeta, Shape
 from thresher.data.shard import map_shards, raw_pixels
 from thresher.data.sources.known import NAMES
@@ -146,7 +146,11 @@ class Pack:
         return rows_by_id(ids, self.ids)
 
     def images(
-        self, positions: np.ndarray, out: np.ndarray | None = None, size: int | None = None
+        self,
+        positions: np.ndarray,
+        out: np.ndarray | None = None,
+        size: int | None = None,
+        resample: Resample = "bilinear",
     ) -> np.ndarray:
         """Return the images at `positions`, (n, height, width, channels) uint8.
 
@@ -157,6 +161,7 @@ class Pack:
             out: Array to fill; two to three times as fast as new memory if it was used before.
             size: Scale the short side of encoded images to this many pixels and cut out the
                 centre square. Required if the images are encoded, since a batch has one shape.
+            resample: How encoded images are scaled.
         """
         positions = np.asarray(positions, dtype=np.int64)
         if len(positions) and not (positions.min() >= 0 and positions.max() < len(self)):
@@ -174,7 +179,7 @@ class Pack:
 
             def decode_rows(begin: int, end: int) -> None:
                 for row in range(begin, end):
-                    out[row] = decode(self.encoded(int(positions[row])), size)
+                    out[row] = decode(self.encoded(int(positions[row])), size, resample=resample)
 
             run_in_threads(decode_rows, len(positions), least=4)
         elif len(positions):

@@ -52,13 +52,17 @@ def embed_pack(config: EmbedConfig, pack: Pack, out: str | Path) -> Features:
     Every process of a torchrun group calls this, and each gets the result.
     """
     config.check()
+    if config.is_hugging_face:
+        from thresher.models.hugging_face import load_extractor
+
+        return embed(load_extractor(config), pack, out, config)
     if config.run is not None:
         network = Network.from_run(config.run, pack)
     else:
         assert config.model is not None
         assert config.weights is not None
-        images = Preprocessing.of_pack(
-            pack, config.crop, config.image_size, config.mean, config.std
+        images = Preprocessing.of_pack(pack).replaced(
+            config.crop, config.image_size, config.mean, config.std
         )
         network = Network.from_weights(config.model, config.weights, pack, images)
     return embed(replace(network, features_from=config.features_from), pack, out, config)
@@ -81,10 +85,8 @@ def features_of_run(run: str | Path, pack: Pack, options: EmbedOptions | None = 
             return embed(Network.from_run(run, pack), pack, path, options)
         features = Features.open(path)
         meta = features.meta
-        images = Preprocessing(
-            mean=meta.mean or (), std=meta.std or (), crop=meta.crop, image_size=meta.image_size
-        )
-        if (images, meta.sha256) == key:
+        images = tuple(getattr(meta, name) for name in vars(key[0]))
+        if (images, meta.sha256) == (tuple(vars(key[0]).values()), key[1]):
             return features
     raise AlreadyExistsError(f"{path} holds features of another network", "remove it")
 
@@ -111,6 +113,7 @@ def embed(
     images = network.preprocessing
     model = network.model.to(group.device).eval()
     loader = Loader(pack, positions, group.device, resident=False, size=images.image_size)
+    loader.resample = images.resample
     augment = Augment(images.mean, images.std, crop=images.crop)
     begin = time.monotonic()
     with _locked(paths, group), _removed_on_error(paths, group):
@@ -213,6 +216,7 @@ def _plan(network: Network, pack: Pack, options: EmbedOptions, n: int) -> Featur
         sha256=network.sha256,
         **vars(network.preprocessing),
         features_from=network.features_from,
+        pooling=network.pooling,
         probabilities=network.has_probabilities,
         dtype=options.dtype,
         batch_size=options.batch_size,
@@ -238,7 +242,8 @@ class _Inputs:
         """Scale raw images as encoded ones are when they are decoded, then normalise them."""
         size = self.image_size
         if size is not None and images.shape[1:3] != (size, size):
-            images = torch.from_numpy(resized(images.cpu().numpy(), size)).to(images.device)
+            scaled = resized(images.cpu().numpy(), size, self.loader.resample)
+            images = torch.from_numpy(scaled).to(images.device)
         return self.augment.evaluate(images)
 
 

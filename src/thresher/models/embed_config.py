@@ -7,6 +7,12 @@ from typing import Literal
 from thresher.errors import InvalidValueError
 from thresher.options import option, validate
 
+HUGGING_FACE = "hf:"
+"""Begins the name of a model in Hugging Face's format."""
+
+Pooling = Literal["cls", "mean", "pooled"]
+"""How a network of transformers makes one vector: class token, mean of the patches, its own."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class EmbedOptions:
@@ -29,20 +35,30 @@ class EmbedConfig(EmbedOptions):
     run: Path | None = None
     """Training run whose network to use."""
     model: str | None = None
-    """Model by name, with `weights`, instead of a run."""
+    """Model by name, with `weights`, instead of a run; or hf:FOLDER, with a config.json and a
+    model.safetensors in Hugging Face's format."""
     weights: Path | None = None
     """Pretrained weights of `model`: a safetensors file or a state dict."""
     crop: int | None = option(None, ge=1)
-    """With `model`: side of the centre crop; by default the whole image."""
+    """With `model`: side of the centre crop; by default the whole image, or as hf: models say."""
     image_size: int | None = option(None, ge=1)
-    """With `model`: side that images are scaled to."""
+    """With `model`: side that images are scaled to; by default none, or as hf: models say."""
     mean: tuple[float, ...] = ()
-    """With `model`: mean of each channel that it was trained with; by default that of the pack."""
+    """With `model`: mean of each channel that it was trained with; by default that of the pack, or
+    as hf: models say."""
     std: tuple[float, ...] = ()
-    """With `model`: standard deviation of each channel; by default that of the pack."""
+    """With `model`: standard deviation of each channel; likewise."""
     features_from: str | None = None
     """Layer whose output are the features, or output for that of the network; by default the input
     of its head, or the output of a network without one."""
+    pooling: Pooling | None = None
+    """With hf: models: one vector per image from the class token, from the mean of the patches, or
+    the model's own pooled output; by default what its family uses."""
+
+    @property
+    def is_hugging_face(self) -> bool:
+        """Whether the model is a folder in Hugging Face's format."""
+        return self.model is not None and self.model.startswith(HUGGING_FACE)
 
     def check(self) -> None:
         """Raise unless exactly one network is given."""
@@ -53,6 +69,14 @@ class EmbedConfig(EmbedOptions):
             )
         if self.run is not None and (self.mean or self.std):
             raise InvalidValueError("mean and std come from the run", "leave them out", "mean")
+        if self.is_hugging_face:
+            if self.weights is not None:
+                raise InvalidValueError(
+                    f"weights are those in the folder of {self.model}", "leave them out", "weights"
+                )
+            return
+        if self.pooling is not None:
+            raise InvalidValueError("pooling is for hf: models", "use `features_from`", "pooling")
         if self.run is None and (self.model is None or self.weights is None):
             raise InvalidValueError(
                 "there is no network to embed with", "give `run`, or `model` and `weights`"

@@ -66,8 +66,11 @@ class FeaturesMeta:
     std: tuple[float, ...] | None = None
     crop: int | None = None
     image_size: int | None = None
+    resample: str = "bilinear"
     features_from: str | None = None
     """Layer that the user named, whose output are the features, or "output"."""
+    pooling: str | None = None
+    """How a network of transformers made one vector per image."""
     probabilities: bool = False
     dtype: str | None = None
     batch_size: int | None = None

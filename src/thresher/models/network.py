@@ -1,13 +1,14 @@
 """A trained network with the preprocessing that belongs to it."""
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from thresher.data.digest import file_sha256
+from thresher.data.images import Resample
 from thresher.data.pack import Pack
 from thresher.errors import InvalidValueError, NotFoundError
 from thresher.models import registry, weights
@@ -27,6 +28,8 @@ class Preprocessing:
     """Side of the centre crop; None for the whole image."""
     image_size: int | None = None
     """Side that images are scaled to."""
+    resample: Resample = "bilinear"
+    """How they are scaled."""
 
     @classmethod
     def of_run(cls, run: str | Path, pack: Pack) -> "Preprocessing":
@@ -42,28 +45,35 @@ class Preprocessing:
         )
 
     @classmethod
-    def of_pack(
-        cls,
-        pack: Pack,
+    def of_pack(cls, pack: Pack) -> "Preprocessing":
+        """Return the normalisation by the statistics of a pack, at the size of its images."""
+        return cls(mean=tuple(pack.mean.tolist()), std=tuple(pack.std.tolist()))
+
+    def replaced(
+        self,
         crop: int | None = None,
         image_size: int | None = None,
-        mean: tuple[float, ...] | None = None,
-        std: tuple[float, ...] | None = None,
+        mean: tuple[float, ...] = (),
+        std: tuple[float, ...] = (),
     ) -> "Preprocessing":
-        """Return the preprocessing of a pretrained network; `mean` and `std` default to the pack's.
+        """Return this preprocessing with the given values; a new size drops the own crop.
 
         Raises:
             InvalidValueError: There is not one value per channel, or a std is not positive.
         """
-        own = {"mean": tuple(pack.mean.tolist()), "std": tuple(pack.std.tolist())}
-        given = {name: value for name, value in (("mean", mean), ("std", std)) if value}
-        for name, value in given.items():
-            if len(value) != len(own[name]):
-                what = f"{name} must have {len(own[name])} values, one per channel, got {value}"
+        for name, value in (("mean", mean), ("std", std)):
+            if value and len(value) != len(self.mean):
+                what = f"{name} must have {len(self.mean)} values, one per channel, got {value}"
                 raise InvalidValueError(what, "", name)
-        if min(given.get("std", (1.0,))) <= 0:
+        if std and min(std) <= 0:
             raise InvalidValueError(f"std must be positive, got {std}", "", "std")
-        return cls(crop=crop, image_size=image_size, **{**own, **given})
+        return replace(
+            self,
+            crop=crop or (None if image_size else self.crop),
+            image_size=image_size or self.image_size,
+            mean=mean or self.mean,
+            std=std or self.std,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +94,8 @@ class Network:
     """Checksum of the file of weights."""
     features_from: str | None = None
     """Layer whose output are the features, or "output"; None to find them."""
+    pooling: str | None = None
+    """How a network of transformers makes one vector per image."""
 
     @classmethod
     def from_run(cls, run: str | Path, pack: Pack) -> "Network":

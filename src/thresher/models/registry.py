@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 
 from thresher.errors import InvalidValueError, MissingDependencyError, nearest
+from thresher.models.embed_config import HUGGING_FACE
 from thresher.models.weights import load_into
 from thresher.plugins import Registry
 
@@ -69,6 +70,10 @@ def build(
 
 def check(name: str) -> None:
     """Refuse an unknown name, without building a network or importing its library."""
+    if name.startswith(HUGGING_FACE):
+        raise InvalidValueError(
+            f'model "{name}" computes features and cannot be trained', "use it in `thresher embed`"
+        )
     library, _, inner = name.partition(":")
     if not (inner and library in _LIBRARIES) and name not in MODELS:
         known = [*MODELS.names(), *(f"{key}:NAME" for key in _LIBRARIES), "package.module:function"]
