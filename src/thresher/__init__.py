@@ -16,17 +16,23 @@ if TYPE_CHECKING:
     from thresher.errors import ThresherError as ThresherError
     from thresher.models.features import Features as Features
     from thresher.report.page import write_report as write_report
+    from thresher.select.filters.aum import AUMFilter as AUMFilter
     from thresher.select.filters.combine import IntersectionFilter as IntersectionFilter
     from thresher.select.filters.combine import UnionFilter as UnionFilter
     from thresher.select.filters.combine import VoteFilter as VoteFilter
+    from thresher.select.filters.coverage import CoverageFilter as CoverageFilter
     from thresher.select.filters.dynamics import EL2NFilter as EL2NFilter
     from thresher.select.filters.dynamics import ForgettingFilter as ForgettingFilter
     from thresher.select.filters.grid import GridFilter as GridFilter
+    from thresher.select.filters.knn import KNNFilter as KNNFilter
     from thresher.select.filters.label_errors import LabelErrorsFilter as LabelErrorsFilter
+    from thresher.select.filters.moderate import ModerateFilter as ModerateFilter
     from thresher.select.filters.near_duplicates import NearDuplicatesFilter as NearDuplicatesFilter
     from thresher.select.filters.network import NetworkFilter as NetworkFilter
+    from thresher.select.filters.prototypes import PrototypesFilter as PrototypesFilter
     from thresher.select.filters.random import RandomFilter as RandomFilter
     from thresher.select.filters.recursive import RecursiveFilter as RecursiveFilter
+    from thresher.select.filters.uncertainty import UncertaintyFilter as UncertaintyFilter
     from thresher.study.analysis import analyse as analyse
     from thresher.study.study import Study as Study
     from thresher.training.config import TrainConfig as TrainConfig
@@ -36,16 +42,21 @@ if TYPE_CHECKING:
     from thresher.training.train import train as train
 
 _MODULES = {
+    "AUMFilter": "thresher.select.filters.aum",
+    "CoverageFilter": "thresher.select.filters.coverage",
     "EL2NFilter": "thresher.select.filters.dynamics",
     "Features": "thresher.models.features",
     "ForgettingFilter": "thresher.select.filters.dynamics",
     "GridFilter": "thresher.select.filters.grid",
     "IntersectionFilter": "thresher.select.filters.combine",
+    "KNNFilter": "thresher.select.filters.knn",
     "LabelErrorsFilter": "thresher.select.filters.label_errors",
+    "ModerateFilter": "thresher.select.filters.moderate",
     "NearDuplicatesFilter": "thresher.select.filters.near_duplicates",
     "NetworkFilter": "thresher.select.filters.network",
     "NoiseScale": "thresher.training.noise_scale",
     "Pack": "thresher.data.pack",
+    "PrototypesFilter": "thresher.select.filters.prototypes",
     "RandomFilter": "thresher.select.filters.random",
     "RecursiveFilter": "thresher.select.filters.recursive",
     "RunResult": "thresher.training.result",
@@ -53,6 +64,7 @@ _MODULES = {
     "Study": "thresher.study.study",
     "ThresherError": "thresher.errors",
     "TrainConfig": "thresher.training.config",
+    "UncertaintyFilter": "thresher.select.filters.uncertainty",
     "UnionFilter": "thresher.select.filters.combine",
     "VoteFilter": "thresher.select.filters.combine",
     "analyse": "thresher.study.analysis",

@@ -135,6 +135,24 @@ def test_dynamics_are_recorded_for_every_sample(few: Path, tmp_path: Path) -> No
     assert max(table["learned_epoch"]) <= 2
     never = np.array(table["learned_epoch"]) < 0
     assert (np.array(table["forgetting"])[never] == 0).all()
+    margin = np.array(table["margin"])
+    assert np.isfinite(margin).all()
+    assert margin[~never].mean() > margin[never].mean() or not never.any()
+    assert (np.array(table["uncertainty"]) > 0).all()
+
+
+def test_an_epochs_table_holds_margins_and_probabilities() -> None:
+    from thresher.distributed.group import Group, Placement
+    from thresher.training.dynamics import EpochTable
+
+    table = EpochTable(4, Group(Placement(), torch.device("cpu")))
+    logits = torch.tensor([[2.0, 1.0, -1.0], [0.0, 3.0, 1.0]])
+    table.note(torch.tensor([2, 0]), torch.tensor([0, 2]), torch.ones(2), logits)
+    seen, _, _, correct, margin, likely = table.summed().numpy()
+    assert seen.tolist() == [1, 0, 1, 0]
+    assert correct.tolist() == [0, 0, 1, 0]
+    np.testing.assert_allclose(margin, [-2, 0, 1, 0])
+    np.testing.assert_allclose(likely[[2, 0]], logits.softmax(1)[[0, 1], [0, 2]], rtol=1e-6)
 
 
 def test_the_noise_scale_does_not_change_the_run(few: Path, tmp_path: Path) -> None:

@@ -7,16 +7,21 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from thresher import (
+    AUMFilter,
+    CoverageFilter,
     EL2NFilter,
     Features,
     ForgettingFilter,
     GridFilter,
     IntersectionFilter,
+    KNNFilter,
     LabelErrorsFilter,
+    ModerateFilter,
     NearDuplicatesFilter,
     NetworkFilter,
     NoiseScale,
     Pack,
+    PrototypesFilter,
     RandomFilter,
     RecursiveFilter,
     RunResult,
@@ -24,6 +29,7 @@ from thresher import (
     Study,
     ThresherError,
     TrainConfig,
+    UncertaintyFilter,
     UnionFilter,
     VoteFilter,
     __version__,
@@ -80,15 +86,21 @@ def names() -> list[type]:
     """Name what the functions above do not use."""
     print(__version__, write_pack, Features.open)
     return [
+        AUMFilter,
+        CoverageFilter,
         EL2NFilter,
         ForgettingFilter,
         GridFilter,
         IntersectionFilter,
+        KNNFilter,
         LabelErrorsFilter,
+        ModerateFilter,
         NearDuplicatesFilter,
         NetworkFilter,
+        PrototypesFilter,
         RandomFilter,
         RecursiveFilter,
+        UncertaintyFilter,
         UnionFilter,
         VoteFilter,
     ]

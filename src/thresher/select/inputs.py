@@ -46,8 +46,8 @@ class FilterInputs:
     other_features: Sequence[np.ndarray] = ()
     """Features (n, d') of further networks."""
     dynamics: Mapping[str, np.ndarray] = field(default_factory=dict)
-    """`el2n`, `forgetting`, `learned_epoch` and `loss` of a training run, each (n,); NaN where
-    the run did not train on a sample."""
+    """`el2n`, `forgetting`, `learned_epoch`, `loss`, `margin` and `uncertainty` of a training run,
+    each (n,); NaN where the run did not train on a sample."""
     other_dynamics: Sequence[Mapping[str, np.ndarray]] = ()
     """The same of further runs."""
     selections: Sequence[Selection] = ()
@@ -130,7 +130,7 @@ class OtherFeatureSource:
 @dataclass(kw_only=True)
 class SelectionSource:
     selections: tuple[Path, ...] = option((), positional=True)
-    """Two or more selections of the same pack."""
+    """Selections of the same pack: two or more to combine, or one whose scores are used."""
 
 
 @dataclass(kw_only=True)

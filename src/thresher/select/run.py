@@ -24,6 +24,8 @@ from thresher.select.filters.base import Filter
 from thresher.select.inputs import FilterInputs, FilterSources, Retrain
 
 DYNAMICS = ("el2n", "forgetting", "learned_epoch", "loss")
+LATER_DYNAMICS = ("margin", "uncertainty")
+"""Columns that runs of version 0.1 did not record."""
 PACKAGES = ("numpy", "scipy", "scikit-learn", "torch", "openTSNE", "cleanlab")
 logger = logging.getLogger(__name__)
 
@@ -227,7 +229,9 @@ def with_dynamics(inputs: FilterInputs, path: Path) -> FilterInputs:
             f"run {path.parent} did not record training dynamics", "train it with `record_dynamics`"
         )
     try:
-        table = pq.read_table(path, columns=["id", *DYNAMICS])
+        recorded = pq.read_schema(path).names
+        names = [*DYNAMICS, *(name for name in LATER_DYNAMICS if name in recorded)]
+        table = pq.read_table(path, columns=["id", *names])
         rows = rows_by_id(inputs.ids, table.column("id").cast(pa.string()))
     except (pa.ArrowException, OSError, KeyError):
         raise InvalidValueError(
@@ -238,7 +242,7 @@ def with_dynamics(inputs: FilterInputs, path: Path) -> FilterInputs:
             f"run {path.parent} was trained on none of these samples", "give another run", "run"
         )
     dynamics = {}
-    for name in DYNAMICS:
+    for name in names:
         values = table.column(name).to_numpy().astype(np.float32)
         missing = 0 if name == "learned_epoch" else np.nan
         dynamics[name] = np.where(rows >= 0, values[rows], np.float32(missing))

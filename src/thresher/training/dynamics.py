@@ -1,4 +1,8 @@
-"""Per-sample training dynamics: EL2N (Paul et al. 2021) and forgetting (Toneva et al. 2019)."""
+"""Per-sample training dynamics, one value each when the run ends.
+
+EL2N (Paul et al. 2021), forgetting (Toneva et al. 2019), area under the margin (Pleiss et al. 2020)
+and dynamic uncertainty (He et al. 2024).
+"""
 
 from pathlib import Path
 
@@ -14,10 +18,14 @@ from thresher.distributed.group import Group
 from thresher.paths import atomic_file
 
 EL2N_EPOCHS = 10
+WINDOW_EPOCHS = 10
+"""Epochs over which the spread of a probability is taken, as in the paper."""
 
 
 class EpochTable:
-    """Seen, loss, error and correctness of each sample in this epoch, (4, n) on the device.
+    """What each sample was like in this epoch, (6, n) on the device.
+
+    Rows are: seen, loss, error, correct, margin of the label's logit, probability of the label.
 
     Columns are rows of the loader, zero for samples not seen. A sample is seen at most once an
     epoch, by one worker; the workers' tables are summed at its end.
@@ -25,7 +33,7 @@ class EpochTable:
 
     def __init__(self, samples: int, group: Group) -> None:
         self.group = group
-        self.values = torch.zeros((4, samples), device=group.device)
+        self.values = torch.zeros((6, samples), device=group.device)
 
     def note(self, rows: Tensor, labels: Tensor, losses: Tensor, logits: Tensor) -> None:
         """Record a batch without waiting for the device, so that a CUDA graph can hold it."""
@@ -34,18 +42,22 @@ class EpochTable:
             truth = F.one_hot(labels, logits.shape[1])
             error = (probabilities - truth).norm(dim=1)
             correct = (logits.argmax(1) == labels).float()
-            columns = torch.stack([torch.ones_like(error), losses.float(), error, correct])
+            own = logits.float().gather(1, labels[:, None])[:, 0]
+            margin = own - (logits.float() - 1e9 * truth).amax(1)
+            likely = probabilities.gather(1, labels[:, None])[:, 0]
+            seen = torch.ones_like(error)
+            columns = torch.stack([seen, losses.float(), error, correct, margin, likely])
             self.values.index_copy_(1, rows, columns)
 
     def summed(self) -> Tensor:
-        """Return the sum over all workers on every one, (4, n) on the CPU."""
+        """Return the sum over all workers on every one, (6, n) on the CPU."""
         return self.group.all_reduce_sum(self.values.clone()).cpu()
 
     def restore(self, values: Tensor) -> None:
         """Set the sum over all workers: rank 0 takes it, the others start empty."""
         self.values.zero_()
         if self.group.first:
-            self.values.copy_(values)
+            self.values[: len(values)].copy_(values)  # older checkpoints have four rows
 
 
 class Dynamics:
@@ -58,10 +70,14 @@ class Dynamics:
         self.learned_epoch = np.full(samples, -1, np.int32)
         self.was_correct = np.zeros(samples, bool)
         self.loss = np.full(samples, np.nan, np.float32)
+        self.epochs_seen = np.zeros(samples, np.int32)
+        self.margin_sum = np.zeros(samples, np.float64)
+        self.window = np.zeros((WINDOW_EPOCHS, samples), np.float32)
+        self.spread_sum = np.zeros(samples, np.float64)
 
     def end_epoch(self, epoch: int, table: np.ndarray) -> None:
-        """Take the losses, errors and hits of an epoch: an EpochTable's sum, (4, n)."""
-        seen, loss, error, right = table
+        """Take the values of an epoch: an EpochTable's sum, (6, n)."""
+        seen, loss, error, right, margin, likely = table
         seen, right = seen > 0, right > 0
         if epoch < EL2N_EPOCHS:
             self.el2n_sum[seen] += error[seen]
@@ -70,6 +86,22 @@ class Dynamics:
         self.learned_epoch[seen & right & (self.learned_epoch < 0)] = epoch
         self.was_correct[seen] = right[seen]
         self.loss[seen] = loss[seen]
+        (rows,) = np.nonzero(seen)
+        self.window[self.epochs_seen[rows] % WINDOW_EPOCHS, rows] = likely[rows]
+        self.epochs_seen[rows] += 1
+        self.margin_sum[rows] += margin[rows]
+        full = rows[self.epochs_seen[rows] >= WINDOW_EPOCHS]
+        self.spread_sum[full] += self.window[:, full].std(axis=0, ddof=1)
+
+    def _uncertainty(self, rows: np.ndarray) -> np.ndarray:
+        """Return the mean spread over all windows; of few epochs, the spread over them."""
+        windows = self.epochs_seen[rows] - WINDOW_EPOCHS + 1
+        spread = self.spread_sum[rows] / np.maximum(windows, 1)
+        for epochs in np.unique(self.epochs_seen[rows][windows < 1]):
+            short = self.epochs_seen[rows] == epochs
+            few = self.window[:epochs, rows[short]]
+            spread[short] = few.std(axis=0, ddof=1) if epochs > 1 else 0.0
+        return spread
 
     def state(self) -> dict[str, np.ndarray]:
         return dict(vars(self))
@@ -83,6 +115,7 @@ class Dynamics:
         (seen,) = np.nonzero(~np.isnan(self.loss))
         where = positions[seen]
         scored = np.maximum(self.el2n_seen[seen], 1)
+        epochs = np.maximum(self.epochs_seen[seen], 1)
         table = pa.table(
             {
                 "id": pack.ids.take(pa.array(where)),
@@ -91,6 +124,8 @@ class Dynamics:
                 "forgetting": pa.array(self.forgetting[seen]),
                 "learned_epoch": pa.array(self.learned_epoch[seen]),
                 "loss": pa.array(self.loss[seen]),
+                "margin": pa.array((self.margin_sum[seen] / epochs).astype(np.float32)),
+                "uncertainty": pa.array(self._uncertainty(seen).astype(np.float32)),
             }
         )
         with atomic_file(path) as temporary:

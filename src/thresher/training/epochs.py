@@ -74,7 +74,7 @@ class EpochSamples:
         return order
 
     def end_epoch(self, table: np.ndarray | None) -> None:
-        """Tell the pruner the losses of the epoch; `table` is an EpochTable's sum, (4, n)."""
+        """Tell the pruner the losses of the epoch; `table` is an EpochTable's sum, (6, n)."""
         self.chosen = None
         if self.pruner is not None and table is not None:
             (rows,) = np.nonzero(table[0] > 0)

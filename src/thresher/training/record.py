@@ -25,7 +25,8 @@ class RecordConfig:
     checkpoint_every: int | None = option(None, ge=1, changes_result=False)
     """Steps between checkpoints; by default one a minute."""
     record_dynamics: bool = False
-    """Record each sample's EL2N score, forgetting events and loss in dynamics.parquet."""
+    """Record each sample's EL2N score, forgetting events, loss, margin and uncertainty in
+    dynamics.parquet."""
     noise_scale: bool = False
     """Measure the gradient noise scale, which suggests a batch size."""
     tensorboard: bool = option(False, changes_result=False)

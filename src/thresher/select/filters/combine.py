@@ -46,7 +46,7 @@ class CombineFilter(Filter):
             raise InvalidValueError(
                 f"selections must name two or more, got {len(selections)}", "", "selections"
             )
-        rows = [_rows(selection, inputs.ids) for selection in selections]
+        rows = [rows_of(selection, inputs.ids) for selection in selections]
         drops = np.stack([~s.keep[at] for s, at in zip(selections, rows, strict=True)])
         share = drops.mean(axis=0)
         dropped = self._dropped(share)
@@ -99,13 +99,14 @@ class VoteFilter(CombineFilter):
         return share > self.quorum
 
 
-def _rows(selection: Selection, ids: Sequence[str]) -> np.ndarray:
+def rows_of(selection: Selection, ids: Sequence[str]) -> np.ndarray:
+    """Return the row of each id in a selection, (n,); raise if one is missing."""
     rows = rows_by_id(ids, selection.ids)
     if (rows < 0).any():
         missing = ids[int(np.argmax(rows < 0))]
         raise InvalidValueError(
             f'selection {selection.path or ""} has no sample "{missing}"',
-            "combine selections of the same pack",
+            "give selections of the same pack",
         )
     return rows
 

@@ -1,0 +1,76 @@
+"""Coverage-centric coresets, from the scores of any selection."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from thresher.errors import InvalidValueError
+from thresher.options import option
+from thresher.select.filters.base import Filter, highest
+from thresher.select.filters.combine import rows_of
+from thresher.select.inputs import FilterInputs, Need
+
+
+@dataclass(kw_only=True)
+class CoverageFilter(Filter):
+    """Drop the hardest samples, then thin out common scores: coverage-centric selection.
+
+    Takes the scores of a finished selection, such as those of `el2n` or `aum`. The share `cutoff`
+    of the highest scores is dropped; the range of the others is divided into `strata` of equal
+    width, and the samples to keep are drawn at random, as evenly from all strata as their sizes
+    allow (Zheng et al., "Coverage-centric Coreset Selection for High Pruning Rates", ICLR 2023).
+    The paper tunes the cutoff for each share to drop; here it is an option, and never drops more
+    than `drop`. Costs a sort.
+
+    Examples:
+        >>> from thresher import Selection
+        >>> hard = np.array([0, 0, 0, 0, 0, 0, 1, 2, 3, 9.0])
+        >>> ids, labels = [str(n) for n in range(10)], np.zeros(10, int)
+        >>> scored = Selection(ids, labels, np.ones(10, bool), hard, [""] * 10, "")
+        >>> spread = CoverageFilter(drop=0.6, cutoff=0.1, strata=4)
+        >>> spread.fit(None, labels, ids=ids, selections=[scored]).keep_[6:].tolist()
+        [True, True, True, False]
+    """
+
+    name: ClassVar[str] = "ccs"
+    needs: ClassVar[tuple[Need, ...]] = ("selections",)
+
+    drop: float = option(0.5, ge=0, lt=1)
+    """Share of the training samples to drop."""
+    cutoff: float = option(0.1, ge=0, lt=1)
+    """Share with the highest scores that is dropped first, as mislabelled or too hard."""
+    strata: int = option(50, ge=1)
+    """Number of ranges of the score to draw from."""
+    seed: int = option(0, ge=0)
+    """Seed of the choice within a stratum."""
+
+    def _fit(self, inputs: FilterInputs) -> None:
+        if len(inputs.selections) != 1:
+            raise InvalidValueError(
+                f"selections must name one, whose scores are used, got {len(inputs.selections)}",
+                "",
+                "selections",
+            )
+        (scored,) = inputs.selections
+        score = np.nan_to_num(scored.score[rows_of(scored, inputs.ids)].astype(np.float64))
+        hardest = highest(score, min(self.cutoff, self.drop))
+        rest = score[~hardest]
+        width = (rest.max() - rest.min()) / self.strata or 1.0
+        stratum = np.minimum((score - rest.min()) / width, self.strata - 1).astype(int)
+        stratum[hardest] = -1
+        random = np.random.Generator(np.random.Philox(key=[self.seed, 0xC0FE7]))
+        keep, left = np.zeros(len(inputs), bool), len(inputs) - round(self.drop * len(inputs))
+        numbers, sizes = np.unique(stratum[~hardest], return_counts=True)
+        order = np.argsort(sizes, kind="stable")
+        for done, at in enumerate(order):  # the smallest first: what it cannot give, others do
+            taken = min(int(sizes[at]), left // (len(order) - done))
+            keep[random.permutation(np.flatnonzero(stratum == numbers[at]))[:taken]] = True
+            left -= taken
+        self.keep_, self.score_ = keep, score
+        crowd = dict(zip(numbers.tolist(), sizes.tolist(), strict=True))
+        self.reason_ = [
+            "" if kept else "above the cutoff" if s < 0 else f"one of {crowd[s]} with such a score"
+            for kept, s in zip(keep.tolist(), stratum.tolist(), strict=True)
+        ]
+        self.report_.update(strata=len(numbers), scores=str(scored.path or ""))

@@ -1,0 +1,139 @@
+"""Coreset and noise filters of the literature, on cases with known answers."""
+
+import numpy as np
+import pytest
+
+from thresher.data.selection import Selection
+from thresher.errors import ThresherError
+from thresher.select.filters.aum import AUMFilter
+from thresher.select.filters.coverage import CoverageFilter
+from thresher.select.filters.knn import KNNFilter
+from thresher.select.filters.moderate import ModerateFilter
+from thresher.select.filters.prototypes import PrototypesFilter
+from thresher.select.filters.uncertainty import UncertaintyFilter
+from thresher.training.dynamics import Dynamics
+
+
+def scored(score: np.ndarray) -> Selection:
+    n = len(score)
+    ids = [str(row) for row in range(n)]
+    return Selection(ids, np.zeros(n, int), np.ones(n, bool), score, [""] * n, "")
+
+
+def test_ccs_cuts_the_hardest_and_levels_the_strata() -> None:
+    """Sizes 600, 300, 60, 20 and 20 hardest; 200 of 1,000 stay: 20, then 60 each of three."""
+    score = np.repeat([0.05, 0.3, 0.6, 0.9, 5.0], [600, 300, 60, 20, 20])
+    order = np.random.default_rng(0).permutation(1000)
+    fitted = CoverageFilter(drop=0.8, cutoff=0.02, strata=4).fit(
+        None, np.zeros(1000, int), selections=[scored(score[order])]
+    )
+    kept = [int(fitted.keep_[score[order] == value].sum()) for value in (0.05, 0.3, 0.6, 0.9, 5.0)]
+    assert kept == [60, 60, 60, 20, 0]
+    again = CoverageFilter(drop=0.8, cutoff=0.02, strata=4, seed=1).fit(
+        None, np.zeros(1000, int), selections=[scored(score[order])]
+    )
+    assert again.keep_.sum() == 200
+    assert not np.array_equal(again.keep_, fitted.keep_)
+    assert fitted.reason_[int(np.argmax(score[order] == 5.0))] == "above the cutoff"
+
+
+@pytest.mark.parametrize("drop", [0.0, 0.05, 0.3])
+def test_ccs_drops_its_share_even_below_the_cutoff(drop: float) -> None:
+    score = np.random.default_rng(0).normal(size=400)
+    fitted = CoverageFilter(drop=drop, cutoff=0.5).fit(
+        None, np.zeros(400, int), selections=[scored(score)]
+    )
+    assert (~fitted.keep_).sum() == round(400 * drop)
+    constant = CoverageFilter(drop=drop).fit(
+        None, np.zeros(400, int), selections=[scored(np.ones(400))]
+    )
+    assert (~constant.keep_).sum() == round(400 * drop)
+
+
+def test_ccs_takes_the_scores_of_one_selection() -> None:
+    labels = np.zeros(4, int)
+    with pytest.raises(ThresherError, match="selections must name one, whose scores are used, got"):
+        CoverageFilter().fit(None, labels, selections=[])
+    with pytest.raises(ThresherError, match='has no sample "3"; give selections of the same pack'):
+        CoverageFilter().fit(None, labels, selections=[scored(np.ones(3))])
+
+
+def test_moderate_keeps_the_median_of_each_class() -> None:
+    random = np.random.default_rng(0)
+    radius = np.concatenate([random.uniform(0, 10, 100), random.uniform(0, 1000, 100)])
+    angle = random.uniform(0, 2 * np.pi, 200)
+    labels = np.repeat([0, 1], 100)
+    x = np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=1)
+    for label in (0, 1):
+        x[labels == label] -= x[labels == label].mean(axis=0)
+    fitted = ModerateFilter(drop=0.5).fit(x + 7, labels)
+    for label in (0, 1):
+        distance = np.linalg.norm(x[labels == label], axis=1)
+        apart = np.abs(distance - np.median(distance))
+        assert set(np.flatnonzero(fitted.keep_[labels == label])) == set(np.argsort(apart)[:50])
+
+
+def test_knn_finds_flipped_labels() -> None:
+    random = np.random.default_rng(0)
+    truth = np.arange(300) % 3
+    x = np.eye(3)[truth] * 4 + random.normal(scale=0.5, size=(300, 3))
+    flipped = np.zeros(300, bool)
+    flipped[random.permutation(300)[:15]] = True
+    labels = np.where(flipped, (truth + 1) % 3, truth)
+    fitted = KNNFilter(drop=0.05).fit(x, labels)
+    assert np.array_equal(~fitted.keep_, flipped)
+    assert fitted.reason_[int(np.argmax(flipped))].endswith("% of neighbours differ")
+    assert KNNFilter(k=50).fit(x[:5], labels[:5]).score_.shape == (5,)
+
+
+def test_prototypes_rank_by_the_distance_from_the_nearest_centre() -> None:
+    angle = np.radians([0, 2, -2, 20, 90, 92, 88, 60])
+    x = np.stack([np.cos(angle), np.sin(angle)], axis=1) * np.array([[1], [2]] * 4)
+    labels = np.zeros(8, int)
+    hard = PrototypesFilter(drop=0.25, side="hard", clusters=2).fit(x, labels)
+    assert np.flatnonzero(~hard.keep_).tolist() == [3, 7]
+    easy = PrototypesFilter(drop=0.25, clusters=2).fit(x, labels)
+    assert not {3, 7} & set(np.flatnonzero(~easy.keep_).tolist())
+    assert easy.cluster_ is not None
+    assert len(set(easy.cluster_[:4])) == len(set(easy.cluster_[4:])) == 1
+
+
+def recorded(likely: np.ndarray, margin: np.ndarray) -> Dynamics:
+    """Return the dynamics of samples with these values per epoch, (epochs, n)."""
+    dynamics = Dynamics(likely.shape[1])
+    for epoch in range(len(likely)):
+        seen = np.isfinite(likely[epoch]).astype(float)
+        other = np.zeros_like(seen)
+        rows = [seen, other, other, other, margin[epoch], likely[epoch]]
+        dynamics.end_epoch(epoch, np.stack(rows))
+    return dynamics
+
+
+@pytest.mark.parametrize("epochs", [1, 4, 10, 17])
+def test_uncertainty_is_the_papers(epochs: int) -> None:
+    """The deviation over windows of ten epochs, averaged; written out plainly here."""
+    random = np.random.default_rng(0)
+    likely = random.uniform(size=(epochs, 6))
+    likely[0, 0] = np.nan  # not seen in the first epoch
+    dynamics = recorded(likely, np.zeros((epochs, 6)))
+    seen = np.arange(1 if epochs == 1 else 0, 6)
+    values = dynamics._uncertainty(seen)
+    for row, value in zip(seen, values, strict=True):
+        own = likely[np.isfinite(likely[:, row]), row]
+        starts = range(max(1, len(own) - 9))
+        wanted = np.mean([own[s : s + 10].std(ddof=1) if len(own) > 1 else 0.0 for s in starts])
+        assert value == pytest.approx(wanted, abs=1e-6)
+
+
+def test_aum_and_uncertainty_drop_the_right_end_and_keep_the_unseen() -> None:
+    margin = np.array([2.0, -3.0, 0.5, np.nan])
+    fitted = AUMFilter(drop=0.25).fit(None, [0] * 4, dynamics={"margin": margin})
+    assert fitted.keep_.tolist() == [True, False, True, True]
+    assert fitted.reason_[1] == "mean margin -3.00"
+    easy = AUMFilter(drop=0.25, side="easy").fit(None, [0] * 4, dynamics={"margin": margin})
+    assert easy.keep_.tolist() == [False, True, True, True]
+    spread = {"uncertainty": np.array([0.3, 0.0, 0.1, np.nan])}
+    steady = UncertaintyFilter(drop=0.5).fit(None, [0] * 4, dynamics=spread)
+    assert steady.keep_.tolist() == [True, False, False, True]
+    with pytest.raises(ThresherError, match='needs the "margin" of a training run'):
+        AUMFilter().fit(None, [0], dynamics={"el2n": np.array([1.0])})
