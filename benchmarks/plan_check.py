@@ -76,6 +76,7 @@ def main() -> None:
         )
     )
     pilot, best = result.pilot, result.recommended
+    assert pilot is not None
     # The samples that the pilot saw, even if it did not reach the target.
     model = replace(pilot, reached=True).sample_model(epochs=0)
     batches = sorted({*(int(b) for b in args.batches.split(",")), best.batch_size})
@@ -86,7 +87,7 @@ def main() -> None:
                 out="",
                 model=args.model,
                 batch_size=batch,
-                lr=model.rate_at(batch),
+                lr=model.rate_at(batch) or args.lr,
                 epochs=args.limit,
                 schedule="constant",
                 validation=VALIDATION,

@@ -123,8 +123,11 @@ class OptionInfo:
 
 
 def flag(name: str) -> str:
-    """Return the command-line flag of a parameter: `batch_size` becomes `--batch-size`."""
-    return f"--{name.replace('_', '-')}"
+    """Return the command-line flag of a parameter: `batch_size` becomes `--batch-size`.
+
+    A name that is a word of Python ends in an underscore: `from_` becomes `--from`.
+    """
+    return f"--{name.rstrip('_').replace('_', '-')}"
 
 
 @functools.cache

@@ -1,7 +1,9 @@
 import dataclasses
 import json
+import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 from scaling_profiles import make_profile
 
@@ -13,9 +15,11 @@ from thresher.scaling.candidates import (
     Machine,
     candidate_run,
     candidate_runs,
+    efficient,
     memory_bytes,
     parse_budget,
     recommend,
+    uncertainty,
 )
 from thresher.scaling.catalog import load_cluster
 from thresher.scaling.pilot import critical_from, samples_until
@@ -42,9 +46,10 @@ def test_steps_and_samples_obey_the_hyperbola() -> None:
 
 
 def test_the_rate_is_linear_in_small_batches_and_flat_in_large_ones() -> None:
-    assert STATS.rate_at(64) == pytest.approx(0.1)
-    assert STATS.rate_at(2) / STATS.rate_at(1) == pytest.approx(2, rel=0.01)
-    assert STATS.rate_at(2**20) / STATS.rate_at(2**19) == pytest.approx(1, rel=0.01)
+    rates = {batch: STATS.rate_at(batch) or 0.0 for batch in (1, 2, 64, 2**19, 2**20)}
+    assert rates[64] == pytest.approx(0.1)
+    assert rates[2] / rates[1] == pytest.approx(2, rel=0.01)
+    assert rates[2**20] / rates[2**19] == pytest.approx(1, rel=0.01)
 
 
 def test_warm_up_is_that_of_the_published_runs() -> None:
@@ -78,7 +83,7 @@ def test_samples_until_reads_between_evaluations() -> None:
 def test_a_faster_option_is_never_passed_over_within_the_rules() -> None:
     found = on_summit(64)
     best, reason = recommend(found, STATS.critical_batch, Budget())
-    sound = [o for o in found if o.batch_size <= STATS.critical_batch / 2]
+    sound = [o for o in found if o.batch_size <= STATS.critical_batch / 4]
     assert best in sound
     thrifty = min(o.device_hours for o in sound)
     for o in sound:
@@ -166,6 +171,75 @@ def quick_profile(path: Path, model: str = "tiny", channels: int = 1) -> Path:
     return path
 
 
+def test_intervals_of_samples_and_step_time_add_as_squares() -> None:
+    machine = Machine(make_profile(), dataclasses.replace(load_cluster("summit"), device_hour=2.0))
+    exact = candidate_run(STATS, machine, 64, 4)
+    assert (exact.samples_low, exact.samples_high) == (None, None)
+    assert exact.uncertain == "samples"
+    samples = STATS.samples_min
+    # Samples between a half and twice the value, at every batch.
+    draws = tuple((samples * 2**k, STATS.critical_batch) for k in np.linspace(-1, 1, 201))
+    run = candidate_run(dataclasses.replace(STATS, draws=draws), machine, 64, 4)
+    assert run.samples_low is not None
+    assert run.samples_high is not None
+    assert run.samples_low < run.samples < run.samples_high
+    parts = (exact.seconds_high / exact.seconds, run.samples_high / run.samples)
+    expected = math.exp(math.hypot(*map(math.log, parts)))
+    assert run.seconds_high / run.seconds == pytest.approx(expected)
+    assert run.seconds == exact.seconds
+    assert run.cost is not None
+    assert run.cost_high is not None
+    assert run.cost_high / run.cost == pytest.approx(expected)
+    assert run.uncertain == "samples"
+    assert "the samples to the target" in uncertainty(run, assumed=False)
+    assert "assumed" in uncertainty(run, assumed=True)
+    narrow = tuple((samples * 1.0001**k, STATS.critical_batch) for k in range(-5, 6))
+    sure = candidate_run(dataclasses.replace(STATS, draws=narrow), machine, 64, 4)
+    assert sure.uncertain == "step time"
+
+
+def test_no_run_beats_one_of_the_frontier() -> None:
+    runs = on_summit(64)
+    front = efficient(runs)
+    assert len(front) > 2
+    for run in front:
+        assert not any(o.seconds < run.seconds and o.device_hours <= run.device_hours for o in runs)
+    for run in runs:
+        assert any(o.seconds <= run.seconds and o.device_hours <= run.device_hours for o in front)
+
+
+def test_a_plan_from_a_table_trains_nothing(digits: str, tmp_path: Path) -> None:
+    table = tmp_path / "runs.csv"
+    rows = [f"{batch},{20 * (1 + batch / 300)},0.05" for batch in (16, 64, 256, 1024)]
+    table.write_text("\n".join(["batch,epochs,lr", *rows]))
+    config = PlanConfig(
+        data=digits,
+        from_=table,
+        cluster="summit",
+        profile=quick_profile(tmp_path / "p.json"),
+        max_workers=8,
+        figure=tmp_path / "plan.png",
+    )
+    outcome = plan_command(config)
+    data = json.loads(json.dumps(outcome.data))
+    assert not (tmp_path / "home").exists()
+    assert data["pilot"] is None
+    assert data["fit"]["b_crit"] == pytest.approx(300, rel=1e-3)
+    assert data["samples_to_target"] == "fitted"
+    best = data["recommended"]
+    assert best["batch_size"] <= 300 / 4
+    assert best["epochs"] == pytest.approx(20 * (1 + best["batch_size"] / 300), rel=1e-3)
+    # The rate of the table at 64, where the table alone would recommend, by the rule.
+    rule = 0.05 * (1 + 300 / 64) / (1 + 300 / best["batch_size"])
+    assert best["lr"] == pytest.approx(rule, rel=1e-3)
+    assert best["samples_low"] <= best["samples"] <= best["samples_high"]
+    assert "mostly limited by the seconds of a step" in best["reason"]
+    assert max(row["batch_size"] for row in data["rows"]) <= 1024
+    assert "95 % intervals" in outcome.text
+    assert "two published points" in outcome.text
+    assert (tmp_path / "plan.png").stat().st_size > 5_000
+
+
 @pytest.mark.slow  # trains pilots and a sweep
 def test_the_plan_of_digits_holds_in_a_small_sweep(digits: str, tmp_path: Path) -> None:
     """The recommended batch takes at most twice the samples of the best of three."""
@@ -224,11 +298,13 @@ def test_a_second_plan_runs_no_second_pilot(digits: str, tmp_path: Path) -> None
         max_workers=2,
     )
     first = plan(config).pilot
+    assert first is not None
     results = [Path(folder) / "result.json" for folder in first.folders]
     written = [path.stat().st_mtime_ns for path in results]
     assert plan(config).pilot == first
     # Another configuration, be it by another version's defaults, is another pilot.
     elsewhere = plan(dataclasses.replace(config, device="cpu")).pilot
+    assert elsewhere is not None
     assert not set(elsewhere.folders) & set(first.folders)
     assert [path.stat().st_mtime_ns for path in results] == written
 

@@ -33,6 +33,7 @@ def parse(
         positional = info.positional or tyro.conf.Positional in marks
         extra = (tyro.conf.Positional,) if positional else ()
         shown = tyro.conf.arg(
+            name=info.flag.removeprefix("--") if info.name.endswith("_") else None,
             help=with_flags(info.help, names),
             metavar=info.name.upper() if positional else _metavar(info),
             help_behavior_hint="" if info.default in (None, ()) else None,

@@ -1,38 +1,68 @@
 """`thresher plan`: recommend batch size, learning rate and workers."""
 
 from dataclasses import asdict
+from typing import Any
 
 from thresher.cli.columns import columns
 from thresher.cli.commands import Outcome
 from thresher.cli.packs import ensure_pack
+from thresher.errors import InvalidValueError
+from thresher.scaling.batch_plan import BatchPlan, interval_text
 from thresher.scaling.candidates import worth_showing
-from thresher.scaling.plan import PlanConfig, TrainingPlan
+from thresher.scaling.pilot import Pilot
+from thresher.scaling.plan import PlanConfig, TrainingPlan, plan_table
 from thresher.scaling.plan import plan as make_plan
+from thresher.scaling.sample_fit import SampleFit
+
+WARMUP = (
+    "The warm-up follows a rule that is fitted to two published points (5 of 90 epochs at batch "
+    "7,680, 10 at 30,720)."
+)
 
 
 def plan(config: PlanConfig) -> Outcome:
     """Recommend batch size, learning rate, warm-up and number of workers, with time and cost. Two
     short pilots on this machine estimate the critical batch, and from it the samples that each
-    batch size needs; the profile and the cluster give the time of a step.
+    batch size needs; with `from_`, a table of your own runs is fitted instead. The profile and the
+    cluster give the time of a step.
     """
+    if config.data is None:
+        if config.figure is not None:
+            fix = "give `data`, or leave `figure` out"
+            raise InvalidValueError("`figure` needs times, and a table alone has none", fix)
+        table = plan_table(config)
+        return Outcome(_values(table), _table_text(table))
     ensure_pack(config.data)
     result = make_plan(config)
+    if config.figure is not None:
+        from thresher.report.plan_figure import plan_figure
+
+        plan_figure(result.candidates, result.recommended, config.figure)
+    return Outcome(_values(result), _text(result))
+
+
+def _values(result: TrainingPlan | BatchPlan) -> dict[str, Any]:
+    """Return the result as JSON values."""
     values = asdict(result)
-    values["recommended"] |= {key: values.pop(key) for key in ("reason", "command")}
-    values["rows"] = values.pop("candidates")
-    return Outcome(values, _text(result))
+    values["recommended"] |= {"reason": values.pop("reason")}
+    for fit in (values["fit"], *values.get("targets", ())):
+        if fit is not None:
+            del fit["draws"]
+    if isinstance(result, TrainingPlan):
+        values["recommended"] |= {"command": values.pop("command")}
+        values["rows"] = values.pop("candidates")
+    return values
 
 
 def _text(result: TrainingPlan) -> str:
-    best, pilot = result.recommended, result.pilot
+    best = result.recommended
     table = columns(
-        f"{result.model} on {result.data}, cluster {result.cluster}: to accuracy "
-        f"{pilot.target:.3f}",
+        f"{result.model} on {result.data}, cluster {result.cluster}: {_target(result)}",
         "|workers|batch|lr|warm-up|epochs|time|low–high|cost|device h|eff. %|limit",
         [
             (
                 "→" if run == best else "",
-                *(f"{run.workers:,}", f"{run.batch_size:,}", f"{run.lr:.3g}"),
+                *(f"{run.workers:,}", f"{run.batch_size:,}", _rate(run.lr)),
                 *(f"{run.warmup_epochs:.2g}", f"{run.epochs:.1f}", _time(run.seconds)),
                 f"{_time(run.seconds_low)}–{_time(run.seconds_high)}",
                 "–" if run.cost is None else f"{run.cost:.2f}",
@@ -41,23 +71,93 @@ def _text(result: TrainingPlan) -> str:
             for run in worth_showing(result.candidates, best)
         ],
     )
+    cost = (
+        ""
+        if best.cost is None
+        else f", cost {best.cost:.2f} ({best.cost_low:.2f} to {best.cost_high:.2f})"
+    )
     lines = [
         table,
         "",
         f"Recommended: {best.workers} workers, batch {best.batch_size}, learning rate "
-        f"{best.lr:.3g}, warm-up {best.warmup_epochs:.2g} epochs, {_time(best.seconds)}.",
+        f"{_rate(best.lr)}, warm-up {best.warmup_epochs:.2g} epochs.",
+        f"95 % intervals: {best.samples:,.0f} samples "
+        f"({_range(best.samples_low, best.samples_high, ' to ')}), {_time(best.seconds)} "
+        f"({_time(best.seconds_low)} to {_time(best.seconds_high)}){cost}.",
         f"Reason: {result.reason}.",
-        f"The pilot trained at {pilot.images_per_s:,.0f} images/s and reached "
-        f"{pilot.accuracy:.3f} after {pilot.samples:,} samples. Critical batch: "
-        f"{_count(pilot.noise_scale)} by the gradient noise scale, "
-        f"{_count(pilot.critical_by_samples)} by the samples that batches {pilot.batch_size} and "
-        f"{pilot.large_batch} needed.",
+        *([] if result.pilot is None else [_pilot_text(result.pilot)]),
+        *([] if result.fit is None else _fit_lines(result.fit)),
+        WARMUP,
     ]
     if result.samples_to_target == "assumed":
         lines.append(
             "The pilot did not reach the target: absolute times depend on the assumed --epochs."
         )
+    if best.lr is None:
+        lines.append("The table has no rates: add a column lr, or give --lr at its smallest batch.")
     return "\n".join([*lines, "", result.command])
+
+
+def _target(result: TrainingPlan) -> str:
+    if result.pilot is not None:
+        return f"to accuracy {result.pilot.target:.3f}"
+    target = "" if result.fit is None else result.fit.target
+    return f"to target {target}" if target else "to the target of the table"
+
+
+def _pilot_text(pilot: Pilot) -> str:
+    low, high = pilot.critical_interval
+    return (
+        f"The pilot trained at {pilot.images_per_s:,.0f} images/s and reached "
+        f"{pilot.accuracy:.3f} after {pilot.samples:,} samples. Critical batch: "
+        f"{_count(pilot.noise_scale)} by the gradient noise scale, "
+        f"{_count(pilot.critical_by_samples)} by the samples that batches {pilot.batch_size} and "
+        f"{pilot.large_batch} needed. Pilots were off by up to 3.6 times in our sweeps, so it may "
+        f"be {low:,.0f} to {high:,.0f}."
+    )
+
+
+def _table_text(result: BatchPlan) -> str:
+    best, fit = result.recommended, result.fit
+    target = f" to target {fit.target}" if fit.target else ""
+    table = columns(
+        f"Samples{target} by batch size",
+        "|batch|lr|samples|low–high|measured|measured/fit|steps|samples as effective, %",
+        [
+            (
+                "→" if row == best else "",
+                *(f"{row.batch_size:,}", _rate(row.lr), f"{row.samples:,.0f}"),
+                _range(row.samples_low, row.samples_high, "–"),
+                "–" if row.measured is None else f"{row.measured:,.0f}",
+                "–" if row.measured is None else f"{row.measured / row.samples:.3f}",
+                *(f"{row.steps:,}", f"{100 * row.sample_efficiency:.0f}"),
+            )
+            for row in result.rows
+        ],
+    )
+    others = [
+        f"Target {other.target}: critical batch {interval_text(other)}."
+        for other in result.targets
+        if other != fit
+    ]
+    lines = [f"Recommended: batch {best.batch_size:,}. Reason: {result.reason}.", *_fit_lines(fit)]
+    lines.append("For times and workers, give --data, --model and --cluster too.")
+    return "\n".join([table, "", *lines, *others])
+
+
+def _fit_lines(fit: SampleFit) -> list[str]:
+    worst = max(map(abs, fit.residuals))
+    exact = f"Fit: samples = {fit.e_min:,.0f} × (1 + batch / {fit.b_crit:,.0f})"
+    found = "through both points" if fit.method == "two points" else f"residuals to {worst:.1%}"
+    return [f"{exact}, {found}.", *(f"Warning: {text}." for text in fit.warnings)]
+
+
+def _range(low: float | None, high: float | None, word: str) -> str:
+    return "unknown" if low is None or high is None else f"{low:,.0f}{word}{high:,.0f}"
+
+
+def _rate(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3g}"
 
 
 def _count(value: float | None) -> str:

@@ -3,20 +3,24 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from thresher.errors import InvalidValueError
 from thresher.scaling.cluster import Cluster, DevicePrecision
 from thresher.scaling.compute import measured_here
 from thresher.scaling.predict import powers
 from thresher.scaling.profile import Profile
-from thresher.scaling.sample_model import SampleModel
+from thresher.scaling.sample_model import Estimate, SampleModel
 from thresher.scaling.step import StepConfig, limit_of, predict_step
 
 WASTE = 2.0
 """A recommended run uses at most this many times the device time of the cheapest one."""
-SAFE = 0.5
-"""Largest batch recommended without a budget, in critical batches: half of it costs 1.5 times the
-samples of the smallest batch and leaves room for an estimate that is off by two."""
+SAFE = 0.25
+"""Largest batch recommended without a budget, in critical batches: a quarter of it costs 1.25 times
+the samples of the smallest batch, and 1.5 times if the critical batch is really half as large."""
+
+
+Uncertain = Literal["samples", "step time"]
 
 
 @dataclass(frozen=True)
@@ -46,10 +50,14 @@ class CandidateRun:
 
     workers: int
     batch_size: int
-    lr: float
+    lr: float | None
+    """None if no rate is known at any batch size."""
     warmup_epochs: float
     epochs: float
     samples: float
+    samples_low: float | None
+    """Low end of the 95 % interval, as for the other fields that end so; None if unknown."""
+    samples_high: float | None
     steps: int
     step_s: float
     seconds: float
@@ -58,6 +66,10 @@ class CandidateRun:
     device_hours: float
     cost: float | None
     """In the currency of the cluster's file; None if it gives no price."""
+    cost_low: float | None
+    cost_high: float | None
+    uncertain: Uncertain
+    """What makes most of the interval of seconds and cost."""
     efficiency: float
     """Images per second against perfect scaling of one worker at this batch."""
     sample_efficiency: float
@@ -97,7 +109,8 @@ def candidate_runs(
     memory of a device are left out.
     """
     profile, cluster = machine.profile, machine.cluster
-    largest = int(min(samples.train_samples, max(samples.batch_size, 8 * samples.critical_batch)))
+    largest = max(samples.batch_size, 8 * samples.critical_batch)
+    largest = int(min(samples.train_samples, samples.largest, largest))
     runs = [
         candidate_run(samples, machine, batch, workers)
         for batch in powers(min(8, largest), largest)
@@ -116,28 +129,51 @@ def candidate_run(samples: SampleModel, machine: Machine, batch: int, workers: i
     config = StepConfig(scaling="strong", batch_size=batch, precision=machine.precision)
     levels = [predict_step(machine.profile, cluster, workers, config, level) for level in range(3)]
     alone = predict_step(machine.profile, cluster, 1, config)
-    needed = samples.samples_at(batch)
-    steps = math.ceil(needed / batch)
-    seconds = [steps * level.step_s * machine.overhead for level in levels]
-    hours = workers * seconds[1] / 3600
+    needed = samples.estimate_at(batch)
+    steps = math.ceil(needed.value / batch)
+    step_s = [level.step_s * machine.overhead for level in levels]
+    seconds, uncertain = _seconds(steps, Estimate(step_s[1], min(step_s), max(step_s)), needed)
+    hours = workers * seconds.value / 3600
+    cost = None if cluster.device_hour is None else hours * cluster.device_hour
     return CandidateRun(
         workers=workers,
         batch_size=batch,
         lr=samples.rate_at(batch),
         warmup_epochs=samples.warmup_at(batch),
-        epochs=needed / samples.train_samples,
-        samples=needed,
+        epochs=needed.value / samples.train_samples,
+        samples=needed.value,
+        samples_low=needed.low if needed.known else None,
+        samples_high=needed.high if needed.known else None,
         steps=steps,
-        step_s=levels[1].step_s * machine.overhead,
-        seconds=seconds[1],
-        seconds_low=min(seconds),
-        seconds_high=max(seconds),
+        step_s=step_s[1],
+        seconds=seconds.value,
+        seconds_low=seconds.low,
+        seconds_high=seconds.high,
         device_hours=hours,
-        cost=None if cluster.device_hour is None else hours * cluster.device_hour,
+        cost=cost,
+        cost_low=None if cost is None else cost * seconds.low / seconds.value,
+        cost_high=None if cost is None else cost * seconds.high / seconds.value,
+        uncertain=uncertain,
         efficiency=alone.step_s / (workers * levels[1].step_s),
-        sample_efficiency=samples.samples_min / needed,
+        sample_efficiency=samples.samples_min / needed.value,
         limit=limit_of(levels[1], alone, batch, workers, "strong"),
     )
+
+
+def _seconds(steps: int, step_s: Estimate, samples: Estimate) -> tuple[Estimate, Uncertain]:
+    """Return the seconds of a run, and which of its two factors is more uncertain.
+
+    The errors of the two are independent, so that their logarithms add as squares.
+    """
+    value = steps * step_s.value
+    factors = (step_s, samples)
+    down = math.hypot(*(math.log(factor.value / factor.low) for factor in factors))
+    up = math.hypot(*(math.log(factor.high / factor.value) for factor in factors))
+    widths = [math.log(factor.high / factor.low) for factor in factors]
+    uncertain: Uncertain = "samples"
+    if samples.known and widths[0] > widths[1]:
+        uncertain = "step time"
+    return Estimate(value, value * math.exp(-down), value * math.exp(up)), uncertain
 
 
 def memory_bytes(profile: Profile, batch: float) -> float:
@@ -151,8 +187,8 @@ def recommend(
     """Choose a run.
 
     Without a budget: the fastest that uses at most twice the device time of the cheapest, at no
-    more than half the critical batch. With money: the fastest that it pays for. With hours: the
-    cheapest that ends in time. Returns the run and the reason in words.
+    more than a quarter of the critical batch. With money: the fastest that it pays for. With
+    hours: the cheapest that ends in time. Returns the run and the reason in words.
     """
     if budget.money is not None:
         return _fastest_for(runs, budget.money)
@@ -209,6 +245,28 @@ def _reason(
         text += f", while {more[0].workers} workers would be only {gain:.2f}× as fast"
     used = best.device_hours / cheapest
     return text + f"; it uses {used:.2f}× the device time of the cheapest run"
+
+
+def uncertainty(run: CandidateRun, assumed: bool) -> str:
+    """Say what makes most of the interval of a run's time and cost."""
+    if assumed:
+        return "its time is uncertain mostly because the epochs to the target are assumed"
+    if run.samples_low is None:
+        return "its time is more uncertain than the interval, since that of the samples is unknown"
+    names = {"samples": "the samples to the target", "step time": "the seconds of a step"}
+    factor = math.sqrt(run.seconds_high / run.seconds_low)
+    return (
+        f"its time is known to a factor of {factor:.2g}, mostly limited by {names[run.uncertain]}"
+    )
+
+
+def efficient(runs: Sequence[CandidateRun]) -> list[CandidateRun]:
+    """Return the runs that no other beats in both time and device time, the fastest first."""
+    frontier: list[CandidateRun] = []
+    for run in sorted(runs, key=lambda run: (run.seconds, run.device_hours)):
+        if not frontier or run.device_hours < frontier[-1].device_hours:
+            frontier.append(run)
+    return frontier
 
 
 def worth_showing(runs: Sequence[CandidateRun], best: CandidateRun) -> list[CandidateRun]:

@@ -10,18 +10,28 @@ from thresher.errors import InvalidValueError
 from thresher.models import registry
 from thresher.options import option, validate
 from thresher.scaling import candidates
+from thresher.scaling.batch_plan import BatchPlan, TableChoice, plan_batches
 from thresher.scaling.candidates import CandidateRun, Machine
 from thresher.scaling.catalog import load_cluster
 from thresher.scaling.cluster import DevicePrecision
 from thresher.scaling.measure import MeasureConfig, measure
-from thresher.scaling.pilot import Pilot, PilotConfig, run_pilot
+from thresher.scaling.pilot import Pilot, PilotConfig, required, run_pilot
 from thresher.scaling.profile import Profile
+from thresher.scaling.sample_fit import SampleFit
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlanConfig(PilotConfig):
-    """Options of `plan`."""
+    """Options of `plan`; without `from_`, `data` is required."""
 
+    from_: Path | None = None
+    """A table of batch sizes and samples, steps or epochs to the target (CSV), or the folder of a
+    study, to fit in place of pilots. Without `data`, only the batch size is planned."""
+    samples_per_epoch: int | None = option(None, ge=1)
+    """Training samples in an epoch, for a table of epochs (default: its column of that name, else
+    the training samples of `data`)."""
+    figure: Path | None = None
+    """Draw time against cost here (.png or .svg); needs `data`."""
     cluster: str = "local"
     """summit, 8xa100, 8xh100, 100gbe, 10gbe, local (this machine), or a FILE.toml of your own."""
     budget: str | None = None
@@ -43,14 +53,20 @@ class TrainingPlan:
     model: str
     data: str
     cluster: str
-    pilot: Pilot
+    pilot: Pilot | None
+    """The pilots; None if the plan is from a table."""
+    fit: SampleFit | None
+    """The fit to a table; None if the plan is from pilots."""
     critical_batch: float
+    critical_batch_low: float | None
+    """Low end of its interval; None if there is no bound."""
+    critical_batch_high: float | None
     overhead: float
     """Seconds of a real training step over those of the network alone."""
-    samples_to_target: Literal["measured", "assumed"]
+    samples_to_target: Literal["measured", "assumed", "fitted"]
     recommended: CandidateRun
     reason: str
-    """Why that run is recommended."""
+    """Why that run is recommended, and what makes its time uncertain."""
     command: str
     """The command that trains it."""
     candidates: list[CandidateRun]
@@ -61,55 +77,87 @@ def plan(config: PlanConfig) -> TrainingPlan:
     """Recommend a batch size, learning rate, warm-up and number of workers.
 
     Two short pilots on this machine estimate the critical batch, which gives the samples that each
-    batch size needs; the profile and the cluster give the seconds of a step. Takes minutes the
-    first time, for the pilots.
+    batch size needs; with `from_` they are fitted to a table instead. The profile and the cluster
+    give the seconds of a step. Takes minutes the first time, for the pilots.
     """
     validate(config)
     budget = candidates.parse_budget(config.budget)
-    _check_inputs(config)
+    data = required(config.data)
+    train_samples = _check_inputs(config, data)
+    table = None if config.from_ is None else plan_table(config, train_samples)
     cluster = load_cluster(config.cluster)
     if budget.money is not None and cluster.device_hour is None:
         fix = "add [price] device_hour to its file, or give hours (3h)"
         raise InvalidValueError(f"cluster {cluster.name} has no price", fix)
     cluster.peak_flops(config.precision)
-    machine = Machine(_profile(config), cluster, config.precision)
-    pilot = run_pilot(config)
-    samples = pilot.sample_model(config.epochs)
-    machine = machine.with_overhead(pilot.batch_size, pilot.images_per_s)
+    machine = Machine(_profile(config, data), cluster, config.precision)
+    pilot: Pilot | None = None
+    low: float | None
+    high: float | None
+    if table is None:
+        pilot = run_pilot(config)
+        samples = pilot.sample_model(config.epochs)
+        machine = machine.with_overhead(pilot.batch_size, pilot.images_per_s)
+        low, high = pilot.critical_interval
+    else:
+        samples = table.sample_model(train_samples)
+        low, high = table.fit.b_crit_low, table.fit.b_crit_high
     runs = candidates.candidate_runs(samples, machine, config.max_workers)
     best, reason = candidates.recommend(runs, samples.critical_batch, budget)
+    assumed = pilot is not None and not pilot.reached
     return TrainingPlan(
         model=config.model,
-        data=config.data,
+        data=data,
         cluster=cluster.name,
         pilot=pilot,
+        fit=None if table is None else table.fit,
         critical_batch=samples.critical_batch,
+        critical_batch_low=low,
+        critical_batch_high=high,
         overhead=machine.overhead,
-        samples_to_target="measured" if pilot.reached else "assumed",
+        samples_to_target="assumed" if assumed else "fitted" if table else "measured",
         recommended=best,
-        reason=reason,
+        reason=f"{reason}; {candidates.uncertainty(best, assumed)}",
         command=_command(config, best),
         candidates=runs,
     )
 
 
-def _check_inputs(config: PlanConfig) -> None:
-    """Refuse wrong inputs before this machine is measured, which takes a while."""
-    Pack.open(config.data)
+def plan_table(config: PlanConfig, train_samples: int | None = None) -> BatchPlan:
+    """Fit the table of `from_`, and recommend a batch size from it alone; trains nothing."""
+    validate(config)
+    if config.from_ is None:
+        raise InvalidValueError("data is required", "or give a table with `from_`", "data")
+    choice = TableChoice(
+        target=config.target_accuracy,
+        samples_per_epoch=config.samples_per_epoch or train_samples,
+        lr=config.lr,
+        seed=config.seed,
+    )
+    return plan_batches(config.from_, choice)
+
+
+def _check_inputs(config: PlanConfig, data: str) -> int:
+    """Refuse wrong inputs before this machine is measured, which takes a while.
+
+    Returns the number of training samples.
+    """
+    pack = Pack.open(data)
     registry.check(config.model)
     if config.profile is not None:
         Profile.load(config.profile, config.model)
+    return len(pack.indices("train"))
 
 
-def _profile(config: PlanConfig) -> Profile:
-    pack = Pack.open(config.data)
+def _profile(config: PlanConfig, data: str) -> Profile:
+    pack = Pack.open(data)
     if config.profile is None:
         batch = min(256, max(8, len(pack.indices("train")) // 4))
         return measure(
             MeasureConfig(
                 model=config.model,
                 batch_size=batch,
-                data=config.data,
+                data=data,
                 precision="fp32" if config.precision == "tf32" else config.precision,
                 device=config.device,
                 seconds_per_batch=0.3,
@@ -117,8 +165,8 @@ def _profile(config: PlanConfig) -> Profile:
         )
     profile = Profile.load(config.profile, config.model)
     if profile.classes != len(pack.classes):
-        what = f"profile {config.profile} has {profile.classes} classes, and {config.data} has"
-        fix = f"measure {config.model} on {config.data} with `thresher scale measure`"
+        what = f"profile {config.profile} has {profile.classes} classes, and {data} has"
+        fix = f"measure {config.model} on {data} with `thresher scale measure`"
         raise InvalidValueError(f"{what} {len(pack.classes)}", fix)
     return profile
 
@@ -127,7 +175,8 @@ def _command(config: PlanConfig, run: CandidateRun) -> str:
     words = [
         f"thresher train --data {config.data} --model {config.model}",
         f"--batch-size {run.batch_size} --workers {run.workers}",
-        f"--lr {run.lr:.4g} --warmup-epochs {run.warmup_epochs:.3g}",
+        *([] if run.lr is None else [f"--lr {run.lr:.4g}"]),
+        f"--warmup-epochs {run.warmup_epochs:.3g}",
         f"--epochs {math.ceil(run.epochs)}",
     ]
     if config.precision != "fp32":

@@ -5,17 +5,32 @@ E = E_min(1 + B/B_crit) samples, which is (S/S_min − 1)(E/E_min − 1) = 1.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+import numpy as np
 
 WARMUP = 0.01
 WARMUP_BATCH = 256
-"""Warm-up is `WARMUP` of the epochs times √(B/256): 5 of 90 epochs at 7,680, 10 at 30,720."""
+"""Warm-up is `WARMUP` of the epochs times √(B/256). The rule has two constants and is fitted to two
+published points (McCord and Dash 2021: 5 of 90 epochs at 7,680, 10 at 30,720); nothing else
+supports it."""
 WARMUP_MOST = 0.2
 
 
 def rate_at(batch: float, critical: float, base_batch: float, base_lr: float) -> float:
     """Return ε(B) = ε_max/(1 + B_crit/B): linear in the batch while it is small, then flat."""
     return base_lr * (1 + critical / base_batch) / (1 + critical / batch)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A value and its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+    known: bool = True
+    """False if nothing is known about the interval, whose ends are then the value."""
 
 
 @dataclass(frozen=True)
@@ -26,9 +41,13 @@ class SampleModel:
     samples: float
     """Samples to the target at `batch_size`."""
     batch_size: int
-    lr: float
-    """A learning rate that works at `batch_size`."""
+    lr: float | None
+    """A learning rate that works at `batch_size`; None if unknown."""
     train_samples: int
+    largest: float = math.inf
+    """The largest batch to consider."""
+    draws: tuple[tuple[float, float], ...] = field(default=(), repr=False)
+    """(E_min, B_crit) that are as likely as the values above; empty if unknown."""
 
     @property
     def samples_min(self) -> float:
@@ -39,11 +58,27 @@ class SampleModel:
         """Return the samples to the target, E(B) = E_min(1 + B/B_crit)."""
         return self.samples_min * (1 + batch / self.critical_batch)
 
-    def rate_at(self, batch: float) -> float:
-        """Return the learning rate at a batch size."""
+    def estimate_at(self, batch: float) -> Estimate:
+        """Return `samples_at` with its interval, which is not known without draws."""
+        return estimate(self.samples_at(batch), batch, self.draws)
+
+    def rate_at(self, batch: float) -> float | None:
+        """Return the learning rate at a batch size; None if none is known."""
+        if self.lr is None:
+            return None
         return rate_at(batch, self.critical_batch, self.batch_size, self.lr)
 
     def warmup_at(self, batch: float) -> float:
         """Return the epochs of warm-up at a batch size."""
         epochs = self.samples_at(batch) / self.train_samples
         return epochs * min(WARMUP_MOST, WARMUP * math.sqrt(batch / WARMUP_BATCH))
+
+
+def estimate(value: float, batch: float, draws: tuple[tuple[float, float], ...]) -> Estimate:
+    """Return the samples at a batch with the 95 % interval of the draws of (E_min, B_crit)."""
+    if not draws:
+        return Estimate(value, value, value, known=False)
+    least, critical = np.array(draws).T
+    low, high = np.quantile(least * (1 + batch / critical), [0.025, 0.975])
+    # The value is not among the draws, and must not lie outside of its interval.
+    return Estimate(value, min(value, float(low)), max(value, float(high)))

@@ -1,0 +1,178 @@
+"""Plan from a table of batch sizes and samples to a target, in place of pilots."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from thresher.errors import InvalidValueError
+from thresher.scaling.batch_table import BatchRow, read_batch_table
+from thresher.scaling.candidates import SAFE
+from thresher.scaling.predict import powers
+from thresher.scaling.sample_fit import SampleFit, fit_samples
+from thresher.scaling.sample_model import SampleModel, estimate, rate_at
+
+
+@dataclass(frozen=True)
+class BatchEstimate:
+    """What the fit says about one batch size."""
+
+    batch_size: int
+    samples: float
+    samples_low: float | None
+    """Low end of the 95 % interval; None if unknown."""
+    samples_high: float | None
+    steps: int
+    sample_efficiency: float
+    """E_min/E: progress per sample against the smallest batch."""
+    lr: float | None
+    """None if the table has no rates and none was given."""
+    measured: float | None
+    """Samples in the table, the geometric mean of repeats; None if the table lacks this batch."""
+
+
+@dataclass(frozen=True)
+class BatchPlan:
+    """A fitted table, and what follows from it without a model, data or cluster."""
+
+    fit: SampleFit
+    """The fit to the target that is planned for."""
+    targets: tuple[SampleFit, ...]
+    """The fit to every target of the table."""
+    rates: dict[int, float]
+    """Learning rates by batch size, as far as they are known."""
+    recommended: BatchEstimate
+    reason: str
+    """Why that batch is recommended."""
+    rows: list[BatchEstimate]
+
+    @property
+    def largest(self) -> int:
+        """The largest batch of the table."""
+        return self.fit.points[-1].batch
+
+    def sample_model(self, train_samples: int) -> SampleModel:
+        """Return the samples by batch size for a data set of `train_samples`."""
+        fit = self.fit
+        known = list(self.rates) or [row.batch for row in fit.points]
+        batch = min(known, key=_distance_to(self.recommended.batch_size))
+        return SampleModel(
+            *(fit.b_crit, fit.samples_at(batch), batch, self.rates.get(batch), train_samples),
+            largest=self.largest,
+            draws=fit.draws,
+        )
+
+
+@dataclass(frozen=True)
+class TableChoice:
+    """What to read from a table."""
+
+    target: float | None = None
+    """The target to plan for (default: the one that needs most samples)."""
+    samples_per_epoch: float | None = None
+    lr: float | None = None
+    """Learning rate at the smallest batch, if the table has none."""
+    seed: int = 0
+
+
+def plan_batches(table: Path, choice: TableChoice | None = None) -> BatchPlan:
+    """Fit a table and recommend a batch size: the largest that costs 1.25 times E_min or less."""
+    choice = choice or TableChoice()
+    rows = read_batch_table(table, choice.samples_per_epoch)
+    by_target: dict[str, list[BatchRow]] = {}
+    for row in rows:
+        by_target.setdefault(row.target, []).append(row)
+    fits = _fit_targets(table, by_target, choice.seed)
+    fit = _chosen(table, fits, choice.target)
+    rates = _rates(by_target[fit.target])
+    if not rates and choice.lr is not None:
+        rates = {fit.points[0].batch: choice.lr}
+    estimates = _estimates(fit, rates)
+    safe = max(estimates[0].batch_size, SAFE * fit.b_crit)
+    best = [row for row in estimates if row.batch_size <= safe][-1]
+    return BatchPlan(
+        fit=fit,
+        targets=tuple(fits),
+        rates=rates,
+        recommended=best,
+        reason=_reason(fit, best),
+        rows=estimates,
+    )
+
+
+def _fit_targets(table: Path, rows: dict[str, list[BatchRow]], seed: int) -> list[SampleFit]:
+    usable = [group for group in rows.values() if len({row.batch for row in group}) > 1]
+    if not usable:
+        what = f"no target in {table} has rows of two batch sizes"
+        if len(rows) == 1:
+            what = f"{table} has rows of one batch size only"
+        raise InvalidValueError(what, "add rows of another batch size")
+    return [fit_samples(group, seed) for group in usable]
+
+
+def _chosen(table: Path, fits: Sequence[SampleFit], target: float | None) -> SampleFit:
+    if target is None:
+        return max(fits, key=lambda fit: fit.e_min)
+    for fit in fits:
+        if fit.target == f"{target:g}":
+            return fit
+    known = ", ".join(fit.target for fit in fits if fit.target) or "no column target"
+    what = f"target_accuracy {target:g} is not a target of {table} with two batch sizes"
+    raise InvalidValueError(what, f"it has {known}", "target_accuracy")
+
+
+def _rates(rows: Sequence[BatchRow]) -> dict[int, float]:
+    """Return the geometric mean of the rates at each batch size that has any."""
+    logs: dict[int, list[float]] = {}
+    for row in rows:
+        if row.lr is not None:
+            logs.setdefault(row.batch, []).append(math.log(row.lr))
+    return {batch: math.exp(sum(values) / len(values)) for batch, values in sorted(logs.items())}
+
+
+def _distance_to(batch: float) -> Callable[[int], float]:
+    """Return the distance of other batch sizes to `batch`, in the logarithm."""
+    return lambda other: abs(math.log(other / batch))
+
+
+def _estimates(fit: SampleFit, rates: dict[int, float]) -> list[BatchEstimate]:
+    """Return the batches of the table and the powers of two between them."""
+    measured = {row.batch: row.samples for row in fit.points}
+    smallest, largest = min(measured), max(measured)
+    between = [batch for batch in powers(1, largest) if batch >= smallest]
+    estimates = []
+    for batch in sorted({*measured, *between}):
+        samples = estimate(fit.samples_at(batch), batch, fit.draws)
+        rate = rates.get(batch)
+        if rate is None and rates:
+            near = min(rates, key=_distance_to(batch))
+            rate = rate_at(batch, fit.b_crit, near, rates[near])
+        estimates.append(
+            BatchEstimate(
+                batch_size=batch,
+                samples=samples.value,
+                samples_low=samples.low if samples.known else None,
+                samples_high=samples.high if samples.known else None,
+                steps=math.ceil(samples.value / batch),
+                sample_efficiency=fit.e_min / samples.value,
+                lr=rate,
+                measured=measured.get(batch),
+            )
+        )
+    return estimates
+
+
+def interval_text(fit: SampleFit) -> str:
+    """Return the critical batch with its interval, in words."""
+    if not fit.draws:
+        return f"{fit.b_crit:,.0f} (no interval: two points)"
+    low = "unknown" if fit.b_crit_low is None else f"{fit.b_crit_low:,.0f}"
+    high = "unbounded" if fit.b_crit_high is None else f"{fit.b_crit_high:,.0f}"
+    return f"{fit.b_crit:,.0f} (95 % interval {low} to {high})"
+
+
+def _reason(fit: SampleFit, best: BatchEstimate) -> str:
+    return (
+        f"the critical batch is {interval_text(fit)}; at batch {best.batch_size:,} a sample is "
+        f"{100 * best.sample_efficiency:.0f} % as effective as at the smallest batch"
+    )

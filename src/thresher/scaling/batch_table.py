@@ -1,0 +1,238 @@
+"""A table of batch sizes and the samples that each needed to a target.
+
+Read from a CSV file or from the folder of a study. Columns of a CSV file:
+
+    batch (or batch_size)     samples of a step
+    samples, steps or epochs  until the target; the first of them that is there is used
+    target                    what was reached, if the rows have several targets
+    runs                      how many runs a row is the mean of: its weight, 1 by default
+    lr                        the learning rate of the row
+    samples_per_epoch         training samples, for `epochs`
+
+Other columns are ignored. Rows with the same batch and target are repeats.
+"""
+
+import csv
+import logging
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from thresher.errors import InvalidValueError, NotFoundError
+from thresher.options import changes_result
+from thresher.paths import RunPaths, StudyPaths
+
+if TYPE_CHECKING:
+    from thresher.training.result import RunResult
+
+logger = logging.getLogger(__name__)
+
+COUNTS = ("samples", "steps", "epochs")
+MIXED = 4.0
+"""Repeats that differ by more than this factor are taken to have different targets."""
+
+
+@dataclass(frozen=True)
+class BatchRow:
+    """One run, or the mean of several, that reached a target."""
+
+    batch: int
+    samples: float
+    """Samples to the target."""
+    target: str = ""
+    """What was reached; "" if the table does not say."""
+    runs: float = 1.0
+    """Its weight: how many runs it is the mean of."""
+    lr: float | None = None
+
+
+def read_batch_table(path: Path, samples_per_epoch: float | None = None) -> list[BatchRow]:
+    """Read a CSV file or the folder of a study.
+
+    Args:
+        path: The file or folder.
+        samples_per_epoch: Training samples, if the table counts epochs and has no such column.
+
+    Raises:
+        NotFoundError: There is nothing at `path`, or no run in the study reached a target.
+        InvalidValueError: The table is wrong; the message names the line.
+    """
+    rows = read_study(path) if path.is_dir() else read_csv(path, samples_per_epoch)
+    if len(rows) < 2:
+        what = f"{path} has {len(rows)} {'row' if len(rows) == 1 else 'rows'}"
+        raise InvalidValueError(what, "the fit needs two batch sizes or more")
+    named = sum(bool(row.target) for row in rows)
+    if 0 < named < len(rows):
+        what = f"{path} has a target in {named} of its {len(rows)} rows"
+        raise InvalidValueError(what, "fill the column target in all rows, or remove it")
+    if not named:
+        _refuse_mixed_targets(path, rows)
+    return rows
+
+
+def _refuse_mixed_targets(path: Path, rows: list[BatchRow]) -> None:
+    for batch in sorted({row.batch for row in rows}):
+        counts = [row.samples for row in rows if row.batch == batch]
+        if max(counts) > MIXED * min(counts):
+            what = (
+                f"{path} has rows of batch {batch:,} with {min(counts):,.0f} to {max(counts):,.0f} "
+                "samples, which cannot be one target"
+            )
+            raise InvalidValueError(what, "add a column target, or remove wrong rows")
+
+
+def read_csv(path: Path, samples_per_epoch: float | None = None) -> list[BatchRow]:
+    """Read the rows of a CSV file."""
+    try:
+        with open(path, newline="", encoding="utf-8-sig") as file:
+            reader = csv.DictReader(file, strict=True)
+            heads = [(head or "").strip().lower() for head in reader.fieldnames or ()]
+            reader.fieldnames = heads
+            count = _count_column(path, heads)
+            return [
+                _row(_Cells(f"{path}, line {reader.line_num}", cells), count, samples_per_epoch)
+                for cells in reader
+            ]
+    except FileNotFoundError:
+        raise NotFoundError(f"there is no table at {path}", "check the path") from None
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise InvalidValueError(f"{path} is not a CSV file: {error}") from None
+    except OSError as error:
+        raise InvalidValueError(f"{path} cannot be read: {error.strerror}") from None
+
+
+def _count_column(path: Path, heads: list[str]) -> str:
+    """Return the column of the samples, after checking that the columns needed are there."""
+    if "batch" not in heads and "batch_size" not in heads:
+        found = ", ".join(filter(None, heads)) or "none"
+        raise InvalidValueError(f"{path} has no column batch", f"its columns are {found}")
+    for name in COUNTS:
+        if name in heads:
+            return name
+    raise InvalidValueError(f"{path} has no column samples, steps or epochs", "add one of them")
+
+
+@dataclass(frozen=True)
+class _Cells:
+    """The cells of one line, and its place for messages."""
+
+    where: str
+    cells: Mapping[str, str | None]
+
+    def text(self, name: str) -> str:
+        return (self.cells.get(name) or "").strip()
+
+    def number(self, name: str) -> float:
+        text = self.text(name)
+        try:
+            value = float(text)
+        except ValueError:
+            found = f'got "{text[:40]}"' if text else "it is empty"
+            raise InvalidValueError(f"{self.where}: {name} must be a number, {found}") from None
+        if not 0 < value < math.inf:
+            raise InvalidValueError(f"{self.where}: {name} must be greater than 0, got {text[:40]}")
+        return value
+
+    def optional(self, name: str) -> float | None:
+        return self.number(name) if self.text(name) else None
+
+
+def _row(cells: _Cells, count: str, samples_per_epoch: float | None) -> BatchRow:
+    name = "batch" if "batch" in cells.cells else "batch_size"
+    batch = cells.number(name)
+    if batch != int(batch):
+        raise InvalidValueError(f"{cells.where}: {name} must be an integer, got {batch:g}")
+    samples = cells.number(count)
+    if count == "steps":
+        samples *= batch
+    elif count == "epochs":
+        per_epoch = cells.optional("samples_per_epoch") or samples_per_epoch
+        if per_epoch is None:
+            what = f"{cells.where}: the samples of an epoch are not known"
+            fix = "give `samples_per_epoch` or `data`, or add the column samples_per_epoch"
+            raise InvalidValueError(what, fix)
+        samples *= per_epoch
+    return BatchRow(
+        batch=int(batch),
+        samples=samples,
+        target=_target(cells.text("target")),
+        runs=cells.optional("runs") or 1.0,
+        lr=cells.optional("lr"),
+    )
+
+
+def _target(text: str) -> str:
+    """Return one spelling of a number: 0.750 and .75 are the same target."""
+    try:
+        return f"{float(text):g}"
+    except ValueError:
+        return text
+
+
+TUNED = frozenset({"lr", "lr_rule", "base_batch", "warmup_epochs", "momentum", "weight_decay"})
+"""Options that a study may tune for each batch size."""
+FREE = TUNED | {"batch_size", "seed", "epochs", "target_accuracy", "target_loss"}
+"""Options that may differ between the runs of a study."""
+
+
+def read_study(root: Path) -> list[BatchRow]:
+    """Return the runs of a study that reached their target.
+
+    Where several settings were tried at a batch size, the rows are those of the setting with which
+    most runs reached it, and of these the one that needed the fewest samples, as for a rate that
+    was tuned for each batch size. Runs that did not reach the target are left out with a warning.
+    """
+    settings: dict[tuple[str, int], dict[str, list[BatchRow | None]]] = {}
+    fixed: dict[str, object] = {}
+    for result in _results(StudyPaths(root).trials):
+        _check_same(root, fixed, result)
+        target, batch = _target_of(result), result.resolved.global_batch
+        setting = str([getattr(result.config, name) for name in sorted(TUNED)])
+        rows = settings.setdefault((target, batch), {}).setdefault(setting, [])
+        reached = result.time_to_target
+        lr = result.resolved.peak_lr or None
+        rows.append(None if reached is None else BatchRow(batch, reached.samples, target, lr=lr))
+    chosen: list[BatchRow] = []
+    for (target, batch), tried in settings.items():
+        best = min(tried.values(), key=_order)
+        if None in best:
+            missed = f"{best.count(None)} of {len(best)} runs at batch {batch}"
+            logger.warning("%s did not reach the target %s and are left out", missed, target)
+        chosen += [row for row in best if row is not None]
+    if not chosen:
+        what = f"{root} holds no run that reached a target"
+        raise NotFoundError(what, "run a study with `target_accuracy`, or give a CSV file")
+    return chosen
+
+
+def _results(trials: Path) -> "Iterator[RunResult]":
+    from thresher.training.result import RunResult
+
+    for folder in sorted(trials.iterdir()) if trials.is_dir() else ():
+        if RunPaths(folder).result.is_file():
+            yield RunResult.load(folder)
+
+
+def _target_of(result: "RunResult") -> str:
+    config = result.config
+    accuracy = "" if config.target_accuracy is None else f"{config.target_accuracy:g}"
+    loss = "" if config.target_loss is None else f"loss {config.target_loss:g}"
+    return " ".join(filter(None, (accuracy, loss)))
+
+
+def _check_same(root: Path, fixed: dict[str, object], result: "RunResult") -> None:
+    """Refuse a study that also varies what the samples depend on, such as the model."""
+    for name in sorted(changes_result(type(result.config)) - FREE):
+        value = getattr(result.config, name)
+        if fixed.setdefault(name, value) != value:
+            what = f"the runs of {root} differ in {name}: {fixed[name]} and {value}"
+            raise InvalidValueError(what, "write the rows of one value to a CSV file")
+
+
+def _order(rows: list[BatchRow | None]) -> tuple[float, float]:
+    """Order settings by the share of runs that missed the target, then by mean log samples."""
+    reached = [math.log(row.samples) for row in rows if row is not None]
+    mean = sum(reached) / len(reached) if reached else math.inf
+    return 1 - len(reached) / len(rows), mean

@@ -1,0 +1,311 @@
+"""Fit E(B) = E_min(1 + B/B_crit) to a table of batch sizes and samples to a target.
+
+Weighted least squares in the logarithm. The rows of a batch size are averaged; the variance of
+that mean is σ²/n + τ²: σ² is the scatter of repeats, n the number of runs, and τ² what the form
+itself misses, estimated by the method of moments (DerSimonian and Laird 1986). Intervals are from
+a parametric bootstrap with that variance, and are as wide as its few degrees of freedom require.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from thresher.errors import InvalidValueError
+from thresher.scaling.batch_table import BatchRow
+
+DRAWS = 1000
+BEYOND = 100.0
+"""B_crit is searched up to this factor below the smallest and above the largest batch."""
+GRID = 800
+MISFIT = 0.10
+"""The form does not fit if a batch is off by more, and by more than the scatter of repeats."""
+LEVEL = 0.05
+
+
+@dataclass(frozen=True)
+class FittedPoint:
+    """One batch size of the table beside the fit."""
+
+    batch: int
+    samples: float
+    """Samples to the target, the geometric mean of the rows."""
+    fitted: float
+    runs: float
+
+
+@dataclass(frozen=True)
+class SampleFit:
+    """Result of `fit_samples`."""
+
+    target: str
+    """The target that the rows reached; "" if the table does not say."""
+    e_min: float
+    """Samples to the target at the smallest batch."""
+    s_min: float
+    """Steps to the target at the largest batch."""
+    b_crit: float
+    """The critical batch, E_min/S_min."""
+    b_crit_low: float | None
+    """Low end of its 95 % interval; None if the table gives no bound."""
+    b_crit_high: float | None
+    """High end; None if the table gives no bound."""
+    residuals: tuple[float, ...]
+    """Samples of the table / fitted − 1, by ascending batch size."""
+    points: tuple[FittedPoint, ...]
+    method: Literal["least squares", "two points"]
+    fits: bool
+    """Whether the form describes the table."""
+    warnings: tuple[str, ...]
+    draws: tuple[tuple[float, float], ...] = field(default=(), repr=False)
+    """(E_min, B_crit) of the bootstrap; empty if there is no interval."""
+
+    def samples_at(self, batch: float) -> float:
+        """Return the samples to the target, E_min(1 + B/B_crit)."""
+        return self.e_min * (1 + batch / self.b_crit)
+
+
+@dataclass(frozen=True)
+class _Points:
+    """The rows by batch size, in the logarithm of samples."""
+
+    batches: np.ndarray
+    means: np.ndarray
+    runs: np.ndarray
+    scatter: float | None
+    """Variance of a run within a batch size; None without repeats."""
+    freedom: int
+    """Degrees of freedom of `scatter`."""
+
+
+@dataclass(frozen=True)
+class _Law:
+    """The fit in logarithms."""
+
+    critical: float
+    least: float
+    variance: np.ndarray
+    """Of the mean of each batch size."""
+    freedom: int
+    """Degrees of freedom of `variance`."""
+
+    def at(self, batches: np.ndarray) -> np.ndarray:
+        return self.least + np.log1p(batches / math.exp(self.critical))
+
+
+def fit_samples(rows: Sequence[BatchRow], seed: int = 0) -> SampleFit:
+    """Fit the rows of one target; needs two batch sizes or more.
+
+    Args:
+        rows: Rows of one target; repeats are several rows of a batch size.
+        seed: Seed of the bootstrap.
+    """
+    target = rows[0].target if rows else ""
+    points = _points(rows)
+    count = len(points.batches)
+    if count < 2:
+        only = f"only batch {points.batches[0]:,.0f}" if count else "no rows"
+        where = f" to target {target}" if target else ""
+        raise InvalidValueError(f"the table has {only}{where}", "add rows of another batch size")
+    law = _fit_points(points)
+    fitted = law.at(points.batches)
+    errors = points.means - fitted
+    fits = not _misfit(points, errors)
+    draws = _bootstrap(points, law, seed)
+    low, high = _interval(points, draws)
+    columns = (points.batches, np.exp(points.means), np.exp(fitted), points.runs)
+    cells = zip(*(column.tolist() for column in columns), strict=True)
+    return SampleFit(
+        target=target,
+        e_min=math.exp(law.least),
+        s_min=math.exp(law.least - law.critical),
+        b_crit=math.exp(law.critical),
+        b_crit_low=low,
+        b_crit_high=high,
+        residuals=tuple(np.expm1(errors).tolist()),
+        points=tuple(FittedPoint(int(batch), *rest) for batch, *rest in cells),
+        method="two points" if count == 2 else "least squares",
+        fits=fits,
+        warnings=tuple(_warnings(points, math.exp(law.critical), np.expm1(errors), fits)),
+        draws=tuple((float(e), float(b)) for e, b in draws),
+    )
+
+
+def _points(rows: Sequence[BatchRow]) -> _Points:
+    by_batch: dict[int, list[BatchRow]] = defaultdict(list)
+    for row in rows:
+        by_batch[row.batch].append(row)
+    batches = sorted(by_batch)
+    means, runs = [], []
+    squares, freedom = 0.0, 0
+    for batch in batches:
+        logs = np.log([row.samples for row in by_batch[batch]])
+        weights = np.array([row.runs for row in by_batch[batch]])
+        means.append(float(np.average(logs, weights=weights)))
+        runs.append(float(weights.sum()))
+        squares += float((weights * (logs - means[-1]) ** 2).sum())
+        freedom += len(logs) - 1
+    scatter = squares / freedom if freedom else None
+    return _Points(np.array(batches, float), np.array(means), np.array(runs), scatter, freedom)
+
+
+def _fit_points(points: _Points) -> _Law:
+    weights, count = points.runs, len(points.batches)
+    critical, least = _least_squares(points, weights)
+    if count == 2:
+        return _Law(critical, least, (points.scatter or 0.0) / weights, points.freedom)
+    errors = points.means - _Law(critical, least, weights, 0).at(points.batches)
+    squares = float((weights * errors**2).sum())
+    if points.scatter is None:
+        return _Law(critical, least, squares / (count - 2) / weights, count - 2)
+    # What the form misses beyond the scatter of the repeats, the same for each batch size.
+    spare = squares - (count - 2) * points.scatter
+    between = spare / float(weights.sum() - (weights**2).sum() / weights.sum())
+    if between <= 0:
+        pooled = (squares + points.freedom * points.scatter) / (points.freedom + count - 2)
+        return _Law(critical, least, pooled / weights, points.freedom + count - 2)
+    variance = between + points.scatter / weights
+    critical, least = _least_squares(points, 1 / variance)
+    return _Law(critical, least, variance, count - 2)
+
+
+def _grid(points: _Points) -> np.ndarray:
+    low, high = points.batches[0] / BEYOND, points.batches[-1] * BEYOND
+    return np.linspace(math.log(low), math.log(high), GRID)
+
+
+def _sums(points: _Points, weights: np.ndarray, means: np.ndarray) -> np.ndarray:
+    """Return the weighted squares left at each B_crit of the grid, for (draws, batches) means."""
+    shape = np.log1p(points.batches / np.exp(_grid(points))[:, None])
+    total = weights.sum()
+    # Σw(y − m)² − (Σw(y − m))²/Σw, the best E_min being the mean of y − m.
+    cross = means @ (weights * shape).T
+    squares = (means**2 @ weights)[:, None] - 2 * cross + shape**2 @ weights
+    linear = (means @ weights)[:, None] - shape @ weights
+    return squares - linear**2 / total
+
+
+def _best_critical(points: _Points, weights: np.ndarray, means: np.ndarray) -> np.ndarray:
+    """Return the log B_crit of the least squares, refined between points of the grid."""
+    grid, sums = _grid(points), _sums(points, weights, means)
+    at = sums.argmin(axis=1)
+    inner = np.clip(at, 1, GRID - 2)
+    rows = np.arange(len(at))
+    before, here, after = (sums[rows, inner + k] for k in (-1, 0, 1))
+    bend = before - 2 * here + after
+    shift = np.where(bend > 0, 0.5 * (before - after) / np.where(bend > 0, bend, 1), 0)
+    edge = at != inner
+    refined = grid[inner] + np.clip(shift, -1, 1) * (grid[1] - grid[0])
+    return np.where(edge, grid[at], refined)
+
+
+def _least_squares(points: _Points, weights: np.ndarray) -> tuple[float, float]:
+    if len(points.batches) == 2:
+        return _two_points(points)
+    critical = float(_best_critical(points, weights, points.means[None])[0])
+    # Newton's method polishes the interpolated minimum.
+    for _ in range(20):
+        ratio = points.batches / math.exp(critical)
+        errors = points.means - np.log1p(ratio)
+        errors = errors - np.average(errors, weights=weights)
+        slope = ratio / (1 + ratio)
+        slope = slope - np.average(slope, weights=weights)
+        bend = float((weights * slope**2).sum())
+        move = -float((weights * errors * slope).sum()) / bend if bend > 0 else 0.0
+        grid = _grid(points)
+        critical = float(np.clip(critical + np.clip(move, -0.1, 0.1), grid[0], grid[-1]))
+    shape = np.log1p(points.batches / math.exp(critical))
+    return critical, float(np.average(points.means - shape, weights=weights))
+
+
+def _two_points(points: _Points) -> tuple[float, float]:
+    """Solve for the two parameters; where there is no solution, return the bound of the search."""
+    small, large = points.batches
+    ratio = math.exp(points.means[1] - points.means[0])
+    grid = _grid(points)
+    if ratio <= 1:
+        critical = float(grid[-1])
+    elif ratio >= large / small:
+        critical = float(grid[0])
+    else:
+        value = math.log((large - ratio * small) / (ratio - 1))
+        critical = float(np.clip(value, grid[0], grid[-1]))
+    shape = np.log1p(points.batches / math.exp(critical))
+    return critical, float((points.means - shape).mean())
+
+
+def _bootstrap(points: _Points, law: _Law, seed: int) -> np.ndarray:
+    """Return (draws, 2): E_min and B_crit of tables drawn from the fit; empty if not possible."""
+    if law.freedom < 1:
+        return np.empty((0, 2))
+    generator = np.random.default_rng(seed)
+    chi = generator.chisquare(law.freedom, (DRAWS, 1))
+    spread = np.sqrt(law.variance * law.freedom / chi)
+    noise = generator.standard_normal((DRAWS, len(points.batches)))
+    means = law.at(points.batches) + spread * noise
+    weights = 1 / np.maximum(law.variance, 1e-12)
+    critical = _best_critical(points, weights / weights.max(), means)
+    shape = np.log1p(points.batches / np.exp(critical)[:, None])
+    least = np.average(means - shape, axis=1, weights=weights)
+    return np.exp(np.stack([least, critical], axis=1))
+
+
+def _interval(points: _Points, draws: np.ndarray) -> tuple[float | None, float | None]:
+    if not len(draws):
+        return None, None
+    low, high = np.quantile(draws[:, 1], [LEVEL / 2, 1 - LEVEL / 2])
+    grid = np.exp(_grid(points))
+    return (
+        float(low) if low > 1.01 * grid[0] else None,
+        float(high) if high < 0.99 * grid[-1] else None,
+    )
+
+
+def _misfit(points: _Points, errors: np.ndarray) -> bool:
+    """Return whether a batch is off by more than `MISFIT` and by more than repeats scatter."""
+    count = len(points.batches)
+    if count < 3 or np.abs(np.expm1(errors)).max() <= MISFIT:
+        return False
+    if not points.scatter:
+        return True
+    from scipy.special import fdtrc
+
+    ratio = float((points.runs * errors**2).sum()) / (count - 2) / points.scatter
+    return bool(fdtrc(count - 2, points.freedom, ratio) < LEVEL)
+
+
+def _warnings(points: _Points, b_crit: float, errors: np.ndarray, fits: bool) -> list[str]:
+    smallest, largest = points.batches[0], points.batches[-1]
+    sentences = []
+    if len(points.batches) == 2:
+        sentences.append(
+            "two batch sizes determine the two parameters exactly, so nothing shows whether the "
+            "form fits; on real tables the two-point formula is off by a factor of two and more"
+        )
+    if b_crit >= 0.9 * BEYOND * largest:
+        sentences.append(
+            f"samples do not grow from batch {smallest:,.0f} to {largest:,.0f}: the critical batch "
+            "is above them; add larger batches"
+        )
+    elif b_crit <= 1.1 * smallest / BEYOND:
+        sentences.append(
+            f"samples grow in proportion from batch {smallest:,.0f} to {largest:,.0f}: the "
+            "critical batch is below them; add smaller batches"
+        )
+    elif b_crit > largest:
+        sentences.append(
+            f"the critical batch is beyond the largest batch of the table ({largest:,.0f}), so it "
+            "is extrapolated"
+        )
+    if not fits:
+        worst = int(np.abs(errors).argmax())
+        more = "more" if errors[worst] > 0 else "fewer"
+        sentences.append(
+            "the form E_min(1 + B/B_crit) does not fit this table: at batch "
+            f"{points.batches[worst]:,.0f} it has {100 * abs(errors[worst]):.0f} % {more} samples "
+            "than the fit; trust the rows of the table, not the prediction between them"
+        )
+    return sentences

@@ -1,0 +1,180 @@
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from thresher.cli.plan import plan as plan_command
+from thresher.errors import InvalidValueError, NotFoundError, ThresherError
+from thresher.paths import RunPaths, StudyPaths
+from thresher.scaling.batch_table import BatchRow, read_batch_table
+from thresher.scaling.plan import PlanConfig
+from thresher.training.config import TrainConfig
+from thresher.training.result import RunResult, TargetReached
+from thresher.training.train import train
+
+GOOD = "batch,samples\n16,1000\n64,1400\n256,3000\n"
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "runs.csv"
+    path.write_text(text)
+    return path
+
+
+def test_counts_of_every_kind_give_samples(tmp_path: Path) -> None:
+    def read(text: str, per_epoch: float | None = None) -> list[float]:
+        return [row.samples for row in read_batch_table(write(tmp_path, text), per_epoch)]
+
+    assert read("batch,samples\n8,100\n16,200\n") == [100, 200]
+    assert read("Batch_Size, steps\n8,100\n16,200\n") == [800, 3200]
+    assert read("batch,epochs\n8,1.5\n16,2\n", 1000) == [1500, 2000]
+    assert read("batch,epochs,samples_per_epoch\n8,1.5,10\n16,2,10\n", 1000) == [15, 20]
+    # Samples are the most exact.
+    assert read("epochs,steps,samples,batch\n1,2,3,8\n1,2,4,16\n") == [3, 4]
+
+
+def test_optional_columns_and_a_byte_order_mark_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "excel.csv"
+    text = "batch,samples,target,runs,lr,seed\n8,100,0.750,3,0.1,a\n16,200,.75,,,b\n"
+    path.write_text(text, encoding="utf-8-sig")
+    assert read_batch_table(path) == [
+        BatchRow(8, 100, "0.75", 3, 0.1),
+        BatchRow(16, 200, "0.75", 1, None),
+    ]
+
+
+BAD = {
+    "batch,samples\n": "has 0 rows; the fit needs two batch sizes or more",
+    "": "has no column batch; its columns are none",
+    "batch,samples\n16,1000\n": "has 1 row; the fit needs two batch sizes or more",
+    "batch,samples\n16,1000\n16,1100\n": "has rows of one batch size only",
+    "batch,samples\n16,-5\n64,10\n": "line 2: samples must be greater than 0, got -5",
+    "batch,samples\n-16,5\n64,10\n": "line 2: batch must be greater than 0, got -16",
+    "batch,samples\n16,5\n64,many\n": 'line 3: samples must be a number, got "many"',
+    "batch,samples\n16,5\n64,\n": "line 3: samples must be a number, it is empty",
+    "batch,samples\n16,5\n64\n": "line 3: samples must be a number, it is empty",
+    "batch,samples\n16,5\n64,nan\n": "line 3: samples must be greater than 0, got nan",
+    "batch,samples\n16,5\n64,inf\n": "line 3: samples must be greater than 0, got inf",
+    "batch,samples\n16.5,5\n64,9\n": "line 2: batch must be an integer, got 16.5",
+    "batch,samples,lr\n16,5,x\n64,9,1\n": 'line 2: lr must be a number, got "x"',
+    "size,samples\n16,5\n64,9\n": "has no column batch; its columns are size, samples",
+    "batch,loss\n16,5\n64,9\n": "has no column samples, steps or epochs; add one of them",
+    "batch,epochs\n16,5\n64,9\n": "line 2: the samples of an epoch are not known",
+    "batch,samples,target\n16,5,0.8\n64,9,\n": "has a target in 1 of its 2 rows",
+    "batch,samples,target\n16,5,0.8\n64,9,0.9\n": "no target in .* has rows of two batch sizes",
+    "batch,samples\n16,1000\n16,9000\n64,2000\n64,12000\n": "cannot be one target; add a column",
+    'batch,samples\n16,"5\n64,9\n': "is not a CSV file",
+}
+
+
+@pytest.mark.parametrize("text", BAD, ids=[message[:40] for message in BAD.values()])
+def test_bad_tables_are_refused_in_a_sentence(tmp_path: Path, text: str) -> None:
+    with pytest.raises(InvalidValueError, match=BAD[text]):
+        plan_command(PlanConfig(from_=write(tmp_path, text)))
+
+
+def test_what_is_no_table_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match="there is no table at"):
+        read_batch_table(tmp_path / "nothing.csv")
+    with pytest.raises(NotFoundError, match="holds no run that reached a target"):
+        read_batch_table(tmp_path)
+    (tmp_path / "bytes.csv").write_bytes(bytes(range(256)))
+    with pytest.raises(InvalidValueError, match="is not a CSV file"):
+        read_batch_table(tmp_path / "bytes.csv")
+
+
+def test_the_command_prints_the_fit(tmp_path: Path) -> None:
+    outcome = plan_command(PlanConfig(from_=write(tmp_path, GOOD)))
+    data = json.loads(json.dumps(outcome.data))
+    keys = {"e_min", "s_min", "b_crit", "b_crit_low", "b_crit_high", "residuals"}
+    assert keys <= set(data["fit"])
+    assert len(data["fit"]["residuals"]) == 3
+    assert data["recommended"]["batch_size"] in {row["batch_size"] for row in data["rows"]}
+    assert "critical batch" in data["recommended"]["reason"]
+    assert "Recommended: batch" in outcome.text
+
+
+def test_a_figure_needs_data_and_a_plan_needs_either(tmp_path: Path) -> None:
+    with pytest.raises(ThresherError, match="needs times"):
+        plan_command(PlanConfig(from_=write(tmp_path, GOOD), figure=tmp_path / "f.png"))
+    with pytest.raises(ThresherError, match="data is required"):
+        plan_command(PlanConfig())
+
+
+# ---- a study's folder -------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def finished(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> RunResult:
+    out = tmp_path_factory.mktemp("run") / "run"
+    config = TrainConfig(data=str(digits), out=str(out), model="tiny", epochs=0.2, threads=1)
+    return train(config, quiet=True)
+
+
+class StudyFolder:
+    """A folder with the results of trials, each a copy of a real one with other numbers."""
+
+    def __init__(self, root: Path, run: RunResult) -> None:
+        self.root, self.run, self.count = root, run, 0
+
+    def add(self, batch: int, samples: int | None, lr: float = 0.1, model: str = "tiny") -> None:
+        run = self.run
+        result = dataclasses.replace(
+            run,
+            config=dataclasses.replace(
+                run.config,
+                batch_size=batch,
+                lr=lr,
+                seed=self.count,
+                model=model,
+                target_accuracy=0.9,
+            ),
+            resolved=dataclasses.replace(run.resolved, global_batch=batch, peak_lr=lr),
+            time_to_target=None if samples is None else TargetReached(1.0, samples, 1),
+        )
+        folder = RunPaths(StudyPaths(self.root).trials / f"trial-{self.count}")
+        folder.root.mkdir(parents=True)
+        folder.result.write_text(json.dumps(result.to_dict()))
+        self.count += 1
+
+
+@pytest.fixture
+def study(tmp_path: Path, finished: RunResult) -> StudyFolder:
+    return StudyFolder(tmp_path / "study", finished)
+
+
+def test_the_best_rate_of_each_batch_is_read_from_a_study(
+    study: StudyFolder, caplog: pytest.LogCaptureFixture
+) -> None:
+    for samples in (1000, 1100):
+        study.add(16, samples, lr=0.1)
+    for samples in (3000, 3000):
+        study.add(16, samples, lr=0.01)
+    # Fewer samples, but only one of the two runs reached the target.
+    study.add(64, 500, lr=1.0)
+    study.add(64, None, lr=1.0)
+    for samples in (1500, 1600):
+        study.add(64, samples, lr=0.3)
+    study.add(256, 4000)
+    study.add(256, None)
+    study.add(1024, None)
+    rows = read_batch_table(study.root)
+    assert sorted((row.batch, row.samples, row.lr) for row in rows) == [
+        (16, 1000, 0.1),
+        (16, 1100, 0.1),
+        (64, 1500, 0.3),
+        (64, 1600, 0.3),
+        (256, 4000, 0.1),
+    ]
+    assert {row.target for row in rows} == {"0.9"}
+    assert "1 of 2 runs at batch 256 did not reach the target 0.9" in caplog.text
+    plan = plan_command(PlanConfig(from_=study.root))
+    assert plan.data["fit"]["target"] == "0.9"
+
+
+def test_a_study_that_varies_the_model_is_refused(study: StudyFolder) -> None:
+    study.add(16, 1000)
+    study.add(64, 1500, model="resnet20")
+    with pytest.raises(InvalidValueError, match="differ in model: tiny and resnet20"):
+        read_batch_table(study.root)
