@@ -25,7 +25,7 @@ SOURCE = Path(__file__).resolve().parent.parent / "src"
 API = {
     "Training": ("train", "TrainConfig", "RunResult"),
     "Data": ("Pack", "write_pack", "Selection", "Features"),
-    "In your own loop": ("prune", "NoiseScale"),
+    "In your own loop": ("prune", "NoiseScale", "report_result"),
     "Studies and reports": ("Study", "analyse", "write_report"),
 }
 """Public names by heading; filters and errors have headings of their own."""

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from thresher.select.filters.recursive import RecursiveFilter as RecursiveFilter
     from thresher.select.filters.uncertainty import UncertaintyFilter as UncertaintyFilter
     from thresher.study.analysis import analyse as analyse
+    from thresher.study.reported import report_result as report_result
     from thresher.study.study import Study as Study
     from thresher.training.config import TrainConfig as TrainConfig
     from thresher.training.noise_scale import NoiseScale as NoiseScale
@@ -69,6 +70,7 @@ _MODULES = {
     "VoteFilter": "thresher.select.filters.combine",
     "analyse": "thresher.study.analysis",
     "prune": "thresher.training.prune",
+    "report_result": "thresher.study.reported",
     "train": "thresher.training.train",
     "write_pack": "thresher.data.write",
     "write_report": "thresher.report.page",

@@ -30,6 +30,14 @@ def build(classes, channels):
     model.register_forward_pre_hook(lambda *_: time.sleep(0.15))
     return model
 """
+COMMAND = """
+import json, os, sys, time
+out = sys.argv[1]
+if not os.path.exists(out + "/begun"):
+    open(out + "/begun", "w").close()
+    time.sleep(600)
+json.dump({"score": float(sys.argv[2])}, open(out + "/result.json", "w"))
+"""
 RUN = """
 import sys
 from thresher.study.study import Study
@@ -176,6 +184,30 @@ def test_a_cancelled_job_is_submitted_again(
         process.kill()
         process.wait()
     assert study.status().complete
+
+
+@pytest.mark.slow  # waits for SLURM
+def test_a_command_out_of_time_is_requeued_with_its_folder(bed: SlurmBed, tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(COMMAND)
+    command = f"{{python}} -S {tmp_path}/own.py {{out}} {{seed}}"
+    content = {"seeds": 2, "base": {"command": command}, "metric": "score", "executor": EXECUTOR}
+    file, out = tmp_path / "study.toml", tmp_path / "out"
+    write_text(file, dumps(content))
+    process = subprocess.Popen(
+        [sys.executable, "-c", RUN, str(file), str(out)], env={**os.environ, **bed.environment}
+    )
+    try:
+        _until(lambda: len(list(out.glob("trials/*/output/begun"))) == 2)
+        # What SLURM sends before the time limit, to every process of the jobs.
+        (job,) = {entry["job"] for entry in _book(out).values()}
+        bed.command("scancel", "--signal=USR2", "--name", job)
+        assert process.wait(180) == 0
+    finally:
+        process.kill()
+        process.wait()
+    assert [trial.value for trial in Study.open(out).trials()] == [0.0, 1.0]
+    logs = [path.read_text() for path in (out / "logs").iterdir()]
+    assert all("requeued (requeue 1)" in log for log in logs)
 
 
 def test_settings() -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from thresher.cli.commands import Outcome
 from thresher.cli.packs import ensure_packs_of_study
-from thresher.errors import InvalidValueError
+from thresher.errors import InvalidValueError, ThresherError
 from thresher.options import option
 
 if TYPE_CHECKING:
@@ -62,6 +62,9 @@ def run(config: Run) -> Outcome:
     study = Study.load(config.file, config.out)
     ensure_packs_of_study(study.definition)
     status = study.run(_executor(config, study.definition.executor), config.retry)
+    if status.failed and not status.count("finished"):
+        first = status.failed[0]
+        raise ThresherError(f"no trial finished; {first.name}: {first.error}")
     analysis = analyse(study)
     page = write_report(analysis) if status.count("finished") else None
     data = {**analysis.to_dict(), "status": status.to_dict()["counts"], "report": page}

@@ -77,9 +77,15 @@ def _metric_label(analysis: Analysis) -> str:
     return f"{name} ({analysis.unit})" if analysis.unit else name
 
 
+def _is_numeric(analysis: Analysis, axis: str) -> bool:
+    """Return whether the study has the axis and all of its values are numbers."""
+    values = [c.cell[axis] for c in analysis.cells if axis in c.cell]
+    return bool(values) and all(type(value) in (int, float) for value in values)
+
+
 def _against(analysis: Analysis, axis: str, label: str) -> list[Drawing]:
     """Plot the metric against a numeric axis, one figure per combination of the other axes."""
-    if len({c.cell.get(axis) for c in analysis.cells}) < 2:
+    if not _is_numeric(analysis, axis) or len({c.cell[axis] for c in analysis.cells}) < 2:
         return []
     others = [name for name in analysis.axes if name != axis]
     series = analysis.compared if analysis.compared in others else next(iter(others), None)
@@ -104,7 +110,7 @@ def _against(analysis: Analysis, axis: str, label: str) -> list[Drawing]:
 
 def _preferred(analysis: Analysis) -> list[Drawing]:
     """Plot the best batch size against the learning rate."""
-    if "lr" not in analysis.axes:
+    if not (_is_numeric(analysis, "lr") and _is_numeric(analysis, "batch_size")):
         return []
     batches = preferred_batches(analysis.cells, analysis.margin, analysis.higher_is_better)
     if len({batch.cell["lr"] for batch in batches}) < 2:
@@ -140,7 +146,7 @@ def _preferred(analysis: Analysis) -> list[Drawing]:
 
 def _time_against_workers(analysis: Analysis) -> list[Drawing]:
     """Plot the time to the target (or of the whole run) against the number of workers."""
-    if "workers" not in analysis.axes:
+    if not _is_numeric(analysis, "workers"):
         return []
     reached = any(c.time_to_target is not None for c in analysis.cells)
     label = "time to target" if reached else "training time"
@@ -194,7 +200,7 @@ def _by_compared(analysis: Analysis) -> list[Drawing]:
 
     title = f"{_metric_name(analysis).capitalize()} by {label}"
     caption = "Each dot is a run; the line is the mean."
-    return [draw(f"{analysis.metric}-{axis}", title, caption, paint)]
+    return [draw(_name(f"{analysis.metric}-{axis}", {}), title, caption, paint)]
 
 
 def _differences(analysis: Analysis) -> list[Drawing]:

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 
 from thresher.paths import atomic_file
 from thresher.study.analysis import Analysis
+from thresher.study.definition import METRICS
 from thresher.study.results import to_json_values
 from thresher.study.summaries import describe_cell, format_value
 
@@ -136,11 +137,13 @@ def choice_table(analysis: Analysis) -> str:
 def trial_table(analysis: Analysis) -> str:
     """Return a row per trial."""
     axes = [*analysis.axes, *analysis.tuned]
+    own = [] if analysis.metric in METRICS else [analysis.metric.replace("_", " ")]
     rows = [
         [
             *(format_value(trial.cell[axis]) for axis in axes),
             trial.seed,
             trial.error or trial.status or trial.state,
+            *([number(trial.value, digits=4)] * len(own)),
             number(trial.accuracy),
             number(trial.validation_accuracy),
             number(trial.loss, digits=3),
@@ -148,7 +151,7 @@ def trial_table(analysis: Analysis) -> str:
         ]
         for trial in analysis.trials
     ]
-    heads = [*_headings(axes), "seed", "state", "test", "validation", "loss", "s"]
+    heads = [*_headings(axes), "seed", "state", *own, "test", "validation", "loss", "s"]
     return html_table(heads, rows, numbers=range(len(axes) + 2, len(heads)))
 
 

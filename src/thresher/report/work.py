@@ -78,6 +78,7 @@ def class_counts(analysis: Analysis) -> dict[str, list[dict[str, int]]]:
     configs = [
         DataConfig(**{key: trial.settings[key] for key in keys if key in trial.settings})
         for trial in analysis.plan.trials.values()
+        if "data" in trial.settings
     ]
     for config in dict.fromkeys(configs):
         try:

@@ -1,5 +1,6 @@
 """Analyse a study: which arm is better, with error bars. Only numbers; `report` draws them."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from thresher.errors import InvalidValueError, nearest
 from thresher.paths import RunPaths, read_run_json
 from thresher.study.comparisons import ArmComparison, MetricScale, compare_cells
 from thresher.study.definition import (
+    METRICS,
     ComparisonConfig,
     StudyDefinition,
     compared_axis,
@@ -17,14 +19,19 @@ from thresher.study.definition import (
 )
 from thresher.study.draws import notes
 from thresher.study.primary import Compared, named_comparisons
-from thresher.study.results import POINTS, Trial, open_data, to_json_values
+from thresher.study.reported import POINTS
+from thresher.study.results import Trial, open_data, to_json_values
 from thresher.study.status import StudyStatus
 from thresher.study.study import Study
 from thresher.study.summaries import CellSummary, StudyCost, mean, summarise
 from thresher.study.tasks import StudyPlan, StudyTask
 from thresher.study.tune import TuningChoice, choices
 
-LOWER_IS_BETTER = ("loss", "time_to_target", "seconds", "train_loss")
+LOWER_IS_BETTER = {
+    *("loss", "error", "err", "mse", "rmse", "mae", "mape", "nll", "ppl", "perplexity", "bpc"),
+    *("time", "seconds", "latency", "wer", "cer", "fid"),
+}
+"""Words in the name of a metric of which less is better."""
 UNITS = {"time_to_target": "s", "seconds": "s", **dict.fromkeys(POINTS, "points")}
 MARGIN_POINTS = 0.3
 MARGIN_SHARE = 0.03
@@ -86,6 +93,7 @@ class Analysis:
             "metric": self.metric,
             "unit": self.unit,
             "margin": self.margin,
+            "higher_is_better": self.higher_is_better,
             "complete": self.complete,
             "verdicts": [comparison.to_dict() for comparison in self.verdicts],
             "notes": self.notes,
@@ -182,7 +190,7 @@ def _build(
         raise InvalidValueError(f'"{value}" is not a value of {axis}', hint)
     reported = [trial for trial in trials if trial.reported]
     cells = summarise(reported, list(axes), known.get("choices", ()))
-    unit, higher = UNITS.get(config.metric, ""), config.metric not in LOWER_IS_BETTER
+    unit, higher = UNITS.get(config.metric, ""), _higher_is_better(config)
     scale = MetricScale(unit or config.metric, _margin(config, cells), higher, resolution)
     scale = replace(scale, censored=config.metric == "time_to_target")
     named = named_comparisons(config, Compared(axes, axis, pairs))
@@ -196,9 +204,36 @@ def _build(
         unit=unit,
         margin=scale.margin,
         higher_is_better=higher,
-        notes=notes(cells, axis) if axis is not None else [],
+        notes=[
+            *(notes(cells, axis) if axis is not None else []),
+            *_doubts(cells, config, higher),
+        ],
         **known,
     )
+
+
+def _higher_is_better(config: ComparisonConfig) -> bool:
+    if config.better is not None:
+        return config.better == "higher"
+    return not LOWER_IS_BETTER & set(re.split(r"[^a-z]+", config.metric.lower()))
+
+
+def _doubts(cells: list[CellSummary], config: ComparisonConfig, higher: bool) -> list[str]:
+    """Return a sentence for what was assumed about a metric, and for seeds that change nothing."""
+    texts = []
+    if config.metric not in METRICS and config.better is None:
+        word = "higher" if higher else "lower"
+        other = "lower" if higher else "higher"
+        texts.append(
+            f'A {word} {config.metric} counts as better; if it does not, set better = "{other}".'
+        )
+    varied = [cell for cell in cells if cell.n > 1]
+    if varied and all(len(set(cell.values.values())) == 1 for cell in varied):
+        texts.append(
+            "All seeds of a setting have exactly the same result, so the spread between seeds is "
+            "not known and the verdicts cannot be trusted; check that the seed is used."
+        )
+    return texts
 
 
 def _margin(config: ComparisonConfig, cells: list[CellSummary]) -> float:

@@ -6,16 +6,17 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from thresher.errors import InvalidValueError, nearest
 from thresher.options import option
+from thresher.study.command import COMMAND
 from thresher.study.tasks import TaskKind, Values
 
 FULL = "full"
 """Value of the axis `selection` that trains on all samples."""
 ARM = "arm"
 """The axis whose values are the tables under [arms]: named groups of training options."""
-Metric = Literal[
-    "accuracy", "loss", "time_to_target", "seconds", "train_loss", "validation_accuracy"
-]
+METRICS = ("accuracy", "loss", "time_to_target", "seconds", "train_loss", "validation_accuracy")
+"""Numbers of our own runs that can be compared; commands report others, too."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,8 +31,10 @@ class ComparisonConfig:
     pairs: tuple[tuple[Any, Any], ...] = ()
     """(value, baseline) pairs to compare; default: every pair of up to three values, otherwise
     each value with the baseline."""
-    metric: Metric = "accuracy"
+    metric: str = "accuracy"
     """Number that is compared."""
+    better: Literal["higher", "lower"] | None = None
+    """Whether a higher or a lower metric is better; default: lower for losses, errors and times."""
     margin: float | None = option(None, ge=0)
     """Largest difference that counts as equivalent, in the unit of the metric; default: 0.3 points
     of accuracy, or 3 % of a time or loss."""
@@ -79,17 +82,22 @@ class StudyDefinition(ComparisonConfig, TuningConfig):
     seeds: tuple[int, ...] = option(ge=0)
     """Seeds; runs with the same seed are compared with each other."""
     base: Values = field(default_factory=dict)
-    """Training options of every trial."""
+    """Training options of every trial, or `command` and values for its placeholders."""
     grid: dict[str, list[Any]] = field(default_factory=dict)
-    """Training options and the values to try; every combination is run."""
+    """Options and the values to try; every combination is run."""
     arms: dict[str, Values] = field(default_factory=dict)
-    """Named groups of training options: the values of the axis `arm`."""
+    """Named groups of options: the values of the axis `arm`."""
     steps: dict[str, StepDefinition] = field(default_factory=dict)
     """Tasks that run before the trials."""
     executor: Values = field(default_factory=dict)
     """Where tasks run: `kind` and its options."""
     text: str = ""
     """The file as it was read, with its `format`: the copy in the study's folder."""
+
+    @property
+    def runs_command(self) -> bool:
+        """Whether trials run a command instead of our own training."""
+        return any(COMMAND in table for table in (self.base, *self.arms.values()))
 
     @property
     def axes(self) -> list[str]:
@@ -114,6 +122,12 @@ class StudyDefinition(ComparisonConfig, TuningConfig):
     def compared_pairs(self) -> list[tuple[Any, Any]]:
         """The (value, baseline) pairs that are compared."""
         return compared_pairs(self, self.values(self.compared)) if self.compared else []
+
+
+def check_metric(name: str) -> None:
+    """Raise InvalidValueError unless runs of `thresher train` have the metric."""
+    if name not in METRICS:
+        raise InvalidValueError(f'metric cannot be "{name}"', nearest(name, METRICS), "metric")
 
 
 def compared_axis(axes: dict[str, list[Any]]) -> str | None:

@@ -9,16 +9,18 @@ import hashlib
 import itertools
 import math
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from thresher.errors import InvalidValueError, nearest
 from thresher.paths import StudyPaths
+from thresher.study.command import COMMAND, fill, output_folder
 from thresher.study.definition import ARM, FULL, StepDefinition, StudyDefinition
 from thresher.study.selecting import HOLD_OUT, check_embed, check_select
-from thresher.study.settings import check_training, identity
-from thresher.study.tasks import StudyPlan, StudyTask, Values
+from thresher.study.settings import check_training, digest, identity
+from thresher.study.tasks import StudyPlan, StudyTask, TaskKind, Values
 from thresher.training.presets import preset
 
 REFERENCES = {
@@ -67,7 +69,9 @@ class _Expansion:
         settings: Values = dict(self.study.base)
         for axis, value in cell.items():
             settings.update(self.study.arms[value] if axis == ARM else {axis: value})
-        settings = {**preset(settings.get("model")), **settings, "seed": seed}
+        if not self.study.runs_command:
+            settings = {**preset(settings.get("model")), **settings}
+        settings["seed"] = seed
         decisive = {key: value for key, value in settings.items() if key != "selection"}
         needs: tuple[str, ...] = ()
         value = settings.pop("selection", None) or FULL
@@ -83,11 +87,33 @@ class _Expansion:
                 f'selection "{value}" is neither a step nor a .parquet file',
                 nearest(str(value), [FULL, *self.study.steps]),
             )
-        digest = identity(decisive)
-        name = bounded_name(_words({**cell, "seed": seed}), f",id={digest}")
-        check_training(settings, name)
+        known = (digest if self.study.runs_command else identity)(decisive)
+        name = bounded_name(_words({**cell, "seed": seed}), f",id={known}")
         out = self.paths.trial(name).root
-        return StudyTask(name, "train", settings, out, digest, needs, dict(cell), seed)
+        kind: TaskKind = "train"
+        if self.study.runs_command:
+            kind, settings = "command", self.command_settings(settings, cell, out)
+        else:
+            check_training(settings, name)
+        return StudyTask(name, kind, settings, out, known, needs, dict(cell), seed)
+
+    def command_settings(self, values: Values, cell: Values, out: Path) -> Values:
+        """Return the arguments of a trial's command, the metrics that it must report, its data."""
+        if COMMAND not in values:
+            raise InvalidValueError(f"command is not set for arm {cell[ARM]}", "set it in [base]")
+        kept = {key: values[key] for key in ("data", *HOLD_OUT) if key in values}
+        selection = values.get("selection")
+        if selection is not None:
+            kept["selection"] = selection
+            selection = str(Path(selection).absolute())
+        own = {"out": str(output_folder(out).absolute()), "python": sys.executable}
+        own["selection"] = selection or FULL
+        arm = {ARM: cell[ARM]} if ARM in cell else {}
+        metrics = [self.study.metric, *(["validation_accuracy"] if self.study.tune else [])]
+        return {
+            "arguments": fill(values[COMMAND], {**values, **own, **arm}),
+            "metrics": metrics,
+        } | kept
 
     def named_step(self, name: str, key: str, axes: Values) -> StudyTask:
         """Return the step that the setting `key` names."""
@@ -133,28 +159,32 @@ class _Expansion:
             decisive["matched"] = "class"
         where = f"[steps.{definition.name}]"
         if "data" not in settings:
-            raise InvalidValueError(
-                f"data is required in {where}, because [grid] has several data sets",
-                'add data = "…" or each = ["data"]',
-            )
+            several = "data" in self.study.grid
+            because = ", because [grid] has several data sets" if several else ""
+            fix = 'add data = "…" or each = ["data"]' if several else "set data under [base]"
+            raise InvalidValueError(f"data is required in {where}{because}", fix)
         CHECKS[definition.do](settings, where)
-        digest = identity({"do": definition.do, **decisive})
+        known = identity({"do": definition.do, **decisive})
         varied = f",{_words(own)}" if own else ""
-        name = bounded_name(f"{definition.name}{varied}", f",id={digest}")
+        name = bounded_name(f"{definition.name}{varied}", f",id={known}")
         out = self.paths.steps / name
         if definition.do == "select":
             out = out / "selection.parquet"
         step = self.open.pop()
         kind = definition.do
-        task = StudyTask(name, kind, settings, out, digest, tuple(needs), step=step, at=own)
+        task = StudyTask(name, kind, settings, out, known, tuple(needs), step=step, at=own)
         return self.steps.setdefault(name, task)
 
     def step_settings(self, definition: StepDefinition, own: Values) -> Values:
         """Merge [base] and the step: a train step uses all of [base], the others its data.
 
-        A select step also takes the validation split, whose samples it must not choose among.
+        A select step also takes the validation split, whose samples it must not choose among. If
+        trials run a command, the other values of [base] are its placeholders.
         """
         base = self.study.base
+        if self.study.runs_command:
+            base = {key: base[key] for key in ("data", *HOLD_OUT) if key in base}
+            own = {axis: value for axis, value in own.items() if axis in ("seed", *base)}
         start: Values = {"data": base["data"]} if "data" in base else {}
         if definition.do == "train":
             start = {k: v for k, v in base.items() if k != "selection"}

@@ -1,4 +1,4 @@
-"""Run one task in the current process: train a run, embed a data set, or select samples.
+"""Run one task in the current process: train, embed, select, or run a command.
 
 Each kind of task resumes an earlier attempt and renames its result into place at the end, so a
 task is finished exactly when its mark exists.
@@ -12,13 +12,10 @@ import traceback
 from pathlib import Path
 
 from thresher.errors import ThresherError
+from thresher.study.run_command import CommandError, run_command
 from thresher.study.selecting import embed, select
-from thresher.study.tasks import StudyTask, TaskOutcome
+from thresher.study.tasks import StudyTask, TaskOutcome, TaskStopped
 from thresher.training.config import TrainConfig
-
-
-class TaskStopped(Exception):
-    """The task was asked to stop and saved its state; it can be resumed."""
 
 
 def perform(task: StudyTask, threads: int | None = None) -> None:
@@ -32,6 +29,8 @@ def perform(task: StudyTask, threads: int | None = None) -> None:
         if threads is not None:
             settings.setdefault("threads", threads)
         train(TrainConfig.from_dict(settings))
+    elif task.kind == "command":
+        run_command(task, threads)
     else:
         (embed if task.kind == "embed" else select)(task.settings, task.out)
     if not task.finished:
@@ -44,6 +43,8 @@ def attempt(task: StudyTask, threads: int | None = None) -> TaskOutcome:
         perform(task, threads)
     except TaskStopped:
         return TaskOutcome(task.name, stopped=True)
+    except CommandError as error:
+        return TaskOutcome(task.name, str(error), log_tail(error.log))
     except ThresherError as error:
         return TaskOutcome(task.name, str(error), traceback.format_exc())
     except Exception as error:

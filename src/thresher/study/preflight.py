@@ -1,5 +1,6 @@
 """Check, before the first task of a study runs, that every file that it reads can be used."""
 
+import shutil
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
@@ -17,30 +18,33 @@ FILES = ("run", "dynamics", "features", "also", "weights")
 SELECTIONS = ("selection", "selections", "like")
 
 
-def check_inputs(plan: StudyPlan) -> None:
+def check_inputs(plan: StudyPlan, programs: bool = True) -> None:
     """Check the packs, selections, runs, features and weights that unfinished tasks read.
 
     Outputs of the study's own steps are not checked: they do not exist yet. Raises a ThresherError
     for the first input that is missing or does not fit its data; it names the trial or step.
+    `programs`: also check that the programs of commands are installed on this machine.
     """
     _check_hold_out(plan)
     outputs = {str(step.out) for step in plan.steps.values()}
-    # Here because it loads torch.
-    from thresher.models import registry
-
-    open_pack, check_model = cache(Pack.open), cache(registry.check)
-    check_file = cache(_check_file)
+    open_pack, check_model = cache(Pack.open), cache(_check_model)
+    check_file, check_program = cache(_check_file), cache(_check_program)
 
     @cache
-    def check_selection(path: str, data: str) -> None:
-        Selection.load(path).indices(open_pack(data))
+    def check_selection(path: str, data: str | None) -> None:
+        selection = Selection.load(path)
+        if data is not None:
+            selection.indices(open_pack(data))
 
     for task in plan.tasks.values():
         if task.finished:
             continue
-        data = str(task.settings["data"])
+        data = str(task.settings["data"]) if "data" in task.settings else None
         try:
-            open_pack(data)
+            if data is not None:
+                open_pack(data)
+            if programs and task.kind == "command":
+                check_program(task.settings["arguments"][0])
             if task.kind == "train" and "model" in task.settings:
                 check_model(str(task.settings["model"]))
             for key, path in _paths(task, FILES, outputs):
@@ -60,7 +64,7 @@ def _check_hold_out(plan: StudyPlan) -> None:
         while needs:
             step = plan.steps[needs.pop()]
             needs += step.needs
-            same_data = step.settings["data"] == trial.settings["data"]
+            same_data = step.settings["data"] == trial.settings.get("data")
             if step.kind == "embed" or not same_data:
                 continue
             if not _same_hold_out(step, trial):
@@ -94,6 +98,17 @@ def _paths(task: StudyTask, keys: Iterable[str], outputs: set[str]) -> list[tupl
         (k, str(p)) for k, value in values for p in (value if isinstance(value, list) else [value])
     ]
     return [pair for pair in pairs if pair[1] not in outputs]
+
+
+def _check_model(name: str) -> None:
+    from thresher.models import registry  # loads torch
+
+    registry.check(name)
+
+
+def _check_program(name: str) -> None:
+    if shutil.which(name) is None:
+        raise NotFoundError(f'command: the program "{name}" was not found', "check its name")
 
 
 def _check_file(key: str, path: Path) -> None:

@@ -10,14 +10,21 @@ from typing import Any
 from thresher import options
 from thresher.errors import InvalidValueError, NotFoundError, nearest
 from thresher.paths import check_format
-from thresher.study.definition import FULL, StepDefinition, StudyDefinition
+from thresher.study import command
+from thresher.study.definition import ARM, FULL, StepDefinition, StudyDefinition, check_metric
 from thresher.study.primary import Compared, named_comparisons
+from thresher.study.selecting import HOLD_OUT
 from thresher.study.settings import SET_BY_STUDY, check_option, training_options
+from thresher.study.summaries import CellSummary
 from thresher.study.tasks import Values
 
 FORMAT = 1
 """Version of the study file, in its copy in the study's folder; a file without `format` has 1."""
 STEP_KINDS = ("train", "embed", "select")
+RESERVED = frozenset(info.name for info in options.describe(CellSummary)) | {
+    *("trial", "value", "state", "error", "reported", "status", "device"),
+}
+"""Columns of the tables of results, which an axis cannot be called."""
 MOST_SEEDS = 10_000
 LONGEST_STEP_NAME = 80
 
@@ -66,16 +73,24 @@ def from_dict(content: Values, where: str = "the study", text: str = "") -> Stud
         _table(content.get(key, {}), f"[{key}] of {where}")
         for key in ("base", "grid", "arms", "steps", "executor")
     )
-    _check_options(base, f"[base] of {where}")
-    _check_keys(grid, training_options(), f"[grid] of {where}")
+    tables = {f"[base] of {where}": base}
     for name, arm in arms.items():
-        _check_options(_table(arm, f"[arms.{name}] of {where}"), f"[arms.{name}] of {where}")
+        tables[f"[arms.{name}] of {where}"] = _table(arm, f"[arms.{name}] of {where}")
+    runs_command = any(command.COMMAND in table for table in tables.values())
+    for place, table in tables.items():
+        (_check_values if runs_command else _check_options)(table, place)
+    if runs_command:
+        _check_commands(tables, grid, where)
+    else:
+        _check_keys(grid, training_options(), f"[grid] of {where}")
     # "" and 0 meant "default" in files of version 0.1.
     former = {"compare": "", "tune_seeds": 0}
     values: Values = {
         **{key: value for key, value in content.items() if value != former.get(key, ...)},
         "base": base,
-        "grid": {axis: _axis(axis, grid[axis], f"[grid] of {where}") for axis in grid},
+        "grid": {
+            axis: _axis(axis, grid[axis], f"[grid] of {where}", runs_command) for axis in grid
+        },
         "arms": arms,
         "steps": _steps(steps, where),
         "executor": executor,
@@ -94,14 +109,51 @@ def _check_options(table: Values, where: str) -> None:
         check_option(key, value, where)
 
 
-def _axis(axis: str, values: Any, where: str) -> list[Any]:
+def _check_values(table: Values, where: str) -> None:
+    """Check the names and values of the placeholders of a command."""
+    for key, value in table.items():
+        _check_value(key, value, where)
+
+
+def _check_value(key: str, value: Any, where: str) -> None:
+    if key in (*command.SET_BY_STUDY, ARM):
+        raise InvalidValueError(
+            f'"{key}" cannot be set in {where}: the study sets it',
+            "write seeds = 3" if key == "seed" else "choose another name",
+        )
+    if not key.isidentifier() or key in RESERVED:
+        reason = "names a column of results" if key in RESERVED else "is not a name"
+        raise InvalidValueError(f'"{key}" {reason} (in {where})', "choose another name")
+    if key in ("data", *HOLD_OUT):
+        check_option(key, value, where)
+    else:
+        command.check_value(key, value, where)
+
+
+def _check_commands(tables: dict[str, Values], grid: Values, where: str) -> None:
+    """Check the commands of [base] and [arms], and that they use every axis."""
+    if command.COMMAND in grid:
+        raise InvalidValueError(
+            f"command cannot be an axis of [grid] (in {where})",
+            "compare commands as [arms.NAME], each with its command",
+        )
+    used: set[str] = set()
+    for place, table in tables.items():
+        if command.COMMAND in table:
+            used.update(command.placeholders(table[command.COMMAND], place))
+    command.check_unused(grid, used, where)
+    for place, table in list(tables.items())[1:]:
+        command.check_unused([key for key in table if key != command.COMMAND], used, place)
+
+
+def _axis(axis: str, values: Any, where: str, runs_command: bool) -> list[Any]:
     """Check the values of an axis; lists become tuples, so that cells can be dictionary keys."""
     if not isinstance(values, list) or not values:
         raise InvalidValueError(
             f"{axis} must be a list of values, got {values!r} (in {where})", f"write {axis} = [ … ]"
         )
     for value in values:
-        check_option(axis, value, where)
+        (_check_value if runs_command else check_option)(axis, value, where)
         if values.count(value) > 1:
             raise InvalidValueError(f"{axis} contains {value!r} twice (in {where})")
     return [_hashable(value) for value in values]
@@ -165,8 +217,8 @@ def _seeds(seeds: Any, where: str) -> list[Any]:
 
 def _check_relations(study: StudyDefinition, where: str) -> None:
     """Check what concerns several keys."""
-    if "data" not in study.base and "data" not in study.grid:
-        raise InvalidValueError(f"data is required in {where}", "set data under [base]")
+    if not study.runs_command:
+        _check_training_study(study, where)
     for key, axes in (("tune", study.tune), ("compare", [study.compare] if study.compare else [])):
         for axis in axes:
             text = f'{key} names "{axis}", which is not an axis of [grid] (in {where})'
@@ -174,12 +226,6 @@ def _check_relations(study: StudyDefinition, where: str) -> None:
     if study.compare in study.tune:
         raise InvalidValueError(
             f'"{study.compare}" cannot be both tuned and compared (in {where})', "choose one"
-        )
-    varied = [{**study.base, **arm} for arm in study.arms.values()] or [study.base]
-    if study.tune and not all("validation" in s or "validation" in study.grid for s in varied):
-        raise InvalidValueError(
-            f"tune needs a validation split, because the test set must not choose (in {where})",
-            "set validation under [base]: a count, or a share below 1",
         )
     named = [value for pair in study.pairs for value in pair]
     named += [] if study.baseline is None else [study.baseline]
@@ -201,6 +247,23 @@ def _check_relations(study: StudyDefinition, where: str) -> None:
         for axis in step.each:
             text = f'each names "{axis}", which is not an axis (in [steps.{step.name}] of {where})'
             _check_known(axis, [*study.axes, "seed"], text)
+
+
+def _check_training_study(study: StudyDefinition, where: str) -> None:
+    """Check what concerns studies of our own training; a command may report any metric."""
+    if "data" not in study.base and "data" not in study.grid:
+        raise InvalidValueError(f"data is required in {where}", "set data under [base]")
+    try:
+        check_metric(study.metric)
+    except InvalidValueError as error:
+        error.what += f" (in {where})"
+        raise
+    varied = [{**study.base, **arm} for arm in study.arms.values()] or [study.base]
+    if study.tune and not all("validation" in s or "validation" in study.grid for s in varied):
+        raise InvalidValueError(
+            f"tune needs a validation split, because the test set must not choose (in {where})",
+            "set validation under [base]: a count, or a share below 1",
+        )
 
 
 def _check_known(value: Any, known: Iterable[Any], message: str) -> None:

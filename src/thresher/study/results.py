@@ -7,15 +7,13 @@ from typing import Any
 import numpy as np
 
 from thresher.data.pack import Pack
-from thresher.errors import ThresherError
+from thresher.errors import InvalidValueError, ThresherError
 from thresher.paths import RunPaths, read_run_json
-from thresher.study.definition import StudyDefinition
+from thresher.study.definition import StudyDefinition, check_metric
+from thresher.study.reported import POINTS
 from thresher.study.status import StudyStatus
 from thresher.study.tasks import StudyPlan, StudyTask, Values
 from thresher.study.tune import reported_trials
-
-POINTS = ("accuracy", "validation_accuracy")
-"""Metrics that result.json holds as shares of 1 and a report shows in points (percent)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,6 +96,8 @@ def read_trials(
     study: StudyDefinition, plan: StudyPlan, status: StudyStatus, metric: str
 ) -> list[Trial]:
     """Read every trial except candidates that tuning rejected before they ran."""
+    if not study.runs_command:
+        check_metric(metric)
     pack = open_data(study)
     chance = 1 / len(pack.classes) if pack is not None else 0.0
     reported = {task.name for task in reported_trials(study, plan)}
@@ -126,9 +126,10 @@ def _draws(task: StudyTask, plan: StudyPlan) -> dict[str, str]:
 
 
 def open_data(study: StudyDefinition) -> Pack | None:
-    """Open the (first) data set; None on a machine without it, where reports still work."""
+    """Open the (first) data set; None without one, or on a machine that does not have it."""
+    data = study.base.get("data") or next(iter(study.grid.get("data", ())), None)
     try:
-        return Pack.open(study.base.get("data") or study.grid["data"][0])
+        return Pack.open(data) if data is not None else None
     except ThresherError:
         return None
 
@@ -147,10 +148,16 @@ def _read(task: StudyTask, metric: str, chance: float, **state: Any) -> Trial:
         numbers[key] = 100 * share if share is not None and math.isfinite(share) else None
     reached = result.get("time_to_target")
     numbers["time_to_target"] = reached.get("seconds") if isinstance(reached, dict) else reached
+    value = numbers[metric] if metric in numbers else result.get(metric)
+    if value is None and result and task.kind == "command" and metric != "time_to_target":
+        raise InvalidValueError(
+            f'trial {task.name} did not report "{metric}": it is not in {paths.result}',
+            "choose another metric",
+        )
     return Trial(
         cell=dict(task.cell or {}),
         seed=task.seed or 0,
-        value=numbers[metric],
+        value=value,
         name=task.name,
         train_samples=resolved.get("samples"),
         device=_device_name(result.get("hardware") or {}),

@@ -41,6 +41,10 @@ def identity(settings: Values) -> str:
     """
     every = {info.name for info in options.describe(TrainConfig)}
     ignored = every - options.changes_result(TrainConfig) - IN_NAMES
-    kept = {key: value for key, value in settings.items() if key not in ignored}
-    text = json.dumps(kept, sort_keys=True, default=str)
+    return digest({key: value for key, value in settings.items() if key not in ignored})
+
+
+def digest(values: Values) -> str:
+    """Return six hex digits of `values`."""
+    text = json.dumps(values, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:6]

@@ -127,7 +127,7 @@ class TaskStatus:
 
     name: str
     kind: str
-    """train, embed or select."""
+    """train, embed, select or command."""
     state: str
     """finished, running, failed, waiting, or "not chosen" for a candidate that tuning rejected."""
     where: str = ""
@@ -204,7 +204,7 @@ def read_status(study: StudyDefinition, plan: StudyPlan, root: Path) -> StudySta
             state, error = "failed", failure.error
         else:
             state = "waiting" if not task.is_trial or task.name in wanted else "not chosen"
-        progress = _progress(task) if task.kind == "train" else {}
+        progress = _progress(task) if task.kind in ("train", "command") else {}
         where = running.get(task.name, "")
         return TaskStatus(task.name, task.kind, state, where, error, **progress)
 
@@ -215,7 +215,7 @@ def read_status(study: StudyDefinition, plan: StudyPlan, root: Path) -> StudySta
 def _progress(task: StudyTask) -> dict[str, float | None]:
     """Read the progress of a run from its result, or from the last line of its metrics."""
     paths = RunPaths(task.out)
-    epochs = float(task.settings.get("epochs", 10.0))
+    epochs = float(task.settings.get("epochs", 10.0)) if task.kind == "train" else None
     if paths.result.exists():
         result = read_run_json(paths.result, "run's result")
         seen = {key: result.get(key) for key in ("accuracy", "seconds")}

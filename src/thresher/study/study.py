@@ -19,7 +19,7 @@ from typing import Any
 from thresher.errors import InvalidValueError, NotFoundError
 from thresher.paths import StudyPaths, write_text
 from thresher.study import reading
-from thresher.study.definition import Metric, StudyDefinition
+from thresher.study.definition import StudyDefinition
 from thresher.study.driver import Driver
 from thresher.study.executors import executor_config, make_executor
 from thresher.study.expand import expand
@@ -90,7 +90,7 @@ class Study:
     def _plan(self) -> StudyPlan:
         return expand(self.definition, self.root)
 
-    def trials(self, metric: Metric | None = None) -> list[Trial]:
+    def trials(self, metric: str | None = None) -> list[Trial]:
         """Return the trials; `metric`, by default that of the study file, is their `value`."""
         metric = metric or self.definition.metric
         return read_trials(self.definition, self.plan(), self.status(), metric)
@@ -133,7 +133,7 @@ class Study:
         config = executor_config({"kind": settings} if isinstance(settings, str) else settings)
         if isinstance(config, SlurmConfig):
             check_commands()
-        check_inputs(plan)
+        check_inputs(plan, programs=not isinstance(config, SlurmConfig))
         with hold(self.root), _terminate_as_interrupt():
             stored = StudyPaths(self.root).definition
             reading.check_stored(stored)

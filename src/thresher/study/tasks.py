@@ -4,6 +4,7 @@ import abc
 import dataclasses
 import json
 import re
+import signal
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any, Literal
 
 Values = dict[str, Any]
 """Values from a TOML or JSON file, by name."""
-TaskKind = Literal["train", "embed", "select"]
+TaskKind = Literal["train", "embed", "select", "command"]
 
 
 @dataclass(frozen=True)
@@ -21,9 +22,9 @@ class StudyTask:
     name: str
     kind: TaskKind
     settings: Values
-    """JSON values: the training, embedding or filter options."""
+    """JSON values: the training, embedding or filter options, or the arguments of a command."""
     out: Path
-    """The run folder, the features folder or the selection's .parquet file."""
+    """The run folder, the features folder, the selection's .parquet file, or the trial's folder."""
     identity: str
     """Digest of everything that changes the result."""
     needs: tuple[str, ...] = ()
@@ -48,7 +49,7 @@ class StudyTask:
     @property
     def mark(self) -> Path:
         """The file that exists once the task is finished; it is renamed into place."""
-        if self.kind == "train":
+        if self.kind in ("train", "command"):
             return self.out / "result.json"
         return self.out / "features.json" if self.kind == "embed" else self.out
 
@@ -101,6 +102,18 @@ class TaskOutcome:
     """The traceback, or the end of the log."""
     stopped: bool = False
     """Whether the task saved its state on request and can be resumed."""
+
+
+class TaskStopped(Exception):
+    """The task was asked to stop and saved its state; it can be resumed."""
+
+
+def killed_from_outside(code: int) -> bool:
+    """Return whether a process with this exit code was ended by somebody else.
+
+    The kernel's out-of-memory killer counts, too. A crash, such as SIGSEGV, does not.
+    """
+    return -code in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class Executor(abc.ABC):

@@ -1,0 +1,333 @@
+"""Studies whose trials run a command: placeholders, results, failures, kills and resuming."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from thresher.errors import InvalidValueError, ThresherError
+from thresher.paths import write_text
+from thresher.report.page import write_report
+from thresher.study import reading
+from thresher.study.analysis import analyse
+from thresher.study.command import fill
+from thresher.study.reported import report_result
+from thresher.study.study import Study
+from thresher.study.toml import dumps
+
+ROOT = Path(__file__).parents[2]
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+SCRIPT = """
+import json, random, sys
+rate, seed, out = float(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+noise = random.Random(f"{rate} {seed}").gauss(0, 0.01)
+with open(out + "/calls", "a") as file:
+    file.write("called\\n")
+with open(out + "/result.json", "w") as file:
+    json.dump({"rmse": 2 - rate + noise, "steps": 7, "note": "text is left out"}, file)
+"""
+LONG = """
+import os, subprocess, sys, time
+out = sys.argv[1]
+if os.path.exists(out + "/begun"):
+    open(out + "/result.json", "w").write('{"accuracy": 0.5}')
+    sys.exit()
+child = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(600)"])
+open(out + "/pids.tmp", "w").write(f"{os.getpid()} {child.pid}")
+os.rename(out + "/pids.tmp", out + "/begun")
+time.sleep(600)
+"""
+RUN = """
+import sys
+from thresher.study.study import Study
+Study.load(sys.argv[1], sys.argv[2]).run()
+"""
+
+
+def content(command: str, **more: Any) -> dict[str, Any]:
+    return {"seeds": 2, "base": {"command": command}, "executor": {"kind": "in-process"}, **more}
+
+
+def script(folder: Path, text: str, arguments: str) -> str:
+    """Write a script that starts in milliseconds and return the command that runs it."""
+    path = folder / "a script.py"
+    path.write_text(text)
+    return f"{{python}} -I -S '{path}' {arguments}"
+
+
+# ---- the command ------------------------------------------------------------------------------
+
+
+def test_values_take_the_place_of_placeholders() -> None:
+    command = "run 'two words' --name={name} {{literal}} {lr} {on} {seed}{out}"
+    values = {"name": "a b'\"$HOME", "lr": 1e-5, "on": True, "seed": 3, "out": "/o", "more": 1}
+    assert fill(command, values) == [
+        *("run", "two words", "--name=a b'\"$HOME", "{literal}", "1e-05", "true", "3/o")
+    ]
+
+
+GOOD = "run --seed {seed} --out {out} --lr {lr}"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"base": {"command": "run {seed} {out} {lr} {rate}"}}, r"\{rate\}, but .*neither an axis"),
+        ({"base": {"command": "run {seed} {out} {lr} {sede}"}}, 'did you mean "seed"'),
+        ({"base": {"command": "run {seed} {out}"}}, r'"lr" is an axis, but command does not'),
+        ({"base": {"command": "run {out} {lr}"}}, r"must contain \{seed\}"),
+        ({"base": {"command": "run {seed} {lr}"}}, r"must contain \{out\}"),
+        ({"base": {"command": "run {seed} {out} {lr"}}, r'malformed placeholder in "\{lr"'),
+        ({"base": {"command": "run {seed} {out} {lr:.3f}"}}, "malformed placeholder"),
+        ({"base": {"command": "run {seed} {out} {lr.real}"}}, "malformed placeholder"),
+        ({"base": {"command": "run 'un {seed} {out} {lr}"}}, "cannot be split into words"),
+        ({"base": {"command": ""}}, "command is empty"),
+        ({"base": {"command": ["run"]}}, "command must be text"),
+        ({"base": {"command": GOOD, "seed": 1}}, '"seed" cannot be set in'),
+        ({"base": {"command": GOOD, "more": [1]}}, "more must be text, a finite number"),
+        ({"base": {"command": GOOD, "data": 3}}, "data must be text"),
+        ({"grid": {"lr": [0.1, float("inf")]}}, "lr must be text, a finite number"),
+        ({"base": {"command": f"{GOOD} {{mean}}", "mean": 1}}, '"mean" names a column of results'),
+        ({"grid": {"lr": [0.1], "command": ["a"]}}, "command cannot be an axis"),
+        ({"grid": {"lr": [0.1], "selection": ["full", "x"]}}, '"selection" is an axis'),
+        ({"base": {}, "arms": {"a": {"command": GOOD}, "b": {}}}, "command is not set for arm b"),
+        ({"arms": {"a": {"lr": 1}, "b": {"rate": 1}}, "grid": {}}, '"rate" is an axis'),
+        ({"compare": "speed"}, 'compare names "speed", which is not an axis'),
+        ({"better": "more"}, 'better must be one of "higher", "lower"'),
+    ],
+)
+def test_a_wrong_command_is_refused_before_the_first_trial(
+    changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    wrong = {**content(GOOD, grid={"lr": [0.1, 0.2]}), **changes}
+    with pytest.raises(InvalidValueError, match=message):
+        Study.from_dict(wrong, tmp_path / "out").run()
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_program_that_is_not_there(tmp_path: Path) -> None:
+    study = Study.from_dict(content("no-such-program {seed} {out}"), tmp_path / "out")
+    with pytest.raises(ThresherError, match='the program "no-such-program" was not found'):
+        study.run()
+    assert not (tmp_path / "out").exists()
+
+
+def test_names_of_trials_depend_on_the_command_but_not_on_the_metric(tmp_path: Path) -> None:
+    def names(command: str, **more: Any) -> list[str]:
+        return list(Study.from_dict(content(command, **more), tmp_path).plan().trials)
+
+    assert names("run {seed} {out}") == names("run {seed} {out}", metric="rmse")
+    assert names("run {seed} {out}") != names("run --fast {seed} {out}")
+
+
+# ---- the result -------------------------------------------------------------------------------
+
+
+def test_report_result_takes_numbers_of_numpy_and_torch(tmp_path: Path) -> None:
+    file = report_result(
+        tmp_path / "new", accuracy=np.float32(0.5), loss=torch.tensor(0.25), steps=np.int64(3)
+    )
+    assert json.loads(file.read_text()) == {"accuracy": 0.5, "loss": 0.25, "steps": 3}
+
+
+@pytest.mark.parametrize("value", [float("nan"), "0.9", True, 93.1, -0.1, None, torch.ones(2)])
+def test_report_result_refuses_what_is_not_a_share(value: Any, tmp_path: Path) -> None:
+    with pytest.raises(InvalidValueError, match="accuracy must be a"):
+        report_result(tmp_path, accuracy=value)
+    assert not any(tmp_path.iterdir())
+
+
+WRITE = "import sys; open(sys.argv[1] + '/result.json', 'w').write({text!r})"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("import sys; sys.exit(3)", "the command exited with 3"),
+        ("import os; os.kill(os.getpid(), 11)", "the command was ended by SIGSEGV"),
+        ("pass", r"the command wrote no result.json into \{out\}"),
+        (WRITE.format(text='{"accuracy": "high"}'), "accuracy must be a finite number, got 'high'"),
+        (WRITE.format(text='{"accuracy": NaN}'), "accuracy must be a finite number, got nan"),
+        (WRITE.format(text='{"accuracy": true}'), "accuracy must be a finite number, got True"),
+        (WRITE.format(text='{"accuracy": 93.1}'), r"must be a share in \[0, 1\], got 93.1"),
+        (WRITE.format(text='{"acuracy": 0.9}'), 'does not hold "accuracy"; it holds acuracy'),
+        (WRITE.format(text="[0.9]"), "must hold a JSON object"),
+        (WRITE.format(text='{"accuracy": 0.'), "is not valid JSON"),
+    ],
+)
+def test_a_command_without_a_good_result_fails_its_trial(
+    text: str, message: str, tmp_path: Path
+) -> None:
+    command = script(
+        tmp_path, "print('the output of the command', flush=True)\n" + text, "{out} {seed}"
+    )
+    study = Study.from_dict(content(command, seeds=1), tmp_path / "out")
+    status = study.run()
+    (trial,) = status.trials
+    assert trial.state == "failed"
+    log = tmp_path / "out" / "trials" / trial.name / "command.log"
+    assert trial.error.endswith(f"; its log is {log}")
+    assert re.search(message, trial.error)
+    assert "the output of the command" in log.read_text()
+
+
+def test_no_result_is_one_sentence_and_exit_code_2(thresher: Run, tmp_path: Path) -> None:
+    file = tmp_path / "study.toml"
+    write_text(file, dumps(content("true {seed} {out}", seeds=1)))
+    done = thresher("study", "run", file, "--out", tmp_path / "out")
+    assert done.returncode == 2
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("thresher: no trial finished; seed=0,id=")
+    assert last.endswith("command.log")
+    assert "Traceback" not in done.stderr
+
+
+# ---- a whole study ----------------------------------------------------------------------------
+
+
+def test_verdicts_and_report_of_a_metric_of_your_own(tmp_path: Path) -> None:
+    command = script(tmp_path, SCRIPT, "{rate} {seed} {out}")
+    grid = {"rate": [0.5, 1.0], "name": ["a b", "c/d"]}
+    made = content(command + " {name}", grid=grid, seeds=3, metric="rmse", compare="rate")
+    made["primary"] = ["1.0 - 0.5"]
+    made["claimed"] = -0.5
+    study = Study.from_dict(made, tmp_path / "out")
+    assert study.run().complete
+    analysis = analyse(study)
+    first = analysis.overall[0]
+    assert (first.verdict, first.primary, first.n) == ("better", True, 3)  # a lower error
+    assert first.difference == pytest.approx(-0.5, abs=0.05)
+    assert any(
+        'A lower rmse counts as better; if it does not, set better = "higher"' in note
+        for note in analysis.notes
+    )
+    page = write_report(analysis)
+    assert "<td>c/d</td>" in page.read_text()
+    assert (page.parent / "figures" / "rmse-rate.svg").exists()
+    # Trials of a larger study that were finished are not run again.
+    more = Study.from_dict({**made, "seeds": 4, "better": "higher"}, tmp_path / "out")
+    assert more.run().complete
+    calls = [path.read_text() for path in (tmp_path / "out").glob("trials/*/output/calls")]
+    assert calls == ["called\n"] * 16
+    assert analyse(more).overall[0].verdict == "worse"
+    with pytest.raises(InvalidValueError, match='did not report "accuracy"'):
+        more.trials("accuracy")
+
+
+def test_arms_may_be_different_commands(tmp_path: Path) -> None:
+    command = script(tmp_path, SCRIPT, "{rate} {seed} {out}")
+    arms = {"slow": {"rate": 0.25}, "other": {"command": command.replace("{rate}", "1")}}
+    made = content(command, arms=arms, metric="rmse")
+    made["base"]["rate"] = 0.5
+    study = Study.from_dict(made, tmp_path / "out")
+    assert study.run().complete
+    means = {cell.cell["arm"]: cell.mean for cell in analyse(study).cells}
+    assert means == {"slow": pytest.approx(1.75, abs=0.05), "other": pytest.approx(1, abs=0.05)}
+
+
+def test_tuning_reads_the_validation_accuracy_that_a_command_reports(tmp_path: Path) -> None:
+    text = """
+import json, sys
+lr, seed, out = float(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+json.dump({"accuracy": 1 - lr, "validation_accuracy": lr}, open(out + "/result.json", "w"))
+"""
+    command = script(tmp_path, text, "{lr} {seed} {out}")
+    grid = {"lr": [0.25, 0.75]}
+    study = Study.from_dict(content(command, grid=grid, tune=["lr"]), tmp_path / "out")
+    assert study.run().complete
+    analysis = analyse(study)
+    assert [choice.chosen for choice in analysis.choices] == [{"lr": 0.75}]
+    assert [cell.mean for cell in analysis.cells] == [25.0]
+    # Its seeds change nothing, which the report says.
+    assert any("check that the seed is used" in note for note in analysis.notes)
+
+
+@pytest.mark.slow  # eight interpreters with scikit-learn
+def test_the_example_runs(
+    thresher: Run, digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    done = thresher("study", "run", "examples/any-command.toml", "--out", tmp_path / "S", "--json")
+    assert done.returncode == 0, done.stderr
+    data = json.loads(done.stdout)
+    assert data["status"]["finished"] == 8
+    full, half = data["cells"]
+    assert 92 < half["mean"] < full["mean"]
+    images = [json.loads(p.read_text()) for p in (tmp_path / "S").glob("trials/*/result.json")]
+    assert {(r["train_images"] > 1000) for r in images} == {True, False}
+    assert Path(data["report"]).exists()
+
+
+def test_the_example_is_a_good_study() -> None:
+    assert reading.load(ROOT / "examples" / "any-command.toml").runs_command
+
+
+# ---- kills ------------------------------------------------------------------------------------
+
+
+def _begin(tmp_path: Path) -> tuple["subprocess.Popen[bytes]", Path, list[int]]:
+    """Start a study of one long command; return it, its folder and the command's processes."""
+    file, out = tmp_path / "study.toml", tmp_path / "out"
+    command = script(tmp_path, LONG, "{out} {seed}")
+    local = {"kind": "local", "workers": 1}
+    write_text(file, dumps(content(command, seeds=1, executor=local)))
+    process = subprocess.Popen([sys.executable, "-c", RUN, str(file), str(out)])
+    deadline = time.monotonic() + 60
+    while not (begun := list(out.glob("trials/*/output/begun"))):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return process, out, [int(pid) for pid in begun[0].read_text().split()]
+
+
+def _gone(pids: list[int], seconds: float = 15) -> bool:
+    deadline = time.monotonic() + seconds
+    while any(map(_runs, pids)):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.slow  # starts a study and its worker
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_a_stopped_study_takes_its_commands_with_it(tmp_path: Path, number: int) -> None:
+    process, out, pids = _begin(tmp_path)
+    process.send_signal(number)
+    process.wait(30)
+    assert _gone(pids), "the command outlived the study"
+    study = Study.open(out)
+    assert study.status().count("waiting") == 1
+    # The command finds what it wrote in the same folder.
+    assert study.run("in-process").complete
+    assert analyse(study).cells[0].mean == 50.0
+
+
+@pytest.mark.slow  # starts a study and its worker
+def test_a_killed_command_leaves_nothing_behind(tmp_path: Path) -> None:
+    process, out, pids = _begin(tmp_path)
+    os.kill(pids[0], signal.SIGKILL)
+    process.wait(30)
+    assert _gone(pids), "a process of the command outlived it"
+    study = Study.open(out)
+    (failed,) = study.status().failed
+    assert "the command was ended by SIGKILL; its log is" in failed.error
+    assert study.run("in-process", retry=True).complete
