@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from thresher.select.filters.moderate import ModerateFilter as ModerateFilter
     from thresher.select.filters.near_duplicates import NearDuplicatesFilter as NearDuplicatesFilter
     from thresher.select.filters.network import NetworkFilter as NetworkFilter
+    from thresher.select.filters.outliers import OutliersFilter as OutliersFilter
     from thresher.select.filters.prototypes import PrototypesFilter as PrototypesFilter
     from thresher.select.filters.random import RandomFilter as RandomFilter
     from thresher.select.filters.recursive import RecursiveFilter as RecursiveFilter
@@ -56,6 +57,7 @@ _MODULES = {
     "NearDuplicatesFilter": "thresher.select.filters.near_duplicates",
     "NetworkFilter": "thresher.select.filters.network",
     "NoiseScale": "thresher.training.noise_scale",
+    "OutliersFilter": "thresher.select.filters.outliers",
     "Pack": "thresher.data.pack",
     "PrototypesFilter": "thresher.select.filters.prototypes",
     "RandomFilter": "thresher.select.filters.random",

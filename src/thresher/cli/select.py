@@ -51,6 +51,8 @@ def config_class(name: str) -> type:
     filter = load_filter(name)
     sources: list[type] = []
     for need in filter.needs:
+        if need not in SOURCES:  # made from the pack
+            continue
         # A class that another one already includes would break the order of bases.
         if not any(issubclass(chosen, SOURCES[need]) for chosen in sources):
             sources = [c for c in sources if not issubclass(SOURCES[need], c)] + [SOURCES[need]]

@@ -40,6 +40,28 @@ def decode(
         return pixels(square(eight_bit(image, channels), size, resample))
 
 
+def measure(data: bytes, limit: int) -> tuple[np.ndarray, tuple[int, int]] | None:
+    """Decode to grey (height, width) uint8, the short side at most `limit` pixels.
+
+    Returns:
+        The pixels and the original (width, height), or None if the file cannot be read.
+    """
+    from PIL import Image
+
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            size = image.size
+            image.draft("L", (limit, limit))
+            grey = eight_bit(image, 1)
+            scale = limit / min(grey.size)
+            if scale < 1:
+                shape = (max(1, round(grey.width * scale)), max(1, round(grey.height * scale)))
+                grey = grey.resize(shape, Image.Resampling.BOX)
+            return np.asarray(grey, np.uint8), size
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+        return None
+
+
 def _colour_jpeg(data: bytes) -> np.ndarray | None:
     """Decode a colour JPEG; return None for what only Pillow handles (grey, CMYK, irregular)."""
     with contextlib.suppress(ImportError, ValueError):

@@ -1,19 +1,27 @@
 """The data a filter works on, and the files that it comes from."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
+from thresher.data.image_statistics import ImageStatistics
 from thresher.data.selection import Selection
 from thresher.data.split import HoldOut
 from thresher.errors import InvalidValueError
 from thresher.options import option
 
 Need = Literal[
-    "features", "other_features", "dynamics", "selections", "like", "training", "other_dynamics"
+    "features",
+    "other_features",
+    "dynamics",
+    "selections",
+    "like",
+    "training",
+    "other_dynamics",
+    "statistics",
 ]
 """What a filter asks its caller to prepare, beside the labels:
 
@@ -23,7 +31,8 @@ Need = Literal[
 - other_dynamics: records of further runs, if the user names any;
 - selections: finished selections of the same pack;
 - like: a selection of the same pack to match, if the user names one;
-- training: `FilterInputs.retrain`.
+- training: `FilterInputs.retrain`;
+- statistics: `FilterInputs.statistics`, measured on the images of the pack.
 """
 
 Retrain = Callable[[int, np.ndarray], np.ndarray]
@@ -54,16 +63,20 @@ class FilterInputs:
     """Selections to combine."""
     like: Selection | None = None
     """Selection whose number of dropped samples per class is matched."""
+    statistics: ImageStatistics | None = None
+    """Statistics of the images."""
     retrain: Retrain | None = None
     """Trains a network on a subset and returns its features of all samples."""
     maps: Path | None = None
     """Folder in which maps of the features are cached."""
 
     def __post_init__(self) -> None:
+        arrays: list[tuple[str, Sized | None]]
         arrays = [("ids", self.ids), ("features", self.features)]
         records = [self.dynamics, *self.other_dynamics]
         arrays += [("probabilities", self.probabilities), *(x for r in records for x in r.items())]
         arrays += [("other_features", features) for features in self.other_features]
+        arrays += [("statistics", self.statistics)]
         for name, array in arrays:
             if array is not None and len(array) != len(self):
                 raise InvalidValueError(
@@ -101,6 +114,7 @@ class FilterInputs:
             features=None if self.features is None else self.features[rows],
             probabilities=None if self.probabilities is None else self.probabilities[rows],
             other_features=[features[rows] for features in self.other_features],
+            statistics=None if self.statistics is None else self.statistics.take(rows),
             dynamics={name: values[rows] for name, values in self.dynamics.items()},
             other_dynamics=[
                 {name: values[rows] for name, values in record.items()}

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from thresher.data.ids import rows_by_id
+from thresher.data.image_statistics import image_statistics
 from thresher.data.pack import Pack
 from thresher.data.selection import Selection, check_free
 from thresher.data.split import HoldOut
@@ -80,6 +81,9 @@ def load_inputs(
         raise InvalidValueError("run is required: its network is retrained", "", "run")
     if "features" in filter.needs:
         inputs, origin = _load_features(inputs, pack, filter, sources)
+    if "statistics" in filter.needs:
+        positions = pack.positions(inputs.ids)
+        inputs = replace(inputs, statistics=image_statistics(pack, positions))
     if "dynamics" in filter.needs:
         if sources.run is None:
             raise InvalidValueError("run is required: it holds the training dynamics", "", "run")
