@@ -117,6 +117,7 @@ NETWORK = "select network --data pack --features features --out out.parquet"
 MEASURE = "scale measure --model tiny --out out.json"
 PREDICT = "scale predict --profile profile.json"
 PLAN = "plan --data pack"
+IMPORT = "study import runs.csv --compare arm --metric accuracy --out out"
 GOOD = {
     "data get": "data get digits",
     "data pack": "data pack images out",
@@ -127,6 +128,7 @@ GOOD = {
     "embed": EMBED,
     "view": "view sel.parquet --no-browser",
     "study run": "study run study.toml --out out",
+    "study import": IMPORT,
     "scale measure": MEASURE,
     "scale predict": PREDICT,
     "scale compare": "scale compare",
@@ -363,6 +365,15 @@ WORDS = [
     "study report empty",
     "study report study --out file.txt",
     "study report study --out file.txt/x",
+    "study import nothing.csv --out out",
+    "study import file.txt --out out",
+    "study import empty --out out",
+    "study import arrays.npz --out out",
+    "study import runs.csv --metric nothing --out out",
+    "study import runs.csv --compare nothing --out out",
+    "study import runs.csv --axes nothing --out out",
+    "study import runs.csv --out study",
+    "study import runs.csv --out file.txt",
     "scale measure --model nothing --out out.json",
     "scale measure --model os:system --out out.json",
     f"{MEASURE} --data nothing",
@@ -576,6 +587,7 @@ FILES = (
     ),
     *_many("study status study", "study/study.toml", cut, empty, garbage, as_folder, remove),
     *_many("study report study", "study/study.toml", cut, empty, garbage, as_folder, remove),
+    *_many(IMPORT, "runs.csv", empty, garbage, as_folder, remove),
     *_many("data pack arrays.npz out", "arrays.npz", cut, cut_end, empty, garbage, as_folder),
     *_many("data pack tars out", "tars/train-000000.tar", cut, empty, garbage),
     *_many("data pack records out", "records/train-00000-of-00001", cut_end, empty, garbage),

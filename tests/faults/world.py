@@ -30,6 +30,14 @@ kind = "in-process"
 """
 
 
+RUNS = """arm,seed,accuracy
+a,0,0.91
+b,0,0.93
+a,1,0.92
+b,1,0.95
+"""
+
+
 class FewDigits:
     """The first digits, in two chunks."""
 
@@ -74,6 +82,7 @@ def _make(root: Path, digits: Path) -> None:
     shutil.copytree(digits, root / "home" / "packs" / "digits")
     (root / "file.txt").write_text("not what you want\n")
     (root / "study.toml").write_text(STUDY)
+    (root / "runs.csv").write_text(RUNS)
     images = np.zeros((6, 8, 8, 1), np.uint8)
     np.savez(root / "arrays.npz", images=images, labels=np.arange(6) % 2)
     train = ("train", "--data", "pack", "--epochs", 1, "--device", "cpu", "--threads", 1)

@@ -71,6 +71,7 @@ COMMANDS = (
     Command("study run", "run a study, or resume it", "thresher.cli.study:run"),
     Command("study status", "show the progress of a study", "thresher.cli.study:status"),
     Command("study report", "write verdicts, tables and figures", "thresher.cli.study:report"),
+    Command("study import", "compare runs made elsewhere", "thresher.cli.study:import_runs"),
     Command("scale measure", "time layers, all-reduce and input", "thresher.cli.scale:measure"),
     Command("scale predict", "predict the step time on a cluster", "thresher.cli.scale:predict"),
     Command("scale compare", "compare engines and scaling rules", "thresher.cli.compare:compare"),

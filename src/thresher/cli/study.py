@@ -2,14 +2,15 @@
 
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from thresher.cli.commands import Outcome
 from thresher.cli.packs import ensure_packs_of_study
-from thresher.errors import InvalidValueError, ThresherError
+from thresher.errors import AlreadyExistsError, InvalidValueError, ThresherError
 from thresher.options import option
+from thresher.study.definition import ComparisonConfig, MetricConfig
 
 if TYPE_CHECKING:
     from thresher.study.analysis import Analysis
@@ -47,6 +48,16 @@ class Report:
     """Folder of the study."""
     out: Path | None = None
     """Folder to write to; default: report/ in the study's folder."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Import(MetricConfig):
+    file: Path = option(positional=True)
+    """CSV file with one row per run: `seed`, the metric, and axes."""
+    out: Path
+    """Folder to write to: the report is in report/ below it."""
+    axes: tuple[str, ...] = ()
+    """Columns that are axes; default: all but seed and the metric."""
 
 
 def run(config: Run) -> Outcome:
@@ -108,6 +119,29 @@ def report(config: Report) -> Outcome:
 
     analysis = analyse(config.folder)
     page = write_report(analysis, config.out)
+    return Outcome({**analysis.to_dict(), "report": str(page)}, _summary(analysis, page))
+
+
+def import_runs(config: Import) -> Outcome:
+    """Compare runs that were made elsewhere: the verdicts and the report of a study.
+
+    The first value of the compared column is the baseline. Runs with the same seed are compared
+    with each other.
+    """
+    from thresher.paths import StudyPaths
+    from thresher.report.page import write_report
+    from thresher.study.analysis import analyse
+    from thresher.study.imported import check_paired, read_runs
+
+    paths = StudyPaths(config.out)
+    if paths.definition.exists():
+        raise AlreadyExistsError(f"{config.out} is a study", "choose another folder")
+    trials = read_runs(config.file, config.metric, config.axes)
+    shared = {field.name: getattr(config, field.name) for field in fields(MetricConfig)}
+    analysis = analyse(trials, ComparisonConfig(**shared))
+    check_paired(config.file, analysis)
+    analysis = replace(analysis, title=config.file.stem)
+    page = write_report(analysis, paths.report)
     return Outcome({**analysis.to_dict(), "report": str(page)}, _summary(analysis, page))
 
 

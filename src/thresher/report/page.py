@@ -64,6 +64,7 @@ def write_report(study: Study | Analysis | Path | str, out: Path | str | None = 
 def render(analysis: Analysis, drawings: list[Drawing]) -> str:
     """Return the page as text."""
     title = analysis.title or (analysis.study.root.name if analysis.study else "Comparison")
+    setup = _setup(analysis)
     parts = [
         f"<header><h1>{html.escape(title)}</h1><p class='sub'>{_summary(analysis)}</p></header>",
         _warnings(analysis),
@@ -72,8 +73,8 @@ def render(analysis: Analysis, drawings: list[Drawing]) -> str:
         _section("All settings", tables.cell_table(analysis)) if analysis.cells else "",
         _work(analysis),
         _tuning(analysis),
-        _section("Options, versions and hardware", _setup(analysis)),
-        _section("Cost", _cost(analysis)),
+        _section("Options, versions and hardware", setup) if setup else "",
+        _section("Cost", _cost(analysis)) if analysis.cost.trials else "",
         _details(f"All {len(analysis.trials)} trials", tables.trial_table(analysis)),
         _details("How the verdicts are computed", _method(analysis)),
     ]

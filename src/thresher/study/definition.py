@@ -20,17 +20,12 @@ METRICS = ("accuracy", "loss", "time_to_target", "seconds", "train_loss", "valid
 
 
 @dataclass(frozen=True, kw_only=True)
-class ComparisonConfig:
-    """What is compared, and by which metric."""
+class MetricConfig:
+    """The axis that is compared, and the metric that decides."""
 
     compare: str | None = None
     """Axis whose values are compared; default: selection, arm, or the first axis with two values.
     """
-    baseline: Any = None
-    """Value that the others are compared with; default: the first."""
-    pairs: tuple[tuple[Any, Any], ...] = ()
-    """(value, baseline) pairs to compare; default: every pair of up to three values, otherwise
-    each value with the baseline."""
     metric: str = "accuracy"
     """Number that is compared."""
     better: Literal["higher", "lower"] | None = None
@@ -38,6 +33,17 @@ class ComparisonConfig:
     margin: float | None = option(None, ge=0)
     """Largest difference that counts as equivalent, in the unit of the metric; default: 0.3 points
     of accuracy, or 3 % of a time or loss."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparisonConfig(MetricConfig):
+    """What is compared, and by which metric."""
+
+    baseline: Any = None
+    """Value that the others are compared with; default: the first."""
+    pairs: tuple[tuple[Any, Any], ...] = ()
+    """(value, baseline) pairs to compare; default: every pair of up to three values, otherwise
+    each value with the baseline."""
     primary: tuple[str, ...] = ()
     """Comparisons that the study is made for, such as "network - full @ batch_size=6272"; they are
     corrected among themselves and the others are exploratory. Default: all are one family."""

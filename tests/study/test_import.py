@@ -1,0 +1,111 @@
+"""`thresher study import`: verdicts and report on runs that were made elsewhere."""
+
+import json
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from thresher.cli.study import Import, import_runs
+from thresher.errors import ThresherError
+from thresher.study.analysis import analyse
+from thresher.study.definition import ComparisonConfig
+from thresher.study.imported import read_runs
+from thresher.study.results import Trial
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def _rows() -> list[tuple[str, int, int, float]]:
+    chance = np.random.default_rng(0)
+    return [
+        (arm, batch, seed, 0.9 + 0.02 * (arm == "new") + 0.002 * chance.standard_normal())
+        for arm in ("old", "new")
+        for batch in (64, 256)
+        for seed in range(4)
+    ]
+
+
+def _csv(separator: str = ",") -> str:
+    lines = [("arm", "batch_size", "seed", "accuracy"), *_rows()]
+    return "".join(separator.join(map(str, line)) + "\r\n" for line in lines)
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+def test_the_verdicts_are_those_of_a_study(separator: str, tmp_path: Path) -> None:
+    file = tmp_path / "runs.csv"
+    file.write_bytes(b"\xef\xbb\xbf" + _csv(separator).encode())  # as spreadsheets write it
+    trials = [
+        Trial(cell={"arm": arm, "batch_size": batch}, seed=seed, value=100 * value)
+        for arm, batch, seed, value in _rows()
+    ]
+    expected = analyse(trials, ComparisonConfig(compare="arm")).verdicts
+    assert expected[0].verdict == "better"
+    found = analyse(read_runs(file, "accuracy"), ComparisonConfig(compare="arm")).verdicts
+    assert [c.to_dict() for c in found] == [c.to_dict() for c in expected]
+
+
+def test_from_the_command_line(thresher: Run, tmp_path: Path) -> None:
+    file = tmp_path / "runs.csv"
+    file.write_text(_csv().replace("accuracy", "val/rmse"))
+    words = ("study", "import", file, "--compare", "arm", "--metric", "val/rmse")
+    done = thresher(*words, "--out", tmp_path / "S", "--json")
+    assert done.returncode == 0, done.stderr
+    data = json.loads(done.stdout)
+    assert data["verdicts"][0]["word"] == "worse"  # a larger error
+    assert [cell["batch_size"] for cell in data["cells"]] == [64, 256, 64, 256]
+    page = (tmp_path / "S" / "report" / "index.html").read_text()
+    assert data["report"] == str(tmp_path / "S" / "report" / "index.html")
+    assert "new is worse than old" in page
+    assert (tmp_path / "S" / "report" / "figures" / "val-rmse-batch-size.svg").exists()
+    other = thresher(*words, "--better", "higher", "--out", tmp_path / "S", "--json")
+    assert json.loads(other.stdout)["verdicts"][0]["word"] == "better"
+
+
+def test_columns_that_are_not_axes_are_left_out(tmp_path: Path) -> None:
+    head, *rows = _csv().splitlines()
+    lines = [f"{head},seconds", *(f"{row},{n}" for n, row in enumerate(rows))]
+    file = tmp_path / "runs.csv"
+    file.write_text("\n".join(lines))
+    with pytest.raises(ThresherError, match=r'"seconds" of .* cannot be an axis; .*`axes`'):
+        read_runs(file, "accuracy")
+    assert {*read_runs(file, "accuracy", ("arm", "batch_size"))[0].cell} == {"arm", "batch_size"}
+
+
+GOOD = "arm,seed,score\na,0,1\nb,0,2\na,1,1.5\nb,1,2\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (GOOD.replace("seed", "sede"), 'has no column "seed"; did you mean "sede"'),
+        (GOOD.replace("score", "scores"), 'has no column "score"; did you mean "scores"'),
+        (GOOD.replace("arm", "arms"), '"arm" is not an axis of the trials'),
+        (GOOD + "b,1,3\n", "lines 5 and 6 of .* are the same run: seed 1"),
+        (GOOD.replace("1.5", "good"), 'line 4 of .*: score must be a number, got "good"'),
+        (GOOD.replace("1.5", "nan"), 'score must be a number, got "nan"'),
+        (GOOD.replace("1.5", ""), 'score must be a number, got ""'),
+        (GOOD.replace("a,0,", "a,first,"), 'line 2 of .*: seed must be an integer, got "first"'),
+        (GOOD.replace("a,0,", ",0,"), "line 2 of .* has no arm"),
+        (GOOD.replace(",1,", ",0,").replace("a,0,1\nb,0,2\n", ""), "has one seed"),
+        (GOOD.replace("b,", "a,", 1).replace("b,", "a,").replace("a,0,2\n", "").replace(
+            "a,1,2\n", ""), 'column "arm" of .* has one value'),
+        ("arm,seed,score\n", "has no runs"),
+        (GOOD + "b,1\n", "line 6 of .* has 2 values, but the header has 3"),
+        (GOOD.replace("score\n", "arm\n", 1), 'has two columns "arm"'),
+        ("", "is not a CSV file: it has no header"),
+        (GOOD.replace("b,1,2", 'b,1,"2'), "is not a CSV file: "),
+        ("arm,n,seed,score\na,0,0,1\nb,1,0,2\na,2,1,1\nb,3,1,2\n", '"n" of .* cannot be an axis'),
+        ("arm,k,seed,score\na,0,0,1\nb,1,0,2\na,2,1,1\nb,3,1,2\n", "differ in arm only.*k count"),
+    ],
+)  # fmt: skip
+def test_a_bad_file_is_one_sentence(text: str, message: str, tmp_path: Path) -> None:
+    file = tmp_path / "runs.csv"
+    file.write_text(text)
+    with pytest.raises(ThresherError) as error:
+        import_runs(Import(file=file, out=tmp_path / "S", compare="arm", metric="score"))
+    assert re.search(message, str(error.value)), error.value
+    assert not (tmp_path / "S").exists()
