@@ -410,6 +410,9 @@ WORDS = [
     "reproduce nothing",
     "reproduce mccord-batch --preset nothing",
     "reproduce mccord-batch --out file.txt",
+    "reproduce jitsev-records --table nothing.toml",
+    "reproduce jitsev-records --table file.txt",
+    "reproduce ornl-fig8 --table file.txt",
     "demo --out file.txt",
     "demo --out file.txt/x",
 ]

@@ -21,6 +21,8 @@ class Reproduce:
     """Size: smoke (minutes on a laptop), gpu (one GPU) or paper (the paper's own size)."""
     out: Path | None = None
     """Folder for runs, figures and recipe.json (default: runs/NAME-PRESET)."""
+    table: Path | None = None
+    """A TOML file with further rows, for a recipe that has a table (jitsev-records)."""
 
 
 def reproduce(config: Reproduce) -> Outcome:
@@ -34,7 +36,7 @@ def reproduce(config: Reproduce) -> Outcome:
     recipe = find(config.name)
     out = config.out or Path("runs") / f"{recipe.name}-{config.preset}"
     ensure_pack(recipe.data.get(config.preset))
-    result = recipe.run(config.preset, out)
+    result = recipe.run(config.preset, out, config.table)
     head = {"name": recipe.name, "claim": recipe.claim, "preset": config.preset, "out": str(out)}
     rows = [row.to_dict() for row in result.rows]
     return Outcome({**result.data, **head, "rows": rows}, _table(recipe.title, result.rows))

@@ -1,71 +1,90 @@
 """The record table of ResNet-50 on ImageNet, predicted from data sheets.
 
 A run is described by its batch, devices, links and epochs, and the model's operations are counted.
-One number, the share of the peak that convolutions reach, is fitted: for each run, to the others.
+One number is fitted, the share of the peak that convolutions reach; on request also a second, the
+fixed cost of a step. For each row they are fitted to other rows: to all others, or to those of
+other device families.
 """
 
-import math
-from collections.abc import Sequence
+import tomllib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
 
+import numpy as np
+
+from thresher.errors import InvalidValueError, NotFoundError
+from thresher.options import from_mapping, option
 from thresher.scaling.cluster import UNLIMITED, Cluster, Device, DevicePrecision
 from thresher.scaling.profile import Profile
 from thresher.scaling.step import PredictedStep, StepConfig, predict_step
 
 IMAGES = 1_281_167
-EPOCHS = 90
 SHARES = [0.05 * 1.03**k for k in range(101)]
 """Candidate shares of the peak: 5 % to 96 %."""
+FIXED = [0.0, *(1e-3 * 1.12**k for k in range(41))]
+"""Candidate fixed costs of a step: none, and 1 to 93 ms."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Record:
     """One published run. Rates are from data sheets; links in 10⁹ bytes per second."""
 
     name: str
-    batch_size: int
-    devices: int
+    batch_size: int = option(ge=1)
+    devices: int = option(ge=1)
     device: str
-    peak_tflops: float
-    memory_gbs: float
-    precision: DevicePrecision
-    node: int
-    inner_gbs: float
-    outer_gbs: float
-    published_s: float
+    family: str
+    """Rows of one family share an architecture, and with it how much of the peak is reached."""
+    peak_tflops: float = option(gt=0)
+    memory_gbs: float = option(gt=0)
+    precision: DevicePrecision = "fp32"
+    node: int = option(ge=1)
+    """Devices of a node."""
+    inner_gbs: float = option(gt=0)
+    outer_gbs: float = option(gt=0)
+    published_s: float = option(gt=0)
+    epochs: float = option(90.0, gt=0)
+    epochs_source: str = ""
+    """Where the epochs are published; "" if they are assumed."""
     schedule: tuple[tuple[float, int], ...] = ()
     """(share of the epochs, batch) if the batch changed during the run; else empty."""
     note: str = ""
     """What explains a prediction that is far off."""
 
+    @property
+    def phases(self) -> list[tuple[float, int]]:
+        """(steps, batch) of each part of the run."""
+        parts = self.schedule or ((1.0, self.batch_size),)
+        return [(part * self.epochs * IMAGES / batch, batch) for part, batch in parts]
 
-# Times and batches are those of the published table; the rest are hardware figures. P100: 10.6
-# Tflop/s in float32 and 732 GB/s; P40: 11.8 and 346 (half-precision storage, float32 arithmetic);
-# TPU v2: 45 and 600 per chip (256 chips per pod); TPU v3: 123 and 900; V100: 125 (matrix units)
-# and 900. Links: NVLink or PCIe inside a node, 50 GbE (Goyal), 2×FDR (Akiba), 100 Gbit/s (Jia), the
-# TPUs' own torus, 2×EDR per node of four (Mikami, Yamazaki: the same machine, ABCI).
-RECORDS = (
-    Record("He et al.", 256, 8, "P100", 10.6, 732, "fp32", 8, 20, 20, 29 * 3600),
-    Record("Goyal et al.", 8_192, 256, "P100", 10.6, 732, "fp32", 8, 20, 6.25, 3600),
-    Record(
-        *("Smith et al.", 8_192, 256, "TPU v2", 45, 600, "bf16", 4, 62, 248, 1800),
-        schedule=((1 / 3, 8_192), (2 / 3, 16_384)),
-        note="batch 8,192 for the first 30 epochs, then 16,384; the table gives only “full TPU "
-        "pod”, assumed to be 256 chips of version 2",
-    ),
-    Record("Akiba et al.", 32_768, 1_024, "P100", 10.6, 732, "fp32", 8, 12, 13.6, 900),
-    Record("Jia et al.", 65_536, 2_048, "P40", 11.8, 346, "fp16", 8, 12, 12.5, 396),
-    Record("Ying et al.", 65_536, 1_024, "TPU v3", 123, 900, "bf16", 4, 82, 328, 108),
-    Record(
-        *("Mikami et al.", 55_296, 3_456, "V100", 125, 900, "fp16", 4, 50, 25, 120),
-        note="16 images per GPU: the published time is 58 ms per step, more than Yamazaki's 51 ms "
-        "for 40 images on the same machine. Costs other than images and bytes (framework, kernel "
-        "launches, evaluation) do not shrink with the batch, and no other run has so few images "
-        "per GPU to fit them to; the authors also increase the batch during the run (“batch-size "
-        "control”), so 55,296 is the largest batch, not the only one",
-    ),
-    Record("Yamazaki et al.", 81_920, 2_048, "V100", 125, 900, "fp16", 4, 50, 25, 72),
-)
+
+def load_records(path: Path | None = None) -> list[Record]:
+    """Return the published records and, with a TOML file, its `[[record]]` tables."""
+    shipped = resources.files("thresher.lab").joinpath("records.toml").read_text(encoding="utf-8")
+    records = _parse(shipped, "records.toml")
+    if path is None:
+        return records
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise InvalidValueError(f"{path} is not a file of records: not a text file") from None
+    except OSError as error:
+        raise NotFoundError(f"cannot read records {path}: {error.strerror}") from None
+    return [*records, *_parse(text, str(path))]
+
+
+def _parse(text: str, where: str) -> list[Record]:
+    try:
+        content = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidValueError(f"{where} is not valid TOML: {error}") from None
+    rows = content.get("record")
+    if set(content) != {"record"} or not isinstance(rows, list):
+        fix = "describe each run in a table [[record]]"
+        raise InvalidValueError(f"{where} must hold tables [[record]] and nothing else", fix)
+    return [from_mapping(Record, row, f"[[record]] {n} of {where}") for n, row in enumerate(rows)]
 
 
 def predicted_step(record: Record, profile: Profile, share: float, batch: int) -> PredictedStep:
@@ -89,23 +108,18 @@ def predicted_step(record: Record, profile: Profile, share: float, batch: int) -
     return predict_step(profile, cluster, record.devices, config)
 
 
-def predicted_seconds(record: Record, profile: Profile, share: float) -> float:
-    """Predict the seconds of the whole run: epochs × images / batch steps for each batch."""
-    total = 0.0
-    for part, batch in record.schedule or ((1.0, record.batch_size),):
-        steps = part * EPOCHS * IMAGES / batch
-        total += steps * predicted_step(record, profile, share, batch).step_s
-    return total
-
-
 @dataclass(frozen=True)
 class RecordPrediction:
-    """A record predicted from the fit to the others."""
+    """A record predicted from the fit to other rows."""
 
     record: Record
     share: float
     """The fitted share of the peak."""
+    fixed_s: float
+    """The fitted fixed cost of a step; 0 if it was not fitted."""
     predicted_s: float
+    relatives: int
+    """Rows of the same family in the fit; with any, the prediction is an interpolation."""
 
     @property
     def ratio(self) -> float:
@@ -113,20 +127,48 @@ class RecordPrediction:
         return self.predicted_s / self.record.published_s
 
 
-def leave_one_out(profile: Profile, records: Sequence[Record] = RECORDS) -> list[RecordPrediction]:
-    """Predict each record with the share of the peak that fits the others best.
+class RecordTimes:
+    """The time of every record at every candidate share and fixed cost; takes about a second."""
 
-    Best is the least sum of |log(predicted / published)|: absolute rather than squared errors limit
-    the influence of an outlier. Takes about a second.
-    """
-    seconds = [[predicted_seconds(r, profile, share) for share in SHARES] for r in records]
-    errors = [
-        [abs(math.log(s / record.published_s)) for s in row]
-        for record, row in zip(records, seconds, strict=True)
-    ]
-    predictions = []
-    for left_out, record in enumerate(records):
-        others = [row for index, row in enumerate(errors) if index != left_out]
-        best = min(range(len(SHARES)), key=lambda at: sum(row[at] for row in others))
-        predictions.append(RecordPrediction(record, SHARES[best], seconds[left_out][best]))
-    return predictions
+    def __init__(self, profile: Profile, records: Sequence[Record]) -> None:
+        self.records = list(records)
+        shape = (len(SHARES), 1)
+        seconds = np.zeros((len(records), len(SHARES), len(FIXED)))
+        for index, record in enumerate(records):
+            for steps, batch in record.phases:
+                bare = [predicted_step(record, profile, x, batch).step_s for x in SHARES]
+                seconds[index] += steps * (np.reshape(bare, shape) + np.array(FIXED))
+        self.seconds = seconds
+        published = np.array([record.published_s for record in records])
+        self.errors = np.abs(np.log(seconds / published[:, None, None]))
+
+    def left_out(
+        self, group: Callable[[Record], str], fixed: bool = False
+    ) -> list[RecordPrediction]:
+        """Predict each record with the fit to the records of other groups.
+
+        Best is the least sum of |log(predicted / published)|: absolute rather than squared errors
+        limit the influence of an outlier. Without `fixed` the fixed cost of a step is 0.
+        """
+        predictions = []
+        for index, record in enumerate(self.records):
+            others = [n for n, r in enumerate(self.records) if group(r) != group(record)]
+            share, cost = self._best(others, fixed)
+            relatives = sum(self.records[n].family == record.family for n in others)
+            predicted = float(self.seconds[index, share, cost])
+            fit = (SHARES[share], FIXED[cost])
+            predictions.append(RecordPrediction(record, *fit, predicted, relatives))
+        return predictions
+
+    def fit_all(self) -> tuple[float, float]:
+        """Return the share of the peak and the fixed cost of a step that fit all rows."""
+        share, cost = self._best(range(len(self.records)), fixed=True)
+        return SHARES[share], FIXED[cost]
+
+    def _best(self, rows: Sequence[int], fixed: bool) -> tuple[int, int]:
+        if not rows:
+            raise InvalidValueError("the records must be of two families or more")
+        sums = self.errors[list(rows)].sum(axis=0)
+        sums = sums if fixed else sums[:, :1]
+        share, cost = np.unravel_index(int(sums.argmin()), sums.shape)
+        return int(share), int(cost)

@@ -66,6 +66,9 @@ class Recipe:
     """By preset, the pack that it reads, if any."""
     paper: PaperSettings | None = None
     """What was published, to say how each preset differs from it."""
+    with_table: Callable[[Path, Path], RecipeResult] | None = None
+    """A function of the output folder and a TOML file with further rows, for a recipe that has a
+    table of rows."""
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", self.name):
@@ -74,18 +77,26 @@ class Recipe:
         if unknown or "smoke" not in self.presets:
             raise ValueError(f"{self.name}: presets must be of {get_args(Preset)}, with smoke")
 
-    def run(self, preset: str, out: Path) -> RecipeResult:
-        """Run at one size, and write the result to `out`/recipe.json."""
+    def run(self, preset: str, out: Path, table: Path | None = None) -> RecipeResult:
+        """Run at one size, and write the result to `out`/recipe.json.
+
+        `table` is a TOML file with further rows, for a recipe that takes one.
+        """
         if preset not in self.presets:
             raise InvalidValueError(
                 f'recipe {self.name} has no preset "{preset}"', nearest(preset, self.presets)
             )
-        result = self.presets[preset](out)
+        if table is None:
+            result = self.presets[preset](out)
+        elif self.with_table is None:
+            raise InvalidValueError(f"recipe {self.name} takes no `table`", "leave it out")
+        else:
+            result = self.with_table(out, table)
         if self.paper is not None:
             differs = self.paper.differs(preset)
             rows = [replace(row, differs=row.differs or differs) for row in result.rows]
             result = replace(result, rows=rows)
         head = {"name": self.name, "claim": self.claim, "preset": preset}
-        table = [row.to_dict() for row in result.rows]
-        write_json(out / "recipe.json", {**head, "rows": table, "data": result.data})
+        rows_as_json = [row.to_dict() for row in result.rows]
+        write_json(out / "recipe.json", {**head, "rows": rows_as_json, "data": result.data})
         return result

@@ -97,7 +97,8 @@ class HorovodQueue:
     fuses up to `fusion_bytes` of them (copied in and out at `copy_bytes_s`) and reduces.
 
     A negotiation is a tiny all-reduce of bit vectors over p workers (log₂p messages each way)
-    plus, at the coordinator, `per_rank_s` for each rank.
+    plus, at the coordinator, `per_rank_s` for each rank. A longer negotiation makes fewer and
+    larger messages, so that a step can become shorter with it.
     """
 
     cycle_s: float

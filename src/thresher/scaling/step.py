@@ -41,6 +41,9 @@ class StepConfig:
     """Horovod's fusion buffer in MiB."""
     cycle_ms: float = option(1.0, gt=0)
     """Horovod's cycle time in milliseconds."""
+    per_rank_us: float = option(2.0, ge=0)
+    """Microseconds that Horovod's coordinator spends on each rank in a negotiation; 2 is assumed,
+    not measured."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +114,9 @@ def _communicate(
         return pipeline.Timeline(work.backward_s)
     if config.engine == "horovod":
         link = fabric.outer if workers > cluster.devices_per_node else fabric.inner
-        queue = pipeline.HorovodQueue(config.cycle_ms * 1e-3, config.fusion_mb * MEGA)
+        queue = pipeline.HorovodQueue(
+            config.cycle_ms * 1e-3, config.fusion_mb * MEGA, config.per_rank_us * 1e-6
+        )
         negotiation = queue.negotiation_s(workers, link.latency_s)
         return pipeline.horovod(work.gradients, work.backward_s, cost, queue, negotiation)
     return pipeline.ddp(work.gradients, work.backward_s, cost, config.bucket_mb * MEGA)
