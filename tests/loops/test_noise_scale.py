@@ -1,5 +1,8 @@
 """The noise scale in a loop of one's own: the known value, and unchanged gradients."""
 
+import math
+
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -7,6 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gloo_ranks import run_ranks
 from thresher.errors import InvalidValueError
+from thresher.training.noise_estimate import WINDOW, NoiseEstimate
 from thresher.training.noise_scale import NoiseScale
 
 MEAN, SPREAD, WIDTH, BATCH = 0.5, 2.0, 20, 60
@@ -84,6 +88,44 @@ def test_gradients_are_those_of_the_mean() -> None:
             assert parameter.grad is not None
             torch.testing.assert_close(parameter.grad, repeat * gradient)
     assert noise.state_dict()["measured"] == 2
+
+
+def test_both_halves_count() -> None:
+    """|G|² of two equal halves is the scalar product of their gradients, whatever their order."""
+    samples = draw(BATCH, torch.Generator().manual_seed(5))
+    expected = samples[: BATCH // 2].mean(0) @ samples[BATCH // 2 :].mean(0)
+    for batch in (samples, samples.flip(0)):
+        noise = NoiseScale(Shift(), every=1)
+        noise.backward(noise.model(batch))
+        (signal,) = noise.state_dict()["signal"]
+        assert signal == pytest.approx(float(expected), rel=1e-4)
+
+
+def test_an_odd_batch_is_unbiased() -> None:
+    assert measure(Shift(), 5, 0, 6000) == pytest.approx(KNOWN, rel=0.25)
+
+
+def test_the_value_is_that_of_the_last_phase() -> None:
+    """A noise scale that grows while the gradient shrinks, as in training."""
+    random = np.random.default_rng(0)
+    estimate = NoiseEstimate()
+    width = 2000
+    for critical, size in ((100.0, 10.0), (800.0, 3.0), (5000.0, 1.0)):
+        mean = np.full(width, size / math.sqrt(width))
+        spread = size * math.sqrt(critical / width / 512)
+        for _ in range(300):
+            halves = mean + spread * random.standard_normal((2, width))
+            small = float((halves**2).sum(axis=1).mean())
+            estimate.add(small, 512, float((halves.mean(axis=0) ** 2).sum()), 1024)
+        assert estimate.value == pytest.approx(critical, rel=0.2)
+    assert estimate.measured == 900
+    assert len(estimate.noise) == WINDOW
+
+
+def test_the_state_of_older_versions_is_read() -> None:
+    old = NoiseEstimate.restored({"measured": 4, "noise": 80.0, "signal": 8.0})
+    assert old.value == pytest.approx(10)
+    assert NoiseEstimate.restored({"measured": 0, "noise": 0.0, "signal": 0.0}).value is None
 
 
 def test_the_state_is_restored() -> None:

@@ -3,6 +3,8 @@
 Both norms are free in data-parallel training: before and after the reduction.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -10,7 +12,7 @@ from thresher.distributed.group import Group
 from thresher.errors import InvalidValueError
 from thresher.training.batches import slices
 from thresher.training.device_data import Part
-from thresher.training.noise_estimate import NoiseEstimate, squared_norm
+from thresher.training.noise_estimate import NoiseEstimate, mean_small, squared_norm
 from thresher.training.step import Step
 
 EVERY = 10
@@ -21,13 +23,16 @@ class NoiseObserver:
     """Observes steps; measurements of an epoch are on the device, sums of the run on the host.
 
     The small batch is each worker's part. On one worker it is the first of several pieces, or else
-    the first half of the batch, run once more beside the step, which it does not change.
+    either half of the batch, run once more beside the step, which does not change. The halves are
+    compared with their own mean, not with the gradient of the step: batch norm normalises each half
+    by its own statistics, so that the gradient of the whole batch has another expectation.
     """
 
     def __init__(self, group: Group) -> None:
         self.group = group
         self.estimate = NoiseEstimate()
         self._small: tuple[Tensor, float] | None = None
+        self._halves: tuple[Tensor, float, Tensor, float] | None = None
         self._pairs: list[tuple[Tensor, float, Tensor, float]] = []
 
     @classmethod
@@ -52,16 +57,31 @@ class NoiseObserver:
         elif step.pieces(count) == 1:
             half = slices(n, 2, step.align)[0][1]
             if 0 < half < n:
-                step.probe(part, half)
-                self.small(_squared_norm(step.model) * _unscaled(step), half)
+                self._compare_halves(step, part, half)
+
+    def _compare_halves(self, step: Step, part: Part, half: int) -> None:
+        n = len(part.rows)
+        step.probe(part, 0, half)
+        first = _gradients(step.model)
+        step.probe(part, half, n)
+        second = _gradients(step.model)
+        scale = _unscaled(step)
+        small = (squared_norm(first) + squared_norm(second)) / 2 * scale
+        means = [torch.lerp(b, a, half / n) for a, b in zip(first, second, strict=True)]
+        self._halves = (small, mean_small(half, n - half), squared_norm(means) * scale, n)
 
     def after_first_piece(self, step: Step, samples: int, count: int) -> None:
         if self.group.alone and samples:
             scale = (count / samples) ** 2 * _unscaled(step)
-            self.small(_squared_norm(step.model) * scale, samples)
+            self.small(squared_norm(_gradients(step.model)) * scale, samples)
 
     def after_gradients(self, step: Step, count: int) -> None:
-        self.big(_squared_norm(step.model), count)
+        # Only now: a step that ran out of memory is repeated from `before_step`.
+        if self._halves is not None:
+            self._pairs.append(self._halves)
+            self._halves = None
+        else:
+            self.big(squared_norm(_gradients(step.model)), count)
 
     def small(self, norm: Tensor, batch: float) -> None:
         self._small = (norm, batch)
@@ -91,11 +111,11 @@ class NoiseObserver:
         """The suggested batch size; None before there is a sound estimate."""
         return self.estimate.value
 
-    def state(self) -> dict[str, float]:
-        return dict(vars(self.estimate))
+    def state(self) -> dict[str, Any]:
+        return self.estimate.state()
 
-    def restore(self, state: dict[str, float]) -> None:
-        self.estimate = NoiseEstimate(int(state["measured"]), state["noise"], state["signal"])
+    def restore(self, state: dict[str, Any]) -> None:
+        self.estimate = NoiseEstimate.restored(state)
 
 
 def _unscaled(step: Step) -> float:
@@ -103,5 +123,5 @@ def _unscaled(step: Step) -> float:
     return 1.0 / step.scaler.get_scale() ** 2
 
 
-def _squared_norm(model: nn.Module) -> Tensor:
-    return squared_norm([p.grad for p in model.parameters() if p.grad is not None])
+def _gradients(model: nn.Module) -> list[Tensor]:
+    return [p.grad for p in model.parameters() if p.grad is not None]

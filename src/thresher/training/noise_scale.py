@@ -1,12 +1,14 @@
 """The gradient noise scale in a training loop of one's own."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from thresher.errors import InvalidValueError
-from thresher.training.noise_estimate import NoiseEstimate, squared_norm
+from thresher.training.noise_estimate import NoiseEstimate, mean_small, squared_norm
 
 
 class NoiseScale:
@@ -14,8 +16,12 @@ class NoiseScale:
 
     Call `backward(losses)` instead of `losses.mean().backward()`; the gradients are the same. Every
     `every` steps the gradient of a part of the batch is compared with that of the whole: under
-    DistributedDataParallel that of this worker, which costs nothing, and otherwise that of the
-    first half of the batch, which takes a second backward pass.
+    DistributedDataParallel that of this worker, which costs nothing, and otherwise those of both
+    halves of the batch, which take a second backward pass. The last 100 measurements count.
+
+    Batch norm makes a sample's gradient depend on the other samples of its forward pass. Without
+    DistributedDataParallel both halves share one forward pass, so that the value is that of the
+    network with statistics of the whole batch; with it, that of statistics of each worker's part.
 
     Up to about the noise scale, twice the batch size needs almost half the steps; far above it,
     hardly fewer (McCandlish et al. 2018, https://arxiv.org/abs/1812.06162).
@@ -78,25 +84,34 @@ class NoiseScale:
         else:
             self._compare_halves(losses)
 
-    def state_dict(self) -> dict[str, float]:
-        """Return what a checkpoint must hold."""
-        return {"steps": self._steps, **vars(self._estimate)}
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a checkpoint must hold, as JSON values."""
+        return {"steps": self._steps, **self._estimate.state()}
 
-    def load_state_dict(self, state: dict[str, float]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Set what `state_dict` returned."""
-        sums = {name: value for name, value in state.items() if name != "steps"}
         self._steps = int(state["steps"])
-        self._estimate = NoiseEstimate(int(sums.pop("measured")), **sums)
+        self._estimate = NoiseEstimate.restored(state)
 
     def _compare_halves(self, losses: Tensor) -> None:
-        half = len(losses) // 2
+        n, half = len(losses), len(losses) // 2
         parameters = [p for p in self.model.parameters() if p.requires_grad]
         part = torch.autograd.grad(
             losses[:half].mean(), parameters, retain_graph=True, allow_unused=True
         )
-        small = squared_norm([gradient for gradient in part if gradient is not None])
-        big = self._backward(losses)
-        self._add(torch.stack([small, big]), half, len(losses))
+        first = squared_norm([gradient for gradient in part if gradient is not None])
+        rest: list[Tensor] = []
+
+        def note(number: int, gradient: Tensor) -> None:
+            # The gradient of the other half is what the whole has beyond the first.
+            known = part[number]
+            share = gradient if known is None else gradient - known * (half / n)
+            rest.append((share * (n / (n - half))).norm())
+
+        big = self._backward(losses, note)
+        second = torch.stack(rest).double().square().sum()
+        norms = torch.stack([(first + second) / 2, big])
+        self._add(norms, mean_small(half, n - half), n)
 
     def _compare_workers(self, losses: Tensor) -> None:
         gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
@@ -114,15 +129,23 @@ class NoiseScale:
         total = int(sums[1].item())
         self._add(norms, total / world, total)
 
-    def _backward(self, losses: Tensor) -> Tensor:
-        """Run the backward pass; return the squared norm of its gradient on this worker."""
+    def _backward(
+        self, losses: Tensor, note: Callable[[int, Tensor], None] | None = None
+    ) -> Tensor:
+        """Run the backward pass; return the squared norm of its gradient on this worker.
+
+        `note` is called with the number of each trained parameter and its gradient.
+        """
         seen: list[Tensor] = []
+
+        def observe(number: int, gradient: Tensor) -> None:
+            seen.append(gradient.detach().norm())
+            if note is not None:
+                note(number, gradient.detach())
+
         # A hook sees the gradient of this pass alone, before it is accumulated and reduced.
-        hooks = [
-            p.register_hook(lambda gradient: seen.append(gradient.detach().norm()))
-            for p in self.model.parameters()
-            if p.requires_grad
-        ]
+        trained = [p for p in self.model.parameters() if p.requires_grad]
+        hooks = [p.register_hook(partial(observe, n)) for n, p in enumerate(trained)]
         try:
             losses.mean().backward()
         finally:

@@ -143,12 +143,12 @@ class Step:
         if self.exchange.flush():
             self.optimizer.step()
 
-    def probe(self, part: Part, samples: int) -> None:
-        """Leave the mean gradient of the first samples of a part in the parameters, only that."""
+    def probe(self, part: Part, begin: int, end: int) -> None:
+        """Leave the mean gradient of samples begin … end of a part in the parameters, only that."""
         table, self.table = self.table, None
         with buffers_kept(self.model):
             self.optimizer.zero_grad(set_to_none=True)
-            self._piece(part, 0, samples, samples)
+            self._piece(part, begin, end, end - begin)
         self.table = table
 
     def undone(self) -> AbstractContextManager[None]:
