@@ -45,7 +45,7 @@ def parse(
     description = with_flags(inspect.cleandoc(function.__doc__ or ""), names)
     try:
         with contextlib.redirect_stderr(messages):
-            options = _split_lists(arguments, infos)
+            options = _split_lists(_spell_out(arguments, names), infos)
             prog = f"thresher {words}"
             parsed: Any = tyro.cli(flags, prog=prog, description=description, args=options)
     except SystemExit as ended:
@@ -67,6 +67,13 @@ def _dependent_defaults(config: type, arguments: Sequence[str]) -> dict[str, Any
     words = [part for argument in arguments for part in argument.split("=", 1)]
     pairs = itertools.pairwise(words)
     return config.flag_defaults({a: b for a, b in pairs if a.startswith("--")})
+
+
+def _spell_out(arguments: Sequence[str], names: Sequence[str]) -> list[str]:
+    """Replace `--output` and `--output-dir`, as other tools call it, by `--out`."""
+    if "out" not in names:
+        return list(arguments)
+    return [re.sub(r"^--output([-_]dir)?(?==|$)", "--out", argument) for argument in arguments]
 
 
 def _split_lists(arguments: Sequence[str], infos: Sequence[OptionInfo]) -> list[str]:

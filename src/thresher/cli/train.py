@@ -1,16 +1,40 @@
 """`thresher train`: one run."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
 from thresher.cli.commands import Outcome
 from thresher.cli.packs import ensure_pack
 from thresher.errors import ThresherError
-from thresher.training.config import TrainConfig
+from thresher.options import option
+from thresher.training.config import TrainConfig, file_options
+from thresher.training.presets import preset
 from thresher.training.result import RunResult
 
 STOPPED = 143
 """The exit code of a process that ended on SIGTERM, as shells and schedulers know it."""
+DIVERGED = 3
+"""The exit code of a run that diverged, with `fail_on_diverged`."""
 
 
-def train(config: TrainConfig) -> Outcome | None:
+@dataclass(frozen=True, kw_only=True)
+class Train(TrainConfig):
+    config: Path | None = option(None, changes_result=False)
+    """File of options in TOML (batch_size = 64) or JSON, such as that in the folder of a run; flags
+    on the command line win."""
+    fail_on_diverged: bool = option(False, changes_result=False)
+    """Exit with code 3 if the loss becomes infinite or not a number."""
+
+    @classmethod
+    def flag_defaults(cls, flags: Mapping[str, str]) -> dict[str, Any]:
+        """Return the options of the file and those that belong to the model, as defaults."""
+        values = file_options(flags["--config"]) if "--config" in flags else {}
+        return {**preset(flags.get("--model", values.get("model"))), **values}
+
+
+def train(given: Train) -> Outcome | None:
     """Train one network on a pack.
 
     The batch size is global: 1, 2 or 4 workers train to the same weights. Derived settings (rates,
@@ -20,6 +44,9 @@ def train(config: TrainConfig) -> Outcome | None:
     from thresher.distributed.group import placement
     from thresher.training import train as training
 
+    config = TrainConfig(
+        **{field.name: getattr(given, field.name) for field in fields(TrainConfig)}
+    )
     rank = placement().rank
     try:
         ensure_pack(config.data)
@@ -31,6 +58,8 @@ def train(config: TrainConfig) -> Outcome | None:
     if rank:
         return None
     code = STOPPED if result.status == "stopped" else 0
+    if result.status == "diverged" and given.fail_on_diverged:
+        code = DIVERGED
     return Outcome(result.to_dict(), _summary(result), code=code)
 
 

@@ -1,12 +1,16 @@
 """The configuration of a training run, composed of the groups that its parts declare."""
 
+import json
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from thresher import options
-from thresher.errors import InvalidValueError
+from thresher.errors import InvalidValueError, NotFoundError
 from thresher.models.batch_norm_mode import parse as parse_batch_norm
+from thresher.paths import RUN_FORMAT, check_format
 from thresher.training.augmentation import AugmentConfig
 from thresher.training.batches import BatchConfig
 from thresher.training.exchange.base import ExchangeConfig
@@ -56,9 +60,15 @@ class TrainConfig(
         return cls(**{**preset(model), "model": model, **options})
 
     @classmethod
-    def flag_defaults(cls, flags: Mapping[str, str]) -> dict[str, Any]:
-        """Return defaults of the command line that depend on other flags, given as typed."""
-        return preset(flags.get("--model"))
+    def load(cls, file: Path | str, **options: Any) -> "TrainConfig":
+        """Read a TOML or JSON file of options, or the `config.json` of a run; `options` win.
+
+        Raises:
+            NotFoundError: The file does not exist.
+            InvalidValueError: It cannot be read, or an option is unknown or has a wrong value.
+        """
+        values = {**file_options(file), **options}
+        return cls(**{**preset(values.get("model")), **values})
 
     def to_dict(self) -> dict[str, Any]:
         """Return the options as saved in `config.json`."""
@@ -76,6 +86,28 @@ class TrainConfig(
             InvalidValueError: An option is unknown, missing or has a value that is not allowed.
         """
         return options.from_mapping(cls, current_values(values), where)
+
+
+def file_options(file: Path | str) -> dict[str, Any]:
+    """Return the options that a file sets: TOML, JSON, or the `config.json` of a run."""
+    path = Path(file)
+    try:
+        text = path.read_text(encoding="utf-8")
+        content = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+    except (FileNotFoundError, NotADirectoryError):
+        raise NotFoundError(f"there is no configuration at {path}", "check the path") from None
+    except (IsADirectoryError, ValueError, RecursionError) as error:
+        reason = f": {error}" if isinstance(error, tomllib.TOMLDecodeError) else ""
+        fix = "give a TOML or JSON file of options"
+        raise InvalidValueError(f"{path} is not a configuration{reason}", fix) from None
+    if isinstance(content, dict) and isinstance(content.get("config"), dict):
+        check_format(content, RUN_FORMAT, str(path))
+        content = content["config"]
+    if not isinstance(content, dict):
+        raise InvalidValueError(f"{path} must hold a table of options")
+    # The required options may be given elsewhere.
+    read = TrainConfig.from_dict({"data": "-", "out": "-", **content}, str(path))
+    return {name: getattr(read, name) for name in content}
 
 
 _OLD_DEFAULTS: Mapping[str, object] = {
