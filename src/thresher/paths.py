@@ -214,6 +214,8 @@ class RunPaths:
     root: Path
     config = Inside("config.json")
     metrics = Inside("metrics.jsonl")
+    log = Inside("log.json")
+    """Ids of the run at the services that it logs to."""
     model = Inside("model.safetensors")
     result = Inside("result.json")
     """Exists if the run is finished."""

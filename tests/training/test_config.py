@@ -126,7 +126,8 @@ def test_a_run_of_a_newer_version_is_refused(few: Path, tmp_path: Path, name: st
 def test_only_options_that_change_the_result_stand_in_the_way_of_resuming() -> None:
     free = {info.name for info in describe(TrainConfig)} - changes_result(TrainConfig)
     assert free == {
-        *("out", "workers", "resume", "checkpoint_every", "tensorboard", "trace", "device"),
+        *("out", "workers", "resume", "checkpoint_every", "log", "trace", "device"),
+        "tensorboard",
         *("graph", "compile", "threads", "micro_batch", "max_restarts", "evaluate_every"),
         *("allreduce", "bucket_mb"),
     }

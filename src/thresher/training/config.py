@@ -20,6 +20,7 @@ from thresher.training.optimizers import OptimizerConfig
 from thresher.training.presets import preset
 from thresher.training.record import RecordConfig, TargetConfig
 from thresher.training.schedules import RateConfig
+from thresher.training.sinks import check_sinks
 from thresher.training.split import DataConfig, PrunerConfig
 
 
@@ -145,6 +146,7 @@ def check(config: TrainConfig) -> None:
     options.validate(config)
     parse_batch_norm(config.batch_norm)
     make_pruner(config.dynamic)
+    check_sinks(config.sinks)
     if config.delay and config.average_every > 1:
         raise InvalidValueError("`delay` and `average_every` exclude each other", "use one of them")
     if config.average_every > 1 and (config.compress != "none" or config.allreduce != "default"):

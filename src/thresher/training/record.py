@@ -1,16 +1,19 @@
 """The record of a run: its folder, and its metrics line by line."""
 
 import json
+import logging
 import math
 import time
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from thresher.errors import MissingDependencyError
 from thresher.options import option
 from thresher.paths import disk_errors, write_text
+from thresher.training.sinks import Sink, SinkName, open_sinks
 
+logger = logging.getLogger(__name__)
 FLUSH_EVERY_S = 2.0
 
 
@@ -29,10 +32,17 @@ class RecordConfig:
     dynamics.parquet."""
     noise_scale: bool = False
     """Measure the gradient noise scale, which suggests a batch size."""
+    log: tuple[SinkName, ...] = option((), changes_result=False)
+    """Also log to TensorBoard, Weights & Biases or MLflow; a resumed run continues its records."""
     tensorboard: bool = option(False, changes_result=False)
-    """Write TensorBoard events into the folder."""
+    """The same as --log tensorboard."""
     trace: bool = option(False, changes_result=False)
     """Write a Chrome trace of a few steps into the folder."""
+
+    @property
+    def sinks(self) -> tuple[SinkName, ...]:
+        """The names in `log`, and that of `tensorboard`, each once."""
+        return tuple(dict.fromkeys((*self.log, *(("tensorboard",) if self.tensorboard else ()))))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,25 +63,20 @@ def finite(value: float | None) -> float | None:
 
 
 class Metrics:
-    """Writes `metrics.jsonl`, one object a line, and on request TensorBoard; only if `active`."""
+    """Writes `metrics.jsonl`, one object a line, and passes numbers on; only if `active`."""
 
-    def __init__(self, path: Path, active: bool, tensorboard: bool) -> None:
+    def __init__(self, path: Path, active: bool) -> None:
         self.path, self.active = path, active
         self._file: IO[str] | None = None
         self._flushed = time.monotonic()
-        self._board: Any = None
-        if active and tensorboard:
-            try:
-                from torch.utils.tensorboard import SummaryWriter
-            except ImportError:
-                raise MissingDependencyError(
-                    "`tensorboard` needs the package tensorboard", "pip install tensorboard"
-                ) from None
-            self._board = SummaryWriter(str(path.parent / "tensorboard"))
+        self._sinks: dict[SinkName, Sink] = {}
 
-    def rewind(self, step: int) -> None:
-        """Drop the lines after `step`, which a resumed run writes again, and a truncated one."""
-        if not self.active or not self.path.exists():
+    def begin(self, step: int, sinks: Collection[SinkName], options: Mapping[str, Any]) -> None:
+        """Begin after `step`: open the sinks, and drop later lines, which are written again."""
+        if not self.active:
+            return
+        self._sinks = open_sinks(sinks, self.path.parent, step, options)
+        if not self.path.exists():
             return
         kept = []
         for line in self.path.read_text(encoding="utf-8", errors="replace").splitlines():
@@ -92,15 +97,28 @@ class Metrics:
             self._file.write(json.dumps(line, allow_nan=False) + "\n")
             if time.monotonic() - self._flushed > FLUSH_EVERY_S:
                 self.flush()
-        if self._board is not None:
-            for name, value in values.items():
-                if isinstance(value, int | float) and name not in ("epoch", "samples"):
-                    self._board.add_scalar(f"{kind}/{name}", value, step)
+        if self._sinks:
+            numbers = {
+                f"{kind}/{name}": value
+                for name, value in values.items()
+                if isinstance(value, int | float) and name not in ("epoch", "samples")
+            }
+            self._each(lambda sink: sink.write(step, numbers))
+
+    def _each(self, call: Callable[[Sink], None]) -> None:
+        """Call every sink; one that fails is given up, because training must go on."""
+        for name, sink in list(self._sinks.items()):
+            try:
+                call(sink)
+            except Exception as error:
+                logger.warning("%s failed and gets no more metrics: %s", name, error)
+                del self._sinks[name]
 
     def flush(self) -> None:
         if self._file is not None:
             with disk_errors(self.path):
                 self._file.flush()
+        self._each(lambda sink: sink.flush())
         self._flushed = time.monotonic()
 
     def close(self) -> None:
@@ -108,5 +126,5 @@ class Metrics:
         if file is not None:
             with disk_errors(self.path):
                 file.close()
-        if self._board is not None:
-            self._board.close()
+        self._each(lambda sink: sink.close())
+        self._sinks = {}

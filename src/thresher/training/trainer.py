@@ -78,7 +78,7 @@ class Trainer:
         self.state = RunState(self.step, samples, dynamics, noise)
         self.planner = EpochPlanner(config, self.resolved, pruned)
         self.saver = Saver(self.paths, group, config.checkpoint_every)
-        self.metrics = Metrics(self.paths.metrics, group.first, config.tensorboard)
+        self.metrics = Metrics(self.paths.metrics, group.first)
         self.captured: dict[int, CapturedStep] = {}
         """Captured steps by batch size; empty if steps run eagerly."""
         n = self.resolved.steps_per_epoch
@@ -103,7 +103,8 @@ class Trainer:
             self.group.on_first(
                 lambda: folder.write_config(self.config, self.resolved, self.pack, self.split)
             )
-            self.metrics.rewind(self.state.progress.step)
+            at, options = self.state.progress.step, self.config.to_dict()
+            self.group.on_first(lambda: self.metrics.begin(at, self.config.sinks, options))
             if shown:
                 self._show_settings()
             self.captured = capture(self.step, self.resolved.batch_counts(), self.losses)
