@@ -27,7 +27,8 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
 from benchmarks.machine import describe  # noqa: E402
-from thresher.data.augment import Augment, sample_keys  # noqa: E402
+from thresher.data.augment import Augment  # noqa: E402
+from thresher.data.hashing import sample_keys  # noqa: E402
 from thresher.data.pack import Pack  # noqa: E402
 from thresher.data.sources.base import Block  # noqa: E402
 from thresher.data.write import WriteOptions, write_pack  # noqa: E402

@@ -5,7 +5,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from thresher.data.augment import Augment, hash_bits, sample_keys
+from thresher.data.augment import Augment
+from thresher.data.hashing import hash_bits, sample_keys
 from thresher.errors import ThresherError
 
 

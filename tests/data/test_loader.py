@@ -12,7 +12,7 @@ from made_images import Made
 from PIL import Image
 
 from thresher.data import loader as loader_module
-from thresher.data.augment import sample_keys
+from thresher.data.hashing import sample_keys
 from thresher.data.loader import Loader
 from thresher.data.pack import Pack
 from thresher.data.sources.base import Block, Source

@@ -44,7 +44,7 @@ def start_packing(
 ) -> subprocess.Popen[str]:
     script = tmp_path / "packer.py"
     script.write_text(PACKER)
-    path = f"{Path(__file__).parent}{os.pathsep}{os.environ['PYTHONPATH']}"
+    path = f"{Path(__file__).parents[1]}{os.pathsep}{os.environ['PYTHONPATH']}"
     numbers = [str(v) for v in (rows, chunks, side, pause, blocks)]
     return subprocess.Popen(
         [sys.executable, str(script), str(tmp_path / "pack"), *numbers],

@@ -292,8 +292,10 @@ def test_a_selection_is_refused_on_another_pack_and_selects_datasets(few: Path) 
 
     everyone = Dataset.from_dict({"row": list(range(400))})
     expected = np.flatnonzero(selection.keep).tolist()
-    assert list(selection.select(everyone)["row"]) == expected
-    subset = selection.apply(TensorDataset(torch.arange(400)))
+    with pytest.raises(ThresherError, match="order of the data set cannot be verified"):
+        selection.select(everyone)
+    assert list(selection.select(everyone, order="pack")["row"]) == expected
+    subset = selection.apply(TensorDataset(torch.arange(400)), order="pack")
     assert [int(subset[row][0]) for row in range(len(subset))] == expected
     with pytest.raises(ThresherError, match="399 samples, the selection 400"):
-        selection.select(everyone.select(range(399)))
+        selection.select(everyone.select(range(399)), order="pack")

@@ -8,52 +8,15 @@ It takes about thirty small kernels without a host synchronisation, so it can be
 graph; `epoch` and `seed` may be 0-d int64 tensors on the device, to be set between replays.
 """
 
-import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from thresher.data.crops import ResizedCrop
+from thresher.data.hashing import LOW_BITS, hash_bits, low_bits
 from thresher.errors import InvalidValueError
-
-# splitmix64 (Steele, Lea and Flood 2014): an increment per step, then two rounds of mixing.
-_EPOCH_STEP = 0x9E3779B97F4A7C15
-_SEED_STEP = 0xD1342543DE82EF95
-_ROUNDS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
-_BITS = 24
-_LOW = (1 << _BITS) - 1
-
-
-def sample_keys(ids: Iterable[str]) -> np.ndarray:
-    """Return a stable 64-bit hash of each id, (n,) int64."""
-    digests = (hashlib.blake2b(str(id).encode(), digest_size=8).digest() for id in ids)
-    return np.frombuffer(b"".join(digests), "<i8").astype(np.int64)
-
-
-def hash_bits(keys: Tensor, epoch: int | Tensor, seed: int | Tensor, stream: int = 0) -> Tensor:
-    """Return 64 random bits per key, (n,) int64, the same on every device."""
-    x = keys
-    for value, factor in ((epoch, _EPOCH_STEP), (seed, _SEED_STEP)):
-        exact = not isinstance(value, Tensor)  # Python's integers do not overflow
-        x = x + (_signed(int(value) * factor) if exact else value * _signed(factor))
-    # Multiplied, because an added stream would repeat the numbers of another epoch.
-    if stream:
-        x = x * _signed(2 * stream * _SEED_STEP + 1)
-    for shift, factor in _ROUNDS:
-        x = (x ^ _shifted(x, shift)) * _signed(factor)
-    return x ^ _shifted(x, 31)
-
-
-def _shifted(x: Tensor, by: int) -> Tensor:
-    """Return a logical shift right; torch's shift copies the sign."""
-    return (x >> by) & ((1 << (64 - by)) - 1)
-
-
-def _signed(value: int) -> int:
-    value &= (1 << 64) - 1
-    return value - (1 << 64) if value >> 63 else value
 
 
 @dataclass
@@ -80,6 +43,8 @@ class Augment:
     show both views of every image (Jordan 2024, https://arxiv.org/abs/2404.00498)."""
     cutout: int = 0
     """Side of a square that is blanked at a random position; 0: none."""
+    resized: ResizedCrop | None = None
+    """Cut out and scale a random part of each image first; without `crop_padding` and `crop`."""
     dtype: torch.dtype = torch.float32
     _constants: dict[tuple[object, ...], dict[str, Tensor]] = field(
         default_factory=dict, repr=False, compare=False
@@ -88,6 +53,8 @@ class Augment:
     def __post_init__(self) -> None:
         if len(self.mean) != len(self.std) or not len(self.mean):
             raise InvalidValueError("mean and std must have one value per channel each")
+        if self.resized is not None and (self.crop is not None or self.crop_padding):
+            raise InvalidValueError("crop and crop_padding have no effect on resized crops")
         for name, least in (("crop", 1), ("crop_padding", 0), ("cutout", 0)):
             value = getattr(self, name)
             if value is not None and value < least:
@@ -106,15 +73,20 @@ class Augment:
         `keys` (n,) come from `sample_keys`. With `rows` (n,), sample i is images[rows[i]], so that
         data resident on the device is gathered and cropped in one pass.
         """
+        if self.resized is not None:
+            images = self.resized.random(
+                images if rows is None else images[rows], keys, epoch, seed
+            )
+            rows = None
         height, width = images.shape[1:3]
         out_h, out_w = self.output_size(height, width)
         constants = self._constants_for(images.device, height, width)
         bits = hash_bits(keys, epoch, seed)
         # 24 bits each for the crop's row and column, one for the flip.
-        draws = ((bits[:, None] >> constants["shifts"]) & _LOW) * constants["choices"] >> _BITS
+        draws = low_bits(bits[:, None] >> constants["shifts"]) * constants["choices"] >> LOW_BITS
         source = draws[:, :, None] + constants["base"]
         if self.flip:
-            mirrored = (bits >> 2 * _BITS) & 1
+            mirrored = (bits >> 2 * LOW_BITS) & 1
             if self.alternate:
                 mirrored = (hash_bits(keys, 0, seed, stream=2) + epoch) & 1
             source = source + mirrored[:, None, None] * constants["mirror"]
@@ -132,7 +104,7 @@ class Augment:
         result = self._normalised(pixels, constants)
         if self.cutout:
             bits = hash_bits(keys, epoch, seed, stream=1)
-            centre = ((bits[:, None] >> constants["shifts"]) & _LOW) * constants["sides"] >> _BITS
+            centre = low_bits(bits[:, None] >> constants["shifts"]) * constants["sides"] >> LOW_BITS
             offset = constants["pixels"] - (centre - self.cutout // 2)[:, :, None]
             outside = (offset < 0) | (offset >= self.cutout)
             result *= (outside[:, 0, :out_h, None] | outside[:, 1, None, :out_w])[..., None]
@@ -140,10 +112,12 @@ class Augment:
 
     def evaluate(self, images: Tensor, rows: Tensor | None = None) -> Tensor:
         """Return the normalised centre crop, for evaluation and features."""
-        height, width = images.shape[1:3]
-        out_h, out_w = self.output_size(height, width)
         if rows is not None:
             images = images[rows]
+        if self.resized is not None:
+            images = self.resized.centre(images)
+        height, width = images.shape[1:3]
+        out_h, out_w = self.output_size(height, width)
         top, left = (height - out_h) // 2, (width - out_w) // 2
         images = images[:, top : top + out_h, left : left + out_w]
         constants = self._constants_for(images.device, height, width)
@@ -151,6 +125,8 @@ class Augment:
 
     def output_size(self, height: int, width: int) -> tuple[int, int]:
         """Return height and width of the result for images of this size."""
+        if self.resized is not None:
+            return self.resized.size, self.resized.size
         if self.crop is None:
             return height, width
         if self.crop > min(height, width):
@@ -178,7 +154,7 @@ class Augment:
         padding = 2 * self.crop_padding
         choices = (height + padding - sides[0] + 1, width + padding - sides[1] + 1)
         numbers = {
-            "shifts": torch.tensor([0, _BITS]),
+            "shifts": torch.tensor([0, LOW_BITS]),
             "choices": torch.tensor(choices),
             "base": (pixels - self.crop_padding)[None].repeat(2, 1),
             "mirror": mirror,

@@ -15,19 +15,22 @@ THREADED_FROM = 1 << 20
 """Bytes per batch from which several threads are faster than one."""
 STEP = 256 << 10
 """Bytes copied at a time through a temporary array, so that it stays in the cache."""
-_pools: dict[int, ThreadPoolExecutor] = {}
+_pools: dict[tuple[int, int], ThreadPoolExecutor] = {}
 
 
-def run_in_threads(work: Callable[[int, int], None], n: int, least: int = 1) -> None:
+def run_in_threads(
+    work: Callable[[int, int], None], n: int, least: int = 1, threads: int = THREADS
+) -> None:
     """Call `work(begin, end)` for parts of range(n), of at least `least` rows, in threads."""
-    parts = min(THREADS, max(1, n // max(least, 1)))
+    parts = min(threads, max(1, n // max(least, 1)))
     if parts <= 1:
         work(0, n)
         return
     # A forked child (a DataLoader worker) inherits the pool but not its threads.
-    pool = _pools.get(os.getpid())
+    key = os.getpid(), threads
+    pool = _pools.get(key)
     if pool is None:
-        pool = _pools.setdefault(os.getpid(), ThreadPoolExecutor(THREADS, "thresher-gather"))
+        pool = _pools.setdefault(key, ThreadPoolExecutor(threads, "thresher-gather"))
     bounds = [n * part // parts for part in range(parts + 1)]
     others = [pool.submit(work, *bounds[p : p + 2]) for p in range(1, parts)]
     work(*bounds[:2])

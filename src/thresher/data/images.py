@@ -5,8 +5,14 @@ library, libjpeg-turbo, so the pixels are the same, but it needs one copy less.
 """
 
 import contextlib
+import importlib.util
 import io
+<<<<<<< HEAD
 from typing import TYPE_CHECKING, Any, Literal
+=======
+import math
+from typing import TYPE_CHECKING, Any
+>>>>>>> 2e8ab3e (Random-resized crops for images of ImageNet's size, decoded while training in as many threads as there are cores)
 
 import numpy as np
 
@@ -15,6 +21,10 @@ if TYPE_CHECKING:
 
 JPEG = b"\xff\xd8\xff"
 """First bytes of a JPEG file."""
+_ORIENTATION = 0x0112
+_EXIF_WITHIN = 1 << 16
+Box = tuple[float, float, float, float]
+"""Top, left, height and width of a part of an image, in pixels."""
 
 Resample = Literal["bilinear", "bicubic"]
 """How images are scaled; both average over the pixels that they merge."""
@@ -25,15 +35,35 @@ def decode(
 ) -> np.ndarray:
     """Decode an image file to (height, width, channels) uint8, RGB or grey.
 
-    `size` scales the short side to this many pixels and cuts out the centre square.
+    `size` scales the short side to this many pixels and cuts out the centre square. An image that
+    its camera marked as turned (EXIF) is turned upright.
     """
-    if size is None and channels == 3 and data[:3] == JPEG:
+    if size is None and channels == 3:
         array = _colour_jpeg(data)
         if array is not None:
             return array
+    # JPEG can be decoded at a fraction of its size, several times faster.
+    least = None if size is None else (size, size)
+    return pixels(square(_by_pillow(data, channels, least), size))
+
+
+def jpeg_decoder() -> str:
+    """Return the name of the package that decodes colour JPEG files."""
+    return "simplejpeg" if importlib.util.find_spec("simplejpeg") else "Pillow"
+
+
+def file_size(data: bytes) -> tuple[int, int]:
+    """Return height and width of the decoded image, from the header of the file."""
+    if data[:3] == JPEG and not _is_turned(data):
+        with contextlib.suppress(ImportError, ValueError):
+            import simplejpeg
+
+            height, width = simplejpeg.decode_jpeg_header(data)[:2]
+            return int(height), int(width)
     from PIL import Image
 
     with Image.open(io.BytesIO(data)) as image:
+<<<<<<< HEAD
         if size is not None:
             # JPEG can be decoded at a fraction of its size, several times faster.
             image.draft("RGB" if channels == 3 else "L", (size, size))
@@ -60,17 +90,73 @@ def measure(data: bytes, limit: int) -> tuple[np.ndarray, tuple[int, int]] | Non
             return np.asarray(grey, np.uint8), size
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
         return None
+=======
+        on_its_side = image.getexif().get(_ORIENTATION, 1) >= 5
+        return (image.width, image.height) if on_its_side else (image.height, image.width)
+>>>>>>> 2e8ab3e (Random-resized crops for images of ImageNet's size, decoded while training in as many threads as there are cores)
 
 
-def _colour_jpeg(data: bytes) -> np.ndarray | None:
-    """Decode a colour JPEG; return None for what only Pillow handles (grey, CMYK, irregular)."""
+def decode_box(data: bytes, box: Box, size: int, inside: bool) -> np.ndarray:
+    """Decode a part of an image file and scale it to (size, size, 3) uint8, antialiased.
+
+    A JPEG is decoded at 1/2, 1/4 or 1/8 of its size where that is enough. With `inside`, no pixel
+    outside of the box is used.
+    """
+    from PIL import Image
+
+    shrink = next((n for n in (8, 4, 2) if min(box[2:]) >= n * size), 1)
+    array = _colour_jpeg(data, shrink)
+    full = file_size(data) if shrink > 1 or array is None else array.shape[:2]
+    if array is None:
+        array = pixels(_by_pillow(data, 3, (full[0] // shrink, full[1] // shrink)))
+    scales = array.shape[0] / full[0], array.shape[1] / full[1]
+    top, left, height, width = (n * scales[i % 2] for i, n in enumerate(box))
+    margin = 0 if inside else 1 + math.ceil(max(1, height / size, width / size))
+    first = max(0, int(top) - margin), max(0, int(left) - margin)
+    last = math.ceil(top + height) + margin, math.ceil(left + width) + margin
+    # Only this part is copied into Pillow's own memory.
+    part = Image.fromarray(array[first[0] : last[0], first[1] : last[1]])
+    top, left = top - first[0], left - first[1]
+    corners = (left, top, min(left + width, part.width), min(top + height, part.height))
+    return pixels(part.resize((size, size), Image.Resampling.BILINEAR, box=corners))
+
+
+def _colour_jpeg(data: bytes, shrink: int = 1) -> np.ndarray | None:
+    """Decode an upright colour JPEG; return None for what only Pillow handles."""
+    if data[:3] != JPEG or _is_turned(data):
+        return None
     with contextlib.suppress(ImportError, ValueError):
         import simplejpeg
 
-        if simplejpeg.decode_jpeg_header(data)[2] == "YCbCr":
-            array: np.ndarray = simplejpeg.decode_jpeg(data)
+        height, width, space, _ = simplejpeg.decode_jpeg_header(data)
+        if space == "YCbCr":
+            least = {"min_height": height // shrink, "min_width": width // shrink}
+            array: np.ndarray = simplejpeg.decode_jpeg(data, min_factor=shrink, **least)
             return array
     return None
+
+
+def _is_turned(data: bytes) -> bool:
+    """Return whether the EXIF data asks to turn the image."""
+    if data.find(b"Exif\0\0", 0, _EXIF_WITHIN) < 0:
+        return False
+    from PIL import Image
+
+    with contextlib.suppress(OSError, SyntaxError), Image.open(io.BytesIO(data)) as image:
+        return bool(image.getexif().get(_ORIENTATION, 1) != 1)
+    return False
+
+
+def _by_pillow(data: bytes, channels: int, least: tuple[int, int] | None) -> "PilImage":
+    """Decode with Pillow; a JPEG at a fraction of its size, but at least (height, width)."""
+    from PIL import Image, ImageOps
+
+    with Image.open(io.BytesIO(data)) as image:
+        if least is not None:
+            image.draft("RGB" if channels == 3 else "L", least[::-1])
+        image.load()
+        turned = image.getexif().get(_ORIENTATION, 1) != 1
+        return eight_bit(ImageOps.exif_transpose(image) if turned else image, channels)
 
 
 def eight_bit(image: "PilImage", channels: int) -> "PilImage":

@@ -13,15 +13,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
+<<<<<<< HEAD
 from thresher.data.augment import sample_keys
 from thresher.data.images import Resample
+=======
+from thresher.data.crop_reader import CropReader, Draw
+from thresher.data.crops import ResizedCrop
+from thresher.data.hashing import sample_keys
+>>>>>>> 2e8ab3e (Random-resized crops for images of ImageNet's size, decoded while training in as many threads as there are cores)
 from thresher.data.pack import Pack
+from thresher.environment import core_count
 from thresher.errors import InvalidValueError
 
 READ_AHEAD = 256 << 20
 _RESIDENT_ON_CPU = 512 << 20
 _RESIDENT_SHARE = 0.4
-_THREADS = 4
+_READERS = 4
+"""Batches that are read at the same time, each by several threads."""
 
 
 class Batch(NamedTuple):
@@ -44,8 +52,9 @@ class Loader:
         device: Where the batches go.
         resident: Keep all images on the device; default: if they take at most 40 % of a GPU's free
             memory, or 512 MB on a CPU.
-        size: Side to which encoded images are decoded.
-        threads: Threads that read ahead.
+        size: Side of the centre squares to which encoded images are decoded; or a crop, with which
+            they are decoded anew in every epoch.
+        threads: Threads that decode; default: as many as there are cores.
     """
 
     images: Tensor | None
@@ -59,11 +68,16 @@ class Loader:
         positions: np.ndarray | None = None,
         device: torch.device | str = "cpu",
         resident: bool | None = None,
-        size: int | None = None,
-        threads: int = _THREADS,
+        size: int | ResizedCrop | None = None,
+        threads: int | None = None,
     ) -> None:
-        self.pack, self.device, self.size = pack, torch.device(device), size
-        self.threads = max(1, threads)
+        self.pack, self.device = pack, torch.device(device)
+        self.threads = core_count() if threads is None else max(1, threads)
+        self.crops: CropReader | None = None
+        if isinstance(size, ResizedCrop):
+            self.crops = CropReader(pack, size, self.threads)
+            size = size.size
+        self.size = size
         if positions is None:
             positions = np.arange(len(pack))
         self.positions = np.asarray(positions, np.int64)
@@ -79,15 +93,16 @@ class Loader:
             if self.device.type == "cuda":
                 room = _RESIDENT_SHARE * torch.cuda.mem_get_info(self.device)[0]
             resident = len(self.positions) * self.image_bytes <= room
-        self.resident = resident
+        self.resident = resident and self.crops is None
         ids = pack.ids.take(self.positions).to_pylist()
         self.labels = torch.from_numpy(pack.labels[self.positions]).to(self.device)
-        self.keys = torch.from_numpy(sample_keys(ids)).to(self.device)
+        self._keys_on_host = torch.from_numpy(sample_keys(ids))
+        self.keys = self._keys_on_host.to(self.device)
         rows = np.full(len(pack), -1, np.int64)
         rows[self.positions] = np.arange(len(self.positions))
         self._rows = torch.from_numpy(rows).to(self.device)
         self._rows_on_host = rows
-        self.images = self._read_all() if resident else None
+        self.images = self._read_all() if self.resident else None
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -107,16 +122,33 @@ class Loader:
         if self.images is not None:
             return Batch(self.images[rows], self.labels[rows], self.keys[rows])
         on_host = positions.cpu().numpy() if isinstance(positions, Tensor) else positions
+<<<<<<< HEAD
         images = torch.from_numpy(self.pack.images(on_host, None, self.size, self.resample)).to(
             self.device
         )
         return Batch(images, self.labels[rows], self.keys[rows])
+=======
+        images = torch.empty((len(on_host), *self.image_shape), dtype=torch.uint8)
+        self._read(on_host, images, None)
+        return Batch(images.to(self.device), self.labels[rows], self.keys[rows])
+>>>>>>> 2e8ab3e (Random-resized crops for images of ImageNet's size, decoded while training in as many threads as there are cores)
 
-    def batches(self, order: Iterable[np.ndarray]) -> Iterator[Batch]:
-        """Yield a batch for each array of pack positions; images are read ahead in threads."""
-        yield from map(self.batch, order) if self.resident else self._stream(iter(order))
+    def batches(self, order: Iterable[np.ndarray], draw: Draw | None = None) -> Iterator[Batch]:
+        """Yield a batch for each array of pack positions; images are read ahead in threads.
 
-    def _stream(self, order: Iterator[np.ndarray]) -> Iterator[Batch]:
+        With a `crop`, images are random crops of the epoch `draw`, or their centres if it is None.
+        """
+        yield from map(self.batch, order) if self.resident else self._stream(iter(order), draw)
+
+    def _read(self, positions: np.ndarray, out: Tensor, draw: Draw | None) -> None:
+        """Read images into `out` (n, height, width, channels) uint8 on the host."""
+        if self.crops is None:
+            self.pack.images(positions, out=out.numpy(), size=self.size)
+        else:
+            keys = self._keys_on_host[torch.from_numpy(self._rows_on_host[positions])]
+            self.crops.read(positions, keys, draw, out.numpy())
+
+    def _stream(self, order: Iterator[np.ndarray], draw: Draw | None = None) -> Iterator[Batch]:
         """Read ahead as many batches as the buffers hold."""
         # On a GPU the buffers are pinned, copied asynchronously and reused; an event tells when
         # one may be overwritten. On a CPU a buffer becomes the batch itself.
@@ -129,8 +161,12 @@ class Loader:
         def read(positions: np.ndarray, buffer: Tensor) -> Tensor:
             if buffer.data_ptr() in busy:
                 busy.pop(buffer.data_ptr()).synchronize()
+<<<<<<< HEAD
             into = buffer[: len(positions)].numpy()
             self.pack.images(positions, into, self.size, self.resample)
+=======
+            self._read(positions, buffer[: len(positions)], draw)
+>>>>>>> 2e8ab3e (Random-resized crops for images of ImageNet's size, decoded while training in as many threads as there are cores)
             return buffer[: len(positions)]
 
         def buffer_for(n: int) -> Tensor:
@@ -141,13 +177,14 @@ class Loader:
                 buffers.pop(0)
             return torch.empty((n, *self.image_shape), dtype=torch.uint8, pin_memory=pinned)
 
-        with ThreadPoolExecutor(self.threads, thread_name_prefix="thresher-read") as pool:
+        readers = min(_READERS, self.threads)
+        with ThreadPoolExecutor(readers, thread_name_prefix="thresher-read") as pool:
             try:
                 while True:
                     for positions in order:
                         if not depth:
                             bytes_each = max(1, len(positions) * self.image_bytes)
-                            depth = int(np.clip(READ_AHEAD // bytes_each, 2, 2 * self.threads))
+                            depth = int(np.clip(READ_AHEAD // bytes_each, 2, 2 * readers))
                         buffer = buffer_for(len(positions))
                         pending.append((positions, buffer, pool.submit(read, positions, buffer)))
                         if len(pending) >= depth:

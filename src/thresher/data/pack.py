@@ -23,6 +23,7 @@ from thresher.data.meta import PackMeta, Shape
 from thresher.data.shard import map_shards, raw_pixels
 from thresher.data.sources.known import NAMES
 from thresher.data.verify import damaged_shards, wrong_fields
+from thresher.environment import core_count
 from thresher.errors import InvalidValueError, NotFoundError, nearest
 from thresher.paths import PackPaths, cached_pack, home
 
@@ -141,6 +142,12 @@ class Pack:
             )
         return np.flatnonzero(pc.equal(self.splits, split).to_numpy()).astype(np.int64)
 
+    @property
+    def test_split(self) -> str | None:
+        """Name of the split that accuracy is reported on: test, else validation, if any."""
+        splits = self.meta.splits
+        return next((name for name in ("test", "validation") if splits.get(name)), None)
+
     def positions(self, ids: Ids) -> np.ndarray:
         """Return the positions of the given ids, (n,) int64; -1 for ids not in the pack."""
         return rows_by_id(ids, self.ids)
@@ -181,7 +188,7 @@ class Pack:
                 for row in range(begin, end):
                     out[row] = decode(self.encoded(int(positions[row])), size, resample=resample)
 
-            run_in_threads(decode_rows, len(positions), least=4)
+            run_in_threads(decode_rows, len(positions), least=4, threads=core_count())
         elif len(positions):
             contiguous = out if out.flags.c_contiguous else np.empty(shape, np.uint8)
             self._gather.into(positions, contiguous.reshape(len(positions), -1))

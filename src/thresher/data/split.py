@@ -19,7 +19,7 @@ class HoldOut:
     """Which training samples of a pack are held out: the same for training and for filters."""
 
     size: float | None = None
-    """A count, or a share below 1; None: a tenth if the pack has no test split, else none."""
+    """A count, or a share below 1; None: a tenth if the pack has no split to test on, else none."""
     seed: int = 0
 
     def mask(self, pack: "Pack") -> np.ndarray:
@@ -27,7 +27,7 @@ class HoldOut:
         labels = pack.labels[pack.indices("train")]
         size = self.size
         if size is None:
-            size = 0.0 if pack.meta.splits.get("test") else DEFAULT_SHARE
+            size = DEFAULT_SHARE if pack.test_split is None else 0.0
         count = round(size * len(labels)) if size < 1 else round(size)
         return hold_out(labels, count, self.seed)
 

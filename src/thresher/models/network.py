@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import nn
 
+from thresher.data.crops import ResizedCrop
 from thresher.data.digest import file_sha256
 from thresher.data.images import Resample
 from thresher.data.pack import Pack
@@ -34,14 +35,18 @@ class Preprocessing:
     @classmethod
     def of_run(cls, run: str | Path, pack: Pack) -> "Preprocessing":
         """Return the preprocessing that a run was trained with."""
-        config, data = _read_run(run)
-        # Training scales images only when it decodes them.
-        scaled = pack.image_shape is None
+        config, data, resolved = _read_run(run)
+        # Training with padded crops scales images only when it decodes them.
+        size = config.get("image_size") if pack.image_shape is None else None
+        crop = config.get("crop")
+        if resolved.get("augment") == "imagenet":
+            crop = resolved["image_size"]
+            size = ResizedCrop(crop).short_side
         return cls(
             mean=tuple(data.get("mean") or pack.mean.tolist()),
             std=tuple(data.get("std") or pack.std.tolist()),
-            crop=config.get("crop") or None,
-            image_size=(config.get("image_size") or None) if scaled else None,
+            crop=crop or None,
+            image_size=size or None,
         )
 
     @classmethod
@@ -104,7 +109,7 @@ class Network:
         Raises:
             NotFoundError: The folder is not a run, or the run has not finished.
         """
-        config, data = _read_run(run)
+        config, data, _ = _read_run(run)
         if data.get("fingerprint") not in (None, pack.fingerprint) and "mean" not in data:
             logger.warning(
                 "%s was trained on other data; normalising by the statistics of %s", run, pack.name
@@ -144,15 +149,18 @@ def weights_of_run(run: str | Path) -> Path:
     return file
 
 
-def _read_run(run: str | Path) -> tuple[dict[str, Any], dict[str, Any]]:
+def _read_run(run: str | Path) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """Return the configuration of a run, its data, and what followed from them."""
     paths = RunPaths(Path(run))
     if not paths.root.is_dir():
         raise NotFoundError(f"there is no run at {run}", "check the path")
     saved = read_run_json(paths.config, "run")
     if not isinstance(saved, dict):
         raise InvalidValueError(f"{paths.config} does not describe a run")
-    config, data = saved.get("config", saved), saved.get("data", {})
-    tables = isinstance(config, dict) and isinstance(data, dict)
-    if not tables or not isinstance(config.get("model"), str):
+    tables = saved.get("config", saved), saved.get("data", {}), saved.get("resolved", {})
+    config = tables[0]
+    if not all(isinstance(table, dict) for table in tables) or not isinstance(
+        config.get("model"), str
+    ):
         raise InvalidValueError(f"{paths.config} is damaged: it does not name a model")
-    return config, data
+    return tables

@@ -250,7 +250,7 @@ def _resolution(study: StudyDefinition) -> float:
     pack = open_data(study)
     if pack is None:
         return 0.0
-    split = "test" if "test" in pack.meta.splits else "train"
+    split = pack.test_split or "train"
     return 100.0 / max(1, len(pack.indices(split)))
 
 

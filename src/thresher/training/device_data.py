@@ -8,11 +8,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from thresher.data.crop_reader import Draw
 from thresher.data.loader import Loader
 from thresher.data.order import bounds
 from thresher.data.pack import Pack
 from thresher.distributed.group import Group
-from thresher.training.augmentation import make_augment
+from thresher.environment import core_count
+from thresher.training.augmentation import make_augment, resized_crop
 from thresher.training.config import TrainConfig
 from thresher.training.execution import weight_dtype
 from thresher.training.split import TrainingSplit
@@ -42,7 +44,11 @@ class DeviceData:
         device = group.device
         dtype = weight_dtype(config)
         positions = np.concatenate([split.train, split.validation, split.test])
-        self.loader = Loader(pack, positions, device, size=config.image_size)
+        encoded = pack.image_shape is None
+        crop = resized_crop(config, pack) if encoded else None
+        threads = max(1, core_count() // group.local_world)
+        size = crop or config.image_size
+        self.loader = Loader(pack, positions, device, size=size, threads=threads)
         self.augment = make_augment(config, pack, dtype)
         on_gpu = device.type == "cuda"
         self.epoch: Any = torch.zeros((), dtype=torch.int64, device=device) if on_gpu else 0
@@ -80,7 +86,7 @@ class DeviceData:
                 yield Part(rows[begin:end])
             return
         wanted = (self.split.train[order[begin:end]] for begin, end in spans)
-        batches = self.loader.batches(wanted)
+        batches = self.loader.batches(wanted, Draw(int(self.epoch), self.seed))
         for (begin, end), batch in zip(spans, batches, strict=True):
             yield Part(rows[begin:end], batch.images)
 

@@ -27,6 +27,8 @@ class Progress:
     samples: int = 0
     seconds: float = 0.0
     """Training time, evaluations not counted."""
+    input_wait: float = 0.0
+    """Seconds of it for which the device waited for input."""
     wall: float = 0.0
     epoch_loss: float = 0.0
     """Sum of the losses of this epoch's samples so far."""
@@ -36,6 +38,10 @@ class Progress:
     accuracy: float | None = None
     loss: float | None = None
     """Of the latest evaluation."""
+
+    @property
+    def input_wait_share(self) -> float | None:
+        return finite(self.input_wait / self.seconds) if self.seconds else None
 
     @property
     def images_per_s(self) -> float | None:

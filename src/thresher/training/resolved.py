@@ -40,14 +40,21 @@ class Resolved:
     """How often each sample is seen: `epochs`, or more under the budget of a full run."""
     samples_per_epoch: float
     """Samples in one epoch of the schedule; a pass may have fewer."""
+    augment: str = "cifar"
+    """imagenet, cifar or none."""
+    image_size: int | None = None
+    """Side of the images that the network is trained on."""
+    decoder: str | None = None
+    """What decodes the images; None if they are stored as pixels."""
 
     def table(self) -> str:
         """Return one line per number."""
         width = max(map(len, asdict(self)))
         return "\n".join(
             f"  {name.replace('_', ' ').ljust(width)}  "
-            + (f"{value:,.6g}" if isinstance(value, float) else f"{value:,}")
+            + (f"{value:,.6g}" if isinstance(value, float) else _text(value))
             for name, value in asdict(self).items()
+            if value is not None
         )
 
     def batch_counts(self) -> dict[int, int]:
@@ -60,6 +67,10 @@ class Resolved:
         pieces = piece_count(self.global_batch, self.workers, micro, align)
         cuts = slices(self.per_worker_batch, pieces, align)
         return replace(self, accumulation=pieces, micro_batch=max(e - b for b, e in cuts))
+
+
+def _text(value: int | str) -> str:
+    return value if isinstance(value, str) else f"{value:,}"
 
 
 def resolve(

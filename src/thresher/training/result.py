@@ -81,6 +81,8 @@ class RunResult:
     """Versions of Thresher, Python and the packages that matter."""
     hardware: dict[str, str | int]
     """Processor, cores and GPU."""
+    input_wait_share: float | None = None
+    """Share of `seconds` for which the device waited for images."""
     git_commit: str | None
     """Commit of the checkout that trained; None for an installed package."""
     data: PackIdentity

@@ -85,5 +85,6 @@ def split_samples(config: DataConfig, pack: "Pack") -> TrainingSplit:
             raise InvalidValueError(
                 f"the selection {config.selection} keeps no training sample", "keep some"
             )
-    test = pack.indices("test") if "test" in pack.meta.splits else np.empty(0, np.int64)
+    name = pack.test_split
+    test = np.empty(0, np.int64) if name is None else pack.indices(name)
     return TrainingSplit(rest, kept, train[held], test)

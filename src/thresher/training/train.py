@@ -1,9 +1,11 @@
 """`train(config)`: one training run, from its configuration to its result."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from thresher.data.images import jpeg_decoder
 from thresher.data.pack import Pack
 from thresher.distributed.group import join, placement
 from thresher.distributed.launch import GroupStopped
@@ -11,7 +13,7 @@ from thresher.distributed.worker import run_in_group
 from thresher.errors import InvalidValueError, ThresherError
 from thresher.paths import RunPaths
 from thresher.training import folder
-from thresher.training.augmentation import make_augment
+from thresher.training.augmentation import augment_kind, image_sides, make_augment
 from thresher.training.config import TrainConfig, check
 from thresher.training.execution import free_device_memory, torch_settings, weight_dtype
 from thresher.training.graph import why_not
@@ -112,6 +114,12 @@ def _open(config: TrainConfig, pruner: DynamicPruner | None) -> Workload:
     split = split_samples(config, pack)
     resolved = resolve(config, split.count, len(split.train), placement().world)
     augment = make_augment(config, pack, weight_dtype(config))
+    resolved = replace(
+        resolved,
+        augment=augment_kind(config, pack),
+        image_size=augment.output_size(*image_sides(config, pack))[0],
+        decoder=jpeg_decoder() if pack.image_shape is None else None,
+    )
     model = build_model(config, pack, config.seed)
     initialize_from_data(model, config, pack, split.train[split.kept], augment)
     return Workload(pack, split, resolved, model, pruner)

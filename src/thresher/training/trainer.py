@@ -23,6 +23,7 @@ from thresher.training.epochs import EpochPlan, EpochPlanner, EpochSamples
 from thresher.training.evaluate import averaged, evaluate
 from thresher.training.execution import weight_dtype
 from thresher.training.graph import CapturedStep, capture
+from thresher.training.input_clock import ENOUGH, InputClock
 from thresher.training.model import place_model
 from thresher.training.noise_observer import NoiseObserver
 from thresher.training.optimizers import make_optimizer, set_rate
@@ -86,6 +87,7 @@ class Trainer:
         """Losses of this epoch's steps."""
         self.correct = torch.zeros(len(work.split.test), dtype=torch.uint8, device=group.device)
         """Which test samples the final network predicts correctly."""
+        self.input_clock = InputClock(group.device)
         self._save_requested = self._stop_requested = False
 
     # ---- the run ------------------------------------------------------------------------------
@@ -144,7 +146,8 @@ class Trainer:
         read = 0
         begun = time.perf_counter()
         for number, (begin, end) in enumerate(plan.cuts):
-            self._step(number, next(parts), end - begin, plan.rates[number])
+            part = next(parts) if self.data.resident else self.input_clock.next(parts)
+            self._step(number, part, end - begin, plan.rates[number])
             done.step += 1
             done.samples += end - begin
             done.offset = end
@@ -157,6 +160,7 @@ class Trainer:
                 continue
             losses = self._read_losses(plan, read, number + 1)
             read = number + 1
+            done.input_wait += self.input_clock.take()
             shown.note(f"loss {losses[-1]:.4f}")
             if not all(map(math.isfinite, losses)):
                 done.seconds += time.perf_counter() - begun
@@ -183,6 +187,7 @@ class Trainer:
         return plan
 
     def _end_epoch(self, epoch_size: int) -> Status | None:
+        self._mention_waiting()
         self.state.end_epoch(epoch_size)
         done, every = self.state.progress, self.config.evaluate_every
         over = self.planner.is_over(done)
@@ -280,6 +285,15 @@ class Trainer:
                 "is trained on at the full rate; another batch size avoids that"
             )
 
+    def _mention_waiting(self) -> None:
+        """Say so, after the first epoch, if the device waits for images."""
+        share = self.state.progress.input_wait_share or 0
+        if self.state.progress.epoch == 0 and share > ENOUGH and self.group.first:
+            logger.warning(
+                f"{share:.0%} of the time was spent waiting for images: use more cores, or pack "
+                "the images at the size that you train on with `thresher data pack --resize`"
+            )
+
     def _write_epoch(self) -> None:
         done, noise = self.state.progress, self.state.noise
         values = {
@@ -287,6 +301,7 @@ class Trainer:
             "samples": done.samples,
             "seconds": done.seconds,
             "images_per_s": done.images_per_s,
+            "input_wait_share": done.input_wait_share,
             "train_loss": finite(done.train_loss),
             "accuracy": done.accuracy,
             "loss": done.loss,
@@ -318,6 +333,7 @@ class Trainer:
             seconds=done.seconds,
             wall_seconds=done.wall,
             images_per_s=done.images_per_s,
+            input_wait_share=done.input_wait_share,
             time_to_target=done.target,
             noise_scale=None if noise is None else noise.value,
             resolved=self.resolved,

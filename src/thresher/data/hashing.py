@@ -1,0 +1,56 @@
+"""Random numbers without state: a 64-bit integer hash of (sample, epoch, seed).
+
+The same on every device, and independent of batch and worker.
+"""
+
+import hashlib
+from collections.abc import Iterable
+
+import numpy as np
+from torch import Tensor
+
+# splitmix64 (Steele, Lea and Flood 2014): an increment per step, then two rounds of mixing.
+_EPOCH_STEP = 0x9E3779B97F4A7C15
+_SEED_STEP = 0xD1342543DE82EF95
+_ROUNDS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
+LOW_BITS = 24
+"""Bits of one draw; a hash holds two draws and more."""
+
+
+def sample_keys(ids: Iterable[str]) -> np.ndarray:
+    """Return a stable 64-bit hash of each id, (n,) int64."""
+    digests = (hashlib.blake2b(str(id).encode(), digest_size=8).digest() for id in ids)
+    return np.frombuffer(b"".join(digests), "<i8").astype(np.int64)
+
+
+def hash_bits(
+    keys: Tensor, epoch: int | Tensor, seed: int | Tensor, stream: int | Tensor = 0
+) -> Tensor:
+    """Return 64 random bits per key and stream, int64; they are broadcast against each other."""
+    x = keys
+    for value, factor in ((epoch, _EPOCH_STEP), (seed, _SEED_STEP)):
+        exact = not isinstance(value, Tensor)  # Python's integers do not overflow
+        x = x + (_signed(int(value) * factor) if exact else value * _signed(factor))
+    # Multiplied, because an added stream would repeat the numbers of another epoch.
+    if isinstance(stream, Tensor):
+        x = x * (stream * _signed(2 * _SEED_STEP) + 1)
+    elif stream:
+        x = x * _signed(2 * stream * _SEED_STEP + 1)
+    for shift, factor in _ROUNDS:
+        x = (x ^ _shifted(x, shift)) * _signed(factor)
+    return x ^ _shifted(x, 31)
+
+
+def low_bits(bits: Tensor) -> Tensor:
+    """Return the lowest `LOW_BITS` bits."""
+    return bits & ((1 << LOW_BITS) - 1)
+
+
+def _shifted(x: Tensor, by: int) -> Tensor:
+    """Return a logical shift right; torch's shift copies the sign."""
+    return (x >> by) & ((1 << (64 - by)) - 1)
+
+
+def _signed(value: int) -> int:
+    value &= (1 << 64) - 1
+    return value - (1 << 64) if value >> 63 else value
