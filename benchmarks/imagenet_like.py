@@ -63,7 +63,7 @@ def write(root: Path, images: int, classes: int) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("out", type=Path)
+    parser.add_argument("out", type=Path, nargs="?", default=Path("build/imagenet-like"))
     parser.add_argument("--images", type=int, default=8000)
     parser.add_argument("--classes", type=int, default=100)
     options = parser.parse_args()

@@ -6,10 +6,10 @@ import math
 import numpy as np
 import pytest
 import torch
-from made_images import class_folder, picture
 from PIL import Image
 from scipy.stats import ks_2samp
 
+from made_images import class_folder, picture
 from thresher.data.augment import Augment
 from thresher.data.crop_reader import Draw
 from thresher.data.crops import ResizedCrop, resample

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from made_images import class_folder
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]

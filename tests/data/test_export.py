@@ -4,8 +4,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_images import Made, class_folder
 
+from made_images import Made, class_folder
 from thresher.data.export import WRITERS, export
 from thresher.data.pack import Pack
 from thresher.data.selection import Selection

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from made_images import picture
 
+from made_images import picture
 from thresher.data.pack import Pack
 from thresher.data.shard_writer import WriteOptions
 from thresher.data.sources.registry import SourceOptions, open_source

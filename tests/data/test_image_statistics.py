@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_images import picture
 from PIL import Image, ImageFilter
 
+from made_images import picture
 from thresher.data.image_statistics import FAULTS, ImageStatistics, image_statistics
 from thresher.data.pack import Pack
 from thresher.data.sources.folder import Folder

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from made_images import Made, picture
 
+from made_images import Made, picture
 from thresher.data.labels import MAX_CLASSES, as_labels, check_classes, class_names
 from thresher.data.sources.base import Block
 from thresher.data.sources.protobuf import fields

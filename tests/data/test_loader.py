@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from made_images import Made
 from PIL import Image
 
+from made_images import Made
 from thresher.data import loader as loader_module
 from thresher.data.hashing import sample_keys
 from thresher.data.loader import Loader

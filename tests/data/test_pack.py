@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from made_images import Made, class_folder
 
+from made_images import Made, class_folder
 from thresher.data import gather, shard, shard_writer
 from thresher.data.images import decode
 from thresher.data.pack import Pack

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from made_images import class_folder, picture
 
+from made_images import class_folder, picture
 from thresher.data.images import decode
 from thresher.data.pack import Pack
 from thresher.data.sources import fashion_mnist

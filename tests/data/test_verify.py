@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_images import class_folder
 
+from made_images import class_folder
 from thresher.data.pack import Pack
 from thresher.data.sources.folder import Folder
 from thresher.data.write import write_pack

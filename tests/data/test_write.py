@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_images import Made, class_folder, picture
 
+from made_images import Made, class_folder, picture
 from thresher.data import shard
 from thresher.data.digest import fingerprint, sample_digest
 from thresher.data.pack import Pack

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from made_images import class_folder
 
+from made_images import class_folder
 from thresher import Pack, TrainConfig, train
 from thresher.data.augment import Augment
 from thresher.data.sources.folder import Folder

@@ -7,12 +7,8 @@ library, libjpeg-turbo, so the pixels are the same, but it needs one copy less.
 import contextlib
 import importlib.util
 import io
-<<<<<<< HEAD
-from typing import TYPE_CHECKING, Any, Literal
-=======
 import math
-from typing import TYPE_CHECKING, Any
->>>>>>> 2e8ab3e (Random-resized crops for images of ImageNet's size, decoded while training in as many threads as there are cores)
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -22,10 +18,9 @@ if TYPE_CHECKING:
 JPEG = b"\xff\xd8\xff"
 """First bytes of a JPEG file."""
 _ORIENTATION = 0x0112
-_EXIF_WITHIN = 1 << 16
+_EXIF_WITHIN = 4096
 Box = tuple[float, float, float, float]
 """Top, left, height and width of a part of an image, in pixels."""
-
 Resample = Literal["bilinear", "bicubic"]
 """How images are scaled; both average over the pixels that they merge."""
 
@@ -44,7 +39,7 @@ def decode(
             return array
     # JPEG can be decoded at a fraction of its size, several times faster.
     least = None if size is None else (size, size)
-    return pixels(square(_by_pillow(data, channels, least), size))
+    return pixels(square(_by_pillow(data, channels, least), size, resample))
 
 
 def jpeg_decoder() -> str:
@@ -63,11 +58,8 @@ def file_size(data: bytes) -> tuple[int, int]:
     from PIL import Image
 
     with Image.open(io.BytesIO(data)) as image:
-<<<<<<< HEAD
-        if size is not None:
-            # JPEG can be decoded at a fraction of its size, several times faster.
-            image.draft("RGB" if channels == 3 else "L", (size, size))
-        return pixels(square(eight_bit(image, channels), size, resample))
+        on_its_side = image.getexif().get(_ORIENTATION, 1) >= 5
+        return (image.width, image.height) if on_its_side else (image.height, image.width)
 
 
 def measure(data: bytes, limit: int) -> tuple[np.ndarray, tuple[int, int]] | None:
@@ -90,10 +82,6 @@ def measure(data: bytes, limit: int) -> tuple[np.ndarray, tuple[int, int]] | Non
             return np.asarray(grey, np.uint8), size
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
         return None
-=======
-        on_its_side = image.getexif().get(_ORIENTATION, 1) >= 5
-        return (image.width, image.height) if on_its_side else (image.height, image.width)
->>>>>>> 2e8ab3e (Random-resized crops for images of ImageNet's size, decoded while training in as many threads as there are cores)
 
 
 def decode_box(data: bytes, box: Box, size: int, inside: bool) -> np.ndarray:

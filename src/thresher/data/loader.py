@@ -13,14 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-<<<<<<< HEAD
-from thresher.data.augment import sample_keys
-from thresher.data.images import Resample
-=======
 from thresher.data.crop_reader import CropReader, Draw
 from thresher.data.crops import ResizedCrop
 from thresher.data.hashing import sample_keys
->>>>>>> 2e8ab3e (Random-resized crops for images of ImageNet's size, decoded while training in as many threads as there are cores)
+from thresher.data.images import Resample
 from thresher.data.pack import Pack
 from thresher.environment import core_count
 from thresher.errors import InvalidValueError
@@ -122,16 +118,9 @@ class Loader:
         if self.images is not None:
             return Batch(self.images[rows], self.labels[rows], self.keys[rows])
         on_host = positions.cpu().numpy() if isinstance(positions, Tensor) else positions
-<<<<<<< HEAD
-        images = torch.from_numpy(self.pack.images(on_host, None, self.size, self.resample)).to(
-            self.device
-        )
-        return Batch(images, self.labels[rows], self.keys[rows])
-=======
         images = torch.empty((len(on_host), *self.image_shape), dtype=torch.uint8)
         self._read(on_host, images, None)
         return Batch(images.to(self.device), self.labels[rows], self.keys[rows])
->>>>>>> 2e8ab3e (Random-resized crops for images of ImageNet's size, decoded while training in as many threads as there are cores)
 
     def batches(self, order: Iterable[np.ndarray], draw: Draw | None = None) -> Iterator[Batch]:
         """Yield a batch for each array of pack positions; images are read ahead in threads.
@@ -143,7 +132,7 @@ class Loader:
     def _read(self, positions: np.ndarray, out: Tensor, draw: Draw | None) -> None:
         """Read images into `out` (n, height, width, channels) uint8 on the host."""
         if self.crops is None:
-            self.pack.images(positions, out=out.numpy(), size=self.size)
+            self.pack.images(positions, out.numpy(), self.size, self.resample)
         else:
             keys = self._keys_on_host[torch.from_numpy(self._rows_on_host[positions])]
             self.crops.read(positions, keys, draw, out.numpy())
@@ -161,12 +150,7 @@ class Loader:
         def read(positions: np.ndarray, buffer: Tensor) -> Tensor:
             if buffer.data_ptr() in busy:
                 busy.pop(buffer.data_ptr()).synchronize()
-<<<<<<< HEAD
-            into = buffer[: len(positions)].numpy()
-            self.pack.images(positions, into, self.size, self.resample)
-=======
             self._read(positions, buffer[: len(positions)], draw)
->>>>>>> 2e8ab3e (Random-resized crops for images of ImageNet's size, decoded while training in as many threads as there are cores)
             return buffer[: len(positions)]
 
         def buffer_for(n: int) -> Tensor:
