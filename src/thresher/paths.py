@@ -245,6 +245,24 @@ class SelectionPaths:
 
 
 @dataclass(frozen=True)
+class AuditPaths:
+    """File names of an audit."""
+
+    root: Path
+    plan = Inside("plan.json")
+    """The options; an interrupted audit resumes if they are the same."""
+    pack = Inside("pack")
+    """The images, if they were not a pack."""
+    run = Inside("run")
+    features = Inside("features")
+    selection = Inside("selection.parquet")
+    page = Inside("index.html")
+    result = Inside("audit.json")
+    """Exists if the audit is finished."""
+    lock = Inside(".lock")
+
+
+@dataclass(frozen=True)
 class StudyPaths:
     """File names of a study."""
 

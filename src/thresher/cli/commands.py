@@ -61,6 +61,7 @@ COMMANDS = (
     Command("data export", "write a pack in another format", "thresher.cli.data:export"),
     Command("data flip", "copy a pack with some wrong labels", "thresher.cli.data_pack:flip"),
     Command("data bench", "measure reading speed by container", "thresher.cli.data_bench:bench"),
+    Command("audit", "find copies, leaks, wrong labels, broken images", "thresher.cli.audit:audit"),
     Command("train", "train one network on any number of workers", "thresher.cli.train:train"),
     Command("embed", "compute the penultimate features of a network", "thresher.cli.embed:embed"),
     *(

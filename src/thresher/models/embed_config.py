@@ -35,8 +35,8 @@ class EmbedConfig(EmbedOptions):
     run: Path | None = None
     """Training run whose network to use."""
     model: str | None = None
-    """Model by name, with `weights`, instead of a run; or hf:FOLDER, with a config.json and a
-    model.safetensors in Hugging Face's format."""
+    """Model by name, with `weights`, instead of a run; or hf:FOLDER, a model in Hugging Face's
+    format."""
     weights: Path | None = None
     """Pretrained weights of `model`: a safetensors file or a state dict."""
     crop: int | None = option(None, ge=1)

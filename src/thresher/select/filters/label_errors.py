@@ -69,7 +69,10 @@ class LabelErrorsFilter(Filter):
             else ""
             for given, other, bad in zip(inputs.labels, likely, issue, strict=True)
         ]
-        self.report_.update(engine=engine, probabilities=self.probabilities)
+        agreement = float((p.argmax(axis=1) == labels).mean())
+        self.report_.update(
+            engine=engine, probabilities=self.probabilities, agreement=round(agreement, 4)
+        )
 
     def _probe(self, features: np.ndarray, labels: np.ndarray) -> np.ndarray:
         """Return out-of-fold probabilities (n, classes) of a logistic regression."""

@@ -45,7 +45,7 @@ class NearDuplicatesFilter(Filter):
             x = np.asarray(features[rows], np.float32) - mean
             norm = np.linalg.norm(x, axis=1, keepdims=True)
             x /= np.where(norm > 0, norm, 1)
-            later, earlier, best = _pairs(x, np.float32(self.similarity))
+            later, earlier, best = similar_pairs(x, np.float32(self.similarity))
             score[rows] = best
             dropped = np.zeros(len(rows), bool)
             # Pairs are sorted by the later sample, so the earlier one is already decided.
@@ -61,7 +61,7 @@ class NearDuplicatesFilter(Filter):
         self.report_["similarity"] = self.similarity
 
 
-def _pairs(x: np.ndarray, least: np.float32) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def similar_pairs(x: np.ndarray, least: np.float32) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return rows a > b, sorted, of unit vectors x (n, d) with a product of at least `least`.
 
     Also the largest product of each row with an earlier one, (n,).

@@ -1,0 +1,98 @@
+"""`thresher audit`: find copies, leaks, label errors, outliers and broken images."""
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from thresher.cli.commands import Outcome
+from thresher.cli.packs import ensure_pack
+from thresher.errors import InvalidValueError
+from thresher.options import option
+from thresher.study.audit_config import AuditConfig
+
+if TYPE_CHECKING:
+    from thresher.data.pack import Pack
+    from thresher.study.findings import Audit
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditCommand(AuditConfig):
+    images: str | None = option(None, positional=True)
+    """A folder of images (class/name.ext or split/class/name.ext), a pack, or a name in the cache;
+    the same as `data`."""
+    data: str | None = None
+    """Data to audit."""
+    out: Path
+    """Folder to write to: index.html, selection.parquet and audit.json."""
+
+
+def audit(config: AuditCommand) -> Outcome:
+    """Look for faults in a folder of images or a pack, and write a selection without them.
+
+    Finds near-copies within and across classes, training images that are copies of test images,
+    likely label errors, outliers, broken and odd images, and small classes. Writes a page with
+    examples, index.html, and a selection for `thresher train --selection`. Unless you name a
+    network, a small one is trained on the images first. If interrupted, the same command resumes.
+    """
+    from thresher.report.audit_page import write_audit_page
+    from thresher.study.audit import audit as look
+
+    if (config.images is None) == (config.data is None):
+        raise InvalidValueError("the data to audit must be named once", "give `data`")
+    pack = _pack(config.images or config.data or "", config.out)
+    names = [field.name for field in dataclasses.fields(AuditConfig)]
+    options = AuditConfig(**{name: getattr(config, name) for name in names})
+    found = look(pack, config.out, options)
+    write_audit_page(found, pack)
+    return Outcome(found, _text(found, pack))
+
+
+def _pack(data: str, out: Path) -> "Pack":
+    """Open a pack, or pack a folder of images into the folder of the audit."""
+    from thresher.data.pack import Pack
+    from thresher.data.sources.known import NAMES
+    from thresher.paths import AuditPaths, PackPaths
+    from thresher.study.audit import check_audit_folder
+
+    ensure_pack(data)
+    source = Path(data)
+    if data in NAMES or not source.exists() or PackPaths(source).meta.exists():
+        return Pack.open(data)
+    from thresher.data.sources.registry import open_source
+    from thresher.data.write import write_pack
+
+    paths = AuditPaths(out)
+    check_audit_folder(paths)
+    opened = open_source(source)
+    if PackPaths(paths.pack).meta.exists():
+        pack = Pack.open(paths.pack)
+        if pack.meta.source == opened.key():
+            return pack
+        raise InvalidValueError(
+            f"{data} has changed since the audit in {out} was started", "choose another name"
+        )
+    return write_pack(opened, paths.pack)
+
+
+def _text(found: "Audit", pack: "Pack") -> Any:
+    from rich.console import Group
+    from rich.table import Table
+
+    from thresher.study.findings import KINDS
+
+    table = Table("finding", box=None, pad_edge=False)
+    for name in ("found", "share", "dropped"):
+        table.add_column(name, justify="right")
+    for finding in found.findings:
+        counts = (f"{finding.count:,}", f"{finding.share:.2%}", f"{finding.dropped:,}")
+        table.add_row(KINDS[finding.kind].title, *counts)
+    notes = [finding.note for finding in found.findings if finding.note] + list(found.notes)
+    lines = [
+        *notes,
+        f"{found.selection} keeps {found.kept:,} of {found.train:,} training images",
+        f"Look at them: {found.page}",
+        f"Train without them: thresher train --data {pack.root} --selection {found.selection} "
+        "--out RUN",
+    ]
+    return Group(table, "", *lines)

@@ -1,0 +1,111 @@
+"""The page of an audit: one self-contained HTML file, most serious findings first.
+
+Images are inline and styles too; there are no scripts, fonts or requests, and the content policy
+forbids them.
+"""
+
+import base64
+import html
+import json
+from pathlib import Path
+
+import numpy as np
+
+from thresher.data.images import encode_png
+from thresher.data.pack import Pack
+from thresher.paths import write_text
+from thresher.report.style import CSS
+from thresher.report.tables import html_table
+from thresher.study.findings import KINDS, Audit, Example, Finding
+
+LARGEST_SIDE = 96
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+_STYLE = """
+.grid{display:grid;gap:14px;grid-template-columns:repeat(auto-fill,minmax(136px,1fr));margin:1em 0}
+.grid figure{font-size:.8rem;overflow-wrap:anywhere}
+.grid img{display:block;width:96px;height:96px;object-fit:contain;image-rendering:pixelated;
+background:var(--card);border:1px solid var(--line);border-radius:4px}
+.pair{display:flex;gap:4px}.grid .pair img{width:64px;height:64px}
+"""
+
+
+def write_audit_page(audit: Audit, pack: Pack) -> Path:
+    """Write the page of an audit to `audit.page` and return its path."""
+    page = Path(audit.page)
+    write_text(page, render(audit, pack))
+    return page
+
+
+def render(audit: Audit, pack: Pack) -> str:
+    """Return the page as text."""
+    title = html.escape(f"Audit of {audit.data}")
+    dropped = audit.train - audit.kept
+    parts = [
+        f"<header><h1>{title}</h1><p class='sub'>{audit.train:,} training and {audit.test:,} other "
+        f"images of {audit.classes:,} classes, seen with {html.escape(audit.network)}</p></header>",
+        *(f'<p class="warning">{html.escape(note)}</p>' for note in audit.notes),
+        "<section><h2>Summary</h2>",
+        html_table(["finding", "found", "share", "dropped"], [_row(f) for f in audit.findings]),
+        f"<p>The selection keeps {audit.kept:,} of {audit.train:,} training images and drops "
+        f"{dropped:,}. Look at them before you trust it. Train on the rest with <code>thresher "
+        f"train --data {html.escape(str(pack.root))} --selection {html.escape(audit.selection)}"
+        "</code>; review single images with <code>thresher view "
+        f"{html.escape(audit.selection)}</code>.</p></section>",
+        *(_section(finding, pack) for finding in audit.findings if finding.count),
+        _details(audit),
+    ]
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<meta name="color-scheme" content="light dark">'
+        f"<title>{title}</title><style>{CSS}{_STYLE}</style></head>\n"
+        f"<body><main>{''.join(parts)}</main></body></html>\n"
+    )
+
+
+def _details(audit: Audit) -> str:
+    text = html.escape(json.dumps({**audit.settings, **audit.versions}, indent=1))
+    return f"<details><summary>Options and versions</summary><pre>{text}</pre></details>"
+
+
+def _row(finding: Finding) -> list[str]:
+    kind = KINDS[finding.kind]
+    share = f"{finding.share:.2%} of {kind.of}"
+    return [kind.title, f"{finding.count:,}", share, f"{finding.dropped:,}"]
+
+
+def _section(finding: Finding, pack: Pack) -> str:
+    kind = KINDS[finding.kind]
+    shown = len(finding.examples)
+    more = f" The first {shown} are shown." if shown < finding.count else ""
+    note = f'<p class="warning">{html.escape(finding.note)}</p>' if finding.note else ""
+    items = "".join(_example(example, pack) for example in finding.examples)
+    return (
+        f"<section><h2>{html.escape(kind.title)}: {finding.count:,}</h2>"
+        f"<p>{html.escape(kind.explanation)}{more}</p>{note}"
+        f'<div class="grid">{items}</div></section>'
+    )
+
+
+def _example(example: Example, pack: Pack) -> str:
+    images = "".join(_image(id, pack) for id in (example.id, example.other) if id is not None)
+    labels = " / ".join(
+        html.escape(label) for label in (example.label, example.other_label) if label
+    )
+    text = " · ".join(html.escape(part) for part in (example.id, example.reason) if part)
+    wrapped = f'<div class="pair">{images}</div>' if example.other else images
+    return f"<figure>{wrapped}<b>{labels}</b><figcaption>{text}</figcaption></figure>"
+
+
+def _image(id: str, pack: Pack) -> str:
+    """Return an image as a data URI; nothing for files and classes that are not in the pack."""
+    position = int(pack.positions([id])[0])
+    if position < 0:
+        return ""
+    if pack.image_shape is None:
+        pixels = pack.images(np.array([position]), size=LARGEST_SIDE)[0]
+    else:
+        pixels = pack.view(position)
+    data = base64.b64encode(encode_png(pixels)).decode()
+    return f'<img alt="{html.escape(id)}" src="data:image/png;base64,{data}">'

@@ -1,0 +1,237 @@
+"""Audit a pack: find copies, leaks, label errors, outliers and broken images, and drop them.
+
+Needs no network of the user's: a small one is trained on the images for a few epochs, so that it
+has not memorised the labels. Probabilities come from a cross-validated classifier on its features.
+"""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from thresher.data.pack import Pack
+from thresher.data.selection import Selection
+from thresher.environment import versions
+from thresher.errors import AlreadyExistsError, InvalidValueError, ThresherError
+from thresher.locks import exclusive_lock
+from thresher.models.embed_config import EmbedConfig
+from thresher.models.features import Features
+from thresher.options import to_mapping
+from thresher.paths import AuditPaths, RunPaths, SelectionPaths, check_format, read_json, write_json
+from thresher.select.inputs import FilterInputs
+from thresher.select.run import PACKAGES, open_features, training_inputs, with_features
+from thresher.study.audit_checks import Checks
+from thresher.study.audit_config import AuditConfig
+from thresher.study.findings import FORMAT, KINDS, Audit
+
+logger = logging.getLogger(__name__)
+
+
+def audit(pack: Pack, out: str | Path, config: AuditConfig | None = None) -> Audit:
+    """Look for faults in a pack, and write a selection without them to the folder `out`.
+
+    An interrupted audit resumes; a finished one with the same options is returned as it is.
+
+    Raises:
+        AlreadyExistsError: `out` holds something else, or an audit with other options.
+        InvalidValueError: An option is wrong, or the pack has no training images.
+    """
+    config = config or AuditConfig()
+    config.check()
+    paths = AuditPaths(Path(out))
+    plan = {
+        "data": str(pack.root.resolve()),
+        "fingerprint": pack.fingerprint,
+        "settings": to_mapping(config),
+    }
+    check_audit_folder(paths)
+    training_inputs(pack)  # raises if there are none, before anything is written
+    busy = f"another process is writing to {paths.root}"
+    with _nothing_left(paths), exclusive_lock(paths.lock, busy):
+        _check_plan(paths, plan)
+        if not paths.result.exists():
+            _look(pack, paths, config, plan)
+        result = _read(paths)
+    return result
+
+
+def _read(paths: AuditPaths) -> Audit:
+    content = read_json(paths.result)
+    check_format(content, FORMAT, str(paths.result))
+    try:
+        stored = Audit.from_dict(content)
+    except (KeyError, TypeError, AttributeError):
+        raise InvalidValueError(f"{paths.result} is damaged", "remove it and audit again") from None
+    # The folder may have been moved.
+    return replace(stored, selection=str(paths.selection), page=str(paths.page))
+
+
+def check_audit_folder(paths: AuditPaths) -> None:
+    """Raise if a folder holds anything but an audit."""
+    if paths.root.is_file() or (
+        paths.root.is_dir()
+        and not any(path.exists() for path in (paths.plan, paths.pack, paths.lock))
+        and any(not entry.name.startswith(".") for entry in paths.root.iterdir())
+    ):
+        raise AlreadyExistsError(
+            f"{paths.root} exists already and is not an audit", "choose another name"
+        )
+
+
+@contextmanager
+def _nothing_left(paths: AuditPaths) -> Iterator[None]:
+    """Remove the folder again if the block fails before it has computed anything."""
+    created = not paths.root.exists()
+    try:
+        yield
+    except ThresherError:
+        files = (paths.plan, paths.lock)
+        if created and paths.root.is_dir() and set(paths.root.iterdir()) <= set(files):
+            for file in files:
+                file.unlink(missing_ok=True)
+            paths.root.rmdir()
+        raise
+
+
+def _check_plan(paths: AuditPaths, plan: dict[str, Any]) -> None:
+    if not paths.plan.exists():
+        write_json(paths.plan, plan)
+    elif read_json(paths.plan) != plan:
+        raise AlreadyExistsError(
+            f"{paths.root} holds an audit of other data or with other options",
+            "choose another name or remove it",
+        )
+
+
+def _look(pack: Pack, paths: AuditPaths, config: AuditConfig, plan: dict[str, Any]) -> None:
+    inputs = training_inputs(pack)
+    features, network = _features(pack, inputs, paths, config)
+    look = Checks(pack, with_features(inputs, features, pack), config.seed, config.examples)
+    for step, what in (
+        (look.broken, "broken and odd images"),
+        (look.label_errors, "label errors"),
+        (look.copies, "near-copies and leaks"),
+        (look.outliers, "outliers"),
+        (look.balance, "class balance"),
+    ):
+        logger.info("Looking for %s", what)
+        step()
+    _remove(paths.selection)
+    selection = _selection(look, plan).save(paths.selection)
+    order = list(KINDS)
+    found = sorted(look.findings, key=lambda one: (one.count == 0, order.index(one.kind)))
+    result = Audit(
+        data=pack.name,
+        fingerprint=pack.fingerprint,
+        classes=len(pack.classes),
+        train=len(inputs),
+        test=len(look.others),
+        kept=selection.kept,
+        network=network,
+        findings=tuple(found),
+        selection=str(paths.selection),
+        page=str(paths.page),
+        notes=tuple(look.notes),
+        settings=plan["settings"],
+        versions=versions(PACKAGES),
+    )
+    write_json(paths.result, asdict(result))
+
+
+def _selection(look: Checks, plan: dict[str, Any]) -> Selection:
+    """Return the selection, with the first two principal components of the features as a map."""
+    from thresher.select.pca import fit_pca
+
+    features, inputs = look.inputs.need_features(), look.inputs
+    x = y = None
+    if len(features) > 2 and features.shape[1] > 1:
+        x, y = fit_pca(features, 2).project(features).cpu().numpy().T
+    dropped = int((~look.keep).sum())
+    return Selection(
+        ids=list(inputs.ids),
+        labels=inputs.labels,
+        keep=look.keep,
+        # What is dropped comes first, and the least likely labels first among those.
+        score=look.doubt + ~look.keep,
+        reason=look.reason,
+        fingerprint=look.pack.fingerprint,
+        x=x,
+        y=y,
+        meta={
+            "method": "audit",
+            "data": plan["data"],
+            "pack": look.pack.name,
+            "settings": plan["settings"],
+            "kept": len(inputs) - dropped,
+            "dropped": dropped,
+            "dropped_share": dropped / len(inputs),
+            "versions": versions(PACKAGES),
+        },
+    )
+
+
+def _remove(selection: Path) -> None:
+    """Remove what an interrupted audit wrote; there is no result yet, so nobody has used it."""
+    files = SelectionPaths(selection)
+    for file in (files.table, files.sidecar, files.overrides):
+        file.unlink(missing_ok=True)
+
+
+def _features(
+    pack: Pack, inputs: FilterInputs, paths: AuditPaths, config: AuditConfig
+) -> tuple[Features, str]:
+    """Return features of the training images, and what they come from."""
+    if config.features is not None:
+        return Features.open(config.features), f"features in {config.features}"
+    if config.run is not None:
+        return open_features(config.run, pack, config.device), f"the network of {config.run}"
+    if config.model is not None:
+        if paths.features.exists():
+            return Features.open(paths.features), config.model
+        from thresher.models.embed import embed_pack
+
+        chosen = EmbedConfig(model=config.model, device=config.device)
+        return embed_pack(chosen, pack, paths.features), config.model
+    return _own_features(pack, inputs, paths, config)
+
+
+def _own_features(
+    pack: Pack, inputs: FilterInputs, paths: AuditPaths, config: AuditConfig
+) -> tuple[Features, str]:
+    """Train a small network on the images, and return its features."""
+    from thresher.training.config import TrainConfig
+    from thresher.training.train import train
+
+    side = max(pack.image_shape[:2]) if pack.image_shape else config.image_size
+    network = config.network
+    if network == "auto":
+        network = "tiny" if side <= 16 else "resnet20"
+    batch = 64 if len(inputs) < 20_000 else 256
+    # At least 150 steps, and few epochs, so that wrong labels are not memorised.
+    epochs = config.epochs or (10 if batch == 256 else max(5, -(-150 * batch // len(inputs))))
+    settings = TrainConfig.for_model(
+        network,
+        data=str(pack.root),
+        out=str(paths.run),
+        epochs=epochs,
+        batch_size=batch,
+        lr=0.1,
+        warmup_epochs=1,
+        validation=0,
+        evaluate_every=0,
+        image_size=None if pack.image_shape else config.image_size,
+        seed=config.seed,
+        device=config.device,
+        resume=RunPaths(paths.run).config.exists(),
+    )
+    logger.info("Training %s for %d epochs to look at the images with", network, epochs)
+    result = train(settings)
+    if result.status != "finished":
+        raise ThresherError(
+            f"training in {paths.run} ended as {result.status}",
+            "run the same command again" if result.status == "stopped" else "give a `run`",
+        )
+    features = open_features(paths.run, pack, config.device)
+    return features, f"{network}, trained for {epochs} epochs on these images"

@@ -1,0 +1,230 @@
+"""The checks of an audit. Each adds its findings, and drops training images for them."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+
+from thresher.data.image_statistics import Fault, image_statistics
+from thresher.data.pack import Pack
+from thresher.select.copies import near_copies, pixel_vectors
+from thresher.select.filters.label_errors import LabelErrorsFilter
+from thresher.select.filters.outliers import OutliersFilter
+from thresher.select.inputs import FilterInputs
+from thresher.study.findings import Example, Finding
+
+LEAST_AGREEMENT = 0.8
+"""Share of labels that a classifier must agree with before its doubts drop an image."""
+SMALL_CLASS = 1 / 3
+"""Share of the median number of images below which a class is small."""
+_FAULTS: Mapping[Fault, tuple[str, str]] = {
+    "unreadable": ("unreadable", "unreadable image"),
+    "blank": ("blank", "blank image"),
+    "noise": ("noise", "noise image"),
+    "blurred": ("blurred", "blurred image"),
+    "shape": ("odd-shape", "odd size or aspect"),
+}
+"""Kind of finding and reason by fault."""
+
+Reasons = Mapping[int, str]
+"""Rows of training images, most suspicious first, and why each is listed."""
+
+
+@dataclass
+class Checks:
+    """Findings so far, and what is dropped for them. An image is dropped by the first check."""
+
+    pack: Pack
+    inputs: FilterInputs
+    """Training images with features."""
+    seed: int = 0
+    examples: int = 24
+    """Most examples of a finding."""
+    findings: list[Finding] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    """What was not looked for, and why."""
+
+    def __post_init__(self) -> None:
+        self.keep = np.ones(len(self.inputs), bool)
+        self.reason = [""] * len(self.inputs)
+        self.doubt = np.zeros(len(self.inputs), np.float32)
+        """(n,) probability that the label is wrong, in [0, 1]."""
+
+    @cached_property
+    def positions(self) -> np.ndarray:
+        """Positions of the training images in the pack."""
+        return self.pack.positions(self.inputs.ids)
+
+    @cached_property
+    def others(self) -> np.ndarray:
+        """Positions of the test and validation images in the pack."""
+        return np.setdiff1d(np.arange(len(self.pack)), self.pack.indices("train"))
+
+    @cached_property
+    def faults(self) -> Mapping[Fault, np.ndarray]:
+        """Which training images are broken or odd, (n,) bool each."""
+        return image_statistics(self.pack, self.positions).faults()
+
+    def broken(self) -> None:
+        """Find images that are blank, noise, blurred or of an odd shape, and unreadable files."""
+        for fault, (kind, reason) in _FAULTS.items():
+            reasons = {int(row): reason for row in np.flatnonzero(self.faults[fault])}
+            shown, files = self._examples(reasons), 0
+            if fault == "unreadable":
+                files = len(self.pack.meta.broken)
+                left_out = (Example(id=str(name)) for name in self.pack.meta.broken)
+                shown = (*left_out, *shown)[: self.examples]
+            drop = fault not in ("blurred", "shape")
+            dropped = self._drop(reasons) if drop else self._mark(reasons)
+            self._add(kind, len(reasons) + files, shown, dropped)
+
+    def label_errors(self) -> None:
+        """Find labels that a cross-validated classifier on the features contradicts."""
+        labels, counts = np.unique(self.inputs.labels, return_counts=True)
+        if len(labels) < 2 or counts.min() < 2:
+            few = self.inputs.class_name(int(labels[counts.argmin()]))
+            what = "there is one class" if len(labels) < 2 else f"class {few} has one image"
+            self.notes.append(f"Label errors were not looked for: {what}.")
+            return
+        fitted = LabelErrorsFilter(seed=self.seed).fit_inputs(self.inputs)
+        self.doubt = fitted.score_
+        reasons = self._ranked(~fitted.keep_ & self.keep, fitted.score_, fitted.reason_)
+        agreement, note, dropped = fitted.report_["agreement"], "", 0
+        if agreement >= LEAST_AGREEMENT:
+            dropped = self._drop(reasons)
+        else:
+            self._mark(reasons)
+            note = (
+                f"The classifier agrees with only {agreement:.0%} of the labels: these are hints, "
+                "and nothing is dropped for them. A better network finds more."
+            )
+        shown = self._examples(reasons, fitted.score_)
+        self._add("label-errors", len(reasons), shown, dropped, note=note)
+
+    def copies(self) -> None:
+        """Find near-copies among the training images, and of test images."""
+        n, where = len(self.inputs), np.concatenate([self.positions, self.others])
+        labels, doubt = self.pack.labels[where], self.doubt
+        broken = np.zeros(len(where), bool)  # noise images may be alike by chance
+        broken[:n] = self.faults["noise"] | self.faults["blank"]
+        gone = ~self.keep
+        pairs: dict[str, list[tuple[int, int, float]]] = {"conflicts": [], "near-duplicates": []}
+        leaks: list[tuple[int, int, float]] = []
+        found = near_copies(pixel_vectors(self.pack, where))
+        for a, b, similarity in zip(*(values.tolist() for values in found), strict=True):
+            if broken[a] or broken[b] or b >= n:
+                continue
+            if a >= n:  # a test image, and b its copy in training
+                leaks.append((b, a, similarity))
+                continue
+            if labels[a] != labels[b]:  # one goes, which may have gone already
+                first = gone[a] or (not gone[b] and doubt[a] >= doubt[b])
+                drop, stay = (a, b) if first else (b, a)
+                gone[drop] = True
+                pairs["conflicts"].append((drop, stay, similarity))
+            elif not gone[a] and not gone[b]:
+                gone[a] = True
+                pairs["near-duplicates"].append((a, b, similarity))
+        tested = {test for _, test, _ in leaks}
+        self._add_pairs("leakage", leaks, where, len(tested), len(self.others))
+        for kind, listed in pairs.items():
+            self._add_pairs(kind, listed, where, len(listed), n)
+
+    def outliers(self) -> None:
+        """Find images far from their class that no other check explains."""
+        fitted = OutliersFilter().fit_inputs(self.inputs)
+        reasons = self._ranked(~fitted.keep_ & self.keep, fitted.score_, fitted.reason_)
+        shown = self._examples(reasons, fitted.score_)
+        self._add("outliers", len(reasons), shown, self._drop(reasons))
+
+    def balance(self) -> None:
+        """Find classes with few training images."""
+        counts = np.bincount(self.inputs.labels, minlength=len(self.pack.classes))
+        median = float(np.median(counts))
+        order = np.argsort(counts, kind="stable")
+        small = [int(label) for label in order if counts[label] < SMALL_CLASS * median]
+        names = [self.inputs.class_name(label) for label in small]
+        shown = [
+            Example(id=name, label=name, reason=f"{counts[label]:,} training images")
+            for label, name in zip(small, names, strict=True)
+        ]
+        note = f"Classes have {counts.min():,} to {counts.max():,} images, {median:,.0f} at median."
+        total = len(self.pack.classes)
+        self._add("small-classes", len(small), shown, total=total, note=note)
+
+    def _add(
+        self,
+        kind: str,
+        count: int,
+        examples: Iterable[Example],
+        dropped: int = 0,
+        total: int | None = None,
+        note: str = "",
+    ) -> None:
+        share = count / max(1, len(self.inputs) if total is None else total)
+        shown = tuple(examples)[: self.examples]
+        self.findings.append(
+            Finding(kind=kind, count=count, share=share, dropped=dropped, note=note, examples=shown)
+        )
+
+    def _add_pairs(
+        self,
+        kind: str,
+        pairs: list[tuple[int, int, float]],
+        where: np.ndarray,
+        count: int,
+        total: int,
+    ) -> None:
+        """Add pairs of a training row, another row of `where`, and their similarity."""
+        pairs = sorted(pairs, key=lambda pair: -pair[2])
+        others = where[[other for _, other, _ in pairs]] if pairs else np.empty(0, np.int64)
+        ids = self.pack.ids.take(pa.array(others)).to_pylist()
+        reasons: dict[int, str] = {}
+        shown = []
+        for (row, _, similarity), other, id in zip(pairs, others, ids, strict=True):
+            reason = f"like {id} (correlation {similarity:.4f})"
+            reasons.setdefault(row, reason)
+            shown.append(
+                Example(
+                    id=self.inputs.ids[row],
+                    label=self.inputs.class_name(int(self.inputs.labels[row])),
+                    reason=reason,
+                    score=similarity,
+                    other=id,
+                    other_label=self.inputs.class_name(int(self.pack.labels[other])),
+                )
+            )
+        self._add(kind, count, shown, self._drop(reasons), total)
+
+    def _ranked(self, rows: np.ndarray, score: np.ndarray, reason: list[str]) -> Reasons:
+        """Return the reasons of the marked rows (n,) bool, highest score first."""
+        found = np.flatnonzero(rows)
+        order = found[np.argsort(-score[found], kind="stable")]
+        return {int(row): reason[row] for row in order}
+
+    def _examples(self, reasons: Reasons, score: np.ndarray | None = None) -> tuple[Example, ...]:
+        return tuple(
+            Example(
+                id=self.inputs.ids[row],
+                label=self.inputs.class_name(int(self.inputs.labels[row])),
+                reason=reason,
+                score=0.0 if score is None else float(score[row]),
+            )
+            for row, reason in list(reasons.items())[: self.examples]
+        )
+
+    def _drop(self, reasons: Reasons) -> int:
+        """Drop images that are still kept; return how many."""
+        rows = [row for row in reasons if self.keep[row]]
+        for row in rows:
+            self.keep[row] = False
+            self.reason[row] = reasons[row]
+        return len(rows)
+
+    def _mark(self, reasons: Reasons) -> int:
+        """Note why images are listed, without dropping them."""
+        for row, reason in reasons.items():
+            self.reason[row] = self.reason[row] or f"kept: {reason}"
+        return 0

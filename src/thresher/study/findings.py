@@ -1,0 +1,131 @@
+"""What an audit finds: kinds of findings, and examples of each."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """A kind of finding, as shown to people."""
+
+    title: str
+    explanation: str
+    of: str = "training images"
+    """What `share` is a share of."""
+
+
+KINDS: Mapping[str, Kind] = {
+    "leakage": Kind(
+        title="Test images with a near-copy in training",
+        explanation="Accuracy on them measures memory. Their copies in training are dropped.",
+        of="test images",
+    ),
+    "label-errors": Kind(
+        title="Likely label errors",
+        explanation="Another class claims these images with high confidence, by confident learning "
+        "on probabilities of a classifier that was not fitted to them.",
+    ),
+    "conflicts": Kind(
+        title="Near-copies with different labels",
+        explanation="At most one of the labels is right. The less likely one is dropped.",
+    ),
+    "near-duplicates": Kind(
+        title="Near-copies within a class",
+        explanation="They add little and count twice. All but the first are dropped.",
+    ),
+    "unreadable": Kind(
+        title="Unreadable files", explanation="They cannot be decoded and are not in the pack."
+    ),
+    "blank": Kind(title="Blank images", explanation="Images without contrast."),
+    "noise": Kind(
+        title="Noise images",
+        explanation="Neighbouring pixels are unrelated, as they never are in pictures.",
+    ),
+    "outliers": Kind(
+        title="Outliers",
+        explanation="Far from all but a few images of their class, as the network sees them.",
+    ),
+    "blurred": Kind(
+        title="Blurred images",
+        explanation="Far less detail than usual here. They may be right, and are kept.",
+    ),
+    "odd-shape": Kind(
+        title="Odd sizes and aspects",
+        explanation="Four times the usual aspect ratio or size, or a quarter. They are kept.",
+    ),
+    "small-classes": Kind(
+        title="Small classes",
+        explanation="Classes with less than a third of the median number of training images.",
+        of="classes",
+    ),
+}
+"""Kinds by name, most serious first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Example:
+    """An image, or a class, of a finding."""
+
+    id: str
+    label: str = ""
+    """Name of its class."""
+    reason: str = ""
+    score: float = 0.0
+    """Higher is more suspicious, within the finding."""
+    other: str | None = None
+    """Id of the image that it is a copy of."""
+    other_label: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """All that an audit found of one kind."""
+
+    kind: str
+    count: int
+    share: float
+    """Of the training images, unless `KINDS` says otherwise."""
+    dropped: int = 0
+    """Training images that the selection drops for it."""
+    note: str = ""
+    """What a reader should know, such as why nothing was dropped."""
+    examples: tuple[Example, ...] = ()
+    """The most suspicious ones, ranked."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Audit:
+    """The result of an audit, as in `audit.json`."""
+
+    format: int = FORMAT
+    data: str
+    """Name of the pack."""
+    fingerprint: str
+    classes: int
+    train: int
+    """Number of training images."""
+    test: int
+    kept: int
+    network: str
+    """What the images were looked at with."""
+    findings: tuple[Finding, ...]
+    """Most serious first; those without any image last."""
+    selection: str
+    """The selection that drops what was found."""
+    page: str
+    notes: tuple[str, ...] = ()
+    """What was not looked for, and why."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "Audit":
+        """Build an audit from the content of `audit.json`."""
+        findings = tuple(
+            Finding(**{**finding, "examples": tuple(Example(**one) for one in finding["examples"])})
+            for finding in values["findings"]
+        )
+        return cls(**{**values, "findings": findings, "notes": tuple(values["notes"])})

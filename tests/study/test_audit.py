@@ -1,0 +1,262 @@
+"""Audits find what was planted, drop it and little else, and can be repeated."""
+
+import json
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from planted import ArraySource, plant
+from thresher.data.pack import Pack
+from thresher.data.selection import Selection
+from thresher.data.write import write_pack
+from thresher.errors import ThresherError
+from thresher.report.audit_page import write_audit_page
+from thresher.study.audit import audit
+from thresher.study.audit_config import AuditConfig
+from thresher.study.findings import KINDS, Audit, Finding
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+Once = Callable[[str, Callable[[Path], None]], Path]
+
+
+@dataclass
+class Planted:
+    """An audited pack with known faults."""
+
+    folder: Path
+    truth: dict[str, list[str]]
+    told: dict[str, Any]
+
+    @property
+    def dropped(self) -> set[str]:
+        chosen = Selection.load(self.folder / "out" / "selection.parquet")
+        return {id for id, keep in zip(chosen.ids, chosen.keep, strict=True) if not keep}
+
+    def found(self, *kinds: str) -> float:
+        """Return the share of the planted faults that the selection drops."""
+        bad = {id for kind in kinds for id in self.truth[kind]}
+        return len(self.dropped & bad) / len(bad)
+
+    def finding(self, kind: str) -> dict[str, Any]:
+        (finding,) = (one for one in self.told["findings"] if one["kind"] == kind)
+        return finding
+
+
+@pytest.fixture(scope="module")
+def planted(once: Once, digits: Path, thresher: Run) -> Planted:
+    def make(folder: Path) -> None:
+        truth = plant(Pack.open(digits), folder / "pack")
+        (folder / "truth.json").write_text(json.dumps(truth))
+        flags = ["--data", folder / "pack", "--out", folder / "out", "--device", "cpu"]
+        done = thresher("audit", *flags, "--json")
+        assert done.returncode == 0, done.stderr
+        (folder / "told.json").write_text(done.stdout)
+
+    folder = once("audit", make)
+    read = {name: json.loads((folder / f"{name}.json").read_text()) for name in ("truth", "told")}
+    return Planted(folder, read["truth"], read["told"])
+
+
+@pytest.mark.slow  # trains a network
+def test_planted_faults_are_found_and_good_images_are_kept(planted: Planted) -> None:
+    assert planted.found("noise", "blank") >= 0.9
+    assert planted.found("leak") >= 0.9
+    assert planted.found("flipped") >= 0.75
+    # Of a copy under another label and its original, one goes; usually the wrong one.
+    assert planted.found("cross") >= 0.75
+    assert planted.found("copy") >= 0.4, "the first of two copies stays, whichever was planted"
+    pack = Pack.open(planted.folder / "pack")
+    train = pack.ids.take(pack.indices("train")).to_pylist()
+    good = set(train).difference(*planted.truth.values())
+    # The originals of the copies may go instead of them.
+    assert len(planted.dropped & good) <= 0.02 * len(good) + len(planted.truth["copy"])
+
+
+@pytest.mark.slow
+def test_findings_count_what_was_planted(planted: Planted) -> None:
+    told = planted.told
+    assert {"findings", "selection", "page"} <= set(told)
+    assert all({"kind", "count", "share", "examples"} <= set(one) for one in told["findings"])
+    assert {one["kind"] for one in told["findings"]} == set(KINDS)
+    wanted = {"leakage": 20, "conflicts": 15, "near-duplicates": 25, "noise": 30, "blank": 5}
+    for kind, count in wanted.items():
+        assert abs(planted.finding(kind)["count"] - count) <= 0.1 * count, kind
+    leaks = planted.finding("leakage")
+    assert leaks["share"] == leaks["count"] / 360
+    example = leaks["examples"][0]
+    assert example["id"] in planted.truth["leak"]
+    pack = Pack.open(planted.folder / "pack")
+    test = set(pack.ids.take(pack.indices("test")).to_pylist())
+    assert {one["other"] for one in leaks["examples"]} <= test
+    wrong = set(planted.truth["flipped"] + planted.truth["cross"])
+    ranked = [one["id"] for one in planted.finding("label-errors")["examples"]]
+    assert np.mean([id in wrong for id in ranked]) >= 0.8, "the most suspicious come first"
+    counts = [one["count"] for one in told["findings"]]
+    assert counts.index(0) > max(n for n, count in enumerate(counts) if count)
+    assert planted.finding("label-errors")["dropped"] == planted.finding("label-errors")["count"]
+
+
+@pytest.mark.slow
+def test_the_selection_trains_and_the_page_stands_alone(
+    planted: Planted, thresher: Run, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    flags = ["--data", planted.folder / "pack", "--selection", planted.told["selection"]]
+    done = thresher("train", *flags, "--model", "tiny", "--epochs", 1, "--out", out, "--json")
+    assert done.returncode == 0, done.stderr
+    page = Path(planted.told["page"]).read_text()
+    assert "default-src 'none'" in page
+    assert "<script" not in page
+    assert "http" not in page.replace("http-equiv", "")
+    assert page.count("<img") >= 24
+    assert "Test images with a near-copy in training: 20" in page
+
+
+@pytest.mark.slow
+def test_a_finished_audit_is_returned_and_another_is_refused(
+    planted: Planted, thresher: Run
+) -> None:
+    out = planted.folder / "out"
+    stamp = (out / "selection.parquet").stat().st_mtime_ns
+    flags = ["--data", planted.folder / "pack", "--out", out]
+    again = thresher("audit", *flags, "--device", "cpu", "--json")
+    assert json.loads(again.stdout) == planted.told
+    assert (out / "selection.parquet").stat().st_mtime_ns == stamp
+    other = thresher("audit", *flags, "--seed", 1)
+    assert other.returncode == 2
+    assert "holds an audit of other data or with other options; choose" in other.stderr
+
+
+def pixels(pack: Pack, file: Path) -> Path:
+    """Save the pixels of the training images as features."""
+    train = pack.indices("train")
+    np.save(file, pack.images(train).reshape(len(train), -1).astype(np.float32) / 255)
+    file.with_suffix(".ids.txt").write_text("\n".join(pack.ids.take(train).to_pylist()))
+    return file
+
+
+def finding(result: Audit, kind: str) -> Finding:
+    (found,) = (one for one in result.findings if one.kind == kind)
+    return found
+
+
+def test_an_interrupted_audit_resumes_to_the_same_result(tmp_path: Path, digits: Path) -> None:
+    plant(Pack.open(digits), tmp_path / "pack")
+    pack = Pack.open(tmp_path / "pack")
+    config = AuditConfig(features=pixels(pack, tmp_path / "f.npy"))
+    first = audit(pack, tmp_path / "out", config)
+    (tmp_path / "out" / "audit.json").unlink()  # killed before the last file
+    (tmp_path / "out" / "index.html").unlink(missing_ok=True)
+    assert audit(pack, tmp_path / "out", config) == first
+    (tmp_path / "out" / "audit.json").write_text('{"format": 1}')
+    with pytest.raises(ThresherError, match=r"audit.json is damaged; remove it and audit again"):
+        audit(pack, tmp_path / "out", config)
+    assert first.network == f"features in {tmp_path / 'f.npy'}"
+    assert finding(first, "noise").count >= 27
+    assert finding(first, "leakage").count >= 18
+
+
+def test_names_are_escaped_and_small_classes_are_reported(tmp_path: Path, digits: Path) -> None:
+    source = Pack.open(digits)
+    train = source.indices("train")[:300]
+    images, labels = source.images(train), source.labels[train]
+    keep = (labels != 3) | (np.cumsum(labels == 3) <= 4)
+    images, labels = images[keep], labels[keep]
+    images[5] = 0
+    n = len(labels)
+    classes = [*map(str, range(9)), "<script>alert(1)</script>"]
+    ids = [f"<b>&'{row}" for row in range(n)]
+    made = ArraySource(images, labels, ["train"] * n, ids, classes)
+    pack = write_pack(made, tmp_path / "pack")
+    result = audit(
+        pack, tmp_path / "out", AuditConfig(features=pixels(pack, tmp_path / "f.npy"), examples=2)
+    )
+    page = write_audit_page(result, pack).read_text()
+    assert "<script" not in page
+    assert "<b>&'5" not in page
+    assert "&lt;b&gt;&amp;&#x27;5" in page
+    small = finding(result, "small-classes")
+    assert [(one.id, one.reason) for one in small.examples] == [("3", "4 training images")]
+    assert small.share == 0.1
+    assert finding(result, "blank").dropped == 1
+    assert (finding(result, "leakage").count, result.test) == (0, 0)
+
+
+def test_weak_features_drop_no_labels(tmp_path: Path, digits: Path) -> None:
+    """A classifier that is wrong about most labels must not decide."""
+    pack = Pack.open(digits)
+    file = pixels(pack, tmp_path / "f.npy")
+    random = np.random.default_rng(0).normal(size=(1437, 16)).astype(np.float32)
+    np.save(file, random)
+    result = audit(pack, tmp_path / "out", AuditConfig(features=file))
+    errors = finding(result, "label-errors")
+    assert errors.dropped == 0
+    assert "of the labels: these are hints" in errors.note
+    chosen = Selection.load(result.selection)
+    assert any(reason.startswith("kept: label") for reason in chosen.reason)
+
+
+def test_one_class_has_no_label_errors(tmp_path: Path, digits: Path) -> None:
+    source = Pack.open(digits)
+    train = source.indices("train")[:50]
+    ids = [str(row) for row in range(50)]
+    made = ArraySource(source.images(train), np.zeros(50, int), ["train"] * 50, ids, ["a"])
+    pack = write_pack(made, tmp_path / "pack")
+    result = audit(pack, tmp_path / "out", AuditConfig(features=pixels(pack, tmp_path / "f.npy")))
+    assert result.notes == ("Label errors were not looked for: there is one class.",)
+
+
+@pytest.mark.slow  # trains a network
+def test_a_folder_of_images(tmp_path: Path, digits: Path, thresher: Run) -> None:
+    pack = Pack.open(digits)
+    for position in pack.indices("train")[:200]:
+        folder = tmp_path / "images" / pack.classes[pack.labels[position]]
+        folder.mkdir(parents=True, exist_ok=True)
+        image = Image.fromarray(pack.view(int(position))[:, :, 0])
+        image.save(folder / f"{position}.png")
+    (tmp_path / "images" / "0" / "broken.png").write_bytes(b"no image")
+    done = thresher("audit", tmp_path / "images", "--out", tmp_path / "out", "--epochs", 2)
+    assert done.returncode == 0, done.stderr
+    assert "Unreadable files" in done.stdout
+    assert "Train without them: thresher train" in done.stdout
+    told = json.loads((tmp_path / "out" / "audit.json").read_text())
+    (unreadable,) = (one for one in told["findings"] if one["kind"] == "unreadable")
+    assert unreadable["count"] == 1
+    assert unreadable["examples"][0]["id"] == "0/broken.png"
+    assert Path(told["selection"]).exists()
+
+
+def test_bad_input(tmp_path: Path, digits: Path, thresher: Run) -> None:
+    def says(*flags: object) -> str:
+        done = thresher("audit", *flags, "--out", tmp_path / "out")
+        assert done.returncode == 2
+        assert "Traceback" not in done.stderr
+        assert len(done.stderr.strip().splitlines()) == 1
+        assert not (tmp_path / "out").exists()
+        return done.stderr
+
+    (tmp_path / "empty").mkdir()
+    assert "empty has no image file; expected class/name.ext" in says(tmp_path / "empty")
+    (tmp_path / "flat").mkdir()
+    Image.new("L", (8, 8)).save(tmp_path / "flat" / "a.png")
+    assert "a.png is not in a class folder; expected" in says(tmp_path / "flat")
+    assert 'there is no pack "' in says("--data", tmp_path / "none")
+    assert "the data to audit must be named once; give --data" in says()
+    assert "the data to audit must be named once" in says(digits, "--data", digits)
+    assert "--model must be hf:FOLDER, got tiny; use --network" in says(digits, "--model", "tiny")
+    assert "--run and --model exclude each other" in says(digits, "--model", "hf:x", "--run", "r")
+    assert "no folder and no cached model" in says(digits, "--model", "hf:no/where")
+    assert "there are no features at" in says(digits, "--features", tmp_path / "f.npy")
+
+
+def test_a_folder_with_other_files_is_refused(tmp_path: Path, digits: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(ThresherError, match="exists already and is not an audit; choose another"):
+        audit(Pack.open(digits), tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
