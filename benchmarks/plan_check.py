@@ -1,47 +1,177 @@
-"""Compare the batch that `thresher plan` recommends with a sweep, by samples to a target.
+"""Compare what `thresher plan` says with a sweep, by samples to a target.
 
-    python -m benchmarks.plan_check --data digits --target 0.85 --seeds 2
+    python -m benchmarks.plan_check --data digits
     python -m benchmarks.plan_check --data cifar10 --model resnet20 --target 0.75 \
-        --pilot-batch 32 --lr 0.01 --batches 32,64,…,4096 --seeds 3 --jobs 8   (a GPU)
+        --pilot-batch 32 --lr 0.01 --batches 32,64,…,4096 --jobs 8   (a GPU)
 
-The pilots train at two batches for a few epochs. The sweep trains at every batch, at the plan's
-rate for it, until the target, and counts the samples. The plan is good if its batch needs at most
-twice the samples of the sweep's best.
+The pilots train at two batch sizes for a few epochs. The sweep trains at every batch size until the
+target and counts the samples, interpolated between evaluations. The rate of each batch size is the
+best of several factors on the plan's rate, tuned with seeds of its own on validation accuracy. The
+plan is held to three marks: the recommended batch needs at most 1.25 times the samples of the
+sweep's best, predicted samples are within 30 % up to 16 times the recommended batch, and the
+interval of the critical batch covers the one fitted to the sweep. The sweep is also written as a
+CSV file for `thresher plan --from`.
 """
 
 import argparse
+import math
 import multiprocessing
 import tempfile
-from collections import defaultdict
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import median
+from statistics import geometric_mean
 
 from benchmarks.machine import markdown
 from thresher.paths import write_text
-from thresher.scaling.pilot import VALIDATION
-from thresher.scaling.plan import PlanConfig, plan
+from thresher.scaling.batch_table import BatchRow
+from thresher.scaling.pilot import VALIDATION, accuracy_curve, samples_until
+from thresher.scaling.plan import PlanConfig, TrainingPlan, plan
+from thresher.scaling.sample_fit import SampleFit, fit_samples
+from thresher.scaling.sample_model import SampleModel
 from thresher.training.config import TrainConfig
 from thresher.training.train import train
 
+TUNING_SEED = 1000
+RATIO_MOST = 1.25
+ERROR_MOST = 0.30
+REACH = 16
 
-def samples_to_target(config: TrainConfig) -> int | None:
+
+def samples_to_target(config: TrainConfig) -> float | None:
     """Return the samples of a run until its target; None if it did not reach it."""
     with tempfile.TemporaryDirectory() as folder:
         result = train(replace(config, out=f"{folder}/run"), quiet=True)
-    return result.samples if result.status == "target" else None
+        curve = accuracy_curve(result)
+    assert config.target_accuracy is not None
+    return samples_until(curve, config.target_accuracy)
 
 
-def sweep(trials: list[TrainConfig], jobs: int) -> dict[int, list[int | None]]:
-    """Return the samples to the target of every trial, by batch."""
-    samples_by_batch: dict[int, list[int | None]] = defaultdict(list)
+def run_all(trials: Sequence[TrainConfig], jobs: int) -> list[float | None]:
+    """Return the samples to the target of every trial."""
+    results = []
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, mp_context=context) as pool:
         for trial, samples in zip(trials, pool.map(samples_to_target, trials), strict=True):
-            samples_by_batch[trial.batch_size].append(samples)
-            print(f"batch {trial.batch_size}, seed {trial.seed}: {samples} samples", flush=True)
-    return samples_by_batch
+            results.append(samples)
+            count = "never" if samples is None else f"{samples:,.0f}"
+            what = f"batch {trial.batch_size}, rate {trial.lr:.4g}, seed {trial.seed}"
+            print(f"{what}: {count} samples", flush=True)
+    return results
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """The options of the sweep."""
+
+    base: TrainConfig
+    batches: Sequence[int]
+    factors: Sequence[float]
+    seeds: int
+    tuning_seeds: int
+    jobs: int
+
+    def tuned_rates(self, model: SampleModel) -> dict[int, float]:
+        """Return the best rate of each batch size, by the mean log of samples on tuning seeds."""
+        trials = [
+            replace(self.base, batch_size=batch, lr=factor * (model.rate_at(batch) or 0), seed=seed)
+            for batch in self.batches
+            for factor in self.factors
+            for seed in range(TUNING_SEED, TUNING_SEED + self.tuning_seeds)
+        ]
+        if len(self.factors) == 1:
+            return {trial.batch_size: trial.lr for trial in trials}
+        scores: dict[int, dict[float, float]] = {batch: {} for batch in self.batches}
+        for trial, samples in zip(trials, run_all(trials, self.jobs), strict=True):
+            cost = math.inf if samples is None else math.log(samples)
+            by_rate = scores[trial.batch_size]
+            by_rate[trial.lr] = by_rate.get(trial.lr, 0.0) + cost
+        return {batch: min(rates, key=lambda lr: rates[lr]) for batch, rates in scores.items()}
+
+    def measure(self, rates: dict[int, float]) -> dict[int, list[float | None]]:
+        """Return the samples of every seed, by batch size."""
+        trials = [
+            replace(self.base, batch_size=batch, lr=rates[batch], seed=seed)
+            for batch in self.batches
+            for seed in range(self.seeds)
+        ]
+        measured: dict[int, list[float | None]] = {batch: [] for batch in self.batches}
+        for trial, samples in zip(trials, run_all(trials, self.jobs), strict=True):
+            measured[trial.batch_size].append(samples)
+        return measured
+
+
+@dataclass(frozen=True)
+class Check:
+    """The plan beside the sweep."""
+
+    plan: TrainingPlan
+    model: SampleModel
+    """The plan's prediction."""
+    rates: dict[int, float]
+    measured: dict[int, list[float | None]]
+    fit: SampleFit
+    """Fitted to the sweep."""
+
+    def mean(self, batch: int) -> float | None:
+        """Return the geometric mean over seeds; None if one did not reach the target."""
+        counts = [count for count in self.measured[batch] if count is not None]
+        whole = len(counts) == len(self.measured[batch])
+        return geometric_mean(counts) if whole else None
+
+    @property
+    def least(self) -> float:
+        """The samples of the sweep's best batch size."""
+        means = [self.mean(batch) for batch in self.measured]
+        return min(mean for mean in means if mean is not None)
+
+    def row(self, batch: int) -> str:
+        predicted, mean = self.model.estimate_at(batch), self.mean(batch)
+        seeds = ["never" if n is None else f"{n:,.0f}" for n in self.measured[batch]]
+        best = batch == self.plan.recommended.batch_size
+        cells = [f"{batch:,}{' ←' if best else ''}", f"{self.rates[batch]:.3g}"]
+        cells += [f"{predicted.value:,.0f}", f"{predicted.low:,.0f}–{predicted.high:,.0f}"]
+        cells += ["not reached" if mean is None else f"{mean:,.0f}", ", ".join(seeds)]
+        if mean is None:
+            cells += ["–", "–", "–"]
+        else:
+            cells += [f"{predicted.value / mean:.2f}", f"{self.fit.samples_at(batch) / mean:.2f}"]
+            cells += [f"{mean / self.least:.2f}"]
+        return f"| {' | '.join(cells)} |"
+
+    def marks(self) -> list[str]:
+        """Return what the plan is held to, and whether it holds."""
+        chosen = self.plan.recommended.batch_size
+        mean = self.mean(chosen)
+        ratio = math.inf if mean is None else mean / self.least
+        errors = {}
+        for batch in self.measured:
+            value = self.mean(batch)
+            if batch <= REACH * chosen and value is not None:
+                errors[batch] = self.model.samples_at(batch) / value - 1
+        worst = max(errors, key=lambda batch: abs(errors[batch]))
+        low, high = self.plan.critical_batch_low or 0.0, self.plan.critical_batch_high or math.inf
+        covered = low <= self.fit.b_crit <= high
+        bounds = [
+            "unknown" if x is None else f"{x:,.0f}"
+            for x in (self.fit.b_crit_low, self.fit.b_crit_high)
+        ]
+        return [
+            f"- recommended batch {chosen}: {ratio:.2f} times the samples of the sweep's best, at "
+            f"most {RATIO_MOST} wanted: {_holds(ratio <= RATIO_MOST)}",
+            f"- predicted samples up to {REACH} times the recommended batch: largest error "
+            f"{errors[worst]:+.0%} (batch {worst:,}), at most {ERROR_MOST:.0%} wanted: "
+            f"{_holds(abs(errors[worst]) <= ERROR_MOST)}",
+            f"- critical batch: the plan's interval is {low:,.0f} to {high:,.0f}, the sweep fits "
+            f"{self.fit.b_crit:,.0f} ({bounds[0]} to {bounds[1]}): {_holds(covered)}",
+            f"- fit to the sweep: largest residual {max(map(abs, self.fit.residuals)):.0%}"
+            + "".join(f"; {text}" for text in self.fit.warnings),
+        ]
+
+
+def _holds(value: bool) -> str:
+    return "holds" if value else "DOES NOT HOLD"
 
 
 def _whole(value: float | None) -> str:
@@ -54,8 +184,10 @@ def main() -> None:
     parser.add_argument("--model", default="tiny")
     parser.add_argument("--cluster", default="local")
     parser.add_argument("--target", type=float, default=0.85)
-    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--batches", default="8,16,32,64,128,256,512")
+    parser.add_argument("--factors", default="0.5,1,2", help="on the plan's rate, to tune it")
+    parser.add_argument("--tuning-seeds", type=int, default=2)
     parser.add_argument("--pilot-batch", type=int, default=16)
     parser.add_argument("--pilot-epochs", type=float, default=15)
     parser.add_argument("--lr", type=float, default=0.03, help="the pilot's rate at its batch")
@@ -79,46 +211,32 @@ def main() -> None:
     assert pilot is not None
     # The samples that the pilot saw, even if it did not reach the target.
     model = replace(pilot, reached=True).sample_model(epochs=0)
-    batches = sorted({*(int(b) for b in args.batches.split(",")), best.batch_size})
-    samples_by_batch = sweep(
-        [
-            TrainConfig(
-                data=args.data,
-                out="",
-                model=args.model,
-                batch_size=batch,
-                lr=model.rate_at(batch) or args.lr,
-                epochs=args.limit,
-                schedule="constant",
-                validation=VALIDATION,
-                target_accuracy=args.target,
-                seed=seed,
-                threads=1,
-            )
-            for batch in batches
-            for seed in range(args.seeds)
-        ],
-        args.jobs,
+    sweep = Sweep(
+        base=TrainConfig(
+            data=args.data,
+            out="",
+            model=args.model,
+            epochs=args.limit,
+            schedule="constant",
+            validation=VALIDATION,
+            target_accuracy=args.target,
+            threads=1,
+        ),
+        batches=sorted({*(int(b) for b in args.batches.split(",")), best.batch_size}),
+        factors=[float(factor) for factor in args.factors.split(",")],
+        seeds=args.seeds,
+        tuning_seeds=args.tuning_seeds,
+        jobs=args.jobs,
     )
-    # A batch counts only if every seed reached the target.
-    measured = {
-        batch: median(count for count in counts if count is not None)
-        for batch, counts in samples_by_batch.items()
-        if None not in counts
-    }
-    least = min(measured.values())
-    ratio = measured.get(best.batch_size, float("inf")) / least
-
-    def row(batch: int) -> str:
-        seeds = ", ".join("never" if n is None else f"{n:,}" for n in samples_by_batch[batch])
-        cells = [f"{batch}{' ←' if batch == best.batch_size else ''}"]
-        cells += [f"{model.rate_at(batch):.3g}", f"{model.samples_at(batch):,.0f}"]
-        if batch in measured:
-            cells += [f"{measured[batch]:,.0f}", seeds, f"{measured[batch] / least:.2f}"]
-        else:
-            cells += [f"not within {args.limit:g} epochs", seeds, "–"]
-        return f"| {' | '.join(cells)} |"
-
+    rates = sweep.tuned_rates(model)
+    measured = sweep.measure(rates)
+    rows = [
+        BatchRow(batch, samples, f"{args.target:g}", lr=rates[batch])
+        for batch, counts in measured.items()
+        for samples in counts
+        if samples is not None
+    ]
+    check = Check(result, model, rates, measured, fit_samples(rows))
     lines = [
         f"# Plan against a sweep: {args.model} on {args.data}, to accuracy {args.target}",
         "",
@@ -129,14 +247,21 @@ def main() -> None:
         f"{_whole(pilot.critical_by_samples)}). "
         f"Recommended: batch {best.batch_size} on {best.workers} workers ({result.reason}).",
         "",
-        "| batch | rate | samples predicted | samples measured | each seed | measured / least |",
-        "|---|---|---|---|---|---|",
-        *(row(batch) for batch in batches),
+        "| batch | rate | predicted | low–high | measured | each seed | predicted / measured | "
+        "fit / measured | measured / least |",
+        "|---|---|---|---|---|---|---|---|---|",
+        *(check.row(batch) for batch in sweep.batches),
         "",
-        f"Median of {args.seeds} seeds. The recommended batch takes {ratio:.2f} times the samples "
-        f"of the best of the sweep: {'within' if ratio <= 2 else 'NOT within'} a factor of 2.",
+        f"Samples to the target, geometric mean of {args.seeds} seeds, interpolated between "
+        f"evaluations. Rates: the best of {args.factors} times the plan's, tuned with "
+        f"{args.tuning_seeds} other seeds. The predictions are those of the pilots; the fit is to "
+        "the sweep itself.",
+        "",
+        *check.marks(),
     ]
     write_text(args.out, "\n".join(lines) + "\n")
+    table = [f"{r.batch},{r.samples:.0f},{r.target},{r.lr:.6g}" for r in rows]
+    write_text(args.out.with_suffix(".csv"), "\n".join(["batch,samples,target,lr", *table]) + "\n")
     print("\n".join(lines))
 
 

@@ -66,11 +66,13 @@ def test_the_critical_batch_comes_out_of_the_courses_it_went_into() -> None:
 
     for critical in (20.0, 100.0, 500.0):
         one, other = course(16, critical), course(128, critical)
-        assert critical_from(one, other, 16, 128, 1000) == pytest.approx(critical, rel=1e-6)
-    assert critical_from(course(16, 1e9), course(16, 1e9), 16, 128, 1000) is None
-    assert critical_from([], course(128, 100), 16, 128, 1000) is None
+        found = critical_from([one, one], [other], 16, 128, 1000)
+        assert found == pytest.approx(critical, rel=1e-6)
+    assert critical_from([course(16, 1e9)], [course(16, 1e9)], 16, 128, 1000) is None
+    assert critical_from([[]], [course(128, 100)], 16, 128, 1000) is None
     # Beyond it everywhere: samples grow in proportion to the batch.
-    assert critical_from(course(16, 1e-6), course(128, 1e-6), 16, 128, 1000) == pytest.approx(1)
+    far = critical_from([course(16, 1e-6)], [course(128, 1e-6)], 16, 128, 1000)
+    assert far == pytest.approx(1)
 
 
 def test_samples_until_reads_between_evaluations() -> None:
@@ -252,6 +254,7 @@ def test_the_plan_of_digits_holds_in_a_small_sweep(digits: str, tmp_path: Path) 
         cluster="summit",
         target_accuracy=target,
         pilot_epochs=12,
+        pilot_seeds=2,
         profile=quick_profile(tmp_path / "p.json"),
         max_workers=8,
     )
@@ -294,6 +297,7 @@ def test_a_second_plan_runs_no_second_pilot(digits: str, tmp_path: Path) -> None
         data=digits,
         cluster="summit",
         pilot_epochs=2,
+        pilot_seeds=1,
         profile=quick_profile(tmp_path / "p.json"),
         max_workers=2,
     )

@@ -1,7 +1,7 @@
-"""Two short training runs that estimate the critical batch: how large a batch pays off.
+"""Short training runs that estimate the critical batch: how large a batch pays off.
 
-One run at a small batch and one at eight times it. They give two independent estimates: the
-gradient noise scale of the larger run, and the samples that both runs needed to the same accuracy,
+A few runs at a small batch and as many at eight times it. They give two independent estimates: the
+gradient noise scale of the larger batch, and the samples that both needed to the same accuracy,
 by E(B) = E_min(1 + B/B_crit). After so few steps either can be off by a factor of several; their
 geometric mean is used, with an interval of a factor of four, and both are reported.
 """
@@ -9,10 +9,14 @@ geometric mean is used, with an interval of a factor of four, and both are repor
 import hashlib
 import json
 import logging
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import NormalDist, geometric_mean
+from statistics import fmean, geometric_mean
 from typing import TYPE_CHECKING, Literal
+
+import numpy as np
 
 from thresher.data.pack import Pack
 from thresher.errors import InvalidValueError, ThresherError
@@ -39,7 +43,9 @@ RATE = 0.03
 OFF_BY = 4.0
 """The critical batch of a pilot is given as known to this factor. Against the sweeps stored in
 benchmarks/results it was off by 3.6 times on CIFAR-10 and by less than 1.2 times on digits."""
-DRAWS = 200
+RUN_SPREAD = 0.2
+"""Standard deviation of the logarithm of a run's samples to a target, in those sweeps."""
+DRAWS = 1000
 
 Curve = list[tuple[float, float]]
 """(samples, validation accuracy) after each epoch."""
@@ -56,9 +62,11 @@ class PilotConfig:
     target_accuracy: float | None = option(None, gt=0, le=1)
     """Validation accuracy to reach, 0 to 1 (default: what the pilot reaches)."""
     pilot_epochs: float = option(8.0, gt=0)
-    """Most epochs of each of the two pilots."""
+    """Most epochs of each run of the two pilots."""
     pilot_batch: int = option(16, ge=1)
     """Batch size of the smaller pilot; the other's is eight times larger."""
+    pilot_seeds: int = option(3, ge=1)
+    """Runs of each pilot; their samples to the target are averaged."""
     lr: float | None = option(None, gt=0)
     """A learning rate that works at the pilot's batch size (default: 0.03)."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -82,23 +90,28 @@ class Pilot:
     images_per_s: float
     """Of the smaller batch."""
     samples: int
-    """Samples that the smaller batch saw."""
+    """Samples that the smaller batch saw until the target, or until the end; geometric mean."""
     target: float
     reached: bool
-    """Whether the smaller batch reached the target."""
+    """Whether all runs of the smaller batch reached the target."""
     accuracy: float
-    """Last validation accuracy of the smaller batch."""
+    """Last validation accuracy of the smaller batch, mean over the runs."""
     train_samples: int
-    folders: tuple[str, str]
+    runs: int
+    """Runs of each batch size."""
+    folders: tuple[str, ...]
 
     def sample_model(self, epochs: float) -> SampleModel:
         """Return the samples by batch size; `epochs` are assumed if the target was not reached."""
         samples = self.samples if self.reached else epochs * self.train_samples
-        likely = [NormalDist().inv_cdf((k + 0.5) / DRAWS) / 1.96 for k in range(DRAWS)]
-        critical = [self.critical_batch * OFF_BY**z for z in likely]
+        generator = np.random.default_rng(0)
+        critical = self.critical_batch * OFF_BY ** (generator.standard_normal(DRAWS) / 1.96)
+        spread = RUN_SPREAD / math.sqrt(self.runs)
+        seen = samples * np.exp(spread * generator.standard_normal(DRAWS))
+        least = seen / (1 + self.batch_size / critical)
         return SampleModel(
             *(self.critical_batch, samples, self.batch_size, self.lr, self.train_samples),
-            draws=tuple((samples / (1 + self.batch_size / c), c) for c in critical),
+            draws=tuple(zip(least.tolist(), critical.tolist(), strict=True)),
         )
 
     @property
@@ -108,7 +121,7 @@ class Pilot:
 
 
 def run_pilot(config: PilotConfig) -> Pilot:
-    """Train twice for a few epochs at constant rates.
+    """Train at two batch sizes for a few epochs at constant rates.
 
     The runs are kept in the cache: a second call with the same data and options trains nothing, and
     a killed pilot resumes.
@@ -123,17 +136,23 @@ def run_pilot(config: PilotConfig) -> Pilot:
             f"a pilot needs at least {FEWEST} training samples, {config.data} has {count}"
         )
     large_lr = rate_at(large, RATE_CRITICAL, small, lr)
-    first = _train(config, pack, small, lr)
-    second = _train(config, pack, large, large_lr)
-    noise = second.noise_scale or first.noise_scale
-    train_samples = first.resolved.samples
-    by_samples = critical_from(_curve(first), _curve(second), small, large, train_samples)
+    seeds = range(config.seed, config.seed + config.pilot_seeds)
+    first = [_train(replace(config, seed=seed), pack, small, lr) for seed in seeds]
+    second = [_train(replace(config, seed=seed), pack, large, large_lr) for seed in seeds]
+    curves = [accuracy_curve(run) for run in first], [accuracy_curve(run) for run in second]
+    train_samples = first[0].resolved.samples
+    noise = _mean(run.noise_scale for run in second) or _mean(run.noise_scale for run in first)
+    by_samples = critical_from(*curves, small, large, train_samples)
     estimates = [value for value in (noise, by_samples) if value is not None]
     if not estimates:
         what = "the pilot was too short to estimate the critical batch"
         raise ThresherError(what, "raise `pilot_epochs`")
-    accuracy = float(first.validation_accuracy or 0.0)
+    accuracy = fmean(float(run.validation_accuracy or 0.0) for run in first)
     target = config.target_accuracy
+    reached = target is None or all(run.status == "target" for run in first)
+    # Between two evaluations: whole epochs would count too many samples.
+    counts = [None if target is None else samples_until(curve, target) for curve in curves[0]]
+    seen = [run.samples if n is None else n for run, n in zip(first, counts, strict=True)]
     return Pilot(
         batch_size=small,
         large_batch=large,
@@ -141,14 +160,21 @@ def run_pilot(config: PilotConfig) -> Pilot:
         critical_batch=geometric_mean(estimates),
         noise_scale=noise,
         critical_by_samples=by_samples,
-        images_per_s=float(first.images_per_s or 0.0),
-        samples=first.samples,
+        images_per_s=max(float(run.images_per_s or 0.0) for run in first),
+        samples=round(geometric_mean(seen)),
         target=accuracy if target is None else target,
-        reached=target is None or first.status == "target",
+        reached=reached,
         accuracy=accuracy,
         train_samples=train_samples,
-        folders=(first.config.out, second.config.out),
+        runs=config.pilot_seeds,
+        folders=tuple(run.config.out for run in (*first, *second)),
     )
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    """Return the geometric mean of the values that are known; None if none is."""
+    known = [value for value in values if value is not None]
+    return geometric_mean(known) if known else None
 
 
 def required(data: str | None) -> str:
@@ -190,7 +216,8 @@ def _train(config: PilotConfig, pack: Pack, batch: int, lr: float) -> "RunResult
     return result
 
 
-def _curve(result: "RunResult") -> Curve:
+def accuracy_curve(result: "RunResult") -> Curve:
+    """Return (samples, validation accuracy) after each epoch of a run."""
     text = RunPaths(Path(result.config.out)).metrics.read_text(encoding="utf-8")
     records = [json.loads(line) for line in text.splitlines()]
     epochs = [r for r in records if r["kind"] == "epoch" and r.get("accuracy") is not None]
@@ -210,17 +237,23 @@ def samples_until(curve: Curve, accuracy: float) -> float | None:
 
 
 def critical_from(
-    small_curve: Curve, large_curve: Curve, small: int, large: int, train_samples: int
+    small_curves: Sequence[Curve],
+    large_curves: Sequence[Curve],
+    small: int,
+    large: int,
+    train_samples: int,
 ) -> float | None:
-    """Estimate the critical batch from the samples that two batch sizes needed.
+    """Estimate the critical batch from the samples that runs of two batch sizes needed.
 
-    They are compared at the highest accuracy that both reached, after half an epoch at least. None
+    They are compared at the highest accuracy that all reached, after half an epoch at least. None
     if the larger batch needed no more samples, so that there is no upper bound.
     """
-    if not small_curve or not large_curve:
+    curves = [*small_curves, *large_curves]
+    if not all(curves):
         return None
-    common = min(max(a for _, a in small_curve), max(a for _, a in large_curve))
-    e_small, e_large = samples_until(small_curve, common), samples_until(large_curve, common)
+    common = min(max(accuracy for _, accuracy in curve) for curve in curves)
+    e_small = _mean(samples_until(curve, common) for curve in small_curves)
+    e_large = _mean(samples_until(curve, common) for curve in large_curves)
     if e_small is None or e_large is None or e_large < train_samples / 2 or e_large <= e_small:
         return None
     ratio = e_large / e_small
