@@ -24,6 +24,10 @@ class BatchConfig:
     """Global batch size; with weak `scaling`, that of each worker."""
     scaling: Literal["strong", "weak"] = "strong"
     """strong: the workers share the batch; weak: the batch grows with the workers."""
+    batch_schedule: str | None = None
+    """Change the batch between epochs: double@10,20 doubles it at epochs 10 and 20, 0:64,10:256
+    gives batches by first epoch, as does a CSV file with the columns epoch and batch. The rate
+    follows `lr_rule`."""
     micro_batch: int | Literal["auto"] | None = option(None, ge=1, changes_result=False)
     """Most samples on a device at once; larger parts are accumulated. auto: as many as fit."""
 

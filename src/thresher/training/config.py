@@ -157,6 +157,15 @@ def check(config: TrainConfig) -> None:
         )
     if config.delay and config.precision == "fp16":
         raise InvalidValueError("`delay` does not work with precision fp16", "use bf16")
+    if config.batch_schedule is not None:
+        for wrong, name in (
+            (config.scaling == "weak", "`scaling` weak"),
+            (config.budget == "steps", "`budget` steps"),
+            (config.dynamic is not None, "`dynamic`"),
+        ):
+            if wrong:
+                what = f"`batch_schedule` does not work with {name}"
+                raise InvalidValueError(what, "leave one of them out")
     if config.engine == "horovod" and (
         config.average_every > 1 or config.delay or config.allreduce != "default"
     ):

@@ -12,6 +12,7 @@ from thresher.training.pruners import DynamicPruner
 from thresher.training.record import finite
 from thresher.training.resolved import Resolved, schedule
 from thresher.training.result import TargetReached
+from thresher.training.schedules import scaled_rate
 from thresher.training.split import TrainingSplit
 
 
@@ -121,6 +122,11 @@ class EpochPlanner:
     def __init__(self, config: TrainConfig, resolved: Resolved, pruned: bool) -> None:
         self.resolved = resolved
         self.schedule = schedule(config, resolved)
+        self.peaks = {
+            batch: scaled_rate(config.lr_rule, config.lr, batch, resolved.base_batch).peak_lr
+            for batch in resolved.batches
+        }
+        """Peak learning rate by global batch."""
         # A pruner makes epochs shorter; a budget of epochs then does not fix the samples.
         self.epochs = math.ceil(config.epochs) if pruned and config.budget == "epochs" else None
         self.by_steps = config.budget == "steps"
@@ -135,7 +141,7 @@ class EpochPlanner:
 
     def plan(self, order: np.ndarray, done: Progress) -> EpochPlan:
         """Cut what is left of an epoch; the budget may end within it."""
-        batch, end = self.resolved.global_batch, len(order)
+        batch, end = self.resolved.batch_at(done.epoch), len(order)
         if self.epochs is None and not self.by_steps:
             end = min(end, done.offset + self.resolved.total_samples - done.samples)
         cuts = [(b, min(b + batch, end)) for b in range(done.offset, end, batch)]
@@ -145,7 +151,7 @@ class EpochPlanner:
         share = self.resolved.samples / len(order)
         before = done.epoch * self.resolved.samples
         rates = [
-            self.resolved.peak_lr * self.schedule.factor(before + begin * share, end - begin)
+            self.peaks[batch] * self.schedule.factor(before + begin * share, end - begin)
             for begin, end in cuts
         ]
         return EpochPlan(order, cuts, rates)

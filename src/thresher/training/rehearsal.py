@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from thresher.errors import ThresherError
+from thresher.training.batches import largest_part
 from thresher.training.device_data import Part
 from thresher.training.resolved import Resolved
 from thresher.training.step import Step
@@ -19,8 +20,8 @@ logger = logging.getLogger(__name__)
 
 def rehearse(step: Step, resolved: Resolved) -> None:
     """Prepare the exchange; with `micro_batch` auto, halve it until a step fits on every worker."""
-    count, micro = resolved.global_batch, step.config.micro_batch
-    step.micro = resolved.per_worker_batch if micro == "auto" else micro
+    count, micro = max(resolved.batches), step.config.micro_batch
+    step.micro = _part(step, count) if micro == "auto" else micro
     if micro == "auto":
         while not _fits_everywhere(step, count):
             if not _halve(step):
@@ -38,7 +39,7 @@ def rehearse(step: Step, resolved: Resolved) -> None:
     step.exchange.prepare()
 
 
-def resilient_step(step: Step, part: Part, count: int, resolved: Resolved) -> Tensor:
+def resilient_step(step: Step, part: Part, count: int) -> Tensor:
     """Run a step; with `micro_batch` auto on one worker, in smaller pieces if memory runs out."""
     if step.config.micro_batch != "auto" or not step.group.alone:
         return step(part, count)
@@ -47,11 +48,15 @@ def resilient_step(step: Step, part: Part, count: int, resolved: Resolved) -> Te
             with buffers_kept(step.model, on_error_only=True):
                 return step(part, count)
         except (RuntimeError, MemoryError) as error:
-            step.micro = step.micro or resolved.per_worker_batch
+            step.micro = step.micro or _part(step, count)
             if not _is_out_of_memory(error) or not _halve(step):
                 raise
         step.optimizer.zero_grad(set_to_none=True)
         _free_memory(step)
+
+
+def _part(step: Step, count: int) -> int:
+    return largest_part(count, step.group.world, step.align)
 
 
 def _halve(step: Step) -> bool:

@@ -5,6 +5,7 @@ from math import ceil
 
 from thresher.errors import InvalidValueError
 from thresher.models.batch_norm_mode import alignment
+from thresher.training.batch_schedule import Phases, batch_at, batch_phases
 from thresher.training.batches import BatchConfig, largest_part, piece_count, slices
 from thresher.training.config import TrainConfig, check
 from thresher.training.schedules import RateConfig, Schedule, scaled_rate
@@ -46,6 +47,22 @@ class Resolved:
     """Side of the images that the network is trained on."""
     decoder: str | None = None
     """What decodes the images; None if they are stored as pixels."""
+    batch_phases: Phases = ()
+    """(first epoch, global batch) if the batch changes; `global_batch` is then the first."""
+
+    def __post_init__(self) -> None:
+        # JSON has lists.
+        phases = tuple((int(epoch), int(batch)) for epoch, batch in self.batch_phases)
+        object.__setattr__(self, "batch_phases", phases)
+
+    @property
+    def batches(self) -> list[int]:
+        """The global batches of the run, in order."""
+        return [batch for _, batch in self.batch_phases] or [self.global_batch]
+
+    def batch_at(self, epoch: int) -> int:
+        """Return the global batch of an epoch."""
+        return batch_at(self.batch_phases, epoch) if self.batch_phases else self.global_batch
 
     def table(self) -> str:
         """Return one line per number."""
@@ -54,13 +71,18 @@ class Resolved:
             f"  {name.replace('_', ' ').ljust(width)}  "
             + (f"{value:,.6g}" if isinstance(value, float) else _text(value))
             for name, value in asdict(self).items()
-            if value is not None
-        )
+            if value is not None and name != "batch_phases"
+        ) + "".join(f"\n  from epoch {e:,}: batch {b:,}" for e, b in self.batch_phases)
 
     def batch_counts(self) -> dict[int, int]:
-        """Return how many batches of each size an epoch has."""
-        full, last = self.global_batch, self.last_batch
-        return {full: self.samples // full, **({last: 1} if last != full else {})}
+        """Return how many batches of each size an epoch has, at most."""
+        counts: dict[int, int] = {}
+        for batch in self.batches:
+            whole, rest = divmod(self.samples, batch)
+            counts[batch] = max(whole, counts.get(batch, 0))
+            if rest:
+                counts.setdefault(rest, 1)
+        return counts
 
     def with_micro_batch(self, micro: int | None, align: int) -> "Resolved":
         """Return the numbers with at most `micro` samples (None: no limit) at once."""
@@ -87,11 +109,13 @@ def resolve(
     batch = config.batch_size * (world if config.scaling == "weak" else 1)
     align = alignment(config.batch_norm)
     micro = None if config.micro_batch == "auto" else config.micro_batch
-    _check_cuts(batch, samples, world, align)
+    phases = batch_phases(config, batch)
+    for _, size in phases:
+        _check_cuts(size, samples, world, align)
     if micro is not None and micro < align:
         what = f"micro_batch must be at least {align} with batch norm {config.batch_norm}"
         raise InvalidValueError(f"{what}, got {micro}", "", "micro_batch")
-    steps, total = _budget(config, samples, full, batch)
+    steps, total = _budget(config, samples, full, phases)
     base = batch if config.base_batch is None else config.base_batch
     rate = scaled_rate(config.lr_rule, config.lr, batch, base, config.warmup_epochs)
     epoch = total / config.epochs
@@ -116,6 +140,7 @@ def resolve(
         total_samples=total,
         passes=total / samples,
         samples_per_epoch=epoch,
+        batch_phases=phases if len(phases) > 1 else (),
     ).with_micro_batch(micro, align)
 
 
@@ -137,8 +162,9 @@ def _check_cuts(batch: int, samples: int, world: int, align: int) -> None:
         )
 
 
-def _budget(config: BatchConfig, samples: int, full: int, batch: int) -> tuple[int, int]:
+def _budget(config: BatchConfig, samples: int, full: int, phases: Phases) -> tuple[int, int]:
     """Return steps and samples of the run; no batch spans two epochs, the last one is cut."""
+    batch = phases[0][1]
     per_epoch = ceil(samples / batch)
     if config.budget == "steps":
         whole, rest = divmod(round(config.epochs * full), full)
@@ -149,7 +175,12 @@ def _budget(config: BatchConfig, samples: int, full: int, batch: int) -> tuple[i
     if total < 1:
         raise InvalidValueError(f"{config.epochs} epochs are less than one sample", "", "epochs")
     whole, rest = divmod(total, samples)
-    return whole * per_epoch + ceil(rest / batch), total
+    ends = [*(min(epoch, whole) for epoch, _ in phases[1:]), whole]
+    steps = sum(
+        max(0, end - begin) * ceil(samples / size)
+        for (begin, size), end in zip(phases, ends, strict=True)
+    )
+    return steps + ceil(rest / batch_at(phases, whole)), total
 
 
 def schedule(config: RateConfig, resolved: Resolved) -> Schedule:

@@ -14,6 +14,7 @@ from thresher.errors import InvalidValueError, ThresherError
 from thresher.paths import RunPaths
 from thresher.training import folder
 from thresher.training.augmentation import augment_kind, image_sides, make_augment
+from thresher.training.batch_schedule import with_schedule_inline
 from thresher.training.config import TrainConfig, check
 from thresher.training.execution import free_device_memory, torch_settings, weight_dtype
 from thresher.training.graph import why_not
@@ -53,6 +54,7 @@ def train(
         >>> result.status, result.steps, result.accuracy > 0.2
         ('finished', 12, True)
     """
+    config = with_schedule_inline(config)
     check(config)
     in_group = config.workers > 1 and placement().world == 1
     if in_group and pruner is not None:

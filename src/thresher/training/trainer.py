@@ -82,7 +82,7 @@ class Trainer:
         self.metrics = Metrics(self.paths.metrics, group.first)
         self.captured: dict[int, CapturedStep] = {}
         """Captured steps by batch size; empty if steps run eagerly."""
-        n = self.resolved.steps_per_epoch
+        n = math.ceil(self.resolved.samples / min(self.resolved.batches))
         self.losses = torch.zeros(n, device=group.device, dtype=dtype)
         """Losses of this epoch's steps."""
         self.correct = torch.zeros(len(work.split.test), dtype=torch.uint8, device=group.device)
@@ -230,7 +230,7 @@ class Trainer:
         set_rate(self.optimizer, rate)
         self.step.observer = noise if observed else None
         micro = self.step.micro
-        self.losses[number] = resilient_step(self.step, part, count, self.resolved)
+        self.losses[number] = resilient_step(self.step, part, count)
         self.step.observer = None
         if self.step.micro != micro:
             self.resolved = self.resolved.with_micro_batch(self.step.micro, self.step.align)
