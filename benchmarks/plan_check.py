@@ -24,9 +24,10 @@ from pathlib import Path
 from statistics import geometric_mean
 
 from benchmarks.machine import markdown
+from thresher.data.pack import Pack
 from thresher.paths import write_text
 from thresher.scaling.batch_table import BatchRow
-from thresher.scaling.pilot import VALIDATION, accuracy_curve, samples_until
+from thresher.scaling.pilot import accuracy_curve, hold_out, samples_until
 from thresher.scaling.plan import PlanConfig, TrainingPlan, plan
 from thresher.scaling.sample_fit import SampleFit, fit_samples
 from thresher.scaling.sample_model import SampleModel
@@ -183,7 +184,7 @@ def main() -> None:
     parser.add_argument("--data", default="digits")
     parser.add_argument("--model", default="tiny")
     parser.add_argument("--cluster", default="local")
-    parser.add_argument("--target", type=float, default=0.85)
+    parser.add_argument("--target", type=float, default=0.93)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--batches", default="8,16,32,64,128,256,512")
     parser.add_argument("--factors", default="0.5,1,2", help="on the plan's rate, to tune it")
@@ -218,7 +219,7 @@ def main() -> None:
             model=args.model,
             epochs=args.limit,
             schedule="constant",
-            validation=VALIDATION,
+            validation=hold_out(len(Pack.open(args.data).indices("train")), pilot.large_batch),
             target_accuracy=args.target,
             threads=1,
         ),

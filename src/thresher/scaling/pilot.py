@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 VALIDATION = 0.15
-"""Share of the training samples held out for the pilots' accuracy; the test set is not used."""
+"""Least share of the training samples that is held out for the pilots' accuracy; the test set is
+not used."""
 RATIO = 8
 """How many times larger the second batch is."""
 FEWEST = 4 * RATIO
@@ -136,9 +137,21 @@ def run_pilot(config: PilotConfig) -> Pilot:
             f"a pilot needs at least {FEWEST} training samples, {config.data} has {count}"
         )
     large_lr = rate_at(large, RATE_CRITICAL, small, lr)
-    seeds = range(config.seed, config.seed + config.pilot_seeds)
-    first = [_train(replace(config, seed=seed), pack, small, lr) for seed in seeds]
-    second = [_train(replace(config, seed=seed), pack, large, large_lr) for seed in seeds]
+    base = TrainConfig(
+        data=required(config.data),
+        out="",
+        model=config.model,
+        epochs=config.pilot_epochs,
+        schedule="constant",
+        validation=hold_out(len(pack.indices("train")), large),
+        noise_scale=True,
+        target_accuracy=config.target_accuracy,
+        device=config.device,
+        resume=True,
+    )
+    runs = [replace(base, seed=config.seed + n) for n in range(config.pilot_seeds)]
+    first = [_train(replace(run, batch_size=small, lr=lr), pack) for run in runs]
+    second = [_train(replace(run, batch_size=large, lr=large_lr), pack) for run in runs]
     curves = [accuracy_curve(run) for run in first], [accuracy_curve(run) for run in second]
     train_samples = first[0].resolved.samples
     noise = _mean(run.noise_scale for run in second) or _mean(run.noise_scale for run in first)
@@ -184,35 +197,30 @@ def required(data: str | None) -> str:
     return data
 
 
-def _train(config: PilotConfig, pack: Pack, batch: int, lr: float) -> "RunResult":
+def hold_out(samples: int, batch: int) -> int:
+    """Return how many samples to hold out so that the rest are whole batches.
+
+    A last batch of a few samples, trained on at the full rate, would spoil the accuracy that is
+    measured right after it.
+    """
+    return samples - max(1, int(samples * (1 - VALIDATION)) // batch) * batch
+
+
+def _train(run: TrainConfig, pack: Pack) -> "RunResult":
     from thresher.training.train import train
 
-    run = TrainConfig(
-        data=required(config.data),
-        out="",
-        model=config.model,
-        epochs=config.pilot_epochs,
-        batch_size=batch,
-        lr=lr,
-        schedule="constant",
-        validation=VALIDATION,
-        noise_scale=True,
-        target_accuracy=config.target_accuracy,
-        seed=config.seed,
-        device=config.device,
-        resume=True,
-    )
     # The key holds all that the run depends on: other defaults of another version are another run.
     identity = {**run.to_dict(), "data": pack.fingerprint}
     key = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
-    model = config.model.replace(":", "-").replace("/", "-")
-    out = home() / "pilots" / f"{pack.name}-{model}-{batch}-{key}"
+    model = run.model.replace(":", "-").replace("/", "-")
+    out = home() / "pilots" / f"{pack.name}-{model}-{run.batch_size}-{key}"
     if not RunPaths(out).result.exists():
-        what = f"{config.model} on {pack.name} at batch {batch}"
-        logger.info("pilot: training %s for at most %g epochs", what, config.pilot_epochs)
+        what = f"{run.model} on {pack.name} at batch {run.batch_size}, seed {run.seed}"
+        logger.info("pilot: training %s for at most %g epochs", what, run.epochs)
     result = train(replace(run, out=str(out)), quiet=True)
     if result.status == "diverged":
-        raise ThresherError(f"the pilot diverged at rate {lr:g} and batch {batch}", "lower `lr`")
+        what = f"the pilot diverged at rate {run.lr:g} and batch {run.batch_size}"
+        raise ThresherError(what, "lower `lr`")
     return result
 
 
