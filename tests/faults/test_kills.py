@@ -31,8 +31,49 @@ COMMANDS = {
     "select": ("select network --data pack --features features --out {out}.parquet", ""),
     "train": (f"{TRAIN} --checkpoint-every 4", "--resume"),
     "train on two workers": (f"{TRAIN} --workers 2 --checkpoint-every 4", "--resume"),
+    "study": ("study run killed.toml --out {out}", ""),
+    "study of a command": ("study run killed-command.toml --out {out}", ""),
 }
 """The words, and those added when the command is repeated."""
+
+STUDY = """
+seeds = 1
+[base]
+data = "pack"
+epochs = 4
+batch_size = 20
+checkpoint_every = 4
+device = "cpu"
+threads = 1
+[grid]
+lr = [0.05, 0.1]
+[executor]
+workers = 2
+"""
+COMMAND_STUDY = """
+seeds = 1
+metric = "steps"
+[base]
+command = "{python} -I -S own.py {seed} {rate} {out}"
+[grid]
+rate = [1, 2]
+[executor]
+workers = 2
+"""
+OWN = """
+import json, os, sys, time
+seed, rate, out = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+state = os.path.join(out, "state")
+step = int(open(state).read()) if os.path.exists(state) else 0
+while step < 15:
+    step += 1
+    time.sleep(0.1)
+    with open(state + ".new", "w") as file:
+        file.write(str(step))
+    os.replace(state + ".new", state)
+with open(os.path.join(out, "result.json"), "w") as file:
+    json.dump({"steps": 100 * seed + 10 * rate + step}, file)
+"""
 
 
 def _start(words: str) -> "subprocess.Popen[str]":
@@ -83,6 +124,10 @@ def _result(name: str, out: Path) -> object:
         import pyarrow.parquet as pq
 
         return pq.read_table(f"{out}.parquet").to_pydict()["keep"]
+    if name.startswith("study"):
+        keys = ("accuracy", "loss", "steps")
+        results = {path.parent.name: path.read_text() for path in out.glob("trials/*/result.json")}
+        return {trial: [json.loads(text).get(k) for k in keys] for trial, text in results.items()}
     return _weights(out)
 
 
@@ -90,6 +135,9 @@ def _result(name: str, out: Path) -> object:
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_killed_command_is_repeated(world: Path, name: str) -> None:
     words, again = COMMANDS[name]
+    (world / "killed.toml").write_text(STUDY)
+    (world / "killed-command.toml").write_text(COMMAND_STUDY)
+    (world / "own.py").write_text(OWN)
     begin = time.monotonic()
     whole = _start(words.format(out="whole"))
     assert whole.wait(300) == 0, whole.communicate()[1]
@@ -115,4 +163,4 @@ def test_a_killed_command_is_repeated(world: Path, name: str) -> None:
             assert repeated.returncode == 0 or "exists already" in said, said
         assert _result(name, world / out) == expected
         hidden = [path for path in world.rglob(".*") if path.suffix in (".tmp", ".partial")]
-        assert not hidden or name == "export", hidden
+        assert not hidden or name == "export" or name.startswith("study"), hidden

@@ -1,8 +1,11 @@
 """Studies on a real SLURM of two nodes: job arrays, two-node trials, time limits, resuming."""
 
+import contextlib
 import json
 import os
+import random
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -208,6 +211,62 @@ def test_a_command_out_of_time_is_requeued_with_its_folder(bed: SlurmBed, tmp_pa
     assert [trial.value for trial in Study.open(out).trials()] == [0.0, 1.0]
     logs = [path.read_text() for path in (out / "logs").iterdir()]
     assert all("requeued (requeue 1)" in log for log in logs)
+
+
+STEPS = """
+import json, os, sys, time
+out, state = sys.argv[1], sys.argv[1] + "/state"
+step = int(open(state).read()) if os.path.exists(state) else 0
+while step < 15:
+    step += 1
+    time.sleep(0.1)
+    with open(state + ".new", "w") as file:
+        file.write(str(step))
+    os.replace(state + ".new", state)
+json.dump({"steps": 100 * int(sys.argv[2]) + step}, open(out + "/result.json", "w"))
+"""
+KILLS = range(20 if os.environ.get("THRESHER_FAULTS") == "long" else 2)
+
+
+@pytest.mark.slow  # waits for SLURM
+@pytest.mark.timeout(3000)
+@pytest.mark.parametrize("kill", KILLS)
+def test_a_process_is_killed_and_the_study_repeated(
+    bed: SlurmBed, tmp_path: Path, kill: int
+) -> None:
+    """The victim is the study on its login node, or any process of its jobs."""
+    (tmp_path / "own.py").write_text(STEPS)
+    command = f"{{python}} -I -S {tmp_path}/own.py {{out}} {{seed}}"
+    content = {"seeds": 2, "base": {"command": command}, "metric": "steps", "executor": EXECUTOR}
+    file, out = tmp_path / "study.toml", tmp_path / "out"
+    write_text(file, dumps(content))
+    mark = f"KILL_TRIAL={tmp_path}"
+    environment = {**os.environ, **bed.environment, "KILL_TRIAL": str(tmp_path)}
+    words = [sys.executable, "-c", RUN, str(file), str(out)]
+    moment = random.Random(kill)
+    process = subprocess.Popen(words, env=environment)
+    _until(lambda: any(out.glob("trials/*/output/state")))
+    time.sleep(moment.uniform(0, 2))
+    victim = moment.choice([process.pid, *_marked(mark)])
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(victim, signal.SIGKILL)
+    process.wait(180)
+    subprocess.run(words, env=environment, check=True, timeout=180)
+    study = Study.open(out)
+    assert study.status().complete, [trial.error for trial in study.status().trials]
+    assert [trial.value for trial in study.trials()] == [15, 115]
+    _until(lambda: not _marked(mark), 60)
+
+
+def _marked(mark: str) -> list[int]:
+    """Return the running processes with a variable in their environment, this one left out."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            state = (folder / "stat").read_bytes().rpartition(b")")[2].split()[0]
+            if mark.encode() in (folder / "environ").read_bytes().split(b"\0"):
+                found += [] if state in b"ZX" else [int(folder.name)]
+    return found
 
 
 def test_settings() -> None:

@@ -198,6 +198,22 @@ def test_a_failure_is_kept_and_retried_on_request(content: Content, tmp_path: Pa
     assert len(errors) == 2
 
 
+def test_a_killed_task_is_run_again_three_times_but_not_one_that_failed(tmp_path: Path) -> None:
+    failures = Failures(tmp_path)
+    assert not failures.stands("a")
+    for _ in range(3):
+        failures.add("a", "its process ended with SIGKILL", "", killed=True)
+        assert not failures.stands("a")
+        assert failures.last("a") is not None
+    failures.add("a", "its process ended with SIGKILL", "", killed=True)
+    assert failures.stands("a")
+    failures.retry(["a"])
+    assert not failures.stands("a")
+    failures.add("a", "it failed", "")
+    failures.add("a", "its process ended with SIGKILL", "", killed=True)
+    assert failures.stands("a")
+
+
 @pytest.mark.slow  # starts a worker for every trial
 def test_a_worker_that_dies_costs_its_trial_and_no_other(content: Content, tmp_path: Path) -> None:
     base = {"model": "dying_model:build"}
@@ -213,6 +229,7 @@ def test_a_worker_that_dies_costs_its_trial_and_no_other(content: Content, tmp_p
         os.environ["PYTHONPATH"] = old
     assert status.count("failed") == 2
     assert all("SIGKILL" in trial.error for trial in status.trials)
+    assert not any(Failures(tmp_path / "out").stands(trial.name) for trial in status.trials)
 
 
 @pytest.mark.slow

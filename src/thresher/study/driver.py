@@ -22,7 +22,7 @@ class Driver:
     ) -> None:
         self.study, self.plan, self.root, self.executor = study, plan, root, executor
         self.failures = Failures(root)
-        self.excluded = {n for n in plan.tasks if self.failures.last(n) is not None}
+        self.excluded = {n for n in plan.tasks if self.failures.stands(n)}
         """Tasks that this run does not start (again): they failed or were stopped."""
         self.submitted: set[str] = set()
         self.shown: dict[str, str] | None = None
@@ -79,5 +79,7 @@ class Driver:
             logger.warning("%s was stopped; run the study again to resume it", outcome.name)
             return
         error = outcome.error or "it ended without a result"
-        self.failures.add(outcome.name, error, outcome.detail)
+        self.failures.add(outcome.name, error, outcome.detail, outcome.killed)
         logger.error("%s failed: %s", outcome.name, error)
+        if not self.failures.stands(outcome.name):
+            logger.error("%s was killed; run the study again to resume it", outcome.name)

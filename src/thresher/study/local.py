@@ -27,7 +27,7 @@ from thresher import version
 from thresher.environment import core_count
 from thresher.options import option
 from thresher.study.perform import log_tail
-from thresher.study.tasks import Executor, StudyTask, TaskOutcome
+from thresher.study.tasks import Executor, StudyTask, TaskOutcome, killed_from_outside
 
 logger = logging.getLogger(__name__)
 CONTROL = "nvidia-cuda-mps-control"
@@ -170,7 +170,8 @@ class _Worker:
         if self.task is None:
             return None
         how = signal.Signals(-code).name if code < 0 else f"code {code}"
-        return TaskOutcome(self.task.name, f"its process ended with {how}", log_tail(self.log))
+        error, killed = f"its process ended with {how}", killed_from_outside(code)
+        return TaskOutcome(self.task.name, error, log_tail(self.log), killed=killed)
 
     def stop(self) -> None:
         """Ask the running task to save and end; an idle worker ends at once."""

@@ -44,7 +44,7 @@ def attempt(task: StudyTask, threads: int | None = None) -> TaskOutcome:
     except TaskStopped:
         return TaskOutcome(task.name, stopped=True)
     except CommandError as error:
-        return TaskOutcome(task.name, str(error), log_tail(error.log))
+        return TaskOutcome(task.name, str(error), log_tail(error.log), killed=error.killed)
     except ThresherError as error:
         return TaskOutcome(task.name, str(error), traceback.format_exc())
     except Exception as error:

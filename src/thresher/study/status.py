@@ -19,6 +19,8 @@ from thresher.study.definition import StudyDefinition
 from thresher.study.tasks import StudyPlan, StudyTask
 from thresher.study.tune import wanted_trials
 
+MOST_KILLS = 3
+"""How often a task whose process was killed is run again when its study is resumed."""
 STATES = ("finished", "running", "failed", "waiting", "not chosen")
 
 
@@ -77,6 +79,8 @@ class TaskFailure:
     """The traceback, or the end of the log."""
     retried: bool = False
     """True for a note that cancels the failures before it."""
+    killed: bool = False
+    """Whether a signal from outside ended the process of the task."""
 
 
 class Failures:
@@ -85,9 +89,10 @@ class Failures:
     def __init__(self, root: Path) -> None:
         self.folder = root / "errors"
 
-    def add(self, name: str, error: str, detail: str) -> None:
-        """Record that the task `name` failed."""
-        self._append(name, {"time": time.time(), "error": error, "detail": detail})
+    def add(self, name: str, error: str, detail: str, killed: bool = False) -> None:
+        """Record that the task `name` failed, by itself or because it was killed."""
+        entry: dict[str, float | str | bool] = {"time": time.time(), "error": error}
+        self._append(name, {**entry, "detail": detail, **({"killed": True} if killed else {})})
 
     def retry(self, names: Iterable[str]) -> None:
         """Let the named tasks be run again; their failures stay on record."""
@@ -111,6 +116,21 @@ class Failures:
         """Return the latest failure; None if the task never failed or is to be retried."""
         entries = self.history(name)
         return entries[-1] if entries and not entries[-1].retried else None
+
+    def stands(self, name: str) -> bool:
+        """Return whether the task failed and is not to be run again without `retry`.
+
+        A task whose process was killed is run again, but at most `MOST_KILLS` times in a row: it
+        may be what exhausts the memory of the machine.
+        """
+        kills = 0
+        for entry in reversed(self.history(name)):
+            if entry.retried:
+                break
+            if not entry.killed:
+                return True
+            kills += 1
+        return kills > MOST_KILLS
 
     def _append(self, name: str, entry: dict[str, float | str | bool]) -> None:
         with disk_errors(self.folder):

@@ -102,6 +102,8 @@ class TaskOutcome:
     """The traceback, or the end of the log."""
     stopped: bool = False
     """Whether the task saved its state on request and can be resumed."""
+    killed: bool = False
+    """Whether a signal from outside ended the process of the task."""
 
 
 class TaskStopped(Exception):
