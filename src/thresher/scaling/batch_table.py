@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+LARGEST = 1e18
 COUNTS = ("samples", "steps", "epochs")
 MIXED = 4.0
 """Repeats that differ by more than this factor are taken to have different targets."""
@@ -131,8 +132,9 @@ class _Cells:
         except ValueError:
             found = f'got "{text[:40]}"' if text else "it is empty"
             raise InvalidValueError(f"{self.where}: {name} must be a number, {found}") from None
-        if not 0 < value < math.inf:
-            raise InvalidValueError(f"{self.where}: {name} must be greater than 0, got {text[:40]}")
+        if not 0 < value <= LARGEST:
+            allowed = f"greater than 0 and at most {LARGEST:g}"
+            raise InvalidValueError(f"{self.where}: {name} must be {allowed}, got {text[:40]}")
         return value
 
     def optional(self, name: str) -> float | None:

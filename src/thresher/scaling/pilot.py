@@ -69,7 +69,8 @@ class PilotConfig:
     pilot_seeds: int = option(3, ge=1)
     """Runs of each pilot; their samples to the target are averaged."""
     lr: float | None = option(None, gt=0)
-    """A learning rate that works at the pilot's batch size (default: 0.03)."""
+    """A learning rate that works at the smaller pilot's batch size (default: 0.03); with a table
+    that has no rates, at its smallest batch size."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where the pilots run."""
     seed: int = option(0, ge=0)

@@ -115,7 +115,7 @@ def fit_samples(rows: Sequence[BatchRow], seed: int = 0) -> SampleFit:
     errors = points.means - fitted
     fits = not _misfit(points, errors)
     draws = _bootstrap(points, law, seed)
-    low, high = _interval(points, draws)
+    low, high = _interval(points, draws, math.exp(law.critical))
     columns = (points.batches, np.exp(points.means), np.exp(fitted), points.runs)
     cells = zip(*(column.tolist() for column in columns), strict=True)
     return SampleFit(
@@ -253,14 +253,16 @@ def _bootstrap(points: _Points, law: _Law, seed: int) -> np.ndarray:
     return np.exp(np.stack([least, critical], axis=1))
 
 
-def _interval(points: _Points, draws: np.ndarray) -> tuple[float | None, float | None]:
+def _interval(
+    points: _Points, draws: np.ndarray, critical: float
+) -> tuple[float | None, float | None]:
     if not len(draws):
         return None, None
     low, high = np.quantile(draws[:, 1], [LEVEL / 2, 1 - LEVEL / 2])
     grid = np.exp(_grid(points))
     return (
-        float(low) if low > 1.01 * grid[0] else None,
-        float(high) if high < 0.99 * grid[-1] else None,
+        min(float(low), critical) if low > 1.01 * grid[0] else None,
+        max(float(high), critical) if high < 0.99 * grid[-1] else None,
     )
 
 
