@@ -185,6 +185,17 @@ def test_the_recommended_batch_costs_a_quarter_more(tmp_path: Path) -> None:
     assert all(row.measured == pytest.approx(row.samples) for row in plan.rows)
 
 
+def test_rows_decide_where_the_form_does_not_fit() -> None:
+    """The stored sweep of CIFAR-10: the fit alone would recommend 128, at 1.7 times the samples."""
+    results = Path(__file__).parents[2] / "benchmarks" / "results"
+    plan = plan_batches(results / "plan_check_cifar10.csv")
+    assert not plan.fit.fits
+    assert 900 < plan.fit.b_crit < 1150
+    assert plan.recommended.batch_size == 64
+    assert "the form does not fit" in plan.reason
+    assert plan.sample_model(50_000).largest == 64
+
+
 def test_batches_beyond_the_table_are_not_recommended(tmp_path: Path) -> None:
     table = write(tmp_path / "t.csv", "batch,samples\n8,1000\n16,1001\n64,1002\n")
     assert plan_batches(table).recommended.batch_size == 64

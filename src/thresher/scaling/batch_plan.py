@@ -58,7 +58,7 @@ class BatchPlan:
         batch = min(known, key=_distance_to(self.recommended.batch_size))
         return SampleModel(
             *(fit.b_crit, fit.samples_at(batch), batch, self.rates.get(batch), train_samples),
-            largest=self.largest,
+            largest=self.largest if fit.fits else self.recommended.batch_size,
             draws=fit.draws,
         )
 
@@ -76,7 +76,10 @@ class TableChoice:
 
 
 def plan_batches(table: Path, choice: TableChoice | None = None) -> BatchPlan:
-    """Fit a table and recommend a batch size: the largest that costs 1.25 times E_min or less."""
+    """Fit a table and recommend a batch size: the largest that costs 1.25 times E_min or less.
+
+    If the form does not fit, it is 1.25 times the samples of the table's best batch size.
+    """
     choice = choice or TableChoice()
     rows = read_batch_table(table, choice.samples_per_epoch)
     by_target: dict[str, list[BatchRow]] = {}
@@ -88,8 +91,7 @@ def plan_batches(table: Path, choice: TableChoice | None = None) -> BatchPlan:
     if not rates and choice.lr is not None:
         rates = {fit.points[0].batch: choice.lr}
     estimates = _estimates(fit, rates)
-    safe = max(estimates[0].batch_size, SAFE * fit.b_crit)
-    best = [row for row in estimates if row.batch_size <= safe][-1]
+    best = _recommended(fit, estimates)
     return BatchPlan(
         fit=fit,
         targets=tuple(fits),
@@ -98,6 +100,20 @@ def plan_batches(table: Path, choice: TableChoice | None = None) -> BatchPlan:
         reason=_reason(fit, best),
         rows=estimates,
     )
+
+
+def _recommended(fit: SampleFit, estimates: Sequence[BatchEstimate]) -> BatchEstimate:
+    """Return the largest batch that costs 1 + SAFE times E_min or less by the fit.
+
+    Where the form does not fit, the rows of the table decide instead: the largest batch with at
+    most that many times the samples of the table's best.
+    """
+    if fit.fits:
+        safe = max(estimates[0].batch_size, SAFE * fit.b_crit)
+        return [row for row in estimates if row.batch_size <= safe][-1]
+    least = min(point.samples for point in fit.points)
+    near = [point.batch for point in fit.points if point.samples <= (1 + SAFE) * least]
+    return next(row for row in estimates if row.batch_size == near[-1])
 
 
 def _fit_targets(table: Path, rows: dict[str, list[BatchRow]], seed: int) -> list[SampleFit]:
@@ -172,6 +188,11 @@ def interval_text(fit: SampleFit) -> str:
 
 
 def _reason(fit: SampleFit, best: BatchEstimate) -> str:
+    if not fit.fits:
+        return (
+            f"the form does not fit, and batch {best.batch_size:,} is the largest of the table "
+            f"that needs at most {1 + SAFE:g} times the samples of its best"
+        )
     return (
         f"the critical batch is {interval_text(fit)}; at batch {best.batch_size:,} a sample is "
         f"{100 * best.sample_efficiency:.0f} % as effective as at the smallest batch"
