@@ -268,6 +268,7 @@ class StudyPaths:
 
     root: Path
     definition = Inside("study.toml")
+    comparisons = Inside("comparisons.jsonl")
     lock = Inside(".lock")
     steps = Inside("steps")
     trials = Inside("trials")

@@ -6,7 +6,7 @@ import pytest
 
 from thresher.errors import ThresherError
 from thresher.recipes import ClaimRow, Recipe, RecipeResult, all_recipes, find
-from thresher.recipes.support.differences import PaperSettings, differences
+from thresher.recipes.support.differences import Either, PaperSettings, Span, differences
 
 
 def _one(out: Path) -> RecipeResult:
@@ -64,6 +64,11 @@ def test_differences_from_the_paper_are_generated_from_the_settings(tmp_path: Pa
     )
     assert differences(ours, published) == text
     assert differences(published, published) == ""
+    several = {"weight_decay": Either((0.005, 0.01)), "batch_size": Span(16, 20480)}
+    assert differences({"weight_decay": 0.01, "batch_size": [16, 64, 20480]}, several) == ""
+    assert differences({"weight_decay": 0.1, "batch_size": [16, 64]}, several) == (
+        "weight decay 0.1 instead of 0.005 or 0.01; batch size 16 · 64 instead of 16 to 20,480"
+    )
     recipe = Recipe("x-one", "X1", "a title", {"smoke": _one})
     paper = PaperSettings(published, {"smoke": ours})
     rows = replace(recipe, paper=paper).run("smoke", tmp_path).rows

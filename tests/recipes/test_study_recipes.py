@@ -1,5 +1,6 @@
 """Every recipe that is a study, end to end, on a few digits: the same code path as its presets."""
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,10 @@ import numpy as np
 import pytest
 
 from thresher.data.selection import Selection
+from thresher.errors import NotFoundError
+from thresher.paths import RunPaths, write_json, write_text
 from thresher.recipes import (
+    jitsev_throughput,
     jitsev_validation,
     mccord_batch,
     mccord_linear,
@@ -17,6 +21,7 @@ from thresher.recipes import (
     ornl_fig6,
     ornl_fig7,
     ornl_future,
+    ornl_pretrained,
     ornl_table1,
 )
 from thresher.recipes.base import Recipe, RecipeResult
@@ -62,14 +67,17 @@ def test_figure_7(few: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     small = _small(ornl_fig7.STUDIES["smoke"], few)
     monkeypatch.setitem(ornl_fig7.STUDIES, "smoke", small)
     result = ornl_fig7.RECIPE.run("smoke", tmp_path)
-    _check(result, "O4", 2 * len(BATCHES))
+    _check(result, "O4", 2 * len(BATCHES) + 4)
+    sooner = [row for row in result.rows if "speeds up convergence" in row.paper]
+    assert ["seconds" in row.paper for row in sooner] == [False, True]
     assert result.data["lr"] == small["base"]["lr"]
     assert Path(result.data["report"]).exists()
     study = Study.open(tmp_path / "study")
     for batch in BATCHES:  # equal work
         trials = [t for t in study.trials() if t.cell["batch_size"] == batch]
         assert len({t.steps for t in trials}) == 1
-        assert len({t.train_samples for t in trials if t.cell["arm"] != "full"}) <= 2  # two seeds
+        filtered = [t for t in trials if "full" not in t.cell["arm"]]
+        assert len({t.train_samples for t in filtered}) <= 2  # two seeds
     networks = [Selection.load(study.output("network", seed=s)) for s in (0, 1)]
     controls = [Selection.load(study.output("random", seed=s)) for s in (0, 1)]
     for network, control in zip(networks, controls, strict=True):
@@ -79,20 +87,36 @@ def test_figure_7(few: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert not np.array_equal(networks[0].keep, networks[1].keep)  # each seed has its own map
 
 
-@pytest.mark.slow  # a study of five arms
 def test_figure_7_tunes_for_each_batch_and_arm_and_reads_the_budget_both_ways(
     few: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """With results that are there already: nothing is trained."""
     small = _small(ornl_fig7.STUDIES["smoke"], few)
     base = {key: value for key, value in small["base"].items() if key != "lr"}
-    grid: dict[str, list[Any]] = {"batch_size": [96], "lr": [0.05, 0.1]}
+    grid: dict[str, list[Any]] = {"batch_size": BATCHES, "lr": [0.05, 0.1]}
     small = {**small, "base": {**base, "validation": 0.25}, "grid": grid, **ornl_fig7.TUNED}
     monkeypatch.setitem(ornl_fig7.STUDIES, "smoke", {**small, "arms": ornl_fig7.BOTH_READINGS})
+    study = Study.from_dict(ornl_fig7.definition("smoke"), tmp_path / "study")
+    random = np.random.default_rng(0)
+    for trial in study.plan().trials.values():
+        accuracy = float(random.normal(0.9, 0.01))
+        numbers = {"accuracy": accuracy, "validation_accuracy": accuracy, "steps": 40}
+        paths = RunPaths(trial.out)
+        write_json(paths.result, {"status": "finished", "seconds": 4.0, **numbers})
+        epochs = [
+            {"kind": "epoch", "step": 20 * n, "seconds": 2.0 * n, "accuracy": accuracy * n / 2}
+            for n in (1, 2)
+        ]
+        write_text(paths.metrics, "".join(f"{json.dumps(line)}\n" for line in epochs))
     result = ornl_fig7.RECIPE.run("smoke", tmp_path)
-    _check(result, "O4", 4)
-    assert set(result.data["lr"]) == {f"96, {arm}" for arm in ornl_fig7.BOTH_READINGS}
+    _check(result, "O4", 12)
+    tuned = {f"{batch}, {arm}" for batch in BATCHES for arm in ornl_fig7.BOTH_READINGS}
+    assert set(result.data["lr"]) == tuned
     assert set(result.data["lr"].values()) <= set(grid["lr"])
-    assert ["equal epochs" in row.paper for row in result.rows] == [False, False, True, True]
+    readings = ["equal epochs" in row.paper for row in result.rows]
+    assert readings == [*4 * [False], *4 * [True], *4 * [False]]
+    steps = next(row for row in result.rows if "convergence: steps" in row.paper)
+    assert "of 4 runs" in steps.measured  # half of them reach the accuracy, after 40 steps
 
 
 @pytest.mark.slow  # a study of three arms
@@ -121,12 +145,40 @@ def test_future_work(few: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         )
 
 
+@pytest.mark.slow  # pretraining, and a study of three arms
+def test_a_pretrained_extractor(few: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(
+        ornl_pretrained.STUDIES, "smoke", _small(ornl_pretrained.STUDIES["smoke"], few)
+    )
+    result = ornl_pretrained.RECIPE.run("smoke", tmp_path)
+    _check(result, "O7", 2 * len(BATCHES))
+    study = Study.open(tmp_path / "study")
+    trained, pretrained = (
+        Selection.load(study.output(name, seed=0)) for name in ("network", "pretrained")
+    )
+    assert abs(trained.dropped - pretrained.dropped) < 5 < trained.dropped  # the nearest eps
+    assert not np.array_equal(trained.keep, pretrained.keep)
+    with pytest.raises(NotFoundError, match="resnet101-imagenet"):
+        ornl_pretrained.RECIPE.run("gpu", tmp_path / "gpu")
+
+
+@pytest.mark.slow  # starts two workers
+def test_throughput(few: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    base = {**jitsev_throughput.BASES["smoke"], "data": few, "model": "tiny", "epochs": 1}
+    monkeypatch.setitem(jitsev_throughput.BASES, "smoke", {**base, "warmup_epochs": 0})
+    monkeypatch.setitem(jitsev_throughput.SEEDS, "smoke", 2)
+    result = jitsev_throughput.RECIPE.run("smoke", tmp_path)
+    _check(result, "J2", 1)
+    assert "images/s" in result.rows[0].measured
+
+
 @pytest.mark.slow  # a study with 18 trainings
 def test_figure_5(few: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ornl_fig5.STUDIES, "smoke", _small(ornl_fig5.STUDIES["smoke"], few))
     result = ornl_fig5.RECIPE.run("smoke", tmp_path)
-    _check(result, "O2", 5)
-    assert set(result.data["preferred"].values()) <= set(BATCHES)
+    _check(result, "O2", 6)
+    (preferred,) = (row for row in result.rows if "each network" in row.paper)
+    assert set(preferred.values["preferred_batch"].values()) <= set(BATCHES)  # type: ignore[attr-defined]
 
 
 @pytest.mark.slow  # t-SNE of every seed
@@ -166,7 +218,7 @@ def _shrink_mccord(few: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow  # a study of every batch size
 def test_validation_chooses(few: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    small = _small(jitsev_validation.STUDIES["smoke"], few)
+    small = {**_small(jitsev_validation.STUDIES["smoke"], few), "seeds": 3}
     monkeypatch.setitem(jitsev_validation.STUDIES, "smoke", small)
     result = jitsev_validation.RECIPE.run("smoke", tmp_path)
     _check(result, "J3", len(BATCHES) - 1)
@@ -175,10 +227,16 @@ def test_validation_chooses(few: str, tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_presets_of_every_size_expand(tmp_path: Path) -> None:
     """The gpu and paper presets cannot be run here, but their studies must be well-formed."""
-    for module in (ornl_fig5, ornl_fig6, ornl_fig7, ornl_future, jitsev_validation):
-        for preset, study in module.STUDIES.items():
-            content = {**study, "executor": studies.EXECUTORS[preset]}
+    modules = (ornl_fig5, ornl_fig6, ornl_fig7, ornl_future, jitsev_validation)
+    for module in (*modules, mccord_batch, mccord_linear, mccord_warmup):
+        for preset, executor in studies.EXECUTORS.items():
+            content = {**module.definition(preset), "executor": executor}
             assert Study.from_dict(content, tmp_path / preset).plan().trials
+    for preset in jitsev_throughput.WORKERS:
+        assert Study.from_dict(jitsev_throughput.definition(preset), tmp_path / "j2").plan().trials
+    for preset in studies.EXECUTORS:
+        content = ornl_pretrained.definition(preset, "/weights.safetensors")
+        assert Study.from_dict(content, tmp_path / "o7").plan().trials
 
 
 def test_presets_of_selections_are_fair() -> None:

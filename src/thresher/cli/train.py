@@ -80,5 +80,7 @@ def _summary(result: RunResult) -> str:
         spent += f"; target reached after {target.seconds:,.1f} s and {target.samples:,} samples"
     if result.noise_scale is not None:
         spent += f"; batch size suggested by the noise scale: {result.noise_scale:,.0f}"
+    if (sharp := result.sharpness) is not None and sharp.top_eigenvalue is not None:
+        spent += f"; top Hessian eigenvalue {sharp.top_eigenvalue:.3g}"
     where = f"weights, metrics and settings are in {result.config.out}"
     return "\n".join([", ".join(measured) or "no accuracy was measured", spent, where])

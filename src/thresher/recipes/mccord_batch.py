@@ -4,27 +4,37 @@ import itertools
 from pathlib import Path
 
 from thresher.recipes.base import ClaimRow, RecipeResult
-from thresher.recipes.support import mccord, studies
+from thresher.recipes.support import holds, mccord, studies
+from thresher.study.analysis import Analysis
+from thresher.study.tasks import Values
+
+
+def definition(preset: str) -> Values:
+    """Return the study: each batch size is compared with the next smaller one."""
+    batches = mccord.BATCHES[preset]
+    pairs = [(larger, smaller) for smaller, larger in itertools.pairwise(batches)]
+    content = mccord.study(preset, "Accuracy against batch size", {"batch_size": batches})
+    return {**content, "compare": "batch_size", "pairs": pairs}
+
+
+def rows(analysis: Analysis) -> list[ClaimRow]:
+    return [
+        ClaimRow(
+            "M1",
+            f"accuracy falls from batch {c.baseline:,} to {c.arm:,}",
+            " to ".join(
+                studies.mean(studies.cell(analysis, batch_size=b)) for b in (c.baseline, c.arm)
+            ),
+            holds.if_worse(c),
+            studies.interval(c.low, c.high),
+            c.sentence,
+        )
+        for c in analysis.verdicts
+    ]
 
 
 def reproduce(preset: str, out: Path) -> RecipeResult:
-    batches = mccord.BATCHES[preset]
-    title, grid = "Accuracy against batch size", {"batch_size": batches}
-    analysis = mccord.run(preset, out, title, "batch_size", grid)
-    rows = []
-    for smaller, larger in itertools.pairwise(batches):
-        before, after = (studies.cell(analysis, batch_size=b) for b in (smaller, larger))
-        loss = studies.compare(before, after)
-        rows.append(
-            ClaimRow(
-                "M1",
-                f"accuracy falls from batch {smaller:,} to {larger:,}",
-                f"{studies.mean(before)} to {studies.mean(after)}",
-                studies.holds_if_positive(loss),
-                studies.interval(*loss.interval, " points lost"),
-            )
-        )
-    return studies.result(rows, out)
+    return studies.result(rows(studies.run(preset, out, **definition(preset))), out)
 
 
 RECIPE = studies.study_recipe(

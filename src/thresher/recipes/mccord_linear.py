@@ -2,30 +2,38 @@
 
 from pathlib import Path
 
-from thresher.recipes.base import ClaimRow, RecipeResult, Verdict
-from thresher.recipes.support import mccord, studies
+from thresher.recipes.base import ClaimRow, RecipeResult
+from thresher.recipes.support import holds, mccord, studies
+from thresher.study.analysis import Analysis
+from thresher.study.tasks import Values
 
 RULES = ["none", "linear"]
 
 
-def reproduce(preset: str, out: Path) -> RecipeResult:
-    size = mccord.BATCHES[preset][-1]
-    grid = {"batch_size": [size], "lr_rule": RULES}
-    analysis = mccord.run(preset, out, "Linear scaling against none", "lr_rule", grid)
+def definition(preset: str) -> Values:
+    """Return the study: linear scaling against none at the largest batch."""
+    grid = {"batch_size": mccord.BATCHES[preset][-1:], "lr_rule": RULES}
+    return {**mccord.study(preset, "Linear scaling against none", grid), "compare": "lr_rule"}
+
+
+def rows(analysis: Analysis) -> list[ClaimRow]:
+    (comparison,) = analysis.verdicts
     linear, none = (studies.cell(analysis, lr_rule=rule) for rule in ("linear", "none"))
-    difference = studies.compare(linear, none)
-    holds: Verdict = "yes" if difference.p_equivalent < 0.05 else "partly"
-    holds = "no" if studies.significant(difference) else holds
-    note = "no significant difference, but too few runs to exclude a small one"
-    row = ClaimRow(
-        "M3",
-        f"batch {size:,}: linear scaling against none, no significant difference",
-        f"linear {studies.mean(linear)}, none {studies.mean(none)}",
-        holds,
-        studies.interval(*difference.interval),
-        note if holds == "partly" else "",
-    )
-    return studies.result([row], out)
+    return [
+        ClaimRow(
+            "M3",
+            f"batch {comparison.cell['batch_size']:,}: linear scaling against none, no significant "
+            "difference",
+            f"linear {studies.mean(linear)}, none {studies.mean(none)}",
+            holds.if_equal(comparison),
+            studies.interval(comparison.low, comparison.high),
+            comparison.sentence,
+        )
+    ]
+
+
+def reproduce(preset: str, out: Path) -> RecipeResult:
+    return studies.result(rows(studies.run(preset, out, **definition(preset))), out)
 
 
 RECIPE = studies.study_recipe(

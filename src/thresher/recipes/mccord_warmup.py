@@ -1,43 +1,89 @@
 """Claim M2 (McCord & Dash 2021): no warm-up is worst, and larger batches need a longer one."""
 
+import itertools
 from pathlib import Path
 
-from thresher.recipes.base import ClaimRow, RecipeResult
-from thresher.recipes.support import mccord, studies
+from thresher.recipes.base import ClaimRow, RecipeResult, Verdict
+from thresher.recipes.support import holds, mccord, studies
+from thresher.study.analysis import Analysis
+from thresher.study.tasks import Values
 
 WARMUPS = {"smoke": [0, 2, 4], "gpu": [0, 5, 10, 20], "paper": [0, 5, 10, 20]}
 
 
-def reproduce(preset: str, out: Path) -> RecipeResult:
+def definition(preset: str) -> Values:
+    """Return the study: at two batch sizes, each warm-up is compared with every shorter one."""
     sizes = [mccord.BATCHES[preset][1], mccord.BATCHES[preset][-1]]
     epochs = WARMUPS[preset]
+    pairs = [(longer, shorter) for shorter, longer in itertools.combinations(epochs, 2)]
     grid = {"batch_size": sizes, "warmup_epochs": epochs}
-    analysis = mccord.run(preset, out, "Accuracy against warm-up", "warmup_epochs", grid)
-    rows, best = [], {}
+    return {
+        **mccord.study(preset, "Accuracy against warm-up", grid),
+        "compare": "warmup_epochs",
+        "pairs": pairs,
+        "primary": studies.in_each_cell(pairs, {"batch_size": sizes}),
+    }
+
+
+def rows(analysis: Analysis) -> list[ClaimRow]:
+    sizes = list(dict.fromkeys(c.cell["batch_size"] for c in analysis.cells))
+    epochs = list(dict.fromkeys(c.cell["warmup_epochs"] for c in analysis.cells))
+    none, *some = epochs
+    lines = []
     for size in sizes:
         cells = {w: studies.cell(analysis, batch_size=size, warmup_epochs=w) for w in epochs}
-        best[size] = max(cells, key=lambda w: cells[w].mean or 0.0)
-        gain = studies.compare(cells[best[size]], cells[0])
-        worst = min(cells, key=lambda w: cells[w].mean or 0.0)
-        rows.append(
+        tests = [studies.verdict(analysis, w, none, batch_size=size) for w in some]
+        lines.append(
             ClaimRow(
                 "M2",
                 f"batch {size:,}: no warm-up is worst",
-                ", ".join(f"{w} epochs {c.mean:.1f}" for w, c in cells.items()),
-                "no" if worst != 0 else "yes" if studies.significant(gain) else "not enough runs",
-                studies.interval(*gain.interval, " points, best over none"),
+                ", ".join(f"{w} epochs {studies.mean(c)}" for w, c in cells.items()),
+                holds.if_all(map(holds.if_better, tests)),
+                ", ".join(f"{c.arm}: {studies.interval(c.low, c.high)}" for c in tests),
             )
         )
-    small, large = (best[size] for size in sizes)
-    rows.append(
+    small, large = sizes[0], sizes[-1]
+    best = {s: _best(analysis, s) for s in (small, large)}
+    lines.append(
         ClaimRow(
             "M2",
             "the larger batch needs the longer warm-up (5 at 7,680, 10 at 30,720)",
-            f"best {small} at {sizes[0]:,}, {large} at {sizes[1]:,}",
-            "yes" if large > small else "no",
+            f"highest mean with {best[small]} at {small:,}, {best[large]} at {large:,}",
+            _longer(analysis, small, large, epochs),
+            note="yes needs two warm-ups of which the longer is better at the larger batch, and "
+            "the shorter is better or equivalent at the smaller one",
         )
     )
-    return studies.result(rows, out)
+    return lines
+
+
+def _best(analysis: Analysis, size: int) -> object:
+    cells = [c for c in analysis.cells if c.cell["batch_size"] == size]
+    return max(cells, key=lambda c: c.mean or 0.0).cell["warmup_epochs"]
+
+
+def _longer(analysis: Analysis, small: int, large: int, epochs: list[int]) -> Verdict:
+    """Return whether the preferred warm-up is longer at the larger batch.
+
+    Two corrected verdicts must agree, so the row is as reliable as each of them.
+    """
+    words = []
+    for shorter, longer in itertools.combinations(epochs, 2):
+        at_small, at_large = (
+            studies.verdict(analysis, longer, shorter, batch_size=size).verdict
+            for size in (small, large)
+        )
+        words.append((at_small, at_large))
+    equal = ("worse", "equivalent")
+    if any(first in equal and second == "better" for first, second in words):
+        return "yes"
+    reversed_ = any(first == "better" and second in equal for first, second in words)
+    same = all(first == second != "not enough runs" for first, second in words)
+    return "no" if reversed_ or same else "not enough runs"
+
+
+def reproduce(preset: str, out: Path) -> RecipeResult:
+    return studies.result(rows(studies.run(preset, out, **definition(preset))), out)
 
 
 RECIPE = studies.study_recipe(

@@ -8,8 +8,10 @@ from pathlib import Path
 
 from thresher.recipes.base import ClaimRow, RecipeResult
 from thresher.recipes.ornl_fig7 import DROP
-from thresher.recipes.support import studies
+from thresher.recipes.support import holds, studies
 from thresher.recipes.support.differences import PaperSettings
+from thresher.study.analysis import Analysis
+from thresher.study.comparisons import ArmComparison
 from thresher.study.tasks import Values
 
 FILTERS: dict[str, tuple[str, Values]] = {
@@ -60,36 +62,46 @@ STUDIES: dict[str, Values] = {
 }
 
 
-def reproduce(preset: str, out: Path) -> RecipeResult:
+PAIRS = [
+    *((name, _control(name)) for name in ("network", *FILTERS)),
+    *((name, "network") for name in FILTERS),
+]
+
+
+def definition(preset: str) -> Values:
+    """Return the study: each filter against its control, and the new ones against the paper's."""
     study = STUDIES[preset]
-    pairs = [(name, _control(name)) for name in ("network", *FILTERS)]
-    pairs += [(name, "network") for name in FILTERS]
-    analysis = studies.run(
-        preset,
-        out,
-        title="Recursive filtering and grid cells (future work)",
-        compare="selection",
-        pairs=pairs,
+    cells = {"batch_size": study["grid"]["batch_size"]}
+    return {
+        "title": "Recursive filtering and grid cells (future work)",
+        "compare": "selection",
+        "pairs": PAIRS,
+        "primary": studies.in_each_cell(PAIRS, cells),
         **study,
+    }
+
+
+def rows(analysis: Analysis) -> list[ClaimRow]:
+    return [_row(analysis, c) for c in analysis.verdicts if c.cell]
+
+
+def _row(analysis: Analysis, comparison: ArmComparison) -> ClaimRow:
+    arm, other, batch = comparison.arm, comparison.baseline, comparison.cell["batch_size"]
+    claim = FILTERS[arm][0] if arm in FILTERS else "network above random"
+    cells = [studies.cell(analysis, batch_size=batch, selection=s) for s in (arm, other)]
+    return ClaimRow(
+        "O8",
+        f"batch {batch:,}, {arm} against {other}: {claim}",
+        f"{studies.mean(cells[0])} against {studies.mean(cells[1])}",
+        holds.if_better(comparison),
+        studies.interval(comparison.low, comparison.high),
+        comparison.sentence,
+        {"batch_size": batch},
     )
-    rows = []
-    for batch in study["grid"]["batch_size"]:
-        for arm, other in pairs:
-            comparison = studies.verdict(analysis, arm, other, batch_size=batch)
-            claim = FILTERS[arm][0] if arm in FILTERS else "network above random"
-            cells = [studies.cell(analysis, batch_size=batch, selection=s) for s in (arm, other)]
-            rows.append(
-                ClaimRow(
-                    "O8",
-                    f"batch {batch:,}, {arm} against {other}: {claim}",
-                    f"{studies.mean(cells[0])} against {studies.mean(cells[1])}",
-                    studies.holds_if_better(comparison),
-                    studies.interval(comparison.low, comparison.high),
-                    comparison.sentence,
-                    {"batch_size": batch},
-                )
-            )
-    return studies.result(rows, out)
+
+
+def reproduce(preset: str, out: Path) -> RecipeResult:
+    return studies.result(rows(studies.run(preset, out, **definition(preset))), out)
 
 
 RECIPE = studies.study_recipe(

@@ -229,15 +229,17 @@ def _method(analysis: Analysis) -> str:
         "<b>sd</b> is √2 times the standard deviation of a run. In each setting, arms × seeds is a "
         "two-way layout: the squares of what is left after subtracting the means of each arm and "
         "each seed, divided by (arms − 1)(seeds − 1), are the variance of a run (plus the "
-        "metric’s resolution² / 12). It is averaged over the settings. A setting with more spread "
+        f"metric’s resolution² / 12; the resolution is {analysis.resolution:.6g}). It is averaged "
+        "over the settings. A setting with more spread "
         "than the others has the mean of its own variance and that of the others, or its own only "
         "if an F-test finds it larger; a pair of arms with more spread than the others is judged "
         "without them. Errors that settings have in common reduce the degrees of freedom "
-        "(Satterthwaite). Where that leaves nothing to pool, sd is the standard deviation of the "
-        "differences.",
+        "(Satterthwaite). Where that leaves nothing to pool, sd² is the variance of the "
+        "differences plus resolution² / 6.",
         "For all settings together, the values are first averaged over settings, seed by seed. "
         "Seeds that share a draw of a random step are averaged first and count as one.",
-        f"The p-values are corrected by Holm’s method for {family}, and 0.04 is the threshold. "
+        f"The p-values are corrected by Holm’s method for {family}, and {analysis.level:g} is the "
+        "threshold. "
         "<b>Better</b> and <b>worse</b>: the mean differs from 0. <b>Equivalent</b>: two one-sided "
         f"tests show a difference smaller than the margin of {margin}. <b>Excludes the claimed "
         "effect</b>: a one-sided test shows a smaller effect than claimed. <b>No worse</b>: a "
@@ -245,11 +247,15 @@ def _method(analysis: Analysis) -> str:
         "enough runs</b>, with the seeds that detect a difference as large as the margin with "
         "80 % probability, and their range, because sd itself is known with an error (χ²).",
         "95 % intervals are Student intervals; for eight or more seeds without pooling, bootstrap "
-        "intervals. Adjusted intervals have Bonferroni’s level, 1 − 0.04 / comparisons, and hold "
+        f"intervals. Adjusted intervals have Bonferroni’s level, 1 − {analysis.level:g} / "
+        "comparisons, and hold "
         "all at once. At most 5 % of studies without any effect report one"
         + (" among their primary comparisons." if primary else "."),
         "All numbers follow from the columns value, seed and those of the settings in "
-        "<code>trials.parquet</code>, rows with reported = true.",
+        "<code>trials.parquet</code>, rows with reported = true. <code>report.json</code> holds "
+        "mean, sd, degrees of freedom and p of every comparison with all digits; "
+        "<code>tests/report/test_recompute.py</code> of Thresher recomputes them with numpy and "
+        "scipy.",
     ]
     return "".join(f"<p>{text}</p>" for text in texts)
 

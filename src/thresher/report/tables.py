@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 
 from thresher.paths import atomic_file
 from thresher.study.analysis import Analysis
+from thresher.study.comparisons import ArmComparison
 from thresher.study.definition import METRICS
 from thresher.study.results import to_json_values
 from thresher.study.summaries import describe_cell, format_value
@@ -79,7 +80,9 @@ def verdict_table(analysis: Analysis) -> str:
             interval(c.adjusted_low, c.adjusted_high, signed=True),
             number(c.sd, digits=3),
             number(c.df, digits=1),
-            f"{c.p_holm:.3f}" if c.p_holm >= 0.001 else "< 0.001",
+            _pooled(c),
+            _p(c.p),
+            _p(c.p_holm),
             c.n,
             f"{c.seeds_needed:,}" if c.seeds_needed is not None else "–",
         ]
@@ -88,8 +91,20 @@ def verdict_table(analysis: Analysis) -> str:
     heads = ["setting", "compared", *(["family"] * families), "verdict"]
     first = len(heads)
     heads += [f"mean {analysis.unit}".strip(), "95 % interval", "adjusted interval", "sd"]
-    heads += ["degrees of freedom", "p (Holm)", "seeds", "seeds needed"]
+    heads += ["degrees of freedom", "sd from", "p", "p (Holm)", "seeds", "seeds needed"]
     return html_table(heads, rows, numbers=range(first, len(heads)))
+
+
+def _pooled(comparison: ArmComparison) -> str:
+    """Return which runs the standard deviation is estimated from."""
+    cells, arms = comparison.pooled_cells, comparison.pooled_arms
+    if not arms:
+        return "differences"
+    return f"{arms} arms × {cells} setting{'s' if cells != 1 else ''}"
+
+
+def _p(p: float) -> str:
+    return f"{p:.3f}" if p >= 0.001 else "< 0.001"
 
 
 def cell_table(analysis: Analysis) -> str:

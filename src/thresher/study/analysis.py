@@ -18,8 +18,9 @@ from thresher.study.definition import (
     compared_pairs,
 )
 from thresher.study.draws import notes
+from thresher.study.history import changes
 from thresher.study.primary import Compared, named_comparisons
-from thresher.study.reported import POINTS
+from thresher.study.reported import POINTS, TO_TARGET
 from thresher.study.results import Trial, open_data, to_json_values
 from thresher.study.status import StudyStatus
 from thresher.study.study import Study
@@ -29,10 +30,16 @@ from thresher.study.tune import TuningChoice, choices
 
 LOWER_IS_BETTER = {
     *("loss", "error", "err", "mse", "rmse", "mae", "mape", "nll", "ppl", "perplexity", "bpc"),
-    *("time", "seconds", "latency", "wer", "cer", "fid"),
+    *("time", "seconds", "steps", "latency", "wer", "cer", "fid", "eigenvalue"),
 }
 """Words in the name of a metric of which less is better."""
-UNITS = {"time_to_target": "s", "seconds": "s", **dict.fromkeys(POINTS, "points")}
+UNITS = {
+    "time_to_target": "s",
+    "steps_to_target": "steps",
+    "seconds": "s",
+    "images_per_s": "images/s",
+    **dict.fromkeys(POINTS, "points"),
+}
 MARGIN_POINTS = 0.3
 MARGIN_SHARE = 0.03
 
@@ -57,13 +64,18 @@ class Analysis:
     """The axis that is compared; None if no axis has two values."""
     metric: str
     unit: str
-    """"points", "s" or "" for a loss."""
+    """"points", "s", "steps", "images/s", or "" for a loss."""
     margin: float
     """Largest difference that counts as equivalent."""
+    level: float
+    """Threshold of the corrected p-values."""
     higher_is_better: bool
     cost: StudyCost
     notes: list[str] = field(default_factory=list)
-    """What limits the verdicts: arms without runs, and draws that all seeds share."""
+    """What limits the verdicts: comparisons that were changed after runs had finished, arms without
+    runs, and draws that all seeds share."""
+    resolution: float = 0.0
+    """Smallest step of the metric, whose rounding is part of the error; 0 if unknown."""
     title: str = ""
     study: Study | None = field(default=None, repr=False)
     """The study; None if trials were given."""
@@ -93,6 +105,8 @@ class Analysis:
             "metric": self.metric,
             "unit": self.unit,
             "margin": self.margin,
+            "level": self.level,
+            "resolution": self.resolution,
             "higher_is_better": self.higher_is_better,
             "complete": self.complete,
             "verdicts": [comparison.to_dict() for comparison in self.verdicts],
@@ -161,6 +175,7 @@ def _analyse_study(study: Study, config: ComparisonConfig | None) -> Analysis:
         {axis: definition.values(axis) for axis in definition.untuned_axes},
         config,
         _resolution(definition) if config.metric in POINTS else 0.0,
+        changes(study.root, config, status.count("finished")),
         choices=choices(definition, plan),
         tuned=definition.tune,
         cost=_cost(trials, list(plan.steps.values())),
@@ -176,6 +191,7 @@ def _build(
     axes: dict[str, list[Any]],
     config: ComparisonConfig,
     resolution: float = 0.0,
+    changed: Sequence[str] = (),
     **known: Any,
 ) -> Analysis:
     """Compare the reported trials; `axes` are those that are not tuned, with their values."""
@@ -192,7 +208,8 @@ def _build(
     cells = summarise(reported, list(axes), known.get("choices", ()))
     unit, higher = UNITS.get(config.metric, ""), _higher_is_better(config)
     scale = MetricScale(unit or config.metric, _margin(config, cells), higher, resolution)
-    scale = replace(scale, censored=config.metric == "time_to_target")
+    scale = replace(scale, censored=config.metric in TO_TARGET)
+    scale = replace(scale, level=config.level or scale.level)
     named = named_comparisons(config, Compared(axes, axis, pairs))
     return Analysis(
         verdicts=compare_cells(cells, axis, pairs, scale, named) if axis is not None else [],
@@ -203,11 +220,14 @@ def _build(
         metric=config.metric,
         unit=unit,
         margin=scale.margin,
+        level=scale.level,
         higher_is_better=higher,
         notes=[
+            *changed,
             *(notes(cells, axis) if axis is not None else []),
             *_doubts(cells, config, higher),
         ],
+        resolution=resolution,
         **known,
     )
 

@@ -12,6 +12,7 @@ from thresher.study.definition import ARM
 from thresher.study.draws import Groups, shared_draws, varies
 from thresher.study.images import ImageSpread, image_spread
 from thresher.study.pooling import StudyError
+from thresher.study.power import DECISION
 from thresher.study.primary import Key, NamedComparisons
 from thresher.study.sentences import OVERALL, sentence
 from thresher.study.statistics import Paired, Verdict
@@ -33,6 +34,8 @@ class MetricScale:
     """Smallest step of the metric: 100 / test images for an accuracy in points."""
     censored: bool = False
     """Whether runs without a value are times that were cut off by the end of the run."""
+    level: float = DECISION
+    """Threshold of the corrected p-values."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,7 @@ class ArmComparison:
     """Lower end of the 95 % interval of the difference; infinite if n is below 2."""
     high: float
     adjusted_low: float
-    """Lower end of the interval at Bonferroni's level, 1 - 0.04 / `comparisons`."""
+    """Lower end of the interval at Bonferroni's level, 1 - `level` / `comparisons`."""
     adjusted_high: float
     bootstrap_low: float
     """Lower end of the 95 % bootstrap interval, whatever n is."""
@@ -105,6 +108,8 @@ class ArmComparison:
     """Seeds needed to detect a difference as large as the measured one; None if unknown."""
     comparisons: int
     """Number of comparisons that Holm's correction covers."""
+    level: float = DECISION
+    """Threshold of the corrected p-values."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields by name, and the names that other programs use for some of them."""
@@ -162,6 +167,7 @@ def compare_cells(
     verdicts = statistics.judge(
         tested,
         scale.margin,
+        scale.level,
         higher_is_better=scale.higher_is_better,
         primary=primary,
         claimed=claimed,
@@ -231,6 +237,7 @@ def _comparison(
         seeds_for_equivalence_range=verdict.seeds_for_equivalence_range,
         seeds_if_as_seen=verdict.seeds_if_as_seen,
         comparisons=verdict.family,
+        level=verdict.alpha,
     )
 
 

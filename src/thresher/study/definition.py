@@ -15,7 +15,13 @@ FULL = "full"
 """Value of the axis `selection` that trains on all samples."""
 ARM = "arm"
 """The axis whose values are the tables under [arms]: named groups of training options."""
-METRICS = ("accuracy", "loss", "time_to_target", "seconds", "train_loss", "validation_accuracy")
+SHARPNESS = ("top_eigenvalue", "loss_rise")
+"""Metrics of runs with `sharpness`: the top Hessian eigenvalue, and by how much perturbed weights
+raise the training loss."""
+METRICS = (
+    *("accuracy", "loss", "time_to_target", "steps_to_target", "seconds", "images_per_s"),
+    *("train_loss", "validation_accuracy", *SHARPNESS),
+)
 """Numbers of our own runs that can be compared; commands report others, too."""
 
 
@@ -50,6 +56,9 @@ class ComparisonConfig(MetricConfig):
     claimed: float | dict[str, float] | None = None
     """Effect that others claim for the primary comparisons, in the unit of the metric, or a table
     of effects by comparison; a verdict says whether the runs exclude it."""
+    level: float | None = option(None, gt=0, le=0.05)
+    """Threshold of the corrected p-values; default: 0.04, with which at most 5 % of studies without
+    an effect report one. Lower it if several studies answer one question."""
 
 
 @dataclass(frozen=True, kw_only=True)

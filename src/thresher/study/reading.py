@@ -11,7 +11,14 @@ from thresher import options
 from thresher.errors import InvalidValueError, NotFoundError, nearest
 from thresher.paths import check_format
 from thresher.study import command
-from thresher.study.definition import ARM, FULL, StepDefinition, StudyDefinition, check_metric
+from thresher.study.definition import (
+    ARM,
+    FULL,
+    SHARPNESS,
+    StepDefinition,
+    StudyDefinition,
+    check_metric,
+)
 from thresher.study.primary import Compared, named_comparisons
 from thresher.study.selecting import HOLD_OUT
 from thresher.study.settings import SET_BY_STUDY, check_option, training_options
@@ -263,6 +270,12 @@ def _check_training_study(study: StudyDefinition, where: str) -> None:
         raise InvalidValueError(
             f"tune needs a validation split, because the test set must not choose (in {where})",
             "set validation under [base]: a count, or a share below 1",
+        )
+    measured = all(s.get("sharpness") for s in varied) or "sharpness" in study.grid
+    if study.metric in SHARPNESS and not measured:
+        raise InvalidValueError(
+            f'metric "{study.metric}" needs runs that measure it (in {where})',
+            "set sharpness = true under [base]",
         )
 
 

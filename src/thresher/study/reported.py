@@ -12,6 +12,8 @@ from thresher.paths import RunPaths, read_json, write_json
 
 POINTS = ("accuracy", "validation_accuracy")
 """Metrics that result.json holds as shares of 1 and a report shows in points (percent)."""
+TO_TARGET = ("time_to_target", "steps_to_target")
+"""Metrics that a run has only if it reaches its target; the others are censored at their end."""
 
 
 def report_result(out: Path | str, **metrics: SupportsFloat) -> Path:
@@ -63,7 +65,7 @@ def read_reported(out: Path, metrics: Sequence[str]) -> dict[str, float]:
         raise InvalidValueError(f"{file} must hold a JSON object, got {_short(values)}")
     for name in metrics:
         # A run that does not reach its target has no time.
-        if name == "time_to_target" and values.get(name) is None:
+        if name in TO_TARGET and values.get(name) is None:
             continue
         if name not in values:
             raise InvalidValueError(

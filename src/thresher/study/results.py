@@ -9,8 +9,8 @@ import numpy as np
 from thresher.data.pack import Pack
 from thresher.errors import InvalidValueError, ThresherError
 from thresher.paths import RunPaths, read_run_json
-from thresher.study.definition import StudyDefinition, check_metric
-from thresher.study.reported import POINTS
+from thresher.study.definition import SHARPNESS, StudyDefinition, check_metric
+from thresher.study.reported import POINTS, TO_TARGET
 from thresher.study.status import StudyStatus
 from thresher.study.tasks import StudyPlan, StudyTask, Values
 from thresher.study.tune import reported_trials
@@ -56,8 +56,16 @@ class Trial:
     images_per_s: float | None = None
     noise_scale: float | None = None
     """Gradient noise scale, if measured."""
+    top_eigenvalue: float | None = None
+    """Largest eigenvalue of the Hessian of the training loss, if measured."""
+    loss_rise: float | None = None
+    """By how much random perturbations of the weights raise the training loss, if measured."""
     time_to_target: float | None = None
     """Seconds until the target was reached."""
+    steps_to_target: int | None = None
+    """Steps until the target was reached."""
+    end: float | None = field(default=None, repr=False)
+    """Time or steps at which a run without `value` was last seen; default: `seconds`."""
     peak_lr: float | None = None
     """Learning rate after warm-up."""
     warmup_epochs: float | None = None
@@ -78,7 +86,7 @@ class Trial:
 
     def to_dict(self) -> dict[str, Any]:
         """Return one flat row of JSON values; a column per axis and number."""
-        row = {key: getattr(self, key) for key in (*POINTS, *_COPIED, "time_to_target")}
+        row = {key: getattr(self, key) for key in (*POINTS, *_COPIED, *TO_TARGET, *SHARPNESS)}
         row |= {f"resolved_{key}": getattr(self, key) for key in _RESOLVED}
         for key in ("train_samples", "device", "value", "state", "error", "reported"):
             row[key] = getattr(self, key)
@@ -147,9 +155,17 @@ def _read(task: StudyTask, metric: str, chance: float, **state: Any) -> Trial:
         share = result.get(key)
         numbers[key] = 100 * share if share is not None and math.isfinite(share) else None
     reached = result.get("time_to_target")
-    numbers["time_to_target"] = reached.get("seconds") if isinstance(reached, dict) else reached
+    if not isinstance(reached, dict):
+        reached = {"seconds": reached}
+    numbers["time_to_target"] = reached.get("seconds")
+    numbers["steps_to_target"] = reached.get("steps", result.get("steps_to_target"))
+    sharpness = result.get("sharpness") or {}
+    before, after = sharpness.get("loss"), sharpness.get("perturbed_loss")
+    numbers["top_eigenvalue"] = sharpness.get("top_eigenvalue", result.get("top_eigenvalue"))
+    numbers["loss_rise"] = None if before is None or after is None else after - before
+    numbers["end"] = numbers["steps" if metric == "steps_to_target" else "seconds"]
     value = numbers[metric] if metric in numbers else result.get(metric)
-    if value is None and result and task.kind == "command" and metric != "time_to_target":
+    if value is None and result and task.kind == "command" and metric not in TO_TARGET:
         raise InvalidValueError(
             f'trial {task.name} did not report "{metric}": it is not in {paths.result}',
             "choose another metric",

@@ -18,7 +18,7 @@ from typing import Any
 
 from thresher.errors import InvalidValueError, NotFoundError
 from thresher.paths import StudyPaths, write_text
-from thresher.study import reading
+from thresher.study import history, reading
 from thresher.study.definition import StudyDefinition
 from thresher.study.driver import Driver
 from thresher.study.executors import executor_config, make_executor
@@ -137,6 +137,7 @@ class Study:
         with hold(self.root), _terminate_as_interrupt():
             stored = StudyPaths(self.root).definition
             reading.check_stored(stored)
+            history.record(self.root, self.definition, self.status().count("finished"))
             write_text(stored, self.definition.text)
             if retry:
                 Failures(self.root).retry(plan.tasks)

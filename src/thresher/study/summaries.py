@@ -123,7 +123,7 @@ def summarise(
                 time_to_target=mean(trial.time_to_target for trial in finished),
                 train_samples=mean(trial.train_samples for trial in finished),
                 draws={trial.seed: trial.draws for trial in finished if trial.draws},
-                censored={t.seed: _end(t) for t in finished if t.value is None and t.seconds},
+                censored={t.seed: _end(t) for t in finished if t.value is None and _last(t)},
                 correct={t.seed: t.correct for t in finished if t.correct is not None},
             )
         )
@@ -132,7 +132,11 @@ def summarise(
 
 def _end(trial: Trial) -> float:
     """Return when a trial was last seen without its target; one that diverged never gets there."""
-    return math.inf if trial.status == "diverged" else trial.seconds or 0.0
+    return math.inf if trial.status == "diverged" else _last(trial)
+
+
+def _last(trial: Trial) -> float:
+    return (trial.seconds if trial.end is None else trial.end) or 0.0
 
 
 def preferred_batches(

@@ -32,6 +32,9 @@ class RecordConfig:
     dynamics.parquet."""
     noise_scale: bool = False
     """Measure the gradient noise scale, which suggests a batch size."""
+    sharpness: bool = False
+    """Measure the top Hessian eigenvalue and the loss under random perturbations of the weights at
+    the end; takes as long as training on about 50,000 samples."""
     log: tuple[SinkName, ...] = option((), changes_result=False)
     """Also log to TensorBoard, Weights & Biases or MLflow; a resumed run continues its records."""
     tensorboard: bool = option(False, changes_result=False)

@@ -25,6 +25,25 @@ class TargetReached:
 
 
 @dataclass(frozen=True)
+class Sharpness:
+    """Sharpness of the loss on a subset of the training samples."""
+
+    top_eigenvalue: float | None
+    """Largest eigenvalue of the Hessian of the mean loss; None if it is not finite, as is every
+    loss here."""
+    iterations: int
+    """Hessian-vector products that it took; at most 50."""
+    loss: float | None
+    """Mean loss."""
+    perturbed_loss: float | None
+    """Mean loss after a perturbation of every parameter tensor by `scale` times its norm in a
+    random direction, averaged over five perturbations."""
+    scale: float
+    samples: int
+    """Number of samples."""
+
+
+@dataclass(frozen=True)
 class PackIdentity:
     """The pack that a run was trained on."""
 
@@ -73,6 +92,8 @@ class RunResult:
     """When the target was reached; None if it was not, or if there was none."""
     noise_scale: float | None
     """The batch size that the gradient noise scale suggests, if it was measured."""
+    sharpness: Sharpness | None = None
+    """Sharpness of the training loss at the end, if it was measured."""
     resolved: Resolved
     """Every number derived from the configuration, with the micro-batch that was really used."""
     config: TrainConfig
@@ -98,11 +119,12 @@ class RunResult:
         """Build a result from the content of `result.json`; `source` names it in errors."""
         check_format(values, RUN_FORMAT, source)
         try:
-            reached = values["time_to_target"]
+            reached, sharpness = values["time_to_target"], values.get("sharpness")
             nested = {
                 "resolved": Resolved(**values["resolved"]),
                 "config": TrainConfig.from_dict(values["config"]),
                 "time_to_target": None if reached is None else TargetReached(**reached),
+                "sharpness": None if sharpness is None else Sharpness(**sharpness),
                 "data": PackIdentity(**values["data"]),
             }
             flat = {name: value for name, value in values.items() if name != "format"}

@@ -4,10 +4,13 @@ import logging
 import math
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from thresher.data.pack import Pack
 from thresher.distributed.group import Group
@@ -31,7 +34,8 @@ from thresher.training.pruners import DynamicPruner
 from thresher.training.record import Metrics, finite
 from thresher.training.rehearsal import rehearse, resilient_step
 from thresher.training.resolved import Resolved, tiny_last_batch
-from thresher.training.result import PackIdentity, RunResult, Status, TargetReached
+from thresher.training.result import PackIdentity, RunResult, Sharpness, Status, TargetReached
+from thresher.training.sharpness import BATCH, SAMPLES, measure_sharpness
 from thresher.training.split import TrainingSplit
 from thresher.training.state import RunState, Saver
 from thresher.training.step import Step
@@ -336,6 +340,7 @@ class Trainer:
             input_wait_share=done.input_wait_share,
             time_to_target=done.target,
             noise_scale=None if noise is None else noise.value,
+            sharpness=self._sharpness() if status in ("finished", "target") else None,
             resolved=self.resolved,
             config=self.config,
             versions=versions(),
@@ -343,6 +348,25 @@ class Trainer:
             git_commit=git_commit(),
             data=PackIdentity(self.pack.name, self.pack.fingerprint),
         )
+
+    def _sharpness(self) -> Sharpness | None:
+        """Measure the sharpness if asked for, on the first worker; the others wait for it."""
+        if not self.config.sharpness:
+            return None
+        with averaged(self.model, self.group, weights=not self.step.exchange.synchronised):
+            if not self.group.first:
+                return None
+            split, keys = self.split, self.data.loader.keys.cpu().numpy()
+            rows = np.flatnonzero(split.kept)
+            positions = split.train[rows[np.argsort(keys[rows], kind="stable")[:SAMPLES]]]
+            cuts = [positions[n : n + BATCH] for n in range(0, len(positions), BATCH)]
+            batches = [
+                (self.data.augment.evaluate(batch.images), batch.labels)
+                for batch in self.data.loader.batches(cuts)
+            ]
+            smoothing = self.config.label_smoothing
+            loss = partial(F.cross_entropy, reduction="sum", label_smoothing=smoothing)
+            return measure_sharpness(self.model, loss, batches)
 
     def _save_result(self, result: RunResult) -> None:
         """Write the weights first and `result.json`, which says that all else is there, last."""

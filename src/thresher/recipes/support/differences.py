@@ -9,6 +9,33 @@ from thresher.training.config import TrainConfig
 
 
 @dataclass(frozen=True)
+class Either:
+    """Several values that a paper gives for one setting."""
+
+    values: tuple[Any, ...]
+
+    def __eq__(self, other: object) -> bool:
+        return other in self.values
+
+    def __str__(self) -> str:
+        return " or ".join(map(_text, self.values))
+
+
+@dataclass(frozen=True)
+class Span:
+    """A range of values of which a paper gives only the ends."""
+
+    low: float
+    high: float
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, list) and (min(other), max(other)) == (self.low, self.high)
+
+    def __str__(self) -> str:
+        return f"{_text(self.low)} to {_text(self.high)}"
+
+
+@dataclass(frozen=True)
 class PaperSettings:
     """What a paper published, and the settings of each preset of a recipe."""
 
@@ -35,7 +62,7 @@ def differences(settings: Mapping[str, Any], published: Mapping[str, Any]) -> st
     changed = [
         f"{_words(key)} {_text(actual[key])} instead of {_text(value)}"
         for key, value in published.items()
-        if actual[key] != value
+        if value != actual[key]
     ]
     irrelevant = set(defaults) - changes_result(TrainConfig) | {"evaluate_every"}
     chosen = [

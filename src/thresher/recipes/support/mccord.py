@@ -6,11 +6,9 @@ and 90. The gpu preset trains ResNet-18 on CIFAR-10, whose 50,000 images allow t
 """
 
 from collections.abc import Mapping
-from pathlib import Path
 
 from thresher.recipes.support import studies
 from thresher.recipes.support.differences import PaperSettings
-from thresher.study.analysis import Analysis
 from thresher.study.tasks import Values
 
 SCHEDULE = {"schedule": "step", "lr_rule": "linear"}
@@ -38,7 +36,6 @@ BASES: dict[str, Values] = {
         **PAPER,
         "image_size": 224,
         "base_batch": 32,
-        "precision": "fp16",
         "micro_batch": "auto",
     },
 }
@@ -59,8 +56,7 @@ def paper(grids: Mapping[str, Values], published: Values) -> PaperSettings:
     return PaperSettings({**PAPER, **cluster, **published}, presets)
 
 
-def run(preset: str, out: Path, title: str, compare: str, grid: Values) -> Analysis:
-    """Run the study of one claim."""
+def study(preset: str, title: str, grid: Values) -> Values:
+    """Return the study of one claim; what it compares is added by its recipe."""
     base = {k: v for k, v in BASES[preset].items() if k not in grid}
-    options = {"title": title, "compare": compare, "base": base, "grid": grid}
-    return studies.run(preset, out, seeds=SEEDS[preset], **options)
+    return {"title": title, "base": base, "grid": grid, "seeds": SEEDS[preset]}

@@ -1,18 +1,21 @@
 """What recipes that are studies share: presets, the filtering pipeline, and access to cells."""
 
-from collections.abc import Callable, Mapping
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from thresher.recipes.base import ClaimRow, Recipe, RecipeResult, Verdict
+from thresher.recipes.base import ClaimRow, Recipe, RecipeResult
 from thresher.recipes.support.differences import PaperSettings
 from thresher.report.page import write_report
 from thresher.study.analysis import Analysis, analyse
 from thresher.study.comparisons import ArmComparison
-from thresher.study.statistics import Paired, decimals, paired
+from thresher.study.definition import ComparisonConfig
+from thresher.study.results import Trial
+from thresher.study.statistics import decimals
 from thresher.study.study import Study
 from thresher.study.summaries import CellSummary
 from thresher.study.tasks import Values
@@ -125,6 +128,36 @@ def run(preset: str, out: Path, **definition: Any) -> Analysis:
     return analysis
 
 
+def in_each_cell(pairs: Sequence[tuple[Any, Any]], cells: Mapping[str, list[Any]]) -> list[str]:
+    """Name the comparisons of `pairs` for every combination of the other axes, `cells`.
+
+    As `primary` of a study, these are the comparisons that rows are made of; those over all cells
+    are not among them.
+    """
+    places = [
+        ", ".join(f"{axis}={value}" for axis, value in zip(cells, values, strict=True))
+        for values in itertools.product(*cells.values())
+    ]
+    names = [f"{arm} - {baseline}" for arm, baseline in pairs]
+    return [f"{name} @ {place}" if place else name for name in names for place in places]
+
+
+def compare_values(
+    values: Mapping[tuple[Any, ...], Mapping[int, float]], axes: Sequence[str], **config: Any
+) -> Analysis:
+    """Compare numbers that were computed from the runs of a study, as a study of their own.
+
+    `values` holds a number per seed by the values of `axes`; `config` holds the options of
+    `ComparisonConfig`.
+    """
+    trials = [
+        Trial(cell=dict(zip(axes, key, strict=True)), seed=seed, value=value)
+        for key, by_seed in values.items()
+        for seed, value in by_seed.items()
+    ]
+    return analyse(trials, ComparisonConfig(**config))
+
+
 def result(rows: list[ClaimRow], out: Path, **data: Any) -> RecipeResult:
     """Return the result of a recipe whose study ran in `out`."""
     return RecipeResult(rows, {**data, "report": str(out / "report" / "index.html")})
@@ -154,29 +187,3 @@ def interval(low: float, high: float, unit: str = " points") -> str:
     digits = decimals(low, high)
     finite = np.isfinite([low, high]).all()
     return f"{low:+.{digits}f} … {high:+.{digits}f}{unit}" if finite else ""
-
-
-def compare(first: CellSummary, second: CellSummary, margin: float = 0.3) -> Paired:
-    """Compare two cells, paired by the seeds that both have."""
-    both = [seed for seed in first.values if seed in second.values]
-    return paired([first.values[s] for s in both], [second.values[s] for s in both], margin)
-
-
-def significant(difference: Paired) -> bool:
-    """Return whether the 95 % interval of the difference excludes zero."""
-    low, high = difference.interval
-    return bool(low > 0 or high < 0)
-
-
-def holds_if_positive(difference: Paired) -> Verdict:
-    """Return whether "there is a gain" holds."""
-    if not significant(difference):
-        return "not enough runs"
-    return "yes" if difference.mean > 0 else "no"
-
-
-def holds_if_better(comparison: ArmComparison) -> Verdict:
-    """Return whether "the arm is better" holds."""
-    if comparison.verdict == "better":
-        return "yes"
-    return "no" if comparison.verdict in ("worse", "equivalent") else "not enough runs"

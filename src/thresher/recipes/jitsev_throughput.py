@@ -1,0 +1,110 @@
+"""Claim J2 (Jitsev 2021): K workers train on K times as many images per second as one.
+
+Each worker keeps its batch (weak scaling) and its threads, so that K workers have K times the
+hardware of one.
+"""
+
+import math
+from functools import partial
+from pathlib import Path
+
+from thresher.recipes.base import ClaimRow, Recipe, RecipeResult
+from thresher.recipes.support import holds, studies
+from thresher.recipes.support.differences import PaperSettings
+from thresher.study.results import Trial
+from thresher.study.tasks import Values
+
+MARGIN = 0.05
+"""A throughput above 1 - MARGIN times the ideal counts as ideal."""
+WORKERS = {"smoke": (1, 2), "paper": (1, 2, 4, 8)}
+PER_WORKER = {"smoke": 64, "paper": 64}
+BASES: dict[str, Values] = {
+    "smoke": {**studies.SMOKE, "model": "resnet20", "epochs": 3, "threads": 1},
+    "paper": {
+        "data": "imagenet",
+        "model": "resnet50",
+        "image_size": 224,
+        "epochs": 1,
+        "evaluate_every": 0,
+    },
+}
+SEEDS = {"smoke": 4, "paper": 4}
+EXECUTORS: dict[str, Values] = {
+    "smoke": {"kind": "in-process"},  # one run at a time: others would take its cores
+    "paper": studies.EXECUTORS["paper"],
+}
+
+
+def definition(preset: str) -> Values:
+    """Return the study: an arm per number of workers."""
+    arms = {
+        f"{k} workers": {"workers": k, "batch_size": k * PER_WORKER[preset]}
+        for k in WORKERS[preset]
+    }
+    return {
+        "title": "Throughput against workers",
+        "metric": "images_per_s",
+        "base": BASES[preset],
+        "arms": arms,
+        "seeds": SEEDS[preset],
+    }
+
+
+def rows(trials: list[Trial]) -> list[ClaimRow]:
+    """Compare the throughput of each worker, on a logarithmic scale, with that of one alone."""
+    speeds: dict[tuple[int], dict[int, float]] = {}
+    for trial in trials:
+        if trial.images_per_s:
+            k = trial.workers or 1
+            speeds.setdefault((k,), {})[trial.seed] = math.log(trial.images_per_s / k)
+    one, *more = sorted(k for (k,) in speeds)
+    analysis = studies.compare_values(
+        speeds,
+        ("workers",),
+        pairs=tuple((k, one) for k in more),
+        margin=-math.log(1 - MARGIN),
+    )
+    lines = []
+    for comparison in analysis.verdicts:
+        k = comparison.arm
+        reference, measured = (
+            math.exp(studies.cell(analysis, workers=n).mean or 0.0) * n for n in (one, k)
+        )
+        low, high = math.exp(comparison.low), math.exp(comparison.high)
+        lines.append(
+            ClaimRow(
+                "J2",
+                f"{k} workers: τ_K = {k}·τ_ref images/s",
+                f"{measured:,.0f} images/s, {math.exp(comparison.difference):.2f} of "
+                f"{k} × {reference:,.0f}",
+                holds.if_no_worse(comparison),
+                f"{low:.2f} … {high:.2f}" if math.isfinite(low + high) else "",
+                f"yes: at least {1 - MARGIN:g} of it",
+            )
+        )
+    return lines
+
+
+def reproduce(preset: str, out: Path) -> RecipeResult:
+    from thresher.study.study import Study
+
+    study = Study.from_dict({**definition(preset), "executor": EXECUTORS[preset]}, out)
+    study.run()
+    return RecipeResult(rows(study.trials()))
+
+
+RECIPE = Recipe(
+    "jitsev-throughput",
+    "J2",
+    "throughput of K workers against K times that of one",
+    {preset: partial(reproduce, preset) for preset in WORKERS},
+    {preset: base["data"] for preset, base in BASES.items()},
+    PaperSettings(
+        {"data": "imagenet", "model": "resnet50", "image_size": 224, "batch_per_worker": 64},
+        {
+            preset: {**base, "batch_per_worker": PER_WORKER[preset], "seeds": SEEDS[preset]}
+            | {"workers": list(WORKERS[preset])}
+            for preset, base in BASES.items()
+        },
+    ),
+)

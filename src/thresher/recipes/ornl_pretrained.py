@@ -1,0 +1,135 @@
+"""Claim O7 (Gahlot et al. 2020): a pretrained extractor works as well as one trained from scratch.
+
+The paper takes the features of a ResNet-101 that was pretrained on ImageNet. The presets gpu and
+paper read its weights from `weights/resnet101-imagenet.safetensors` in the cache folder
+(torchvision provides them). The smoke preset pretrains a small network on drawn shapes.
+"""
+
+from pathlib import Path
+
+from thresher.errors import NotFoundError
+from thresher.paths import RunPaths, home
+from thresher.recipes.base import ClaimRow, RecipeResult
+from thresher.recipes.ornl_fig7 import DROP
+from thresher.recipes.support import holds, studies
+from thresher.recipes.support.differences import PaperSettings
+from thresher.study.analysis import Analysis
+from thresher.study.tasks import Values
+
+PAIRS = [("pretrained", "network"), ("pretrained", "random")]
+IMAGENET: Values = {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
+
+STUDIES: dict[str, Values] = {
+    "smoke": {
+        "base": {**studies.SMOKE, **studies.EQUAL_STEPS},
+        "grid": {"batch_size": [64, 256]},
+        "steps": studies.pipeline({**studies.SMOKE, "batch_size": 64}, DROP),
+        "seeds": 4,
+    },
+    "gpu": {
+        "base": {**studies.GPU, **studies.EQUAL_STEPS},
+        "grid": {"batch_size": [256, 6272]},
+        "steps": studies.pipeline({**studies.GPU, "model": "resnet101", "batch_size": 256}, DROP),
+        "seeds": 8,
+    },
+    "paper": {
+        "base": {**studies.FULL_SIZE, **studies.EQUAL_STEPS},
+        "grid": {"batch_size": [256, 6272]},
+        "steps": studies.pipeline(
+            {**studies.FULL_SIZE, "model": "resnet101", "batch_size": 256}, DROP
+        ),
+        "seeds": 8,
+    },
+}
+EXTRACTORS: dict[str, Values] = {
+    "smoke": {"model": "tiny"},
+    "gpu": {"model": "resnet101", "image_size": 224, **IMAGENET},
+    "paper": {"model": "resnet101", "image_size": 224, **IMAGENET},
+}
+
+
+def definition(preset: str, weights: str) -> Values:
+    """Return the study: filtered by the features of a pretrained network, or of a trained one."""
+    study = STUDIES[preset]
+    steps = dict(study["steps"])
+    steps["pretrained-features"] = {"do": "embed", "weights": weights, **EXTRACTORS[preset]}
+    steps["pretrained"] = {**steps["network"], "features": "pretrained-features"}
+    cells = {"batch_size": study["grid"]["batch_size"]}
+    return {
+        "title": "Filtered by a pretrained extractor, or by one trained from scratch",
+        "compare": "selection",
+        "pairs": PAIRS,
+        "primary": studies.in_each_cell(PAIRS, cells),
+        **study,
+        "grid": {**study["grid"], "selection": ["network", "pretrained", "random"]},
+        "steps": steps,
+    }
+
+
+def rows(analysis: Analysis) -> list[ClaimRow]:
+    lines = []
+    for comparison in (c for c in analysis.verdicts if c.cell):
+        batch, equal = comparison.cell["batch_size"], comparison.baseline == "network"
+        claim = (
+            "works as well as one from scratch" if equal else "is better than dropping at random"
+        )
+        cells = [
+            studies.cell(analysis, batch_size=batch, selection=arm)
+            for arm in (comparison.arm, comparison.baseline)
+        ]
+        lines.append(
+            ClaimRow(
+                "O7",
+                f"batch {batch:,}: a pretrained extractor {claim}",
+                f"{studies.mean(cells[0])} against {studies.mean(cells[1])}",
+                holds.if_equal(comparison) if equal else holds.if_better(comparison),
+                studies.interval(comparison.low, comparison.high),
+                comparison.sentence,
+                {"batch_size": batch},
+            )
+        )
+    return lines
+
+
+def pretrained_weights(preset: str, out: Path) -> Path:
+    """Return the file of pretrained weights; the smoke preset trains them first."""
+    if preset != "smoke":
+        file = home() / "weights" / "resnet101-imagenet.safetensors"
+        if not file.exists():
+            raise NotFoundError(
+                f"{file} not found",
+                "save torchvision's pretrained resnet101 there as safetensors",
+            )
+        return file
+    from thresher.recipes.support.shapes import shapes_pack
+    from thresher.training.config import TrainConfig
+    from thresher.training.train import train
+
+    pack, run = shapes_pack(out / "shapes.pack"), out / "pretraining"
+    options = {**STUDIES["smoke"]["base"], "data": str(pack.root), "batch_size": 64}
+    train(TrainConfig(**options, out=str(run), resume=True), quiet=True)
+    return RunPaths(run).model
+
+
+def reproduce(preset: str, out: Path) -> RecipeResult:
+    weights = pretrained_weights(preset, out)
+    analysis = studies.run(preset, out / "study", **definition(preset, str(weights.resolve())))
+    return studies.result(rows(analysis), out / "study")
+
+
+RECIPE = studies.study_recipe(
+    "ornl-pretrained",
+    "O7",
+    "a pretrained extractor against one trained from scratch",
+    reproduce,
+    PaperSettings(
+        {**studies.PAPER, "extractor": "resnet101", "pretrained_on": "ImageNet"},
+        {
+            preset: {
+                **studies.settings(study),
+                "pretrained_on": "drawn shapes" if preset == "smoke" else "ImageNet",
+            }
+            for preset, study in STUDIES.items()
+        },
+    ),
+)
