@@ -29,6 +29,7 @@ COMMANDS = {
     "select": ("select random --data pack --out {disk}/out.parquet", 4),
     "study run": ("study run study.toml --out {disk}/out", 4),
     "study report": ("study report study --out {disk}/out", 4),
+    "study import": ("study import runs.csv --out {disk}/out", 4),
     "view --export": ("view sel.parquet --no-browser --export {disk}/out", 64),
     "scale measure": (
         "scale measure --model tiny --batch-size 2 --seconds-per-batch 0.01 --out {disk}/out.json",
