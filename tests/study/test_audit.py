@@ -67,7 +67,7 @@ def planted(once: Once, digits: Path, thresher: Run) -> Planted:
 def test_planted_faults_are_found_and_good_images_are_kept(planted: Planted) -> None:
     assert planted.found("noise", "blank") >= 0.9
     assert planted.found("leak") >= 0.9
-    assert planted.found("flipped") >= 0.75
+    assert planted.found("flipped") >= 0.7
     # Of a copy under another label and its original, one goes; usually the wrong one.
     assert planted.found("cross") >= 0.75
     assert planted.found("copy") >= 0.4, "the first of two copies stays, whichever was planted"
@@ -196,8 +196,9 @@ def test_weak_features_drop_no_labels(tmp_path: Path, digits: Path) -> None:
     np.save(file, random)
     result = audit(pack, tmp_path / "out", AuditConfig(features=file))
     errors = finding(result, "label-errors")
-    assert errors.dropped == 0
-    assert "of the labels: these are hints" in errors.note
+    assert errors.count > 100
+    assert errors.dropped == finding(result, "outliers").dropped == 0
+    assert "of the labels: label errors and outliers are hints" in result.notes[0]
     chosen = Selection.load(result.selection)
     assert any(reason.startswith("kept: label") for reason in chosen.reason)
 

@@ -71,17 +71,23 @@ def measure(data: bytes, limit: int) -> tuple[np.ndarray, tuple[int, int]] | Non
     from PIL import Image
 
     try:
-        with Image.open(io.BytesIO(data)) as image:
-            size = image.size
-            image.draft("L", (limit, limit))
-            grey = eight_bit(image, 1)
-            scale = limit / min(grey.size)
-            if scale < 1:
-                shape = (max(1, round(grey.width * scale)), max(1, round(grey.height * scale)))
-                grey = grey.resize(shape, Image.Resampling.BOX)
-            return np.asarray(grey, np.uint8), size
+        height, width = file_size(data)
+        grey = _by_pillow(data, 1, (limit, limit))
+        scale = limit / min(grey.size)
+        if scale < 1:
+            shape = (max(1, round(grey.width * scale)), max(1, round(grey.height * scale)))
+            grey = grey.resize(shape, Image.Resampling.BOX)
+        return np.asarray(grey, np.uint8), (width, height)
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
         return None
+
+
+def squashed(data: bytes, side: int) -> np.ndarray:
+    """Decode the whole image to (side, side, 3) uint8, whatever its aspect."""
+    from PIL import Image
+
+    image = _by_pillow(data, 3, (side, side))
+    return pixels(image.resize((side, side), Image.Resampling.BOX))
 
 
 def decode_box(data: bytes, box: Box, size: int, inside: bool) -> np.ndarray:

@@ -2,14 +2,15 @@
 
 Unlike the filter `near-duplicates`, which compares a network's features within a class, this finds
 copies in other classes and splits, and does not depend on a network. Copies may differ in size,
-brightness, contrast, compression and a little noise; crops and mirror images are not found.
+aspect, brightness, contrast, compression and a little noise; crops and mirror images are not found.
 """
 
 from typing import NamedTuple
 
 import numpy as np
 
-from thresher.data.images import resized
+from thresher.data.gather import run_in_threads
+from thresher.data.images import resized, squashed
 from thresher.data.pack import Pack
 from thresher.progress import bar
 from thresher.select.filters.near_duplicates import similar_pairs
@@ -38,15 +39,27 @@ def pixel_vectors(pack: Pack, positions: np.ndarray) -> np.ndarray:
     with bar("reading images", len(positions), "images") as shown:
         for begin in range(0, len(positions), _BLOCK):
             rows = positions[begin : begin + _BLOCK]
-            images = pack.images(rows, size=SIDE)
-            if pack.image_shape is not None and max(pack.image_shape[:2]) > SIDE:
-                images = resized(images, SIDE)
+            images = _small(pack, rows)
             x = images.reshape(len(rows), -1).astype(np.float32)
             x -= x.mean(axis=1, keepdims=True)
             norm = np.linalg.norm(x, axis=1, keepdims=True)
             parts.append(x / np.where(norm > 0, norm, 1))
             shown.advance(len(rows))
     return np.concatenate(parts)
+
+
+def _small(pack: Pack, positions: np.ndarray) -> np.ndarray:
+    if pack.image_shape is not None:
+        images = pack.images(positions)
+        return resized(images, SIDE) if max(pack.image_shape[:2]) > SIDE else images
+    out = np.empty((len(positions), SIDE, SIDE, 3), np.uint8)
+
+    def fill(begin: int, end: int) -> None:
+        for row in range(begin, end):
+            out[row] = squashed(pack.encoded(int(positions[row])), SIDE)
+
+    run_in_threads(fill, len(positions), least=4)
+    return out
 
 
 def near_copies(x: np.ndarray) -> Copies:

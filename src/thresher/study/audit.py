@@ -221,6 +221,7 @@ def _own_features(
         warmup_epochs=1,
         validation=0,
         evaluate_every=0,
+        augment="cifar",  # gentle, since there are few epochs
         image_size=None if pack.image_shape else config.image_size,
         seed=config.seed,
         device=config.device,

@@ -17,6 +17,8 @@ from thresher.study.findings import Example, Finding
 
 LEAST_AGREEMENT = 0.8
 """Share of labels that a classifier must agree with before its doubts drop an image."""
+OUTLIER_LIMIT = 4.0
+"""Below the default of the filter, which also serves features that are not trusted."""
 SMALL_CLASS = 1 / 3
 """Share of the median number of images below which a class is small."""
 _FAULTS: Mapping[Fault, tuple[str, str]] = {
@@ -51,6 +53,8 @@ class Checks:
         self.reason = [""] * len(self.inputs)
         self.doubt = np.zeros(len(self.inputs), np.float32)
         """(n,) probability that the label is wrong, in [0, 1]."""
+        self.trusted = True
+        """Whether the features tell the classes apart, so that images are dropped by them."""
 
     @cached_property
     def positions(self) -> np.ndarray:
@@ -91,17 +95,16 @@ class Checks:
         fitted = LabelErrorsFilter(seed=self.seed).fit_inputs(self.inputs)
         self.doubt = fitted.score_
         reasons = self._ranked(~fitted.keep_ & self.keep, fitted.score_, fitted.reason_)
-        agreement, note, dropped = fitted.report_["agreement"], "", 0
-        if agreement >= LEAST_AGREEMENT:
-            dropped = self._drop(reasons)
-        else:
-            self._mark(reasons)
-            note = (
-                f"The classifier agrees with only {agreement:.0%} of the labels: these are hints, "
-                "and nothing is dropped for them. A better network finds more."
+        agreement = fitted.report_["agreement"]
+        self.trusted = agreement >= LEAST_AGREEMENT
+        if not self.trusted:
+            self.notes.append(
+                f"A classifier on the features agrees with only {agreement:.0%} of the labels: "
+                "label errors and outliers are hints, and nothing is dropped for them. A better "
+                "network finds more."
             )
         shown = self._examples(reasons, fitted.score_)
-        self._add("label-errors", len(reasons), shown, dropped, note=note)
+        self._add("label-errors", len(reasons), shown, self._drop_if_trusted(reasons))
 
     def copies(self) -> None:
         """Find near-copies among the training images, and of test images."""
@@ -134,10 +137,10 @@ class Checks:
 
     def outliers(self) -> None:
         """Find images far from their class that no other check explains."""
-        fitted = OutliersFilter().fit_inputs(self.inputs)
+        fitted = OutliersFilter(limit=OUTLIER_LIMIT).fit_inputs(self.inputs)
         reasons = self._ranked(~fitted.keep_ & self.keep, fitted.score_, fitted.reason_)
         shown = self._examples(reasons, fitted.score_)
-        self._add("outliers", len(reasons), shown, self._drop(reasons))
+        self._add("outliers", len(reasons), shown, self._drop_if_trusted(reasons))
 
     def balance(self) -> None:
         """Find classes with few training images."""
@@ -222,6 +225,9 @@ class Checks:
             self.keep[row] = False
             self.reason[row] = reasons[row]
         return len(rows)
+
+    def _drop_if_trusted(self, reasons: Reasons) -> int:
+        return self._drop(reasons) if self.trusted else self._mark(reasons)
 
     def _mark(self, reasons: Reasons) -> int:
         """Note why images are listed, without dropping them."""

@@ -37,7 +37,7 @@ class OutliersFilter(Filter):
     name: ClassVar[str] = "outliers"
     needs: ClassVar[tuple[Need, ...]] = ("features", "statistics")
 
-    limit: float = option(4.0, gt=0)
+    limit: float = option(5.0, gt=0)
     """Robust deviations above the median of the class from which a sample is dropped."""
     k: int | None = option(None, ge=1)
     """Number of neighbours; by default 5 % of the class, at least ten."""
