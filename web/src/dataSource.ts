@@ -23,6 +23,8 @@ export interface Info {
 export interface Decisions {
   keep: Uint8Array;
   overridden: Uint8Array;
+  /** Labels that people gave, -1 where they gave none; null if there are none. */
+  newLabel: Int16Array | null;
   undo: number;
   redo: number;
 }
@@ -66,6 +68,7 @@ export interface LogEntry {
   time: number;
   kind: "set" | "undo" | "redo";
   keep: boolean;
+  label: number | null;
   reason: string;
   count: number;
   ids: string[];
@@ -104,7 +107,7 @@ export interface DataSource {
   /** The URL of the full image; null if only thumbnails are available. */
   imageUrl(id: string): string | null;
   thumbnails(rows: number[]): Promise<ThumbnailSheet[]>;
-  decide(ids: string[], keep: boolean, reason: string): Promise<Decisions>;
+  decide(ids: string[], keep: boolean, reason: string, label: number | null): Promise<Decisions>;
   undo(): Promise<Decisions>;
   redo(): Promise<Decisions>;
   saveSelection(settings: FilterSettings, name: string): Promise<{ selection: string; path: string }>;

@@ -16,9 +16,9 @@ export class DecisionLog {
 
   async render(): Promise<void> {
     const entries = await this.model.source.log().catch(() => []);
-    const items = entries.map(({ kind, keep, count: samples, ids, reason, time }) => {
+    const items = entries.map(({ kind, keep, label, count: samples, ids, reason, time }) => {
       const state = keep ? "kept" : "dropped";
-      const what = `${kind === "set" ? "" : `${kind}: `}${state} ${samples === 1 ? (ids[0] ?? "") : `${count(samples)} samples`}`;
+      const what = `${kind === "set" ? "" : `${kind}: `}${label === null ? state : `labelled as ${this.model.info.classes[label] ?? "?"}:`} ${samples === 1 ? (ids[0] ?? "") : `${count(samples)} samples`}`;
       return h(
         "li",
         { className: kind },

@@ -38,7 +38,7 @@ export class ExportSource implements DataSource {
 
   async decisions(): Promise<Decisions> {
     const table = await this.table;
-    return { keep: bytes(table, "decided"), overridden: bytes(table, "overruled"), undo: 0, redo: 0 };
+    return { keep: bytes(table, "decided"), overridden: bytes(table, "overruled"), newLabel: numbers(table, "relabel"), undo: 0, redo: 0 };
   }
 
   async filterInfo(): Promise<FilterInfo> {

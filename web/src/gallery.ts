@@ -40,6 +40,12 @@ export class Gallery {
     placeholder: "Reason (optional)",
     "aria-label": "Reason for keeping or dropping",
   });
+  /** Offers the class that the focused sample lies among. */
+  readonly newLabel = h("input", {
+    ...{ id: "relabel", type: "text", placeholder: "New label", "aria-label": "New label: name, number or first letters; Enter applies it" },
+    onfocus: () => (this.newLabel.placeholder = this.model.otherClass(this.model.focus) ?? "New label"),
+    onkeydown: (event: KeyboardEvent) => (event.key === "Enter" ? this.relabel() : undefined),
+  });
   private readonly keep = button("act keep", () => this.decide(true), { id: "keep" });
   private readonly drop = button("act drop", () => this.decide(false), { id: "drop" });
   private readonly clear = button("quiet", () => this.model.pick(null), { id: "clear" }, "Clear");
@@ -87,7 +93,7 @@ export class Gallery {
       "section",
       { className: "gallery", "aria-label": "Gallery" },
       h("div", { className: "row spread" }, this.title, this.clear, order),
-      model.source.live ? h("div", { className: "row actions" }, this.reason, this.keep, this.drop) : null,
+      model.source.live ? h("div", { className: "row actions" }, this.reason, this.newLabel, this.keep, this.drop) : null,
       this.scroller,
     );
     model.on(["picked", "filter"], () => this.refresh());
@@ -99,14 +105,22 @@ export class Gallery {
   }
 
   /** Keep or drop `rows`; by default the picked samples, else the focused one. */
-  decide(keep: boolean, rows = this.targets()): void {
-    this.model.decide(rows, keep, this.reason.value);
+  decide(keep: boolean, rows = this.targets(), label: number | null = null): void {
+    this.model.decide(rows, keep, this.reason.value, label);
     this.reason.value = "";
   }
 
   /** Keep or drop the focused sample, else the picked ones. */
-  decideFocused(keep: boolean): void {
-    this.decide(keep, this.model.focus === NO_ROW ? this.targets() : [this.model.focus]);
+  decideFocused(keep: boolean, label: number | null = null): void {
+    this.decide(keep, this.model.focus === NO_ROW ? this.targets() : [this.model.focus], label);
+  }
+
+  private relabel(): void {
+    const label = this.model.findClass(this.newLabel.value || this.newLabel.placeholder);
+    if (label < 0) return this.model.notify("This is not one class: type its name, its number or more of its first letters.", true);
+    this.decideFocused(true, label);
+    this.newLabel.value = "";
+    this.newLabel.blur();
   }
 
   /** Move the focus by so many tiles to the right and lines down. */
@@ -272,30 +286,26 @@ export class Gallery {
     element.setAttribute("aria-selected", String(row === model.focus));
     element.setAttribute("aria-posinset", String(at + 1));
     element.setAttribute("aria-setsize", String(this.rows.length));
-    // Names may run from right to left, so each has an element of its own.
-    const [own, other] = [h("bdi", {}, model.className(row)), model.otherClass(row)];
-    tile.caption.replaceChildren(own, ...(other === null ? [] : [" ", h("span", { className: "among" }, "→ ", h("bdi", {}, other))]));
     this.thumbnails.paint(tile.canvas, row);
   }
 
   private updateState(tile: Tile, row: number): void {
     const { element } = tile;
-    tile.state = this.stateOf(row);
+    tile.state = this.model.stateOf(row);
     element.classList.toggle("dropped", !this.model.kept(row));
     element.classList.toggle("overridden", this.model.overridden[row] === 1);
     element.title = this.model.describe(row);
     element.setAttribute("aria-label", element.title);
-  }
-
-  private stateOf(row: number): string {
-    return `${this.model.shown[row]}${this.model.overridden[row]}`;
+    // Names may run from right to left, so each has an element of its own.
+    const [own, other] = [h("bdi", {}, this.model.className(row)), this.model.otherClass(row)];
+    tile.caption.replaceChildren(own, ...(other === null ? [] : [" ", h("span", { className: "among" }, "→ ", h("bdi", {}, other))]));
   }
 
   /** Update the tiles whose samples are now kept or dropped. */
   private updateStates(): void {
     for (const tile of this.tiles) {
       const row = this.rows[tile.at];
-      if (row !== undefined && tile.state !== this.stateOf(row)) this.updateState(tile, row);
+      if (row !== undefined && tile.state !== this.model.stateOf(row)) this.updateState(tile, row);
     }
     this.updateTitle();
   }

@@ -2,8 +2,8 @@
 
 export const SHORTCUTS: [keys: string, text: string][] = [
   ["← ↑ → ↓", "move through the gallery"],
-  ["k / d", "keep / drop the focused sample, or all picked samples"],
-  ["K / D", "keep / drop all picked samples"],
+  ["k / d", "keep / drop the focused sample, or all picked samples (K / D: always these)"],
+  ["c", "give them another class: type its name, number or first letters, then Enter"],
   ["u / r", "undo / redo"],
   ["/", "find a sample by id"],
   ["l", "switch the lasso on or off (or hold Shift)"],

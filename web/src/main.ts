@@ -106,6 +106,7 @@ function createPage(root: HTMLElement, model: Model): FilterPanel {
     d: () => gallery.decideFocused(false),
     K: () => gallery.decide(true),
     D: () => gallery.decide(false),
+    c: () => gallery.newLabel.focus(),
     u: () => model.undo(),
     r: () => model.redo(),
     "/": () => search.input.focus(),

@@ -37,6 +37,7 @@ export class Model {
   keep: Uint8Array = new Uint8Array();
   /** 1 where a person decided. */
   overridden: Uint8Array = new Uint8Array();
+  newLabel: Int16Array | null = null;
   /** 1 where a sample is kept: by a person, else by the preview, else by the filter. */
   shown: Uint8Array = new Uint8Array();
   counts: Counts = { total: 0, dropped: 0, overridden: 0 };
@@ -102,14 +103,31 @@ export class Model {
     return String(this.ids.get(row));
   }
 
+  /** The class of a sample: the one that a person gave, else that of the pack. */
   className(row: number): string {
-    return this.info.classes[this.label[row] ?? 0] ?? "?";
+    const given = this.newLabel?.[row] ?? -1;
+    return this.info.classes[given < 0 ? (this.label[row] ?? 0) : given] ?? "?";
+  }
+
+  /** Everything about a row that decisions change, as text to compare. */
+  stateOf(row: number): string {
+    return `${this.shown[row]}${this.overridden[row]}${this.newLabel?.[row] ?? -1}`;
+  }
+
+  /** The class that a text means: by name, by number, or as the only one that begins so; else -1. */
+  findClass(text: string): number {
+    const wanted = text.trim().toLowerCase();
+    const names = this.info.classes.map((name) => name.toLowerCase());
+    const beginning = names.flatMap((name, n) => (wanted !== "" && name.startsWith(wanted) ? [n] : []));
+    if (names.includes(wanted)) return names.indexOf(wanted);
+    if (beginning.length === 1) return beginning[0] as number;
+    return beginning.length === 0 && /^\d{1,9}$/.test(wanted) && Number(wanted) < names.length ? Number(wanted) : -1;
   }
 
   /** The class around a sample if it differs from its label, else null. */
   otherClass(row: number): string | null {
-    const around = this.neighbourhoodLabel?.[row] ?? this.label[row] ?? 0;
-    return around === this.label[row] ? null : (this.info.classes[around] ?? "?");
+    const around = this.info.classes[this.neighbourhoodLabel?.[row] ?? this.label[row] ?? 0] ?? "?";
+    return around === this.className(row) || (this.newLabel?.[row] ?? -1) >= 0 ? null : around;
   }
 
   reason(row: number): string {
@@ -122,7 +140,7 @@ export class Model {
 
   /** One line for tooltips and screen readers; it contains the caption of a tile, `cat → dog`, for speech control. */
   describe(row: number): string {
-    const state = (this.kept(row) ? "kept" : "dropped") + (this.overridden[row] ? " by hand" : "");
+    const state = (this.kept(row) ? "kept" : "dropped") + (this.overridden[row] ? " by hand" : "") + ((this.newLabel?.[row] ?? -1) < 0 ? "" : ", new label");
     const other = this.otherClass(row);
     const around = other === null ? "" : `, lies among ${other}: ${this.className(row)} → ${other}`;
     return `${this.className(row)}, ${state}${around}, score ${(this.score[row] ?? 0).toPrecision(3)}, ${this.id(row)}`;
@@ -200,18 +218,17 @@ export class Model {
 
   // Changes ------------------------------------------------------------------------------------
 
-  setDecisions({ keep, overridden, undo, redo }: Decisions): void {
-    this.keep = keep;
-    this.overridden = overridden;
-    [this.undoable, this.redoable] = [undo, redo];
+  setDecisions({ keep, overridden, newLabel, undo, redo }: Decisions): void {
+    [this.keep, this.overridden, this.newLabel, this.undoable, this.redoable] = [keep, overridden, newLabel, undo, redo];
     this.updateShown();
     this.emit("decisions");
   }
 
-  decide(rows: number[], keep: boolean, reason: string): void {
+  decide(rows: number[], keep: boolean, reason: string, label: number | null = null): void {
     const ids = rows.map((row) => this.id(row));
     const what = ids.length === 1 ? (ids[0] ?? "") : `${count(ids.length)} samples`;
-    if (ids.length > 0) void this.change(() => this.source.decide(ids, keep, reason), `${keep ? "Kept" : "Dropped"} ${what}.`);
+    const text = label === null ? `${keep ? "Kept" : "Dropped"} ${what}.` : `Labelled ${what} as ${this.info.classes[label]}.`;
+    if (ids.length > 0) void this.change(() => this.source.decide(ids, keep, reason, label), text);
   }
 
   undo(): void {

@@ -41,7 +41,7 @@ export class SampleCard {
     }
     const { model } = this;
     const [kept, byHand, other] = [model.kept(row), model.overridden[row] === 1, model.otherClass(row)];
-    const state = h("span", { className: `state ${kept ? "kept" : "dropped"}` }, kept ? "kept" : "dropped", byHand ? " by hand" : "");
+    const state = h("span", { className: `state ${kept ? "kept" : "dropped"}` }, kept ? "kept" : "dropped", byHand ? " by hand" : "", (model.newLabel?.[row] ?? -1) >= 0 ? ", new label" : "");
     // The server knows a person's reason; an export contains it.
     const reason = h("p", { className: "why" }, byHand && model.source.live ? "" : model.reason(row));
     const strip = h("div", { className: "near" });
@@ -65,7 +65,7 @@ export class SampleCard {
   }
 
   private currentStates(): string {
-    return [this.row, ...this.neighbours].map((row) => `${this.model.shown[row]}${this.model.overridden[row]}`).join();
+    return [this.row, ...this.neighbours].map((row) => this.model.stateOf(row)).join();
   }
 
   private picture(row: number): HTMLElement {

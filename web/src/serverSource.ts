@@ -74,8 +74,8 @@ export class ServerSource implements DataSource {
     return [{ rows, bitmap: await createImageBitmap(await response.blob()), slots: [...rows.keys()] }];
   }
 
-  async decide(ids: string[], keep: boolean, reason: string): Promise<Decisions> {
-    const body = encodeIds(ids, { keep, reason }) as Uint8Array<ArrayBuffer>;
+  async decide(ids: string[], keep: boolean, reason: string, label: number | null): Promise<Decisions> {
+    const body = encodeIds(ids, { keep, reason, label }) as Uint8Array<ArrayBuffer>;
     const headers = { "Content-Type": "application/vnd.apache.arrow.stream" };
     return decisions(await this.table("overrides", {}, { ...POST, body, headers }));
   }
@@ -136,5 +136,5 @@ export class ServerSource implements DataSource {
 
 function decisions(table: Table): Decisions {
   const { undo, redo } = metadata<{ undo: number; redo: number }>(table);
-  return { keep: bytes(table, "keep"), overridden: bytes(table, "overruled"), undo, redo };
+  return { keep: bytes(table, "keep"), overridden: bytes(table, "overruled"), newLabel: numbers(table, "label"), undo, redo };
 }

@@ -19,6 +19,28 @@ function preview(...keep: number[]): Preview {
 }
 
 describe("Model", () => {
+  it("shows the class that a person gave", () => {
+    const it = model([{ id: "a", label: 0, score: 1, keep: true, place: 1, newLabel: 1 }, { id: "b", label: 0, score: 1, keep: true, place: 1 }], CLASSES);
+    expect([it.className(0), it.otherClass(0)]).toEqual(["dog", null]);
+    expect([it.className(1), it.otherClass(1)]).toEqual(["cat", "dog"]);
+    expect(it.describe(0)).toContain("new label");
+  });
+
+  it.each([
+    ["dog", 1],
+    ["D", 1],
+    [" CAT ", 0],
+    ["1", 1],
+    ["2", -1],
+    ["", -1],
+    ["x", -1],
+  ])("finds the class meant by %j", (text, label) => expect(made().findClass(text)).toBe(label));
+
+  it("wants more letters where two classes begin alike", () => {
+    const it = model([{ id: "a", label: 0, score: 1, keep: true }], ["cat", "cat-big", "10", "1"]);
+    expect(["c", "cat", "cat-", "1", "10", "0"].map((text) => it.findClass(text))).toEqual([-1, 0, 1, 3, 2, 0]);
+  });
+
   it("counts what is shown, in all and per class", () => {
     const it = made();
     expect(it.counts).toEqual({ total: 4, dropped: 2, overridden: 1 });

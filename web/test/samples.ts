@@ -28,6 +28,7 @@ export interface Sample {
   score: number;
   keep: boolean;
   overridden?: boolean;
+  newLabel?: number;
   cluster?: number;
   place?: number;
 }
@@ -45,6 +46,7 @@ export function model(samples: Sample[], classes: string[]): Model {
   const decisions: Decisions = {
     keep: Uint8Array.from(samples, (sample) => Number(sample.keep)),
     overridden: Uint8Array.from(samples, (sample) => Number(sample.overridden ?? false)),
+    newLabel: samples.some((one) => one.newLabel !== undefined) ? Int16Array.from(samples, (one) => one.newLabel ?? -1) : null,
     undo: 0,
     redo: 0,
   };

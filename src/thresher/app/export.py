@@ -90,8 +90,10 @@ def _columns(view: SelectionView, slot: np.ndarray) -> dict[str, pa.Array]:
     reasons = list(view.selection.reason)
     for id, entry in effective_overrides(view.log.read()).items():
         reasons[view.row_by_id[id]] = entry.reason
+    relabelled = {} if state.labels is None else {"relabel": pa.array(state.labels)}
     return {
         **view.columns(),
+        **relabelled,
         "place": view.neighbourhood_labels,
         "decided": pa.array(state.keep),
         "overruled": pa.array(state.overruled),

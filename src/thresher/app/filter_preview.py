@@ -231,8 +231,13 @@ class FilterPreviewer:
         assert new.path is not None
         log = OverrideLog(SelectionPaths(new.path).overrides)
         for entry in undo_stacks(self.view.log.read())[0]:
-            base = preview.keep[self.view.rows(list(entry.ids))].tolist()
-            log.decide(entry.ids, entry.keep, entry.reason, base)
+            rows = self.view.rows(list(entry.ids))
+            base = dict(zip(entry.ids, preview.keep[rows].tolist(), strict=True))
+            if entry.label is None:
+                log.decide(entry.ids, entry.keep, entry.reason, list(base.values()))
+            else:
+                own = dict(zip(entry.ids, old.labels[rows].tolist(), strict=True))
+                log.relabel(own, entry.label, entry.reason, base)
         return new.path
 
     def _clusters(self, graph: ClassGraph, eps: float | np.ndarray) -> np.ndarray:

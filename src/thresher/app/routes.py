@@ -174,8 +174,7 @@ class Api:
         return _arrow(arrow.encode(masks, asdict(comparison.counts)))
 
     async def override(self, request: Request) -> Response:
-        ids, keep, reason = await _decision(request)
-        await run_in_threadpool(self._view(request).decide, ids, keep, reason)
+        await run_in_threadpool(self._view(request).decide, *await _decision(request))
         return await self._new_state(request)
 
     async def undo(self, request: Request) -> Response:
@@ -226,8 +225,8 @@ async def _json_body(request: Request) -> dict[str, object]:
     return body
 
 
-async def _decision(request: Request) -> tuple[list[str], bool, str]:
-    """Read ids, keep and reason from JSON, or from an Arrow stream with a column `id`."""
+async def _decision(request: Request) -> tuple[list[str], bool, str, int | None]:
+    """Read ids, keep, reason and label from JSON, or from an Arrow stream with a column `id`."""
     ids: object
     if request.headers.get("content-type", "").partition(";")[0] == arrow.MEDIA_TYPE:
         table, given = await run_in_threadpool(arrow.decode, await request.body())
@@ -237,14 +236,16 @@ async def _decision(request: Request) -> tuple[list[str], bool, str]:
     else:
         given = await _json_body(request)
         ids = given.get("ids")
-    keep, reason = given.get("keep"), given.get("reason", "")
+    keep, reason, label = given.get("keep"), given.get("reason", ""), given.get("label")
     if not isinstance(ids, list) or not all(isinstance(id, str) for id in ids):
         raise InvalidValueError("ids must be a list of strings")
     if not isinstance(keep, bool):
         raise InvalidValueError("keep must be true or false")
     if not isinstance(reason, str):
         raise InvalidValueError("reason must be a string")
-    return ids, keep, reason
+    if label is not None and (isinstance(label, bool) or not isinstance(label, int)):
+        raise InvalidValueError("label must be the number of a class")
+    return ids, keep, reason, label
 
 
 def _query_int(request: Request, name: str, default: int, low: int, high: int) -> int:

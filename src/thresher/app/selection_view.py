@@ -39,6 +39,8 @@ class ReviewState:
     """(n,) bool, overrides included."""
     overruled: np.ndarray
     """(n,) bool: decided by a person."""
+    labels: np.ndarray | None
+    """(n,) int16, -1 for the label of the pack; None if nobody changed a label."""
     version: int
     """Number of lines in the override log."""
     undo: int
@@ -82,6 +84,8 @@ class OverrideDecision(FilterDecision):
     """What a person decided about a sample."""
 
     time: float
+    label: int | None
+    """The new label, if it was changed."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +109,7 @@ class LogEntry:
     time: float
     kind: str
     keep: bool
+    label: int | None
     reason: str
     count: int
     ids: list[str]
@@ -169,17 +174,21 @@ class SelectionView:
         """Replay the log over the decisions of the filter; O(overridden samples)."""
         entries = self.log.read()
         keep = np.asarray(self.selection.keep, bool).copy()
-        overruled = np.zeros(len(keep), bool)
+        overruled, labels = np.zeros(len(keep), bool), None
         decisions = effective_overrides(entries)
         if decisions:
             rows = self.rows(list(decisions))
             keep[rows] = [entry.keep for entry in decisions.values()]
             overruled[rows] = True
+            given = [-1 if entry.label is None else entry.label for entry in decisions.values()]
+            if max(given) >= 0:
+                labels = np.full(len(keep), -1, np.int16)
+                labels[rows] = given
         done, undone = undo_stacks(entries)
-        return ReviewState(keep, overruled, len(entries), len(done), len(undone))
+        return ReviewState(keep, overruled, labels, len(entries), len(done), len(undone))
 
-    def decide(self, ids: list[str], keep: bool, reason: str) -> Override:
-        """Keep or drop samples by hand; the log is on disk when this returns."""
+    def decide(self, ids: list[str], keep: bool, reason: str, label: int | None = None) -> Override:
+        """Keep, drop or relabel samples by hand; the log is on disk when this returns."""
         ids = list(dict.fromkeys(ids))
         if not ids:
             raise InvalidValueError("ids is empty", "select samples first", "ids")
@@ -192,8 +201,19 @@ class SelectionView:
             raise InvalidValueError(
                 "reason must be valid Unicode, got a lone surrogate", parameter="reason"
             )
-        filter_keep = np.asarray(self.selection.keep, bool)[self.rows(ids)]
-        return self.log.decide(ids, keep, reason.strip(), filter_keep.tolist())
+        rows = self.rows(ids)
+        if label is None:
+            filter_keep = np.asarray(self.selection.keep, bool)[rows]
+            return self.log.decide(ids, keep, reason.strip(), filter_keep.tolist())
+        if not keep:
+            raise InvalidValueError("a sample with a new label is kept", "", "keep")
+        classes = len(self.pack.classes)
+        if not 0 <= label < classes:
+            raise InvalidValueError(
+                f"label must be one of the {classes} classes, got {label}", "", "label"
+            )
+        own = dict(zip(ids, self.selection.labels[rows].tolist(), strict=True))
+        return self.log.relabel(own, label, reason.strip(), self)
 
     def undo(self) -> Override | None:
         """Undo the last decision; None if there is none."""
@@ -259,6 +279,8 @@ class SelectionView:
         state = self.state()
         meta = {"version": state.version, "undo": state.undo, "redo": state.redo}
         masks = {"keep": pa.array(state.keep), "overruled": pa.array(state.overruled)}
+        if state.labels is not None:
+            masks["label"] = pa.array(state.labels)
         return arrow.encode(masks, meta)
 
     def sample(self, id: str) -> SampleDetail:
@@ -273,13 +295,18 @@ class SelectionView:
             cluster=int(self.clusters[row]),
             filter=FilterDecision(keep, self.selection.reason[row]),
             keep=entry.keep if entry else keep,
-            override=OverrideDecision(entry.keep, entry.reason, entry.time) if entry else None,
+            override=None
+            if entry is None
+            else OverrideDecision(entry.keep, entry.reason, entry.time, entry.label),
         )
 
     def history(self) -> list[LogEntry]:
         """Return the last lines of the log, newest first, with long lists of ids cut."""
         return [
-            LogEntry(e.time, e.kind, e.keep, e.reason, len(e.ids), list(e.ids[:LOG_IDS_LIMIT]))
+            LogEntry(
+                *(e.time, e.kind, e.keep, e.label, e.reason),
+                *(len(e.ids), list(e.ids[:LOG_IDS_LIMIT])),
+            )
             for e in reversed(self.log.read()[-LOG_LIMIT:])
         ]
 

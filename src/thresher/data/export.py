@@ -49,15 +49,17 @@ def export(pack: Pack, out: Path, format: str, selection: Selection | None = Non
         pack: The pack.
         out: Folder to create.
         format: "folder", "webdataset", "tfrecord", "lmdb" or "hdf5".
-        selection: Leave out the training samples that it drops; other splits are complete.
+        selection: Leave out the training samples that it drops, and write its new labels; other
+            splits are complete.
     """
     if format not in WRITERS:
         raise InvalidValueError(f'unknown export format "{format}"', nearest(format, WRITERS))
-    keep = np.ones(len(pack), bool)
+    keep, labels = np.ones(len(pack), bool), pack.labels
     if selection is not None:
         keep[pack.positions(selection.ids)] = False
         keep[selection.indices(pack)] = True
-    samples = samples_at(pack, np.flatnonzero(keep))
+        labels = selection.labels_of(pack)
+    samples = samples_at(pack, np.flatnonzero(keep), labels)
     fingerprint = pack.fingerprint if selection is None else ""
     with atomic_folder(Path(out)) as folder:
         WRITERS[format](pack, samples, folder)
@@ -65,12 +67,15 @@ def export(pack: Pack, out: Path, format: str, selection: Selection | None = Non
     return len(samples)
 
 
-def samples_at(pack: Pack, positions: np.ndarray) -> list[ExportedSample]:
-    """Return the samples at these positions of a pack."""
+def samples_at(
+    pack: Pack, positions: np.ndarray, labels: np.ndarray | None = None
+) -> list[ExportedSample]:
+    """Return the samples at these positions of a pack; `labels` (n,) replace those of the pack."""
+    labels = pack.labels if labels is None else labels
     rows = zip(
         positions.tolist(),
         pack.ids.take(positions).to_pylist(),
-        pack.labels[positions].tolist(),
+        labels[positions].tolist(),
         pack.splits.take(positions).to_pylist(),
         strict=True,
     )

@@ -10,17 +10,18 @@ import dataclasses
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, Protocol
 
 from thresher.errors import InvalidValueError
 from thresher.locks import exclusive_lock
-from thresher.options import from_mapping, to_mapping
+from thresher.options import from_mapping, option, to_mapping
 from thresher.paths import check_format, disk_errors
 
-FORMAT = 1
+FORMAT = 2
+"""Lines that change no label are written as format 1, which version 0.1 reads."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,10 @@ class Override:
     time: float = 0.0
     """Seconds since 1970."""
     kind: Literal["set", "undo", "redo"] = "set"
+    label: int | None = option(None, ge=0)
+    """The new label of the samples; None: they have that of the pack."""
+    previous_labels: list[int] = field(default_factory=list)
+    """The label of each id before a line with `label` was written."""
 
 
 class KeepById(Protocol):
@@ -91,6 +96,29 @@ class OverrideLog:
             self._write(file, entry)
         return entry
 
+    def relabel(
+        self, samples: Mapping[str, int], label: int, reason: str, filter_keep: KeepById
+    ) -> Override:
+        """Keep samples with a new label; `samples` maps ids to their labels in the pack."""
+        ids = list(samples)
+        with self._locked() as file:
+            entries = self.read()
+            current = effective_overrides(entries)
+            before = [current[id].label if id in current else None for id in ids]
+            entry = Override(
+                ids=ids,
+                keep=True,
+                reason=reason,
+                previous=_keep_before(entries, ids, filter_keep),
+                time=time.time(),
+                label=label,
+                previous_labels=[
+                    samples[id] if old is None else old for id, old in zip(ids, before, strict=True)
+                ],
+            )
+            self._write(file, entry)
+        return entry
+
     def undo(self, filter_keep: KeepById) -> Override | None:
         """Undo the last decision, given the filter's own by id; return None if there is none."""
         return self._move("undo", filter_keep)
@@ -127,7 +155,7 @@ class OverrideLog:
                 return None
             last = stack[-1]
             previous = _keep_before(entries, last.ids, filter_keep)
-            entry = Override(last.ids, last.keep, last.reason, previous, time.time(), kind)
+            entry = dataclasses.replace(last, previous=previous, time=time.time(), kind=kind)
             self._write(file, entry)
         return entry
 
@@ -147,7 +175,10 @@ class OverrideLog:
 
     def _write(self, file: BinaryIO, entry: Override) -> None:
         fields = to_mapping(dataclasses.replace(entry, keep=bool(entry.keep)))
-        record = {"format": FORMAT, **fields, "time": entry.time or time.time()}
+        if entry.label is None:
+            del fields["label"], fields["previous_labels"]
+        version = 1 if entry.label is None else FORMAT
+        record = {"format": version, **fields, "time": entry.time or time.time()}
         line = json.dumps(record).encode() + b"\n"
         # A line truncated by a crash must not absorb this one.
         with open(self.path, "rb") as written:

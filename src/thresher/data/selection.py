@@ -7,6 +7,7 @@ append-only log of decisions by people; it is applied whenever the selection is 
 """
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sized
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -42,6 +43,7 @@ from thresher.paths import (
 if TYPE_CHECKING:
     from torch.utils.data import Dataset, Subset
 
+logger = logging.getLogger(__name__)
 FORMAT = 1
 NO_CLUSTER = -2
 """The cluster of samples that were not clustered; -1 is noise."""
@@ -97,6 +99,8 @@ class Selection:
     """(n,) int32, cluster within the class; -1 is noise, -2 not clustered."""
     votes: np.ndarray | None = None
     """(n,) float32, share of votes to drop."""
+    new_labels: np.ndarray | None = None
+    """(n,) int32, labels that people gave; -1 where a sample has that of the pack."""
     meta: dict[str, Any] = field(default_factory=dict)
     """The sidecar: `method`, `data`, `settings` and what the filter reports; free-form JSON."""
     path: Path | None = None
@@ -111,6 +115,38 @@ class Selection:
     def dropped(self) -> int:
         """Number of dropped samples."""
         return len(self.keep) - self.kept
+
+    @property
+    def relabelled(self) -> np.ndarray:
+        """The kept samples that have a new label, (n,) bool."""
+        if self.new_labels is None:
+            return np.zeros(len(self.ids), bool)
+        return np.asarray(self.keep, bool) & (self.new_labels >= 0)
+
+    @property
+    def final_labels(self) -> np.ndarray:
+        """The labels to train with, (n,) int64: those of the pack, or those that people gave."""
+        if self.new_labels is None:
+            return self.labels
+        return np.where(self.relabelled, self.new_labels, self.labels).astype(np.int64)
+
+    def labels_of(self, pack: Pack) -> np.ndarray:
+        """Return the labels to train with, of all samples of `pack`, (n,) int64.
+
+        Raises:
+            InvalidValueError: The selection was made on another pack, or gives a sample a class
+                that the pack does not have.
+        """
+        self.indices(pack)
+        labels, given = pack.labels.copy(), self.final_labels
+        if len(given) and given.max() >= len(pack.classes):
+            raise InvalidValueError(
+                f"the selection {self.path or ''} gives a sample the class {given.max()}, but "
+                f"{pack.name} has {len(pack.classes)} classes",
+                "undo that decision",
+            )
+        labels[pack.positions(self.ids)] = given
+        return labels
 
     def save(self, path: Path | str) -> "Selection":
         """Write the table to `path`, which must end in .parquet, and its sidecar; return `self`.
@@ -133,6 +169,7 @@ class Selection:
             "keep": np.asarray(self.keep, bool),
             "reason": self.reason,
             **({} if self.votes is None else {"votes": self.votes}),
+            **({} if self.new_labels is None else {"new_label": self.new_labels}),
         }
         table = pa.table({n: pa.array(values).cast(_TYPES[n]) for n, values in columns.items()})
         # The table last: a table that exists is a selection that can be loaded.
@@ -168,9 +205,11 @@ class Selection:
             raise InvalidValueError(f"{path} is not a Parquet file", "make it again") from None
         meta = read_json(paths.sidecar, "selection's sidecar")
         check_format(meta, FORMAT, str(paths.sidecar))
-        names = [name for name in _TYPES if name != "votes" or name in table.column_names]
+        optional = {"votes", "new_label"} - set(table.column_names)
+        names = [name for name in _TYPES if name not in optional]
         columns = {name: _column(table, name, path) for name in names}
         copied = {"keep", "score", "x", "y", "cluster", "votes"} & set(names)
+        given = columns["new_label"].to_numpy().copy() if "new_label" in columns else None
         fingerprint = meta.pop("fingerprint", None) if isinstance(meta, dict) else None
         if not isinstance(fingerprint, str):
             raise InvalidValueError(
@@ -185,6 +224,7 @@ class Selection:
             fingerprint=fingerprint,
             meta=meta,
             path=paths.table,
+            new_labels=given,
             **{name: columns[name].to_numpy().copy() for name in copied},
         )
         if overrides:
@@ -192,7 +232,8 @@ class Selection:
         return selection
 
     def apply_overrides(self, entries: Iterable[Override]) -> None:
-        """Replace `keep` and `reason` by people's decisions; the last one not undone counts.
+        """Apply people's decisions to `keep`, `reason` and `new_labels`; of several on a sample
+        the last one that was not undone counts.
 
         Raises:
             InvalidValueError: A decision names an id that the selection does not have.
@@ -207,6 +248,10 @@ class Selection:
             entry = decisions[id]
             self.keep[row] = entry.keep
             self.reason[row] = f"override: {entry.reason}" if entry.reason else "override"
+            if self.new_labels is None and entry.label is not None:
+                self.new_labels = np.full(len(self.ids), -1, np.int32)
+            if self.new_labels is not None:
+                self.new_labels[row] = -1 if entry.label is None else entry.label
 
     def indices(self, pack: Pack, within: Literal["pack", "train"] = "pack") -> np.ndarray:
         """Return the positions of the kept samples, ascending, (n,) int64.
@@ -249,7 +294,8 @@ class Selection:
 
         Samples are matched by the data set's `ids` (of `Pack.dataset`, or your own), or by the
         paths in `samples` or `imgs` (torchvision's ImageFolder). A data set that only has labels
-        (`targets`, `labels`) must be in pack order, and its labels must show it.
+        (`targets`, `labels`) must be in pack order, and its labels must show it. Items (image,
+        label, …) get the new labels that people gave.
 
         Args:
             dataset: The training samples, or some of them if they have ids or paths.
@@ -261,14 +307,25 @@ class Selection:
         """
         from torch.utils.data import Subset
 
-        return Subset(dataset, self._kept_rows(dataset, order))  # type: ignore[arg-type]
+        rows, changes = self._kept_rows(dataset, order)
+        if not changes:
+            return Subset(dataset, rows)  # type: ignore[arg-type]
+        from thresher.data.relabelled import RelabelledSubset
+
+        return RelabelledSubset(dataset, rows, changes)
 
     def select(self, dataset: Any, order: Literal["pack"] | None = None) -> Any:
         """Return a Hugging Face `Dataset` of the kept ones of its samples.
 
         Samples are matched by the column `id`; without it, as in `apply`, by the labels.
         """
-        return dataset.select(self._kept_rows(dataset, order))
+        rows, changes = self._kept_rows(dataset, order)
+        kept = dataset.select(rows)
+        if not changes:
+            return kept
+        from thresher.data.relabelled import relabel_columns
+
+        return relabel_columns(kept, changes)
 
     def sampler(
         self,
@@ -296,6 +353,7 @@ class Selection:
         positions = np.full(len(self.ids), -1, np.int64)
         positions[rows] = np.arange(len(rows))
         positions[~np.asarray(self.keep, bool)] = -1
+        self._mention_labels("a sampler")
         return EpochSampler(positions, seed, rank, world)
 
     def keeps(self, sample: str | Mapping[str, Any]) -> bool:
@@ -329,6 +387,7 @@ class Selection:
         """
         path = Path(path)
         positions = self.indices(pack)
+        self._mention_labels(f"{path.name}")
         if path.suffix == ".txt":
             ids = pack.ids.take(pa.array(positions)).to_pylist()
             write_text(path, "".join(f"{id}\n" for id in ids))
@@ -348,18 +407,37 @@ class Selection:
             return viewer.load()(self, height)
         raise MissingDependencyError("no viewer is installed", "install Thresher with pip")
 
+    def _mention_labels(self, what: str) -> None:
+        """Warn that something cannot carry new labels."""
+        count = int(self.relabelled.sum())
+        if count:
+            logger.warning(
+                f"{count} samples have new labels, which {what} does not hold: use `apply`, "
+                "`labels_of`, or `thresher data export`"
+            )
+
     @cached_property
     def _row_by_id(self) -> dict[str, int]:
+        self._mention_labels("a predicate")
         return {id: row for row, id in enumerate(self.ids)}
 
-    def _kept_rows(self, dataset: Any, order: str | None) -> list[int]:
+    def _kept_rows(
+        self, dataset: Any, order: str | None
+    ) -> tuple[list[int], dict[int, tuple[int, int]]]:
+        """Return the kept rows of a data set, and old and new labels by number of kept row."""
         rows = match_samples(dataset, self.ids, self.labels, order)
-        return np.flatnonzero(self.keep[rows]).tolist()
+        kept = np.flatnonzero(self.keep[rows])
+        changes: dict[int, tuple[int, int]] = {}
+        if self.new_labels is not None:
+            for number in np.flatnonzero(self.relabelled[rows[kept]]).tolist():
+                row = rows[kept[number]]
+                changes[number] = (int(self.labels[row]), int(self.new_labels[row]))
+        return kept.tolist(), changes
 
 
 _TYPES = {
     **dict.fromkeys(("id", "reason"), pa.string()),
-    **dict.fromkeys(("label", "cluster"), pa.int32()),
+    **dict.fromkeys(("label", "cluster", "new_label"), pa.int32()),
     **dict.fromkeys(("x", "y", "score", "votes"), pa.float32()),
     "keep": pa.bool_(),
 }
@@ -379,7 +457,7 @@ def _column(table: pa.Table, name: str, path: Path | str) -> pa.ChunkedArray:
     try:
         if not _ACCEPTED[wanted](column.type):
             raise pa.ArrowInvalid(f"{column.type} instead of {wanted}")
-        if name in ("id", "label", "keep", "cluster") and column.null_count:
+        if name in ("id", "label", "keep", "cluster", "new_label") and column.null_count:
             raise pa.ArrowInvalid("missing values")
         if name == "id" and pc.count_distinct(column).as_py() != len(column):
             raise pa.ArrowInvalid("repeated values")

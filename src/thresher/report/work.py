@@ -103,9 +103,10 @@ def _labels(config: DataConfig) -> tuple[np.ndarray, Sequence[str]]:
         if config.selection is None:
             raise
         selection = Selection.load(config.selection)
-        return selection.labels[selection.keep], []
+        return selection.final_labels[selection.keep], []
     split = split_samples(config, pack)
-    return pack.labels[split.train[split.kept]], pack.classes
+    labels = pack.labels[split.train] if split.labels is None else split.labels
+    return labels[split.kept], pack.classes
 
 
 def _range(values: Iterable[float | None]) -> str:

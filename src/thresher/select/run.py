@@ -286,6 +286,7 @@ def as_selection(
         y=y,
         cluster=fitted.cluster_,
         votes=fitted.votes_,
+        new_labels=fitted.new_labels_,
         meta=meta,
     )
 

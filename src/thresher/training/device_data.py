@@ -49,6 +49,8 @@ class DeviceData:
         threads = max(1, core_count() // group.local_world)
         size = crop or config.image_size
         self.loader = Loader(pack, positions, device, size=size, threads=threads)
+        if split.labels is not None:
+            self.loader.labels[: len(split.labels)] = torch.from_numpy(split.labels).to(device)
         self.augment = make_augment(config, pack, dtype)
         on_gpu = device.type == "cuda"
         self.epoch: Any = torch.zeros((), dtype=torch.int64, device=device) if on_gpu else 0

@@ -57,6 +57,8 @@ class TrainingSplit:
     """(n,) bool over `train`: the samples that the selection keeps."""
     validation: "np.ndarray"
     test: "np.ndarray"
+    labels: "np.ndarray | None" = None
+    """(n,) int64 over `train`, if people gave samples new labels."""
 
     @property
     def count(self) -> int:
@@ -76,15 +78,18 @@ def split_samples(config: DataConfig, pack: "Pack") -> TrainingSplit:
     train = pack.indices("train")
     held = config.hold_out.mask(pack)
     rest = train[~held]
-    kept = np.ones(len(rest), bool)
+    kept, labels = np.ones(len(rest), bool), None
     if config.selection is not None:
         from thresher.data.selection import Selection
 
-        kept = np.isin(rest, Selection.load(config.selection).indices(pack))
+        selection = Selection.load(config.selection)
+        kept = np.isin(rest, selection.indices(pack))
+        if selection.relabelled.any():
+            labels = selection.labels_of(pack)[rest]
         if not kept.any():
             raise InvalidValueError(
                 f"the selection {config.selection} keeps no training sample", "keep some"
             )
     name = pack.test_split
     test = np.empty(0, np.int64) if name is None else pack.indices(name)
-    return TrainingSplit(rest, kept, train[held], test)
+    return TrainingSplit(rest, kept, train[held], test, labels)

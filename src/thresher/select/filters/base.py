@@ -54,6 +54,8 @@ class Filter(abc.ABC):
     """(n,) int32; -1 is noise, -2 not clustered."""
     votes_: np.ndarray | None = None
     """(n,) float32, share of the votes that drop a sample."""
+    new_labels_: np.ndarray | None = None
+    """(n,) int32, labels that people gave in the selections that were combined; -1: none."""
     report_: dict[str, Any]
     """JSON values for the selection's sidecar; the same for the same input."""
     warnings_: list[str]

@@ -1,0 +1,68 @@
+"""Data sets of others, with the labels that people gave to single samples."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch.utils.data import Subset
+
+from thresher.errors import InvalidValueError
+
+LABEL_COLUMNS = ("label", "labels", "target", "targets", "fine_label")
+Change = tuple[int, int]
+"""A sample's label in the pack, and its new one."""
+
+
+class RelabelledSubset(Subset[Any]):
+    """A torch `Subset` whose items (image, label, …) have new labels where people gave them.
+
+    `changes` maps rows of the subset to the labels.
+    """
+
+    def __init__(self, dataset: Any, indices: list[int], changes: Mapping[int, Change]) -> None:
+        super().__init__(dataset, indices)
+        self.changes = dict(changes)
+
+    def __getitem__(self, row: Any) -> Any:
+        if isinstance(row, list):
+            return self.__getitems__(row)
+        return self._relabel(row, super().__getitem__(row))
+
+    def __getitems__(self, rows: list[int]) -> list[Any]:
+        return [self._relabel(row, self.dataset[self.indices[row]]) for row in rows]
+
+    def _relabel(self, row: int, item: Any) -> Any:
+        if row not in self.changes:
+            return item
+        if not isinstance(item, tuple | list) or len(item) < 2:
+            raise InvalidValueError(
+                "the selection has new labels, but the data set's items are not (image, label)",
+                "give a data set of such items, or use `thresher data export`",
+            )
+        old, new = self.changes[row]
+        check_numbering(item[1], old)
+        return type(item)([item[0], new, *item[2:]])
+
+
+def relabel_columns(dataset: Any, changes: Mapping[int, Change]) -> Any:
+    """Return a Hugging Face `Dataset` with new labels in these rows."""
+    name = next((name for name in LABEL_COLUMNS if name in dataset.column_names), None)
+    if name is None:
+        raise InvalidValueError(
+            "the selection has new labels, but the data set has no column of labels",
+            f"name it {LABEL_COLUMNS[0]}",
+        )
+    labels, kind = list(dataset[name]), dataset.features[name]
+    for row, (old, new) in changes.items():
+        check_numbering(labels[row], old)
+        labels[row] = new
+    return dataset.remove_columns(name).add_column(name, labels).cast_column(name, kind)
+
+
+def check_numbering(label: Any, old: int) -> None:
+    """Raise unless the data set numbers its classes as the pack does."""
+    if int(label) != old:
+        raise InvalidValueError(
+            f"a sample has the label {int(label)} in the data set and {old} in the pack, so its "
+            "new label cannot be translated",
+            "number the classes as the pack does",
+        )

@@ -1,0 +1,170 @@
+"""A sample that a person gave another label is trained on, exported and handed on with it."""
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from thresher import Pack, Selection, TrainConfig, train
+from thresher.data.export import export
+from thresher.data.overrides import OverrideLog
+from thresher.data.sources.registry import open_source
+from thresher.data.write import write_pack
+from thresher.errors import InvalidValueError, ThresherError
+from thresher.paths import SelectionPaths
+from thresher.select.filters.combine import UnionFilter
+from thresher.select.run import FilterSources, run_filter
+from thresher.training.split import split_samples
+
+
+@pytest.fixture
+def made(digits: Path, tmp_path: Path) -> tuple[Pack, Selection, OverrideLog]:
+    pack = Pack.open(digits)
+    train = pack.indices("train")
+    selection = Selection(
+        ids=pack.ids.take(train).to_pylist(),
+        labels=pack.labels[train],
+        keep=np.arange(len(train)) % 10 > 0,
+        score=np.zeros(len(train), np.float32),
+        reason=[""] * len(train),
+        fingerprint=pack.fingerprint,
+        meta={"method": "made", "data": str(digits)},
+    ).save(tmp_path / "s.parquet")
+    return pack, selection, OverrideLog(SelectionPaths(tmp_path / "s.parquet").overrides)
+
+
+def relabel(made: tuple[Pack, Selection, OverrideLog], rows: list[int], label: int) -> Selection:
+    _, selection, log = made
+    by_id = dict(zip(selection.ids, selection.keep.tolist(), strict=True))
+    samples = {selection.ids[row]: int(selection.labels[row]) for row in rows}
+    log.relabel(samples, label, "looks like it", by_id)
+    assert selection.path is not None
+    return Selection.load(selection.path)
+
+
+def test_the_log_holds_old_and_new_labels_and_undo_restores_them(made: Any) -> None:
+    _, selection, log = made
+    loaded = relabel(made, [0, 3], 7)
+    assert loaded.keep[[0, 3]].all()  # 0 was dropped by the filter
+    assert loaded.final_labels[[0, 3]].tolist() == [7, 7]
+    assert np.array_equal(loaded.labels, selection.labels)
+    again = relabel(made, [3], 2)
+    assert again.final_labels[[0, 3]].tolist() == [7, 2]
+    lines = [json.loads(line) for line in log.path.read_text().splitlines()]
+    old = selection.labels[[0, 3]].tolist()
+    assert [line["previous_labels"] for line in lines] == [old, [7]]
+    assert [line["label"] for line in lines] == [7, 2]
+    assert [line["format"] for line in lines] == [2, 2]
+    by_id = dict(zip(selection.ids, selection.keep.tolist(), strict=True))
+    log.undo(by_id)
+    assert Selection.load(selection.path).final_labels[[0, 3]].tolist() == [7, 7]
+    log.undo(by_id)
+    restored = Selection.load(selection.path)
+    assert not restored.relabelled.any()
+    assert not restored.keep[0]
+    log.redo(by_id)
+    assert Selection.load(selection.path).final_labels[3] == 7
+
+
+def test_a_later_decision_replaces_the_label(made: Any) -> None:
+    _, selection, log = made
+    relabel(made, [3], 7)
+    log.decide([selection.ids[3]], False, "", [True])
+    loaded = Selection.load(selection.path)
+    assert not loaded.keep[3]
+    assert not loaded.relabelled.any()
+
+
+def test_a_run_trains_on_the_new_labels(made: Any, tmp_path: Path) -> None:
+    """With a new label for every sample, nothing but that label is learned."""
+    pack, selection, _ = made
+    relabel(made, list(range(len(selection.ids))), 4)
+    config = TrainConfig(data=str(pack.root), out=str(tmp_path / "run"), epochs=2, batch_size=64)
+    config = TrainConfig.from_dict({**config.to_dict(), "selection": str(selection.path)})
+    split = split_samples(config, pack)
+    assert split.labels is not None
+    assert set(split.labels[split.kept].tolist()) == {4}
+    result = train(config, quiet=True)
+    test = pack.labels[pack.indices("test")]
+    assert result.accuracy == pytest.approx(float((test == 4).mean()))
+    assert result.train_loss is not None
+    assert result.train_loss < 0.2
+
+
+@pytest.mark.parametrize("format", ["folder", "webdataset"])
+def test_an_export_holds_the_new_labels(made: Any, tmp_path: Path, format: str) -> None:
+    pack, selection, _ = made
+    loaded = relabel(made, [3], 8)
+    export(pack, tmp_path / "out", format, loaded)
+    again = write_pack(open_source(str(tmp_path / "out")), tmp_path / "again")
+    labels = dict(zip(again.ids.to_pylist(), again.labels.tolist(), strict=True))
+    assert labels[selection.ids[3]] == 8
+    assert labels[selection.ids[4]] == selection.labels[4]
+
+
+def test_data_sets_of_others_get_the_new_labels(made: Any) -> None:
+    from datasets import ClassLabel, Dataset, Features, Value
+
+    pack, selection, _ = made
+    loaded = relabel(made, [3], 8)
+    kept = loaded.apply(pack.dataset())
+    number = np.flatnonzero(loaded.keep).tolist().index(3)
+    assert [kept[n][1] for n in (number - 1, number)] == [int(selection.labels[2]), 8]
+    batches = DataLoader(kept, batch_size=64)
+    seen = torch.cat([labels for _, labels in batches]).tolist()
+    assert seen == loaded.final_labels[loaded.keep].tolist()
+    names = Features({"id": Value("string"), "label": ClassLabel(names=pack.classes)})
+    table = {"id": selection.ids, "label": selection.labels.tolist()}
+    chosen = loaded.select(Dataset.from_dict(table, features=names))
+    assert chosen["label"] == loaded.final_labels[loaded.keep].tolist()
+    assert chosen.features["label"].names == pack.classes
+
+
+def test_labels_that_cannot_be_handed_on_are_refused_or_named(
+    made: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pack, selection, _ = made
+    loaded = relabel(made, [3], 8)
+    number = np.flatnonzero(loaded.keep).tolist().index(3)
+    bare = loaded.apply([torch.zeros(1)] * len(selection.ids), order="pack")
+    with pytest.raises(InvalidValueError, match=r"items are not \(image, label\)"):
+        bare[number]
+    other = [(0, (int(label) + 1) % 10) for label in selection.labels]
+    with pytest.raises(InvalidValueError, match="number the classes as the pack does"):
+        loaded.apply(other, order="pack")[number]
+    with caplog.at_level(logging.WARNING):
+        loaded.export(tmp_path / "kept.npy", pack)
+        loaded.sampler(pack.dataset())
+        assert loaded.keeps(selection.ids[3])
+    assert caplog.text.count("1 samples have new labels") == 3
+
+
+def test_a_class_that_does_not_exist_is_refused(made: Any, tmp_path: Path) -> None:
+    pack, selection, _ = made
+    loaded = relabel(made, [3], 10)
+    with pytest.raises(ThresherError, match="the class 10, but digits has 10 classes"):
+        loaded.labels_of(pack)
+    config = TrainConfig(
+        data=str(pack.root), out=str(tmp_path / "run"), selection=str(selection.path)
+    )
+    with pytest.raises(ThresherError, match="undo that decision"):
+        train(config, quiet=True)
+
+
+def test_combined_selections_keep_the_labels(made: Any, tmp_path: Path) -> None:
+    pack, selection, _ = made
+    loaded = relabel(made, [3], 8)
+    plain = Selection.load(selection.path, overrides=False)
+    rule = UnionFilter().fit(None, loaded.labels, ids=loaded.ids, selections=[plain, loaded])
+    assert rule.new_labels_ is not None
+    assert rule.new_labels_[3] == 8
+    both = [tmp_path / "a.parquet", Path(str(selection.path))]
+    plain.save(both[0])
+    combined = run_filter(UnionFilter(), pack, FilterSources(selections=tuple(both)))
+    stored = Selection.load(combined.save(tmp_path / "c.parquet").path or "")
+    assert stored.final_labels[3] == 8
