@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 # Tests start hundreds of interpreters, which need not compile Thresher's modules each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: release-check setup demo test test-fast lint format docs bench page page-check horovod screenshots clean
+.PHONY: claims release-check setup demo test test-fast lint format docs bench page page-check horovod screenshots clean
 
 setup: $(READY)
 
@@ -52,6 +52,10 @@ docs: setup
 # Build wheel and sdist, check them, install the wheel into a new environment.
 release-check: setup
 	tools/check_release.sh
+
+# Rewrite docs/claims.md and the stored verdicts from results/.
+claims: setup
+	$(BIN)/python tools/claims.py
 
 bench: setup
 	$(BIN)/python -m benchmarks

@@ -1,5 +1,6 @@
 """`thresher reproduce`: run a claim of the papers, or list them."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,16 +44,38 @@ def reproduce(config: Reproduce) -> Outcome:
 
 
 def _listing(recipes: Sequence[Recipe]) -> Outcome:
+    from thresher.recipes.claims import stored_results
+
+    stored = stored_results()
+    verdicts = {
+        name: dict(Counter(row["holds"] for row in result["rows"]))
+        for name, result in stored.items()
+    }
     rows = [
-        {"name": r.name, "claim": r.claim, "title": r.title, "presets": list(r.presets)}
+        {
+            **{"name": r.name, "claim": r.claim, "title": r.title, "presets": list(r.presets)},
+            "stored": verdicts.get(r.name),
+        }
         for r in recipes
     ]
     text = columns(
-        "Claims of the papers",
-        ("recipe", "claim", "presets", "tests that"),
-        [(r.name, r.claim, ", ".join(r.presets), r.title) for r in recipes],
+        "Claims of the papers, and the verdicts of the stored runs (docs/claims.md)",
+        ("recipe", "claim", "presets", "holds?", "tests that"),
+        [
+            (r.name, r.claim, ", ".join(r.presets), _counts(verdicts.get(r.name)), r.title)
+            for r in recipes
+        ],
     )
     return Outcome({"recipes": rows}, text)
+
+
+def _counts(verdicts: dict[str, int] | None) -> str:
+    """Format the verdicts of a recipe's rows; a recipe without a stored run has none."""
+    if verdicts is None:
+        return "not run"
+    if len(verdicts) == 1:
+        return next(iter(verdicts))
+    return ", ".join(f"{word} ({count})" for word, count in sorted(verdicts.items()))
 
 
 def _table(title: str, rows: Sequence[ClaimRow]) -> str:

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from thresher.environment import choose_device, git_commit, hardware, versions
 from thresher.errors import InvalidValueError, nearest
 from thresher.paths import write_json
 from thresher.recipes.support.differences import PaperSettings
@@ -97,6 +98,14 @@ class Recipe:
             rows = [replace(row, differs=row.differs or differs) for row in result.rows]
             result = replace(result, rows=rows)
         head = {"name": self.name, "claim": self.claim, "preset": preset}
+        made = {
+            "command": f"thresher reproduce {self.name} --preset {preset}",
+            "commit": git_commit(),
+            "hardware": hardware(choose_device().type),
+            "versions": versions(),
+        }
         rows_as_json = [row.to_dict() for row in result.rows]
-        write_json(out / "recipe.json", {**head, "rows": rows_as_json, "data": result.data})
+        write_json(
+            out / "recipe.json", {**head, "made": made, "rows": rows_as_json, "data": result.data}
+        )
         return result

@@ -1,0 +1,83 @@
+"""The page of claims is what `results/` says, and nothing else."""
+
+import importlib.util
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from thresher.recipes import all_recipes
+from thresher.recipes.base import ClaimRow, Recipe, RecipeResult
+from thresher.recipes.claims import CLAIMS, stored_results
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def tool() -> Any:
+    spec = importlib.util.spec_from_file_location("claims_tool", ROOT / "tools" / "claims.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_page_is_generated_from_the_results(tool: Any) -> None:
+    results = tool.collect()
+    assert (ROOT / "docs" / "claims.md").read_text() == tool.page(results), "run make claims"
+    assert stored_results() == results, "run make claims"
+
+
+def test_every_number_on_the_page_is_in_a_stored_row(tool: Any) -> None:
+    results = tool.collect()
+    stored = set(re.findall(r"\d[\d,.]*\d|\d", json.dumps(results, ensure_ascii=False)))
+    table = tool.page(results).split("|---|---|---|---|---|---|\n")[1].split("\n\n")[0]
+    ids = {claim.id for claim in CLAIMS}
+    for line in table.splitlines():
+        name, _, *cells = (cell.strip() for cell in line.strip("|").split("|"))
+        assert name in ids
+        if "not run" not in cells[0] and "a feature" not in cells[0]:
+            assert set(re.findall(r"\d[\d,.]*\d|\d", " ".join(cells[:2]))) <= stored
+
+
+def test_every_recipe_tests_a_claim_and_every_claim_has_a_recipe_or_a_guide(tool: Any) -> None:
+    tested = {id for recipe in all_recipes() for id in tool._ids(recipe.claim)}
+    known = {claim.id for claim in CLAIMS}
+    assert tested <= known
+    # keuper-limits tests K1 to K3 in rows of their own.
+    assert {c.id for c in CLAIMS if not c.guide} - tested <= {"K2", "K3"}
+    for claim in CLAIMS:
+        assert not claim.guide or (ROOT / "docs" / claim.guide).is_file()
+
+
+def test_a_finished_recipe_is_stored_without_its_runs(
+    tool: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measure(out: Path) -> RecipeResult:
+        for name in ("study/trials/a/figure.svg", "study/report/figure.svg"):
+            (out / name).parent.mkdir(parents=True, exist_ok=True)
+            (out / name).write_text("<svg/>")
+        return RecipeResult([ClaimRow("O4", "2 | 3", "4 (n = 7)", "no", "1 … 2", "a note")])
+
+    recipe = Recipe("made-up", "O4", "made up", {"smoke": measure})
+    recipe.run("smoke", tmp_path / "run")
+    monkeypatch.setattr(tool, "RESULTS", tmp_path / "results")
+    assert tool.store(tmp_path / "run") == "made-up"
+    files = sorted(p.relative_to(tmp_path / "results") for p in (tmp_path / "results").rglob("*.*"))
+    assert [str(file) for file in files] == [
+        "made-up/recipe.json",
+        "made-up/study/report/figure.svg",
+    ]
+    results = tool.collect(tmp_path / "results")
+    assert results["made-up"]["command"] == "thresher reproduce made-up --preset smoke"
+    assert results["made-up"]["hardware"]["cores"] >= 1
+    page = tool.page(results)
+    assert "| O4 | 2 \\| 3 | 4 (n = 7) | 1 … 2 | no | [made-up](#made-up) |" in page
+    assert "- a note" in page
+    assert (
+        "| O1 | Table I: the share of CIFAR-10 that is noise on each extractor's map | not run |"
+        in page
+    )

@@ -1,0 +1,130 @@
+"""Collect the results of recipes in `results/`, and write `docs/claims.md` from them.
+
+    python tools/claims.py                   write the page and the stored verdicts
+    python tools/claims.py --store RUN …     first copy finished recipes to results/NAME
+
+RUN is the folder of `thresher reproduce NAME --preset gpu --out RUN`. Its rows, trials, analysis
+and figures are copied; the runs themselves are not.
+"""
+
+import argparse
+import json
+import re
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from thresher.paths import write_json
+from thresher.recipes.claims import CLAIMS, STORED
+from thresher.version import __version__
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "results"
+PAGE = ROOT / "docs" / "claims.md"
+VERDICTS = ROOT / "src" / "thresher" / "recipes" / STORED
+COPIED = ("trials.parquet", "report.json", "*.svg")
+HEAD = """# Claims
+
+What the five papers claim, and what we measured. This page is generated from `results/` by
+`make claims`; every number is in a stored row. A claim holds if its comparison says so after
+correction for the number of comparisons ([Studies](studies.md)); "not enough runs" is neither yes
+nor no.
+
+| claim | the paper says | we measured | 95 % interval | holds? | run |
+|---|---|---|---|---|---|
+"""
+
+
+def store(run: Path) -> str:
+    """Copy what a reader needs of a finished recipe to results/NAME; return the name."""
+    content = json.loads((run / "recipe.json").read_text())
+    if "made" not in content:
+        raise SystemExit(f"{run} was made by an older version: run it again")
+    target = RESULTS / content["name"]
+    shutil.rmtree(target, ignore_errors=True)
+    content["made"]["hardware"].pop("host", None)
+    del content["data"]
+    write_json(target / "recipe.json", content)
+    for pattern in COPIED:
+        for file in sorted(run.rglob(pattern)):
+            inside = file.relative_to(run)
+            if "trials" in inside.parts[:-1] or "steps" in inside.parts[:-1]:
+                continue  # the folders of single runs
+            (target / inside).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(file, target / inside)
+    return str(content["name"])
+
+
+def collect(results: Path = RESULTS) -> dict[str, dict[str, Any]]:
+    """Return the stored results by recipe."""
+    found = {}
+    for file in sorted(results.glob("*/recipe.json")):
+        content = json.loads(file.read_text())
+        made = content["made"]
+        found[content["name"]] = {"preset": content["preset"], **made, "rows": content["rows"]}
+    return found
+
+
+def page(results: dict[str, dict[str, Any]]) -> str:
+    """Return the page."""
+    lines = []
+    for claim in CLAIMS:
+        rows = [
+            (name, row)
+            for name, result in results.items()
+            for row in result["rows"]
+            if claim.id in _ids(row["claim"])
+        ]
+        if claim.guide:
+            lines.append([claim.id, claim.text, f"a feature: [guide]({claim.guide})", "", "", ""])
+        elif not rows:
+            lines.append([claim.id, claim.text, "not run", "", "", ""])
+        for name, row in rows:
+            run = f"[{name}](#{name})"
+            values = [row["paper"], row["measured"], row["interval"], row["holds"], run]
+            lines.append([claim.id, *values])
+    table = "".join("| " + " | ".join(map(_cell, line)) + " |\n" for line in lines)
+    return HEAD + table + "".join(_section(name, results[name]) for name in sorted(results))
+
+
+def _section(name: str, result: dict[str, Any]) -> str:
+    hardware = ", ".join(f"{key} {value}" for key, value in result["hardware"].items())
+    versions = ", ".join(f"{key} {value}" for key, value in result["versions"].items())
+    differs = sorted({row["differs"] for row in result["rows"] if row.get("differs")})
+    notes = [f"- {row['note']}" for row in result["rows"] if row.get("note")]
+    parts = [
+        f"\n## {name}\n",
+        f"`{result['command']}`, commit {result['commit'] or 'unknown'}.\n",
+        f"{hardware}; {versions}.\n",
+        *(f"Differs from the paper in: {text}.\n" for text in differs),
+        *(["\n".join(notes) + "\n"] if notes else []),
+    ]
+    return "\n".join(parts)
+
+
+def _ids(text: str) -> list[str]:
+    """Return the claims that a row names: `S1`, or `S1–S3`."""
+    begin, _, end = text.partition("–")
+    if not end:
+        return re.findall(r"[A-Z]\d+", text)
+    return [f"{begin[0]}{n}" for n in range(int(begin[1:]), int(end[1:]) + 1)]
+
+
+def _cell(text: object) -> str:
+    return str(text).replace("|", "\\|").replace("\n", " ")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--store", nargs="+", type=Path, default=[], metavar="RUN")
+    for run in parser.parse_args(arguments).store:
+        print(f"stored {store(run)}")
+    results = collect()
+    VERDICTS.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n")
+    PAGE.write_text(page(results))
+    print(f"{PAGE.relative_to(ROOT)}: {len(results)} recipes (Thresher {__version__})")
+
+
+if __name__ == "__main__":
+    main()
