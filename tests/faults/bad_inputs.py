@@ -134,14 +134,20 @@ GOOD = {
     "scale compare": "scale compare",
     "plan": PLAN,
     "reproduce": "reproduce mccord-batch",
+    "audit": "audit --data pack --features features --out out",
+    "select ccs": "select ccs sel.parquet --data pack --out out.parquet",
     "select vote": "select vote sel.parquet foreign.parquet --data pack --out out.parquet",
 }
+
+
+RECORDED = ("select el2n", "select forgetting", "select aum", "select uncertainty")
+"""Filters that need the record of a run."""
 
 
 def _good(words: str) -> str:
     if words in GOOD:
         return GOOD[words]
-    source = "--run run" if words in ("select el2n", "select forgetting") else "--features features"
+    source = "--run run" if words in RECORDED else "--features features"
     source = "" if words == "select random" else source
     return f"{words} --data pack {source} --out out.parquet"
 
@@ -261,6 +267,39 @@ WORDS = [
     "embed --data pack --run run --split nothing --out out",
     "embed --data pack --run run --split validation --out new/deep/out",
     f"embed --data pack --run run --out {'x' * 300}",
+    "embed --data pack --model hf:nothing --out out",
+    "embed --data pack --model hf:empty --out out",
+    "embed --data pack --model hf:file.txt --out out",
+    "embed --data pack --model hf:run --out out",
+    "embed --data pack --model hf: --out out",
+    "embed --data pack --model hf:empty --weights run/model.safetensors --out out",
+    "embed --data pack --run run --pooling cls --out out",
+    f"{TRAIN} --model hf:empty",
+    "audit --out out",
+    "audit --data pack",
+    "audit nothing --out out",
+    "audit file.txt --out out",
+    "audit empty --out out",
+    "audit /dev/null --out out",
+    "audit pack --data pack --out out",
+    "audit pack --out file.txt",
+    "audit pack --out images",
+    "audit pack --out file.txt/x",
+    "audit pack --features nothing --out out",
+    "audit pack --features empty --out out",
+    "audit other --features features --out out",
+    "audit pack --run nothing --out out",
+    "audit pack --run run --features features --out out",
+    "audit pack --model hf:empty --out out",
+    "audit pack --model tiny --out out",
+    "audit pack --network nothing --out out",
+    "select ccs --data pack --out out.parquet",
+    "select ccs sel.parquet foreign.parquet --data pack --out out.parquet",
+    "select ccs foreign.parquet --data pack --out out.parquet",
+    "select aum --data pack --out out.parquet",
+    "select uncertainty --data pack --run nothing --out out.parquet",
+    "select outliers --data other --features features --out out.parquet",
+    "select knn --data pack --features nothing --out out.parquet",
     "select network --data pack --out out.parquet",
     "select network --data pack --features nothing --out out.parquet",
     "select network --data pack --features file.txt --out out.parquet",

@@ -201,6 +201,7 @@ def _own_features(
     pack: Pack, inputs: FilterInputs, paths: AuditPaths, config: AuditConfig
 ) -> tuple[Features, str]:
     """Train a small network on the images, and return its features."""
+    from thresher.models.registry import check as check_model
     from thresher.training.config import TrainConfig
     from thresher.training.train import train
 
@@ -208,6 +209,7 @@ def _own_features(
     network = config.network
     if network == "auto":
         network = "tiny" if side <= 16 else "resnet20"
+    check_model(network)
     batch = 64 if len(inputs) < 20_000 else 256
     # At least 150 steps, and few epochs, so that wrong labels are not memorised.
     epochs = config.epochs or (10 if batch == 256 else max(5, -(-150 * batch // len(inputs))))
