@@ -115,6 +115,38 @@ def test_help_answers_at_once_and_does_not_load_torch() -> None:
         assert f" {heavy}\n" not in loaded, f"thresher --help imports {heavy}"
 
 
+LIBRARIES = {"torch", "sklearn", "scipy", "matplotlib", "openTSNE", "starlette", "transformers"}
+"""Slow to import: a command that only reads files loads none of them."""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "loads"),
+    [
+        ("data info digits --json", set()),
+        ("study status STUDY --json", set()),
+        ("reproduce --json", {"scipy"}),
+        *((f"{name} --help", set()) for name in ("train", "embed", "plan", "view", "audit")),
+        ("select network --help", {"scipy"}),
+        ("study report --help", set()),
+    ],
+)
+def test_a_command_loads_only_what_it_needs(
+    arguments: str, loads: set[str], digits: Path, tmp_path: Path
+) -> None:
+    study = 'seeds = 2\n[base]\ndata = "digits"\n[grid]\nbatch_size = [32, 64]\n'
+    (tmp_path / "study.toml").write_text(study)
+    words = arguments.replace("STUDY", str(tmp_path)).split()
+    code = (
+        "import sys; from thresher.cli.main import main; sys.argv = ['thresher', *sys.argv[1:]]\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        f"print(*sorted({LIBRARIES!r} & set(sys.modules)), file=sys.stderr)"
+    )
+    command = [sys.executable, "-c", code, *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert set(done.stderr.split("\n")[-2].split()) <= loads
+
+
 def test_the_training_options_load_without_numpy() -> None:
     code = "import sys, thresher.training.config; sys.exit('numpy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

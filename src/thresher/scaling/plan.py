@@ -7,7 +7,6 @@ from typing import Literal
 
 from thresher.data.pack import Pack
 from thresher.errors import InvalidValueError
-from thresher.models import registry
 from thresher.options import option, validate
 from thresher.scaling import candidates
 from thresher.scaling.batch_plan import BatchPlan, TableChoice, plan_batches
@@ -142,6 +141,8 @@ def _check_inputs(config: PlanConfig, data: str) -> int:
 
     Returns the number of training samples.
     """
+    from thresher.models import registry  # loads torch
+
     pack = Pack.open(data)
     registry.check(config.model)
     if config.profile is not None:

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from thresher.study import statistics
 from thresher.study.results import Trial
 from thresher.study.tasks import Values
 from thresher.study.tune import TuningChoice
@@ -96,6 +95,8 @@ def summarise(
     trials: Sequence[Trial], axes: Sequence[str], choices: Sequence[TuningChoice] = ()
 ) -> list[CellSummary]:
     """Summarise trials by the values of `axes`, in order of appearance."""
+    from thresher.study.statistics import mean_interval  # loads scipy
+
     chosen = {tuple(choice.cell.values()): choice.chosen for choice in choices}
     groups: dict[tuple[Any, ...], list[Trial]] = {}
     for trial in trials:
@@ -105,7 +106,7 @@ def summarise(
         finished = [trial for trial in members if trial.state == "finished"]
         values = {trial.seed: trial.value for trial in finished if trial.value is not None}
         numbers = np.array(list(values.values()), float)
-        low, high = statistics.mean_interval(numbers)
+        low, high = mean_interval(numbers)
         summaries.append(
             CellSummary(
                 cell=dict(zip(axes, key, strict=True)),
