@@ -38,7 +38,7 @@ class RecordConfig:
     log: tuple[SinkName, ...] = option((), changes_result=False)
     """Also log to TensorBoard, Weights & Biases or MLflow; a resumed run continues its records."""
     tensorboard: bool = option(False, changes_result=False)
-    """The same as --log tensorboard."""
+    """The same as `log` tensorboard."""
     trace: bool = option(False, changes_result=False)
     """Write a Chrome trace of a few steps into the folder."""
 
