@@ -5,15 +5,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from thresher.audit.config import AuditConfig
 from thresher.cli.commands import Outcome
 from thresher.cli.packs import ensure_pack
 from thresher.errors import InvalidValueError
 from thresher.options import option
-from thresher.study.audit_config import AuditConfig
 
 if TYPE_CHECKING:
+    from thresher.audit.findings import Audit
     from thresher.data.pack import Pack
-    from thresher.study.findings import Audit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,8 +35,8 @@ def audit(config: AuditCommand) -> Outcome:
     examples, index.html, and a selection for `thresher train --selection`. Unless you name a
     network, a small one is trained on the images first. If interrupted, the same command resumes.
     """
+    from thresher.audit.audit import audit as look
     from thresher.report.audit_page import write_audit_page
-    from thresher.study.audit import audit as look
 
     if (config.images is None) == (config.data is None):
         raise InvalidValueError("the data to audit must be named once", "give `data`")
@@ -50,10 +50,10 @@ def audit(config: AuditCommand) -> Outcome:
 
 def _pack(data: str, out: Path) -> "Pack":
     """Open a pack, or pack a folder of images into the folder of the audit."""
+    from thresher.audit.audit import check_audit_folder
     from thresher.data.pack import Pack
     from thresher.data.sources.known import NAMES
     from thresher.paths import AuditPaths, PackPaths
-    from thresher.study.audit import check_audit_folder
 
     ensure_pack(data)
     source = Path(data)
@@ -79,7 +79,7 @@ def _text(found: "Audit", pack: "Pack") -> Any:
     from rich.console import Group
     from rich.table import Table
 
-    from thresher.study.findings import KINDS
+    from thresher.audit.findings import KINDS
 
     table = Table("finding", box=None, pad_edge=False)
     for name in ("found", "share", "dropped"):

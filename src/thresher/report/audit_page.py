@@ -11,12 +11,12 @@ from pathlib import Path
 
 import numpy as np
 
+from thresher.audit.findings import KINDS, Audit, Example, Finding
 from thresher.data.images import encode_png
 from thresher.data.pack import Pack
 from thresher.paths import write_text
 from thresher.report.style import CSS
 from thresher.report.tables import html_table
-from thresher.study.findings import KINDS, Audit, Example, Finding
 
 LARGEST_SIDE = 96
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"

@@ -11,6 +11,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from thresher.audit.checks import Checks
+from thresher.audit.config import AuditConfig
+from thresher.audit.findings import FORMAT, KINDS, Audit
 from thresher.data.pack import Pack
 from thresher.data.selection import Selection
 from thresher.environment import versions
@@ -22,9 +25,6 @@ from thresher.options import to_mapping
 from thresher.paths import AuditPaths, RunPaths, SelectionPaths, check_format, read_json, write_json
 from thresher.select.inputs import FilterInputs
 from thresher.select.run import PACKAGES, open_features, training_inputs, with_features
-from thresher.study.audit_checks import Checks
-from thresher.study.audit_config import AuditConfig
-from thresher.study.findings import FORMAT, KINDS, Audit
 
 logger = logging.getLogger(__name__)
 

@@ -7,13 +7,13 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
+from thresher.audit.findings import Example, Finding
 from thresher.data.image_statistics import Fault, image_statistics
 from thresher.data.pack import Pack
 from thresher.select.copies import near_copies, pixel_vectors
 from thresher.select.filters.label_errors import LabelErrorsFilter
 from thresher.select.filters.outliers import OutliersFilter
 from thresher.select.inputs import FilterInputs
-from thresher.study.findings import Example, Finding
 
 LEAST_AGREEMENT = 0.8
 """Share of labels that a classifier must agree with before its doubts drop an image."""

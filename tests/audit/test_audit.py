@@ -12,14 +12,14 @@ import pytest
 from PIL import Image
 
 from planted import ArraySource, plant
+from thresher.audit.audit import audit
+from thresher.audit.config import AuditConfig
+from thresher.audit.findings import KINDS, Audit, Finding
 from thresher.data.pack import Pack
 from thresher.data.selection import Selection
 from thresher.data.write import write_pack
 from thresher.errors import ThresherError
 from thresher.report.audit_page import write_audit_page
-from thresher.study.audit import audit
-from thresher.study.audit_config import AuditConfig
-from thresher.study.findings import KINDS, Audit, Finding
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 Once = Callable[[str, Callable[[Path], None]], Path]

@@ -1,0 +1,1 @@
+"""Audit a data set: copies, leaks, label errors, outliers and broken images, with one network."""
