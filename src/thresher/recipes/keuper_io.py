@@ -86,7 +86,10 @@ def rows(rates: Mapping[tuple[str, str], list[float]]) -> list[ClaimRow]:
 def _times(comparison: ArmComparison) -> str:
     """Return the corrected interval of a ratio; empty if it is not finite."""
     low, high = comparison.adjusted_low, comparison.adjusted_high
-    return f"{math.exp(low):.3g} … {math.exp(high):.3g}×" if math.isfinite(high - low) else ""
+    if not math.isfinite(high - low):
+        return ""
+    digits = 2 if high < math.log(10) else 0
+    return f"{math.exp(low):,.{digits}f} … {math.exp(high):,.{digits}f}×"
 
 
 RECIPE = Recipe(
