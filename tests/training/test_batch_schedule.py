@@ -64,7 +64,7 @@ def test_steps_are_counted_over_the_phases() -> None:
     assert resolve(_config(epochs=1), 287).total_steps == 15
     # Sizes to capture: those of full batches and of the rests 7, 7 and 47.
     assert resolved.batch_counts() == {20: 14, 40: 7, 80: 3, 7: 1, 47: 1}
-    assert resolve(_config(batch_schedule=None), 287).batch_phases == ()
+    assert resolve(_config(batch_schedule=None), 287).batch_phases == []
     assert resolve(_config(batch_schedule=None), 287).batch_counts() == {20: 14, 7: 1}
 
 

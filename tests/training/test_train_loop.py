@@ -75,7 +75,7 @@ def test_a_run_learns_and_leaves_a_whole_record(few: Path, tmp_path: Path) -> No
     assert len(epochs) == 12
     assert epochs[-1]["train_loss"] < epochs[0]["train_loss"] / 2
     saved = json.loads((out / "config.json").read_text())
-    assert saved["resolved"] == json.loads(json.dumps(asdict(result.resolved)))
+    assert saved["resolved"] == asdict(result.resolved)
     assert json.loads((out / "result.json").read_text()) == result.to_dict()
     assert RunResult.load(out) == result
     for key in ("versions", "hardware", "git_commit", "config", "images_per_s", "train_loss"):

@@ -1,6 +1,6 @@
 """Every number that follows from a configuration and the size of the data."""
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from math import ceil
 
 from thresher.errors import InvalidValueError
@@ -47,13 +47,8 @@ class Resolved:
     """Side of the images that the network is trained on."""
     decoder: str | None = None
     """What decodes the images; None if they are stored as pixels."""
-    batch_phases: Phases = ()
-    """(first epoch, global batch) if the batch changes; `global_batch` is then the first."""
-
-    def __post_init__(self) -> None:
-        # JSON has lists.
-        phases = tuple((int(epoch), int(batch)) for epoch, batch in self.batch_phases)
-        object.__setattr__(self, "batch_phases", phases)
+    batch_phases: list[list[int]] = field(default_factory=list)
+    """[first epoch, global batch] if the batch changes; `global_batch` is then the first."""
 
     @property
     def batches(self) -> list[int]:
@@ -62,7 +57,8 @@ class Resolved:
 
     def batch_at(self, epoch: int) -> int:
         """Return the global batch of an epoch."""
-        return batch_at(self.batch_phases, epoch) if self.batch_phases else self.global_batch
+        phases = tuple((begin, batch) for begin, batch in self.batch_phases)
+        return batch_at(phases, epoch) if phases else self.global_batch
 
     def table(self) -> str:
         """Return one line per number."""
@@ -140,7 +136,7 @@ def resolve(
         total_samples=total,
         passes=total / samples,
         samples_per_epoch=epoch,
-        batch_phases=phases if len(phases) > 1 else (),
+        batch_phases=[list(phase) for phase in phases] if len(phases) > 1 else [],
     ).with_micro_batch(micro, align)
 
 
