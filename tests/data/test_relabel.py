@@ -96,6 +96,21 @@ def test_a_run_trains_on_the_new_labels(made: Any, tmp_path: Path) -> None:
     assert result.train_loss < 0.2
 
 
+def test_a_run_is_not_resumed_with_other_decisions(made: Any, tmp_path: Path) -> None:
+    pack, selection, log = made
+    values = {"data": str(pack.root), "out": str(tmp_path / "run"), "epochs": 1}
+    config = TrainConfig.from_dict({**values, "selection": str(selection.path), "resume": True})
+    train(config, quiet=True)
+    (tmp_path / "run" / "result.json").unlink()  # as if it had been killed
+    assert train(config, quiet=True).status == "finished"
+    (tmp_path / "run" / "result.json").unlink()
+    relabel(made, [3], 7)
+    with pytest.raises(InvalidValueError, match="begun on other samples or with other labels"):
+        train(config, quiet=True)
+    log.undo(dict(zip(selection.ids, selection.keep.tolist(), strict=True)))
+    assert train(config, quiet=True).status == "finished"
+
+
 @pytest.mark.parametrize("format", ["folder", "webdataset"])
 def test_an_export_holds_the_new_labels(made: Any, tmp_path: Path, format: str) -> None:
     pack, selection, _ = made

@@ -1,6 +1,7 @@
 """The folder of a run: one run at a time, and nothing finished or begun is overwritten."""
 
 import contextlib
+import hashlib
 import os
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -76,7 +77,18 @@ def locked(root: Path) -> contextlib.AbstractContextManager[int]:
 
 
 def write_config(config: TrainConfig, resolved: Resolved, pack: Pack, split: TrainingSplit) -> None:
-    """Write `config.json`: the configuration, what follows from it, and the data."""
+    """Write `config.json`: the configuration, what follows from it, and the data.
+
+    Raises InvalidValueError if a resumed run was begun on other samples or with other labels.
+    """
+    path, samples = RunPaths(Path(config.out)).config, _digest(pack, split)
+    if path.exists():
+        begun = read_run_json(path, "run's configuration").get("data", {}).get("samples", samples)
+        if begun != samples:
+            raise InvalidValueError(
+                f"the run in {config.out} was begun on other samples or with other labels",
+                "undo what was changed in its data or selection, or choose another folder",
+            )
     data = {
         "name": pack.name,
         "fingerprint": pack.fingerprint,
@@ -85,9 +97,19 @@ def write_config(config: TrainConfig, resolved: Resolved, pack: Pack, split: Tra
         "train": split.count,
         "validation": len(split.validation),
         "test": len(split.test),
+        "samples": samples,
     }
     content = {"config": config.to_dict(), "resolved": asdict(resolved), "data": data}
-    write_json(RunPaths(Path(config.out)).config, {"format": RUN_FORMAT, **content})
+    write_json(path, {"format": RUN_FORMAT, **content})
+
+
+def _digest(pack: Pack, split: TrainingSplit) -> str:
+    """Return a digest of the samples that a run trains on, and of their labels."""
+    digest = hashlib.sha256(pack.fingerprint.encode())
+    digest.update(split.train[split.kept].tobytes())
+    if split.labels is not None:
+        digest.update(split.labels[split.kept].tobytes())
+    return digest.hexdigest()[:32]
 
 
 def write_correct(paths: RunPaths, correct: np.ndarray) -> None:
