@@ -1,5 +1,7 @@
 """Gradient hooks over real ranks: sums, error feedback, convergence, checkpoints."""
 
+import threading
+from functools import partial
 from typing import Any
 
 import pytest
@@ -233,3 +235,25 @@ def test_refusals() -> None:
         make_exchange("none", "rings")
     with pytest.raises(ThresherError, match="int8 does not work with `allreduce` ring"):
         make_exchange("int8", "ring")
+
+
+def _close_during_a_callback(rank: int, world: int) -> bool:
+    """Close an exchange while a thread of its group still runs a callback that holds the group."""
+    exchange = make_exchange("topk")
+    go_on = threading.Event()
+
+    def callback(future: torch.futures.Future[list[Tensor]], group: object) -> Tensor:
+        go_on.wait(30)
+        return future.value()[0]
+
+    work = dist.all_reduce(torch.ones(3), group=exchange.group, async_op=True)
+    done = work.get_future().then(partial(callback, group=exchange.group))
+    exchange.close()
+    del exchange, work
+    go_on.set()
+    return bool((done.wait() == world).all())
+
+
+def test_a_callback_may_outlive_its_exchange() -> None:
+    """Otherwise the group's thread drops the last reference to the group and joins itself."""
+    assert run_ranks(2, _close_during_a_callback) == [True, True]

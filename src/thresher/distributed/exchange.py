@@ -11,6 +11,7 @@ starve the collective it waits for. So on a CPU the rounds run on one thread of 
 group of their own, bucket by bucket; on CUDA they are queued on a stream of their own.
 """
 
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -22,6 +23,11 @@ from torch import Tensor
 
 Reduce = Callable[[Tensor], None]
 """Sums a contiguous tensor over ranks in place; returns when that is done (CUDA: queued)."""
+
+# A callback (torch's PowerSGD has some) refers to its group, and the thread of gloo that ran it
+# drops it a moment after the result is there. Were that the last reference, the thread would wait
+# for its own end, and C++ aborts the process: so closed groups live a while longer.
+_closed: deque[dist.ProcessGroup] = deque(maxlen=4)
 
 
 @dataclass
@@ -194,6 +200,7 @@ class Rounds(Exchange):
         self._thread.shutdown()
         if self._made is not None and dist.is_initialized():
             dist.destroy_process_group(self._made)
+            _closed.append(self._made)
             self._made = None
 
 
