@@ -45,6 +45,20 @@ def test_single_options_override_the_kind(encoded: Pack) -> None:
     assert not made(flip=False).flip
 
 
+def test_the_gpu_decodes_only_for_a_gpu(encoded: Pack, tmp_path: Path) -> None:
+    config = TrainConfig(
+        data=str(encoded.root),
+        out=str(tmp_path / "run"),
+        image_size=16,
+        batch_size=6,
+        device="cpu",
+        decoder="gpu",
+    )
+    with pytest.raises(InvalidValueError, match="decoder gpu needs a GPU"):
+        train(config, quiet=True)
+    assert not (tmp_path / "run").exists()
+
+
 def test_one_and_two_workers_train_on_the_same_crops(encoded: Pack, tmp_path: Path) -> None:
     losses = []
     for workers in (1, 2):

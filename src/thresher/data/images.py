@@ -49,7 +49,7 @@ def jpeg_decoder() -> str:
 
 def file_size(data: bytes) -> tuple[int, int]:
     """Return height and width of the decoded image, from the header of the file."""
-    if data[:3] == JPEG and not _is_turned(data):
+    if data[:3] == JPEG and not is_turned(data):
         with contextlib.suppress(ImportError, ValueError):
             import simplejpeg
 
@@ -117,7 +117,7 @@ def decode_box(data: bytes, box: Box, size: int, inside: bool) -> np.ndarray:
 
 def _colour_jpeg(data: bytes, shrink: int = 1) -> np.ndarray | None:
     """Decode an upright colour JPEG; return None for what only Pillow handles."""
-    if data[:3] != JPEG or _is_turned(data):
+    if data[:3] != JPEG or is_turned(data):
         return None
     with contextlib.suppress(ImportError, ValueError):
         import simplejpeg
@@ -130,7 +130,7 @@ def _colour_jpeg(data: bytes, shrink: int = 1) -> np.ndarray | None:
     return None
 
 
-def _is_turned(data: bytes) -> bool:
+def is_turned(data: bytes) -> bool:
     """Return whether the EXIF data asks to turn the image."""
     if data.find(b"Exif\0\0", 0, _EXIF_WITHIN) < 0:
         return False
@@ -139,6 +139,17 @@ def _is_turned(data: bytes) -> bool:
     with contextlib.suppress(OSError, SyntaxError), Image.open(io.BytesIO(data)) as image:
         return bool(image.getexif().get(_ORIENTATION, 1) != 1)
     return False
+
+
+def jpeg_channels(data: bytes) -> int:
+    """Return the number of channels of a JPEG file, from its frame header; 0 if there is none."""
+    at = 2
+    while at + 9 < len(data) and data[at] == 0xFF:
+        kind = data[at + 1]
+        if 0xC0 <= kind <= 0xCF and kind not in (0xC4, 0xC8, 0xCC):
+            return data[at + 9]
+        at += 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+    return 0
 
 
 def _by_pillow(data: bytes, channels: int, least: tuple[int, int] | None) -> "PilImage":

@@ -7,7 +7,8 @@ Both give the same batches. Resident data takes its size on the device. Streamin
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import NamedTuple
+from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -21,11 +22,17 @@ from thresher.data.pack import Pack
 from thresher.environment import core_count
 from thresher.errors import InvalidValueError
 
+if TYPE_CHECKING:
+    from thresher.data.device_crop_reader import DeviceCropReader
+
 READ_AHEAD = 256 << 20
 _RESIDENT_ON_CPU = 512 << 20
 _RESIDENT_SHARE = 0.4
 _READERS = 4
 """Batches that are read at the same time, each by several threads."""
+_DECODERS = 2
+"""Batches that are decoded on a GPU at the same time."""
+_Decoded = tuple[Tensor, torch.cuda.Event]
 
 
 class Batch(NamedTuple):
@@ -57,6 +64,8 @@ class Loader:
     """(n, height, width, channels) uint8 if resident, else None."""
     resample: Resample = "bilinear"
     """How encoded images that are not resident are scaled."""
+    device_crops: "DeviceCropReader | None" = None
+    """Decodes batches that are read ahead on the GPU; None: the CPU does."""
 
     def __init__(
         self,
@@ -127,15 +136,55 @@ class Loader:
 
         With a `crop`, images are random crops of the epoch `draw`, or their centres if it is None.
         """
-        yield from map(self.batch, order) if self.resident else self._stream(iter(order), draw)
+        if self.resident:
+            yield from map(self.batch, order)
+        elif self.device_crops is not None:
+            yield from self._decoded(self.device_crops, iter(order), draw)
+        else:
+            yield from self._stream(iter(order), draw)
 
     def _read(self, positions: np.ndarray, out: Tensor, draw: Draw | None) -> None:
         """Read images into `out` (n, height, width, channels) uint8 on the host."""
         if self.crops is None:
             self.pack.images(positions, out.numpy(), self.size, self.resample)
         else:
-            keys = self._keys_on_host[torch.from_numpy(self._rows_on_host[positions])]
-            self.crops.read(positions, keys, draw, out.numpy())
+            self.crops.read(positions, self._host_keys(positions), draw, out.numpy())
+
+    def _host_keys(self, positions: np.ndarray) -> Tensor:
+        return self._keys_on_host[torch.from_numpy(self._rows_on_host[positions])]
+
+    def _decoded(
+        self, reader: "DeviceCropReader", order: Iterator[np.ndarray], draw: Draw | None
+    ) -> Iterator[Batch]:
+        """Decode ahead of use on the device, on streams of their own."""
+        streams = {n: torch.cuda.Stream(self.device) for n in range(_DECODERS)}
+
+        def read(positions: np.ndarray, stream: int) -> _Decoded:
+            with torch.cuda.device(self.device), torch.cuda.stream(streams[stream]):
+                images = reader.read(positions, self._host_keys(positions), draw)
+                done = torch.cuda.Event()
+                done.record()
+            return images, done
+
+        def submit(number: int, positions: np.ndarray) -> tuple[np.ndarray, Future[_Decoded]]:
+            return positions, pool.submit(read, positions, number % _DECODERS)
+
+        with ThreadPoolExecutor(_DECODERS, thread_name_prefix="thresher-decode") as pool:
+            queued = (submit(number, positions) for number, positions in enumerate(order))
+            pending = deque(islice(queued, 2 * _DECODERS))
+            try:
+                while pending:
+                    positions, future = pending.popleft()
+                    images, done = future.result()
+                    pending.extend(islice(queued, 1))
+                    current = torch.cuda.current_stream(self.device)
+                    current.wait_event(done)
+                    images.record_stream(current)
+                    rows = self.rows(positions)
+                    yield Batch(images, self.labels[rows], self.keys[rows])
+            finally:
+                for _, future in pending:
+                    future.cancel()
 
     def _stream(self, order: Iterator[np.ndarray], draw: Draw | None = None) -> Iterator[Batch]:
         """Read ahead as many batches as the buffers hold."""

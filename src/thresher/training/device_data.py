@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from thresher.data.crop_reader import Draw
+from thresher.data.device_crop_reader import DeviceCropReader
 from thresher.data.loader import Loader
 from thresher.data.order import bounds
 from thresher.data.pack import Pack
@@ -49,6 +50,8 @@ class DeviceData:
         threads = max(1, core_count() // group.local_world)
         size = crop or config.image_size
         self.loader = Loader(pack, positions, device, size=size, threads=threads)
+        if config.decoder == "gpu" and crop is not None:
+            self.loader.device_crops = DeviceCropReader(pack, crop, device)
         if split.labels is not None:
             self.loader.labels[: len(split.labels)] = torch.from_numpy(split.labels).to(device)
         self.augment = make_augment(config, pack, dtype)

@@ -1,7 +1,8 @@
 """Whole training steps captured in CUDA graphs, replayed without any work on the host.
 
 The rows of an epoch's batches, their rates and the number of the step are tensors on the device;
-the graph looks up its own inputs, writes its loss and counts. Shapes are fixed in a graph, so there
+the graph looks up its own inputs, writes its loss and counts. Streamed images are copied to a
+buffer of the graph before each step. Shapes are fixed in a graph, so there
 is one for full batches and one for an epoch's last, smaller batch.
 """
 
@@ -38,6 +39,8 @@ class CapturedStep:
         self.rates = torch.zeros(capacity, dtype=torch.float32, device=device)
         self.numbers = torch.zeros(capacity, dtype=torch.int64, device=device)
         self.at = torch.zeros(1, dtype=torch.int64, device=device)
+        self.images = None if step.data.resident else step.data.first_part(batch).images
+        """(batch, height, width, channels) uint8: where streamed images are copied to."""
         with step.undone():
             side = _side_stream(device)
             side.wait_stream(torch.cuda.current_stream(device))
@@ -57,7 +60,7 @@ class CapturedStep:
         # index_select, since indexing by a 0-d tensor would fetch it to the host.
         rows = self.rows.index_select(0, self.at).view(-1)
         set_rate(self.step.optimizer, self.rates.index_select(0, self.at).view(()))
-        loss = self.step(Part(rows), self.batch)
+        loss = self.step(Part(rows, self.images), self.batch)
         number = self.numbers.index_select(0, self.at)
         self.losses.index_copy_(0, number, loss.view(1).to(self.losses.dtype))
         self.at += 1
@@ -72,7 +75,10 @@ class CapturedStep:
             self.numbers[:n].copy_(torch.tensor(numbers))
             self.at.zero_()
 
-    def __call__(self) -> None:
+    def __call__(self, part: Part) -> None:
+        if self.images is not None:
+            assert part.images is not None
+            self.images.copy_(part.images)
         self.graph.replay()
 
     def skip(self) -> None:
@@ -93,7 +99,8 @@ def capture(step: Step, counts: dict[int, int], losses: Tensor) -> dict[int, Cap
     """
     captured: dict[int, CapturedStep] = {}
     pool = None
-    if step.config.graph == "off" or not step.data.resident or why_not(step.config, step.group):
+    wanted = step.config.graph == "on" or (step.config.graph == "auto" and step.data.resident)
+    if not wanted or why_not(step.config, step.group):
         return captured
     try:
         for batch, capacity in counts.items():

@@ -106,6 +106,8 @@ def _train_here(config: TrainConfig, pruner: DynamicPruner | None, quiet: bool) 
     reason = why_not(config, group)
     if config.graph == "on" and reason is not None:
         raise InvalidValueError(f"graph cannot be on: {reason}", "use auto or off", "graph")
+    if config.decoder == "gpu" and group.device.type != "cuda":
+        raise InvalidValueError("decoder gpu needs a GPU", "use decoder cpu", "decoder")
     with torch_settings(config, group), listen() as request, folder.owned(config, group):
         return Trainer(config, group, work, request).run(quiet)
 
@@ -120,8 +122,16 @@ def _open(config: TrainConfig, pruner: DynamicPruner | None) -> Workload:
         resolved,
         augment=augment_kind(config, pack),
         image_size=augment.output_size(*image_sides(config, pack))[0],
-        decoder=jpeg_decoder() if pack.image_shape is None else None,
+        decoder=_decoder(config, pack),
     )
     model = build_model(config, pack, config.seed)
     initialize_from_data(model, config, pack, split.train[split.kept], augment)
     return Workload(pack, split, resolved, model, pruner)
+
+
+def _decoder(config: TrainConfig, pack: Pack) -> str | None:
+    """Return what decodes the images; None if they are stored as pixels."""
+    if pack.image_shape is not None:
+        return None
+    on_gpu = config.decoder == "gpu" and augment_kind(config, pack) == "imagenet"
+    return "nvJPEG" if on_gpu else jpeg_decoder()

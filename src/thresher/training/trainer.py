@@ -227,7 +227,7 @@ class Trainer:
         observed = noise is not None and noise.is_due(self.state.progress.step)
         captured = self.captured.get(count)
         if captured is not None and not observed:
-            captured()
+            captured(part)
             return
         if captured is not None:
             captured.skip()

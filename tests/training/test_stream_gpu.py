@@ -1,0 +1,119 @@
+"""Images that are decoded while training, on a GPU: captured steps, and nvJPEG."""
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file
+
+from made_images import class_folder, picture
+from thresher import Pack, TrainConfig, train
+from thresher.data.crop_reader import CropReader, Draw
+from thresher.data.crops import ResizedCrop, resample
+from thresher.data.hashing import sample_keys
+from thresher.data.sources.folder import Folder
+from thresher.data.write import write_pack
+
+pytestmark = pytest.mark.gpu
+CUDA = torch.device("cuda")
+
+
+@pytest.fixture(scope="module")
+def encoded(tmp_path_factory: pytest.TempPathFactory) -> Pack:
+    root = tmp_path_factory.mktemp("stream")
+    return write_pack(Folder(class_folder(root / "images", each=40)), root / "pack")
+
+
+def _weights(pack: Pack, out: Path, **options: Any) -> dict[str, torch.Tensor]:
+    config = TrainConfig(
+        data=str(pack.root),
+        out=str(out),
+        model="resnet20",
+        epochs=3,
+        batch_size=16,
+        image_size=24,
+        lr=0.02,
+        precision="fp64",
+        device="cuda",
+        **options,
+    )
+    train(config, quiet=True)
+    return load_file(out / "model.safetensors")
+
+
+@pytest.mark.parametrize("decoder", ["cpu", "gpu"])
+def test_streamed_steps_mean_the_same_captured_and_eager(
+    encoded: Pack, tmp_path: Path, decoder: str
+) -> None:
+    eager = _weights(encoded, tmp_path / "eager", graph="off", decoder=decoder)
+    captured = _weights(encoded, tmp_path / "captured", graph="on", decoder=decoder)
+    for name, value in eager.items():
+        assert (captured[name].double() - value.double()).abs().max() < 1e-6
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_the_kernel_scales_as_the_reference_does(inside: bool) -> None:
+    from thresher.data.crop_kernel import crop_images
+
+    crop, worst, wrong, count = ResizedCrop(32), 0, 0, 0
+    for seed, (height, width) in enumerate([(40, 50), (90, 61), (20, 25), (33, 900)]):
+        noise = torch.Generator().manual_seed(seed)
+        images = torch.randint(0, 256, (5, height, width, 3), generator=noise, dtype=torch.uint8)
+        sizes = torch.tensor([[height, width]] * 5)
+        keys = torch.randint(0, 1 << 60, (5,), generator=noise)
+        boxes = crop.random_boxes(keys, 1, 2, sizes) if inside else crop.centre_boxes(sizes)
+        planes = [image.permute(2, 0, 1).contiguous().to(CUDA) for image in images]
+        ours = crop_images(planes, boxes, 32, inside).cpu().int()
+        difference = (ours - resample(images, boxes, 32, inside).int()).abs()
+        worst, wrong = max(worst, int(difference.max())), wrong + int((difference > 0).sum())
+        count += difference.numel()
+    assert worst <= 1
+    assert wrong < 0.03 * count
+
+
+def test_both_decoders_cut_the_same_crops(encoded: Pack) -> None:
+    from thresher.data.device_crop_reader import DeviceCropReader
+
+    positions = encoded.indices("train")[:24]
+    keys = torch.from_numpy(sample_keys(encoded.ids.take(positions).to_pylist()))
+    reader = DeviceCropReader(encoded, ResizedCrop(48), CUDA)
+    for draw in (Draw(2, 7), None):
+        ours = reader.read(positions, keys, draw).cpu().numpy().astype(int)
+        other = np.empty((24, 48, 48, 3), np.uint8)
+        CropReader(encoded, ResizedCrop(48), 4).read(positions, keys, draw, other)
+        # Color is stored at half the resolution; decoders differ in how they enlarge it.
+        assert np.abs(ours - other).mean() < 4
+        alone = reader.read(positions[5:6], keys[5:6], draw).cpu().numpy()
+        assert (alone == ours[5:6]).all()
+
+
+def test_what_nvjpeg_does_not_read_is_decoded_all_the_same(tmp_path: Path) -> None:
+    from thresher.data.device_crop_reader import DeviceCropReader
+
+    folder = tmp_path / "images" / "one"
+    folder.mkdir(parents=True)
+    turned, exif = io.BytesIO(), Image.Exif()
+    exif[0x0112] = 6
+    Image.open(io.BytesIO(picture(1, 60, 40))).save(turned, "JPEG", exif=exif)
+    files = {
+        "a.jpg": picture(2, 60, 50),
+        "b.png": picture(3, 60, 50, "PNG"),
+        "c.jpg": picture(4, 60, 50, "JPEG", "CMYK"),
+        "d.jpg": picture(5, 60, 50, "JPEG", "L"),
+        "e.jpg": turned.getvalue(),
+    }
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+    (tmp_path / "images" / "two").mkdir()
+    (tmp_path / "images" / "two" / "f.jpg").write_bytes(picture(6, 30, 90))
+    pack = write_pack(Folder(tmp_path / "images"), tmp_path / "pack")
+    positions = np.arange(len(pack))
+    keys = torch.from_numpy(sample_keys(pack.ids.to_pylist()))
+    ours = DeviceCropReader(pack, ResizedCrop(24), CUDA).read(positions, keys, None)
+    other = np.empty((len(pack), 24, 24, 3), np.uint8)
+    CropReader(pack, ResizedCrop(24), 1).read(positions, keys, None, other)
+    assert np.abs(ours.cpu().numpy().astype(int) - other).mean() < 4
