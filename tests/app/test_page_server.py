@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 from page_site import Made, Site
 
-from thresher.app import notebook, static_files
+from thresher.app import static_files
 from thresher.app.map_layout import MapLayout, neighbourhood_labels
 from thresher.app.server import create_server
 from thresher.app.workspace import Workspace, find_selections
@@ -251,21 +251,6 @@ def test_the_command_refuses_in_one_sentence(thresher: Run, tmp_path: Path, site
     done = thresher("view", site.made.path, "--no-browser", "--port", port)
     assert done.returncode == 2
     assert f"port {port} is in use" in done.stderr
-
-
-def test_show_gives_a_frame_that_a_notebook_can_display(site: Site) -> None:
-    frame = notebook.show(Selection.load(site.made.path), height=500)
-    again = notebook.show(Selection.load(site.made.path))
-    try:
-        assert frame.url == again.url
-        assert frame.url in frame._repr_html_()
-        assert 'height="500"' in frame._repr_html_()
-        policy = httpx.get(frame.url).headers["content-security-policy"]
-        assert "frame-ancestors http://localhost:*" in policy
-    finally:
-        notebook.close()
-    with pytest.raises(ThresherError, match="not saved"):
-        notebook.show(Selection([], np.array([], int), np.array([], bool), np.array([]), [], "f"))
 
 
 def test_the_bundle_is_small_and_holds_no_inline_script() -> None:

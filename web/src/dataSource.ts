@@ -113,8 +113,8 @@ export interface DataSource {
   saveSelection(settings: FilterSettings, name: string): Promise<{ selection: string; path: string }>;
   /** Subscribe to changes made in other windows and to the state of the connection. */
   subscribe(onEvent: (event: ServerEvent) => void, onConnection: (connected: boolean) => void): void;
-  /** The URL of the page of another selection. */
-  pageUrl(selection: string): string;
+  /** Show another selection. */
+  open(selection: string): void;
 }
 
 /** A refused or failed request; the message is shown to the user. */

@@ -117,9 +117,7 @@ export class ExportSource implements DataSource {
     // Nothing changes in an export.
   }
 
-  pageUrl(): string {
-    return "";
-  }
+  open(): void {} // An export shows one selection.
 
   private sheet(number: number): Promise<ImageBitmap> {
     let bitmap = this.sheets.get(number);

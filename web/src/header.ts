@@ -15,7 +15,7 @@ export class Header {
     this.model.emit("theme");
   });
   private readonly connection = h("span", { className: "connection", hidden: true, role: "status" }, "server stopped");
-  private readonly selection = select("selection", "Selection", (name) => location.assign(this.model.source.pageUrl(name)));
+  private readonly selection = select("selection", "Selection", (name) => this.model.source.open(name));
   private readonly help = h(
     "dialog",
     { className: "help", "aria-label": "Keyboard shortcuts" },

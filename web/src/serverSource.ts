@@ -105,8 +105,10 @@ export class ServerSource implements DataSource {
     };
   }
 
-  pageUrl(selection: string): string {
-    return `?${new URLSearchParams({ token: this.token, s: selection }).toString()}`;
+  open(selection: string): void {
+    // A notebook has no address to go to: its frame listens, and opens the selection itself.
+    if (!dispatchEvent(new CustomEvent("open-selection", { detail: selection, cancelable: true }))) return;
+    location.assign(`?${new URLSearchParams({ token: this.token, s: selection }).toString()}`);
   }
 
   private url(path: string, query: Query): string {

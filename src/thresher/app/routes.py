@@ -24,7 +24,6 @@ from thresher.app.events import EventHub
 from thresher.app.filter_preview import MIN_SAMPLES_LIMIT, PreviewSettings, known_values
 from thresher.app.guard import BodyRefusedError, Guard, SafeJSONResponse
 from thresher.app.selection_view import SelectionView, UnknownSampleError
-from thresher.app.workspace import Workspace
 from thresher.errors import InvalidValueError, ThresherError
 from thresher.options import from_mapping
 
@@ -32,10 +31,9 @@ NEIGHBOURS_LIMIT = 64
 CACHED = {"Cache-Control": "private, max-age=3600"}
 
 
-def build_app(workspace: Workspace, token: str, hosts: set[str], embed: bool = False) -> ASGIApp:
-    """Return the ASGI application that serves the selections of a workspace."""
-    hub = EventHub(workspace)
-    api = Api(workspace, hub)
+def build_app(hub: EventHub, token: str, hosts: set[str], embed: bool = False) -> ASGIApp:
+    """Return the ASGI application that serves the selections of the workspace of `hub`."""
+    api = Api(hub)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -74,15 +72,14 @@ def build_app(workspace: Workspace, token: str, hosts: set[str], embed: bool = F
             BodyRefusedError: lambda _, error: error.response,
         },
     )
-    app.state.hub = hub
     return Guard(app, token, hosts, embed)
 
 
 class Api:
     """A method per route. `?s=NAME` selects one of several selections, default the first."""
 
-    def __init__(self, workspace: Workspace, hub: EventHub) -> None:
-        self.workspace, self.hub = workspace, hub
+    def __init__(self, hub: EventHub) -> None:
+        self.workspace, self.hub = hub.workspace, hub
 
     async def page(self, request: Request) -> Response:
         return HTMLResponse(static_files.static_files()["index.html"].data)

@@ -16,6 +16,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from thresher import options
 from thresher.app.config import ServerConfig
+from thresher.app.events import EventHub
 from thresher.app.guard import bracketed, hosts_for
 from thresher.app.routes import build_app
 from thresher.app.workspace import Workspace
@@ -79,7 +80,8 @@ def create_server(
     bound = _bind(config.host, config.port)
     port = bound.getsockname()[1]
     token = secrets.token_urlsafe(24)
-    app = build_app(workspace, token, hosts_for(config.host, port), embed)
+    hub = EventHub(workspace)
+    app = build_app(hub, token, hosts_for(config.host, port), embed)
     settings = uvicorn.Config(
         app,
         http=_TimedProtocol,
@@ -93,15 +95,18 @@ def create_server(
     )
     host = socket.gethostname() if config.host in ("0.0.0.0", "::") else config.host
     url = f"http://{bracketed(host)}:{port}/?token={token}"
-    return PageServer(url, _Server(settings), bound)
+    return PageServer(url, _Server(settings, hub), bound)
 
 
 class _Server(uvicorn.Server):
     """uvicorn that ends the event streams as soon as it is asked to stop."""
 
+    def __init__(self, config: uvicorn.Config, hub: EventHub) -> None:
+        super().__init__(config)
+        self.hub = hub
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        guard = self.config.app
-        guard.app.state.hub.close()  # type: ignore[union-attr]
+        self.hub.close()
         await super().shutdown(sockets)
 
 
