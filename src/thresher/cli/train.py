@@ -80,6 +80,8 @@ def _summary(result: RunResult) -> str:
         spent += f"; target reached after {target.seconds:,.1f} s and {target.samples:,} samples"
     if result.noise_scale is not None:
         spent += f"; batch size suggested by the noise scale: {result.noise_scale:,.0f}"
+    if len(phases := result.resolved.batch_phases) > 1:
+        spent += f"; the batch grew from {phases[0][1]:,} to {phases[-1][1]:,}"
     if (sharp := result.sharpness) is not None and sharp.top_eigenvalue is not None:
         spent += f"; top Hessian eigenvalue {sharp.top_eigenvalue:.3g}"
     where = f"weights, metrics and settings are in {result.config.out}"

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from thresher.errors import InvalidValueError
 from thresher.scaling.batch_table import BatchRow, read_batch_table
-from thresher.scaling.candidates import SAFE
 from thresher.scaling.predict import powers
 from thresher.scaling.sample_fit import SampleFit, fit_samples
 from thresher.scaling.sample_model import SampleModel, estimate, rate_at
+from thresher.training.batch_growth import SAFE
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,10 @@ from thresher.scaling.predict import powers
 from thresher.scaling.profile import Profile
 from thresher.scaling.sample_model import Estimate, SampleModel
 from thresher.scaling.step import StepConfig, limit_of, predict_step
+from thresher.training.batch_growth import SAFE
 
 WASTE = 2.0
 """A recommended run uses at most this many times the device time of the cheapest one."""
-SAFE = 0.25
-"""Largest batch recommended without a budget, in critical batches: a quarter of it costs 1.25 times
-the samples of the smallest batch, and 1.5 times if the critical batch is really half as large."""
-
 
 Uncertain = Literal["samples", "step time"]
 

@@ -1,7 +1,7 @@
 """A batch size that changes between epochs: `double@10,20`, `0:64,10:256`, or a file of the latter.
 
 Within an epoch it is constant, so that it is a function of the epoch alone: the same on any number
-of workers and after a restart.
+of workers and after a restart. With `noise` it is chosen while training (see `batch_growth`).
 """
 
 import csv
@@ -14,16 +14,17 @@ from thresher.training.config import TrainConfig
 Phases = tuple[tuple[int, int], ...]
 """(first epoch, global batch), ascending; the first begins at epoch 0."""
 DOUBLE = "double@"
+NOISE = "noise"
 
 
 def batch_phases(config: TrainConfig, batch: int) -> Phases:
-    """Return the phases of a run whose first batch is `batch`; one without a schedule.
+    """Return the phases of a run whose first batch is `batch`; one without a schedule or by noise.
 
     Raises:
         InvalidValueError: The schedule is not understood.
     """
     text = config.batch_schedule
-    if text is None:
+    if text is None or text == NOISE:
         return ((0, batch),)
     if text.startswith(DOUBLE):
         epochs = [_whole(word, text) for word in text.removeprefix(DOUBLE).split(",")]
@@ -59,7 +60,7 @@ def with_schedule_inline(config: TrainConfig) -> TrainConfig:
     A run then does not depend on a file that may change before it resumes.
     """
     text = config.batch_schedule
-    if text is None or text.startswith(DOUBLE) or not Path(text).is_file():
+    if text is None or text == NOISE or text.startswith(DOUBLE) or not Path(text).is_file():
         return config
     phases = batch_phases(config, config.batch_size)
     return replace(config, batch_schedule=",".join(f"{epoch}:{size}" for epoch, size in phases))
@@ -87,5 +88,5 @@ def _whole(word: str, text: str) -> int:
 
 def _unknown(text: str) -> InvalidValueError:
     what = f'batch_schedule cannot be "{text}"'
-    fix = "write double@EPOCHS (double@10,20), EPOCH:BATCH pairs (0:64,10:256) or a CSV file"
+    fix = "write double@EPOCHS (double@10,20), EPOCH:BATCH pairs (0:64,10:256), noise or a CSV file"
     return InvalidValueError(what, fix, "batch_schedule")

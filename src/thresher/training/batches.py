@@ -26,8 +26,10 @@ class BatchConfig:
     """strong: the workers share the batch; weak: the batch grows with the workers."""
     batch_schedule: str | None = None
     """Change the batch between epochs: double@10,20 doubles it at epochs 10 and 20, 0:64,10:256
-    gives batches by first epoch, as does a CSV file with the columns epoch and batch. The rate
-    follows `lr_rule`."""
+    gives batches by first epoch, as does a CSV file with the columns epoch and batch; noise doubles
+    it whenever it is far below the gradient noise scale. The rate follows `lr_rule`."""
+    max_batch: int | None = option(None, ge=1)
+    """The largest batch of `batch_schedule` noise (default: 16 times the first)."""
     micro_batch: int | Literal["auto"] | None = option(None, ge=1, changes_result=False)
     """Most samples on a device at once; larger parts are accumulated. auto: as many as fit."""
 

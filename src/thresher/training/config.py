@@ -157,6 +157,12 @@ def check(config: TrainConfig) -> None:
         )
     if config.delay and config.precision == "fp16":
         raise InvalidValueError("`delay` does not work with precision fp16", "use bf16")
+    if config.max_batch is not None and config.batch_schedule != "noise":
+        what = "`max_batch` has an effect only with `batch_schedule` noise"
+        raise InvalidValueError(what, "leave one of them out")
+    if config.max_batch is not None and config.max_batch < config.batch_size:
+        what = f"max_batch must be at least batch_size {config.batch_size}, got {config.max_batch}"
+        raise InvalidValueError(what, "", "max_batch")
     if config.batch_schedule is not None:
         for wrong, name in (
             (config.scaling == "weak", "`scaling` weak"),
@@ -166,6 +172,13 @@ def check(config: TrainConfig) -> None:
             if wrong:
                 what = f"`batch_schedule` does not work with {name}"
                 raise InvalidValueError(what, "leave one of them out")
+    if config.batch_schedule == "noise" and (
+        config.average_every > 1 or config.delay or config.engine == "horovod"
+    ):
+        raise InvalidValueError(
+            "`batch_schedule` noise works only where DDP reduces the gradients",
+            "leave it out, or `average_every`, `delay` and `engine`",
+        )
     if config.engine == "horovod" and (
         config.average_every > 1 or config.delay or config.allreduce != "default"
     ):

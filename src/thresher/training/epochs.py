@@ -1,7 +1,7 @@
 """The epochs of a run: their samples, batches and rates, and how far it is."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -39,6 +39,8 @@ class Progress:
     accuracy: float | None = None
     loss: float | None = None
     """Of the latest evaluation."""
+    grown: list[list[int]] = field(default_factory=list)
+    """[first epoch, global batch] of each growth of the batch by the noise scale."""
 
     @property
     def input_wait_share(self) -> float | None:
@@ -131,6 +133,10 @@ class EpochPlanner:
         self.epochs = math.ceil(config.epochs) if pruned and config.budget == "epochs" else None
         self.by_steps = config.budget == "steps"
 
+    def batch(self, done: Progress) -> int:
+        """Return the global batch of this epoch."""
+        return done.grown[-1][1] if done.grown else self.resolved.batch_at(done.epoch)
+
     def is_over(self, done: Progress) -> bool:
         """Return whether the budget is used up."""
         if self.epochs is not None:
@@ -141,7 +147,7 @@ class EpochPlanner:
 
     def plan(self, order: np.ndarray, done: Progress) -> EpochPlan:
         """Cut what is left of an epoch; the budget may end within it."""
-        batch, end = self.resolved.batch_at(done.epoch), len(order)
+        batch, end = self.batch(done), len(order)
         if self.epochs is None and not self.by_steps:
             end = min(end, done.offset + self.resolved.total_samples - done.samples)
         cuts = [(b, min(b + batch, end)) for b in range(done.offset, end, batch)]

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from thresher.data.order import bounds
 from thresher.distributed.group import Group
 from thresher.errors import InvalidValueError
 from thresher.training.batches import slices
@@ -26,52 +27,65 @@ class NoiseObserver:
     either half of the batch, run once more beside the step, which does not change. The halves are
     compared with their own mean, not with the gradient of the step: batch norm normalises each half
     by its own statistics, so that the gradient of the whole batch has another expectation.
+
+    With `halves` they are compared on any number of workers and pieces, so that the value does not
+    depend on those. That costs an additional pass, and an exchange, in the steps that are observed.
     """
 
-    def __init__(self, group: Group) -> None:
-        self.group = group
+    def __init__(self, group: Group, halves: bool = False) -> None:
+        self.group, self.halves = group, halves
         self.estimate = NoiseEstimate()
         self._small: tuple[Tensor, float] | None = None
         self._halves: tuple[Tensor, float, Tensor, float] | None = None
         self._pairs: list[tuple[Tensor, float, Tensor, float]] = []
 
     @classmethod
-    def observing(cls, step: Step) -> "NoiseObserver":
+    def observing(cls, step: Step, halves: bool = False) -> "NoiseObserver":
         """Return an observer of `step`, whose exchange must allow it."""
         if not step.group.alone and not step.exchange.observable:
             raise InvalidValueError(
                 "`noise_scale` is measured only where DDP reduces the gradients",
                 "leave it out, or `average_every`, `delay` and `engine`",
             )
-        return cls(step.group)
+        return cls(step.group, halves)
 
     def is_due(self, step: int) -> bool:
         return step % EVERY == 0
 
     def before_step(self, step: Step, part: Part, count: int) -> None:
         n = len(part.rows)
-        if not self.group.alone:
+        if self.halves or (self.group.alone and step.pieces(count) == 1):
+            self._compare_halves(step, part, count)
+        elif not self.group.alone:
             scale = (count / n) ** 2 * _unscaled(step) if n else 0.0
             batch = count / self.group.world
             step.exchange.observe(lambda norm: self.small(norm * scale, batch))
-        elif step.pieces(count) == 1:
-            half = slices(n, 2, step.align)[0][1]
-            if 0 < half < n:
-                self._compare_halves(step, part, half)
 
-    def _compare_halves(self, step: Step, part: Part, half: int) -> None:
-        n = len(part.rows)
-        step.probe(part, 0, half)
-        first = _gradients(step.model)
-        step.probe(part, half, n)
-        second = _gradients(step.model)
+    def _compare_halves(self, step: Step, part: Part, count: int) -> None:
+        half = slices(count, 2, step.align)[0][1]
+        if not 0 < half < count:
+            return
+        begin, end = bounds(count, self.group.rank, self.group.world, step.align)
+        middle = min(max(half, begin), end) - begin
+        pieces = step.pieces(count)
+        step.probe(part, slice(0, middle), half, pieces)
+        first = self._summed(_gradients(step.model))
+        step.probe(part, slice(middle, end - begin), count - half, pieces)
+        second = self._summed(_gradients(step.model))
         scale = _unscaled(step)
         small = (squared_norm(first) + squared_norm(second)) / 2 * scale
-        means = [torch.lerp(b, a, half / n) for a, b in zip(first, second, strict=True)]
-        self._halves = (small, mean_small(half, n - half), squared_norm(means) * scale, n)
+        means = [torch.lerp(b, a, half / count) for a, b in zip(first, second, strict=True)]
+        big = squared_norm(means) * scale
+        self._halves = (small, mean_small(half, count - half), big, count)
+
+    def _summed(self, gradients: list[Tensor]) -> list[Tensor]:
+        """Return the sum over the workers."""
+        if self.group.alone:
+            return gradients
+        return [self.group.all_reduce_sum(torch.cat([g.flatten() for g in gradients]))]
 
     def after_first_piece(self, step: Step, samples: int, count: int) -> None:
-        if self.group.alone and samples:
+        if self.group.alone and samples and not self.halves:
             scale = (count / samples) ** 2 * _unscaled(step)
             self.small(squared_norm(_gradients(step.model)) * scale, samples)
 
@@ -80,7 +94,7 @@ class NoiseObserver:
         if self._halves is not None:
             self._pairs.append(self._halves)
             self._halves = None
-        else:
+        elif self._small is not None:
             self.big(squared_norm(_gradients(step.model)), count)
 
     def small(self, norm: Tensor, batch: float) -> None:

@@ -5,7 +5,8 @@ from math import ceil
 
 from thresher.errors import InvalidValueError
 from thresher.models.batch_norm_mode import alignment
-from thresher.training.batch_schedule import Phases, batch_at, batch_phases
+from thresher.training.batch_growth import largest_batch
+from thresher.training.batch_schedule import NOISE, Phases, batch_at, batch_phases
 from thresher.training.batches import BatchConfig, largest_part, piece_count, slices
 from thresher.training.config import TrainConfig, check
 from thresher.training.schedules import RateConfig, Schedule, scaled_rate
@@ -49,10 +50,16 @@ class Resolved:
     """What decodes the images; None if they are stored as pixels."""
     batch_phases: list[list[int]] = field(default_factory=list)
     """[first epoch, global batch] if the batch changes; `global_batch` is then the first."""
+    largest_batch: int | None = None
+    """The bound of a batch that grows with the noise scale. Steps are then counted at the first
+    batch, and `batch_phases` is known at the end."""
 
     @property
     def batches(self) -> list[int]:
-        """The global batches of the run, in order."""
+        """The global batches of the run in order, or those that it may grow to."""
+        if self.largest_batch is not None:
+            doublings = (self.largest_batch // self.global_batch).bit_length()
+            return [self.global_batch << n for n in range(doublings)]
         return [batch for _, batch in self.batch_phases] or [self.global_batch]
 
     def batch_at(self, epoch: int) -> int:
@@ -108,6 +115,9 @@ def resolve(
     phases = batch_phases(config, batch)
     for _, size in phases:
         _check_cuts(size, samples, world, align)
+    largest = None
+    if config.batch_schedule == NOISE:
+        largest = largest_batch(batch, config.max_batch, samples)
     if micro is not None and micro < align:
         what = f"micro_batch must be at least {align} with batch norm {config.batch_norm}"
         raise InvalidValueError(f"{what}, got {micro}", "", "micro_batch")
@@ -137,6 +147,7 @@ def resolve(
         passes=total / samples,
         samples_per_epoch=epoch,
         batch_phases=[list(phase) for phase in phases] if len(phases) > 1 else [],
+        largest_batch=largest,
     ).with_micro_batch(micro, align)
 
 

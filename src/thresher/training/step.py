@@ -109,19 +109,7 @@ class Step:
     def gradients(self, part: Part, count: int) -> Tensor:
         """Leave the gradient of the global mean loss in the parameters; return the loss."""
         self.optimizer.zero_grad(set_to_none=True)
-        n, pieces = len(part.rows), self.pieces(count)
-        loss = torch.zeros((), device=self.group.device, dtype=self.data.augment.dtype)
-        offload = in_one_piece(self.config.batch_norm) and pieces > 1
-        if offload:
-            # Statistics of the whole batch at every layer need all pieces at that layer at once.
-            pieces = 1
-        with batch_norm.offload_saved_tensors(self.group.device, enabled=offload):
-            for number, (begin, end) in enumerate(slices(n, pieces, self.align)):
-                last = number == pieces - 1
-                with contextlib.nullcontext() if last else self.exchange.no_sync():
-                    loss += self._piece(part, begin, end, count)
-                if self.observer is not None and number == 0 and not last:
-                    self.observer.after_first_piece(self, end - begin, count)
+        loss = self._pieces(part, slice(0, len(part.rows)), count, self.pieces(count))
         self.exchange.after_backward()
         if self.scaler.is_enabled():
             self.scaler.unscale_(self.optimizer)
@@ -143,13 +131,20 @@ class Step:
         if self.exchange.flush():
             self.optimizer.step()
 
-    def probe(self, part: Part, begin: int, end: int) -> None:
-        """Leave the mean gradient of samples begin … end of a part in the parameters, only that."""
-        table, self.table = self.table, None
-        with buffers_kept(self.model):
-            self.optimizer.zero_grad(set_to_none=True)
-            self._piece(part, begin, end, end - begin)
-        self.table = table
+    def probe(self, part: Part, rows: slice, count: int, pieces: int) -> None:
+        """Leave this worker's gradient of some rows of a part in the parameters, and only that.
+
+        Nothing is exchanged. If `count` is the number of such rows on all workers, the sum over
+        the workers is their mean gradient.
+        """
+        table, observer = self.table, self.observer
+        self.table = self.observer = None
+        try:
+            with buffers_kept(self.model), self.exchange.no_sync():
+                self.optimizer.zero_grad(set_to_none=True)
+                self._pieces(part, rows, count, pieces)
+        finally:
+            self.table, self.observer = table, observer
 
     def undone(self) -> AbstractContextManager[None]:
         """Return a context after which model, optimizer and table are as before."""
@@ -159,6 +154,23 @@ class Step:
     def autocast(self) -> AbstractContextManager[Any]:
         """Return the context of forward passes."""
         return autocast(self.config, self.group.device)
+
+    def _pieces(self, part: Part, rows: slice, count: int, pieces: int) -> Tensor:
+        """Add up the gradients of some rows of a part, piece by piece; return the loss."""
+        loss = torch.zeros((), device=self.group.device, dtype=self.data.augment.dtype)
+        offload = in_one_piece(self.config.batch_norm) and pieces > 1
+        if offload:
+            # Statistics of the whole batch at every layer need all pieces at that layer at once.
+            pieces = 1
+        with batch_norm.offload_saved_tensors(self.group.device, enabled=offload):
+            cuts = slices(rows.stop - rows.start, pieces, self.align)
+            for number, (begin, end) in enumerate(cuts):
+                last = number == pieces - 1
+                with contextlib.nullcontext() if last else self.exchange.no_sync():
+                    loss += self._piece(part, rows.start + begin, rows.start + end, count)
+                if self.observer is not None and number == 0 and not last:
+                    self.observer.after_first_piece(self, end - begin, count)
+        return loss
 
     def _piece(self, part: Part, begin: int, end: int, count: int) -> Tensor:
         images, labels, weights = self.data.inputs(part, slice(begin, end))

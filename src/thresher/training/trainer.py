@@ -3,7 +3,7 @@
 import logging
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from thresher.models import weights
 from thresher.paths import RunPaths
 from thresher.progress import Bar, bar
 from thresher.training import folder
+from thresher.training.batch_growth import BatchGrowth
 from thresher.training.config import TrainConfig
 from thresher.training.device_data import DeviceData, Part
 from thresher.training.dynamics import Dynamics, EpochTable
@@ -77,7 +78,12 @@ class Trainer:
         per_sample = pruned or config.record_dynamics
         table = EpochTable(len(work.split.train), group) if per_sample else None
         self.step = Step(config, group, self.data, self.model, self.optimizer, table)
-        noise = NoiseObserver.observing(self.step) if config.noise_scale else None
+        largest = self.resolved.largest_batch
+        self.growth = None if largest is None else BatchGrowth(largest)
+        noise = None
+        if config.noise_scale or self.growth is not None:
+            # The batch must not depend on the number of workers.
+            noise = NoiseObserver.observing(self.step, halves=self.growth is not None)
         samples = EpochSamples(config, work.split, work.pruner, self.resolved.global_batch)
         dynamics = Dynamics(len(work.split.train)) if config.record_dynamics else None
         self.state = RunState(self.step, samples, dynamics, noise)
@@ -114,8 +120,11 @@ class Trainer:
             if shown:
                 self._show_settings()
             self.captured = capture(self.step, self.resolved.batch_counts(), self.losses)
-            label, steps = f"training {self.config.model}", self.resolved.total_steps
-            with bar(label, steps, "steps", active=shown) as visible:
+            label = f"training {self.config.model}"
+            total, unit = self.resolved.total_steps, "steps"
+            if self.growth is not None:
+                total, unit = self.resolved.total_samples, "samples"
+            with bar(label, total, unit, active=shown) as visible:
                 status = self.fit(visible)
             result = self._result(status)
         finally:
@@ -131,7 +140,7 @@ class Trainer:
         """Train epoch by epoch until the budget is used up, a target is reached or a signal."""
         done = self.state.progress
         begun, before = time.monotonic(), done.wall
-        shown.advance(done.step)
+        shown.advance(done.step if self.growth is None else done.samples)
         # A run killed after the checkpoint of its last step has that epoch still to end.
         while not self.planner.is_over(done) or done.offset:
             status = self._epoch(shown)
@@ -157,7 +166,7 @@ class Trainer:
             done.offset = end
             if self.trace is not None:
                 self.trace.step()
-            shown.advance()
+            shown.advance(1 if self.growth is None else end - begin)
             last = number == len(plan.cuts) - 1
             due = last or done.step % LOOK_EVERY == 0 or self.saver.falls_on(done.step)
             if self.group.device.type != "cpu" and not due:
@@ -203,10 +212,26 @@ class Trainer:
             return "target"
         if over:
             return "finished"
+        self._grow_batch()
         if self._stop_requested and self.step.exchange.synchronised:
             self._save()
             return "stopped"
         return None
+
+    def _grow_batch(self) -> None:
+        """Choose the batch of the next epoch if it follows the noise scale."""
+        growth, noise, done = self.growth, self.state.noise, self.state.progress
+        if growth is None or noise is None:
+            return
+        now = self.planner.batch(done)
+        batch = self.group.on_first(lambda: growth.next_batch(now, noise.estimate))
+        if batch != now:
+            done.grown.append([done.epoch, batch])
+            if self.group.first:
+                logger.info(
+                    "epoch %d: batch %s (noise scale %.0f)",
+                    *(done.epoch + 1, f"{batch:,}", noise.value),
+                )
 
     def _evaluate(self) -> bool:
         """Evaluate on validation (or test); return whether a target is reached."""
@@ -300,7 +325,7 @@ class Trainer:
 
     def _write_epoch(self) -> None:
         done, noise = self.state.progress, self.state.noise
-        values = {
+        values: dict[str, float | None] = {
             "epoch": done.epoch,
             "samples": done.samples,
             "seconds": done.seconds,
@@ -341,13 +366,20 @@ class Trainer:
             time_to_target=done.target,
             noise_scale=None if noise is None else noise.value,
             sharpness=self._sharpness() if status in ("finished", "target") else None,
-            resolved=self.resolved,
+            resolved=self._resolved_at_end(),
             config=self.config,
             versions=versions(),
             hardware=hardware(self.group.device.type),
             git_commit=git_commit(),
             data=PackIdentity(self.pack.name, self.pack.fingerprint),
         )
+
+    def _resolved_at_end(self) -> Resolved:
+        """Return the numbers of the run with the batches that it grew to."""
+        grown = self.state.progress.grown
+        if not grown:
+            return self.resolved
+        return replace(self.resolved, batch_phases=[[0, self.resolved.global_batch], *grown])
 
     def _sharpness(self) -> Sharpness | None:
         """Measure the sharpness if asked for, on the first worker; the others wait for it."""
