@@ -11,7 +11,7 @@ import pytest
 SOURCE = Path(__file__).parent.parent / "src" / "thresher"
 
 # A package may import itself and what stands before it. `select` and `training` are siblings, and
-# so are `study` and `audit`, `report` and `app`: neither imports the other.
+# so are `study` and `auditing`, `report` and `app`: neither imports the other.
 LAYERS: list[set[str]] = [
     {"version"},
     {"errors"},
@@ -22,7 +22,7 @@ LAYERS: list[set[str]] = [
     {"models"},
     {"select", "training"},
     {"scaling"},
-    {"study", "audit"},
+    {"study", "auditing"},
     {"report", "app"},
     {"lab"},
     {"recipes"},

@@ -25,6 +25,7 @@ SOURCE = Path(__file__).resolve().parent.parent / "src"
 API = {
     "Training": ("train", "TrainConfig", "RunResult"),
     "Data": ("Pack", "write_pack", "Selection", "Features"),
+    "Auditing": ("audit", "AuditConfig", "Audit"),
     "In your own loop": ("prune", "NoiseScale", "report_result"),
     "Studies and reports": ("Study", "analyse", "write_report"),
 }

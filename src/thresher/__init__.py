@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any
 from thresher.version import __version__
 
 if TYPE_CHECKING:
+    from thresher.auditing.audit import audit as audit
+    from thresher.auditing.config import AuditConfig as AuditConfig
+    from thresher.auditing.findings import Audit as Audit
     from thresher.data.pack import Pack as Pack
     from thresher.data.selection import Selection as Selection
     from thresher.data.write import write_pack as write_pack
@@ -45,6 +48,8 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "AUMFilter": "thresher.select.filters.aum",
+    "Audit": "thresher.auditing.findings",
+    "AuditConfig": "thresher.auditing.config",
     "CoverageFilter": "thresher.select.filters.coverage",
     "EL2NFilter": "thresher.select.filters.dynamics",
     "Features": "thresher.models.features",
@@ -71,6 +76,7 @@ _MODULES = {
     "UnionFilter": "thresher.select.filters.combine",
     "VoteFilter": "thresher.select.filters.combine",
     "analyse": "thresher.study.analysis",
+    "audit": "thresher.auditing.audit",
     "prune": "thresher.training.prune",
     "report_result": "thresher.study.reported",
     "train": "thresher.training.train",

@@ -7,6 +7,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from thresher import (
+    Audit,
+    AuditConfig,
     AUMFilter,
     CoverageFilter,
     EL2NFilter,
@@ -35,6 +37,7 @@ from thresher import (
     VoteFilter,
     __version__,
     analyse,
+    audit,
     prune,
     report_result,
     train,
@@ -65,6 +68,13 @@ def select(features: str) -> np.ndarray:
     assert opened.labels is not None
     fitted: NetworkFilter = NetworkFilter(drop=0.05).fit(opened.array, opened.labels)
     return fitted.keep_
+
+
+def inspect(folder: str) -> dict[str, int]:
+    """Audit a folder of images and return how many faults of each kind it has."""
+    found: Audit = audit(folder, "AUDIT", AuditConfig(epochs=5))
+    write_report(found)
+    return {finding.kind: finding.count for finding in found.findings}
 
 
 def judge(file: str, folder: str) -> Path:

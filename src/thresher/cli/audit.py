@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from thresher.audit.config import AuditConfig
+from thresher.auditing.config import AuditConfig
 from thresher.cli.commands import Outcome
 from thresher.cli.packs import ensure_pack
 from thresher.errors import InvalidValueError
 from thresher.options import option
 
 if TYPE_CHECKING:
-    from thresher.audit.findings import Audit
+    from thresher.auditing.findings import Audit
     from thresher.data.pack import Pack
 
 
@@ -35,51 +35,28 @@ def audit(config: AuditCommand) -> Outcome:
     examples, index.html, and a selection for `thresher train --selection`. Unless you name a
     network, a small one is trained on the images first. If interrupted, the same command resumes.
     """
-    from thresher.audit.audit import audit as look
-    from thresher.report.audit_page import write_audit_page
+    from thresher.auditing.audit import audit as look
+    from thresher.auditing.audit import open_images
+    from thresher.paths import AuditPaths
+    from thresher.report.page import write_report
 
     if (config.images is None) == (config.data is None):
         raise InvalidValueError("the data to audit must be named once", "give `data`")
-    pack = _pack(config.images or config.data or "", config.out)
+    data = config.images or config.data or ""
+    ensure_pack(data)
+    pack = open_images(data, AuditPaths(config.out))
     names = [field.name for field in dataclasses.fields(AuditConfig)]
     options = AuditConfig(**{name: getattr(config, name) for name in names})
     found = look(pack, config.out, options)
-    write_audit_page(found, pack)
+    write_report(found)
     return Outcome(found, _text(found, pack))
-
-
-def _pack(data: str, out: Path) -> "Pack":
-    """Open a pack, or pack a folder of images into the folder of the audit."""
-    from thresher.audit.audit import check_audit_folder
-    from thresher.data.pack import Pack
-    from thresher.data.sources.known import NAMES
-    from thresher.paths import AuditPaths, PackPaths
-
-    ensure_pack(data)
-    source = Path(data)
-    if data in NAMES or not source.exists() or PackPaths(source).meta.exists():
-        return Pack.open(data)
-    from thresher.data.sources.registry import open_source
-    from thresher.data.write import write_pack
-
-    paths = AuditPaths(out)
-    check_audit_folder(paths)
-    opened = open_source(source)
-    if PackPaths(paths.pack).meta.exists():
-        pack = Pack.open(paths.pack)
-        if pack.meta.source == opened.key():
-            return pack
-        raise InvalidValueError(
-            f"{data} has changed since the audit in {out} was started", "choose another name"
-        )
-    return write_pack(opened, paths.pack)
 
 
 def _text(found: "Audit", pack: "Pack") -> Any:
     from rich.console import Group
     from rich.table import Table
 
-    from thresher.audit.findings import KINDS
+    from thresher.auditing.findings import KINDS
 
     table = Table("finding", box=None, pad_edge=False)
     for name in ("found", "share", "dropped"):

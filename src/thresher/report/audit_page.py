@@ -11,10 +11,11 @@ from pathlib import Path
 
 import numpy as np
 
-from thresher.audit.findings import KINDS, Audit, Example, Finding
+from thresher.auditing.findings import KINDS, Audit, Example, Finding
 from thresher.data.images import encode_png
 from thresher.data.pack import Pack
-from thresher.paths import write_text
+from thresher.data.selection import Selection
+from thresher.paths import AuditPaths, write_text
 from thresher.report.style import CSS
 from thresher.report.tables import html_table
 
@@ -29,9 +30,12 @@ background:var(--card);border:1px solid var(--line);border-radius:4px}
 """
 
 
-def write_audit_page(audit: Audit, pack: Pack) -> Path:
-    """Write the page of an audit to `audit.page` and return its path."""
-    page = Path(audit.page)
+def write_audit_page(audit: Audit, out: Path | str | None = None) -> Path:
+    """Write the page of an audit to its folder, or to another, and return its path."""
+    page = Path(audit.page) if out is None else Path(out) / "index.html"
+    # A pack inside the audit's folder moves with it.
+    inside = AuditPaths(Path(audit.selection).parent).pack
+    pack = Pack.open(inside if inside.exists() else Selection.load(audit.selection).meta["data"])
     write_text(page, render(audit, pack))
     return page
 

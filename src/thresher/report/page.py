@@ -10,9 +10,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+from thresher.auditing.findings import Audit
 from thresher.errors import InvalidValueError
 from thresher.paths import StudyPaths, write_json, write_text
 from thresher.report import tables
+from thresher.report.audit_page import write_audit_page
 from thresher.report.drawing import Drawing, inline
 from thresher.report.figures import draw_all
 from thresher.report.style import CSS
@@ -23,14 +25,17 @@ from thresher.study.sentences import OVERALL
 from thresher.study.study import Study
 
 
-def write_report(study: Study | Analysis | Path | str, out: Path | str | None = None) -> Path:
-    """Write the report of a study: HTML page, figures, table of trials.
+def write_report(
+    study: Study | Analysis | Audit | Path | str, out: Path | str | None = None
+) -> Path:
+    """Write the report of a study (HTML page, figures, table of trials) or the page of an audit.
 
-    Writes `index.html`, `figures/*.svg` and `*.png`, `trials.parquet` and `report.json`.
+    Writes `index.html`, and for a study `figures/*.svg` and `*.png`, `trials.parquet` and
+    `report.json`.
 
     Args:
-        study: A study, its folder, or the result of `analyse`.
-        out: Folder to write to; default: `report` in the study's folder.
+        study: A study, its folder, the result of `analyse`, or the result of `audit`.
+        out: Folder to write to; default: `report` in the study's folder, or the audit's folder.
 
     Returns:
         The path of `index.html`.
@@ -47,6 +52,8 @@ def write_report(study: Study | Analysis | Path | str, out: Path | str | None = 
         >>> page.name, (page.parent / "figures" / "accuracy-lr.svg").exists()
         ('index.html', True)
     """
+    if isinstance(study, Audit):
+        return write_audit_page(study, out)
     analysis = study if isinstance(study, Analysis) else analyse(study)
     if out is None and analysis.study is None:
         raise InvalidValueError("out is required for a report of trials", "", "out")

@@ -98,17 +98,34 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True)
 class Audit:
-    """The result of an audit, as in `audit.json`."""
+    """The result of an audit, as in `audit.json`.
+
+    Example:
+        >>> from thresher import Audit
+        >>> from thresher.auditing.findings import Finding
+        >>> found = Audit(
+        ...     data="photos", fingerprint="0a1b", classes=2, train=100, test=20, kept=93,
+        ...     network="tiny", selection="AUDIT/selection.parquet", page="AUDIT/index.html",
+        ...     findings=(Finding(kind="blank", count=7, share=0.07, dropped=7),),
+        ... )
+        >>> {finding.kind: finding.dropped for finding in found.findings}
+        {'blank': 7}
+    """
 
     format: int = FORMAT
+    """Version of the file."""
     data: str
     """Name of the pack."""
     fingerprint: str
+    """Fingerprint of the pack."""
     classes: int
+    """Number of classes."""
     train: int
     """Number of training images."""
     test: int
+    """Number of test and validation images."""
     kept: int
+    """Number of training images that the selection keeps."""
     network: str
     """What the images were looked at with."""
     findings: tuple[Finding, ...]
@@ -116,10 +133,13 @@ class Audit:
     selection: str
     """The selection that drops what was found."""
     page: str
+    """Where `write_report` writes the page."""
     notes: tuple[str, ...] = ()
     """What was not looked for, and why."""
     settings: Mapping[str, Any] = field(default_factory=dict)
+    """The options."""
     versions: Mapping[str, str] = field(default_factory=dict)
+    """Versions of the packages that were used."""
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Audit":

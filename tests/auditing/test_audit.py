@@ -12,14 +12,14 @@ import pytest
 from PIL import Image
 
 from planted import ArraySource, plant
-from thresher.audit.audit import audit
-from thresher.audit.config import AuditConfig
-from thresher.audit.findings import KINDS, Audit, Finding
+from thresher.auditing.audit import audit
+from thresher.auditing.config import AuditConfig
+from thresher.auditing.findings import KINDS, Audit, Finding
 from thresher.data.pack import Pack
 from thresher.data.selection import Selection
 from thresher.data.write import write_pack
 from thresher.errors import ThresherError
-from thresher.report.audit_page import write_audit_page
+from thresher.report.page import write_report
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 Once = Callable[[str, Callable[[Path], None]], Path]
@@ -177,7 +177,7 @@ def test_names_are_escaped_and_small_classes_are_reported(tmp_path: Path, digits
     result = audit(
         pack, tmp_path / "out", AuditConfig(features=pixels(pack, tmp_path / "f.npy"), examples=2)
     )
-    page = write_audit_page(result, pack).read_text()
+    page = write_report(result).read_text()
     assert "<script" not in page
     assert "<b>&'5" not in page
     assert "&lt;b&gt;&amp;&#x27;5" in page

@@ -11,36 +11,63 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from thresher.audit.checks import Checks
-from thresher.audit.config import AuditConfig
-from thresher.audit.findings import FORMAT, KINDS, Audit
+from thresher.auditing.checks import Checks
+from thresher.auditing.config import AuditConfig
+from thresher.auditing.findings import FORMAT, KINDS, Audit
 from thresher.data.pack import Pack
 from thresher.data.selection import Selection
+from thresher.data.sources.known import NAMES
 from thresher.environment import versions
 from thresher.errors import AlreadyExistsError, InvalidValueError, ThresherError
 from thresher.locks import exclusive_lock
 from thresher.models.embed_config import EmbedConfig
 from thresher.models.features import Features
 from thresher.options import to_mapping
-from thresher.paths import AuditPaths, RunPaths, SelectionPaths, check_format, read_json, write_json
+from thresher.paths import (
+    AuditPaths,
+    PackPaths,
+    RunPaths,
+    SelectionPaths,
+    check_format,
+    read_json,
+    write_json,
+)
 from thresher.select.inputs import FilterInputs
 from thresher.select.run import PACKAGES, open_features, training_inputs, with_features
 
 logger = logging.getLogger(__name__)
 
 
-def audit(pack: Pack, out: str | Path, config: AuditConfig | None = None) -> Audit:
-    """Look for faults in a pack, and write a selection without them to the folder `out`.
+def audit(data: Pack | str | Path, out: str | Path, config: AuditConfig | None = None) -> Audit:
+    """Look for faults in images, and write a selection without them to the folder `out`.
 
     An interrupted audit resumes; a finished one with the same options is returned as it is.
+    `write_report` writes its page.
+
+    Args:
+        data: A pack, the name of one in the cache, or a folder of images (`class/name.ext` or
+            `split/class/name.ext`), which is packed into `out` first.
+        out: Folder to write to.
+        config: Options; by default a small network is trained on the images.
+
+    Returns:
+        The findings, most serious first, and the path of the selection.
 
     Raises:
         AlreadyExistsError: `out` holds something else, or an audit with other options.
-        InvalidValueError: An option is wrong, or the pack has no training images.
+        InvalidValueError: An option is wrong, or there are no training images.
+        NotFoundError: There is no such data.
+
+    Example:
+        >>> from thresher import AuditConfig, audit
+        >>> found = audit("digits", "AUDIT", AuditConfig(epochs=1, device="cpu"))
+        >>> found.train, found.selection
+        (1437, 'AUDIT/selection.parquet')
     """
     config = config or AuditConfig()
     config.check()
     paths = AuditPaths(Path(out))
+    pack = data if isinstance(data, Pack) else open_images(data, paths)
     plan = {
         "data": str(pack.root.resolve()),
         "fingerprint": pack.fingerprint,
@@ -55,6 +82,27 @@ def audit(pack: Pack, out: str | Path, config: AuditConfig | None = None) -> Aud
             _look(pack, paths, config, plan)
         result = _read(paths)
     return result
+
+
+def open_images(data: str | Path, paths: AuditPaths) -> Pack:
+    """Open a pack, or pack a folder of images into the folder of the audit."""
+    source = Path(data)
+    if str(data) in NAMES or not source.exists() or PackPaths(source).meta.exists():
+        return Pack.open(data)
+    from thresher.data.sources.registry import open_source
+    from thresher.data.write import write_pack
+
+    check_audit_folder(paths)
+    opened = open_source(source)
+    if PackPaths(paths.pack).meta.exists():
+        pack = Pack.open(paths.pack)
+        if pack.meta.source == opened.key():
+            return pack
+        raise InvalidValueError(
+            f"{data} has changed since the audit in {paths.root} was started",
+            "choose another name",
+        )
+    return write_pack(opened, paths.pack)
 
 
 def _read(paths: AuditPaths) -> Audit:

@@ -11,7 +11,13 @@ from thresher.options import option, validate
 
 @dataclass(frozen=True, kw_only=True)
 class AuditConfig:
-    """The network that an audit looks at the images with, and how it reports."""
+    """The network that an audit looks at the images with, and how it reports.
+
+    Example:
+        >>> from thresher import AuditConfig
+        >>> AuditConfig(network="resnet20", epochs=5).examples
+        24
+    """
 
     run: Path | None = None
     """Training run whose network to use; by default a small one is trained on the images."""

@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
-from thresher.audit.findings import Example, Finding
+from thresher.auditing.findings import Example, Finding
 from thresher.data.image_statistics import Fault, image_statistics
 from thresher.data.pack import Pack
 from thresher.select.copies import near_copies, pixel_vectors
