@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from thresher import Study, analyse, write_report
@@ -202,6 +203,33 @@ def test_an_arm_without_runs_is_said_once() -> None:
     ]
     analysis = analyse([*GRID, *waiting])
     assert analysis.notes == ["arm d has no finished run, so nothing is known about it."]
+
+
+def test_a_number_of_draws_decides_the_degrees_of_freedom(digits: Path, tmp_path: Path) -> None:
+    own = {"each": ["seed"], "draws": 3}
+    steps = {
+        "extractor": {"do": "train", "epochs": 1, **own},
+        "features": {"do": "embed", "run": "extractor", **own},
+        "network": {
+            "do": "select",
+            "filter": "network",
+            "features": "features",
+            "drop": 0.1,
+            **own,
+        },
+    }
+    base = {"data": "digits", "model": "tiny"}
+    content = {"seeds": 12, "base": base, "grid": {"selection": ["full", "network"]}}
+    study = Study.from_dict({**content, "steps": steps}, tmp_path)
+    rng = np.random.default_rng(0)
+    for trial in study.plan().trials.values():
+        accuracy = 0.9 + 0.002 * rng.standard_normal()
+        write_json(RunPaths(trial.out).result, {"status": "finished", "accuracy": accuracy})
+    analysis = analyse(study)
+    (comparison,) = analysis.verdicts
+    assert (comparison.n, comparison.df) == (3, 2)
+    assert "Seeds that share a draw" in comparison.sentence
+    assert analysis.notes == []
 
 
 def test_draws_that_all_seeds_share_are_noted(digits: Path, tmp_path: Path) -> None:

@@ -77,6 +77,11 @@ def test_full_random_network_are_compared_each_with_each() -> None:
         (changed(steps={"x": {"do": "train", "modl": "tiny"}}), 'did you mean "model"'),
         (changed(steps={"full": {"do": "select"}}), 'cannot be called "full"'),
         (changed(steps={"random": {"do": "select", "each": ["sed"]}}), 'did you mean "seed"'),
+        *(
+            (changed(steps={"x": {"do": "train", "each": ["seed"], "draws": n}}), "at least 1")
+            for n in (0, -1, 1.5, True, "2")
+        ),
+        (changed(steps={"x": {"do": "train", "draws": 2}}), "no effect without seed in each"),
         (changed(arms={"a": {"lr": 1.0}}), r'both \[grid\] and \[arms\].* "lr"'),
         (changed(compare="lr"), "cannot be both tuned and compared"),
     ],

@@ -73,6 +73,23 @@ def test_a_control_is_drawn_for_every_seed_unless_the_study_says_otherwise() -> 
     assert draws(**per_batch) == [{"seed": s, "batch_size": b} for b in (32, 64) for s in (0, 1)]
 
 
+def test_seeds_take_turns_with_the_draws_of_a_step() -> None:
+    own = {"each": ["seed"], "draws": 2}
+    steps = {name: {**STEPS[name], **own} for name in ("extractor", "features", "network")}
+    found = plan(steps={**steps, "random": STEPS["random"]}, seeds=[5, 6, 7, 8, 9])
+    names = [step.step for step in found.steps.values()]
+    assert [names.count(name) for name in STEPS] == [2, 2, 2, 5]
+    for trial in trials(found):
+        draw = 5 + (trial.seed - 5) % 2
+        for need in trial.needs:
+            step = found.steps[need]
+            if step.step == "network":
+                assert step.at == {"seed": draw}
+            else:  # the control is drawn for every seed, from the draw of what it matches
+                assert step.at == {"seed": trial.seed}
+                assert found.steps[step.needs[0]].at == {"seed": draw}
+
+
 def test_steps_stand_before_what_needs_them() -> None:
     seen: set[str] = set()
     for name, step in plan().steps.items():

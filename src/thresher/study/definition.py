@@ -81,6 +81,8 @@ class StepDefinition:
     """Training options, embedding options, or a filter and its options."""
     each: tuple[str, ...] = ()
     """Axes (and `seed`) for each value of which the step runs separately."""
+    draws: int | None = None
+    """How often a step with `seed` in `each` runs at most; seeds take turns. None: for each."""
 
     @property
     def is_control(self) -> bool:

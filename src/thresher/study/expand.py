@@ -139,6 +139,9 @@ class _Expansion:
                 )
         self.open.append(definition.name)
         own = {axis: axes[axis] for axis in definition.each}
+        if definition.draws is not None:
+            seeds = self.study.seeds
+            own["seed"] = seeds[seeds.index(own["seed"]) % definition.draws]
         settings = self.step_settings(definition, own)
         needs: list[str] = []
         decisive = dict(settings)

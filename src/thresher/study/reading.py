@@ -206,9 +206,17 @@ def _step(name: str, table: Any, where: str) -> StepDefinition:
         raise InvalidValueError(
             f"each must be a list of axes, got {each!r} (in {place})", 'write each = ["seed"]'
         )
+    draws = settings.pop("draws", None)
+    if draws is not None and (type(draws) is not int or draws < 1 or "seed" not in each):
+        raise InvalidValueError(
+            f"draws must be an integer of at least 1, got {draws!r} (in {place})"
+            if "seed" in each
+            else f"draws has no effect without seed in each (in {place})",
+            'write each = ["seed"] and draws = 4',
+        )
     if do == "train":
         _check_keys(settings, training_options() | {"seed"}, place)
-    return StepDefinition(name, do, settings, tuple(each))
+    return StepDefinition(name, do, settings, tuple(each), draws)
 
 
 def _seeds(seeds: Any, where: str) -> list[Any]:
