@@ -24,10 +24,12 @@ from thresher.recipes import (
     mccord_batch,
     mccord_linear,
     mccord_warmup,
+    noisy_labels,
     ornl_fig5,
     ornl_fig6,
     ornl_fig7,
     ornl_future,
+    ornl_mechanism,
     ornl_pretrained,
     ornl_table1,
 )
@@ -84,22 +86,38 @@ def _study(module: Any, effect: Effect = _no_effect) -> Callable[[Random], Analy
     return simulate
 
 
-def _figure_7(effect: Effect = _no_effect, steps: float = 1.0) -> Simulation:
+def _mechanism(steps: float = 1.0) -> Simulation:
     """`steps` is the factor by which filtered data take more steps to an accuracy."""
-    simulate = _study(ornl_fig7, effect)
+    simulate = _study(ornl_mechanism)
 
     def rows(random: Random) -> list[ClaimRow]:
-        analysis = simulate(random)
         metrics = ("steps_to_target", "time_to_target", "top_eigenvalue")
         times: dict[str, list[Trial]] = {metric: [] for metric in metrics}
-        for trial in analysis.trials:
+        for trial in simulate(random).trials:
             needed = float(random.lognormal(5, 0.4))  # a quarter of the runs end before
             needed *= steps if trial.cell["arm"] == "network" else 1.0
             for metric, members in times.items():
                 seen = needed < 190 or metric == "top_eigenvalue"
                 value = needed if seen else None
                 members.append(Trial(cell=trial.cell, seed=trial.seed, value=value, end=190.0))
-        return ornl_fig7.rows(analysis, times)
+        return ornl_mechanism.rows(times)
+
+    return rows
+
+
+def _noisy(effect: Effect = _no_effect) -> Simulation:
+    contents = {
+        share: noisy_labels.definition("smoke", share, "digits", "oracle.parquet")
+        for share in noisy_labels.SHARES["smoke"]
+    }
+    definitions = {share: reading.from_dict(content) for share, content in contents.items()}
+
+    def rows(random: Random) -> list[ClaimRow]:
+        analyses = {
+            share: analyse(_trials(content, random, effect), definitions[share])
+            for share, content in contents.items()
+        }
+        return noisy_labels.rows(analyses)
 
     return rows
 
@@ -203,7 +221,9 @@ SIMULATIONS: dict[str, Callable[[], Simulation]] = {
     "mccord-warmup": lambda: _rows_of(mccord_warmup),
     "ornl-fig5": lambda: _rows_of(ornl_fig5),
     "ornl-fig6": lambda: _rows_of(ornl_fig6),
-    "ornl-fig7": _figure_7,
+    "ornl-fig7": lambda: _rows_of(ornl_fig7),
+    "ornl-mechanism": _mechanism,
+    "noisy-labels": _noisy,
     "ornl-future": lambda: _rows_of(ornl_future),
     "ornl-table1": lambda: _shares,
     "jitsev-validation": lambda: _validation,
@@ -245,7 +265,11 @@ EFFECTS: dict[str, Callable[[], Simulation]] = {
     "ornl-fig6": lambda: _rows_of(
         ornl_fig6, lambda c: (90 + 3 * (c["selection"] == "network"), 0.1)
     ),
-    "ornl-fig7": lambda: _figure_7(_filtered, steps=0.1),
+    "ornl-fig7": lambda: _rows_of(ornl_fig7, _filtered),
+    "ornl-mechanism": lambda: _mechanism(steps=0.05),
+    "noisy-labels": lambda: _noisy(
+        lambda c: (90 + {"full": 0, "random": -3}.get(c["arm"], 3), 0.1)
+    ),
     "ornl-future": lambda: _rows_of(
         ornl_future,
         lambda c: (

@@ -1,6 +1,5 @@
 """Every recipe that is a study, end to end, on a few digits: the same code path as its presets."""
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -8,24 +7,28 @@ from typing import Any
 import numpy as np
 import pytest
 
+from thresher.data.pack import Pack
 from thresher.data.selection import Selection
 from thresher.errors import NotFoundError
-from thresher.paths import RunPaths, write_json, write_text
+from thresher.paths import RunPaths, write_json
 from thresher.recipes import (
     jitsev_throughput,
     jitsev_validation,
     mccord_batch,
     mccord_linear,
     mccord_warmup,
+    noisy_labels,
     ornl_fig5,
     ornl_fig6,
     ornl_fig7,
     ornl_future,
+    ornl_mechanism,
     ornl_pretrained,
     ornl_table1,
 )
 from thresher.recipes.base import Recipe, RecipeResult
 from thresher.recipes.support import mccord, studies
+from thresher.study.analysis import analyse
 from thresher.study.study import Study
 
 sys.path.append(str(Path(__file__).parent.parent / "study"))
@@ -67,9 +70,7 @@ def test_figure_7(few: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     small = _small(ornl_fig7.STUDIES["smoke"], few)
     monkeypatch.setitem(ornl_fig7.STUDIES, "smoke", small)
     result = ornl_fig7.RECIPE.run("smoke", tmp_path)
-    _check(result, "O4", 2 * len(BATCHES) + 4)
-    sooner = [row for row in result.rows if "speeds up convergence" in row.paper]
-    assert ["seconds" in row.paper for row in sooner] == [False, True]
+    _check(result, "O4", 2 * len(BATCHES) + 2)
     assert result.data["lr"] == small["base"]["lr"]
     assert Path(result.data["report"]).exists()
     study = Study.open(tmp_path / "study")
@@ -101,22 +102,74 @@ def test_figure_7_tunes_for_each_batch_and_arm_and_reads_the_budget_both_ways(
     for trial in study.plan().trials.values():
         accuracy = float(random.normal(0.9, 0.01))
         numbers = {"accuracy": accuracy, "validation_accuracy": accuracy, "steps": 40}
-        paths = RunPaths(trial.out)
-        write_json(paths.result, {"status": "finished", "seconds": 4.0, **numbers})
-        epochs = [
-            {"kind": "epoch", "step": 20 * n, "seconds": 2.0 * n, "accuracy": accuracy * n / 2}
-            for n in (1, 2)
-        ]
-        write_text(paths.metrics, "".join(f"{json.dumps(line)}\n" for line in epochs))
+        write_json(RunPaths(trial.out).result, {"status": "finished", "seconds": 4.0, **numbers})
     result = ornl_fig7.RECIPE.run("smoke", tmp_path)
-    _check(result, "O4", 12)
+    _check(result, "O4", 10)
     tuned = {f"{batch}, {arm}" for batch in BATCHES for arm in ornl_fig7.BOTH_READINGS}
     assert set(result.data["lr"]) == tuned
     assert set(result.data["lr"].values()) <= set(grid["lr"])
     readings = ["equal epochs" in row.paper for row in result.rows]
-    assert readings == [*4 * [False], *4 * [True], *4 * [False]]
-    steps = next(row for row in result.rows if "convergence: steps" in row.paper)
-    assert "of 4 runs" in steps.measured  # half of them reach the accuracy, after 40 steps
+    assert readings == [*4 * [False], *4 * [True], *2 * [False]]
+
+
+def test_figure_7_has_rows_for_each_weight_decay(
+    few: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The study of the gpu preset, with results that are there already."""
+    small = {**ornl_fig7.STUDIES["gpu"], "seeds": 4}
+    small["base"] = {**small["base"], "data": few, "validation": 0.25, "epochs": 1}
+    small["grid"] = {**small["grid"], "batch_size": [32, 96], "lr": [0.1]}
+    monkeypatch.setitem(ornl_fig7.STUDIES, "smoke", small)
+    monkeypatch.setattr(ornl_fig7, "LARGE", 96)
+    content = ornl_fig7.definition("smoke")
+    assert content["primary"] == [
+        f"network{reading} - {other}{of} @ weight_decay={decay}, batch_size=96"
+        for reading in ("", ", equal epochs")
+        for other, of in (("full", ""), ("random", reading))
+        for decay in (0.005, 0.01)
+    ]
+    assert list(content["claimed"]) == content["primary"][:2]
+    study = Study.from_dict(content, tmp_path / "study")
+    random = np.random.default_rng(0)
+    for step in study.plan().steps.values():
+        if step.step == "extractor":
+            assert step.at["seed"] in range(4)
+    for trial in study.plan().trials.values():
+        accuracy = float(random.normal(0.9, 0.01))
+        numbers = {"accuracy": accuracy, "validation_accuracy": accuracy, "seconds": 4.0}
+        write_json(RunPaths(trial.out).result, {"status": "finished", "steps": 40, **numbers})
+    lines = ornl_fig7.rows(analyse(study))
+    assert len(lines) == 4 * 4 + 1
+    assert sum("weight decay 0.01" in line.paper for line in lines) == 8
+
+
+@pytest.mark.slow  # a study of three arms
+def test_the_mechanism(few: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = _small(ornl_mechanism.STUDIES["smoke"], few)
+    small["grid"] = {"batch_size": BATCHES[:1]}
+    monkeypatch.setitem(ornl_mechanism.STUDIES, "smoke", small)
+    result = ornl_mechanism.RECIPE.run("smoke", tmp_path)
+    _check(result, "O4", 3)
+    assert ["steps" in row.paper for row in result.rows] == [True, False, False]
+    assert "Hessian" in result.rows[2].paper
+
+
+@pytest.mark.slow  # a study of five arms
+def test_noisy_labels(few: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = _small(noisy_labels.STUDIES["smoke"], few)
+    small["grid"] = {"batch_size": BATCHES[:1]}
+    monkeypatch.setitem(noisy_labels.STUDIES, "smoke", small)
+    monkeypatch.setitem(noisy_labels.SHARES, "smoke", (0.2,))
+    result = noisy_labels.RECIPE.run("smoke", tmp_path)
+    _check(result, "O4", 4)
+    assert [row.values["wrong_labels"] for row in result.rows] == 4 * [0.2]
+    study = Study.open(tmp_path / "wrong-20" / "study")
+    assert len({t.steps for t in study.trials()}) == 1
+    pack = Pack.open(tmp_path / "wrong-20" / "data")
+    oracle = Selection.load(pack.root / "flipped.parquet")
+    for trial in study.trials():
+        if trial.cell["arm"] == "oracle":
+            assert trial.train_samples == oracle.kept
 
 
 @pytest.mark.slow  # a study of three arms
@@ -227,11 +280,15 @@ def test_validation_chooses(few: str, tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_presets_of_every_size_expand(tmp_path: Path) -> None:
     """The gpu and paper presets cannot be run here, but their studies must be well-formed."""
-    modules = (ornl_fig5, ornl_fig6, ornl_fig7, ornl_future, jitsev_validation)
+    modules = (ornl_fig5, ornl_fig6, ornl_fig7, ornl_future, ornl_mechanism, jitsev_validation)
     for module in (*modules, mccord_batch, mccord_linear, mccord_warmup):
         for preset, executor in studies.EXECUTORS.items():
             content = {**module.definition(preset), "executor": executor}
             assert Study.from_dict(content, tmp_path / preset).plan().trials
+    for preset, shares in noisy_labels.SHARES.items():
+        for share in shares:
+            content = noisy_labels.definition(preset, share, "digits", "flipped.parquet")
+            assert Study.from_dict(content, tmp_path / "noisy").plan().trials
     for preset in jitsev_throughput.WORKERS:
         assert Study.from_dict(jitsev_throughput.definition(preset), tmp_path / "j2").plan().trials
     for preset in studies.EXECUTORS:
@@ -241,7 +298,7 @@ def test_presets_of_every_size_expand(tmp_path: Path) -> None:
 
 def test_presets_of_selections_are_fair() -> None:
     """Equal steps, one extractor, map and control per seed, tuning on more than one seed."""
-    for module in (ornl_fig6, ornl_fig7, ornl_future):
+    for module in (ornl_fig6, ornl_fig7, ornl_future, ornl_mechanism):
         for study in module.STUDIES.values():
             assert study["base"]["budget"] == "steps"
             assert all("seed" in step["each"] for step in study["steps"].values())

@@ -12,6 +12,7 @@ from thresher.options import changes_result, describe
 from thresher.training.config import TrainConfig, check
 from thresher.training.exchange.base import ExchangeConfig
 from thresher.training.optimizers import OptimizerConfig
+from thresher.training.resolved import resolve
 from thresher.training.result import RunResult
 from thresher.training.train import train
 
@@ -76,6 +77,8 @@ def test_values_that_stood_for_default_load_as_none() -> None:
         ({"schedule": "cosin"}, 'schedule cannot be "cosin"; did you mean "cosine"'),
         ({"batch_size": 1.5}, "batch_size must be an integer, got 1.5"),
         ({"batch_norm": "ghost"}, 'batch_norm cannot be "ghost"'),
+        ({"batch_norm": "ghost:1/0"}, 'batch_norm cannot be "ghost:1/0"'),
+        ({"batch_norm": "ghost:2/8"}, 'batch_norm cannot be "ghost:2/8"'),
         ({"dynamic": "easiest"}, 'unknown pruner "easiest"'),
         ({"delay": 1, "average_every": 2}, "`delay` and `average_every` exclude each other"),
         ({"average_every": 2, "compress": "int8"}, "`compress` and `allreduce` have no effect"),
@@ -87,6 +90,18 @@ def test_values_that_stood_for_default_load_as_none() -> None:
 def test_wrong_values_are_refused(more: dict[str, Any], sentence: str) -> None:
     with pytest.raises(InvalidValueError, match=sentence):
         check(_config(**more))
+
+
+def test_groups_of_batch_norm_may_be_a_share_of_the_batch(few: Path, tmp_path: Path) -> None:
+    common: dict[str, Any] = {"data": str(few), "epochs": 1, "batch_size": 32, "device": "cpu"}
+    share = TrainConfig(**common, out=str(tmp_path / "share"), batch_norm="ghost:1/5")
+    size = TrainConfig(**common, out=str(tmp_path / "size"), batch_norm="ghost:7")
+    assert resolve(share, 100) == resolve(size, 100)
+    one, other = train(share, quiet=True), train(size, quiet=True)
+    assert one.config.batch_norm == "ghost:7"
+    assert one.loss == other.loss
+    again = train(dataclasses.replace(share, resume=True), quiet=True)
+    assert again.wall_seconds == one.wall_seconds  # it has finished, and is not run again
 
 
 def test_an_unknown_option_names_the_nearest() -> None:

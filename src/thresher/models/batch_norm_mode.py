@@ -12,9 +12,17 @@ def parse(mode: str) -> tuple[str, int]:
         return kind, int(size)
     raise InvalidValueError(
         f'batch_norm cannot be "{mode}"',
-        "use local, sync or ghost:N, such as ghost:32",
+        "use local, sync or ghost:N, such as ghost:32 or ghost:1/8",
         "batch_norm",
     )
+
+
+def for_batch(mode: str, batch: int) -> str:
+    """Return `ghost:1/N`, groups of an N-th of the batch, as the `ghost:SIZE` that it means."""
+    kind, _, parts = mode.partition(":1/")
+    if kind == "ghost" and parts.isdecimal() and int(parts) > 0:
+        return f"ghost:{-(-batch // int(parts))}"
+    return mode
 
 
 def alignment(mode: str) -> int:

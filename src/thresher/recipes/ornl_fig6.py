@@ -33,7 +33,7 @@ STUDIES: dict[str, Values] = {
         "grid": {"batch_size": [64, 128, 256], "weight_decay": DECAYS},
         "tune": ["weight_decay"],
         "steps": studies.pipeline({**studies.GPU, "model": "resnet34", "batch_size": 256}, DROP),
-        "seeds": 3,
+        "seeds": 4,
     },
     "paper": {
         "base": {**studies.FULL_SIZE, **studies.EQUAL_STEPS, "workers": 1, "validation": 5000},

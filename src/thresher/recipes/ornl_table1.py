@@ -32,7 +32,7 @@ MARGIN_POINTS = 1.0
 
 EXTRACTORS: dict[str, tuple[list[str], Values, int]] = {
     "smoke": (["tiny", "resnet20"], {**studies.SMOKE, "batch_size": 64}, 2),
-    "gpu": (list(PUBLISHED), {**studies.GPU, "batch_size": 256}, 2),
+    "gpu": (list(PUBLISHED), {**studies.GPU, "batch_size": 256}, 4),
     "paper": (list(PUBLISHED), {**studies.FULL_SIZE, "workers": 1, "batch_size": 256}, 4),
 }
 

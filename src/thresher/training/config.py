@@ -9,6 +9,7 @@ from typing import Any
 
 from thresher import options
 from thresher.errors import InvalidValueError, NotFoundError
+from thresher.models.batch_norm_mode import for_batch
 from thresher.models.batch_norm_mode import parse as parse_batch_norm
 from thresher.paths import RUN_FORMAT, check_format
 from thresher.training.augmentation import AugmentConfig
@@ -144,7 +145,7 @@ def check(config: TrainConfig) -> None:
     from thresher.training.pruners import make_pruner
 
     options.validate(config)
-    parse_batch_norm(config.batch_norm)
+    parse_batch_norm(for_batch(config.batch_norm, config.batch_size))
     make_pruner(config.dynamic)
     check_sinks(config.sinks)
     if config.delay and config.average_every > 1:

@@ -26,7 +26,8 @@ class ModelConfig:
     weights: str | None = None
     """Initial weights (safetensors or a state dict); a head of another size is replaced."""
     batch_norm: str = "local"
-    """Statistics of each worker's part (local), the global batch (sync) or groups (ghost:N)."""
+    """Statistics of each worker's part (local), the global batch (sync), groups of N samples
+    (ghost:N) or of an N-th of the batch (ghost:1/N)."""
     label_smoothing: float = option(0.0, ge=0, lt=1)
     """Share of the target that is spread over all classes."""
 

@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass, field, replace
 from math import ceil
 
 from thresher.errors import InvalidValueError
-from thresher.models.batch_norm_mode import alignment
+from thresher.models.batch_norm_mode import alignment, for_batch
 from thresher.training.batch_growth import largest_batch
 from thresher.training.batch_schedule import NOISE, Phases, batch_at, batch_phases
 from thresher.training.batches import BatchConfig, largest_part, piece_count, slices
@@ -110,7 +110,7 @@ def resolve(
     world = config.workers if workers is None else workers
     full = samples if full_samples is None else full_samples
     batch = config.batch_size * (world if config.scaling == "weak" else 1)
-    align = alignment(config.batch_norm)
+    align = alignment(for_batch(config.batch_norm, config.batch_size))
     micro = None if config.micro_batch == "auto" else config.micro_batch
     phases = batch_phases(config, batch)
     for _, size in phases:

@@ -11,6 +11,7 @@ from thresher.distributed.group import join, placement
 from thresher.distributed.launch import GroupStopped
 from thresher.distributed.worker import run_in_group
 from thresher.errors import InvalidValueError, ThresherError
+from thresher.models.batch_norm_mode import for_batch
 from thresher.paths import RunPaths
 from thresher.training import folder
 from thresher.training.augmentation import augment_kind, image_sides, make_augment
@@ -56,6 +57,7 @@ def train(
     """
     config = with_schedule_inline(config)
     check(config)
+    config = replace(config, batch_norm=for_batch(config.batch_norm, config.batch_size))
     in_group = config.workers > 1 and placement().world == 1
     if in_group and pruner is not None:
         raise InvalidValueError(

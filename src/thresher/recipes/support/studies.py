@@ -85,20 +85,21 @@ def study_recipe(
     )
 
 
-def pipeline(extractor: Values, drop: float) -> dict[str, Values]:
+def pipeline(extractor: Values, drop: float, draws: int | None = None) -> dict[str, Values]:
     """Return the steps of a study that drops a share of the data, by the features of a network
     trained with the options `extractor`, and at random.
 
     Each seed has its own extractor, map and control: with one for all seeds, the luck of that one
-    would look like an effect of the filter.
+    would look like an effect of the filter. `draws` limits the number of extractors and maps.
     """
-    own = {"each": ["seed"]}
+    each: Values = {"each": ["seed"]}
+    own = each if draws is None else {**each, "draws": draws}
     network = {"do": "select", "filter": "network", "features": "features", "drop": drop}
     return {
         "extractor": {"do": "train", **extractor, **own},
         "features": {"do": "embed", "run": "extractor", **own},
         "network": {**network, **own},
-        "random": {"do": "select", "filter": "random", "like": "network", **own},
+        "random": {"do": "select", "filter": "random", "like": "network", **each},
     }
 
 
@@ -111,7 +112,8 @@ def settings(study: Values) -> Values:
     if "steps" in study:
         flat["extractor"] = study["steps"]["extractor"].get("model", study["base"].get("model"))
         flat["drop"] = study["steps"]["network"]["drop"]
-        flat["extractors"] = "one per seed"
+        draws = study["steps"]["extractor"].get("draws")
+        flat["extractors"] = "one per seed" if draws is None else draws
     if "tune" in study:
         tuned = " and ".join(study["tune"])
         flat["tuning"] = f"{tuned} on validation for each batch size and arm"
