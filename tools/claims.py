@@ -12,11 +12,11 @@ import json
 import re
 import shutil
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from thresher.paths import write_json
-from thresher.recipes.claims import CLAIMS, STORED
+from thresher.recipes.claims import CLAIMS, STORED, StoredResult
 from thresher.version import __version__
 
 ROOT = Path(__file__).parents[1]
@@ -56,25 +56,26 @@ def store(run: Path) -> str:
     return str(content["name"])
 
 
-def collect(results: Path = RESULTS) -> dict[str, dict[str, Any]]:
+def collect(results: Path = RESULTS) -> dict[str, StoredResult]:
     """Return the stored results by recipe."""
     found = {}
     for file in sorted(results.glob("*/recipe.json")):
         content = json.loads(file.read_text())
-        made = content["made"]
-        found[content["name"]] = {"preset": content["preset"], **made, "rows": content["rows"]}
+        found[content["name"]] = StoredResult(
+            preset=content["preset"], **content["made"], rows=content["rows"]
+        )
     return found
 
 
-def page(results: dict[str, dict[str, Any]]) -> str:
+def page(results: dict[str, StoredResult]) -> str:
     """Return the page."""
     lines = []
     for claim in CLAIMS:
         rows = [
             (name, row)
             for name, result in results.items()
-            for row in result["rows"]
-            if claim.id in _ids(row["claim"])
+            for row in result.rows
+            if claim.id in _ids(str(row["claim"]))
         ]
         if claim.guide:
             lines.append([claim.id, claim.text, f"a feature: [guide]({claim.guide})", "", "", ""])
@@ -88,14 +89,14 @@ def page(results: dict[str, dict[str, Any]]) -> str:
     return HEAD + table + "".join(_section(name, results[name]) for name in sorted(results))
 
 
-def _section(name: str, result: dict[str, Any]) -> str:
-    hardware = ", ".join(f"{key} {value}" for key, value in result["hardware"].items())
-    versions = ", ".join(f"{key} {value}" for key, value in result["versions"].items())
-    differs = sorted({row["differs"] for row in result["rows"] if row.get("differs")})
-    notes = [f"- {row['note']}" for row in result["rows"] if row.get("note")]
+def _section(name: str, result: StoredResult) -> str:
+    hardware = ", ".join(f"{key} {value}" for key, value in result.hardware.items())
+    versions = ", ".join(f"{key} {value}" for key, value in result.versions.items())
+    differs = sorted({str(row["differs"]) for row in result.rows if row.get("differs")})
+    notes = [f"- {row['note']}" for row in result.rows if row.get("note")]
     parts = [
         f"\n## {name}\n",
-        f"`{result['command']}`, commit {result['commit'] or 'unknown'}.\n",
+        f"`{result.command}`, commit {result.commit or 'unknown'}.\n",
         f"{hardware}; {versions}.\n",
         *(f"Differs from the paper in: {text}.\n" for text in differs),
         *(["\n".join(notes) + "\n"] if notes else []),
@@ -121,7 +122,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for run in parser.parse_args(arguments).store:
         print(f"stored {store(run)}")
     results = collect()
-    VERDICTS.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n")
+    values = {name: asdict(result) for name, result in results.items()}
+    VERDICTS.write_text(json.dumps(values, indent=1, ensure_ascii=False) + "\n")
     PAGE.write_text(page(results))
     print(f"{PAGE.relative_to(ROOT)}: {len(results)} recipes (Thresher {__version__})")
 

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import re
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,11 @@ def test_the_page_is_generated_from_the_results(tool: Any) -> None:
 
 def test_every_number_on_the_page_is_in_a_stored_row(tool: Any) -> None:
     results = tool.collect()
-    stored = set(re.findall(r"\d[\d,.]*\d|\d", json.dumps(results, ensure_ascii=False)))
+    stored = set(
+        re.findall(
+            r"\d[\d,.]*\d|\d", json.dumps(list(map(asdict, results.values())), ensure_ascii=False)
+        )
+    )
     table = tool.page(results).split("|---|---|---|---|---|---|\n")[1].split("\n\n")[0]
     ids = {claim.id for claim in CLAIMS}
     for line in table.splitlines():
@@ -72,8 +77,8 @@ def test_a_finished_recipe_is_stored_without_its_runs(
         "made-up/study/report/figure.svg",
     ]
     results = tool.collect(tmp_path / "results")
-    assert results["made-up"]["command"] == "thresher reproduce made-up --preset smoke"
-    assert results["made-up"]["hardware"]["cores"] >= 1
+    assert results["made-up"].command == "thresher reproduce made-up --preset smoke"
+    assert results["made-up"].hardware["cores"] >= 1
     page = tool.page(results)
     assert "| O4 | 2 \\| 3 | 4 (n = 7) | 1 … 2 | no | [made-up](#made-up) |" in page
     assert "- a note" in page

@@ -48,7 +48,7 @@ def _listing(recipes: Sequence[Recipe]) -> Outcome:
 
     stored = stored_results()
     verdicts = {
-        name: dict(Counter(row["holds"] for row in result["rows"]))
+        name: dict(Counter(str(row["holds"]) for row in result.rows))
         for name, result in stored.items()
     }
     rows = [

@@ -8,7 +8,7 @@ import contextlib
 import importlib.util
 import io
 import math
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -214,7 +214,7 @@ def encode_png(image: np.ndarray, fast: bool = False) -> bytes:
     from PIL import Image
 
     file = io.BytesIO()
-    options: dict[str, Any] = {"compress_level": 1} if fast else {}
+    options = {"compress_level": 1} if fast else {}
     Image.fromarray(_flat(image)).save(file, "PNG", **options)
     return file.getvalue()
 

@@ -3,7 +3,6 @@
 import json
 from dataclasses import dataclass
 from importlib import resources
-from typing import Any
 
 STORED = "stored.json"
 
@@ -48,12 +47,20 @@ CLAIMS = (
 )
 
 
-def stored_results() -> dict[str, dict[str, Any]]:
-    """Return the stored results by recipe, as `make claims` collected them from `results/`.
+@dataclass(frozen=True)
+class StoredResult:
+    """A recipe's result in `results/`."""
 
-    Each has `preset`, `command`, `commit`, `hardware`, `versions` and `rows` (those of
-    `recipe.json`).
-    """
+    preset: str
+    command: str
+    commit: str | None
+    hardware: dict[str, str | int]
+    versions: dict[str, str]
+    rows: list[dict[str, object]]
+    """Those of `recipe.json`."""
+
+
+def stored_results() -> dict[str, StoredResult]:
+    """Return the stored results by recipe, as `make claims` collected them from `results/`."""
     text = resources.files(__package__).joinpath(STORED).read_text(encoding="utf-8")
-    results: dict[str, dict[str, Any]] = json.loads(text)
-    return results
+    return {name: StoredResult(**values) for name, values in json.loads(text).items()}

@@ -18,20 +18,24 @@ from thresher.scaling.synthetic import SyntheticBatch
 Statistic = Callable[[Iterable[float]], float]
 
 
+Mark = Any
+"""A time: seconds, or an event of the GPU."""
+
+
 class _Clock:
     """Time marks: the wall clock on a CPU, events in the stream of a GPU (read after the step)."""
 
     def __init__(self, device: torch.device) -> None:
         self.cuda = device.type == "cuda"
 
-    def mark(self) -> Any:
+    def mark(self) -> Mark:
         if not self.cuda:
             return time.perf_counter()
         event = torch.cuda.Event(enable_timing=True)
         event.record()
         return event
 
-    def between(self, begin: Any, end: Any) -> float:
+    def between(self, begin: Mark, end: Mark) -> float:
         return begin.elapsed_time(end) / 1e3 if self.cuda else end - begin
 
     def synchronize(self) -> None:
@@ -51,9 +55,9 @@ class _LayerHooks:
     def __init__(self, model: nn.Module, clock: _Clock) -> None:
         self.model, self.clock = model, clock
         self.modules = dict(leaf_modules(model))
-        self.begin: dict[str, Any] = {}
-        self.end: dict[str, Any] = {}
-        self.backward: dict[str, Any] = {}
+        self.begin: dict[str, Mark] = {}
+        self.end: dict[str, Mark] = {}
+        self.backward: dict[str, Mark] = {}
         """In the order in which the gradients became ready."""
         self.output: dict[str, tuple[int, ...]] = {}
 
@@ -88,7 +92,7 @@ class _LayerHooks:
         self.backward.pop(name, None)  # a layer that is called twice counts from its last mark
         self.backward[name] = self.clock.mark()
 
-    def seconds(self, end: Any) -> tuple[dict[str, float], dict[str, float]]:
+    def seconds(self, end: Mark) -> tuple[dict[str, float], dict[str, float]]:
         """Return the forward and backward seconds by layer, if the backward pass ended at `end`."""
         between = self.clock.between
         ends = [*list(self.backward.values())[1:], end]

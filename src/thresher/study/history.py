@@ -6,7 +6,7 @@ is compared, with the number of trials that were finished then.
 
 import itertools
 import json
-from dataclasses import fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,24 @@ from thresher.errors import InvalidValueError
 from thresher.paths import StudyPaths, write_text
 from thresher.study import reading
 from thresher.study.definition import ComparisonConfig
+from thresher.study.tasks import Values
 
 KEYS = tuple(field.name for field in fields(ComparisonConfig))
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of the file."""
+
+    finished: int
+    """Trials that were finished then."""
+    compared: Values
+    """The options, as JSON values."""
+
+    @classmethod
+    def of(cls, config: ComparisonConfig, finished: int) -> "Line":
+        values = {key: getattr(config, key) for key in KEYS}
+        return cls(finished, json.loads(json.dumps(values)))
 
 
 def record(root: Path, config: ComparisonConfig, finished: int) -> None:
@@ -26,10 +42,11 @@ def record(root: Path, config: ComparisonConfig, finished: int) -> None:
     paths = StudyPaths(root)
     lines = _read(paths.comparisons)
     if not lines and finished and paths.definition.is_file():
-        lines = [_line(reading.load(paths.definition), 0)]
-    if not lines or lines[-1]["compared"] != _compared(config):
-        lines.append(_line(config, finished))
-    text = "".join(f"{json.dumps(line)}\n" for line in lines)
+        lines = [Line.of(reading.load(paths.definition), 0)]
+    now = Line.of(config, finished)
+    if not lines or lines[-1].compared != now.compared:
+        lines.append(now)
+    text = "".join(f"{json.dumps(asdict(line))}\n" for line in lines)
     if not paths.comparisons.exists() or paths.comparisons.read_text(encoding="utf-8") != text:
         write_text(paths.comparisons, text)
 
@@ -38,9 +55,8 @@ def changes(root: Path, config: ComparisonConfig, finished: int) -> list[str]:
     """Return a sentence for each option that was changed after trials had finished."""
     lines = _read(StudyPaths(root).comparisons)
     texts = []
-    for before, after in itertools.pairwise([*lines, _line(config, finished)]):
-        old, new = before["compared"], after["compared"]
-        runs = after["finished"]
+    for before, after in itertools.pairwise([*lines, Line.of(config, finished)]):
+        old, new, runs = before.compared, after.compared, after.finished
         count = f"{runs} run{'s' if runs != 1 else ''}"
         texts += [
             f"{key} was changed after {count}, from {_text(old.get(key))} to "
@@ -51,21 +67,11 @@ def changes(root: Path, config: ComparisonConfig, finished: int) -> list[str]:
     return texts
 
 
-def _line(config: ComparisonConfig, finished: int) -> dict[str, Any]:
-    return {"finished": finished, "compared": _compared(config)}
-
-
-def _compared(config: ComparisonConfig) -> dict[str, Any]:
-    """Return the options as JSON values."""
-    values = {key: getattr(config, key) for key in KEYS}
-    return dict(json.loads(json.dumps(values)))
-
-
-def _read(path: Path) -> list[dict[str, Any]]:
+def _read(path: Path) -> list[Line]:
     lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
     try:
         entries = [json.loads(line) for line in lines]
-        return [{"finished": e["finished"], "compared": dict(e["compared"])} for e in entries]
+        return [Line(entry["finished"], dict(entry["compared"])) for entry in entries]
     except (ValueError, KeyError, TypeError):
         raise InvalidValueError(f"{path} is damaged", "restore it from a copy") from None
 

@@ -25,6 +25,7 @@ from thresher.select.filters.registry import FILTERS, load_filter
 from thresher.select.inputs import FilterInputs, FilterSources
 from thresher.select.run import open_features, run_filter, training_inputs, with_features
 from thresher.study.settings import check_option
+from thresher.study.tasks import Values
 from thresher.training.config import TrainConfig
 
 HOLD_OUT = ("validation", "split_seed")
@@ -119,14 +120,14 @@ def run_selection(
     return run_filter(filter, pack, sources, out, retrain, notes)
 
 
-def embed(settings: dict[str, Any], out: Path) -> None:
+def embed(settings: Values, out: Path) -> None:
     """Write features to the folder `out`, resuming an interrupted attempt."""
     from thresher.models.embed import embed_pack
 
     embed_pack(check_embed(settings, "the step"), Pack.open(settings["data"]), out)
 
 
-def check_embed(settings: dict[str, Any], where: str) -> EmbedConfig:
+def check_embed(settings: Values, where: str) -> EmbedConfig:
     """Return the configuration of an embed step; raise if it is invalid."""
     # Studies of version 0.1 wrote 0 and "" for defaults.
     own = {k: v for k, v in settings.items() if k not in ("data", "seed") and v not in (0, "")}
@@ -135,7 +136,7 @@ def check_embed(settings: dict[str, Any], where: str) -> EmbedConfig:
     return config
 
 
-def select(settings: dict[str, Any], out: Path) -> None:
+def select(settings: Values, out: Path) -> None:
     """Write the selection `out`."""
     filter, sources = check_select(settings, "the step")
     notes = {}
@@ -149,7 +150,7 @@ def select(settings: dict[str, Any], out: Path) -> None:
     run_selection(filter, Pack.open(settings["data"]), sources, out, notes)
 
 
-def check_select(settings: dict[str, Any], where: str) -> tuple[Filter, FilterSources]:
+def check_select(settings: Values, where: str) -> tuple[Filter, FilterSources]:
     """Return the filter and the sources that a select step names; raise if one is invalid."""
     name = settings.get("filter")
     if not isinstance(name, str) or name not in FILTERS:
