@@ -23,6 +23,7 @@ SOURCES = Registry(
     {
         "huggingface": f"{_HERE}.huggingface:HuggingFace",
         "lmdb": f"{_HERE}.lmdb:Lmdb",
+        "imagenet": f"{_HERE}.imagenet:ImageNet",
         "webdataset": f"{_HERE}.webdataset:WebDataset",
         "tfrecord": f"{_HERE}.tfrecord:TfRecord",
         "hdf5": f"{_HERE}.hdf5:Hdf5",
@@ -39,8 +40,8 @@ class SourceOptions:
     """How to read a source."""
 
     format: str | None = None
-    """folder, huggingface, webdataset, tfrecord, lmdb, hdf5, npz, a format of another package, or
-    package.module:Class; default: detected."""
+    """folder, imagenet, huggingface, webdataset, tfrecord, lmdb, hdf5, npz, a format of another
+    package, or package.module:Class; default: detected."""
     name: str | None = None
     """The pack's name; default: the source's own."""
     classes: Path | None = None
