@@ -4,14 +4,21 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from thresher.data.selection import Selection
 from thresher.errors import ThresherError
+from thresher.select import linear_probe
+from thresher.select.filters import label_errors
 from thresher.select.filters.base import Filter
 from thresher.select.filters.combine import IntersectionFilter, UnionFilter, VoteFilter
 from thresher.select.filters.dynamics import EL2NFilter, ForgettingFilter
 from thresher.select.filters.grid import GridFilter
-from thresher.select.filters.label_errors import LabelErrorsFilter, confident_issues
+from thresher.select.filters.label_errors import (
+    LabelErrorsFilter,
+    OwnProbabilities,
+    confident_issues,
+)
 from thresher.select.filters.near_duplicates import NearDuplicatesFilter
 from thresher.select.filters.network import NetworkFilter
 from thresher.select.filters.random import RandomFilter
@@ -223,7 +230,36 @@ def test_confident_joint_by_hand() -> None:
     p = np.array([[0.9, 0.1], [0.7, 0.3], [0.2, 0.8], [0.1, 0.9], [0.85, 0.15]])
     labels = np.array([0, 0, 1, 1, 1])
     # Mean own confidence: 0.8 in class 0, (0.8 + 0.9 + 0.15) / 3 = 0.617 in class 1.
-    np.testing.assert_array_equal(confident_issues(labels, p), [False] * 4 + [True])
+    own, table = p[np.arange(5), labels], OwnProbabilities(p, np.arange(2))
+    np.testing.assert_array_equal(confident_issues(labels, own, table), [False] * 4 + [True])
+
+
+def test_label_errors_do_not_depend_on_the_blocks(
+    data: tuple[FilterInputs, np.ndarray, np.ndarray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    samples, _, _ = data
+    whole = LabelErrorsFilter(engine="builtin").fit_inputs(samples)
+    monkeypatch.setattr(label_errors, "BLOCK", 7 * CLASSES)
+    monkeypatch.setattr(linear_probe, "BLOCK_BYTES", 4 * CLASSES * 11)
+    parts = LabelErrorsFilter(engine="builtin").fit_inputs(samples)
+    np.testing.assert_allclose(parts.score_, whole.score_, atol=2e-3)
+    assert (parts.keep_ != whole.keep_).sum() <= 1
+
+
+def test_the_probe_is_the_logistic_regression_of_scikit_learn() -> None:
+    from sklearn.linear_model import LogisticRegression
+
+    random = np.random.default_rng(0)
+    labels = random.integers(0, 5, 600)
+    x = (random.standard_normal((600, 8)) + np.eye(5, 8)[labels]).astype(np.float32)
+    fold = np.arange(600) % 3
+    probe = linear_probe.fit_probe(torch.from_numpy(x), labels, fold)
+    assert (len(probe), probe.classes) == (600, 5)
+    for number in range(3):
+        seen = fold != number
+        theirs = LogisticRegression(max_iter=1000, tol=1e-6).fit(x[seen], labels[seen])
+        ours = probe.rows(0, 600)[~seen]
+        np.testing.assert_allclose(ours, theirs.predict_proba(x[~seen]), atol=2e-3)
 
 
 def test_own_probabilities_are_used(data: tuple[FilterInputs, np.ndarray, np.ndarray]) -> None:

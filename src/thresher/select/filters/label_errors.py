@@ -1,8 +1,9 @@
 """Mislabelled samples, by confident learning."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
 import numpy as np
 
@@ -10,6 +11,47 @@ from thresher.errors import InvalidValueError, MissingDependencyError
 from thresher.options import option
 from thresher.select.filters.base import Filter
 from thresher.select.inputs import FilterInputs, Need
+
+if TYPE_CHECKING:
+    from thresher.select.linear_probe import LinearProbe
+
+BLOCK = 1 << 22
+"""Probabilities that are looked at together."""
+CLEANLAB_UP_TO = 100_000_000
+"""Samples times classes up to which auto uses cleanlab, which needs the whole table in memory."""
+
+
+class ProbabilityTable(Protocol):
+    """Class probabilities of samples, read in blocks."""
+
+    @property
+    def classes(self) -> int: ...
+
+    def __len__(self) -> int: ...
+
+    def rows(self, begin: int, end: int) -> np.ndarray:
+        """Return (end - begin, classes) of them."""
+
+
+@dataclass(frozen=True)
+class OwnProbabilities:
+    """Those that a network computed; only some of its classes count."""
+
+    p: np.ndarray
+    """(n, all classes)."""
+    used: np.ndarray
+    """(classes,): their columns."""
+
+    @property
+    def classes(self) -> int:
+        return len(self.used)
+
+    def __len__(self) -> int:
+        return len(self.p)
+
+    def rows(self, begin: int, end: int) -> np.ndarray:
+        p = np.asarray(self.p[begin:end], np.float64)[:, self.used]
+        return p / np.maximum(p.sum(axis=1, keepdims=True), 1e-12)
 
 
 @dataclass(kw_only=True)
@@ -20,7 +62,8 @@ class LabelErrorsFilter(Filter):
     class's own samples (Northcutt et al., "Confident Learning", 2021). The probabilities must come
     from a model that was not fitted to the label in question: by default from a cross-validated
     logistic regression on the principal components of the features, not from the network, which
-    is sure of labels it was trained on. Costs `folds` fits of the regression.
+    is sure of labels it was trained on. Costs `folds` fits of the regression; memory does not
+    grow with the number of classes.
 
     Examples:
         >>> p = [[0.9, 0.1], [0.8, 0.2], [0.1, 0.9], [0.9, 0.1]]
@@ -52,33 +95,37 @@ class LabelErrorsFilter(Filter):
                 raise InvalidValueError(
                     "these features come without probabilities", "use `probabilities` probe"
                 )
-            p = np.asarray(inputs.probabilities, np.float64)[:, classes]
-            p /= np.maximum(p.sum(axis=1, keepdims=True), 1e-12)
+            table: ProbabilityTable = OwnProbabilities(np.asarray(inputs.probabilities), classes)
         else:
-            p = self._probe(inputs.need_features(), labels)
+            table = self._probe(inputs.need_features(), labels)
         engine = self.engine
         if engine == "auto":
-            engine = "cleanlab" if find_spec("cleanlab") else "builtin"
-        issue = _cleanlab(labels, p) if engine == "cleanlab" else confident_issues(labels, p)
+            small = len(table) * table.classes <= CLEANLAB_UP_TO
+            engine = "cleanlab" if small and find_spec("cleanlab") else "builtin"
+        own, likely = _own_and_likely(labels, table)
+        if engine == "cleanlab":
+            issue = _cleanlab(labels, table.rows(0, len(table)))
+        else:
+            issue = confident_issues(labels, own, table)
         self.keep_ = ~issue
-        self.score_ = (1 - p[np.arange(len(p)), labels]).astype(np.float32)
-        likely = classes[p.argmax(axis=1)]
+        self.score_ = (1 - own).astype(np.float32)
         self.reason_ = [
             f"label {inputs.class_name(int(given))}, likely {inputs.class_name(int(other))}"
             if bad
             else ""
-            for given, other, bad in zip(inputs.labels, likely, issue, strict=True)
+            for given, other, bad in zip(inputs.labels, classes[likely], issue, strict=True)
         ]
-        agreement = float((p.argmax(axis=1) == labels).mean())
+        agreement = float((likely == labels).mean())
         self.report_.update(
             engine=engine, probabilities=self.probabilities, agreement=round(agreement, 4)
         )
 
-    def _probe(self, features: np.ndarray, labels: np.ndarray) -> np.ndarray:
-        """Return out-of-fold probabilities (n, classes) of a logistic regression."""
-        from sklearn.linear_model import LogisticRegression
-        from sklearn.model_selection import StratifiedKFold, cross_val_predict
+    def _probe(self, features: np.ndarray, labels: np.ndarray) -> "LinearProbe":
+        """Return out-of-fold probabilities of a logistic regression."""
+        from sklearn.model_selection import StratifiedKFold
 
+        from thresher.environment import choose_device
+        from thresher.select.linear_probe import fit_probe
         from thresher.select.pca import fit_pca
 
         folds = min(self.folds, int(np.bincount(labels).min()))
@@ -86,27 +133,46 @@ class LabelErrorsFilter(Filter):
             raise InvalidValueError(
                 "a class with one sample cannot be cross-validated", "use `probabilities` own"
             )
-        x = fit_pca(features, self.components, self.seed).project(features).numpy()
+        device = "cuda" if choose_device().type == "cuda" else "cpu"
+        x = fit_pca(features, self.components, self.seed, device).project(features)
         x /= max(float(x[:, 0].std()), 1e-12)
-        return cross_val_predict(
-            LogisticRegression(max_iter=300),
-            x.astype(np.float64),
-            labels,
-            cv=StratifiedKFold(folds, shuffle=True, random_state=self.seed),
-            method="predict_proba",
-        )
+        fold = np.zeros(len(labels), np.int64)
+        cut = StratifiedKFold(folds, shuffle=True, random_state=self.seed)
+        for number, (_, members) in enumerate(cut.split(labels, labels)):
+            fold[members] = number
+        return fit_probe(x, labels, fold)
 
 
-def confident_issues(labels: np.ndarray, p: np.ndarray) -> np.ndarray:
+def _blocks(table: ProbabilityTable) -> Iterator[tuple[slice, np.ndarray]]:
+    step = max(1, BLOCK // table.classes)
+    for begin in range(0, len(table), step):
+        end = min(begin + step, len(table))
+        yield slice(begin, end), table.rows(begin, end)
+
+
+def _own_and_likely(labels: np.ndarray, table: ProbabilityTable) -> tuple[np.ndarray, np.ndarray]:
+    """Return the probability of each sample's label, (n,), and its most probable class, (n,)."""
+    own, likely = np.empty(len(table)), np.empty(len(table), np.int64)
+    for rows, p in _blocks(table):
+        own[rows] = p[np.arange(len(p)), labels[rows]]
+        likely[rows] = p.argmax(axis=1)
+    return own, likely
+
+
+def confident_issues(labels: np.ndarray, own: np.ndarray, table: ProbabilityTable) -> np.ndarray:
     """Return which samples are off the diagonal of the confident joint, (n,) bool.
 
     A sample counts for class j if p_j is at least the mean p_j of the samples labelled j; if for
-    several classes, then for the most probable one. `labels` (n,) are 0 … classes-1.
+    several classes, then for the most probable one. `labels` (n,) are 0 … classes-1, `own` (n,)
+    are the probabilities of the labels.
     """
-    least = np.array([p[labels == j, j].mean() for j in range(p.shape[1])])
-    claimed = np.where(p >= least, p, -1.0)
-    best = claimed.argmax(axis=1)
-    return (claimed.max(axis=1) >= 0) & (best != labels)
+    counts = np.bincount(labels, minlength=table.classes)
+    least = np.bincount(labels, own, table.classes) / np.maximum(counts, 1)
+    issue = np.empty(len(table), bool)
+    for rows, p in _blocks(table):
+        claimed = np.where(p >= least, p, -1.0)
+        issue[rows] = (claimed.max(axis=1) >= 0) & (claimed.argmax(axis=1) != labels[rows])
+    return issue
 
 
 def _cleanlab(labels: np.ndarray, p: np.ndarray) -> np.ndarray:
