@@ -33,7 +33,7 @@ test-fast: setup
 
 # Bad inputs, full disks, and 20 kills of each kind instead of two.
 faults: setup
-	THRESHER_FAULTS=long $(BIN)/python -m pytest -n $(WORKERS) tests/faults
+	THRESHER_FAULTS=long $(BIN)/python -m pytest -n $(WORKERS) --timeout 7200 tests/faults
 
 lint: setup
 	$(BIN)/ruff check .
