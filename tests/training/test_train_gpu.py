@@ -96,6 +96,16 @@ def test_an_option_means_the_same_captured_and_eager(
     assert _distance(tmp_path / "eager", tmp_path / "captured") < 1e-6
 
 
+@pytest.mark.parametrize("options", [{}, {"graph": "off"}, {"record_dynamics": True}], ids=str)
+def test_a_deterministic_run_gives_the_same_bits_twice(
+    few: Path, tmp_path: Path, options: dict[str, Any]
+) -> None:
+    common = {"deterministic": True, "precision": "bf16", "epochs": 3, **options}
+    _run(few, tmp_path / "one", **common)
+    _run(few, tmp_path / "two", **common)
+    assert _distance(tmp_path / "one", tmp_path / "two") == 0
+
+
 def test_accumulation_and_dynamics_can_be_captured(few: Path, tmp_path: Path) -> None:
     result = _run(few, tmp_path / "run", micro_batch=8, graph="on", record_dynamics=True)
     assert result.resolved.accumulation == 4

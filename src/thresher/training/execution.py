@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import os
 import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -35,6 +36,9 @@ class ExecutionConfig:
     """Compile the network with torch.compile."""
     graph: Literal["auto", "on", "off"] = option("auto", changes_result=False)
     """Capture training steps in a CUDA graph; auto: where possible."""
+    deterministic: bool = False
+    """On a GPU: the same command gives the same bits twice, with slower kernels. A CPU always does
+    with the same number of threads."""
 
 
 def weight_dtype(config: ExecutionConfig) -> "torch.dtype":
@@ -60,12 +64,18 @@ def torch_settings(config: ExecutionConfig, group: "Group") -> Iterator[None]:
     import torch
 
     threads = torch.get_num_threads()
-    benchmark = torch.backends.cudnn.benchmark
+    benchmark, fixed = torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic
+    was_deterministic = torch.are_deterministic_algorithms_enabled()
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     elif group.local_world > 1 and group.device.type == "cpu":
         torch.set_num_threads(max(1, core_count() // group.local_world))
-    torch.backends.cudnn.benchmark = group.device.type == "cuda"
+    # The fastest kernel of a measurement is not the same one every time.
+    torch.backends.cudnn.benchmark = group.device.type == "cuda" and not config.deterministic
+    if config.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # as cuBLAS asks for
+        torch.backends.cudnn.deterministic = True
+        torch.use_deterministic_algorithms(True)
     try:
         with warnings.catch_warnings():
             # Older torch lacks the recommended replacement. The strides are those of weights with
@@ -76,6 +86,8 @@ def torch_settings(config: ExecutionConfig, group: "Group") -> Iterator[None]:
     finally:
         torch.set_num_threads(threads)
         torch.backends.cudnn.benchmark = benchmark
+        torch.backends.cudnn.deterministic = fixed
+        torch.use_deterministic_algorithms(was_deterministic)
 
 
 def free_device_memory(config: ExecutionConfig) -> None:
