@@ -46,6 +46,7 @@ _LEFT_OUT = pytest.StashKey[int]()
 
 # Libraries set these at import, whichever test imports them first.
 _TOLERATED = {
+    "CUBLAS_WORKSPACE_CONFIG",
     "CUDA_MODULE_LOADING",
     "KMP_DUPLICATE_LIB_OK",
     "KMP_INIT_AT_FORK",

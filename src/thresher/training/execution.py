@@ -73,7 +73,8 @@ def torch_settings(config: ExecutionConfig, group: "Group") -> Iterator[None]:
     # The fastest kernel of a measurement is not the same one every time.
     torch.backends.cudnn.benchmark = group.device.type == "cuda" and not config.deterministic
     if config.deterministic:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # as cuBLAS asks for
+        if group.device.type == "cuda":
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # as cuBLAS asks for
         torch.backends.cudnn.deterministic = True
         torch.use_deterministic_algorithms(True)
     try:
