@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -70,6 +71,29 @@ def test_a_wrong_flag_gets_one_sentence_too(
     assert done.returncode == 2
     assert done.stderr.startswith(f"thresher: {sentence}")
     assert done.stderr.count("\n") == 1
+
+
+def test_windows_gets_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from thresher.cli import main
+
+    monkeypatch.setattr("sys.platform", "win32")
+    with pytest.raises(SystemExit) as ended:
+        main(["data", "list"])
+    assert ended.value.code == 2
+    assert "Windows is not supported" in capsys.readouterr().err
+
+
+def test_importing_the_command_line_needs_nothing_that_windows_lacks() -> None:
+    """Otherwise the sentence above would be a traceback."""
+    code = """
+import sys
+for name in ("fcntl", "pwd", "grp", "resource", "termios"):
+    sys.modules[name] = None
+import thresher.cli
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_debug_shows_the_traceback(thresher: Run) -> None:

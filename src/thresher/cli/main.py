@@ -21,6 +21,10 @@ INTERRUPTED = 130
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command line; always ends in SystemExit."""
+    if sys.platform == "win32":
+        # No fork, no advisory locks, no signals between processes.
+        print("thresher: Windows is not supported; use the Linux subsystem (WSL)", file=sys.stderr)
+        raise SystemExit(2)
     arguments = list(sys.argv[1:] if argv is None else argv)
     # The installed script, unlike `python -m`, does not look in the current folder.
     if "" not in sys.path and os.getcwd() not in sys.path:
