@@ -158,6 +158,11 @@ def check(config: TrainConfig) -> None:
         )
     if config.delay and config.precision == "fp16":
         raise InvalidValueError("`delay` does not work with precision fp16", "use bf16")
+    if config.branch_from is not None and (config.dynamic is not None or config.record_dynamics):
+        raise InvalidValueError(
+            "`branch_from` does not work with `dynamic` and `record_dynamics`",
+            "leave one of them out",
+        )
     if config.max_batch is not None and config.batch_schedule != "noise":
         what = "`max_batch` has an effect only with `batch_schedule` noise"
         raise InvalidValueError(what, "leave one of them out")

@@ -119,9 +119,11 @@ def write_correct(paths: RunPaths, correct: np.ndarray) -> None:
             np.save(file, np.packbits(correct), allow_pickle=False)
 
 
-def write_result(paths: RunPaths, result: RunResult) -> None:
+def write_result(paths: RunPaths, result: RunResult, keep_checkpoint: bool = False) -> None:
     """Write `result.json`, which marks the run as finished, and remove the checkpoints."""
     write_json(paths.result, result.to_dict())
+    if keep_checkpoint:
+        return
     for old in paths.checkpoints.glob("*"):
         old.unlink(missing_ok=True)
     with contextlib.suppress(OSError):

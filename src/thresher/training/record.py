@@ -27,6 +27,11 @@ class RecordConfig:
     """Continue from the newest checkpoint in the folder; without one, start."""
     checkpoint_every: int | None = option(None, ge=1, changes_result=False)
     """Steps between checkpoints; by default one a minute."""
+    keep_checkpoint: bool = option(False, changes_result=False)
+    """Keep a checkpoint of the last step of a finished run, for `branch_from`."""
+    branch_from: str | None = None
+    """Begin with the state of this finished run, which had `keep_checkpoint`: its weights, optimizer
+    and place in the data. `epochs` counts from its beginning."""
     record_dynamics: bool = False
     """Record each sample's EL2N score, forgetting events, loss, margin and uncertainty in
     dynamics.parquet."""

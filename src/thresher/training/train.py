@@ -16,6 +16,7 @@ from thresher.paths import RunPaths
 from thresher.training import folder
 from thresher.training.augmentation import augment_kind, image_sides, make_augment
 from thresher.training.batch_schedule import with_schedule_inline
+from thresher.training.branch import check_branch
 from thresher.training.config import TrainConfig, check
 from thresher.training.execution import free_device_memory, torch_settings, weight_dtype
 from thresher.training.graph import why_not
@@ -58,6 +59,7 @@ def train(
     config = with_schedule_inline(config)
     check(config)
     config = replace(config, batch_norm=for_batch(config.batch_norm, config.batch_size))
+    check_branch(config)
     in_group = config.workers > 1 and placement().world == 1
     if in_group and pruner is not None:
         raise InvalidValueError(

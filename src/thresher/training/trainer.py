@@ -20,6 +20,7 @@ from thresher.paths import RunPaths
 from thresher.progress import Bar, bar
 from thresher.training import folder
 from thresher.training.batch_growth import BatchGrowth
+from thresher.training.branch import branch_state
 from thresher.training.config import TrainConfig
 from thresher.training.device_data import DeviceData, Part
 from thresher.training.dynamics import Dynamics, EpochTable
@@ -110,8 +111,12 @@ class Trainer:
         traced = self.config.trace and self.group.first
         self.trace = start_trace(self.paths.root) if traced else None
         try:
-            if self.saver.resume(self.state) and shown:
-                logger.info("resuming %s from step %d", self.paths.root, self.state.progress.step)
+            if self.saver.resume(self.state):
+                if shown:
+                    at = self.state.progress.step
+                    logger.info("resuming %s from step %d", self.paths.root, at)
+            elif self.config.branch_from is not None:
+                self.state.restore(branch_state(self.config.branch_from))
             self.group.on_first(
                 lambda: folder.write_config(self.config, self.resolved, self.pack, self.split)
             )
@@ -404,11 +409,13 @@ class Trainer:
         """Write the weights first and `result.json`, which says that all else is there, last."""
         with averaged(self.model, self.group):
             self.group.on_first(lambda: weights.write(self.model.state_dict(), self.paths.model))
+        if self.config.keep_checkpoint:
+            self._save()
 
         def write() -> None:
             if self.state.dynamics is not None:
                 self.state.dynamics.write(self.paths.dynamics, self.pack, self.split.train)
             folder.write_correct(self.paths, self.correct.cpu().numpy())
-            folder.write_result(self.paths, result)
+            folder.write_result(self.paths, result, self.config.keep_checkpoint)
 
         self.group.on_first(write)

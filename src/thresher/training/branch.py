@@ -1,0 +1,39 @@
+"""Begin a run with the state of another one's last step: weights, optimizer, place in the data."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from thresher.errors import InvalidValueError, NotFoundError
+from thresher.paths import RunPaths, read_run_json
+from thresher.training import checkpoint
+from thresher.training.checkpoint import Checkpoint
+from thresher.training.config import TrainConfig
+
+SAME = ("data", "model", "optimizer", "precision", "validation", "split_seed", "selection", "seed")
+"""Options that a branch shares with its run: the rest of the state depends on them."""
+
+
+def check_branch(config: TrainConfig) -> None:
+    """Refuse a run to branch from that has no checkpoint, or another model or other data."""
+    if config.branch_from is None:
+        return
+    paths = RunPaths(Path(config.branch_from))
+    if not any(paths.checkpoints.glob(checkpoint.PATTERN)):
+        raise NotFoundError(
+            f"there is no checkpoint in {paths.checkpoints}",
+            "train the run with `keep_checkpoint`, or check the path",
+        )
+    begun = read_run_json(paths.config, "run's configuration").get("config", {})
+    given = config.to_dict()
+    for name in SAME:
+        if name in begun and begun[name] != given[name]:
+            what = f"the run in {config.branch_from} has `{name}` {begun[name]}, not {given[name]}"
+            raise InvalidValueError(what, "branch with the same value")
+
+
+def branch_state(run: str) -> Checkpoint:
+    """Return the state at the end of a run, without its target."""
+    taken = checkpoint.newest(RunPaths(Path(run)).checkpoints)
+    assert taken is not None
+    progress = {**taken.meta["progress"], "target": None, "grown": []}
+    return replace(taken, meta={**taken.meta, "progress": progress})

@@ -1,0 +1,74 @@
+"""A run that begins with the state of another."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from thresher.errors import InvalidValueError, NotFoundError
+from thresher.training.config import TrainConfig, check
+from thresher.training.train import train
+
+pytest_plugins = ["train_data"]
+
+
+def _config(few: Path | str, out: Path | str, **more: Any) -> TrainConfig:
+    options: dict[str, Any] = {
+        "data": str(few),
+        "out": str(out),
+        "model": "tiny",
+        "batch_size": 20,
+        "epochs": 1,
+        "lr": 0.02,
+        "schedule": "constant",
+        "threads": 1,
+        "device": "cpu",
+        **more,
+    }
+    return TrainConfig(**options)
+
+
+@pytest.fixture(scope="module")
+def trunk(few: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One epoch, with its checkpoint."""
+    out = tmp_path_factory.mktemp("branch") / "trunk"
+    train(_config(few, out, keep_checkpoint=True), quiet=True)
+    return out
+
+
+def test_a_branch_with_the_same_options_is_the_longer_run(
+    few: Path, trunk: Path, tmp_path: Path
+) -> None:
+    whole, branch = tmp_path / "whole", tmp_path / "branch"
+    train(_config(few, whole, epochs=2), quiet=True)
+    result = train(_config(few, branch, epochs=2, branch_from=str(trunk)), quiet=True)
+    x, y = (load_file(run / "model.safetensors") for run in (whole, branch))
+    assert all(torch.equal(x[name], y[name]) for name in x)
+    assert result.steps == 30
+    steps = [json.loads(line) for line in (branch / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in steps if line["kind"] == "step"] == list(range(16, 31))
+    assert any((trunk / "checkpoints").iterdir())
+    assert not (branch / "checkpoints").exists()
+
+
+def test_a_branch_may_have_another_batch_and_rate(few: Path, trunk: Path, tmp_path: Path) -> None:
+    options = {"epochs": 2, "branch_from": str(trunk), "batch_size": 40, "lr": 0.03}
+    result = train(_config(few, tmp_path / "branch", **options), quiet=True)
+    assert result.steps == 15 + 8
+    assert result.samples == 2 * 287
+
+
+def test_what_a_branch_cannot_continue_is_refused(few: Path, trunk: Path, tmp_path: Path) -> None:
+    out = tmp_path / "branch"
+    with pytest.raises(NotFoundError, match="there is no checkpoint in .*; train the run with"):
+        train(_config(few, out, branch_from=str(tmp_path)), quiet=True)
+    with pytest.raises(InvalidValueError, match="has `model` tiny, not resnet20"):
+        train(_config(few, out, branch_from=str(trunk), model="resnet20"), quiet=True)
+    with pytest.raises(InvalidValueError, match="has `seed` 0, not 1"):
+        train(_config(few, out, branch_from=str(trunk), seed=1), quiet=True)
+    with pytest.raises(InvalidValueError, match="`branch_from` does not work with `dynamic`"):
+        check(_config(few, out, branch_from=str(trunk), record_dynamics=True))
+    assert not out.exists()
