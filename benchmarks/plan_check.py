@@ -1,33 +1,33 @@
 """Compare what `thresher plan` says with a sweep, by samples to a target.
 
-    python -m benchmarks.plan_check --data digits
-    python -m benchmarks.plan_check --data cifar10 --model resnet20 --target 0.75 \
-        --pilot-batch 32 --lr 0.01 --batches 32,64,…,4096 --jobs 8   (a GPU)
+    python -m benchmarks.plan_check --data digits --out build/plan-digits
+    python -m benchmarks.plan_check --data cifar10 --out build/plan-cifar10   (a GPU; minutes)
 
-The pilots train at two batch sizes for a few epochs. The sweep trains at every batch size until the
-target and counts the samples, interpolated between evaluations. The rate of each batch size is the
-best of several factors on the plan's rate, tuned with seeds of its own on validation accuracy. The
-plan is held to three marks: the recommended batch needs at most 1.25 times the samples of the
+The pilots train at three batch sizes for a few epochs. The sweep trains at every batch size until
+the target and counts the samples, interpolated between evaluations. The rate of each batch size is
+the best of several factors on the plan's rate, tuned with seeds of its own on validation accuracy.
+The plan is held to three marks: the recommended batch needs at most 1.25 times the samples of the
 sweep's best, predicted samples are within 30 % up to 16 times the recommended batch, and the
-interval of the critical batch covers the one fitted to the sweep. The sweep is also written as a
-CSV file for `thresher plan --from`.
+interval of the critical batch covers the one fitted to the sweep. The folder holds the report
+(plan_check.md), the sweep as a table for `thresher plan --from` (plan_check.csv), and the runs: the
+same command again resumes.
 """
 
 import argparse
 import math
 import multiprocessing
-import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import geometric_mean
+from typing import Any
 
 from benchmarks.machine import markdown
 from thresher.data.pack import Pack
 from thresher.paths import write_text
 from thresher.scaling.batch_table import BatchRow
-from thresher.scaling.pilot import accuracy_curve, hold_out, samples_until
+from thresher.scaling.pilot_runs import accuracy_curve, hold_out, samples_until
 from thresher.scaling.plan import PlanConfig, TrainingPlan, plan
 from thresher.scaling.sample_fit import SampleFit, fit_samples
 from thresher.scaling.sample_model import SampleModel
@@ -38,15 +38,40 @@ TUNING_SEED = 1000
 RATIO_MOST = 1.25
 ERROR_MOST = 0.30
 REACH = 16
+PRESETS: dict[str, dict[str, Any]] = {
+    "digits": {
+        "model": "tiny",
+        "target": 0.93,
+        "batches": "8,16,32,64,128,256,512",
+        "seeds": 6,
+        "pilot_batch": 16,
+        "pilot_epochs": 25,
+        "lr": 0.03,
+        "limit": 40,
+        "jobs": 2,
+    },
+    # ResNet-20 on CIFAR-10 takes about 40 million samples, five minutes on an H200.
+    "cifar10": {
+        "model": "resnet20",
+        "target": 0.75,
+        "batches": "32,64,128,256,512,1024,2048,4096",
+        "seeds": 3,
+        "pilot_batch": 32,
+        "pilot_epochs": 30,
+        "lr": 0.01,
+        "limit": 60,
+        "jobs": 8,
+    },
+}
+"""Settings by data set; flags win."""
 
 
 def samples_to_target(config: TrainConfig) -> float | None:
     """Return the samples of a run until its target; None if it did not reach it."""
-    with tempfile.TemporaryDirectory() as folder:
-        result = train(replace(config, out=f"{folder}/run"), quiet=True)
-        curve = accuracy_curve(result)
+    name = f"batch{config.batch_size}-lr{config.lr:.6g}-seed{config.seed}"
+    result = train(replace(config, out=f"{config.out}/{name}", resume=True), quiet=True)
     assert config.target_accuracy is not None
-    return samples_until(curve, config.target_accuracy)
+    return samples_until(accuracy_curve(result), config.target_accuracy)
 
 
 def run_all(trials: Sequence[TrainConfig], jobs: int) -> list[float | None]:
@@ -181,20 +206,23 @@ def _whole(value: float | None) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", default="digits")
-    parser.add_argument("--model", default="tiny")
+    parser.add_argument("--data", default="digits", choices=PRESETS)
+    parser.add_argument("--model")
     parser.add_argument("--cluster", default="local")
-    parser.add_argument("--target", type=float, default=0.93)
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--batches", default="8,16,32,64,128,256,512")
+    parser.add_argument("--target", type=float)
+    parser.add_argument("--seeds", type=int)
+    parser.add_argument("--batches")
     parser.add_argument("--factors", default="0.5,1", help="on the plan's rate, to tune it")
     parser.add_argument("--tuning-seeds", type=int, default=2)
-    parser.add_argument("--pilot-batch", type=int, default=16)
-    parser.add_argument("--pilot-epochs", type=float, default=25)
-    parser.add_argument("--lr", type=float, default=0.03, help="the pilot's rate at its batch")
-    parser.add_argument("--limit", type=float, default=40, help="epochs after which to give up")
-    parser.add_argument("--jobs", type=int, default=1, help="trainings at once")
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/plan_check.md"))
+    parser.add_argument("--pilot-batch", type=int)
+    parser.add_argument("--pilot-seeds", type=int, default=3)
+    parser.add_argument("--pilot-epochs", type=float)
+    parser.add_argument("--critical-batch", choices=["pilots", "branch"], default="pilots")
+    parser.add_argument("--lr", type=float, help="the pilot's rate at its batch")
+    parser.add_argument("--limit", type=float, help="epochs after which to give up")
+    parser.add_argument("--jobs", type=int, help="trainings at once")
+    parser.add_argument("--out", type=Path, default=Path("build/plan_check"))
+    parser.set_defaults(**PRESETS[parser.parse_known_args()[0].data])
     args = parser.parse_args()
     result = plan(
         PlanConfig(
@@ -204,6 +232,8 @@ def main() -> None:
             target_accuracy=args.target,
             pilot_epochs=args.pilot_epochs,
             pilot_batch=args.pilot_batch,
+            pilot_seeds=args.pilot_seeds,
+            critical_batch=args.critical_batch,
             lr=args.lr,
             seed=100,
         )
@@ -215,11 +245,11 @@ def main() -> None:
     sweep = Sweep(
         base=TrainConfig(
             data=args.data,
-            out="",
+            out=str(args.out / "runs"),
             model=args.model,
             epochs=args.limit,
             schedule="constant",
-            validation=hold_out(len(Pack.open(args.data).indices("train")), pilot.large_batch),
+            validation=hold_out(len(Pack.open(args.data).indices("train")), pilot.batches[-1]),
             target_accuracy=args.target,
             threads=1,
         ),
@@ -243,9 +273,9 @@ def main() -> None:
         "",
         markdown(),
         "",
-        f"Pilots: batches {pilot.batch_size} and {pilot.large_batch}; critical batch "
+        f"Pilots: {pilot.runs} runs at each of the batches {pilot.batches}; critical batch "
         f"{pilot.critical_batch:.0f} (noise scale {_whole(pilot.noise_scale)}, by samples "
-        f"{_whole(pilot.critical_by_samples)}). "
+        f"{_whole(None if pilot.fit is None else pilot.fit.b_crit)}). "
         f"Recommended: batch {best.batch_size} on {best.workers} workers ({result.reason}).",
         "",
         "| batch | rate | predicted | low–high | measured | each seed | predicted / measured | "
@@ -260,9 +290,10 @@ def main() -> None:
         "",
         *check.marks(),
     ]
-    write_text(args.out, "\n".join(lines) + "\n")
+    write_text(args.out / "plan_check.md", "\n".join(lines) + "\n")
     table = [f"{r.batch},{r.samples:.0f},{r.target},{r.lr:.6g}" for r in rows]
-    write_text(args.out.with_suffix(".csv"), "\n".join(["batch,samples,target,lr", *table]) + "\n")
+    table = ["batch,samples,target,lr", *table]
+    write_text(args.out / "plan_check.csv", "\n".join(table) + "\n")
     print("\n".join(lines))
 
 

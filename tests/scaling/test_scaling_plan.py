@@ -22,7 +22,8 @@ from thresher.scaling.candidates import (
     uncertainty,
 )
 from thresher.scaling.catalog import load_cluster
-from thresher.scaling.pilot import critical_from, samples_until
+from thresher.scaling.pilot import fit_curves
+from thresher.scaling.pilot_runs import samples_until
 from thresher.scaling.plan import PlanConfig, plan
 from thresher.scaling.predict import powers
 from thresher.scaling.sample_model import SampleModel
@@ -65,14 +66,20 @@ def test_the_critical_batch_comes_out_of_the_courses_it_went_into() -> None:
         return [(n * 1000.0, 0.1 * n / (1 + batch / critical)) for n in range(1, 8)]
 
     for critical in (20.0, 100.0, 500.0):
-        one, other = course(16, critical), course(128, critical)
-        found = critical_from([one, one], [other], 16, 128, 1000)
-        assert found == pytest.approx(critical, rel=1e-6)
-    assert critical_from([course(16, 1e9)], [course(16, 1e9)], 16, 128, 1000) is None
-    assert critical_from([[]], [course(128, 100)], 16, 128, 1000) is None
-    # Beyond it everywhere: samples grow in proportion to the batch.
-    far = critical_from([course(16, 1e-6)], [course(128, 1e-6)], 16, 128, 1000)
-    assert far == pytest.approx(1)
+        curves = {batch: 2 * [course(batch, critical)] for batch in (16, 64, 256)}
+        fit = fit_curves(curves, 1000)
+        assert fit is not None
+        assert fit.b_crit == pytest.approx(critical, rel=1e-3)
+        # The highest accuracy that the largest batch reached, or the target if that is lower.
+        assert fit.target == f"{0.7 / (1 + 256 / critical):g}"
+        early = fit_curves(curves, 1000, target=0.05)
+        assert early is not None
+        assert early.target == "0.05"
+        assert early.b_crit == pytest.approx(critical, rel=1e-3)
+    # Samples that do not grow with the batch, runs that were never evaluated, and too short ones.
+    assert fit_curves({b: [course(16, 1e9)] for b in (16, 64, 256)}, 1000) is None
+    assert fit_curves({16: [[]], 64: [course(64, 100)], 256: [course(256, 100)]}, 1000) is None
+    assert fit_curves({b: [course(b, 100)] for b in (16, 64, 256)}, 20_000) is None
 
 
 def test_samples_until_reads_between_evaluations() -> None:
@@ -291,7 +298,7 @@ def test_the_plan_of_digits_holds_in_a_small_sweep(digits: str, tmp_path: Path) 
     assert found[best["batch_size"]] <= 2 * min(found.values()) + 1300
 
 
-@pytest.mark.slow  # trains four pilots
+@pytest.mark.slow  # trains ten pilots
 def test_a_second_plan_runs_no_second_pilot(digits: str, tmp_path: Path) -> None:
     config = PlanConfig(
         data=digits,

@@ -63,7 +63,7 @@ def test_a_branch_may_have_another_batch_and_rate(few: Path, trunk: Path, tmp_pa
 
 def test_what_a_branch_cannot_continue_is_refused(few: Path, trunk: Path, tmp_path: Path) -> None:
     out = tmp_path / "branch"
-    with pytest.raises(NotFoundError, match="there is no checkpoint in .*; train the run with"):
+    with pytest.raises(NotFoundError, match="; train the run with `keep_checkpoint`"):
         train(_config(few, out, branch_from=str(tmp_path)), quiet=True)
     with pytest.raises(InvalidValueError, match="has `model` tiny, not resnet20"):
         train(_config(few, out, branch_from=str(trunk), model="resnet20"), quiet=True)

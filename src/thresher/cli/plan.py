@@ -13,6 +13,7 @@ from thresher.scaling.pilot import Pilot
 from thresher.scaling.plan import PlanConfig, TrainingPlan, plan_table
 from thresher.scaling.plan import plan as make_plan
 from thresher.scaling.sample_fit import SampleFit
+from thresher.scaling.schedule_offer import ScheduleOffer
 
 WARMUP = (
     "The warm-up follows a rule that is fitted to two published points (5 of 90 epochs at batch "
@@ -21,10 +22,10 @@ WARMUP = (
 
 
 def plan(config: PlanConfig) -> Outcome:
-    """Recommend batch size, learning rate, warm-up and number of workers, with time and cost. Two
-    short pilots on this machine estimate the critical batch, and from it the samples that each
-    batch size needs; with `from_`, a table of your own runs is fitted instead. The profile and the
-    cluster give the time of a step.
+    """Recommend batch size, learning rate, warm-up and number of workers, with time and cost.
+    Short pilots at three batch sizes on this machine estimate the critical batch, and from it the
+    samples that each batch size needs; with `from_`, a table of your own runs is fitted instead.
+    The profile and the cluster give the time of a step.
     """
     if config.data is None:
         if config.figure is not None:
@@ -45,9 +46,13 @@ def _values(result: TrainingPlan | BatchPlan) -> dict[str, Any]:
     """Return the result as JSON values."""
     values = asdict(result)
     values["recommended"] |= {"reason": values.pop("reason")}
-    for fit in (values["fit"], *values.get("targets", ())):
-        if fit is not None:
-            del fit["draws"]
+    pilot = values.get("pilot") or {}
+    branches = pilot.get("branches") or {}
+    stages = (stage["fit"] for stage in branches.get("stages", ()))
+    drawn = (values["fit"], pilot.get("fit"), branches, *stages, *values.get("targets", ()))
+    for part in drawn:
+        if part:
+            del part["draws"]
     if isinstance(result, TrainingPlan):
         values["recommended"] |= {"command": values.pop("command")}
         values["rows"] = values.pop("candidates")
@@ -95,7 +100,19 @@ def _text(result: TrainingPlan) -> str:
         )
     if best.lr is None:
         lines.append("The table has no rates: add a column lr, or give --lr at its smallest batch.")
-    return "\n".join([*lines, "", result.command])
+    lines += ["", result.command]
+    if result.schedule is not None:
+        lines += ["", _schedule_text(result.schedule), "", result.schedule.command]
+    return "\n".join(lines)
+
+
+def _schedule_text(offer: ScheduleOffer) -> str:
+    phases = ", ".join(f"{batch:,} from epoch {epoch}" for epoch, batch in offer.phases)
+    return (
+        f"A batch that grows with the noise scale ({phases}) is predicted to take {offer.steps:,} "
+        f"steps instead of {offer.constant_steps:,}, {offer.steps_saved:.0%} fewer, and "
+        f"{offer.samples_added:.0%} more samples:"
+    )
 
 
 def _target(result: TrainingPlan) -> str:
@@ -106,14 +123,20 @@ def _target(result: TrainingPlan) -> str:
 
 
 def _pilot_text(pilot: Pilot) -> str:
-    low, high = pilot.critical_interval
+    batches = ", ".join(f"{batch:,}" for batch in pilot.batches[:-1])
+    low, high = pilot.critical_batch_low, pilot.critical_batch_high
+    ends = f"{_count(low)} to {'unbounded' if high is None else _count(high)}"
+    if pilot.branches is None:
+        by_samples = _count(None if pilot.fit is None else pilot.fit.b_crit)
+        how = f"{by_samples} by the samples that batches {batches} and {pilot.batches[-1]:,} needed"
+    else:
+        stages = [_count(stage.fit.critical_batch) for stage in pilot.branches.stages]
+        how = f"{', '.join(stages)} by branches early, in the middle and late in training"
     return (
         f"The pilot trained at {pilot.images_per_s:,.0f} images/s and reached "
         f"{pilot.accuracy:.3f} after {pilot.samples:,} samples. Critical batch: "
-        f"{_count(pilot.noise_scale)} by the gradient noise scale, "
-        f"{_count(pilot.critical_by_samples)} by the samples that batches {pilot.batch_size} and "
-        f"{pilot.large_batch} needed. Pilots were off by up to 3.6 times in our sweeps, so it may "
-        f"be {low:,.0f} to {high:,.0f}."
+        f"{_count(pilot.noise_scale)} by the gradient noise scale, {how}. The plan uses "
+        f"{pilot.critical_batch:,.0f}, whose 95 % interval is {ends}."
     )
 
 

@@ -1,18 +1,13 @@
 """Short training runs that estimate the critical batch: how large a batch pays off.
 
-A few runs at a small batch and as many at eight times it. They give two independent estimates: the
-gradient noise scale of the larger batch, and the samples that both needed to the same accuracy,
-by E(B) = E_min(1 + B/B_crit). After so few steps either can be off by a factor of several; their
-geometric mean is used, with an interval of a factor of four, and both are reported.
+A few runs at a small batch, and as many at four and at sixteen times it, whose rates are tuned.
+E(B) = E_min(1 + B/B_crit) is fitted to the samples that all of them needed to the same accuracy.
+The gradient noise scale is a guess that is used only where the samples say nothing.
 """
 
-import hashlib
-import json
-import logging
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from statistics import fmean, geometric_mean
 from typing import TYPE_CHECKING, Literal
 
@@ -21,35 +16,45 @@ import numpy as np
 from thresher.data.pack import Pack
 from thresher.errors import InvalidValueError, ThresherError
 from thresher.options import option
-from thresher.paths import RunPaths, home
+from thresher.scaling import branches
+from thresher.scaling.batch_table import BatchRow
+from thresher.scaling.branches import Branches
+from thresher.scaling.pilot_runs import (
+    VALIDATION,
+    Curve,
+    accuracy_curve,
+    cached_run,
+    hold_out,
+    records,
+    samples_until,
+    stable_run,
+)
+from thresher.scaling.sample_fit import BEYOND, SampleFit, fit_samples
 from thresher.scaling.sample_model import SampleModel, rate_at
+from thresher.scaling.schedule_offer import CriticalCurve
 from thresher.training.config import TrainConfig
 
 if TYPE_CHECKING:
     from thresher.training.result import RunResult
 
-logger = logging.getLogger(__name__)
-VALIDATION = 0.15
-"""Least share of the training samples that is held out for the pilots' accuracy; the test set is
-not used."""
-RATIO = 8
-"""How many times larger the second batch is."""
-FEWEST = 4 * RATIO
+RATIOS = (4, 16)
+"""How many times larger the other batches are."""
+FEWEST = 4 * RATIOS[-1]
 """Training samples needed."""
+FACTORS = (0.5, 1.0)
+"""Factors on the rate by the rule that are tried at the larger batches, with the first seed."""
 RATE_CRITICAL = 256.0
-"""Critical batch assumed for the learning rate of the second run; its error enters as a root."""
+"""Critical batch assumed for the learning rates of the larger batches."""
 
 RATE = 0.03
-"""Default learning rate of the smaller run."""
+"""Default learning rate of the smallest batch."""
 OFF_BY = 4.0
-"""The critical batch of a pilot is given as known to this factor. Against the sweeps stored in
-benchmarks/results it was off by 3.6 times on CIFAR-10 and by less than 1.1 times on digits."""
-RUN_SPREAD = 0.2
-"""Standard deviation of the logarithm of a run's samples to a target: 0.12 and 0.16 in those."""
+"""The noise scale is given as known to this factor: against the sweeps stored in
+benchmarks/results it was off by 2.6 times on digits and by 2.2 times on CIFAR-10."""
+RUN_SPREAD = 0.25
+"""Standard deviation of the logarithm of a run's samples to a target: 0.13 to 0.29 in six groups
+of six runs on digits."""
 DRAWS = 1000
-
-Curve = list[tuple[float, float]]
-"""(samples, validation accuracy) after each epoch."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,14 +68,17 @@ class PilotConfig:
     target_accuracy: float | None = option(None, gt=0, le=1)
     """Validation accuracy to reach, 0 to 1 (default: what the pilot reaches)."""
     pilot_epochs: float = option(8.0, gt=0)
-    """Most epochs of each run of the two pilots."""
+    """Most epochs of each run of the pilots."""
     pilot_batch: int = option(16, ge=1)
-    """Batch size of the smaller pilot; the other's is eight times larger."""
+    """Batch size of the smallest pilot; the others' are four and sixteen times larger."""
     pilot_seeds: int = option(3, ge=1)
     """Runs of each pilot; their samples to the target are averaged."""
     lr: float | None = option(None, gt=0)
-    """A learning rate that works at the smaller pilot's batch size (default: 0.03); with a table
+    """A learning rate that works at the smallest pilot's batch size (default: 0.03); with a table
     that has no rates, at its smallest batch size."""
+    critical_batch: Literal["pilots", "branch"] = "pilots"
+    """How the critical batch is measured: by pilots at three batch sizes, or by short branches at
+    several batch sizes from states of one, early, in the middle and late in training."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where the pilots run."""
     seed: int = option(0, ge=0)
@@ -82,108 +90,195 @@ class Pilot:
     """Result of `run_pilot`."""
 
     batch_size: int
-    large_batch: int
+    """The smallest batch, as in the other fields without a batch of their own."""
+    batches: tuple[int, ...]
     lr: float
+    rates: dict[int, float]
+    """Learning rate of each batch, tuned for the larger ones."""
     critical_batch: float
+    critical_batch_low: float | None
+    """Low end of its 95 % interval; None if there is no bound."""
+    critical_batch_high: float | None
     noise_scale: float | None
     """Critical batch by the gradient noise scale; None if unknown."""
-    critical_by_samples: float | None
-    """Critical batch by the samples that both runs needed; None if unknown."""
+    fit: SampleFit | None
+    """The fit to the samples that all runs needed; None if they say nothing."""
     images_per_s: float
-    """Of the smaller batch."""
     samples: int
-    """Samples that the smaller batch saw until the target, or until the end; geometric mean."""
+    """Samples until the target, or until the end; geometric mean."""
     target: float
     reached: bool
-    """Whether all runs of the smaller batch reached the target."""
+    """Whether all runs of the smallest batch reached the target."""
     accuracy: float
-    """Last validation accuracy of the smaller batch, mean over the runs."""
+    """Last validation accuracy, mean over the runs."""
     train_samples: int
     runs: int
     """Runs of each batch size."""
     folders: tuple[str, ...]
+    noise_curve: tuple[tuple[float, float], ...] = ()
+    """(share of the training, noise scale) after each epoch; geometric mean."""
+    branches: Branches | None = None
+    """The branches, if the critical batch was measured with them."""
+
+    @property
+    def critical_curve(self) -> CriticalCurve:
+        """The critical batch over the training: that of the branches, or the noise scale."""
+        if self.branches is None:
+            return self.noise_curve
+        stages = self.branches.stages
+        return [(stage.samples / self.samples, stage.fit.critical_batch) for stage in stages]
 
     def sample_model(self, epochs: float) -> SampleModel:
         """Return the samples by batch size; `epochs` are assumed if the target was not reached."""
-        samples = self.samples if self.reached else epochs * self.train_samples
         generator = np.random.default_rng(0)
-        critical = self.critical_batch * OFF_BY ** (generator.standard_normal(DRAWS) / 1.96)
-        # The mean of the pilots is off, and so is the run that is planned.
-        spread = RUN_SPREAD * math.sqrt(1 + 1 / self.runs)
-        seen = samples * np.exp(spread * generator.standard_normal(DRAWS))
-        least = seen / (1 + self.batch_size / critical)
+        # The run that is planned scatters, too.
+        run = np.exp(RUN_SPREAD * generator.standard_normal(DRAWS))
+        if self.fit is not None and self.fit.target == f"{self.target:g}":
+            samples, draws = self.fit.samples_at(self.batch_size), self.fit.draws
+            least, critical = np.array(draws).T if draws else (np.empty(0), np.empty(0))
+            least = least * run[: len(least)]
+        else:
+            samples = self.samples if self.reached else epochs * self.train_samples
+            critical = self._critical_draws(generator)
+            mean = np.exp(RUN_SPREAD / math.sqrt(self.runs) * generator.standard_normal(DRAWS))
+            least = samples * (mean * run)[: len(critical)] / (1 + self.batch_size / critical)
         return SampleModel(
             *(self.critical_batch, samples, self.batch_size, self.lr, self.train_samples),
             draws=tuple(zip(least.tolist(), critical.tolist(), strict=True)),
         )
 
-    @property
-    def critical_interval(self) -> tuple[float, float]:
-        """Low and high end of the critical batch, by how far pilots were off before."""
-        return self.critical_batch / OFF_BY, self.critical_batch * OFF_BY
+    def _critical_draws(self, generator: np.random.Generator) -> np.ndarray:
+        if self.branches is not None:
+            return np.array(self.branches.draws)
+        if self.fit is not None:
+            return np.array([critical for _, critical in self.fit.draws])
+        return self.critical_batch * OFF_BY ** (generator.standard_normal(DRAWS) / 1.96)
 
 
 def run_pilot(config: PilotConfig) -> Pilot:
-    """Train at two batch sizes for a few epochs at constant rates.
+    """Train at three batch sizes for a few epochs at constant rates, or at one and its branches.
 
     The runs are kept in the cache: a second call with the same data and options trains nothing, and
     a killed pilot resumes.
     """
     pack = Pack.open(required(config.data))
-    lr = config.lr or RATE
-    count = int(len(pack.indices("train")) * (1 - VALIDATION))
-    small = max(4, min(config.pilot_batch, count // FEWEST))
-    large = RATIO * small
-    if large > count:
-        raise InvalidValueError(
-            f"a pilot needs at least {FEWEST} training samples, {config.data} has {count}"
-        )
-    large_lr = rate_at(large, RATE_CRITICAL, small, lr)
+    small = _smallest_batch(config, pack)
+    branch = config.critical_batch == "branch"
+    ratios = branches.RATIOS[1:] if branch else RATIOS
+    batches = (small, *(ratio * small for ratio in ratios))
     base = TrainConfig(
         data=required(config.data),
         out="",
         model=config.model,
         epochs=config.pilot_epochs,
         schedule="constant",
-        validation=hold_out(len(pack.indices("train")), large),
+        validation=hold_out(len(pack.indices("train")), batches[-1]),
         noise_scale=True,
         target_accuracy=config.target_accuracy,
         device=config.device,
         resume=True,
+        batch_size=small,
+        lr=config.lr or RATE,
     )
-    runs = [replace(base, seed=config.seed + n) for n in range(config.pilot_seeds)]
-    first = [_train(replace(run, batch_size=small, lr=lr), pack) for run in runs]
-    second = [_train(replace(run, batch_size=large, lr=large_lr), pack) for run in runs]
-    curves = [accuracy_curve(run) for run in first], [accuracy_curve(run) for run in second]
-    train_samples = first[0].resolved.samples
-    noise = _mean(run.noise_scale for run in second) or _mean(run.noise_scale for run in first)
-    by_samples = critical_from(*curves, small, large, train_samples)
-    estimates = [value for value in (noise, by_samples) if value is not None]
-    if not estimates:
+    seeds = range(config.seed, config.seed + config.pilot_seeds)
+    results = {small: [stable_run(replace(base, seed=seed), pack) for seed in seeds]}
+    if branch:
+        return _with_branches(_pilot(config, results), base, seeds)
+    for batch in batches[1:]:
+        rate = _tuned_rate(replace(base, batch_size=batch, seed=config.seed), base, pack)
+        run = replace(base, batch_size=batch, lr=rate)
+        results[batch] = [stable_run(replace(run, seed=seed), pack) for seed in seeds]
+    return _pilot(config, results)
+
+
+def _with_branches(pilot: Pilot, base: TrainConfig, seeds: Sequence[int]) -> Pilot:
+    """Measure the critical batch of a pilot by branches."""
+    measured = branches.run_branches(base, seeds, pilot.samples, pilot.critical_batch)
+    return replace(
+        pilot,
+        critical_batch=measured.critical_batch,
+        critical_batch_low=measured.critical_batch_low,
+        critical_batch_high=measured.critical_batch_high,
+        branches=measured,
+    )
+
+
+def _smallest_batch(config: PilotConfig, pack: Pack) -> int:
+    count = int(len(pack.indices("train")) * (1 - VALIDATION))
+    small = max(4, min(config.pilot_batch, count // FEWEST))
+    if RATIOS[-1] * small > count:
+        raise InvalidValueError(
+            f"a pilot needs at least {FEWEST} training samples, {config.data} has {count}"
+        )
+    return small
+
+
+def _tuned_rate(run: TrainConfig, base: TrainConfig, pack: Pack) -> float:
+    """Return the rate of a larger batch that gets farthest with one seed."""
+    rule = rate_at(run.batch_size, RATE_CRITICAL, base.batch_size, base.lr)
+    results = {f * rule: cached_run(replace(run, lr=f * rule), pack) for f in FACTORS}
+    stable = {lr: result for lr, result in results.items() if result.status != "diverged"}
+    if not stable:
+        what = f"the pilots diverged at rate {FACTORS[0] * rule:g} and batch {run.batch_size}"
+        raise ThresherError(what, "lower `lr`")
+    curves = {lr: accuracy_curve(result) for lr, result in stable.items()}
+    best = {lr: max((a for _, a in curve), default=0.0) for lr, curve in curves.items()}
+    # By the samples to the highest accuracy that all of them reached; 0 if there is none.
+    common = min(best.values())
+    return min(stable, key=lambda lr: (samples_until(curves[lr], common) or 0.0, -best[lr]))
+
+
+def _pilot(config: PilotConfig, results: dict[int, "list[RunResult]"]) -> Pilot:
+    """Estimate the critical batch from the runs of each batch size."""
+    small, first = next(iter(results.items()))
+    train_samples, target = first[0].resolved.samples, config.target_accuracy
+    curves = {batch: [accuracy_curve(run) for run in runs] for batch, runs in results.items()}
+    fit = fit_curves(curves, train_samples, target) if len(results) > 1 else None
+    noises = (_mean(run.noise_scale for run in runs) for runs in reversed(results.values()))
+    noise = next((value for value in noises if value is not None), None)
+    if fit is not None:
+        critical, low, high = fit.b_crit, fit.b_crit_low, fit.b_crit_high
+    elif noise is not None:
+        critical, low, high = noise, noise / OFF_BY, noise * OFF_BY
+    elif len(results) == 1:
+        critical, low, high = RATE_CRITICAL, None, None
+    else:
         what = "the pilot was too short to estimate the critical batch"
         raise ThresherError(what, "raise `pilot_epochs`")
     accuracy = fmean(float(run.validation_accuracy or 0.0) for run in first)
-    target = config.target_accuracy
-    reached = target is None or all(run.status == "target" for run in first)
     # Between two evaluations: whole epochs would count too many samples.
-    counts = [None if target is None else samples_until(curve, target) for curve in curves[0]]
+    counts = [None if target is None else samples_until(curve, target) for curve in curves[small]]
     seen = [run.samples if n is None else n for run, n in zip(first, counts, strict=True)]
     return Pilot(
         batch_size=small,
-        large_batch=large,
-        lr=lr,
-        critical_batch=geometric_mean(estimates),
+        batches=tuple(results),
+        lr=first[0].config.lr,
+        rates={batch: runs[0].config.lr for batch, runs in results.items()},
+        critical_batch=critical,
+        critical_batch_low=low,
+        critical_batch_high=high,
         noise_scale=noise,
-        critical_by_samples=by_samples,
+        fit=fit,
         images_per_s=max(float(run.images_per_s or 0.0) for run in first),
         samples=round(geometric_mean(seen)),
         target=accuracy if target is None else target,
-        reached=reached,
+        reached=target is None or all(run.status == "target" for run in first),
         accuracy=accuracy,
         train_samples=train_samples,
         runs=config.pilot_seeds,
-        folders=tuple(run.config.out for run in (*first, *second)),
+        folders=tuple(run.config.out for runs in results.values() for run in runs),
+        noise_curve=_noise_curve(first, geometric_mean(seen)),
     )
+
+
+def _noise_curve(runs: "list[RunResult]", samples: float) -> tuple[tuple[float, float], ...]:
+    """Return the noise scale after each epoch, over the samples to the target."""
+    by_epoch: dict[int, list[float]] = {}
+    for run in runs:
+        for line in records(run, "epoch"):
+            if line.get("noise_scale") is not None and line["samples"] <= samples:
+                by_epoch.setdefault(line["samples"], []).append(line["noise_scale"])
+    return tuple((seen / samples, geometric_mean(n)) for seen, n in sorted(by_epoch.items()))
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
@@ -199,75 +294,29 @@ def required(data: str | None) -> str:
     return data
 
 
-def hold_out(samples: int, batch: int) -> int:
-    """Return how many samples to hold out so that the rest are whole batches.
+def fit_curves(
+    curves: dict[int, list[Curve]], train_samples: int, target: float | None = None
+) -> SampleFit | None:
+    """Fit the samples that runs of several batch sizes needed to the same accuracy.
 
-    A last batch of a few samples, trained on at the full rate, would spoil the accuracy that is
-    measured right after it.
+    That is the target if all reached it, else the highest that all reached, if it took half an
+    epoch at least. None if the runs say nothing, or if the samples do not grow with the batch.
     """
-    return samples - max(1, int(samples * (1 - VALIDATION)) // batch) * batch
-
-
-def _train(run: TrainConfig, pack: Pack) -> "RunResult":
-    from thresher.training.train import train
-
-    # The key holds all that the run depends on: other defaults of another version are another run.
-    identity = {**run.to_dict(), "data": pack.fingerprint}
-    key = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
-    model = run.model.replace(":", "-").replace("/", "-")
-    out = home() / "pilots" / f"{pack.name}-{model}-{run.batch_size}-{key}"
-    if not RunPaths(out).result.exists():
-        what = f"{run.model} on {pack.name} at batch {run.batch_size}, seed {run.seed}"
-        logger.info("pilot: training %s for at most %g epochs", what, run.epochs)
-    result = train(replace(run, out=str(out)), quiet=True)
-    if result.status == "diverged":
-        what = f"the pilot diverged at rate {run.lr:g} and batch {run.batch_size}"
-        raise ThresherError(what, "lower `lr`")
-    return result
-
-
-def accuracy_curve(result: "RunResult") -> Curve:
-    """Return (samples, validation accuracy) after each epoch of a run."""
-    text = RunPaths(Path(result.config.out)).metrics.read_text(encoding="utf-8")
-    records = [json.loads(line) for line in text.splitlines()]
-    epochs = [r for r in records if r["kind"] == "epoch" and r.get("accuracy") is not None]
-    return [(float(record["samples"]), float(record["accuracy"])) for record in epochs]
-
-
-def samples_until(curve: Curve, accuracy: float) -> float | None:
-    """Return the samples at which a run first reached `accuracy`, interpolated; None if never."""
-    before = (0.0, 0.0)
-    for samples, reached in curve:
-        if reached >= accuracy:
-            rise = reached - before[1]
-            part = (accuracy - before[1]) / rise if rise > 0 else 1.0
-            return before[0] + part * (samples - before[0])
-        before = (samples, reached) if reached > before[1] else (samples, before[1])
-    return None
-
-
-def critical_from(
-    small_curves: Sequence[Curve],
-    large_curves: Sequence[Curve],
-    small: int,
-    large: int,
-    train_samples: int,
-) -> float | None:
-    """Estimate the critical batch from the samples that runs of two batch sizes needed.
-
-    They are compared at the highest accuracy that all reached, after half an epoch at least. None
-    if the larger batch needed no more samples, so that there is no upper bound.
-    """
-    curves = [*small_curves, *large_curves]
-    if not all(curves):
+    if not all(curve for group in curves.values() for curve in group):
         return None
-    common = min(max(accuracy for _, accuracy in curve) for curve in curves)
-    e_small = _mean(samples_until(curve, common) for curve in small_curves)
-    e_large = _mean(samples_until(curve, common) for curve in large_curves)
-    if e_small is None or e_large is None or e_large < train_samples / 2 or e_large <= e_small:
+    every = [curve for group in curves.values() for curve in group]
+    common = min(max(accuracy for _, accuracy in curve) for curve in every)
+    if target is not None and target <= common:
+        common = target
+    rows = [
+        BatchRow(batch, samples, f"{common:g}")
+        for batch, group in curves.items()
+        for curve in group
+        if (samples := samples_until(curve, common))
+    ]
+    largest = max(curves)
+    late = _mean(row.samples for row in rows if row.batch == largest)
+    if len(rows) < len(every) or late is None or late < train_samples / 2:
         return None
-    ratio = e_large / e_small
-    if ratio >= large / small:
-        # Samples in proportion to the batch: both batches are beyond the critical one.
-        return 1.0
-    return max(1.0, (large - ratio * small) / (ratio - 1))
+    fit = fit_samples(rows)
+    return fit if fit.b_crit < 0.9 * BEYOND * largest else None

@@ -1,0 +1,37 @@
+"""What a growing batch is predicted to save."""
+
+import pytest
+
+from thresher.scaling.schedule_offer import offer_schedule
+
+
+def test_a_growing_critical_batch_saves_steps() -> None:
+    offer = offer_schedule([(0.0, 100.0), (1.0, 2000.0)], 16, 50_000.0, 5_000)
+    assert offer is not None
+    assert offer.constant_steps == 3125
+    begins, batches = zip(*offer.phases, strict=True)
+    assert batches == (16, 32, 64, 128, 256)[: len(batches)]
+    assert len(batches) >= 4
+    assert begins == tuple(sorted(set(begins)))
+    assert offer.steps_saved == pytest.approx(1 - offer.steps / 3125, abs=1e-3)
+    assert offer.steps_saved > 0.3
+    # At most a quarter of the critical batch: 1.25 times the samples of the smallest batch.
+    assert 0 < offer.samples_added < 0.25
+    assert offer.samples == pytest.approx(50_000 * (1 + offer.samples_added))
+
+
+def test_steps_and_samples_follow_from_the_phases() -> None:
+    """Two epochs, the second at twice the batch: it costs (1 + 32/128)/(1 + 16/128) as much."""
+    offer = offer_schedule([(0.0, 128.0), (1.0, 128.0)], 16, 2000.0, 1000)
+    assert offer is not None
+    assert offer.phases == ((0, 16), (1, 32))
+    cost = 1.25 / 1.125
+    assert offer.samples == pytest.approx(1000 + 1000 * cost)
+    assert offer.steps == pytest.approx(1000 / 16 + 1000 * cost / 32, abs=1)
+
+
+def test_a_batch_that_cannot_grow_is_not_offered() -> None:
+    assert offer_schedule([(0.0, 60.0), (1.0, 100.0)], 16, 50_000.0, 5_000) is None
+    assert offer_schedule([], 16, 50_000.0, 5_000) is None
+    # It may grow only when nearly all is done.
+    assert offer_schedule([(0.9, 60.0), (1.0, 1000.0)], 16, 50_000.0, 5_000) is None
