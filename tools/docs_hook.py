@@ -23,6 +23,7 @@ SHOWN = (
     "benchmarks/results/**/*",
     "examples/*",
     "examples/loops/*",
+    "examples/notebooks/*",
     "LICENSE",
 )
 """What the site holds, as patterns of repository paths."""

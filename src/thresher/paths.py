@@ -174,11 +174,11 @@ def check_format(data: Any, newest: int, what: str) -> None:
 
 
 RUN_FORMAT = 1
-"""Version of a run's `config.json` and `result.json`, in their field `format`."""
+"""Version of a run's `run.json` and `result.json`, in their field `format`."""
 
 
 def read_run_json(path: Path, kind: str) -> Any:
-    """Read `config.json` or `result.json` of a run; a newer format raises InvalidValueError."""
+    """Read `run.json` or `result.json` of a run; a newer format raises InvalidValueError."""
     data = read_json(path, kind)
     check_format(data, RUN_FORMAT, str(path))
     return data
@@ -212,7 +212,6 @@ class RunPaths:
     """File names of a training run."""
 
     root: Path
-    config = Inside("config.json")
     metrics = Inside("metrics.jsonl")
     log = Inside("log.json")
     """Ids of the run at the services that it logs to."""
@@ -225,6 +224,15 @@ class RunPaths:
     correct = Inside("correct.npy")
     """Which test samples the network predicts correctly: one bit each, in pack order."""
     lock = Inside(".lock")
+
+    @property
+    def config(self) -> Path:
+        """The configuration: `run.json`, or `config.json` in a folder of version 0.1.
+
+        Folders of timm and transformers have a `config.json` too, with other content.
+        """
+        new, old = self.root / "run.json", self.root / "config.json"
+        return old if old.is_file() and not new.exists() else new
 
 
 @dataclass(frozen=True)

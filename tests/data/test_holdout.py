@@ -106,7 +106,7 @@ def test_a_run_of_version_0_1_resumes(digits: Path, tmp_path: Path) -> None:
 
     config = TrainConfig(data=str(digits), epochs=1, out=str(tmp_path / "run"), resume=True)
     first = train(config, quiet=True)
-    saved = read_json(tmp_path / "run" / "config.json")
+    saved = read_json(tmp_path / "run" / "run.json")
     saved["config"]["validation"] = 0.0
-    write_json(tmp_path / "run" / "config.json", saved)
+    write_json(tmp_path / "run" / "run.json", saved)
     assert train(config, quiet=True).accuracy == first.accuracy

@@ -532,7 +532,7 @@ FILES = (
     ),
     *_many(
         "embed --data pack --run run --out out",
-        "run/config.json",
+        "run/run.json",
         *JSON,
         with_field(config=None),
         with_field(config=[]),

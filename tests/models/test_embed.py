@@ -33,7 +33,7 @@ def run(tmp_path: Path, digits: Path) -> Path:
     weights.save(build("tiny", 10, 1), tmp_path / "run" / "model.safetensors")
     data = {"fingerprint": Pack.open(digits).fingerprint}
     config = {"config": {"model": "tiny", "crop": 0}, "data": data}
-    write_json(tmp_path / "run" / "config.json", config)
+    write_json(tmp_path / "run" / "run.json", config)
     return tmp_path / "run"
 
 
@@ -207,11 +207,11 @@ def test_features_of_another_network_are_stale(digits: Path, run: Path, changed:
         torch.manual_seed(9)
         weights.save(build("tiny", 10, 1), run / "model.safetensors")
     else:
-        saved = json.loads((run / "config.json").read_text())
+        saved = json.loads((run / "run.json").read_text())
         saved["data" if changed == "normalisation" else "config"] |= (
             {"mean": [0.5]} if changed == "normalisation" else {"crop": 6}
         )
-        write_json(run / "config.json", saved)
+        write_json(run / "run.json", saved)
     second = features_of_run(run, pack)
     assert second.path != first.path
     assert not np.array_equal(first.array, second.array)

@@ -29,7 +29,7 @@ def run(tmp_path: Path, digits: Path) -> Path:
     torch.manual_seed(0)
     weights.save(build("tiny", 10, 1), tmp_path / "run" / "model.safetensors")
     data = {"fingerprint": Pack.open(digits).fingerprint}
-    write_json(tmp_path / "run" / "config.json", {"config": {"model": "tiny"}, "data": data})
+    write_json(tmp_path / "run" / "run.json", {"config": {"model": "tiny"}, "data": data})
     return tmp_path / "run"
 
 
@@ -78,7 +78,7 @@ def test_el2n_of_checkpoints_is_the_error_of_each_network_without_augmentation(
     other = tmp_path / "other"
     weights.save(build("tiny", 10, 1), other / "model.safetensors")
     config = {"model": "tiny", "validation": 0.1, "split_seed": 4}
-    write_json(other / "config.json", {"config": config, "data": {"fingerprint": pack.fingerprint}})
+    write_json(other / "run.json", {"config": config, "data": {"fingerprint": pack.fingerprint}})
     train = pack.indices("train")
     held = HoldOut(0.1, 4).mask(pack)
     errors = []

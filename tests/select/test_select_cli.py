@@ -203,7 +203,7 @@ def test_recursive_retrains_and_goes_on(
     retrained = tmp_path / "again.rounds" / "round-1"
     result = retrained / "result.json"
     assert json.loads(result.read_text())["status"] == "finished"
-    config = json.loads((retrained / "config.json").read_text())
+    config = json.loads((retrained / "run.json").read_text())
     assert config["config"]["selection"].endswith("round-1.parquet")
     # Without the selection itself the command goes on with the round that is there.
     before = out.read_bytes()

@@ -106,7 +106,7 @@ def test_a_resumed_run_is_the_same_to_the_bit(few: Path, tmp_path: Path, step: i
         patch.setattr(checkpoint, "write", write)
         assert train(_config(few, broken, **options), quiet=True).status == "stopped"
     table.unlink()
-    stored = json.loads((broken / "config.json").read_text())["config"]["batch_schedule"]
+    stored = json.loads((broken / "run.json").read_text())["config"]["batch_schedule"]
     assert stored == "0:20,1:40,2:80"
     train(_config(few, broken, resume=True, batch_schedule=stored), quiet=True)
     x, y = (load_file(run / "model.safetensors") for run in (whole, broken))

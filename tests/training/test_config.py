@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from thresher.data.pack import Pack
 from thresher.errors import InvalidValueError
+from thresher.models.network import Network
 from thresher.options import changes_result, describe
 from thresher.training.config import TrainConfig, check
 from thresher.training.exchange.base import ExchangeConfig
@@ -112,18 +114,23 @@ def test_an_unknown_option_names_the_nearest() -> None:
 def test_a_run_of_an_older_version_is_resumed_and_read(few: Path, tmp_path: Path) -> None:
     options: dict[str, Any] = {"data": str(few), "out": str(tmp_path / "run"), "epochs": 1}
     result = train(TrainConfig(**options, device="cpu", threads=1), quiet=True)
-    for name in ("config.json", "result.json"):
+    for name in ("run.json", "result.json"):
         file = tmp_path / "run" / name
         content = json.loads(file.read_text())
         content["config"] |= OLD
         file.write_text(json.dumps(content))
+    assert not (tmp_path / "run" / "config.json").exists(), "timm would take it for one of its own"
+    (tmp_path / "run" / "run.json").rename(tmp_path / "run" / "config.json")  # its name in 0.1
+    again = TrainConfig.load(tmp_path / "run" / "config.json", out="elsewhere")
+    assert (again.data, again.epochs) == (str(few), 1)
+    assert Network.from_run(tmp_path / "run", Pack.open(few)).model is not None
     resumed = train(TrainConfig(**options, resume=True, device="cpu", crop_padding=None))
     assert resumed.loss == result.loss == RunResult.load(tmp_path / "run").loss
     with pytest.raises(InvalidValueError, match="begun with `cutout` None, not 4"):
         train(TrainConfig(**options, resume=True, cutout=4))
 
 
-@pytest.mark.parametrize("name", ["config.json", "result.json"])
+@pytest.mark.parametrize("name", ["run.json", "result.json"])
 def test_a_run_of_a_newer_version_is_refused(few: Path, tmp_path: Path, name: str) -> None:
     options: dict[str, Any] = {"data": str(few), "out": str(tmp_path / "run"), "epochs": 1}
     train(TrainConfig(**options, device="cpu", threads=1), quiet=True)

@@ -63,11 +63,11 @@ def test_the_configuration_of_a_run_repeats_it(thresher: Run, digits: Path, tmp_
     first, second = tmp_path / "first", tmp_path / "second"
     done = thresher("train", "--data", digits, "--output-dir", first, "--lr", 0.02, *QUICK)
     assert done.returncode == 0, done.stderr
-    again = thresher("train", "--config", first / "config.json", "--out", second)
+    again = thresher("train", "--config", first / "run.json", "--out", second)
     assert again.returncode == 0, again.stderr
     weights = [(run / "model.safetensors").read_bytes() for run in (first, second)]
     assert weights[0] == weights[1]
-    saved = json.loads((second / "config.json").read_text())["config"]
+    saved = json.loads((second / "run.json").read_text())["config"]
     assert (saved["lr"], saved["out"]) == (0.02, str(second))
     assert "fail_on_diverged" not in saved
     assert "config" not in saved

@@ -235,7 +235,7 @@ def test_usr1_saves_and_goes_on(few: Path, tmp_path: Path) -> None:
     command = _command(few, out)
     command[command.index("--checkpoint-every") + 1] = "1000"
     running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    while not (out / "config.json").exists():
+    while not (out / "run.json").exists():
         assert running.poll() is None, running.communicate()
         time.sleep(0.01)
     running.send_signal(signal.SIGUSR1)

@@ -74,7 +74,7 @@ def test_a_run_learns_and_leaves_a_whole_record(few: Path, tmp_path: Path) -> No
     epochs = _lines(out, "epoch")
     assert len(epochs) == 12
     assert epochs[-1]["train_loss"] < epochs[0]["train_loss"] / 2
-    saved = json.loads((out / "config.json").read_text())
+    saved = json.loads((out / "run.json").read_text())
     assert saved["resolved"] == asdict(result.resolved)
     assert json.loads((out / "result.json").read_text()) == result.to_dict()
     assert RunResult.load(out) == result
@@ -86,7 +86,7 @@ def test_a_run_learns_and_leaves_a_whole_record(few: Path, tmp_path: Path) -> No
 
 def test_a_run_records_which_test_images_it_predicts_correctly(few: Path, tmp_path: Path) -> None:
     result = _run(few, tmp_path / "run")
-    data = json.loads((tmp_path / "run" / "config.json").read_text())["data"]
+    data = json.loads((tmp_path / "run" / "run.json").read_text())["data"]
     bits = np.unpackbits(np.load(tmp_path / "run" / "correct.npy"), count=data["test"])
     assert result.accuracy == pytest.approx(bits.mean())
     assert 0 < bits.mean() < 1

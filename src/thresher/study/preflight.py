@@ -113,6 +113,6 @@ def _check_program(name: str) -> None:
 
 def _check_file(key: str, path: Path) -> None:
     if key in ("run", "dynamics") and path.is_dir() and not RunPaths(path).config.exists():
-        raise NotFoundError(f"{path} is not a training run: it has no config.json")
+        raise NotFoundError(f"{path} is not a training run: it has no run.json")
     if not path.exists():
         raise NotFoundError(f"{key} {path} not found", "check the path")

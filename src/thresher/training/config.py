@@ -63,7 +63,7 @@ class TrainConfig(
 
     @classmethod
     def load(cls, file: Path | str, **options: Any) -> "TrainConfig":
-        """Read a TOML or JSON file of options, or the `config.json` of a run; `options` win.
+        """Read a TOML or JSON file of options, or the `run.json` of a run; `options` win.
 
         Raises:
             NotFoundError: The file does not exist.
@@ -73,12 +73,12 @@ class TrainConfig(
         return cls(**{**preset(values.get("model")), **values})
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the options as saved in `config.json`."""
+        """Return the options as saved in `run.json`."""
         return options.to_mapping(self)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], where: str = "") -> "TrainConfig":
-        """Build a configuration from `config.json` or a study's table.
+        """Build a configuration from `run.json` or a study's table.
 
         Args:
             values: Options by name; those missing have their defaults.
@@ -91,7 +91,7 @@ class TrainConfig(
 
 
 def file_options(file: Path | str) -> dict[str, Any]:
-    """Return the options that a file sets: TOML, JSON, or the `config.json` of a run."""
+    """Return the options that a file sets: TOML, JSON, or the `run.json` of a run."""
     path = Path(file)
     try:
         text = path.read_text(encoding="utf-8")

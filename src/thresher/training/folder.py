@@ -77,7 +77,7 @@ def locked(root: Path) -> contextlib.AbstractContextManager[int]:
 
 
 def write_config(config: TrainConfig, resolved: Resolved, pack: Pack, split: TrainingSplit) -> None:
-    """Write `config.json`: the configuration, what follows from it, and the data.
+    """Write `run.json`: the configuration, what follows from it, and the data.
 
     Raises InvalidValueError if a resumed run was begun on other samples or with other labels.
     """
