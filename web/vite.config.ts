@@ -52,7 +52,7 @@ export default defineConfig({
     // A data: address would need a looser content policy.
     assetsInlineLimit: 0,
     modulePreload: { polyfill: false },
-    reportCompressedSize: true,
+    cssTarget: ["chrome123", "firefox120", "safari17.5"],
     rolldownOptions: {
       output: {
         // Names without hashes: a rebuild changes contents, not the list of files.

@@ -251,6 +251,11 @@ class SelectionPaths:
         """Decisions by people."""
         return self.table.with_suffix(".overrides.jsonl")
 
+    @property
+    def copies(self) -> Path:
+        """Near-copies, if the filter looked for them."""
+        return self.table.with_suffix(".copies.arrow")
+
 
 @dataclass(frozen=True)
 class AuditPaths:

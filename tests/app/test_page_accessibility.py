@@ -49,7 +49,7 @@ def test_axe_finds_no_serious_fault(site: Site, look: Opener, theme: str) -> Non
     faults["focused sample, preview and message"] = page.evaluate(FAULTS)
     page.select_option("#sort", "neighbourhood")
     faults["groups"] = page.evaluate(FAULTS)
-    for tab in ("analysis", "compare", "log"):
+    for tab in ("copies", "analysis", "compare", "log"):
         page.click(f"#tab-{tab}")
         page.wait_for_selector(f"#tab-{tab}[aria-selected=true]")
         page.wait_for_timeout(200)

@@ -160,6 +160,18 @@ def test_an_interrupted_audit_resumes_to_the_same_result(tmp_path: Path, digits:
     assert first.network == f"features in {tmp_path / 'f.npy'}"
     assert finding(first, "noise").count >= 27
     assert finding(first, "leakage").count >= 18
+    # Every image that a finding calls a copy is linked to what it is a copy of.
+    links = Selection.load(first.selection).copies
+    assert links is not None
+    named = {*links.ids, *links.others}
+    assert len(links.ids) < len(named), "the fewest links: no cycles"
+    for kind in ("leakage", "conflicts", "near-duplicates"):
+        for example in finding(first, kind).examples:
+            assert {example.id, example.other} <= named, kind
+    train = set(Selection.load(first.selection).ids)
+    assert set(links.ids) <= train
+    tested = set(links.others) - train
+    assert len(tested) == finding(first, "leakage").count
 
 
 def test_names_are_escaped_and_small_classes_are_reported(tmp_path: Path, digits: Path) -> None:

@@ -207,6 +207,13 @@ def test_near_duplicates_keep_the_first(data: tuple[FilterInputs, np.ndarray, np
     found = NearDuplicatesFilter(similarity=0.9999).fit_inputs(samples)
     np.testing.assert_array_equal(~found.keep_, copies)
     assert found.reason_[-1].startswith("like s0011 (cosine 1.0")
+    links = found.copies_
+    assert links is not None
+    assert links.ids == [samples.ids[row] for row in np.flatnonzero(copies).tolist()]
+    assert (links.others[-1], links.measure) == ("s0011", "cosine of the features")
+    assert links.similarity.min() >= 0.9999
+    kept = {id for id, keep in zip(samples.ids, found.keep_, strict=True) if keep}
+    assert set(links.others) <= kept
     loose = NearDuplicatesFilter(similarity=0.9).fit_inputs(samples)
     assert (~loose.keep_).sum() > 100
     for label in range(CLASSES):

@@ -1,7 +1,7 @@
 /** The tab Analysis: dropped samples per class, labels against neighbourhoods, and the scores. */
 
 import { classColour, STATES } from "./colours";
-import { brief, button, count, h, perFrame, percent, svg } from "./dom";
+import { brief, button, count, h, percent, svg } from "./dom";
 import type { Model } from "./model";
 
 const BARS = 40;
@@ -12,12 +12,7 @@ const [WIDTH, HEIGHT] = [360, 96];
 export class Analysis {
   readonly element = h("section", { className: "analysis", "aria-label": "Analysis" });
 
-  constructor(private readonly model: Model) {
-    const refresh = perFrame(() => {
-      if (!this.element.hidden) this.render();
-    });
-    model.on(["decisions", "preview", "theme", "neighbourhood"], refresh);
-  }
+  constructor(private readonly model: Model) {}
 
   render(): void {
     const { n, info } = this.model;

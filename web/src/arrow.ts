@@ -1,5 +1,6 @@
 /** Reading and writing Arrow tables. */
 
+import type { Comparison, CopyLinks } from "./dataSource";
 import { Field, RecordBatch, Schema, Struct, Table, Utf8, makeData, tableFromIPC, tableToIPC } from "apache-arrow";
 
 export function read(bytes: ArrayBuffer): Table {
@@ -31,6 +32,15 @@ type Numbers = Float32Array | Float64Array | Int16Array | Int32Array | Uint16Arr
 export function numbers<T extends Numbers>(table: Table, name: string): T | null {
   const column = table.getChild(name);
   return column === null ? null : (column.toArray() as T);
+}
+
+export function comparison(table: Table): Comparison {
+  return { keep: bytes(table, "keep"), held: bytes(table, "held"), numbers: metadata(table) };
+}
+
+export function copyLinks(table: Table): CopyLinks {
+  const column = <T extends Numbers>(name: string): T => table.getChild(name)?.toArray() as T;
+  return { row: column("row"), other: column("other"), similarity: column("similarity"), ...metadata<Pick<CopyLinks, "measure" | "outside">>(table) };
 }
 
 /**

@@ -35,8 +35,8 @@ export class ClassList {
   }
 
   private createRow(name: string, label: number): Row {
-    const checkbox = h("input", { type: "checkbox", checked: true, "aria-label": `Show ${name}` });
-    checkbox.addEventListener("change", () => this.toggle(label, checkbox.checked));
+    const onchange = (): void => this.toggle(label, checkbox.checked);
+    const checkbox = h("input", { type: "checkbox", checked: true, "aria-label": `Show ${name}`, onchange });
     const only = button("only", () => this.showOnly(label), { "aria-label": `Show only ${name}` }, "only");
     const [bar, dropped, share] = [h("span", { className: "bar" }), h("b"), h("span")];
     const number = h("span", { className: "number" }, dropped, share);

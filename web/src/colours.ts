@@ -3,7 +3,7 @@
 import { brief, count } from "./dom";
 import { parseColour, RING } from "./map/renderer";
 import type { Model } from "./model";
-import { ascending } from "./sorting";
+import { ascending, extent } from "./sorting";
 import { isDark } from "./theme";
 
 export type ColourBy = "class" | "decision" | "cluster" | "neighbourhood" | "score" | "votes" | "comparison";
@@ -172,11 +172,7 @@ const stepsByValues = new WeakMap<Float32Array, Uint8Array>();
 function byScale(values: Float32Array): Colouring {
   let steps = stepsByValues.get(values);
   if (steps === undefined) stepsByValues.set(values, (steps = rankSteps(values)));
-  let [low, high] = [Infinity, -Infinity];
-  for (const value of values) {
-    low = Math.min(low, value);
-    high = Math.max(high, value);
-  }
+  const [low, high] = extent(values);
   return { palette: scale(), index: steps.slice(), opacity: [0.8, 0.8], legend: [], ends: [brief(low), brief(high)] };
 }
 

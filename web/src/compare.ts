@@ -80,11 +80,7 @@ export class CompareTab {
   }
 
   private side(group: number, title: string): HTMLElement {
-    const { model } = this;
-    const tiles = Array.from(this.rowsOf(group).subarray(0, SHOWN), (row) => {
-      const label = model.describe(row);
-      return button("neighbour", () => model.setFocus(row), { title: label, "aria-label": label }, this.thumbnails.canvas(row));
-    });
+    const tiles = Array.from(this.rowsOf(group).subarray(0, SHOWN), (row) => this.thumbnails.button(row));
     const none = tiles.length === 0 ? h("p", { className: "note" }, "none") : null;
     return h("div", {}, h("h3", {}, title), none, h("div", { className: "mosaic" }, ...tiles));
   }

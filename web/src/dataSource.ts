@@ -64,6 +64,22 @@ export interface Comparison {
   >;
 }
 
+export interface OutsideSample {
+  id: string;
+  label: number;
+  split: string;
+}
+
+/** Near-copies; `other` is a row of the selection, or n + k for the k-th outside sample. */
+export interface CopyLinks {
+  row: Int32Array;
+  other: Int32Array;
+  similarity: Float32Array;
+  /** What the similarity is; empty if nobody looked for near-copies. */
+  measure: string;
+  outside: OutsideSample[];
+}
+
 export interface LogEntry {
   time: number;
   kind: "set" | "undo" | "redo";
@@ -102,6 +118,7 @@ export interface DataSource {
   neighbourhoodLabels(): Promise<Int16Array | null>;
   preview(settings: FilterSettings, clusters: boolean): Promise<Preview>;
   compare(other: string): Promise<Comparison>;
+  copies(): Promise<CopyLinks>;
   log(): Promise<LogEntry[]>;
   sample(id: string, neighbours: number): Promise<SampleDetail>;
   /** The URL of the full image; null if only thumbnails are available. */

@@ -8,11 +8,7 @@ const EMPTY = "No decisions yet. Choose samples and press k to keep or d to drop
 export class DecisionLog {
   readonly element = h("section", { className: "history", "aria-label": "Decisions" });
 
-  constructor(private readonly model: Model) {
-    model.on(["decisions"], () => {
-      if (!this.element.hidden) void this.render();
-    });
-  }
+  constructor(private readonly model: Model) {}
 
   async render(): Promise<void> {
     const entries = await this.model.source.log().catch(() => []);

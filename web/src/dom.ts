@@ -4,12 +4,16 @@ type Value = string | number | boolean | undefined | ((event: never) => void);
 type Attributes = Record<string, Value>;
 type Child = Node | string | null;
 
-function build<E extends Element>(element: E, attributes: Attributes, children: Child[]): E {
+export function setAttributes(element: Element, attributes: Attributes): void {
   for (const [name, value] of Object.entries(attributes)) {
     if (value === undefined || value === false) continue;
     if (typeof value === "function") element.addEventListener(name.replace(/^on/, ""), value as EventListener);
     else element.setAttribute(name === "className" ? "class" : name, value === true ? "" : String(value));
   }
+}
+
+function build<E extends Element>(element: E, attributes: Attributes, children: Child[]): E {
+  setAttributes(element, attributes);
   element.append(...children.filter((child) => child !== null));
   return element;
 }
@@ -32,8 +36,7 @@ export function iconButton(id: IconName, label: string, onclick: () => void): HT
 }
 
 export function select(id: string, label: string, onChange: (value: string) => void): HTMLSelectElement {
-  const element = h("select", { id, "aria-label": label });
-  element.addEventListener("change", () => onChange(element.value));
+  const element = h("select", { id, "aria-label": label, onchange: () => onChange(element.value) });
   return element;
 }
 

@@ -1,6 +1,6 @@
 /** The share dropped as a function of eps: a chart on which eps can be dragged. */
 
-import { brief, svg } from "./dom";
+import { brief, setAttributes, svg } from "./dom";
 
 const [WIDTH, HEIGHT] = [248, 84];
 const FLOOR = HEIGHT - 14;
@@ -21,13 +21,11 @@ export class EpsCurve {
       const share = Math.max(0, Math.min(1, (event.clientX - box.left) / box.width));
       onDrag(Math.round(EPS_STEPS * share));
     };
-    this.element.addEventListener("pointerdown", (event) => {
+    const onpointerdown = (event: PointerEvent): void => {
       this.element.setPointerCapture(event.pointerId);
       drag(event);
-    });
-    this.element.addEventListener("pointermove", (event) => {
-      if (event.buttons) drag(event);
-    });
+    };
+    setAttributes(this.element, { onpointerdown, onpointermove: (event: PointerEvent) => (event.buttons ? drag(event) : undefined) });
   }
 
   /** Whether every eps drops the same: all classes are smaller than min samples. */
@@ -55,11 +53,9 @@ export class EpsCurve {
     const shown = eps !== undefined && eps > 0;
     this.marker.classList.toggle("away", !shown);
     if (!shown) return;
-    const x = String(Math.max(0, Math.min(WIDTH, this.x(eps))));
-    this.line.setAttribute("x1", x);
-    this.line.setAttribute("x2", x);
-    this.dot.setAttribute("cx", x);
-    this.dot.setAttribute("cy", String(y(share)));
+    const x = Math.max(0, Math.min(WIDTH, this.x(eps)));
+    setAttributes(this.line, { x1: x, x2: x });
+    setAttributes(this.dot, { cx: x, cy: y(share) });
   }
 
   /** The slider has a logarithmic scale from the lowest to the highest eps of the curve. */

@@ -1,10 +1,11 @@
 /** Data of a static export: plain files, read-only. */
 
 import type { Table } from "apache-arrow";
-import { bytes, metadata, numbers, read } from "./arrow";
+import { bytes, comparison, copyLinks, numbers, read } from "./arrow";
 import { RequestError } from "./dataSource";
-import type { Comparison, DataSource, Decisions, FilterInfo, FilterSettings, Info } from "./dataSource";
+import type { Comparison, CopyLinks, DataSource, Decisions, FilterInfo, FilterSettings, Info } from "./dataSource";
 import type { LogEntry, Preview, SampleDetail, ThumbnailSheet } from "./dataSource";
+import { groupBy } from "./sorting";
 
 interface ExportInfo extends Info {
   knobs: FilterInfo;
@@ -28,13 +29,17 @@ export class ExportSource implements DataSource {
   private readonly table = getTable("points.arrow");
   private readonly sheets = new Map<number, Promise<ImageBitmap>>();
 
-  info(): Promise<Info> {
-    return this.description;
-  }
-
-  points(): Promise<Table> {
-    return this.table;
-  }
+  readonly info = (): Promise<Info> => this.description;
+  readonly points = (): Promise<Table> => this.table;
+  readonly neighbourhoodLabels = async (): Promise<Int16Array | null> => numbers<Int16Array>(await this.table, "place");
+  readonly copies = async (): Promise<CopyLinks> => copyLinks(await getTable("copies.arrow"));
+  readonly log = async (): Promise<LogEntry[]> => (await this.description).log;
+  readonly sample = async (): Promise<SampleDetail> => ({ override: null });
+  readonly imageUrl = (): null => null;
+  /** An export shows one selection. */
+  readonly open = (): void => undefined;
+  /** Nothing changes in an export. */
+  readonly subscribe = (): void => undefined;
 
   async decisions(): Promise<Decisions> {
     const table = await this.table;
@@ -45,10 +50,6 @@ export class ExportSource implements DataSource {
     const { knobs } = await this.description;
     const methods = Object.entries(knobs.methods).filter(([name]) => name === "network" || name === "score");
     return { ...knobs, methods: Object.fromEntries(methods) };
-  }
-
-  async neighbourhoodLabels(): Promise<Int16Array | null> {
-    return numbers<Int16Array>(await this.table, "place");
   }
 
   /** Look up what Python has computed: nothing is decided here. */
@@ -68,56 +69,25 @@ export class ExportSource implements DataSource {
     const keep = new Uint8Array(table.numRows).map((_, row) => Number(isKept(row)));
     const dropped = keep.reduce((sum, kept) => sum - kept, keep.length);
     const answered = performance.now();
-    return {
-      times: { sent, answered, decoded: answered },
-      keep,
-      cluster: null,
-      numbers: {
-        dropped,
-        share: keep.length ? dropped / keep.length : 0,
-        milliseconds: answered - sent,
-        ...(method === "network" && !knee ? { eps: limit } : {}),
-      },
-    };
+    const numbersOf = { dropped, share: keep.length ? dropped / keep.length : 0, milliseconds: answered - sent };
+    const times = { sent, answered, decoded: answered };
+    return { times, keep, cluster: null, numbers: method === "network" && !knee ? { ...numbersOf, eps: limit } : numbersOf };
   }
 
   async compare(other: string): Promise<Comparison> {
     const file = (await this.description).compare[other];
     if (file === undefined) throw new RequestError(`This export does not contain ${other}.`);
-    const table = await getTable(file);
-    return { keep: bytes(table, "keep"), held: bytes(table, "held"), numbers: metadata(table) };
-  }
-
-  async log(): Promise<LogEntry[]> {
-    return (await this.description).log;
-  }
-
-  async sample(): Promise<SampleDetail> {
-    return { override: null };
-  }
-
-  imageUrl(): null {
-    return null;
+    return comparison(await getTable(file));
   }
 
   async thumbnails(rows: number[]): Promise<ThumbnailSheet[]> {
     const [{ sprite_limit: size }, table] = await Promise.all([this.description, this.table]);
     const slots = numbers<Int32Array>(table, "slot") ?? new Int32Array();
-    const rowsBySheet = Map.groupBy(rows, (row) => Math.floor((slots[row] ?? 0) / size));
-    return Promise.all(
-      [...rowsBySheet].map(async ([sheet, its]) => ({
-        rows: its,
-        bitmap: await this.sheet(sheet),
-        slots: its.map((row) => (slots[row] ?? 0) % size),
-      })),
-    );
+    // Images outside of the selection come after its samples.
+    const slot = (row: number): number => slots[row] ?? row;
+    const sheets = groupBy(rows, (row) => Math.floor(slot(row) / size));
+    return Promise.all(sheets.map(async ([sheet, its]) => ({ rows: its, bitmap: await this.sheet(sheet), slots: its.map((row) => slot(row) % size) })));
   }
-
-  subscribe(): void {
-    // Nothing changes in an export.
-  }
-
-  open(): void {} // An export shows one selection.
 
   private sheet(number: number): Promise<ImageBitmap> {
     let bitmap = this.sheets.get(number);

@@ -13,10 +13,13 @@ export class FilterPanel {
     this.updateFields();
     this.changed("share");
   });
-  private readonly eps = new Slider("eps", "eps", 0, EPS_STEPS, 1);
-  private readonly share = new Slider("share", "Share to drop", 0, MAX_SHARE, 0.001);
-  private readonly minSamples = new Slider("min-samples", "Min samples", 2, 50, 1);
-  private readonly knee = h("input", { type: "checkbox", id: "knee" });
+  private readonly eps = new Slider("eps", "eps", [0, EPS_STEPS, 1], () => this.changed("eps"));
+  private readonly share = new Slider("share", "Share to drop", [0, MAX_SHARE, 0.001], () => this.changed("share"));
+  private readonly minSamples = new Slider("min-samples", "Min samples", [2, 50, 1], () => {
+    this.changed("share");
+    void this.model.attempt(() => this.updateCurve());
+  });
+  private readonly knee = h("input", { type: "checkbox", id: "knee", onchange: () => this.changed(this.leading) });
   private readonly kneeField = h("label", { className: "check" }, this.knee, "one eps per class (knee of its curve)");
   private readonly curve = new EpsCurve((step) => {
     this.eps.value = step;
@@ -29,7 +32,7 @@ export class FilterPanel {
   private readonly name = h("input", { type: "text", id: "new-name", "aria-label": "Name of the new selection", maxlength: 100 });
   private readonly form = h(
     "form",
-    { className: "row use", hidden: true },
+    { className: "row use", hidden: true, onsubmit: (event: Event) => this.save(event) },
     this.name,
     h("button", { type: "submit", className: "act primary", id: "write" }, "Save"),
   );
@@ -46,30 +49,10 @@ export class FilterPanel {
     private readonly drawn: () => Promise<void>,
   ) {
     const { live } = model.source;
-    this.element = h(
-      "section",
-      { className: "panel filter-panel", "aria-label": "Filter", hidden: model.n === 0 },
-      h("div", { className: "row spread" }, h("h2", {}, "Filter"), this.method),
-      this.curveField,
-      this.eps.element,
-      this.share.element,
-      live ? this.minSamples.element : null,
-      this.kneeField,
-      this.result,
-      h("div", { className: "row" }, live ? this.saveAs : null, this.reset),
-      this.form,
-    );
-    this.eps.input.addEventListener("input", () => this.changed("eps"));
-    this.share.input.addEventListener("input", () => this.changed("share"));
-    this.knee.addEventListener("change", () => this.changed(this.leading));
-    this.minSamples.input.addEventListener("input", () => {
-      this.changed("share");
-      void this.updateCurve();
-    });
-    this.form.addEventListener("submit", (event) => {
-      event.preventDefault();
-      void this.save();
-    });
+    const [title, actions] = [h("div", { className: "row spread" }, h("h2", {}, "Filter"), this.method), h("div", { className: "row" }, live ? this.saveAs : null, this.reset)];
+    const sliders = [this.eps.element, this.share.element, live ? this.minSamples.element : null];
+    const attributes = { className: "panel filter-panel", "aria-label": "Filter", hidden: model.n === 0 };
+    this.element = h("section", attributes, title, this.curveField, ...sliders, this.kneeField, this.result, actions, this.form);
     model.on(["colour"], () => {
       // The server sends clusters only while they are shown.
       if (model.colourBy === "cluster" && model.preview !== null) this.request();
@@ -149,7 +132,7 @@ export class FilterPanel {
     while (this.pending !== null) {
       const [settings, moved] = [this.pending, this.changedAt];
       this.pending = null;
-      try {
+      await this.model.attempt(async () => {
         const preview = await this.model.source.preview(settings, this.model.colourBy === "cluster");
         this.model.setPreview(preview);
         this.showPreview();
@@ -157,9 +140,7 @@ export class FilterPanel {
         await this.drawn();
         performance.clearMeasures("preview");
         performance.measure("preview", { start: moved, detail: { moved, ...preview.times, applied, server: preview.numbers.milliseconds } });
-      } catch (error) {
-        this.model.notify(errorText(error), true);
-      }
+      });
     }
     this.busy = false;
   }
@@ -186,15 +167,11 @@ export class FilterPanel {
   /** Load the curve of another min samples. */
   private async updateCurve(): Promise<void> {
     const minSamples = this.minSamples.value;
-    try {
-      const { curve } = await this.model.source.filterInfo(minSamples);
-      if (this.minSamples.value !== minSamples) return;
-      this.curve.draw(curve);
-      this.updateFields();
-      this.showPreview();
-    } catch (error) {
-      this.model.notify(errorText(error), true);
-    }
+    const { curve } = await this.model.source.filterInfo(minSamples);
+    if (this.minSamples.value !== minSamples) return;
+    this.curve.draw(curve);
+    this.updateFields();
+    this.showPreview();
   }
 
   private toggleForm(): void {
@@ -206,14 +183,13 @@ export class FilterPanel {
     this.name.select();
   }
 
-  private async save(): Promise<void> {
-    try {
+  private save(event: Event): void {
+    event.preventDefault();
+    void this.model.attempt(async () => {
       const { selection, path } = await this.model.source.saveSelection(this.settings(), this.name.value);
       this.form.hidden = true;
       this.model.notify(`Saved ${path}. The list of selections contains it as “${selection}”.`);
-    } catch (error) {
-      this.model.notify(errorText(error), true);
-    }
+    });
   }
 }
 
@@ -223,8 +199,8 @@ class Slider {
   readonly element: HTMLElement;
   private readonly output: HTMLElement;
 
-  constructor(id: string, name: string, min: number, max: number, step: number) {
-    this.input = h("input", { type: "range", id, min, max, step, "aria-label": name });
+  constructor(id: string, name: string, [min, max, step]: [number, number, number], oninput: () => void) {
+    this.input = h("input", { type: "range", id, min, max, step, "aria-label": name, oninput });
     this.output = h("output", { for: id, id: `${id}-value` });
     this.element = h("div", { className: "slider" }, h("span", {}, name), this.output, this.input);
   }

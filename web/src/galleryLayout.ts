@@ -89,12 +89,6 @@ export class GalleryLayout {
   }
 
   private sectionOf(tile: number): number {
-    let [low, high] = [0, this.sections.length - 1];
-    while (low < high) {
-      const middle = (low + high + 1) >> 1;
-      if ((this.sections[middle]?.first ?? Infinity) <= tile) low = middle;
-      else high = middle - 1;
-    }
-    return low;
+    return Math.max(0, this.sections.findLastIndex((section) => section.first <= tile));
   }
 }

@@ -3,6 +3,7 @@
 export const SHORTCUTS: [keys: string, text: string][] = [
   ["← ↑ → ↓", "move through the gallery"],
   ["k / d", "keep / drop the focused sample, or all picked samples (K / D: always these)"],
+  ["o", "among near-copies: keep only the focused one, or drop all copies of a test image"],
   ["c", "give them another class: type its name, number or first letters, then Enter"],
   ["u / r", "undo / redo"],
   ["/", "find a sample by id"],
@@ -13,7 +14,7 @@ export const SHORTCUTS: [keys: string, text: string][] = [
 ];
 
 /** Call the action of each key pressed; keys are named as in `KeyboardEvent.key`. */
-export function listenToKeyboard(actions: Record<string, () => void>): void {
+export function listenToKeyboard(actions: Record<string, () => unknown>): void {
   document.addEventListener("keydown", (event) => {
     const target = event.target as HTMLElement;
     const action = actions[event.key];

@@ -4,7 +4,9 @@ import "./style.css";
 import { Analysis } from "./analysis";
 import { ClassList } from "./classList";
 import { CompareTab } from "./compare";
+import { CopiesTab } from "./copies";
 import { errorText, type DataSource } from "./dataSource";
+import { DecisionBar } from "./decisionBar";
 import { DecisionLog } from "./decisionLog";
 import { h } from "./dom";
 import { ExportSource } from "./exportSource";
@@ -21,6 +23,7 @@ import { ServerSource } from "./serverSource";
 import { Tabs } from "./tabs";
 import { startTheme } from "./theme";
 import { Thumbnails } from "./thumbnails";
+import type { TileGrid } from "./tileGrid";
 import { createToast } from "./toast";
 import { Toolbar } from "./toolbar";
 
@@ -49,15 +52,18 @@ function createPage(root: HTMLElement, model: Model): FilterPanel {
   const toolbar = new Toolbar(model, map);
   const filter = new FilterPanel(model, () => map.drawn());
   const gallery = new Gallery(model, thumbnails);
+  const copies = new CopiesTab(model, thumbnails);
+  const decisions = new DecisionBar(model);
   const analysis = new Analysis(model);
   const log = new DecisionLog(model);
   const hoverCard = new SampleCard(model, thumbnails, null);
-  const focusCard = new SampleCard(model, thumbnails, (row, keep) => gallery.decide(keep, [row]));
-  const tabs = new Tabs([
+  const focusCard = new SampleCard(model, thumbnails, (row, keep) => decisions.decide(keep, [row]));
+  const tabs = new Tabs(model, [
     { name: "Gallery", element: gallery.element },
-    { name: "Analysis", element: analysis.element, onShow: () => analysis.render() },
+    { name: "Copies", element: copies.element, onShow: () => copies.load() },
+    { name: "Analysis", element: analysis.element, onShow: () => analysis.render(), topics: ["decisions", "preview", "theme", "neighbourhood"] },
     { name: "Compare", element: new CompareTab(model, thumbnails).element },
-    { name: "Log", element: log.element, onShow: () => void log.render() },
+    { name: "Log", element: log.element, onShow: () => log.render(), topics: ["decisions"] },
   ]);
   focusCard.onNeighbours = (rows) => map.setNeighbours(rows);
   map.insets = () => coveredEdges(map.element, toolbar);
@@ -67,19 +73,12 @@ function createPage(root: HTMLElement, model: Model): FilterPanel {
   model.on(["picked"], () => {
     if (model.picked !== null) tabs.show("Gallery");
   });
+  const empty = model.n === 0 ? h("p", { className: "empty" }, "This selection holds no samples.") : null;
   root.replaceChildren(
     header.element,
     h("aside", { className: "left", "aria-label": "Filter and classes" }, filter.element, new ClassList(model).element),
-    h(
-      "main",
-      { className: "centre" },
-      map.element,
-      toolbar.element,
-      toolbar.legend,
-      hoverCard.element,
-      model.n === 0 ? h("p", { className: "empty" }, "This selection holds no samples.") : null,
-    ),
-    h("aside", { className: "right", "aria-label": "Samples" }, focusCard.element, tabs.element),
+    h("main", { className: "centre" }, map.element, toolbar.element, toolbar.legend, hoverCard.element, empty),
+    h("aside", { className: "right", "aria-label": "Samples" }, focusCard.element, decisions.element, tabs.element),
     createToast(model),
   );
   root.classList.add("ready");
@@ -89,24 +88,26 @@ function createPage(root: HTMLElement, model: Model): FilterPanel {
     const text = `The map cannot be drawn. ${errorText(error)} The gallery works without it.`;
     map.element.replaceChildren(h("p", { className: "empty" }, text));
   }
-  const step = (across: number, down: number) => (): void => {
-    tabs.show("Gallery");
-    gallery.step(across, down);
+  /** Do something with the tiles on the tab that is shown, else with the gallery. */
+  const tiles = (action: (grid: TileGrid) => void) => (): void => {
+    if (tabs.current !== "Copies") tabs.show("Gallery");
+    action(tabs.current === "Copies" ? copies.grid : gallery.grid);
   };
   listenToKeyboard({
-    ArrowLeft: step(-1, 0),
-    ArrowRight: step(1, 0),
-    ArrowUp: step(0, -1),
-    ArrowDown: step(0, 1),
-    PageUp: () => gallery.stepPage(-1),
-    PageDown: () => gallery.stepPage(1),
-    Home: () => gallery.goTo("first"),
-    End: () => gallery.goTo("last"),
-    k: () => gallery.decideFocused(true),
-    d: () => gallery.decideFocused(false),
-    K: () => gallery.decide(true),
-    D: () => gallery.decide(false),
-    c: () => gallery.newLabel.focus(),
+    ArrowLeft: tiles((grid) => grid.step(-1, 0)),
+    ArrowRight: tiles((grid) => grid.step(1, 0)),
+    ArrowUp: tiles((grid) => grid.step(0, -1)),
+    ArrowDown: tiles((grid) => grid.step(0, 1)),
+    PageUp: tiles((grid) => grid.stepPage(-1)),
+    PageDown: tiles((grid) => grid.stepPage(1)),
+    Home: tiles((grid) => grid.goTo("first")),
+    End: tiles((grid) => grid.goTo("last")),
+    k: () => decisions.decideFocused(true),
+    d: () => decisions.decideFocused(false),
+    K: () => decisions.decide(true),
+    D: () => decisions.decide(false),
+    o: () => copies.settleGroup(),
+    c: () => decisions.newLabel.focus(),
     u: () => model.undo(),
     r: () => model.redo(),
     "/": () => search.input.focus(),

@@ -4,7 +4,7 @@ import type { Table, Vector } from "apache-arrow";
 import { numbers } from "./arrow";
 import type { ColourBy } from "./colours";
 import { count } from "./dom";
-import { errorText, type Comparison, type DataSource, type Decisions, type Info, type Preview } from "./dataSource";
+import { errorText, type Comparison, type DataSource, type Decisions, type Info, type OutsideSample, type Preview } from "./dataSource";
 import { descending } from "./sorting";
 
 /** What changed; `on` subscribes to it. */
@@ -48,7 +48,9 @@ export class Model {
   comparison: Comparison | null = null;
   colourBy: ColourBy = "class";
   show: Show = "all";
-  readonly hiddenClasses = new Set<number>();
+  hiddenClasses: ReadonlySet<number> = new Set();
+  /** Images that are near-copies of samples, such as test images; as rows they follow the samples. */
+  outside: OutsideSample[] = [];
   picked: { rows: Int32Array; title: string } | null = null;
   focus = NO_ROW;
   message = { text: "", isError: false };
@@ -100,13 +102,18 @@ export class Model {
   // Samples ------------------------------------------------------------------------------------
 
   id(row: number): string {
-    return String(this.ids.get(row));
+    return this.outside[row - this.n]?.id ?? String(this.ids.get(row));
+  }
+
+  /** The label in the pack. */
+  labelOf(row: number): number {
+    return this.label[row] ?? this.outside[row - this.n]?.label ?? 0;
   }
 
   /** The class of a sample: the one that a person gave, else that of the pack. */
   className(row: number): string {
     const given = this.newLabel?.[row] ?? -1;
-    return this.info.classes[given < 0 ? (this.label[row] ?? 0) : given] ?? "?";
+    return this.info.classes[given < 0 ? this.labelOf(row) : given] ?? "?";
   }
 
   /** Everything about a row that decisions change, as text to compare. */
@@ -126,7 +133,7 @@ export class Model {
 
   /** The class around a sample if it differs from its label, else null. */
   otherClass(row: number): string | null {
-    const around = this.info.classes[this.neighbourhoodLabel?.[row] ?? this.label[row] ?? 0] ?? "?";
+    const around = this.info.classes[this.neighbourhoodLabel?.[row] ?? this.labelOf(row)] ?? "?";
     return around === this.className(row) || (this.newLabel?.[row] ?? -1) >= 0 ? null : around;
   }
 
@@ -140,6 +147,8 @@ export class Model {
 
   /** One line for tooltips and screen readers; it contains the caption of a tile, `cat → dog`, for speech control. */
   describe(row: number): string {
+    const outside = this.outside[row - this.n];
+    if (outside !== undefined) return `${this.className(row)}, ${outside.split} image, ${outside.id}`;
     const state = (this.kept(row) ? "kept" : "dropped") + (this.overridden[row] ? " by hand" : "") + ((this.newLabel?.[row] ?? -1) < 0 ? "" : ", new label");
     const other = this.otherClass(row);
     const around = other === null ? "" : `, lies among ${other}: ${this.className(row)} → ${other}`;
@@ -224,11 +233,11 @@ export class Model {
     this.emit("decisions");
   }
 
-  decide(rows: number[], keep: boolean, reason: string, label: number | null = null): void {
+  async decide(rows: number[], keep: boolean, reason: string, label: number | null = null): Promise<void> {
     const ids = rows.map((row) => this.id(row));
     const what = ids.length === 1 ? (ids[0] ?? "") : `${count(ids.length)} samples`;
     const text = label === null ? `${keep ? "Kept" : "Dropped"} ${what}.` : `Labelled ${what} as ${this.info.classes[label]}.`;
-    if (ids.length > 0) void this.change(() => this.source.decide(ids, keep, reason, label), text);
+    if (ids.length > 0) await this.change(() => this.source.decide(ids, keep, reason, label), text);
   }
 
   undo(): void {
@@ -271,13 +280,11 @@ export class Model {
 
   setShow(show: Show): void {
     this.show = show;
-    this.visibleMask = null;
-    this.emit("filter");
+    this.hideClasses(this.hiddenClasses);
   }
 
   hideClasses(hidden: Iterable<number>): void {
-    this.hiddenClasses.clear();
-    for (const label of hidden) this.hiddenClasses.add(label);
+    this.hiddenClasses = new Set(hidden);
     this.visibleMask = null;
     this.emit("filter");
   }
@@ -299,14 +306,17 @@ export class Model {
     this.emit("message");
   }
 
+  /** Run `action`; show the error if it fails. */
+  async attempt(action: () => Promise<void>): Promise<void> {
+    await action().catch((error: unknown) => this.notify(errorText(error), true));
+  }
+
   private async change(request: () => Promise<Decisions>, text: string): Promise<void> {
     if (!this.source.live) return;
-    try {
+    await this.attempt(async () => {
       this.setDecisions(await request());
       this.notify(text);
-    } catch (error) {
-      this.notify(errorText(error), true);
-    }
+    });
   }
 
   /** Update `shown` and all counts in one pass. */

@@ -8,7 +8,7 @@ import type { Thumbnails } from "./thumbnails";
 const NEIGHBOURS = 6;
 
 export class SampleCard {
-  readonly element = h("div", { className: "card", hidden: true });
+  readonly element: HTMLElement;
   onNeighbours: (rows: number[]) => void = () => undefined;
   private row = NO_ROW;
   private space: "map" | "features" = "map";
@@ -23,12 +23,8 @@ export class SampleCard {
     private readonly thumbnails: Thumbnails,
     private readonly decide: ((row: number, keep: boolean) => void) | null,
   ) {
-    this.element.classList.add(decide === null ? "hover" : "large");
-    if (decide === null) this.element.setAttribute("aria-hidden", "true");
-    else {
-      this.element.setAttribute("role", "group");
-      this.element.setAttribute("aria-label", "Focused sample");
-    }
+    const large = { className: "card large", role: "group", "aria-label": "Focused sample" };
+    this.element = h("div", { ...(decide === null ? { className: "card hover", "aria-hidden": "true" } : large), hidden: true });
   }
 
   show(row: number): void {
@@ -111,14 +107,7 @@ export class SampleCard {
       setOptions(space, [["map", "on the map"], ["features", "by features"]], this.space);
       title.append(space);
     } else title.append("on the map");
-    const pictures = rows.map((other) => {
-      const label = model.describe(other);
-      const attributes = { title: label, "aria-label": label, tabindex: this.decide === null ? "-1" : "0" };
-      const className = model.kept(other) ? "neighbour" : "neighbour dropped";
-      const tile = button(className, () => model.setFocus(other), attributes, this.thumbnails.canvas(other));
-      tile.style.setProperty("--class", classColour(model.label[other] ?? 0, model.info.classes.length));
-      return tile;
-    });
+    const pictures = rows.map((other) => this.thumbnails.button(other, this.decide === null ? -1 : 0));
     strip.replaceChildren(title, h("div", { className: "strip" }, ...pictures));
     this.neighbours = rows;
     this.states = this.currentStates();

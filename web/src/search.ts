@@ -14,20 +14,12 @@ export class Search {
 
   constructor(private readonly model: Model) {
     this.input = h("input", {
-      type: "search",
-      id: "search",
-      placeholder: "Find by id ( / )",
-      "aria-label": "Find samples by id",
-      "aria-controls": "found",
-      autocomplete: "off",
-      spellcheck: "false",
+      ...{ type: "search", id: "search", placeholder: "Find by id ( / )", "aria-label": "Find samples by id", "aria-controls": "found" },
+      ...{ autocomplete: "off", spellcheck: "false" },
+      oninput: () => this.search(),
+      onkeydown: ({ key }: KeyboardEvent) => (key === "Enter" ? this.accept() : key === "Escape" ? this.close() : undefined),
+      onblur: () => window.setTimeout(() => (this.list.hidden = true), 150),
     });
-    this.input.addEventListener("input", () => this.search());
-    this.input.addEventListener("keydown", (event) => {
-      if (event.key === "Enter") this.accept();
-      if (event.key === "Escape") this.close();
-    });
-    this.input.addEventListener("blur", () => window.setTimeout(() => (this.list.hidden = true), 150));
     this.element = h("div", { className: "search", role: "search" }, icon("search"), this.input, this.list);
   }
 

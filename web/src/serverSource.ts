@@ -1,9 +1,9 @@
 /** Data of a running `thresher view`. */
 
 import type { Table } from "apache-arrow";
-import { bytes, encodeIds, metadata, numbers, read } from "./arrow";
+import { bytes, comparison, copyLinks, encodeIds, metadata, numbers, read } from "./arrow";
 import { RequestError } from "./dataSource";
-import type { Comparison, DataSource, Decisions, FilterInfo, FilterSettings, Info } from "./dataSource";
+import type { Comparison, CopyLinks, DataSource, Decisions, FilterInfo, FilterSettings, Info } from "./dataSource";
 import type { LogEntry, Preview, SampleDetail, ServerEvent, ThumbnailSheet } from "./dataSource";
 
 const POST = { method: "POST" };
@@ -20,25 +20,21 @@ export class ServerSource implements DataSource {
     this.selection = url.searchParams.get("s");
   }
 
-  info(): Promise<Info> {
-    return this.json("info");
-  }
-
-  points(): Promise<Table> {
-    return this.table("points");
-  }
-
-  async decisions(): Promise<Decisions> {
-    return decisions(await this.table("state"));
-  }
-
-  filterInfo(minSamples?: number): Promise<FilterInfo> {
-    return this.json("knobs", minSamples === undefined ? {} : { min_samples: String(minSamples) });
-  }
-
-  async neighbourhoodLabels(): Promise<Int16Array | null> {
-    return numbers<Int16Array>(await this.table("places"), "place");
-  }
+  readonly info = (): Promise<Info> => this.json("info");
+  readonly points = (): Promise<Table> => this.table("points");
+  readonly decisions = async (): Promise<Decisions> => decisions(await this.table("state"));
+  readonly filterInfo = (minSamples?: number): Promise<FilterInfo> => this.json("knobs", minSamples === undefined ? {} : { min_samples: String(minSamples) });
+  readonly neighbourhoodLabels = async (): Promise<Int16Array | null> => numbers<Int16Array>(await this.table("places"), "place");
+  readonly compare = async (other: string): Promise<Comparison> => comparison(await this.table("compare", { with: other }));
+  readonly copies = async (): Promise<CopyLinks> => copyLinks(await this.table("copies"));
+  readonly log = async (): Promise<LogEntry[]> => (await this.json<{ entries: LogEntry[] }>("log")).entries;
+  readonly sample = (id: string, neighbours: number): Promise<SampleDetail> => this.json(`sample/${encodeURIComponent(id)}`, { neighbours: String(neighbours) });
+  readonly undo = async (): Promise<Decisions> => decisions(await this.table("undo", {}, POST));
+  readonly redo = async (): Promise<Decisions> => decisions(await this.table("redo", {}, POST));
+  readonly saveSelection = (settings: FilterSettings, name: string): Promise<{ selection: string; path: string }> =>
+    this.json("use", {}, { ...POST, body: JSON.stringify({ ...settings, name }) });
+  /** An <img> cannot send a header, so the token is part of the URL. */
+  readonly imageUrl = (id: string): string => this.url(`image/${encodeURIComponent(id)}`, { token: this.token });
 
   async preview(settings: FilterSettings, clusters: boolean): Promise<Preview> {
     const sent = performance.now();
@@ -51,24 +47,6 @@ export class ServerSource implements DataSource {
     return { times, keep, cluster: numbers<Int32Array>(table, "cluster"), numbers: metadata(table) };
   }
 
-  async compare(other: string): Promise<Comparison> {
-    const table = await this.table("compare", { with: other });
-    return { keep: bytes(table, "keep"), held: bytes(table, "held"), numbers: metadata(table) };
-  }
-
-  async log(): Promise<LogEntry[]> {
-    return (await this.json<{ entries: LogEntry[] }>("log")).entries;
-  }
-
-  sample(id: string, neighbours: number): Promise<SampleDetail> {
-    return this.json(`sample/${encodeURIComponent(id)}`, { neighbours: String(neighbours) });
-  }
-
-  imageUrl(id: string): string {
-    // An <img> cannot send a header, so the token is part of the URL.
-    return this.url(`image/${encodeURIComponent(id)}`, { token: this.token });
-  }
-
   async thumbnails(rows: number[]): Promise<ThumbnailSheet[]> {
     const response = await this.fetch("sprite", { rows: rows.join(",") });
     return [{ rows, bitmap: await createImageBitmap(await response.blob()), slots: [...rows.keys()] }];
@@ -78,18 +56,6 @@ export class ServerSource implements DataSource {
     const body = encodeIds(ids, { keep, reason, label }) as Uint8Array<ArrayBuffer>;
     const headers = { "Content-Type": "application/vnd.apache.arrow.stream" };
     return decisions(await this.table("overrides", {}, { ...POST, body, headers }));
-  }
-
-  async undo(): Promise<Decisions> {
-    return decisions(await this.table("undo", {}, POST));
-  }
-
-  async redo(): Promise<Decisions> {
-    return decisions(await this.table("redo", {}, POST));
-  }
-
-  saveSelection(settings: FilterSettings, name: string): Promise<{ selection: string; path: string }> {
-    return this.json("use", {}, { ...POST, body: JSON.stringify({ ...settings, name }) });
   }
 
   subscribe(onEvent: (event: ServerEvent) => void, onConnection: (connected: boolean) => void): void {

@@ -36,18 +36,32 @@ export function descending(values: Float32Array): Int32Array {
   return ascending(values.map((value) => -value));
 }
 
-/** `rows` by group, a whole number below `groups`; the order inside a group stays. */
-export function groupStable(rows: Int32Array, group: Int16Array, groups: number): Int32Array {
-  const starts = new Int32Array(groups + 1);
-  for (const row of rows) (starts[(group[row] as number) + 1] as number) += 1;
-  for (let its = 0; its < groups; its++) (starts[its + 1] as number) += starts[its] as number;
-  const out = new Int32Array(rows.length);
-  for (const row of rows) {
-    const its = group[row] as number;
-    out[starts[its] as number] = row;
-    (starts[its] as number) += 1;
+/** Values by key; keys in the order in which they first occur. */
+export function groupBy(values: Iterable<number>, key: (value: number) => number): [number, number[]][] {
+  const groups = new Map<number, number[]>();
+  for (const value of values) {
+    const its = key(value);
+    const group = groups.get(its);
+    if (group === undefined) groups.set(its, [value]);
+    else group.push(value);
   }
-  return out;
+  return [...groups];
+}
+
+/** `rows` by ascending group; the order inside a group stays. */
+export function groupStable(rows: Int32Array, group: Int16Array): Int32Array {
+  const parts = groupBy(rows, (row) => group[row] as number).sort(([a], [b]) => a - b);
+  return Int32Array.from(parts.flatMap(([, members]) => members));
+}
+
+/** The smallest and the largest value; [Infinity, -Infinity] of none. */
+export function extent(values: Float32Array): [low: number, high: number] {
+  let [low, high] = [Infinity, -Infinity];
+  for (const value of values) {
+    if (value < low) low = value;
+    if (value > high) high = value;
+  }
+  return [low, high];
 }
 
 /** 0, 1, … n - 1. */
@@ -59,7 +73,6 @@ export interface Group {
   label: number;
   /** The label around the samples. */
   other: number;
-  start: number;
   count: number;
 }
 
@@ -68,29 +81,9 @@ export interface Group {
  * different labels come first, the largest first.
  */
 export function groupByLabels(rows: Int32Array, label: Int16Array, around: Int16Array): { rows: Int32Array; groups: Group[] } {
-  const groupByKey = new Map<number, Group>();
-  const groupOf = (row: number): Group => {
-    const [own, other] = [label[row] ?? 0, around[row] ?? 0];
-    const key = own * 65536 + other;
-    let group = groupByKey.get(key);
-    if (group === undefined) groupByKey.set(key, (group = { label: own, other, start: 0, count: 0 }));
-    return group;
-  };
-  for (const row of rows) groupOf(row).count++;
+  const byLabels = groupBy(rows, (row) => (label[row] ?? 0) * 65536 + (around[row] ?? 0));
+  const groups = byLabels.map(([key, members]) => ({ label: key >> 16, other: key & 65535, count: members.length, members }));
   const differs = (group: Group): number => Number(group.label !== group.other);
-  const groups = [...groupByKey.values()].sort(
-    (a, b) => differs(b) - differs(a) || differs(a) * (b.count - a.count) || a.label - b.label || a.other - b.other,
-  );
-  let end = 0;
-  for (const group of groups) {
-    group.start = end;
-    end += group.count;
-    group.count = 0;
-  }
-  const out = new Int32Array(rows.length);
-  for (const row of rows) {
-    const group = groupOf(row);
-    out[group.start + group.count++] = row;
-  }
-  return { rows: out, groups };
+  groups.sort((a, b) => differs(b) - differs(a) || differs(a) * (b.count - a.count) || a.label - b.label || a.other - b.other);
+  return { rows: Int32Array.from(groups.flatMap((group) => group.members)), groups };
 }

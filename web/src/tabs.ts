@@ -1,20 +1,28 @@
 /** Tabs as in the ARIA authoring practices. */
 
-import { button, h } from "./dom";
+import { button, h, perFrame, setAttributes } from "./dom";
+import type { Model, Topic } from "./model";
 
 interface Tab {
   name: string;
   element: HTMLElement;
-  /** Called whenever the tab is chosen. */
-  onShow?: () => void;
+  /** Called whenever the tab is chosen and, while it is shown, with changes of these topics. */
+  onShow?: () => unknown;
+  topics?: Topic[];
 }
 
 export class Tabs {
   readonly element: HTMLElement;
+  /** The name of the tab that is shown. */
+  current = "";
   private readonly buttons: HTMLButtonElement[];
 
-  constructor(private readonly tabs: Tab[]) {
-    this.buttons = tabs.map(({ name, element }, n) => {
+  constructor(
+    model: Model,
+    private readonly tabs: Tab[],
+  ) {
+    this.buttons = tabs.map(({ name, element, onShow, topics }, n) => {
+      if (topics !== undefined) model.on(topics, perFrame(() => (this.current === name ? onShow?.() : undefined)));
       const id = name.toLowerCase();
       element.id ||= `panel-${id}`;
       element.setAttribute("role", "tabpanel");
@@ -40,11 +48,11 @@ export class Tabs {
   }
 
   show(name: string): void {
+    this.current = name;
     this.tabs.forEach((tab, n) => {
       const selected = tab.name === name;
       tab.element.hidden = !selected;
-      this.buttons[n]?.setAttribute("aria-selected", String(selected));
-      this.buttons[n]?.setAttribute("tabindex", selected ? "0" : "-1");
+      setAttributes(this.buttons[n] as Element, { "aria-selected": String(selected), tabindex: selected ? 0 : -1 });
       if (selected) tab.onShow?.();
     });
   }

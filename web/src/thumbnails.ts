@@ -1,15 +1,14 @@
 /** Thumbnails by row: requested in batches, cached, painted when they arrive. */
 
+import { classColour } from "./colours";
+import { button } from "./dom";
 import type { Model } from "./model";
 import type { ThumbnailSheet } from "./dataSource";
 
 const CACHED_SHEETS = 300;
 const BATCH = 96;
 
-interface Location {
-  bitmap: ImageBitmap;
-  slot: number;
-}
+type Location = Pick<ThumbnailSheet, "bitmap"> & { slot: number };
 
 export class Thumbnails {
   private readonly locations = new Map<number, Location>();
@@ -28,25 +27,29 @@ export class Thumbnails {
     return canvas;
   }
 
+  /** A small button with the sample's image that focuses the sample. */
+  button(row: number, tabindex = 0): HTMLButtonElement {
+    const { model } = this;
+    const label = model.describe(row);
+    const className = model.kept(row) ? "neighbour" : "neighbour dropped";
+    const tile = button(className, () => model.setFocus(row), { title: label, "aria-label": label, tabindex }, this.canvas(row));
+    tile.style.setProperty("--class", classColour(model.label[row] ?? 0, model.info.classes.length));
+    return tile;
+  }
+
   /** Show a sample on an existing canvas. */
   paint(canvas: HTMLCanvasElement, row: number): void {
-    const size = this.model.info.thumb;
     canvas.dataset["row"] = String(row);
+    // This also clears the canvas.
+    canvas.width = canvas.height = this.model.info.thumb;
     const location = this.locations.get(row);
-    if (location !== undefined) {
-      this.copy(canvas, location);
-      return;
-    }
-    canvas.width = size;
-    canvas.height = size;
+    if (location !== undefined) return this.copy(canvas, location);
     this.waiting.set(row, (this.waiting.get(row) ?? new Set()).add(canvas));
     if (this.timer === 0) this.timer = window.setTimeout(() => this.requestAll(), 24);
   }
 
   private copy(canvas: HTMLCanvasElement, { bitmap, slot }: Location): void {
     const { thumb, sprite_columns: columns } = this.model.info;
-    canvas.width = thumb;
-    canvas.height = thumb;
     const left = (slot % columns) * thumb;
     const top = Math.floor(slot / columns) * thumb;
     canvas.getContext("2d")?.drawImage(bitmap, left, top, thumb, thumb, 0, 0, thumb, thumb);

@@ -51,6 +51,7 @@ def export_page(workspace: Workspace, folder: Path) -> ExportResult:
         if "score" in described.methods:
             columns["drop_step"] = pa.array(_drop_steps(view.selection.score))
         _write(root / "data" / "points.arrow", arrow.encode(columns))
+        _write(root / "data" / "copies.arrow", view.copies.stream())
         compared = {}
         for number, other in enumerate(workspace.names[1:]):
             comparison = workspace.compare(workspace.first, other)
@@ -115,11 +116,12 @@ def _thumbnail_slots(view: SelectionView) -> np.ndarray:
 
 
 def _write_sheets(view: SelectionView, slot: np.ndarray, folder: Path) -> int:
-    order = np.argsort(slot)
+    # The images outside of the selection, if any, come last: their slots are their rows.
+    order = np.concatenate([np.argsort(slot), np.arange(len(view), len(view.image_positions))])
     size = thumbnails.SHEET_LIMIT
     starts = range(0, len(order), size)
     for begin in track(starts, "writing thumbnails", unit="sheets"):
-        positions = view.positions[order[begin : begin + size]]
+        positions = view.image_positions[order[begin : begin + size]]
         picture = thumbnails.thumbnail_sheet(view.pack, positions, lossy=True)
         _write(folder / f"{begin // size}.webp", picture)
     return len(starts)

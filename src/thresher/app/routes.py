@@ -55,6 +55,7 @@ def build_app(hub: EventHub, token: str, hosts: set[str], embed: bool = False) -
         Route("/api/sprite", api.sprite),
         Route("/api/knobs", api.knobs),
         Route("/api/compare", api.compare),
+        Route("/api/copies", api.copies),
         Route("/api/events", api.events),
         Route("/api/preview", api.preview, methods=["POST"]),
         Route("/api/overrides", api.override, methods=["POST"]),
@@ -131,7 +132,8 @@ class Api:
 
     async def sprite(self, request: Request) -> Response:
         view = self._view(request)
-        positions = view.positions[_query_rows(request, len(view))]
+        positions = view.image_positions
+        positions = positions[_query_rows(request, len(positions))]
         sheet = await run_in_threadpool(thumbnails.thumbnail_sheet, view.pack, positions)
         return Response(sheet, media_type="image/png", headers=CACHED)
 
@@ -169,6 +171,9 @@ class Api:
         comparison = await run_in_threadpool(self.workspace.compare, name, other)
         masks = {"keep": pa.array(comparison.keep), "held": pa.array(comparison.held)}
         return _arrow(arrow.encode(masks, asdict(comparison.counts)))
+
+    async def copies(self, request: Request) -> Response:
+        return await self._stream(request, lambda view: view.copies.stream())
 
     async def override(self, request: Request) -> Response:
         await run_in_threadpool(self._view(request).decide, *await _decision(request))

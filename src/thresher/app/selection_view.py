@@ -16,6 +16,7 @@ import pyarrow as pa
 from thresher.app import arrow
 from thresher.app.feature_index import FeatureIndex
 from thresher.app.map_layout import MapLayout, map_layout, neighbourhood_labels
+from thresher.app.near_copies import NearCopies, near_copies
 from thresher.data.overrides import Override, OverrideLog, effective_overrides, undo_stacks
 from thresher.data.pack import Pack
 from thresher.data.selection import Selection
@@ -157,6 +158,15 @@ class SelectionView:
     @cached_property
     def layout(self) -> MapLayout:
         return map_layout(self.selection, len(self.pack.classes))
+
+    @cached_property
+    def copies(self) -> NearCopies:
+        return near_copies(self.selection, self.pack)
+
+    @cached_property
+    def image_positions(self) -> np.ndarray:
+        """Positions in the pack of all rows, and of the images outside that are near-copies."""
+        return np.concatenate([self.positions, self.copies.positions])
 
     def rows(self, ids: list[str]) -> np.ndarray:
         """Return the rows of `ids`, (n,) int64; raise UnknownSampleError for an unknown one."""

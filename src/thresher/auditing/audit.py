@@ -205,6 +205,7 @@ def _selection(look: Checks, plan: dict[str, Any]) -> Selection:
         score=look.doubt + ~look.keep,
         reason=look.reason,
         fingerprint=look.pack.fingerprint,
+        copies=look.links,
         x=x,
         y=y,
         meta={
@@ -223,7 +224,7 @@ def _selection(look: Checks, plan: dict[str, Any]) -> Selection:
 def _remove(selection: Path) -> None:
     """Remove what an interrupted audit wrote; there is no result yet, so nobody has used it."""
     files = SelectionPaths(selection)
-    for file in (files.table, files.sidecar, files.overrides):
+    for file in (files.table, files.sidecar, files.overrides, files.copies):
         file.unlink(missing_ok=True)
 
 

@@ -8,9 +8,10 @@ import numpy as np
 import pyarrow as pa
 
 from thresher.auditing.findings import Example, Finding
+from thresher.data.copy_links import CopyLinks
 from thresher.data.image_statistics import Fault, image_statistics
 from thresher.data.pack import Pack
-from thresher.select.copies import near_copies, pixel_vectors
+from thresher.select.copies import Copies, fewest_links, near_copies, pixel_vectors
 from thresher.select.filters.label_errors import LabelErrorsFilter
 from thresher.select.filters.outliers import OutliersFilter
 from thresher.select.inputs import FilterInputs
@@ -53,6 +54,8 @@ class Checks:
         self.reason = [""] * len(self.inputs)
         self.doubt = np.zeros(len(self.inputs), np.float32)
         """(n,) probability that the label is wrong, in [0, 1]."""
+        self.links: CopyLinks | None = None
+        """Near-copies in training, and of test images."""
         self.trusted = True
         """Whether the features tell the classes apart, so that images are dropped by them."""
 
@@ -116,9 +119,10 @@ class Checks:
         pairs: dict[str, list[tuple[int, int, float]]] = {"conflicts": [], "near-duplicates": []}
         leaks: list[tuple[int, int, float]] = []
         found = near_copies(pixel_vectors(self.pack, where))
+        valid = ~broken[found.later] & ~broken[found.earlier] & (found.earlier < n)
+        found = Copies(*(values[valid] for values in found))
+        self.links = self._links(fewest_links(found, len(where)), where)
         for a, b, similarity in zip(*(values.tolist() for values in found), strict=True):
-            if broken[a] or broken[b] or b >= n:
-                continue
             if a >= n:  # a test image, and b its copy in training
                 leaks.append((b, a, similarity))
                 continue
@@ -134,6 +138,14 @@ class Checks:
         self._add_pairs("leakage", leaks, where, len(tested), len(self.others))
         for kind, listed in pairs.items():
             self._add_pairs(kind, listed, where, len(listed), n)
+
+    def _links(self, copies: Copies, where: np.ndarray) -> CopyLinks:
+        """Name the images of pairs of rows of `where`."""
+        ids, others = (
+            self.pack.ids.take(pa.array(where[rows])).to_pylist()
+            for rows in (copies.earlier, copies.later)
+        )
+        return CopyLinks(ids, others, copies.similarity, "correlation of the pixels")
 
     def outliers(self) -> None:
         """Find images far from their class that no other check explains."""

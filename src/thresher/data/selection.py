@@ -4,6 +4,7 @@
 `votes` (share of votes to drop) if the filter voted. `S.json` beside it holds the fingerprint of
 the pack, the filter, its settings, seeds, versions and timings. `S.overrides.jsonl` is an
 append-only log of decisions by people; it is applied whenever the selection is loaded.
+`S.copies.arrow` holds near-copies, if the filter looked for them.
 """
 
 import contextlib
@@ -19,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from thresher.data.copy_links import CopyLinks
 from thresher.data.ids import rows_by_id
 from thresher.data.matching import match_samples, webdataset_id
 from thresher.data.overrides import Override, OverrideLog, effective_overrides
@@ -105,6 +107,8 @@ class Selection:
     """The sidecar: `method`, `data`, `settings` and what the filter reports; free-form JSON."""
     path: Path | None = None
     """The file, once saved or loaded."""
+    copies: CopyLinks | None = None
+    """Near-copies, if the filter looked for them."""
 
     @property
     def kept(self) -> int:
@@ -176,10 +180,14 @@ class Selection:
         header = {"format": FORMAT, "fingerprint": self.fingerprint}
         write_json(paths.sidecar, {**header, **self.meta, **header})
         try:
+            paths.copies.unlink(missing_ok=True)  # a killed process may have left one
+            if self.copies is not None:
+                self.copies.save(paths.copies, self.fingerprint)
             with atomic_file(paths.table) as temporary:
                 pq.write_table(table, temporary)
         except ThresherError:
             paths.sidecar.unlink(missing_ok=True)
+            paths.copies.unlink(missing_ok=True)
             raise
         self.path = paths.table
         return self
@@ -225,6 +233,7 @@ class Selection:
             meta=meta,
             path=paths.table,
             new_labels=given,
+            copies=CopyLinks.load(paths.copies, fingerprint),
             **{name: columns[name].to_numpy().copy() for name in copied},
         )
         if overrides:

@@ -8,6 +8,8 @@ aspect, brightness, contrast, compression and a little noise; crops and mirror i
 from typing import NamedTuple
 
 import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import minimum_spanning_tree
 
 from thresher.data.gather import run_in_threads
 from thresher.data.images import resized, squashed
@@ -80,3 +82,14 @@ def near_copies(x: np.ndarray) -> Copies:
     later, earlier, _ = similar_pairs(x, np.float32(1 - limit**2 / 2))
     similarity = np.einsum("ij,ij->i", x[later], x[earlier])
     return Copies(later, earlier, similarity)
+
+
+def fewest_links(copies: Copies, n: int) -> Copies:
+    """Return the fewest pairs that connect the same of n images, the most similar ones.
+
+    Of k copies of one image, that is k - 1 pairs instead of k·(k - 1)/2.
+    """
+    later, earlier, similarity = copies
+    distance = 2 - similarity.astype(np.float64)  # above 0, which would be no edge
+    tree = minimum_spanning_tree(coo_array((distance, (later, earlier)), shape=(n, n))).tocoo()
+    return Copies(tree.row, tree.col, (2 - tree.data).astype(np.float32))

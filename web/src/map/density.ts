@@ -1,16 +1,10 @@
 /** The density of the points: structure where a million points overlap. */
 
 import type { PointIndex, Range } from "./pointIndex";
-import { STATE_BYTES, type Rgb } from "./renderer";
+import { STATE_BYTES, type Frame, type Rgb } from "./renderer";
 
-export interface DensityView {
-  /** From map to cells of the picture: x · scale + left, and top − y · scale. */
-  scale: number;
-  left: number;
-  top: number;
-  width: number;
-  height: number;
-}
+/** From map to cells of the picture, as a frame does to pixels. */
+export type DensityView = Pick<Frame, "scale" | "left" | "top"> & { width: number; height: number };
 
 /**
  * The RGBA pixels of the density. A cell has the mean colour of the visible points in it and in its

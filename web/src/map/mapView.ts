@@ -31,7 +31,7 @@ const MEASURE_DELAY_MS = 200;
 const TRANSITION_MS = 250;
 const WHEEL_MS = 110;
 const MARGIN_PX = 18;
-/** Side of a cell of the density in CSS pixels. */
+/** Side of a cell of the density in CSS pixels; the style sheet scales it up. */
 const DENSITY_PX = 3;
 
 export class MapView {
@@ -73,12 +73,8 @@ export class MapView {
   private readonly frame = perFrame(() => this.paint());
 
   constructor(private readonly model: Model) {
-    this.canvas = h("canvas", {
-      className: "points",
-      role: "img",
-      "aria-label":
-        "Map of the samples. Drag to move, wheel to zoom, shift and drag to lasso. The gallery lists the same samples for the keyboard.",
-    });
+    const label = "Map of the samples. Drag to move, wheel to zoom, shift and drag to lasso. The gallery lists the same samples for the keyboard.";
+    this.canvas = h("canvas", { className: "points", role: "img", "aria-label": label });
     this.element = h("div", { className: "map" }, this.densityCanvas, this.canvas, this.marks);
     this.index = new PointIndex(model.x, model.y);
     this.byRow = new Uint32Array(model.n);
@@ -127,9 +123,7 @@ export class MapView {
 
   /** Show the whole map. */
   fit(): void {
-    const view = this.wholeView();
-    this.camera.fittedScale = view.scale;
-    this.moveTo(view, TRANSITION_MS, () => (this.fitted = true));
+    this.moveTo(this.wholeView(), TRANSITION_MS, () => (this.fitted = true));
   }
 
   /** The position of a sample in pixels from the top left corner of the map. */
@@ -212,8 +206,6 @@ export class MapView {
     const image = new ImageData(density(this.index, this.state, palette, ranges, view), width, height);
     this.densityCanvas.width = width;
     this.densityCanvas.height = height;
-    this.densityCanvas.style.width = `${width * DENSITY_PX}px`;
-    this.densityCanvas.style.height = `${height * DENSITY_PX}px`;
     this.densityCanvas.getContext("2d")?.putImageData(image, 0, 0);
   }
 
@@ -312,7 +304,6 @@ export class MapView {
     camera.width = width;
     camera.height = height;
     const view = this.wholeView();
-    camera.fittedScale = view.scale;
     if (this.fitted) camera.set(view);
     renderer.resize(Math.round(width * ratio), Math.round(height * ratio));
     // Now, since a canvas of a new size is empty.
@@ -327,10 +318,13 @@ export class MapView {
     matchMedia(`(resolution: ${window.devicePixelRatio}dppx)`).addEventListener("change", changed, { once: true });
   }
 
+  /** The view of the whole map; zoom is relative to it. */
   private wholeView(): View {
     const { top, right, bottom, left } = this.insets();
     const insets = { top: top + MARGIN_PX, right: right + MARGIN_PX, bottom: bottom + MARGIN_PX, left: left + MARGIN_PX };
-    return this.camera.viewOf(this.index.bounds, insets);
+    const view = this.camera.viewOf(this.index.bounds, insets);
+    this.camera.fittedScale = view.scale;
+    return view;
   }
 
   /** If all points take too long, draw a sample until nothing has changed for a while. */

@@ -6,6 +6,8 @@
  * are sorted by the cells of a square grid, so that what lies in a rectangle is a few ranges.
  */
 
+import { extent } from "../sorting";
+
 const SIDE = 64;
 const CELLS = SIDE * SIDE;
 const FIRST_LAYER = 50_000;
@@ -146,13 +148,7 @@ export class PointIndex {
 /** Scale both axes by one factor, so that distances stay comparable. */
 function normalised(x: Float32Array, y: Float32Array): { xy: Float32Array; bounds: Box } {
   const n = x.length;
-  let [x0, x1, y0, y1] = [Infinity, -Infinity, Infinity, -Infinity];
-  for (let i = 0; i < n; i++) {
-    x0 = Math.min(x0, x[i] as number);
-    x1 = Math.max(x1, x[i] as number);
-    y0 = Math.min(y0, y[i] as number);
-    y1 = Math.max(y1, y[i] as number);
-  }
+  const [[x0, x1], [y0, y1]] = [extent(x), extent(y)];
   const span = Math.max(x1 - x0, y1 - y0);
   const factor = span > 0 ? 2 / span : 1;
   const [cx, cy] = n > 0 ? [(x0 + x1) / 2, (y0 + y1) / 2] : [0, 0];

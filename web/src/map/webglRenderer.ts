@@ -82,18 +82,18 @@ export class WebGLRenderer implements PointRenderer {
 
   setPositions(xy: Float32Array<ArrayBuffer>): void {
     this.xy = xy;
-    if (this.resources === null) return;
-    const { gl } = this;
-    gl.bindBuffer(gl.ARRAY_BUFFER, this.resources.positions);
-    gl.bufferData(gl.ARRAY_BUFFER, xy, gl.STATIC_DRAW);
+    this.upload(this.resources?.positions, xy, this.gl.STATIC_DRAW);
   }
 
   setState(state: Uint8Array<ArrayBuffer>): void {
     this.states = state;
-    if (this.resources === null) return;
-    const { gl } = this;
-    gl.bindBuffer(gl.ARRAY_BUFFER, this.resources.state);
-    gl.bufferData(gl.ARRAY_BUFFER, state, gl.DYNAMIC_DRAW);
+    this.upload(this.resources?.state, state, this.gl.DYNAMIC_DRAW);
+  }
+
+  private upload(buffer: WebGLBuffer | undefined, data: BufferSource, usage: number): void {
+    if (buffer === undefined) return;
+    this.gl.bindBuffer(this.gl.ARRAY_BUFFER, buffer);
+    this.gl.bufferData(this.gl.ARRAY_BUFFER, data, usage);
   }
 
   resize(width: number, height: number): void {

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
+from thresher.data.copy_links import CopyLinks
 from thresher.errors import InvalidValueError, nearest
 from thresher.options import describe, option, validate
 from thresher.select.inputs import FilterInputs, Need
@@ -56,6 +57,8 @@ class Filter(abc.ABC):
     """(n,) float32, share of the votes that drop a sample."""
     new_labels_: np.ndarray | None = None
     """(n,) int32, labels that people gave in the selections that were combined; -1: none."""
+    copies_: CopyLinks | None = None
+    """Near-copies, if the filter looks for them."""
     report_: dict[str, Any]
     """JSON values for the selection's sidecar; the same for the same input."""
     warnings_: list[str]

@@ -5,6 +5,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from thresher.data.copy_links import CopyLinks
 from thresher.options import option
 from thresher.select.filters.base import Filter
 from thresher.select.inputs import FilterInputs, Need
@@ -40,6 +41,7 @@ class NearDuplicatesFilter(Filter):
         mean = np.asarray(features, np.float32).mean(axis=0) if self.centre else np.float32(0)
         score = np.full(n, -1.0, np.float32)
         copy_of = np.full(n, -1)
+        cosine = np.zeros(n, np.float32)
         for label in np.unique(inputs.labels):
             (rows,) = np.nonzero(inputs.labels == label)
             x = np.asarray(features[rows], np.float32) - mean
@@ -53,11 +55,19 @@ class NearDuplicatesFilter(Filter):
                 if not dropped[a] and not dropped[b]:
                     dropped[a] = True
                     copy_of[rows[a]] = rows[b]
+                    cosine[rows[a]] = x[a] @ x[b]
         self.score_, self.keep_ = score, copy_of < 0
         self.reason_ = [
             "" if c < 0 else f"like {inputs.ids[c]} (cosine {score[row]:.4f})"
             for row, c in enumerate(copy_of)
         ]
+        (copies,) = np.nonzero(copy_of >= 0)
+        self.copies_ = CopyLinks(
+            ids=[inputs.ids[row] for row in copies.tolist()],
+            others=[inputs.ids[row] for row in copy_of[copies].tolist()],
+            similarity=cosine[copies],
+            measure="cosine of the features",
+        )
         self.report_["similarity"] = self.similarity
 
 

@@ -1,0 +1,58 @@
+/** Keep, drop or relabel the picked samples or the focused one, with a reason. */
+
+import { button, count, h, icon } from "./dom";
+import { NO_ROW, type Model } from "./model";
+
+export class DecisionBar {
+  readonly element: HTMLElement;
+  private readonly reason = h("input", { id: "reason", type: "text", maxlength: 200, placeholder: "Reason (optional)", "aria-label": "Reason for keeping or dropping" });
+  /** Offers the class that the focused sample lies among. */
+  readonly newLabel = h("input", {
+    ...{ id: "relabel", type: "text", placeholder: "New label", "aria-label": "New label: name, number or first letters; Enter applies it" },
+    onfocus: () => (this.newLabel.placeholder = this.model.otherClass(this.model.focus) ?? "New label"),
+    onkeydown: (event: KeyboardEvent) => (event.key === "Enter" ? this.relabel() : undefined),
+  });
+  private readonly keep = button("act keep", () => this.decide(true), { id: "keep" });
+  private readonly drop = button("act drop", () => this.decide(false), { id: "drop" });
+
+  constructor(private readonly model: Model) {
+    this.element = h("div", { className: "row actions", hidden: !model.source.live }, this.reason, this.newLabel, this.keep, this.drop);
+    model.on(["picked", "focus", "filter", "decisions", "preview"], () => this.update());
+    this.update();
+  }
+
+  /** Keep or drop `rows`; by default the picked samples, else the focused one. */
+  decide(keep: boolean, rows = this.targets(), label: number | null = null): void {
+    void this.model.decide(rows, keep, this.reason.value, label);
+    this.reason.value = "";
+  }
+
+  /** Keep or drop the focused sample, else the picked ones. */
+  decideFocused(keep: boolean, label: number | null = null): void {
+    this.decide(keep, this.model.focus === NO_ROW ? this.targets() : [this.model.focus], label);
+  }
+
+  private relabel(): void {
+    const label = this.model.findClass(this.newLabel.value || this.newLabel.placeholder);
+    if (label < 0) return this.model.notify("This is not one class: type its name, its number or more of its first letters.", true);
+    this.decideFocused(true, label);
+    this.newLabel.value = "";
+    this.newLabel.blur();
+  }
+
+  private targets(): number[] {
+    const { picked, focus } = this.model;
+    const visible = this.model.visible();
+    if (picked !== null) return Array.from(picked.rows).filter((row) => visible === null || visible[row] === 1);
+    return focus === NO_ROW ? [] : [focus];
+  }
+
+  private update(): void {
+    const targets = this.targets().length;
+    for (const [element, word, sign] of [[this.keep, "Keep", "keep"], [this.drop, "Drop", "drop"]] as const) {
+      element.disabled = targets === 0;
+      element.replaceChildren(icon(sign), targets > 1 ? `${word} ${count(targets)}` : word);
+      element.title = targets === 0 ? "Lasso samples on the map, or choose one" : `${word} (${sign[0]})`;
+    }
+  }
+}
