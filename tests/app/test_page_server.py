@@ -5,10 +5,12 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +21,11 @@ import pytest
 from page_site import Made, Site
 
 from thresher.app import static_files
+from thresher.app.config import ServerConfig
 from thresher.app.map_layout import MapLayout, neighbourhood_labels
 from thresher.app.server import create_server
 from thresher.app.workspace import Workspace, find_selections
+from thresher.cli.view import ViewConfig, view
 from thresher.data.overrides import OverrideLog
 from thresher.data.selection import Selection
 from thresher.errors import ThresherError
@@ -30,7 +34,8 @@ from thresher.paths import SelectionPaths
 pytest_plugins = ("page_fixtures",)
 
 ROOT = Path(__file__).parents[2]
-BUNDLE_LIMIT = 600_000
+BUNDLE_LIMIT = 300_000
+LINES_LIMIT = 5_000
 
 
 def client(site: Site) -> httpx.Client:
@@ -242,6 +247,26 @@ def test_the_command_prints_an_address_serves_and_stops_cleanly(site: Site) -> N
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_the_page_opens_through_a_tunnel(site: Site, host: str) -> None:
+    server = create_server(Workspace([site.made.path]), ServerConfig(host=host))
+    command, address = server.tunnel
+    port = server.socket.getsockname()[1]
+    assert command == f"ssh -N -L {port}:127.0.0.1:{port} {socket.gethostname()}"
+    with server.in_background():
+        # What ssh forwards arrives from this machine, with the address that the browser knows.
+        assert httpx.get(address).status_code == 200
+
+
+def test_the_command_prints_the_tunnel(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SSH_CONNECTION", raising=False)
+    config = ViewConfig(selections=(site.made.path,), browser=False)
+    assert "ssh " not in view(config).text
+    assert "From your own machine: ssh -N -L " in view(replace(config, host="0.0.0.0")).text
+    monkeypatch.setenv("SSH_CONNECTION", "10.0.0.2 5000 10.0.0.1 22")
+    assert "ssh -N -L " in view(config).text
+
+
 @pytest.mark.slow  # several commands
 def test_the_command_refuses_in_one_sentence(thresher: Run, tmp_path: Path, site: Site) -> None:
     done = thresher("view", tmp_path / "none.parquet", "--no-browser")
@@ -261,6 +286,17 @@ def test_the_bundle_is_small_and_holds_no_inline_script() -> None:
     assert "style=" not in page
     assert sum(len(gzip.compress(file.data, mtime=0)) for file in files.values()) < BUNDLE_LIMIT
     assert b"unsafe-eval" not in files["index.html"].data
+
+
+def test_the_source_of_the_page_is_short() -> None:
+    web = ROOT / "web"
+    files = [*web.glob("src/**/*.*"), *web.glob("*.ts"), *web.glob("*.html"), *web.glob("*.json")]
+    lines = {
+        str(file): len(file.read_text().splitlines())
+        for file in files
+        if file.name != "package-lock.json"
+    }
+    assert sum(lines.values()) < LINES_LIMIT
 
 
 def test_the_lock_file_names_no_download_addresses() -> None:

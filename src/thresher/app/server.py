@@ -15,7 +15,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from thresher import options
-from thresher.app.config import ServerConfig
+from thresher.app.config import LOCAL_HOST, ServerConfig
 from thresher.app.events import EventHub
 from thresher.app.guard import bracketed, hosts_for
 from thresher.app.routes import build_app
@@ -35,6 +35,15 @@ class PageServer:
     url: str
     server: uvicorn.Server
     socket: socket.socket
+
+    @property
+    def tunnel(self) -> tuple[str, str]:
+        """The ssh command that forwards the page to another machine, and its address there."""
+        host, port = self.socket.getsockname()[:2]
+        target = LOCAL_HOST if host in ("0.0.0.0", "::") else bracketed(host)
+        query = self.url.partition("?")[2]
+        command = f"ssh -N -L {port}:{target}:{port} {socket.gethostname()}"
+        return command, f"http://{LOCAL_HOST}:{port}/?{query}"
 
     def run(self) -> None:
         """Serve until stopped or interrupted by Ctrl-C."""

@@ -1,6 +1,7 @@
 """`thresher view`: review a selection in the browser."""
 
 import logging
+import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -82,9 +83,9 @@ def _serve(workspace: "Workspace", config: ViewConfig) -> Outcome:
         server.run()
 
     selection = workspace.view()
-    return Outcome(
-        {"url": server.url, "selections": workspace.names},
-        f"{selection.path}: {len(selection):,} samples of {selection.pack.name}\n"
-        f"{server.url}\nPress Ctrl-C to stop.",
-        serve,
-    )
+    lines = [f"{selection.path}: {len(selection):,} samples of {selection.pack.name}", server.url]
+    if not config.is_local or "SSH_CONNECTION" in os.environ:
+        command, address = server.tunnel
+        lines.append(f"From your own machine: {command}\nthen open {address}")
+    text = "\n".join([*lines, "Press Ctrl-C to stop."])
+    return Outcome({"url": server.url, "selections": workspace.names}, text, serve)
