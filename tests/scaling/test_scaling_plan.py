@@ -9,6 +9,7 @@ from scaling_profiles import make_profile
 
 from thresher.cli.plan import plan as plan_command
 from thresher.errors import ThresherError
+from thresher.scaling.batch_table import BatchRow
 from thresher.scaling.candidates import (
     Budget,
     CandidateRun,
@@ -22,10 +23,11 @@ from thresher.scaling.candidates import (
     uncertainty,
 )
 from thresher.scaling.catalog import load_cluster
-from thresher.scaling.pilot import fit_curves
+from thresher.scaling.pilot import Pilot, critical_of, fit_curves
 from thresher.scaling.pilot_runs import samples_until
 from thresher.scaling.plan import PlanConfig, plan
 from thresher.scaling.predict import powers
+from thresher.scaling.sample_fit import fit_samples
 from thresher.scaling.sample_model import SampleModel
 
 STATS = SampleModel(critical_batch=512, samples=1e6, batch_size=64, lr=0.1, train_samples=50_000)
@@ -80,6 +82,56 @@ def test_the_critical_batch_comes_out_of_the_courses_it_went_into() -> None:
     assert fit_curves({b: [course(16, 1e9)] for b in (16, 64, 256)}, 1000) is None
     assert fit_curves({16: [[]], 64: [course(64, 100)], 256: [course(256, 100)]}, 1000) is None
     assert fit_curves({b: [course(b, 100)] for b in (16, 64, 256)}, 20_000) is None
+
+
+def _pilot(target: float, fit_target: float) -> Pilot:
+    rows = [
+        BatchRow(batch, 3000 * (1 + batch / 80) * scatter, f"{fit_target:g}")
+        for batch in (16, 64, 256)
+        for scatter in (0.9, 1.0, 1.1)
+    ]
+    fit = fit_samples(rows)
+    critical, low, high = critical_of(fit, 240.0, target)
+    return Pilot(
+        *(16, (16, 64, 256), 0.03, {16: 0.03}, critical, low, high),
+        noise_scale=240.0,
+        fit=fit,
+        images_per_s=100.0,
+        samples=5000,
+        target=target,
+        reached=fit_target == target,
+        accuracy=0.9,
+        train_samples=1000,
+        runs=3,
+        folders=(),
+    )
+
+
+def test_a_fit_at_the_target_decides_alone() -> None:
+    pilot = _pilot(target=0.9, fit_target=0.9)
+    assert pilot.critical_batch == pytest.approx(80, rel=0.01)
+    model = pilot.sample_model(epochs=30)
+    for batch in (8, 16, 256):
+        value = model.estimate_at(batch)
+        assert value.value == pytest.approx(2990 * (1 + batch / 80), rel=0.01)
+        # A single run scatters by a quarter, beside the error of the fit.
+        assert value.low < 0.7 * value.value
+        assert value.high > 1.4 * value.value
+    assert pilot.critical_batch_low is not None
+    assert pilot.critical_batch_low > 80 / 2
+
+
+def test_a_fit_below_the_target_is_a_guess() -> None:
+    pilot = _pilot(target=0.9, fit_target=0.5)
+    assert pilot.critical_batch == pytest.approx(math.sqrt(80 * 240), rel=0.01)
+    assert pilot.critical_batch_low == pytest.approx(pilot.critical_batch / 4)
+    assert pilot.critical_batch_high == pytest.approx(pilot.critical_batch * 4)
+    model = pilot.sample_model(epochs=30)
+    assert model.samples_at(16) == pytest.approx(30_000)
+    wide, narrow = model.estimate_at(1024), _pilot(0.9, 0.9).sample_model(30).estimate_at(1024)
+    assert wide.high / wide.low > 2 * narrow.high / narrow.low
+    with pytest.raises(ThresherError, match="too short to estimate the critical batch"):
+        critical_of(None, None, 0.9)
 
 
 def test_samples_until_reads_between_evaluations() -> None:

@@ -126,16 +126,19 @@ def _pilot_text(pilot: Pilot) -> str:
     batches = ", ".join(f"{batch:,}" for batch in pilot.batches[:-1])
     low, high = pilot.critical_batch_low, pilot.critical_batch_high
     ends = f"{_count(low)} to {'unbounded' if high is None else _count(high)}"
+    early = ""
     if pilot.branches is None:
         by_samples = _count(None if pilot.fit is None else pilot.fit.b_crit)
         how = f"{by_samples} by the samples that batches {batches} and {pilot.batches[-1]:,} needed"
+        if pilot.fit is not None and not pilot.fitted_at_target:
+            early = f" to accuracy {float(pilot.fit.target):.3f}, before the target"
     else:
         stages = [_count(stage.fit.critical_batch) for stage in pilot.branches.stages]
         how = f"{', '.join(stages)} by branches early, in the middle and late in training"
     return (
         f"The pilot trained at {pilot.images_per_s:,.0f} images/s and reached "
         f"{pilot.accuracy:.3f} after {pilot.samples:,} samples. Critical batch: "
-        f"{_count(pilot.noise_scale)} by the gradient noise scale, {how}. The plan uses "
+        f"{_count(pilot.noise_scale)} by the gradient noise scale, {how}{early}. The plan uses "
         f"{pilot.critical_batch:,.0f}, whose 95 % interval is {ends}."
     )
 

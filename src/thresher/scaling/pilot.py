@@ -1,8 +1,9 @@
 """Short training runs that estimate the critical batch: how large a batch pays off.
 
 A few runs at a small batch, and as many at four and at sixteen times it, whose rates are tuned.
-E(B) = E_min(1 + B/B_crit) is fitted to the samples that all of them needed to the same accuracy.
-The gradient noise scale is a guess that is used only where the samples say nothing.
+E(B) = E_min(1 + B/B_crit) is fitted to the samples that all of them needed to the target. Runs that
+end before it only give a guess: the geometric mean of the fit to a lower accuracy and the gradient
+noise scale.
 """
 
 import math
@@ -49,8 +50,8 @@ RATE_CRITICAL = 256.0
 RATE = 0.03
 """Default learning rate of the smallest batch."""
 OFF_BY = 4.0
-"""The noise scale is given as known to this factor: against the sweeps stored in
-benchmarks/results it was off by 2.6 times on digits and by 2.2 times on CIFAR-10."""
+"""A critical batch that is not fitted at the target is given as known to this factor: such guesses
+were off by 1.1 and 1.7 times on digits and by 3.6 times on CIFAR-10 (benchmarks/results)."""
 RUN_SPREAD = 0.25
 """Standard deviation of the logarithm of a run's samples to a target: 0.13 to 0.29 in six groups
 of six runs on digits."""
@@ -128,12 +129,17 @@ class Pilot:
         stages = self.branches.stages
         return [(stage.samples / self.samples, stage.fit.critical_batch) for stage in stages]
 
+    @property
+    def fitted_at_target(self) -> bool:
+        """Whether the fit is to the samples to the target, not to a lower accuracy."""
+        return self.fit is not None and _at(self.target, self.fit)
+
     def sample_model(self, epochs: float) -> SampleModel:
         """Return the samples by batch size; `epochs` are assumed if the target was not reached."""
         generator = np.random.default_rng(0)
         # The run that is planned scatters, too.
         run = np.exp(RUN_SPREAD * generator.standard_normal(DRAWS))
-        if self.fit is not None and self.fit.target == f"{self.target:g}":
+        if self.fit is not None and self.fitted_at_target:
             samples, draws = self.fit.samples_at(self.batch_size), self.fit.draws
             least, critical = np.array(draws).T if draws else (np.empty(0), np.empty(0))
             least = least * run[: len(least)]
@@ -150,8 +156,6 @@ class Pilot:
     def _critical_draws(self, generator: np.random.Generator) -> np.ndarray:
         if self.branches is not None:
             return np.array(self.branches.draws)
-        if self.fit is not None:
-            return np.array([critical for _, critical in self.fit.draws])
         return self.critical_batch * OFF_BY ** (generator.standard_normal(DRAWS) / 1.96)
 
 
@@ -236,16 +240,8 @@ def _pilot(config: PilotConfig, results: dict[int, "list[RunResult]"]) -> Pilot:
     fit = fit_curves(curves, train_samples, target) if len(results) > 1 else None
     noises = (_mean(run.noise_scale for run in runs) for runs in reversed(results.values()))
     noise = next((value for value in noises if value is not None), None)
-    if fit is not None:
-        critical, low, high = fit.b_crit, fit.b_crit_low, fit.b_crit_high
-    elif noise is not None:
-        critical, low, high = noise, noise / OFF_BY, noise * OFF_BY
-    elif len(results) == 1:
-        critical, low, high = RATE_CRITICAL, None, None
-    else:
-        what = "the pilot was too short to estimate the critical batch"
-        raise ThresherError(what, "raise `pilot_epochs`")
     accuracy = fmean(float(run.validation_accuracy or 0.0) for run in first)
+    critical, low, high = critical_of(fit, noise, accuracy if target is None else target)
     # Between two evaluations: whole epochs would count too many samples.
     counts = [None if target is None else samples_until(curve, target) for curve in curves[small]]
     seen = [run.samples if n is None else n for run, n in zip(first, counts, strict=True)]
@@ -269,6 +265,24 @@ def _pilot(config: PilotConfig, results: dict[int, "list[RunResult]"]) -> Pilot:
         folders=tuple(run.config.out for runs in results.values() for run in runs),
         noise_curve=_noise_curve(first, geometric_mean(seen)),
     )
+
+
+def _at(target: float, fit: SampleFit) -> bool:
+    """Return whether a fit is to the samples to the target, not to a lower accuracy."""
+    return fit.target == f"{target:g}"
+
+
+def critical_of(
+    fit: SampleFit | None, noise: float | None, target: float
+) -> tuple[float, float | None, float | None]:
+    """Return the critical batch and the ends of its interval, from a fit and the noise scale."""
+    if fit is not None and _at(target, fit):
+        return fit.b_crit, fit.b_crit_low, fit.b_crit_high
+    guess = _mean([None if fit is None else fit.b_crit, noise])
+    if guess is None:
+        what = "the pilot was too short to estimate the critical batch"
+        raise ThresherError(what, "raise `pilot_epochs`")
+    return guess, guess / OFF_BY, guess * OFF_BY
 
 
 def _noise_curve(runs: "list[RunResult]", samples: float) -> tuple[tuple[float, float], ...]:
