@@ -22,8 +22,8 @@ export class DecisionBar {
   }
 
   /** Keep or drop `rows`; by default the picked samples, else the focused one. */
-  decide(keep: boolean, rows = this.targets(), label: number | null = null): void {
-    void this.model.decide(rows, keep, this.reason.value, label);
+  decide(keep: boolean, rows: ArrayLike<number> = this.targets(), label: number | null = null): void {
+    void this.model.decide(Array.from(rows), keep, this.reason.value, label);
     this.reason.value = "";
   }
 
@@ -40,10 +40,10 @@ export class DecisionBar {
     this.newLabel.blur();
   }
 
-  private targets(): number[] {
+  private targets(): ArrayLike<number> {
     const { picked, focus } = this.model;
     const visible = this.model.visible();
-    if (picked !== null) return Array.from(picked.rows).filter((row) => visible === null || visible[row] === 1);
+    if (picked !== null) return visible === null ? picked.rows : picked.rows.filter((row) => visible[row] === 1);
     return focus === NO_ROW ? [] : [focus];
   }
 
