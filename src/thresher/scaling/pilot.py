@@ -290,7 +290,7 @@ def _noise_curve(runs: "list[RunResult]", samples: float) -> tuple[tuple[float, 
     by_epoch: dict[int, list[float]] = {}
     for run in runs:
         for line in records(run, "epoch"):
-            if line.get("noise_scale") is not None and line["samples"] <= samples:
+            if line.get("noise_scale") is not None and line["samples"] < samples + 1:
                 by_epoch.setdefault(line["samples"], []).append(line["noise_scale"])
     return tuple((seen / samples, geometric_mean(n)) for seen, n in sorted(by_epoch.items()))
 
