@@ -155,12 +155,15 @@ def _group(item: pytest.Item) -> str:
     return item.nodeid if item.get_closest_marker("slow") else str(item.path)
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist tells the controller, which then reads the file
 def pytest_collection_finish(session: pytest.Session) -> None:
     if hasattr(session.config, "workerinput"):
         worker = session.config.workerinput["workerid"]
         groups = {item.nodeid: _group(item) for item in session.items}
         file = _run_folder(session.config) / f"groups-{worker}.json"
-        file.write_text(json.dumps(groups))
+        part = file.with_suffix(".part")
+        part.write_text(json.dumps(groups))
+        part.replace(file)
 
 
 @pytest.hookimpl(optionalhook=True)
