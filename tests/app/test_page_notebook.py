@@ -77,6 +77,11 @@ def test_a_widget_shows_the_page_and_stores_decisions_without_a_port(
     log.decide(others, False, "by a script", [True] * len(others))
     window.until(lambda: window.count("hand") == 21, "the decisions of another process")
 
+    # A message that a notebook server would not take is refused in one sentence.
+    large = "fetch('./api/overrides', { method: 'POST', body: new Uint8Array(10 * 2 ** 20) })"
+    refused = window.frame.evaluate(f"{large}.then((answer) => answer.json())")
+    assert refused["error"].startswith("This change is too large for a notebook: pick fewer")
+
     # A saved selection can be opened in the same cell.
     body = json.dumps({"share": 0.1, "name": "tenth"})
     window.frame.evaluate("(body) => { fetch('./api/use', { method: 'POST', body }) }", body)
