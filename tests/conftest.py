@@ -23,6 +23,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from forks import FRESH
+
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
@@ -65,6 +67,12 @@ _SERVERS = (b"multiprocessing.forkserver", b"multiprocessing.resource_tracker")
 # ---- which tests run, where and in which order ------------------------------------------------
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers", "fresh: is about the start of processes: starts new interpreters, not forks"
+    )
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
     """Three workers for two cores: many tests wait for another process most of their time."""
@@ -73,7 +81,7 @@ def pytest_xdist_auto_num_workers() -> int:
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out GPU tests where there is no GPU; slow tests go first, those alone last."""
+    """Leave out GPU tests where there is no GPU; slow tests and large groups first, alone last."""
     for item in items:
         if "chromium" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.slow)
@@ -88,6 +96,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             key=lambda item: (
                 item.get_closest_marker("alone") is not None,
                 item.get_closest_marker("slow") is None,
+                item.get_closest_marker("xdist_group") is None,  # many tests in one worker
             )
         )
 
@@ -319,16 +328,24 @@ def _is_ours(pid: int) -> bool:
 
 # ---- fixtures ---------------------------------------------------------------------------------
 
+
+@pytest.fixture(autouse=True)
+def _fresh(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Let a test marked `fresh` start new interpreters instead of forks."""
+    marked = request.node.get_closest_marker("fresh") is not None
+    if marked:
+        os.environ[FRESH] = "1"
+    yield
+    if marked:
+        del os.environ[FRESH]
+
+
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture(scope="session")
 def thresher() -> Run:
-    """Run the command line in a process of its own.
-
-    It is forked from a process that has torch loaded; `fresh=True` starts a new interpreter.
-    """
-    from forks import run_thresher
+    """Run the command line in a process of its own; `fresh=True` starts a new interpreter."""
 
     def run(
         *arguments: object,
@@ -336,18 +353,13 @@ def thresher() -> Run:
         env: dict[str, str] | None = None,
         fresh: bool = False,
     ) -> subprocess.CompletedProcess[str]:
-        words, environment = (
-            [str(argument) for argument in arguments],
-            {**os.environ, **(env or {})},
-        )
-        if not fresh:
-            return run_thresher(words, environment, timeout)
         return subprocess.run(
-            [sys.executable, "-m", "thresher", *words],
+            [sys.executable, "-m", "thresher", *map(str, arguments)],
+            stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             timeout=timeout,
-            env=environment,
+            env={**os.environ, **(env or {}), **({FRESH: "1"} if fresh else {})},
         )
 
     return run

@@ -1,71 +1,263 @@
 """Real processes without the seconds that torch takes to load.
 
-A fork server imports torch once for each worker of pytest; processes that tests start through it
-are forked from there in tens of milliseconds. Python has one fork server per process, which imports
-what the last caller asked for: so it is set up here and nowhere else.
+Python's fork server imports torch once for each worker of pytest. Importing this module changes
+`subprocess` so that `python -m thresher…` and `python FILE`, a file of the tests, are forked from
+there in tens of milliseconds, whoever starts them: the command of a test, the workers of its
+training, the trials of its study. Process id, session, files, signals and exit code are real.
+
+Where the start of an interpreter is what a test is about, or what /proc shows of a process, mark
+the test `fresh`; the variable `FRESH` in the environment of a command does the same.
 """
 
+import atexit
+import dataclasses
+import faulthandler
+import fcntl
+import gc
+import inspect
 import multiprocessing
 import os
+import pickle
+import re
 import runpy
+import select
+import signal
 import subprocess
 import sys
-import tempfile
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+import threading
+import traceback
+import warnings
+from multiprocessing import forkserver, resource_tracker
+from typing import Any
+
+FRESH = "THRESHER_TEST_FRESH"
+"""Environment variable: start new interpreters, here and in all processes that inherit it."""
+TESTS = os.path.dirname(__file__)
 
 FORKS = multiprocessing.get_context("forkserver")
+# Python has one fork server per process, which imports what the last caller asked for: so it is
+# set up here and nowhere else.
 FORKS.set_forkserver_preload(
     [
         "torch._dynamo",  # which DDP and optimizers load
+        "torch.distributed.run",
         "pyarrow.parquet",
         "pytest",
         "tyro",
         "thresher.cli.main",
         "thresher.distributed.hooks",
+        "thresher.distributed.worker",
         "thresher.models.batch_norm",
         "thresher.training.train",
         "thresher.study.analysis",
+        "thresher.study.perform",
         "thresher.select.run",
         "sklearn.cluster",
         "openTSNE",
         "matplotlib.figure",
     ]
 )
+SERVER: Any = forkserver._forkserver
+if forkserver.get_inherited_fds() is not None:
+    # This process is a child of the server and uses it, too, instead of starting one.
+    SERVER.ensure_running = lambda: None
+
+_RESERVED_FD = 200
+"""The fork server's own file descriptors are from here on, so that a command can have any other."""
 
 
-def run_thresher(
-    arguments: Sequence[str], environment: Mapping[str, str], timeout_s: float
-) -> "subprocess.CompletedProcess[str]":
-    """Run `python -m thresher` in a process of its own, as subprocess.run does."""
-    command = ["thresher", *arguments]
-    with tempfile.TemporaryDirectory() as folder:
-        streams = [Path(folder) / "stdout", Path(folder) / "stderr"]
-        process = FORKS.Process(
-            target=_thresher, args=(command, dict(environment), os.getcwd(), streams)
+@dataclasses.dataclass
+class _Command:
+    """A command that a child of the fork server runs: `_bootstrap` is called there."""
+
+    words: list[str]
+    """A module or a file, and its arguments."""
+    environment: dict[str, str]
+    folder: str
+    fds: list[int]
+    """The file descriptors of the command, in the order in which they were sent."""
+    new_session: bool
+    process_group: int
+    parent: int
+    """The process that started the command."""
+
+    def _bootstrap(self, parent_ends: int) -> int:
+        """Run the command and return its exit code."""
+        gc.freeze()  # a collection would copy every page of the server's objects
+        atexit._clear()  # what is registered belongs to the server
+        try:
+            self._enter(parent_ends)
+            try:
+                self._run()
+                code = 0
+            finally:
+                threading._shutdown()  # type: ignore[attr-defined]
+                atexit._run_exitfuncs()
+        except SystemExit as error:
+            code = _exit_code(error)
+        except BaseException:
+            traceback.print_exc()
+            code = 1
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        return code
+
+    def _enter(self, parent_ends: int) -> None:
+        """Become the process that the caller of Popen asked for."""
+        tracker: Any = resource_tracker._resource_tracker
+        own = [SERVER._forkserver_alive_fd, tracker._fd, parent_ends, *SERVER._inherited_fds]
+        moved = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _RESERVED_FD) for fd in own]
+        for fd in own:
+            os.close(fd)
+        SERVER._forkserver_alive_fd, tracker._fd, ends, *sent = moved
+        for fd, number in zip(sent, self.fds, strict=True):
+            os.dup2(fd, number)
+            os.close(fd)
+        if self.new_session:
+            os.setsid()
+        if self.process_group >= 0:
+            os.setpgid(0, self.process_group)
+        os.getppid = lambda: self.parent
+        threading.Thread(target=_die_with_parent, args=(ends,), daemon=True).start()
+        threads = os.environ.get("OMP_NUM_THREADS")
+        os.environ.clear()
+        os.environ.update(self.environment)
+        if self.environment.get("OMP_NUM_THREADS", threads) != threads:
+            import torch
+
+            torch.set_num_threads(int(self.environment["OMP_NUM_THREADS"]))
+        os.chdir(self.folder)
+        for number, (name, mode) in enumerate([("stdin", "r"), ("stdout", "w"), ("stderr", "w")]):
+            stream: Any = open(number, mode, encoding="utf-8", closefd=False)  # noqa: SIM115
+            if name == "stderr":
+                stream.reconfigure(line_buffering=True, errors="backslashreplace")
+            setattr(sys, name, stream)
+            setattr(sys, f"__{name}__", stream)
+        if self.environment.get("PYTHONFAULTHANDLER"):
+            faulthandler.enable()
+        # The folders of a new interpreter: not those that pytest has added for the tests.
+        installed = [path for path in sys.path if path.startswith((sys.prefix, sys.base_prefix))]
+        added = [p for p in self.environment.get("PYTHONPATH", "").split(os.pathsep) if p]
+        sys.path[:] = [self.folder, *added, *installed]
+
+    def _run(self) -> None:
+        sys.argv[:] = self.words
+        with warnings.catch_warnings():
+            # The module that runs was imported by the fork server.
+            warnings.filterwarnings("ignore", category=RuntimeWarning, module="runpy")
+            if self.words[0].endswith(".py"):
+                sys.path[0] = os.path.dirname(self.words[0])
+                runpy.run_path(self.words[0], run_name="__main__")
+            else:
+                runpy.run_module(self.words[0], run_name="__main__", alter_sys=True)
+
+
+def _exit_code(error: SystemExit) -> int:
+    if error.code is None or isinstance(error.code, int):
+        return error.code or 0
+    sys.stderr.write(f"{error.code}\n")
+    return 1
+
+
+def _die_with_parent(ends: int) -> None:
+    """Do what the parent-death signal does for a child of the parent itself."""
+    select.select([ends], [], [])
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+# ---- subprocess.Popen ---------------------------------------------------------------------------
+
+_POPEN: Any = subprocess.Popen
+_execute_plain, _poll_plain, _try_wait_plain = (
+    _POPEN._execute_child,
+    _POPEN._internal_poll,
+    _POPEN._try_wait,
+)
+_ARGUMENTS = inspect.signature(_execute_plain)
+
+
+def _words(call: dict[str, Any]) -> list[str]:
+    """Return the module and arguments of a command that is to be forked; of others, nothing."""
+    environment = os.environ if call["env"] is None else call["env"]
+    program, *words = call["args"] if isinstance(call["args"], list | tuple) else [""]
+    if words[:1] == ["-u"]:
+        words = words[1:]
+    before = getattr(call["preexec_fn"], "__name__", None)
+    special = before not in (None, "die_with_parent") or call["shell"]
+    if FRESH in environment or special or program != sys.executable:
+        return []
+    if words[:1] == ["-m"]:
+        words = words[1:]
+        forked = words[0] in ("thresher", "torch.distributed.run")
+        forked = forked or words[0].startswith("thresher.")
+    else:
+        forked = (
+            bool(words) and re.fullmatch(rf"{re.escape(TESTS)}/.*\.py", str(words[0])) is not None
         )
-        process.start()
-        process.join(timeout_s)
-        if process.is_alive():
-            process.kill()
-            process.join()
-            raise subprocess.TimeoutExpired(command, timeout_s)
-        out, err = (stream.read_text() for stream in streams)
-    return subprocess.CompletedProcess(command, process.exitcode or 0, out, err)
+    return [str(word) for word in words] if forked else []
 
 
-def _thresher(
-    command: list[str], environment: dict[str, str], folder: str, streams: list[Path]
-) -> None:
-    os.environ.clear()
-    os.environ.update(environment)
-    os.chdir(folder)
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    for number, stream in enumerate(streams, 1):
-        os.dup2(os.open(stream, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
-    # The folders of a new interpreter: not those that pytest has added for the tests.
-    installed = [path for path in sys.path if path.startswith((sys.prefix, sys.base_prefix))]
-    added = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
-    sys.path[:] = [folder, *added, *installed]
-    sys.argv[:] = command
-    runpy.run_module("thresher", run_name="__main__", alter_sys=True)
+def _execute_child(self: Any, *arguments: Any) -> None:
+    call = _ARGUMENTS.bind(self, *arguments).arguments
+    words = _words(call)
+    if not words:
+        _execute_plain(self, *arguments)
+        return
+    given = [call["p2cread"], call["c2pwrite"], call["errwrite"]]
+    streams = [number if fd == -1 else fd for number, fd in enumerate(given)]
+    command = _Command(
+        words=words,
+        environment=dict(os.environ if call["env"] is None else call["env"]),
+        folder=os.path.abspath(call["cwd"] or "."),
+        fds=[0, 1, 2, *call["pass_fds"]],
+        new_session=call["start_new_session"],
+        process_group=call["process_group"],
+        parent=os.getpid(),
+    )
+    # What a child of the fork server reads: how to find modules, then an object to call.
+    text = pickle.dumps({"sys_path": [TESTS, *sys.path]}) + pickle.dumps(command)
+    status, alive = SERVER.connect_to_new_process([*streams, *call["pass_fds"]])
+    self.pid = forkserver.read_signed(status)
+    with open(alive, "wb", closefd=False) as file:
+        file.write(text)
+    # While `alive` is open here, the child knows that its parent lives.
+    self._forked = (status, alive)
+    self._child_created = True
+    ends = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
+    self._close_pipe_fds(*(call[name] for name in ends))
+
+
+def _try_wait(self: Any, flags: int) -> tuple[int, int]:
+    """Return the process id and status as os.waitpid does."""
+    if not hasattr(self, "_forked"):
+        result: tuple[int, int] = _try_wait_plain(self, flags)
+        return result
+    status, alive = self._forked
+    if not select.select([status], [], [], 0 if flags & os.WNOHANG else None)[0]:
+        return 0, 0
+    code = forkserver.read_signed(status)
+    os.close(status)
+    os.close(alive)
+    return self.pid, code << 8 if code >= 0 else -code
+
+
+def _internal_poll(self: Any, *arguments: Any, **named: Any) -> int | None:
+    code: int | None
+    if not hasattr(self, "_forked"):
+        code = _poll_plain(self, *arguments, **named)
+        return code
+    if self.returncode is None and self._waitpid_lock.acquire(False):
+        try:
+            if self.returncode is None:
+                pid, status = self._try_wait(os.WNOHANG)
+                if pid:
+                    self._handle_exitstatus(status)
+        finally:
+            self._waitpid_lock.release()
+    code = self.returncode
+    return code
+
+
+_POPEN._execute_child = _execute_child
+_POPEN._try_wait = _try_wait
+_POPEN._internal_poll = _internal_poll

@@ -237,8 +237,18 @@ def _converted(value: Any, hint: Any, path: str) -> Any:
     return value
 
 
+_MEMBERS: dict[int, tuple[Any, tuple[Any, ...]]] = {}
+"""The types seen so far and their members, by identity: equal unions may differ in their order."""
+
+
 def _members(hint: Any) -> tuple[Any, ...]:
     """Return the alternatives of a union, else the type itself."""
+    if id(hint) not in _MEMBERS:
+        _MEMBERS[id(hint)] = (hint, _find_members(hint))
+    return _MEMBERS[id(hint)][1]
+
+
+def _find_members(hint: Any) -> tuple[Any, ...]:
     if get_origin(hint) in (Union, types.UnionType):
         return tuple(inner for member in get_args(hint) for inner in _members(member))
     return (get_args(hint)[0],) if get_origin(hint) is Annotated else (hint,)
@@ -260,17 +270,17 @@ def _item_hints(arguments: tuple[Any, ...], count: int) -> tuple[Any, ...]:
 def _check(label: str, name: str, value: Any, hint: Any, bounds: Bounds) -> None:
     """Check one value; `label` is its name in messages, such as "points[2].seconds"."""
     members = _members(hint)
-    choices = _literals(hint)
     member = next((member for member in members if _accepts(value, member)), MISSING)
     if member is MISSING:
+        choices = _literals(hint)
         if isinstance(value, str) and choices and set(map(get_origin, members)) == {Literal}:
             raise InvalidValueError(
                 f'{label} cannot be "{value}"', nearest(value, map(str, choices)), name
             )
         raise InvalidValueError(f"{label} must be {_words(hint)}, got {_short(value)}", "", name)
-    arguments = get_args(member)
-    if get_origin(member) is Literal:
+    if value is None or isinstance(value, str | bool) or get_origin(member) is Literal:
         return
+    arguments = get_args(member)
     if _is_number(value):
         _check_number(label, name, value, bounds)
     elif isinstance(value, tuple | list) and arguments:
@@ -291,6 +301,8 @@ def _check(label: str, name: str, value: Any, hint: Any, bounds: Bounds) -> None
 
 
 def _accepts(value: Any, member: Any) -> bool:
+    if type(value) is member:  # the common case, without the slower tests below
+        return True
     origin = get_origin(member)
     if member is None:
         return value is None
@@ -304,6 +316,8 @@ def _accepts(value: Any, member: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
+    if type(value) in (int, float):
+        return True
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 

@@ -86,6 +86,7 @@ def test_what_horovod_cannot_compress_is_refused() -> None:
 
 
 @needs_horovod
+@pytest.mark.slow  # trains on two processes twice
 def test_a_run_on_horovod_ends_with_the_weights_of_ddp(tmp_path: Path) -> None:
     """`train` on two workers, 20 steps of digits with batch norm, in double precision."""
     from safetensors.torch import load_file

@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from forks import FRESH
+
 pytest_plugins = ["world"]
 pytestmark = pytest.mark.slow  # starts interpreters
 
@@ -76,13 +78,14 @@ with open(os.path.join(out, "result.json"), "w") as file:
 """
 
 
-def _start(words: str) -> "subprocess.Popen[str]":
+def _start(words: str, fresh: bool = False) -> "subprocess.Popen[str]":
+    """Start a command; its workers die with it by themselves only in new interpreters (`fresh`)."""
     return subprocess.Popen(
         [sys.executable, "-m", "thresher", *words.split()],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "KILL_TRIAL": os.getcwd()},
+        env={**os.environ, "KILL_TRIAL": os.getcwd(), **({FRESH: "1"} if fresh else {})},
     )
 
 
@@ -138,15 +141,16 @@ def test_a_killed_command_is_repeated(world: Path, name: str) -> None:
     (world / "killed.toml").write_text(STUDY)
     (world / "killed-command.toml").write_text(COMMAND_STUDY)
     (world / "own.py").write_text(OWN)
+    fresh = "workers" in words or name.startswith("study")
     begin = time.monotonic()
-    whole = _start(words.format(out="whole"))
+    whole = _start(words.format(out="whole"), fresh)
     assert whole.wait(300) == 0, whole.communicate()[1]
     seconds = time.monotonic() - begin
     expected = _result(name, world / "whole")
     for trial in TRIALS:
         moment = random.Random(f"{name} {trial}")
         out = f"out-{trial}"
-        running = _start(words.format(out=out))
+        running = _start(words.format(out=out), fresh)
         time.sleep(moment.uniform(0.2, 1.0) * seconds)
         # The command itself, or any of its workers.
         victim = moment.choice([running.pid, *_processes()])

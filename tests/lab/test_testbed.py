@@ -70,7 +70,7 @@ def test_two_beds_side_by_side() -> None:
 
 
 @needs_hosts
-def test_nothing_is_left_when_the_block_or_a_rank_fails() -> None:
+def test_nothing_is_left_when_the_block_or_a_rank_fails(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError), Testbed(2):
         raise RuntimeError
     assert _mine() == []
@@ -80,7 +80,12 @@ def test_nothing_is_left_when_the_block_or_a_rank_fails() -> None:
     with pytest.raises(ThresherError, match=failed), Testbed(2) as bed:
         bed.run(fails)
     assert time.monotonic() - begin < 30
-    crashes = ["sh", "-c", 'if [ "$RANK" = 1 ]; then kill -SEGV $$; fi; sleep 0.3; exit 3']
+    pid = tmp_path / "pid"
+    crash = f'if [ "$RANK" = 1 ]; then echo $$ >{pid}; kill -SEGV $$; fi; '
+    # Rank 0 fails once rank 1 is gone.
+    crash += f"until [ -s {pid} ] && ! kill -0 $(cat {pid}) 2>/dev/null; do sleep 0.02; done; "
+    crash += "exit 3"
+    crashes = ["sh", "-c", crash]
     killed = r"(?s)rank 1 of 2 was killed by signal 11 \(SIGSEGV\).*rank 0 of 2 exited with code 3"
     with pytest.raises(ThresherError, match=killed), Testbed(2) as bed:
         bed.run(crashes)

@@ -50,6 +50,7 @@ def _rank(rank: int, world: int) -> float | None:
     return measure(model, BATCH // world, 1 + rank, 1200)
 
 
+@pytest.mark.slow  # trains on three processes
 @pytest.mark.xdist_group("ranks")
 def test_the_value_agrees_on_three_ranks_with_ddp() -> None:
     values = run_ranks(3, _rank)
@@ -101,6 +102,7 @@ def test_both_halves_count() -> None:
         assert signal == pytest.approx(float(expected), rel=1e-4)
 
 
+@pytest.mark.slow  # averages many batches
 def test_an_odd_batch_is_unbiased() -> None:
     assert measure(Shift(), 5, 0, 6000) == pytest.approx(KNOWN, rel=0.25)
 

@@ -278,6 +278,7 @@ def test_validation_chooses(few: str, tmp_path: Path, monkeypatch: pytest.Monkey
     assert set(result.data["chosen"]) == set(BATCHES)
 
 
+@pytest.mark.slow  # expands thousands of trials
 def test_presets_of_every_size_expand(tmp_path: Path) -> None:
     """The gpu and paper presets cannot be run here, but their studies must be well-formed."""
     modules = (ornl_fig5, ornl_fig6, ornl_fig7, ornl_future, ornl_mechanism, jitsev_validation)

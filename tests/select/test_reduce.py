@@ -124,6 +124,7 @@ def _spread(points: np.ndarray) -> float:
     return float(np.sqrt(((points - points.mean(0)) ** 2).sum(1).mean()))
 
 
+@pytest.mark.slow  # makes three maps
 def test_the_rate_of_both_engines_is_four_times_that_of_scikit_learn(
     digits: tuple[np.ndarray, np.ndarray],
 ) -> None:

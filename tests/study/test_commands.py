@@ -196,6 +196,7 @@ def test_no_result_is_one_sentence_and_exit_code_2(thresher: Run, tmp_path: Path
 # ---- a whole study ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow  # runs sixteen commands
 def test_verdicts_and_report_of_a_metric_of_your_own(tmp_path: Path) -> None:
     command = script(tmp_path, SCRIPT, "{rate} {seed} {out}")
     grid = {"rate": [0.5, 1.0], "name": ["a b", "c/d"]}

@@ -93,12 +93,14 @@ HETEROGENEOUS = {
 }
 
 
+@pytest.mark.slow  # simulates 600 studies
 @pytest.mark.parametrize("kind", HETEROGENEOUS)
 def test_null_studies_report_a_difference_in_at_most_five_percent(kind: str) -> None:
     studies = null_studies(np.random.default_rng(2), 600, (6, 3, 4), SD * HETEROGENEOUS[kind])
     assert share_with_a_difference(studies) <= 0.05
 
 
+@pytest.mark.slow  # simulates 600 studies
 def test_null_studies_with_random_spreads_and_rounding() -> None:
     random = np.random.default_rng(3)
     studies = null_studies(random, 600, (6, 3, 4), random.uniform(0.2, 1.5, (600, 6, 1, 1)))
@@ -107,12 +109,14 @@ def test_null_studies_with_random_spreads_and_rounding() -> None:
     assert share_with_a_difference(studies, resolution=step) <= 0.05
 
 
+@pytest.mark.slow  # simulates many studies
 def test_null_studies_with_heavy_tails_and_few_seeds() -> None:
     random = np.random.default_rng(4)
     heavy = 80 + SD * random.standard_t(3, (600, 3, 3, 3))
     assert share_with_a_difference(heavy) <= 0.05
 
 
+@pytest.mark.slow  # simulates 500 studies
 @pytest.mark.parametrize(("seeds", "draws"), [(8, 4), (8, 8), (4, 4)])
 def test_draws_that_seeds_and_cells_share_keep_the_rate(seeds: int, draws: int) -> None:
     random = np.random.default_rng(5)

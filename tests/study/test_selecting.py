@@ -126,6 +126,7 @@ def test_the_control_drops_as_many_of_each_class_and_differs_by_seed(
     assert not np.array_equal(draws[0].keep, draws[1].keep)
 
 
+@pytest.mark.slow  # runs a study with three filters
 def test_filters_choose_only_among_the_samples_that_trials_train_on(
     few: str, tmp_path: Path
 ) -> None:

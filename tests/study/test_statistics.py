@@ -37,6 +37,7 @@ def null_study(
     return np.round(values * images / 100) * 100 / images, 100 / images
 
 
+@pytest.mark.slow  # simulates many studies
 @pytest.mark.parametrize(
     ("cells", "seeds", "images", "noise"),
     [

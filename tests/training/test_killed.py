@@ -72,6 +72,7 @@ def unbroken(few: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.mark.fresh
 @pytest.mark.slow  # starts three workers four times
 def test_a_killed_worker_and_a_killed_group_lose_nothing(
     few: Path, unbroken: Path, tmp_path: Path

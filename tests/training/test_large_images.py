@@ -59,6 +59,7 @@ def test_the_gpu_decodes_only_for_a_gpu(encoded: Pack, tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow  # trains on two processes
 def test_one_and_two_workers_train_on_the_same_crops(encoded: Pack, tmp_path: Path) -> None:
     losses = []
     for workers in (1, 2):

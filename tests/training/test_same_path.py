@@ -17,8 +17,8 @@ from thresher.training.train import train
 
 pytest_plugins = ["train_data"]
 
-BATCH = 20
-"""287 samples: 14 full batches and one of 7 in an epoch, so two epochs are thirty steps. Of that
+BATCH = 40
+"""287 samples: 7 full batches and one of 7 in an epoch, so two epochs are sixteen steps. Of that
 last batch four workers get 2, 2, 2, 1 samples, and of its two groups only two get any."""
 SCRIPT = Path(__file__).parent / "many_runs.py"
 
@@ -53,7 +53,7 @@ def alone(few: Path, once: Callable[..., Path]) -> Path:
     def make(root: Path) -> None:
         for name, case in CASES.items():
             result = train(TrainConfig(**_options(few, root / name, **case)), quiet=True)
-            assert result.steps == 30
+            assert result.steps == 16
 
     return once("same-path", make)
 
@@ -74,9 +74,10 @@ def test_workers_do_not_change_the_path(
     names = ["sync64"] if workers != 2 else list(CASES)
     runs = [_options(few, tmp_path / name, **CASES[name]) for name in names]
     # Pieces and workers at once.
-    runs.append(_options(few, tmp_path / "pieces", **CASES["ghost64"], micro_batch=4))
+    runs.append(_options(few, tmp_path / "pieces", **CASES["ghost64"], micro_batch=8))
     if workers == 2:
-        runs.append(_options(few, tmp_path / "averaged", average_every=4, checkpoint_every=7))
+        averaging = {"batch_size": 20, "average_every": 4, "checkpoint_every": 7}
+        runs.append(_options(few, tmp_path / "averaged", **averaging))
     orders = tmp_path / "runs.json"
     orders.write_text(json.dumps(runs))
     launch(workers, [str(SCRIPT), str(orders)], max_restarts=0)
@@ -98,7 +99,7 @@ def test_workers_do_not_change_the_path(
 
 @pytest.mark.slow  # compares with four runs
 @pytest.mark.parametrize(
-    ("case", "micro", "pieces"), [("ghost64", 12, 2), ("ghost64", 4, 5), ("sync64", 4, 5)]
+    ("case", "micro", "pieces"), [("ghost64", 24, 2), ("ghost64", 8, 5), ("sync64", 8, 5)]
 )
 def test_accumulation_does_not_change_the_path(
     few: Path, alone: Path, tmp_path: Path, case: str, micro: int, pieces: int

@@ -166,6 +166,7 @@ def test_the_first_of_two_workers_measures(few: Path, tmp_path: Path) -> None:
         assert torch.equal(value, _weights(tmp_path / "plain")[name])
 
 
+@pytest.mark.slow  # runs a study
 @pytest.mark.usefixtures("_short")
 def test_a_study_compares_sharpness(few: Path, tmp_path: Path) -> None:
     content: dict[str, Any] = {
