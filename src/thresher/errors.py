@@ -62,7 +62,7 @@ class MissingDependencyError(ThresherError, ImportError):
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Suggest the closest known name, or list all of them.
+    """Suggest the closest known name, or list all of them; of more than 40, the closest eight.
 
     >>> nearest("netwrok", ["network", "random"])
     'did you mean "network"?'
@@ -71,4 +71,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     if close:
         return f'did you mean "{close[0]}"?'
+    if len(names) > 40:
+        close = difflib.get_close_matches(name, names, n=8, cutoff=0)
+        return f"the closest of {len(names)} names are {', '.join(close)}"
     return f"choose one of {', '.join(names)}" if names else "none is available"
