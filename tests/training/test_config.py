@@ -149,7 +149,7 @@ def test_only_options_that_change_the_result_stand_in_the_way_of_resuming() -> N
     free = {info.name for info in describe(TrainConfig)} - changes_result(TrainConfig)
     assert free == {
         *("out", "workers", "resume", "checkpoint_every", "log", "trace", "device"),
-        "tensorboard",
+        *("tensorboard", "keep_checkpoint"),
         *("graph", "compile", "threads", "micro_batch", "max_restarts", "evaluate_every"),
         *("allreduce", "bucket_mb"),
     }
