@@ -36,6 +36,7 @@ class Uneven(nn.Module):
         return self.head((self.light(x) + self.side(x)).mean((2, 3)))
 
 
+@pytest.mark.alone
 def test_time_lands_on_the_layer_that_takes_it() -> None:
     layers, batches = time_layers(
         Uneven(),
