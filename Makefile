@@ -72,8 +72,9 @@ page-check: page
 	  { git status --short -- src/thresher/app/static; \
 	    echo "src/thresher/app/static differs from what web/ builds: run make page and commit it"; exit 1; }
 
+# RUN is a training run on CIFAR-10: thresher train --data cifar10 --model resnet20 --out RUN
 screenshots: setup
-	$(BIN)/python tools/screenshots.py
+	$(BIN)/python tools/screenshots.py --run $(RUN)
 
 clean:
 	rm -rf build dist $(VENV)

@@ -1,13 +1,15 @@
-"""Make the pictures of the page for the README, into docs/images/.
+"""Make the pictures and the recording of the page for the README, into docs/images/.
 
-    python tools/screenshots.py                     # Fashion-MNIST by its pixels, minutes
+    python tools/screenshots.py --run RUN           # a map of CIFAR-10 by a network trained on it
     python tools/screenshots.py SEL.parquet         # any selection with a map
 
-The pictures show the real page in Chromium on a real selection: the map in light and in dark, and
-a lasso with its gallery.
+The pictures show the real page in Chromium on a real selection: the map, a lasso with its gallery,
+the filter's controls and the analysis on the dark page, and a recording in which eps is moved and
+images are judged.
 """
 
 import argparse
+import io
 import shutil
 import tempfile
 from pathlib import Path
@@ -25,40 +27,46 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[1]
 OUT = ROOT / "docs" / "images"
-MADE = ROOT / "build" / "pictures" / "fashion.parquet"
 SIZE = (1440, 860)
 SAMPLES = 6_000
+RECORDED = (960, 573)
+"""Size of the recording."""
+FRAME_MS = 110
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("selection", nargs="?", type=Path)
+    parser.add_argument("--run", type=Path, help="a training run on cifar10")
     parser.add_argument("--out", type=Path, default=OUT)
     options = parser.parse_args()
+    if (options.selection is None) == (options.run is None):
+        parser.error("give a selection, or --run")
     options.out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         # A copy: the pictures must not add decisions to someone's selection.
         path = Path(folder) / "network.parquet"
-        chosen = options.selection or MADE
-        if options.selection is None and not MADE.exists():
-            chosen.parent.mkdir(parents=True, exist_ok=True)
-            fashion(chosen)
-        for suffix in (".parquet", ".json"):
-            shutil.copy(chosen.with_suffix(suffix), path.with_suffix(suffix))
+        if options.selection is None:
+            cifar(options.run, path)
+        else:
+            for suffix in (".parquet", ".json"):
+                shutil.copy(options.selection.with_suffix(suffix), path.with_suffix(suffix))
         shoot(path, options.out)
 
 
-def fashion(path: Path) -> None:
-    """The network filter's map of Fashion-MNIST, with the pixels as features: no training."""
+def cifar(run: Path, path: Path) -> None:
+    """The network filter's map of some training images of CIFAR-10, by the features of a run."""
+    from thresher.models.embed import features_of_run
     from thresher.select.filters.network import NetworkFilter
     from thresher.select.inputs import FilterInputs
     from thresher.select.run import as_selection
 
-    pack = Pack.open("fashion-mnist")
+    pack = Pack.open("cifar10")
     rows = pack.indices("train")[:SAMPLES]
-    pixels = pack.images(rows).reshape(len(rows), -1).astype(np.float32)
+    features = np.asarray(features_of_run(run, pack).array[:SAMPLES], np.float32)
     ids = pack.ids.take(rows).to_pylist()
-    inputs = FilterInputs(ids=ids, labels=pack.labels[rows], features=pixels, classes=pack.classes)
+    labels, classes = pack.labels[rows], pack.classes
+    inputs = FilterInputs(ids=ids, labels=labels, features=features, classes=classes)
     as_selection(NetworkFilter(drop=0.06).fit_inputs(inputs), inputs, pack).save(path)
 
 
@@ -75,10 +83,10 @@ def shoot(path: Path, out: Path) -> None:
             page.set_default_timeout(120_000)
             page.goto(f"{url}&theme={theme}")
             page.wait_for_selector(".map[data-drawn]")
-            hover(page, path)
-            page.screenshot(path=out / f"map-{theme}.png")
-            print(f"{out}/map-{theme}.png", flush=True)
             if theme == "light":
+                hover(page, path)
+                page.screenshot(path=out / "map-light.png")
+                print(f"{out}/map-light.png", flush=True)
                 lasso(page)
                 page.screenshot(path=out / "gallery.png")
                 print(f"{out}/gallery.png", flush=True)
@@ -91,7 +99,43 @@ def shoot(path: Path, out: Path) -> None:
                 page.screenshot(path=out / "knobs.png")
                 print(f"{out}/knobs.png", flush=True)
             page.close()
+        page = browser.new_page(viewport={"width": SIZE[0], "height": SIZE[1]})
+        page.goto(f"{url}&theme=light")
+        page.wait_for_selector(".map[data-drawn]")
+        record(page, path, out / "page.webp")
         browser.close()
+
+
+def record(page: "Page", path: Path, file: Path) -> None:
+    """Record how eps is moved and how images are judged."""
+    from PIL import Image
+
+    frames: list[Image.Image] = []
+
+    def frame(count: int = 1, wait: int = 60) -> None:
+        page.wait_for_timeout(wait)
+        image = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
+        frames.extend([image.resize(RECORDED, Image.Resampling.LANCZOS)] * count)
+
+    page.select_option("#colour", "decision")
+    frame(8, 1000)
+    start = int(page.input_value("#eps"))
+    for step in [*range(start, start + 60, 6), *range(start + 60, start - 60, -6), start]:
+        page.fill("#eps", str(step))
+        frame()
+    frame(6)
+    page.select_option("#colour", "class")
+    hover(page, path)
+    frame(8)
+    lasso(page)
+    frame(8)
+    for key in ("ArrowRight", "d", "ArrowRight", "k", "ArrowRight", "d", "ArrowRight", "u"):
+        page.keyboard.press(key)
+        frame(4, 250)
+    frame(10)
+    options = {"duration": FRAME_MS, "loop": 0, "quality": 55, "method": 4}
+    frames[0].save(file, save_all=True, append_images=frames[1:], **options)
+    print(f"{file}: {len(frames)} frames, {file.stat().st_size / 1e6:.1f} MB", flush=True)
 
 
 def hover(page: "Page", path: Path) -> None:
