@@ -111,6 +111,18 @@ def test_a_run_is_not_resumed_with_other_decisions(made: Any, tmp_path: Path) ->
     assert train(config, quiet=True).status == "finished"
 
 
+def test_a_run_does_not_branch_from_one_with_other_decisions(made: Any, tmp_path: Path) -> None:
+    pack, selection, _ = made
+    values = {"data": str(pack.root), "selection": str(selection.path)}
+    first = {**values, "out": str(tmp_path / "run"), "epochs": 1, "keep_checkpoint": True}
+    train(TrainConfig.from_dict(first), quiet=True)
+    relabel(made, [3], 7)
+    branch = {**values, "out": str(tmp_path / "branch"), "branch_from": first["out"], "epochs": 2}
+    with pytest.raises(InvalidValueError, match="run was begun on other samples or with other"):
+        train(TrainConfig.from_dict(branch), quiet=True)
+    assert not (tmp_path / "branch" / "run.json").exists()
+
+
 @pytest.mark.parametrize("format", ["folder", "webdataset"])
 def test_an_export_holds_the_new_labels(made: Any, tmp_path: Path, format: str) -> None:
     pack, selection, _ = made

@@ -79,6 +79,11 @@ def test_values_that_stood_for_default_load_as_none() -> None:
         ({"schedule": "cosin"}, 'schedule cannot be "cosin"; did you mean "cosine"'),
         ({"batch_size": 1.5}, "batch_size must be an integer, got 1.5"),
         ({"batch_norm": "ghost"}, 'batch_norm cannot be "ghost"'),
+        (
+            {"batch_norm": "ghost:1/8", "batch_schedule": "double@1"},
+            "batch_norm` ghost:1/8 does not work with `batch_schedule`",
+        ),
+        ({"batch_norm": "ghost:1/8", "scaling": "weak"}, "weak, which change the batch"),
         ({"batch_norm": "ghost:1/0"}, 'batch_norm cannot be "ghost:1/0"'),
         ({"batch_norm": "ghost:2/8"}, 'batch_norm cannot be "ghost:2/8"'),
         ({"dynamic": "easiest"}, 'unknown pruner "easiest"'),

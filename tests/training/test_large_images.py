@@ -1,5 +1,6 @@
 """Training on images of different sizes: random-resized crops, decoded while training."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,7 @@ def test_single_options_override_the_kind(encoded: Pack) -> None:
     assert not made(flip=False).flip
 
 
-def test_the_gpu_decodes_only_for_a_gpu(encoded: Pack, tmp_path: Path) -> None:
+def test_the_gpu_decodes_only_for_a_gpu(encoded: Pack, digits: Path, tmp_path: Path) -> None:
     config = TrainConfig(
         data=str(encoded.root),
         out=str(tmp_path / "run"),
@@ -54,8 +55,12 @@ def test_the_gpu_decodes_only_for_a_gpu(encoded: Pack, tmp_path: Path) -> None:
         device="cpu",
         decoder="gpu",
     )
-    with pytest.raises(InvalidValueError, match="decoder gpu needs a GPU"):
+    with pytest.raises(InvalidValueError, match="decoder cannot be gpu: it needs a GPU"):
         train(config, quiet=True)
+    with pytest.raises(InvalidValueError, match="works only with augment imagenet"):
+        train(replace(config, augment="cifar"), quiet=True)
+    with pytest.raises(InvalidValueError, match="the images are stored as pixels"):
+        train(replace(config, data=str(digits), image_size=None), quiet=True)
     assert not (tmp_path / "run").exists()
 
 

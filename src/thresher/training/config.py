@@ -169,6 +169,13 @@ def check(config: TrainConfig) -> None:
     if config.max_batch is not None and config.max_batch < config.batch_size:
         what = f"max_batch must be at least batch_size {config.batch_size}, got {config.max_batch}"
         raise InvalidValueError(what, "", "max_batch")
+    shared = for_batch(config.batch_norm, config.batch_size) != config.batch_norm
+    if shared and (config.batch_schedule is not None or config.scaling == "weak"):
+        raise InvalidValueError(
+            f"`batch_norm` {config.batch_norm} does not work with `batch_schedule` and `scaling` "
+            "weak, which change the batch",
+            "give the size of its groups, such as ghost:32",
+        )
     if config.batch_schedule is not None:
         for wrong, name in (
             (config.scaling == "weak", "`scaling` weak"),

@@ -79,14 +79,18 @@ def locked(root: Path) -> contextlib.AbstractContextManager[int]:
 def write_config(config: TrainConfig, resolved: Resolved, pack: Pack, split: TrainingSplit) -> None:
     """Write `run.json`: the configuration, what follows from it, and the data.
 
-    Raises InvalidValueError if a resumed run was begun on other samples or with other labels.
+    Raises InvalidValueError if the run that is resumed, or that this one branches from, was begun
+    on other samples or with other labels.
     """
     path, samples = RunPaths(Path(config.out)).config, _digest(pack, split)
-    if path.exists():
-        begun = read_run_json(path, "run's configuration").get("data", {}).get("samples", samples)
-        if begun != samples:
+    for run in filter(None, (config.out, config.branch_from)):
+        begun = RunPaths(Path(run)).config
+        if not begun.exists():
+            continue
+        known = read_run_json(begun, "run's configuration").get("data", {})
+        if known.get("samples", samples) != samples:
             raise InvalidValueError(
-                f"the run in {config.out} was begun on other samples or with other labels",
+                f"the run in {run} was begun on other samples or with other labels",
                 "undo what was changed in its data or selection, or choose another folder",
             )
     data = {

@@ -28,6 +28,8 @@ from thresher.training.split import split_samples
 from thresher.training.stop import listen
 from thresher.training.trainer import Trainer, Workload
 
+NVJPEG = "nvJPEG"
+
 
 def train(
     config: TrainConfig, *, pruner: DynamicPruner | None = None, quiet: bool = False
@@ -110,8 +112,8 @@ def _train_here(config: TrainConfig, pruner: DynamicPruner | None, quiet: bool) 
     reason = why_not(config, group)
     if config.graph == "on" and reason is not None:
         raise InvalidValueError(f"graph cannot be on: {reason}", "use auto or off", "graph")
-    if config.decoder == "gpu" and group.device.type != "cuda":
-        raise InvalidValueError("decoder gpu needs a GPU", "use decoder cpu", "decoder")
+    if config.decoder == "gpu":
+        _check_gpu_decoder(work.resolved.decoder, group.device.type)
     with torch_settings(config, group), listen() as request, folder.owned(config, group):
         return Trainer(config, group, work, request).run(quiet)
 
@@ -138,4 +140,15 @@ def _decoder(config: TrainConfig, pack: Pack) -> str | None:
     if pack.image_shape is not None:
         return None
     on_gpu = config.decoder == "gpu" and augment_kind(config, pack) == "imagenet"
-    return "nvJPEG" if on_gpu else jpeg_decoder()
+    return NVJPEG if on_gpu else jpeg_decoder()
+
+
+def _check_gpu_decoder(used: str | None, device: str) -> None:
+    """Refuse decoder gpu where another one would be used."""
+    reason = "it needs a GPU" if device != "cuda" else None
+    if used is None:
+        reason = "the images are stored as pixels"
+    elif used != NVJPEG:
+        reason = "it works only with augment imagenet"
+    if reason is not None:
+        raise InvalidValueError(f"decoder cannot be gpu: {reason}", "use decoder cpu", "decoder")

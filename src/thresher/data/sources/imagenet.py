@@ -57,10 +57,8 @@ class ImageNet(encoded.EncodedSource):
         return (Path(where) / TRAIN).is_file()
 
     def key(self) -> str:
-        sizes = [
-            (self.root / file).stat().st_size for file in (TRAIN, VALIDATION) if self._has(file)
-        ]
-        return f"imagenet archives of {', '.join(map(str, sizes))} bytes"
+        files = [self.root / file for file in (TRAIN, VALIDATION, DEVKIT) if self._has(file)]
+        return f"imagenet archives of {', '.join(str(f.stat().st_size) for f in files)} bytes"
 
     def chunks(self) -> list[str]:
         ranges = encoded.ranges([member.size for member in self.validation])
