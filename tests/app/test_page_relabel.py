@@ -1,10 +1,19 @@
 """Giving samples another label: by HTTP, with the keyboard, for one and for many."""
 
+from pathlib import Path
+
 import numpy as np
 import pyarrow as pa
 from page_site import Opener, Site
 from test_page_server import client, table
 
+from planted import plant
+from thresher.app.selection_view import SelectionView
+from thresher.app.server import create_server
+from thresher.app.workspace import Workspace
+from thresher.auditing.audit import audit
+from thresher.auditing.config import AuditConfig
+from thresher.data.pack import Pack
 from thresher.data.selection import Selection
 
 pytest_plugins = ("page_fixtures",)
@@ -92,3 +101,42 @@ def test_one_sample_and_lassoed_ones_are_relabelled(site: Site, look: Opener) ->
     page.wait_for_selector(f'.history .what:has-text("labelled as {among}: {id}")')
     labels = Selection.load(site.made.path).final_labels
     assert (labels == 2).mean() > 0.9
+
+
+def test_what_an_audit_suggests_is_offered_first(
+    digits: Path, tmp_path: Path, look: Opener
+) -> None:
+    pack = Pack.open(digits)
+    flipped = set(plant(pack, tmp_path / "pack")["flipped"])
+    faulty = Pack.open(tmp_path / "pack")
+    train = faulty.indices("train")
+    features = tmp_path / "pixels.npy"
+    np.save(features, faulty.images(train).reshape(len(train), -1).astype(np.float32) / 255)
+    features.with_suffix(".ids.txt").write_text("\n".join(faulty.ids.take(train).to_pylist()))
+    found = audit(faulty, tmp_path / "out", AuditConfig(features=features))
+    chosen = Selection.load(found.selection)
+    assert chosen.suggested is not None
+    truth = dict(zip(pack.ids.to_pylist(), pack.labels.tolist(), strict=True))
+    rows = [row for row, id in enumerate(chosen.ids) if id in flipped]
+    right = [row for row in rows if chosen.suggested[row] == truth[chosen.ids[row]]]
+    assert len(right) >= 0.7 * len(rows)
+    assert (chosen.suggested[rows] != chosen.labels[rows]).all()
+    # One whose neighbours on the map are of a third class.
+    around = SelectionView(Path(found.selection)).neighbourhood_labels.to_numpy()
+    row = next(row for row in right if around[row] not in (truth[chosen.ids[row]], -1))
+    id, name = chosen.ids[row], faulty.classes[truth[chosen.ids[row]]]
+    with create_server(Workspace([Path(found.selection)])).in_background() as url:
+        page = look(url)
+        page.wait_for_selector(".cell .among")
+        page.fill("#search", id)
+        page.keyboard.press("Enter")
+        page.wait_for_selector(f'.card.large .id:has-text("{id}")')
+        assert page.inner_text(".card.large .name .among").split()[-1] == name
+        assert page.inner_text(f'.cell[data-id="{id}"] .among').split()[-1] == name
+        page.keyboard.press("c")
+        assert page.get_attribute("#relabel", "placeholder") == name
+        page.keyboard.press("Enter")
+        page.wait_for_selector('.card.large .state:has-text("new label")')
+    loaded = Selection.load(found.selection)
+    assert loaded.final_labels[row] == truth[id]
+    assert loaded.keep[row]

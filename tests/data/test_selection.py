@@ -34,6 +34,7 @@ def test_saved_and_loaded(tmp_path: Path, full: bool) -> None:
     if full:
         more = {"x": np.arange(N), "y": np.arange(N) / 2, "cluster": np.array([0, -1, 0, 1])}
         more["votes"] = np.array([0, 1, 0.5, 0], np.float32)
+        more["suggested"] = np.array([-1, 2, -1, 0])
     saved = made(**more).save(tmp_path / "s.parquet")
     loaded = Selection.load(tmp_path / "s.parquet")
     assert (loaded.ids, loaded.reason, loaded.meta) == (saved.ids, saved.reason, saved.meta)
@@ -47,10 +48,13 @@ def test_saved_and_loaded(tmp_path: Path, full: bool) -> None:
         assert loaded.x.tolist() == [0, 1, 2, 3]
         assert loaded.cluster.tolist() == [0, -1, 0, 1]
         assert loaded.votes is not None
+        assert loaded.suggested is not None
+        assert loaded.suggested.tolist() == [-1, 2, -1, 0]
     else:
         assert np.isnan(loaded.x).all()
         assert loaded.cluster.tolist() == [-2] * N
         assert loaded.votes is None
+        assert loaded.suggested is None
 
 
 def test_the_sidecar_has_a_format_version(tmp_path: Path) -> None:

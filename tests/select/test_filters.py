@@ -231,6 +231,9 @@ def test_label_errors_are_found(
     row = int(np.flatnonzero(~found.keep_)[0])
     given = samples.class_name(int(samples.labels[row]))
     assert found.reason_[row].startswith(f"label {given}, likely class")
+    assert found.suggested_ is not None
+    assert found.reason_[row].endswith(samples.class_name(int(found.suggested_[row])))
+    assert (found.suggested_[found.keep_] == -1).all()
 
 
 def test_confident_joint_by_hand() -> None:

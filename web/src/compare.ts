@@ -19,10 +19,7 @@ export class CompareTab {
   private readonly other = select("compare-with", "Compare with", () => void this.load());
   private readonly body = h("div");
 
-  constructor(
-    private readonly model: Model,
-    private readonly thumbnails: Thumbnails,
-  ) {
+  constructor(private readonly model: Model, private readonly thumbnails: Thumbnails) {
     const choice = h("div", { className: "row" }, h("span", {}, "A is this selection, B is"), this.other);
     this.element = h("section", { className: "compare", "aria-label": "Compare" }, choice, this.body);
     model.on(["selections"], () => this.updateOptions());

@@ -23,10 +23,7 @@ export class CopiesTab {
   private readonly settle = button("act", () => void this.settleGroup(), { id: "settle", title: "For the group of the focused sample (o)" });
   private readonly note = h("p", { className: "note", role: "status" });
 
-  constructor(
-    private readonly model: Model,
-    thumbnails: Thumbnails,
-  ) {
+  constructor(private readonly model: Model, thumbnails: Thumbnails) {
     this.grid = new TileGrid(model, thumbnails, "copies", "Near-copies. Arrow keys move, k keeps, d drops, o settles a group.", (row) =>
       h("span", {}, model.outside[row - model.n]?.split ?? (model.kept(row) ? "kept" : "dropped")),
     );

@@ -51,6 +51,11 @@ export function swatch(colour: string): HTMLElement {
   return element;
 }
 
+/** `→ dog`, another class that a sample may belong to; null without one. */
+export function arrowTo(name: string | undefined): HTMLElement | null {
+  return name === undefined ? null : h("span", { className: "among" }, "→ ", h("bdi", {}, name));
+}
+
 /** Line icons on a square of 24 units. */
 const ICONS = {
   pan: "M12 3v18M3 12h18M12 3l-3 3M12 3l3 3M12 21l-3-3M12 21l3-3M3 12l3-3M3 12l3 3M21 12l-3-3M21 12l-3 3",

@@ -44,10 +44,7 @@ export class FilterPanel {
   private busy = false;
 
   /** `drawn` resolves once the map shows the preview; the latency is measured up to then. */
-  constructor(
-    private readonly model: Model,
-    private readonly drawn: () => Promise<void>,
-  ) {
+  constructor(private readonly model: Model, private readonly drawn: () => Promise<void>) {
     const { live } = model.source;
     const [title, actions] = [h("div", { className: "row spread" }, h("h2", {}, "Filter"), this.method), h("div", { className: "row" }, live ? this.saveAs : null, this.reset)];
     const sliders = [this.eps.element, this.share.element, live ? this.minSamples.element : null];

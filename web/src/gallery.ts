@@ -1,13 +1,20 @@
 /** The gallery: thumbnails of the picked or filtered samples. */
 
-import { button, count, h, select, setOptions } from "./dom";
+import { arrowTo, button, count, h, select, setOptions } from "./dom";
 import type { Section } from "./galleryLayout";
 import type { Model } from "./model";
 import { ascending, groupByLabels, groupStable, range } from "./sorting";
 import type { Thumbnails } from "./thumbnails";
 import { TileGrid } from "./tileGrid";
 
-type Order = "suspicious" | "trusted" | "class" | "neighbourhood" | "data";
+const ORDERS = {
+  suspicious: ["Most suspicious first", (model: Model) => model.suspicious()],
+  trusted: ["Least suspicious first", (model: Model) => ascending(model.score)],
+  class: ["By class", (model: Model) => groupStable(model.suspicious(), model.label)],
+  neighbourhood: ["By label → neighbourhood", (model: Model) => model.suspicious()],
+  data: ["Order of the data set", (model: Model) => range(model.n)],
+} as const;
+type Order = keyof typeof ORDERS;
 
 export class Gallery {
   readonly element: HTMLElement;
@@ -16,25 +23,13 @@ export class Gallery {
   private readonly title = h("h2", { className: "gallery-title", "aria-live": "polite" });
   private readonly clear = button("quiet", () => this.model.pick(null), { id: "clear" }, "Clear");
 
-  constructor(
-    private readonly model: Model,
-    thumbnails: Thumbnails,
-  ) {
-    this.grid = new TileGrid(model, thumbnails, "gallery", "Samples. Arrow keys move, k keeps, d drops.", (row) => {
-      const other = model.otherClass(row);
-      return other === null ? null : h("span", { className: "among" }, "→ ", h("bdi", {}, other));
-    });
+  constructor(private readonly model: Model, thumbnails: Thumbnails) {
+    this.grid = new TileGrid(model, thumbnails, "gallery", "Samples. Arrow keys move, k keeps, d drops.", (row) => arrowTo(model.otherClasses(row)[0]));
     const order = select("sort", "Order of the gallery", (value) => {
       this.order = value as Order;
       this.refresh();
     });
-    const orders: [Order, string][] = [
-      ["suspicious", "Most suspicious first"],
-      ["trusted", "Least suspicious first"],
-      ["class", "By class"],
-      ["neighbourhood", "By label → neighbourhood"],
-      ["data", "Order of the data set"],
-    ];
+    const orders = Object.entries(ORDERS).map(([value, [text]]) => [value, text] as const);
     setOptions(order, orders.filter(([value]) => value !== "neighbourhood" || model.info.layout === "map"), this.order);
     const top = h("div", { className: "row spread" }, this.title, this.clear, order);
     this.element = h("section", { className: "gallery", "aria-label": "Gallery" }, top, this.grid.element);
@@ -46,7 +41,7 @@ export class Gallery {
 
   private refresh(): void {
     const { picked, filtered, n } = this.model;
-    const rows = this.filter(this.orderedRows());
+    const rows = this.filter(ORDERS[this.order][1](this.model));
     const text = picked !== null ? picked.title : filtered ? "filtered" : n === 0 ? "no samples" : "all samples";
     this.title.replaceChildren(...(n === 0 ? [] : [h("b", {}, count(rows.length)), " "]), text);
     this.clear.hidden = picked === null;
@@ -65,21 +60,6 @@ export class Gallery {
       return { title: `${count(group.count)} ${text}`, count: group.count };
     });
     return [rows, sections];
-  }
-
-  private orderedRows(): Int32Array {
-    const { model } = this;
-    switch (this.order) {
-      case "suspicious":
-      case "neighbourhood":
-        return model.suspicious();
-      case "trusted":
-        return ascending(model.score);
-      case "class":
-        return groupStable(model.suspicious(), model.label);
-      case "data":
-        return range(model.n);
-    }
   }
 
   /** Those of `rows` that are picked, if any are, and not filtered out. */

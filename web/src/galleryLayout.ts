@@ -29,10 +29,7 @@ export class GalleryLayout {
   readonly height: number;
   readonly tiles: number;
 
-  constructor(
-    sections: Section[],
-    private readonly sizes: TileSizes,
-  ) {
+  constructor(sections: Section[], private readonly sizes: TileSizes) {
     let [first, top] = [0, sizes.gap];
     for (const section of sections) {
       if (section.count === 0) continue;

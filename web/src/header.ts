@@ -24,10 +24,7 @@ export class Header {
     h("form", { method: "dialog" }, h("button", { className: "act" }, "Close")),
   );
 
-  constructor(
-    private readonly model: Model,
-    search: HTMLElement,
-  ) {
+  constructor(private readonly model: Model, search: HTMLElement) {
     const { live } = model.source;
     this.theme.id = "theme";
     this.element = h(

@@ -31,6 +31,8 @@ export class Model {
   readonly cluster: Int32Array;
   readonly score: Float32Array;
   readonly votes: Float32Array | null;
+  /** The class that the filter says each sample belongs to, -1 for none; null if it says so of no sample. */
+  readonly suggestedLabel: Int16Array | null;
   /** The majority label around each sample; null until the server has computed it. */
   neighbourhoodLabel: Int16Array | null;
   /** Decisions in force, without the preview. */
@@ -65,12 +67,7 @@ export class Model {
   /** Samples per class. */
   private readonly totals: Int32Array;
 
-  constructor(
-    readonly source: DataSource,
-    readonly info: Info,
-    table: Table,
-    decisions: Decisions,
-  ) {
+  constructor(readonly source: DataSource, readonly info: Info, table: Table, decisions: Decisions) {
     const ids = table.getChild("id");
     if (ids === null) throw new Error("The points have no column id.");
     this.n = table.numRows;
@@ -84,6 +81,7 @@ export class Model {
     this.score = numbers<Float32Array>(table, "score") ?? new Float32Array(this.n);
     this.neighbourhoodLabel = numbers<Int16Array>(table, "place");
     this.votes = numbers<Float32Array>(table, "votes");
+    this.suggestedLabel = numbers<Int16Array>(table, "suggested");
     this.totals = new Int32Array(info.classes.length);
     for (const label of this.label) (this.totals[label] as number) += 1;
     this.setDecisions(decisions);
@@ -131,10 +129,12 @@ export class Model {
     return beginning.length === 0 && /^\d{1,9}$/.test(wanted) && Number(wanted) < names.length ? Number(wanted) : -1;
   }
 
-  /** The class around a sample if it differs from its label, else null. */
-  otherClass(row: number): string | null {
-    const around = this.info.classes[this.neighbourhoodLabel?.[row] ?? this.labelOf(row)] ?? "?";
-    return around === this.className(row) || (this.newLabel?.[row] ?? -1) >= 0 ? null : around;
+  /** Other classes for a sample that nobody gave a label, likeliest first: the filter's suggestion, then the class around it. */
+  otherClasses(row: number): string[] {
+    if ((this.newLabel?.[row] ?? -1) >= 0) return [];
+    const own = this.labelOf(row);
+    const labels = [this.suggestedLabel?.[row] ?? -1, this.neighbourhoodLabel?.[row] ?? own].filter((label) => label >= 0 && label !== own);
+    return [...new Set(labels)].map((label) => this.info.classes[label] ?? "?");
   }
 
   reason(row: number): string {
@@ -150,9 +150,10 @@ export class Model {
     const outside = this.outside[row - this.n];
     if (outside !== undefined) return `${this.className(row)}, ${outside.split} image, ${outside.id}`;
     const state = (this.kept(row) ? "kept" : "dropped") + (this.overridden[row] ? " by hand" : "") + ((this.newLabel?.[row] ?? -1) < 0 ? "" : ", new label");
-    const other = this.otherClass(row);
-    const around = other === null ? "" : `, lies among ${other}: ${this.className(row)} → ${other}`;
-    return `${this.className(row)}, ${state}${around}, score ${(this.score[row] ?? 0).toPrecision(3)}, ${this.id(row)}`;
+    const [first, second] = this.otherClasses(row);
+    const how = (this.suggestedLabel?.[row] ?? -1) < 0 ? "lies among" : "probably";
+    const other = first === undefined ? "" : `, ${how} ${first}: ${this.className(row)} → ${first}${second === undefined ? "" : `, lies among ${second}`}`;
+    return `${this.className(row)}, ${state}${other}, score ${(this.score[row] ?? 0).toPrecision(3)}, ${this.id(row)}`;
   }
 
   /** The first `limit` rows whose ids contain `text` (lower case). */

@@ -1,7 +1,7 @@
 /** One sample: its image, facts and neighbours. Used for the sample under the pointer and for the focused one. */
 
 import { classColour } from "./colours";
-import { brief, button, h, icon, select, setOptions, swatch } from "./dom";
+import { arrowTo, brief, button, h, icon, select, setOptions, swatch } from "./dom";
 import { NO_ROW, type Model } from "./model";
 import type { Thumbnails } from "./thumbnails";
 
@@ -36,7 +36,7 @@ export class SampleCard {
       return;
     }
     const { model } = this;
-    const [kept, byHand, other] = [model.kept(row), model.overridden[row] === 1, model.otherClass(row)];
+    const [kept, byHand, other] = [model.kept(row), model.overridden[row] === 1, model.otherClasses(row)[0]];
     const state = h("span", { className: `state ${kept ? "kept" : "dropped"}` }, kept ? "kept" : "dropped", byHand ? " by hand" : "", (model.newLabel?.[row] ?? -1) >= 0 ? ", new label" : "");
     // The server knows a person's reason; an export contains it.
     const reason = h("p", { className: "why" }, byHand && model.source.live ? "" : model.reason(row));
@@ -46,7 +46,7 @@ export class SampleCard {
       { className: "name" },
       swatch(classColour(model.label[row] ?? 0, model.info.classes.length)),
       h("b", {}, h("bdi", {}, model.className(row))),
-      other === null ? null : h("span", { className: "among" }, "→ ", h("bdi", {}, other)),
+      arrowTo(other),
       state,
     );
     const facts = [name, h("p", { className: "id", title: model.id(row) }, model.id(row)), h("p", { className: "numbers" }, this.numbers(row)), reason];

@@ -17,10 +17,7 @@ export class Tabs {
   current = "";
   private readonly buttons: HTMLButtonElement[];
 
-  constructor(
-    model: Model,
-    private readonly tabs: Tab[],
-  ) {
+  constructor(model: Model, private readonly tabs: Tab[]) {
     this.buttons = tabs.map(({ name, element, onShow, topics }, n) => {
       if (topics !== undefined) model.on(topics, perFrame(() => (this.current === name ? onShow?.() : undefined)));
       const id = name.toLowerCase();

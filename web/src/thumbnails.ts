@@ -5,14 +5,13 @@ import { button } from "./dom";
 import type { Model } from "./model";
 import type { ThumbnailSheet } from "./dataSource";
 
-const CACHED_SHEETS = 300;
 const BATCH = 96;
+const CACHED = 300 * BATCH;
 
 type Location = Pick<ThumbnailSheet, "bitmap"> & { slot: number };
 
 export class Thumbnails {
   private readonly locations = new Map<number, Location>();
-  private readonly sheets: ThumbnailSheet[] = [];
   private readonly waiting = new Map<number, Set<HTMLCanvasElement>>();
   private readonly requested = new Set<number>();
   private timer = 0;
@@ -80,7 +79,6 @@ export class Thumbnails {
   }
 
   private store(sheet: ThumbnailSheet): void {
-    this.sheets.push(sheet);
     sheet.rows.forEach((row, n) => {
       const location = { bitmap: sheet.bitmap, slot: sheet.slots[n] ?? 0 };
       this.locations.set(row, location);
@@ -89,11 +87,10 @@ export class Thumbnails {
       }
       this.waiting.delete(row);
     });
-    while (this.sheets.length > CACHED_SHEETS) {
-      const oldest = this.sheets.shift();
-      for (const row of oldest?.rows ?? []) {
-        if (this.locations.get(row)?.bitmap === oldest?.bitmap) this.locations.delete(row);
-      }
+    // The oldest come first.
+    for (const row of this.locations.keys()) {
+      if (this.locations.size <= CACHED) break;
+      this.locations.delete(row);
     }
   }
 }

@@ -23,10 +23,7 @@ export class Toolbar {
   private mode: Mode = "pan";
   private legendKey = "";
 
-  constructor(
-    private readonly model: Model,
-    private readonly map: MapView,
-  ) {
+  constructor(private readonly model: Model, private readonly map: MapView) {
     const show = select("show", "Show", (value) => model.setShow(value as Show));
     setOptions(show, [["all", "all"], ["kept", "kept"], ["dropped", "dropped"], ["overridden", "by hand"]], "all");
     this.density.setAttribute("aria-pressed", "false");

@@ -21,9 +21,22 @@ function preview(...keep: number[]): Preview {
 describe("Model", () => {
   it("shows the class that a person gave", () => {
     const it = model([{ id: "a", label: 0, score: 1, keep: true, place: 1, newLabel: 1 }, { id: "b", label: 0, score: 1, keep: true, place: 1 }], CLASSES);
-    expect([it.className(0), it.otherClass(0)]).toEqual(["dog", null]);
-    expect([it.className(1), it.otherClass(1)]).toEqual(["cat", "dog"]);
+    expect([it.className(0), it.otherClasses(0)]).toEqual(["dog", []]);
+    expect([it.className(1), it.otherClasses(1)]).toEqual(["cat", ["dog"]]);
     expect(it.describe(0)).toContain("new label");
+  });
+
+  it.each([
+    [{ suggested: 2, place: 1 }, ["cow", "dog"], "probably cow: cat → cow, lies among dog"],
+    [{ suggested: 1, place: 1 }, ["dog"], "probably dog: cat → dog, score"],
+    [{ suggested: 2 }, ["cow"], "probably cow: cat → cow, score"],
+    [{ place: 1 }, ["dog"], "lies among dog: cat → dog, score"],
+    [{}, [], "cat, kept, score"],
+    [{ suggested: 2, place: 1, newLabel: 1 }, [], "dog, kept, new label, score"],
+  ])("offers what the filter suggests first, then the class around a sample: %j", (about, choices, text) => {
+    const it = model([{ id: "a", label: 0, score: 1, keep: true, ...about }], [...CLASSES, "cow"]);
+    expect(it.otherClasses(0)).toEqual(choices);
+    expect(it.describe(0)).toContain(text);
   });
 
   it.each([

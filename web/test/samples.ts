@@ -31,6 +31,7 @@ export interface Sample {
   newLabel?: number;
   cluster?: number;
   place?: number;
+  suggested?: number;
 }
 
 export function model(samples: Sample[], classes: string[]): Model {
@@ -41,6 +42,7 @@ export function model(samples: Sample[], classes: string[]): Model {
     y: vectorFromArray(Float32Array.from(samples, (_, i) => (i * 7) % 5)),
     score: vectorFromArray(Float32Array.from(samples, (sample) => sample.score)),
     cluster: vectorFromArray(Int32Array.from(samples, (sample) => sample.cluster ?? -2)),
+    suggested: vectorFromArray(Int16Array.from(samples, (sample) => sample.suggested ?? -1)),
     place: vectorFromArray(Int16Array.from(samples, (sample) => sample.place ?? sample.label)),
   });
   const decisions: Decisions = {

@@ -215,6 +215,7 @@ class FilterPreviewer:
             y=old.y,
             cluster=old.cluster if preview.clusters is None else preview.clusters,
             votes=old.votes,
+            suggested=old.suggested,
             copies=old.copies,
             meta={
                 **{k: old.meta[k] for k in CARRIED if k in old.meta},

@@ -272,6 +272,9 @@ class SelectionView:
         }
         if selection.votes is not None:
             columns["votes"] = pa.array(np.nan_to_num(selection.votes.astype(np.float32)))
+        if selection.suggested is not None:
+            known = selection.suggested < len(self.pack.classes)
+            columns["suggested"] = pa.array(np.where(known, selection.suggested, -1), pa.int16())
         return columns
 
     @cached_property

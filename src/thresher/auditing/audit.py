@@ -204,6 +204,7 @@ def _selection(look: Checks, plan: dict[str, Any]) -> Selection:
         # What is dropped comes first, and the least likely labels first among those.
         score=look.doubt + ~look.keep,
         reason=look.reason,
+        suggested=look.suggested,
         fingerprint=look.pack.fingerprint,
         copies=look.links,
         x=x,

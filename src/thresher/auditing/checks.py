@@ -54,6 +54,8 @@ class Checks:
         self.reason = [""] * len(self.inputs)
         self.doubt = np.zeros(len(self.inputs), np.float32)
         """(n,) probability that the label is wrong, in [0, 1]."""
+        self.suggested = np.full(len(self.inputs), -1, np.int32)
+        """(n,) the class that an image probably belongs to; -1: none is likelier than its own."""
         self.links: CopyLinks | None = None
         """Near-copies in training, and of test images."""
         self.trusted = True
@@ -97,6 +99,8 @@ class Checks:
             return
         fitted = LabelErrorsFilter(seed=self.seed).fit_inputs(self.inputs)
         self.doubt = fitted.score_
+        if fitted.suggested_ is not None:
+            self.suggested = np.where(self.keep, fitted.suggested_, -1)
         reasons = self._ranked(~fitted.keep_ & self.keep, fitted.score_, fitted.reason_)
         agreement = fitted.report_["agreement"]
         self.trusted = agreement >= LEAST_AGREEMENT
@@ -130,6 +134,8 @@ class Checks:
                 first = gone[a] or (not gone[b] and doubt[a] >= doubt[b])
                 drop, stay = (a, b) if first else (b, a)
                 gone[drop] = True
+                if self.suggested[drop] < 0:
+                    self.suggested[drop] = labels[stay]
                 pairs["conflicts"].append((drop, stay, similarity))
             elif not gone[a] and not gone[b]:
                 gone[a] = True

@@ -1,7 +1,8 @@
 """A selection: which training samples to keep, as a file that any stage can read.
 
 `S.parquet` has a row per training sample: `id, label, x, y, cluster, score, keep, reason`, and
-`votes` (share of votes to drop) if the filter voted. `S.json` beside it holds the fingerprint of
+`votes` (share of votes to drop) if the filter voted, `suggested` (a likelier label) if it names
+one. `S.json` beside it holds the fingerprint of
 the pack, the filter, its settings, seeds, versions and timings. `S.overrides.jsonl` is an
 append-only log of decisions by people; it is applied whenever the selection is loaded.
 `S.copies.arrow` holds near-copies, if the filter looked for them.
@@ -103,6 +104,8 @@ class Selection:
     """(n,) float32, share of votes to drop."""
     new_labels: np.ndarray | None = None
     """(n,) int32, labels that people gave; -1 where a sample has that of the pack."""
+    suggested: np.ndarray | None = None
+    """(n,) int32, the class that a sample probably belongs to; -1 where the filter names none."""
     meta: dict[str, Any] = field(default_factory=dict)
     """The sidecar: `method`, `data`, `settings` and what the filter reports; free-form JSON."""
     path: Path | None = None
@@ -174,6 +177,7 @@ class Selection:
             "reason": self.reason,
             **({} if self.votes is None else {"votes": self.votes}),
             **({} if self.new_labels is None else {"new_label": self.new_labels}),
+            **({} if self.suggested is None else {"suggested": self.suggested}),
         }
         table = pa.table({n: pa.array(values).cast(_TYPES[n]) for n, values in columns.items()})
         # The table last: a table that exists is a selection that can be loaded.
@@ -213,10 +217,10 @@ class Selection:
             raise InvalidValueError(f"{path} is not a Parquet file", "make it again") from None
         meta = read_json(paths.sidecar, "selection's sidecar")
         check_format(meta, FORMAT, str(paths.sidecar))
-        optional = {"votes", "new_label"} - set(table.column_names)
+        optional = {"votes", "new_label", "suggested"} - set(table.column_names)
         names = [name for name in _TYPES if name not in optional]
         columns = {name: _column(table, name, path) for name in names}
-        copied = {"keep", "score", "x", "y", "cluster", "votes"} & set(names)
+        copied = {"keep", "score", "x", "y", "cluster", "votes", "suggested"} & set(names)
         given = columns["new_label"].to_numpy().copy() if "new_label" in columns else None
         fingerprint = meta.pop("fingerprint", None) if isinstance(meta, dict) else None
         if not isinstance(fingerprint, str):
@@ -446,7 +450,7 @@ class Selection:
 
 _TYPES = {
     **dict.fromkeys(("id", "reason"), pa.string()),
-    **dict.fromkeys(("label", "cluster", "new_label"), pa.int32()),
+    **dict.fromkeys(("label", "cluster", "new_label", "suggested"), pa.int32()),
     **dict.fromkeys(("x", "y", "score", "votes"), pa.float32()),
     "keep": pa.bool_(),
 }
@@ -466,7 +470,7 @@ def _column(table: pa.Table, name: str, path: Path | str) -> pa.ChunkedArray:
     try:
         if not _ACCEPTED[wanted](column.type):
             raise pa.ArrowInvalid(f"{column.type} instead of {wanted}")
-        if name in ("id", "label", "keep", "cluster", "new_label") and column.null_count:
+        if _TYPES[name] != pa.float32() and name != "reason" and column.null_count:
             raise pa.ArrowInvalid("missing values")
         if name == "id" and pc.count_distinct(column).as_py() != len(column):
             raise pa.ArrowInvalid("repeated values")

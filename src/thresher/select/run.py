@@ -287,6 +287,7 @@ def as_selection(
         cluster=fitted.cluster_,
         votes=fitted.votes_,
         new_labels=fitted.new_labels_,
+        suggested=fitted.suggested_,
         copies=fitted.copies_,
         meta=meta,
     )

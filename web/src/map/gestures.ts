@@ -30,10 +30,7 @@ export class Gestures {
   /** Where the press began; null once it has moved and is no click. */
   private start: Position | null = null;
 
-  constructor(
-    private readonly element: HTMLElement,
-    private readonly handlers: GestureHandlers,
-  ) {
+  constructor(private readonly element: HTMLElement, private readonly handlers: GestureHandlers) {
     element.addEventListener("pointerdown", (event) => this.down(event));
     element.addEventListener("pointermove", (event) => this.move(event));
     element.addEventListener("pointerup", (event) => this.up(event));

@@ -63,10 +63,7 @@ export class WebGLRenderer implements PointRenderer {
   private maxSize = 1;
 
   /** The context can be lost and restored; `restored` requests a new frame. */
-  constructor(
-    private readonly gl: WebGL2RenderingContext,
-    restored: () => void,
-  ) {
+  constructor(private readonly gl: WebGL2RenderingContext, restored: () => void) {
     this.resources = this.create();
     gl.canvas.addEventListener("webglcontextlost", (event) => {
       event.preventDefault();
@@ -178,10 +175,7 @@ export class WebGLRenderer implements PointRenderer {
 
 function program(gl: WebGL2RenderingContext, vertex: string, fragment: string): WebGLProgram {
   const made = gl.createProgram();
-  for (const [kind, text] of [
-    [gl.VERTEX_SHADER, vertex],
-    [gl.FRAGMENT_SHADER, fragment],
-  ] as const) {
+  for (const [kind, text] of [[gl.VERTEX_SHADER, vertex], [gl.FRAGMENT_SHADER, fragment]] as const) {
     const shader = gl.createShader(kind);
     if (shader === null) throw new Error("The graphics context is lost.");
     gl.shaderSource(shader, text);

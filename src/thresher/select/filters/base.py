@@ -57,6 +57,8 @@ class Filter(abc.ABC):
     """(n,) float32, share of the votes that drop a sample."""
     new_labels_: np.ndarray | None = None
     """(n,) int32, labels that people gave in the selections that were combined; -1: none."""
+    suggested_: np.ndarray | None = None
+    """(n,) int32, the class that a sample probably belongs to; -1 where none is likelier."""
     copies_: CopyLinks | None = None
     """Near-copies, if the filter looks for them."""
     report_: dict[str, Any]

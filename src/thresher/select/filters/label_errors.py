@@ -109,6 +109,7 @@ class LabelErrorsFilter(Filter):
             issue = confident_issues(labels, own, table)
         self.keep_ = ~issue
         self.score_ = (1 - own).astype(np.float32)
+        self.suggested_ = np.where(issue & (likely != labels), classes[likely], -1)
         self.reason_ = [
             f"label {inputs.class_name(int(given))}, likely {inputs.class_name(int(other))}"
             if bad
