@@ -79,7 +79,7 @@ def test_both_decoders_cut_the_same_crops(encoded: Pack) -> None:
     from thresher.data.device_crop_reader import DeviceCropReader
 
     positions = encoded.indices("train")[:24]
-    keys = torch.from_numpy(sample_keys(encoded.ids.take(positions).to_pylist()))
+    keys = sample_keys(encoded.ids.take(positions).to_pylist())
     reader = DeviceCropReader(encoded, ResizedCrop(48), CUDA)
     for draw in (Draw(2, 7), None):
         ours = reader.read(positions, keys, draw).cpu().numpy().astype(int)
@@ -112,7 +112,7 @@ def test_what_nvjpeg_does_not_read_is_decoded_all_the_same(tmp_path: Path) -> No
     (tmp_path / "images" / "two" / "f.jpg").write_bytes(picture(6, 30, 90))
     pack = write_pack(Folder(tmp_path / "images"), tmp_path / "pack")
     positions = np.arange(len(pack))
-    keys = torch.from_numpy(sample_keys(pack.ids.to_pylist()))
+    keys = sample_keys(pack.ids.to_pylist())
     ours = DeviceCropReader(pack, ResizedCrop(24), CUDA).read(positions, keys, None)
     other = np.empty((len(pack), 24, 24, 3), np.uint8)
     CropReader(pack, ResizedCrop(24), 1).read(positions, keys, None, other)

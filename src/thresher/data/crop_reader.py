@@ -4,12 +4,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import torch
 
 from thresher.data.crops import ResizedCrop
 from thresher.data.gather import run_in_threads
 from thresher.data.images import decode_box, file_size
 from thresher.data.pack import Pack
+from thresher.errors import InvalidValueError
 
 PART = 4
 """Least images for a thread."""
@@ -24,25 +24,44 @@ class Draw(NamedTuple):
 
 @dataclass(frozen=True)
 class CropReader:
-    """Decodes and crops images of a pack in threads, which run without the interpreter's lock."""
+    """Decodes and crops images of a pack in threads. It does not need torch."""
 
     pack: Pack
     crop: ResizedCrop
     threads: int
 
     def read(
-        self, positions: np.ndarray, keys: torch.Tensor, draw: Draw | None, out: np.ndarray
+        self, positions: np.ndarray, keys: np.ndarray, draw: Draw | None, out: np.ndarray
     ) -> None:
-        """Fill `out` (n, size, size, 3) uint8 with random crops; without `draw`, the centres."""
-        files = [self.pack.encoded(int(position)) for position in positions]
-        sizes = torch.tensor([file_size(file) for file in files]).view(-1, 2)
-        if draw is None:
-            boxes = self.crop.centre_boxes(sizes).tolist()
-        else:
-            boxes = self.crop.random_boxes(keys, *draw, sizes).tolist()
+        """Fill `out` (n, size, size, 3) uint8 with random crops; without `draw`, the centres.
+
+        Raises InvalidValueError if an image cannot be decoded; it names the sample.
+        """
 
         def read_rows(begin: int, end: int) -> None:
-            for row in range(begin, end):
-                out[row] = decode_box(files[row], boxes[row], self.crop.size, draw is not None)
+            rows = range(begin, end)
+            files = [self.pack.encoded(int(positions[row])) for row in rows]
+            sizes = np.empty((len(files), 2), np.int64)
+            row = begin
+            try:
+                for row in rows:
+                    sizes[row - begin] = file_size(files[row - begin])
+                if draw is None:
+                    boxes = self.crop.centre_boxes(sizes).tolist()
+                else:
+                    boxes = self.crop.random_boxes(keys[begin:end], *draw, sizes).tolist()
+                for row in rows:
+                    file, box = files[row - begin], boxes[row - begin]
+                    out[row] = decode_box(file, box, self.crop.size, draw is not None)
+            except (OSError, ValueError, SyntaxError) as error:
+                raise undecodable(self.pack, int(positions[row]), error) from None
 
-        run_in_threads(read_rows, len(files), PART, self.threads)
+        run_in_threads(read_rows, len(positions), PART, self.threads)
+
+
+def undecodable(pack: Pack, position: int, error: Exception) -> InvalidValueError:
+    """Return the error for an image that cannot be decoded."""
+    return InvalidValueError(
+        f"the image {pack.ids[position].as_py()} of {pack.name} cannot be decoded: {error}",
+        "check the pack with `thresher data verify`, or leave the image out with a selection",
+    )

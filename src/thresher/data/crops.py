@@ -8,12 +8,14 @@ within rounding.
 """
 
 import math
+import sys
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
+from thresher.data.hashing import LOW_BITS, Array, hash_bits, low_bits
 
-from thresher.data.hashing import LOW_BITS, hash_bits, low_bits
+if TYPE_CHECKING:
+    from torch import Tensor
 
 ATTEMPTS = 10
 _FIRST_STREAM = 3
@@ -41,63 +43,70 @@ class ResizedCrop:
         return round(self.size * _MARGIN)
 
     def random_boxes(
-        self, keys: Tensor, epoch: int | Tensor, seed: int | Tensor, sizes: Tensor
-    ) -> Tensor:
+        self, keys: Array, epoch: int | Array, seed: int | Array, sizes: Array
+    ) -> Array:
         """Return the boxes of training, (n, 4) float64 whole numbers.
 
-        `keys` (n,) come from `sample_keys`, `sizes` (n, 2) are heights and widths.
+        `keys` (n,) come from `sample_keys`, `sizes` (n, 2) are heights and widths; both torch
+        tensors or both numpy arrays, of int64.
         """
-        height, width = sizes[:, :1].double(), sizes[:, 1:].double()
-        streams = torch.arange(_FIRST_STREAM, _FIRST_STREAM + ATTEMPTS, device=keys.device)
+        xp = _namespace(keys)
+        height, width = _double(sizes[:, :1]), _double(sizes[:, 1:])
+        like = {"device": keys.device} if hasattr(keys, "device") else {}
+        streams = xp.arange(_FIRST_STREAM, _FIRST_STREAM + ATTEMPTS, **like)
         bits = hash_bits(keys[:, None], epoch, seed, streams)
         share = self.area + (1 - self.area) * _fraction(bits)
-        ratio = torch.exp((2 * _fraction(bits >> LOW_BITS) - 1) * math.log(self.ratio))
+        ratio = xp.exp((2 * _fraction(bits >> LOW_BITS) - 1) * math.log(self.ratio))
         area = share * height * width
-        wide, high = (area * ratio).sqrt().round(), (area / ratio).sqrt().round()
+        wide, high = xp.round(xp.sqrt(area * ratio)), xp.round(xp.sqrt(area / ratio))
         fits = (wide >= 1) & (high >= 1) & (wide <= width) & (high <= height)
         # The whole image, cut to the largest or smallest ratio, is the last choice.
-        widest, highest = (height * self.ratio).round(), (width * self.ratio).round()
-        wide = torch.cat([wide, torch.minimum(width, widest.clamp(min=1))], 1)
-        high = torch.cat([high, torch.minimum(height, highest.clamp(min=1))], 1)
-        fits = torch.cat([fits, torch.ones_like(fits[:, :1])], 1)
-        first = fits.to(torch.int8).argmax(1, keepdim=True)
-        wide, high = wide.gather(1, first), high.gather(1, first)
+        widest = xp.clip(xp.round(height * self.ratio), 1, None)
+        highest = xp.clip(xp.round(width * self.ratio), 1, None)
+        wide = xp.concatenate([wide, xp.minimum(width, widest)], axis=1)
+        high = xp.concatenate([high, xp.minimum(height, highest)], axis=1)
+        fits = xp.concatenate([fits, xp.ones_like(fits[:, :1])], axis=1)
+        first = xp.argmax(fits * xp.ones_like(streams[:1]), axis=1, keepdims=True)
+        take = getattr(xp, "take_along_dim", None) or xp.take_along_axis
+        wide, high = take(wide, first, 1), take(high, first, 1)
         bits = hash_bits(keys[:, None], epoch, seed, _FIRST_STREAM + ATTEMPTS)
-        top = (_fraction(bits) * (height - high + 1)).floor()
-        left = (_fraction(bits >> LOW_BITS) * (width - wide + 1)).floor()
+        top = xp.floor(_fraction(bits) * (height - high + 1))
+        left = xp.floor(_fraction(bits >> LOW_BITS) * (width - wide + 1))
         centred = first == ATTEMPTS
-        top = torch.where(centred, ((height - high) / 2).floor(), top)
-        left = torch.where(centred, ((width - wide) / 2).floor(), left)
-        return torch.cat([top, left, high, wide], 1)
+        top = xp.where(centred, xp.floor((height - high) / 2), top)
+        left = xp.where(centred, xp.floor((width - wide) / 2), left)
+        return xp.concatenate([top, left, high, wide], axis=1)
 
-    def centre_boxes(self, sizes: Tensor) -> Tensor:
+    def centre_boxes(self, sizes: Array) -> Array:
         """Return the boxes of evaluation, (n, 4) float64.
 
         They are what remains of an image whose short side is scaled to 256/224 of the size and
         whose centre is cut out.
         """
-        side = sizes.min(1, keepdim=True).values.double() * self.size / self.short_side
-        corner = (sizes.double() - side) / 2
-        return torch.cat([corner, side, side], 1)
+        xp, sizes = _namespace(sizes), _double(sizes)
+        side = xp.minimum(sizes[:, :1], sizes[:, 1:]) * self.size / self.short_side
+        return xp.concatenate([(sizes - side) / 2, side, side], axis=1)
 
     def random(
-        self, images: Tensor, keys: Tensor, epoch: int | Tensor, seed: int | Tensor
-    ) -> Tensor:
+        self, images: "Tensor", keys: "Tensor", epoch: "int | Tensor", seed: "int | Tensor"
+    ) -> "Tensor":
         """Return the crops of training of images (n, height, width, channels) uint8."""
         boxes = self.random_boxes(keys, epoch, seed, _sizes(images))
         return resample(images, boxes, self.size, inside=True)
 
-    def centre(self, images: Tensor) -> Tensor:
+    def centre(self, images: "Tensor") -> "Tensor":
         """Return the crops of evaluation of images (n, height, width, channels) uint8."""
         return resample(images, self.centre_boxes(_sizes(images)), self.size, inside=False)
 
 
-def resample(images: Tensor, boxes: Tensor, size: int, inside: bool) -> Tensor:
+def resample(images: "Tensor", boxes: "Tensor", size: int, inside: bool) -> "Tensor":
     """Scale the box of each image to (n, size, size, channels) uint8.
 
     Bilinear with antialiasing, as Pillow does it: a result is the mean of the pixels around it,
     weighted by a triangle as wide as two results. With `inside`, only pixels of the box count.
     """
+    import torch
+
     n, height, width, channels = images.shape
     with torch.autocast(images.device.type, enabled=False):
         down = _weights(boxes[:, 0], boxes[:, 2], size, height, inside)
@@ -108,8 +117,10 @@ def resample(images: Tensor, boxes: Tensor, size: int, inside: bool) -> Tensor:
     return result.round_().clamp_(0, 255).to(torch.uint8)
 
 
-def _weights(begin: Tensor, length: Tensor, size: int, count: int, inside: bool) -> Tensor:
+def _weights(begin: "Tensor", length: "Tensor", size: int, count: int, inside: bool) -> "Tensor":
     """Return the weight of each of `count` pixels in each of `size` results, (n, size, count)."""
+    import torch
+
     scale = (length / size)[:, None, None]
     results = torch.arange(size, device=begin.device, dtype=torch.float64) + 0.5
     pixels = torch.arange(count, device=begin.device, dtype=torch.float64) + 0.5
@@ -121,11 +132,22 @@ def _weights(begin: Tensor, length: Tensor, size: int, count: int, inside: bool)
     return (weights / weights.sum(2, keepdim=True)).float()
 
 
-def _fraction(bits: Tensor) -> Tensor:
-    return low_bits(bits).double() / (1 << LOW_BITS)
+def _namespace(array: Array) -> Any:
+    """Return torch or numpy, whichever the array belongs to."""
+    return sys.modules[type(array).__module__]
 
 
-def _sizes(images: Tensor) -> Tensor:
+def _double(array: Array) -> Array:
+    return array.double() if hasattr(array, "double") else array.astype("float64")
+
+
+def _fraction(bits: Array) -> Array:
+    return _double(low_bits(bits)) / (1 << LOW_BITS)
+
+
+def _sizes(images: "Tensor") -> "Tensor":
+    import torch
+
     # Filled on the device: a copy from the host cannot be captured in a graph.
     sides = [torch.full((len(images), 1), n, device=images.device) for n in images.shape[1:3]]
     return torch.cat(sides, 1)

@@ -29,20 +29,20 @@ class DeviceCropReader:
                     f"install {package}, or use decoder cpu",
                 )
 
-    def read(self, positions: np.ndarray, keys: Tensor, draw: Draw | None) -> Tensor:
+    def read(self, positions: np.ndarray, keys: np.ndarray, draw: Draw | None) -> Tensor:
         """Return random crops (n, size, size, 3) uint8; without `draw`, the centres.
 
-        The work is queued on the current stream. `keys` (n,) are on the CPU.
+        The work is queued on the current stream.
         """
         from thresher.data.crop_kernel import crop_images
 
         images = self._decode([self.pack.encoded(int(position)) for position in positions])
-        sizes = torch.tensor([image.shape[1:] for image in images]).view(-1, 2)
+        sizes = np.array([image.shape[1:] for image in images], np.int64).reshape(-1, 2)
         if draw is None:
             boxes = self.crop.centre_boxes(sizes)
         else:
             boxes = self.crop.random_boxes(keys, *draw, sizes)
-        return crop_images(images, boxes, self.crop.size, draw is not None)
+        return crop_images(images, torch.from_numpy(boxes), self.crop.size, draw is not None)
 
     def _decode(self, files: list[bytes]) -> list[Tensor]:
         """Return the images, (3, height, width) uint8 each, on the device."""

@@ -5,9 +5,12 @@ The same on every device, and independent of batch and worker.
 
 import hashlib
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
-from torch import Tensor
+
+Array = Any
+"""A torch tensor or a numpy array; processes that only decode do not import torch."""
 
 # splitmix64 (Steele, Lea and Flood 2014): an increment per step, then two rounds of mixing.
 _EPOCH_STEP = 0x9E3779B97F4A7C15
@@ -23,16 +26,14 @@ def sample_keys(ids: Iterable[str]) -> np.ndarray:
     return np.frombuffer(b"".join(digests), "<i8").astype(np.int64)
 
 
-def hash_bits(
-    keys: Tensor, epoch: int | Tensor, seed: int | Tensor, stream: int | Tensor = 0
-) -> Tensor:
+def hash_bits(keys: Array, epoch: int | Array, seed: int | Array, stream: int | Array = 0) -> Array:
     """Return 64 random bits per key and stream, int64; they are broadcast against each other."""
     x = keys
     for value, factor in ((epoch, _EPOCH_STEP), (seed, _SEED_STEP)):
-        exact = not isinstance(value, Tensor)  # Python's integers do not overflow
+        exact = isinstance(value, int | np.integer)  # Python's integers do not overflow
         x = x + (_signed(int(value) * factor) if exact else value * _signed(factor))
     # Multiplied, because an added stream would repeat the numbers of another epoch.
-    if isinstance(stream, Tensor):
+    if not isinstance(stream, int):
         x = x * (stream * _signed(2 * _SEED_STEP) + 1)
     elif stream:
         x = x * _signed(2 * stream * _SEED_STEP + 1)
@@ -41,12 +42,12 @@ def hash_bits(
     return x ^ _shifted(x, 31)
 
 
-def low_bits(bits: Tensor) -> Tensor:
+def low_bits(bits: Array) -> Array:
     """Return the lowest `LOW_BITS` bits."""
     return bits & ((1 << LOW_BITS) - 1)
 
 
-def _shifted(x: Tensor, by: int) -> Tensor:
+def _shifted(x: Array, by: int) -> Array:
     """Return a logical shift right; torch's shift copies the sign."""
     return (x >> by) & ((1 << (64 - by)) - 1)
 

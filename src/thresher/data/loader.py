@@ -7,7 +7,7 @@ Both give the same batches. Resident data takes its size on the device. Streamin
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from thresher.data.crop_reader import CropReader, Draw
 from thresher.data.crops import ResizedCrop
+from thresher.data.decode_pool import DecodePool
 from thresher.data.hashing import sample_keys
 from thresher.data.images import Resample
 from thresher.data.pack import Pack
@@ -30,6 +31,10 @@ _RESIDENT_ON_CPU = 512 << 20
 _RESIDENT_SHARE = 0.4
 _READERS = 4
 """Batches that are read at the same time, each by several threads."""
+_PROCESSES_FROM = 1000
+"""Images from which it pays to start processes that decode crops; fewer are decoded in threads."""
+_QUEUED = 4
+"""Batches on a GPU that wait for a step, at most: so far the host runs ahead."""
 _DECODERS = 2
 """Batches that are decoded on a GPU at the same time."""
 _Decoded = tuple[Tensor, torch.cuda.Event]
@@ -57,7 +62,7 @@ class Loader:
             memory, or 512 MB on a CPU.
         size: Side of the centre squares to which encoded images are decoded; or a crop, with which
             they are decoded anew in every epoch.
-        threads: Threads that decode; default: as many as there are cores.
+        threads: Threads, or processes, that decode; default: as many as there are cores.
     """
 
     images: Tensor | None
@@ -101,13 +106,20 @@ class Loader:
         self.resident = resident and self.crops is None
         ids = pack.ids.take(self.positions).to_pylist()
         self.labels = torch.from_numpy(pack.labels[self.positions]).to(self.device)
-        self._keys_on_host = torch.from_numpy(sample_keys(ids))
-        self.keys = self._keys_on_host.to(self.device)
+        self._keys_on_host = sample_keys(ids)
+        self.keys = torch.from_numpy(self._keys_on_host).to(self.device)
         rows = np.full(len(pack), -1, np.int64)
         rows[self.positions] = np.arange(len(self.positions))
         self._rows = torch.from_numpy(rows).to(self.device)
         self._rows_on_host = rows
+        self._pool: DecodePool | None = None
         self.images = self._read_all() if self.resident else None
+
+    def close(self) -> None:
+        """End the processes that decode; they are started again when they are needed."""
+        if self._pool is not None:
+            self._pool.close()
+            self._pool = None
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -127,19 +139,19 @@ class Loader:
         if self.images is not None:
             return Batch(self.images[rows], self.labels[rows], self.keys[rows])
         on_host = positions.cpu().numpy() if isinstance(positions, Tensor) else positions
-        images = torch.empty((len(on_host), *self.image_shape), dtype=torch.uint8)
-        self._read(on_host, images, None)
-        return Batch(images.to(self.device), self.labels[rows], self.keys[rows])
+        return Batch(self._read_now(on_host, None), self.labels[rows], self.keys[rows])
 
     def batches(self, order: Iterable[np.ndarray], draw: Draw | None = None) -> Iterator[Batch]:
-        """Yield a batch for each array of pack positions; images are read ahead in threads.
+        """Yield a batch for each array of pack positions; images are read ahead.
 
         With a `crop`, images are random crops of the epoch `draw`, or their centres if it is None.
         """
         if self.resident:
             yield from map(self.batch, order)
         elif self.device_crops is not None:
-            yield from self._decoded(self.device_crops, iter(order), draw)
+            yield from self._paced(self._decoded(self.device_crops, iter(order), draw))
+        elif self.crops is not None and len(self) >= _PROCESSES_FROM:
+            yield from self._paced(self._from_processes(self.crops, iter(order), draw))
         else:
             yield from self._stream(iter(order), draw)
 
@@ -150,8 +162,96 @@ class Loader:
         else:
             self.crops.read(positions, self._host_keys(positions), draw, out.numpy())
 
-    def _host_keys(self, positions: np.ndarray) -> Tensor:
-        return self._keys_on_host[torch.from_numpy(self._rows_on_host[positions])]
+    def _read_now(self, positions: np.ndarray, draw: Draw | None) -> Tensor:
+        images = torch.empty((len(positions), *self.image_shape), dtype=torch.uint8)
+        self._read(positions, images, draw)
+        return images.to(self.device)
+
+    def _host_keys(self, positions: np.ndarray) -> np.ndarray:
+        return self._keys_on_host[self._rows_on_host[positions]]
+
+    def _paced(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        """Keep the host from queueing steps, and batches in the GPU's memory, without end."""
+        if self.device.type != "cuda":
+            yield from batches
+            return
+        queued: deque[torch.cuda.Event] = deque()
+        for batch in batches:
+            yield batch
+            event = torch.cuda.Event(blocking=True)
+            event.record(torch.cuda.current_stream(self.device))
+            queued.append(event)
+            if len(queued) >= _QUEUED:
+                queued.popleft().synchronize()
+
+    def _from_processes(
+        self, reader: CropReader, order: Iterator[np.ndarray], draw: Draw | None
+    ) -> Iterator[Batch]:
+        """Decode ahead of use in processes of their own, into memory that is shared with them."""
+        first = next(order, None)
+        if first is None:
+            return
+        order = chain([first], order)
+        pool = self._pool_for(reader, len(first))
+        if pool.busy:  # a second iteration beside the first one
+            yield from self._stream(order, draw)
+            return
+        on_gpu = self.device.type == "cuda"
+        copies = torch.cuda.Stream(self.device) if on_gpu else None
+        copied: dict[int, torch.cuda.Event] = {}
+        free = deque(range(pool.slots))
+        pending: deque[tuple[np.ndarray, int | None]] = deque()
+
+        def submit() -> None:
+            for positions in islice(order, 1):
+                if len(positions) > pool.batch:  # larger than the first: read when it is due
+                    pending.append((positions, None))
+                    continue
+                slot = free.popleft()
+                if slot in copied:
+                    copied.pop(slot).synchronize()
+                pool.submit(slot, positions, self._host_keys(positions), draw)
+                pending.append((positions, slot))
+
+        pool.busy = True
+        try:
+            for _ in range(pool.slots - 1):
+                submit()
+            while pending:
+                submit()
+                positions, slot = pending.popleft()
+                rows = self.rows(positions)
+                if slot is None:
+                    images = self._read_now(positions, draw)
+                    yield Batch(images, self.labels[rows], self.keys[rows])
+                    continue
+                pool.wait()
+                filled = pool.buffers[slot][: len(positions)]
+                if copies is None:
+                    images = filled.clone()  # belongs to the caller
+                else:
+                    current = torch.cuda.current_stream(self.device)
+                    with torch.cuda.stream(copies):
+                        images = filled.to(self.device, non_blocking=True)
+                        copied[slot] = torch.cuda.Event(blocking=True)
+                        copied[slot].record()
+                    current.wait_event(copied[slot])
+                    images.record_stream(current)
+                free.append(slot)
+                yield Batch(images, self.labels[rows], self.keys[rows])
+        finally:
+            pool.cancel()
+            pool.busy = False
+
+    def _pool_for(self, reader: CropReader, batch: int) -> DecodePool:
+        """Return the processes, with memory for batches of this size."""
+        batch = max(1, batch)
+        if self._pool is not None and not self._pool.busy and self._pool.batch < batch:
+            self.close()
+        if self._pool is None:
+            slots = int(np.clip(READ_AHEAD // (batch * self.image_bytes), 2, 2 * _READERS))
+            self._pool = DecodePool(reader, batch, slots, pinned=self.device.type == "cuda")
+        return self._pool
 
     def _decoded(
         self, reader: "DeviceCropReader", order: Iterator[np.ndarray], draw: Draw | None

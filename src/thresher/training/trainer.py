@@ -134,6 +134,7 @@ class Trainer:
             result = self._result(status)
         finally:
             self.step.exchange.close()
+            self.data.loader.close()
             self.metrics.close()
             if self.trace is not None:
                 self.trace.stop()
