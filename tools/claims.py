@@ -1,5 +1,7 @@
 """Collect the results of recipes in `results/`, and write `docs/claims.md` from them.
 
+The figures and tables of `docs/does-filtering-help.md` are written as well.
+
     python tools/claims.py                   write the page and the stored verdicts
     python tools/claims.py --store RUN …     first copy finished recipes to results/NAME
 
@@ -22,8 +24,9 @@ from thresher.version import __version__
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
 PAGE = ROOT / "docs" / "claims.md"
+FILTERING = ROOT / "docs" / "does-filtering-help.md"
 VERDICTS = ROOT / "src" / "thresher" / "recipes" / STORED
-COPIED = ("trials.parquet", "report.json", "*.svg")
+COPIED = ("trials.parquet", "report.json", "found.json", "*.svg")
 HEAD = """# Claims
 
 What the five papers claim, and what we measured. This page is generated from `results/` by
@@ -51,6 +54,8 @@ def store(run: Path) -> str:
             inside = file.relative_to(run)
             if "trials" in inside.parts[:-1] or "steps" in inside.parts[:-1]:
                 continue  # the folders of single runs
+            if file.name.startswith("map-"):
+                continue  # half a megabyte each
             (target / inside).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(file, target / inside)
     return str(content["name"])
@@ -116,6 +121,16 @@ def _cell(text: object) -> str:
     return str(text).replace("|", "\\|").replace("\n", " ")
 
 
+def write_filtering() -> None:
+    """Write the figures and tables of docs/does-filtering-help.md."""
+    import filtering  # beside this file
+
+    for figure in filtering.figures(RESULTS):
+        (ROOT / "docs" / "images" / f"{figure.name}.png").write_bytes(figure.png)
+    text = FILTERING.read_text()
+    FILTERING.write_text(filtering.fill(text, filtering.tables(RESULTS)))
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--store", nargs="+", type=Path, default=[], metavar="RUN")
@@ -125,6 +140,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     values = {name: asdict(result) for name, result in results.items()}
     VERDICTS.write_text(json.dumps(values, indent=1, ensure_ascii=False) + "\n")
     PAGE.write_text(page(results))
+    write_filtering()
     print(f"{PAGE.relative_to(ROOT)}: {len(results)} recipes (Thresher {__version__})")
 
 

@@ -16,14 +16,36 @@ from thresher.recipes.claims import CLAIMS, stored_results
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(scope="module")
-def tool() -> Any:
-    spec = importlib.util.spec_from_file_location("claims_tool", ROOT / "tools" / "claims.py")
+def _load(name: str) -> Any:
+    spec = importlib.util.spec_from_file_location(f"{name}_tool", ROOT / "tools" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def tool() -> Any:
+    return _load("claims")
+
+
+def test_the_tables_on_filtering_are_those_of_the_results(tool: Any) -> None:
+    filtering = _load("filtering")
+    text = tool.FILTERING.read_text()
+    assert filtering.fill(text, filtering.tables(tool.RESULTS)) == text, "run make claims"
+    for name in ("filtering-clean", "filtering-noisy"):
+        assert f"images/{name}.png" in text
+        assert (ROOT / "docs" / "images" / f"{name}.png").is_file()
+
+
+def test_figures_show_every_seed(tool: Any) -> None:
+    filtering = _load("filtering")
+    values = filtering.accuracies(tool.RESULTS)
+    assert {len(seeds) for seeds in values.values()} == {8}
+    for figure, arms in zip(filtering.figures(tool.RESULTS), (8, 20), strict=True):
+        dots = re.findall(r'<g id="PathCollection_\d+">(.*?)</g>\s*</g>', figure.svg, flags=re.S)
+        assert [group.count("<use ") for group in dots] == arms * [8]
 
 
 def test_the_page_is_generated_from_the_results(tool: Any) -> None:

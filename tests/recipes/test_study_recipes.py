@@ -1,5 +1,6 @@
 """Every recipe that is a study, end to end, on a few digits: the same code path as its presets."""
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -170,6 +171,12 @@ def test_noisy_labels(few: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     for trial in study.trials():
         if trial.cell["arm"] == "oracle":
             assert trial.train_samples == oracle.kept
+    found = json.loads((tmp_path / "found.json").read_text())["0.2"]
+    network = Selection.load(next(study.root.glob("steps/network,seed=0*/selection.parquet")))
+    both = (~network.keep & ~oracle.keep).sum()
+    assert network.ids == oracle.ids
+    assert found["network"][0] == pytest.approx(both / oracle.dropped)
+    assert all(len(shares) == len(found["random"]) > 1 for shares in found.values())
 
 
 @pytest.mark.slow  # a study of three arms

@@ -101,6 +101,27 @@ def test_null_studies_report_a_difference_in_at_most_five_percent(kind: str) -> 
 
 
 @pytest.mark.slow  # simulates 600 studies
+@pytest.mark.parametrize("shape", [(2, 2, 8), (3, 3, 4)])
+@pytest.mark.parametrize("factor", [2, 4])
+def test_few_cells_of_unequal_spread_keep_the_rate(
+    shape: tuple[int, int, int], factor: float
+) -> None:
+    spread = np.where(np.arange(shape[0]) == shape[0] - 1, factor, 1)[:, None, None]
+    studies = null_studies(np.random.default_rng(13), 600, shape, SD * spread)
+    # 600 studies find a true rate of 5 % within 0.9 points (one standard deviation).
+    assert share_with_a_difference(studies) <= 0.06
+
+
+def test_a_noisy_cell_does_not_hide_what_a_quiet_one_shows() -> None:
+    spread = np.array([1, 4.0])[:, None, None]
+    studies = null_studies(np.random.default_rng(14), 100, (2, 3, 8), SD * spread)
+    studies[:, 0, 2] += 0.7  # network, at the batch size of small spread
+    at = 3 + 1  # network - full: after random - full and after its own mean over cells
+    words = [verdicts(study)[at].word for study in studies]
+    assert words.count("better") >= 90
+
+
+@pytest.mark.slow  # simulates 600 studies
 def test_null_studies_with_random_spreads_and_rounding() -> None:
     random = np.random.default_rng(3)
     studies = null_studies(random, 600, (6, 3, 4), random.uniform(0.2, 1.5, (600, 6, 1, 1)))

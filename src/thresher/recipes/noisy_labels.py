@@ -16,6 +16,8 @@ from thresher.study.analysis import Analysis
 from thresher.study.comparisons import ArmComparison
 from thresher.study.tasks import Values
 
+FOUND = "found.json"
+"""Which share of the wrong labels each selection drops."""
 LEAST_DROP = 0.05
 """Filters drop the share of wrong labels, or this share if fewer labels are wrong."""
 SHARES = {"smoke": (0.0, 0.2), "gpu": (0.0, 0.05, 0.2), "paper": (0.0, 0.05, 0.2)}
@@ -90,7 +92,7 @@ def _row(share: float, analysis: Analysis, comparison: ArmComparison) -> ClaimRo
     at = ", ".join(f"batch {value:,}" for value in cell.values()) or "all batches"
     return ClaimRow(
         "O4",
-        f"{100 * share:g} % wrong labels, {at}: {pair[0]} above {pair[1]}",
+        f"our question: {100 * share:g} % wrong labels, {at}: {pair[0]} above {pair[1]}",
         ", ".join(f"{arm} {studies.mean(c)}" for arm, c in zip(pair, summaries, strict=True)),
         holds.if_better(comparison),
         studies.interval(comparison.low, comparison.high),
@@ -99,12 +101,31 @@ def _row(share: float, analysis: Analysis, comparison: ArmComparison) -> ClaimRo
     )
 
 
+def found(study: Path, oracle: Path) -> dict[str, list[float]]:
+    """Return by filter, for each seed, the share of the wrong labels that its selection drops."""
+    from thresher.data.selection import Selection
+
+    truth = Selection.load(oracle)
+    wrong = {id for id, kept in zip(truth.ids, truth.keep, strict=True) if not kept}
+    shares = {}
+    for name in ("random", "network", "el2n"):
+        files = sorted(study.glob(f"steps/{name},seed=*/selection.parquet"))
+        selections = [Selection.load(file) for file in files]
+        shares[name] = [
+            sum(id in wrong for id, kept in zip(s.ids, s.keep, strict=True) if not kept)
+            / len(wrong)
+            for s in selections
+        ]
+    return shares
+
+
 def reproduce(preset: str, out: Path) -> RecipeResult:
     from thresher.data.flip import ORACLE, FlipOptions, flip_labels
     from thresher.data.pack import Pack
+    from thresher.paths import write_json
 
     clean = Pack.open(STUDIES[preset]["base"]["data"])
-    analyses = {}
+    analyses, dropped = {}, {}
     for share in SHARES[preset]:
         folder = out / f"wrong-{100 * share:g}"
         pack = clean
@@ -112,6 +133,9 @@ def reproduce(preset: str, out: Path) -> RecipeResult:
             pack = flip_labels(clean, folder / "data", FlipOptions(share=share))
         content = definition(preset, share, pack.root, pack.root / ORACLE)
         analyses[share] = studies.run(preset, folder / "study", **content)
+        if share:
+            dropped[f"{share:g}"] = found(folder / "study", pack.root / ORACLE)
+    write_json(out / FOUND, dropped)
     return studies.result(rows(analyses), folder / "study")
 
 

@@ -2,7 +2,7 @@
 
 In a cell of the other axes, arms × seeds is a two-way layout: what is left after removing the mean
 of each arm and each seed is the error, with (arms - 1)(seeds - 1) degrees of freedom. The estimates
-of all cells are pooled, with three safeguards that keep the false-positive rate if the spread
+of all cells are pooled, with safeguards that keep the false-positive rate if the spread
 differs (`tests/study/test_pooling.py` checks it by simulation):
 
 - A cell whose own error is larger than that of the other cells counts for half: its error is the
@@ -10,6 +10,8 @@ differs (`tests/study/test_pooling.py` checks it by simulation):
   is used alone. Omnibus tests of equal variances (Bartlett, over cells and over arms) are not
   enough: both accept one cell of twice the spread in 61 % of studies of 6 × 3 × 4 runs, and 10 % of
   all such studies without an effect then report one.
+- A cell whose own error is significantly smaller is used alone as well: the spread of large batches
+  would hide what small batches show.
 - A pair of arms whose differences spread significantly more than the average pair is judged
   without the other arms.
 - Errors that the cells share, such as a selection drawn for each seed and used in every cell,
@@ -24,8 +26,11 @@ from functools import cached_property
 import numpy as np
 from scipy import special
 
-LEVEL_CELL = 0.02
+LEVEL_CELL = 0.04
 """Level of the test that the error of a cell is larger than that of the others."""
+LEVEL_SMALLER = 0.003
+"""Level of the test that it is smaller; low, because an error that is too small finds effects that
+are not there."""
 LEVEL_PAIR = 0.25
 """Level of the test that a pair of arms spreads more than the average pair; high, because a pair
 with one arm of large spread exceeds the average by little."""
@@ -171,7 +176,8 @@ class _Layout:
         if not rest:
             return RunError(own, df, 1, arms)
         others, others_df = self._mean(rest)
-        if _larger(own, df, others, others_df) < LEVEL_CELL:
+        alone = _larger(own, df, others, others_df) < LEVEL_CELL
+        if alone or _larger(others, others_df, own, df) < LEVEL_SMALLER:
             return RunError(own, df, 1, arms)
         half = (own + others) / 2
         if half > self.pooled:

@@ -1,0 +1,118 @@
+"""Draw the figures of docs/does-filtering-help.md and write its tables, from `results/`.
+
+`tools/claims.py` calls this. Text between `<!-- NAME -->` and `<!-- end -->` is replaced by the
+table NAME.
+"""
+
+import json
+import re
+import statistics
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+from scipy import stats
+
+from thresher.report.drawing import Drawing, draw, line_style
+
+ARMS = ("full", "random", "network", "el2n", "oracle")
+SHARES = (0, 5, 20)
+BATCHES = (1024, 6272)
+Accuracies = dict[tuple[int, int, str], list[float]]
+"""Test accuracies of all seeds, by percent of wrong labels, batch and arm."""
+
+
+def accuracies(results: Path) -> Accuracies:
+    found: Accuracies = {}
+    for share in SHARES:
+        report = results / "noisy-labels" / f"wrong-{share}" / "study" / "report"
+        for row in pq.read_table(report / "trials.parquet").to_pylist():
+            found.setdefault((share, row["batch_size"], row["arm"]), []).append(row["accuracy"])
+    return found
+
+
+def figures(results: Path) -> list[Drawing]:
+    """Draw one figure for clean data and one for wrong labels."""
+    values = accuracies(results)
+    clean = [(0, batch) for batch in BATCHES]
+    noisy = [(share, batch) for share in SHARES[1:] for batch in BATCHES]
+    caption = "every seed, mean and its 95 % interval; 0 is the mean of full"
+    return [
+        draw("filtering-clean", "Clean labels", caption, _painter(values, clean), (4.8, 3.2)),
+        draw("filtering-noisy", "Wrong labels", caption, _painter(values, noisy), (7.2, 3.6)),
+    ]
+
+
+def _painter(values: Accuracies, groups: list[tuple[int, int]]) -> Any:
+    def paint(axes: Any) -> None:
+        for at, (share, batch) in enumerate(groups):
+            arms = [arm for arm in ARMS if (share, batch, arm) in values]
+            base = statistics.fmean(values[share, batch, "full"])
+            for order, arm in enumerate(arms):
+                points = [value - base for value in values[share, batch, arm]]
+                x = at + 0.15 * (order - (len(arms) - 1) / 2)
+                style = line_style(arm, ARMS.index(arm))
+                spread = [x + 0.05 * (n / (len(points) - 1) - 0.5) for n in range(len(points))]
+                axes.scatter(spread, points, s=9, color=style["color"], alpha=0.55, linewidth=0)
+                mean = statistics.fmean(points)
+                half = stats.sem(points) * stats.t.ppf(0.975, len(points) - 1)
+                axes.errorbar(x, mean, half, capsize=3, label=arm if at == 0 else None, **style)
+        axes.axhline(0, color="0.5", linewidth=0.8)
+        names = [f"batch {b:,}" + (f"\n{s} % wrong" if s else "") for s, b in groups]
+        axes.set_xticks(range(len(groups)), names)
+        axes.grid(visible=False, axis="x")
+        axes.set_ylabel("test accuracy − full (points)")
+        axes.legend(ncols=5, loc="lower center", bbox_to_anchor=(0.5, 1), handletextpad=0.3)
+
+    return paint
+
+
+def tables(results: Path) -> dict[str, str]:
+    """Return the tables of the page by name."""
+    values = accuracies(results)
+    lines = [
+        "| wrong labels | batch | " + " | ".join(ARMS) + " |",
+        "|---|---|" + "---|" * len(ARMS),
+    ]
+    for share in SHARES:
+        for batch in BATCHES:
+            cells = [values.get((share, batch, arm)) for arm in ARMS]
+            means = [f"{statistics.fmean(c):.1f}" if c else "" for c in cells]
+            lines.append(f"| {share} % | {batch:,} | " + " | ".join(means) + " |")
+    return {"accuracy": "\n".join(lines), "verdicts": _verdicts(results), "found": _found(results)}
+
+
+def _verdicts(results: Path) -> str:
+    lines = [
+        "| wrong labels | batch | comparison | difference, 95 % interval | verdict |",
+        "|---|---|---|---|---|",
+    ]
+    for share in SHARES:
+        report = results / "noisy-labels" / f"wrong-{share}" / "study" / "report" / "report.json"
+        for row in json.loads(report.read_text())["verdicts"]:
+            if row["primary"]:
+                pair = f"{row['arm']} − {row['baseline']}"
+                interval = f"{row['mean']:+.2f} ({row['low']:+.2f} … {row['high']:+.2f})"
+                at = f"{share} % | {row['cell']['batch_size']:,}"
+                lines.append(f"| {at} | {pair} | {interval} | {row['word']} |")
+    return "\n".join(lines)
+
+
+def _found(results: Path) -> str:
+    content = json.loads((results / "noisy-labels" / "found.json").read_text())
+    names = list(next(iter(content.values())))
+    lines = ["| wrong labels | " + " | ".join(names) + " |", "|---|" + "---|" * len(names)]
+    for share, filters in content.items():
+        cells = [f"{100 * statistics.fmean(filters[name]):.0f} %" for name in names]
+        lines.append(f"| {100 * float(share):g} % | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def fill(text: str, found: dict[str, str]) -> str:
+    """Return the page with its tables replaced."""
+    for name, table in found.items():
+        pattern = rf"(<!-- {name} -->\n).*?(<!-- end -->)"
+        text, count = re.subn(pattern, rf"\1\n{table}\n\n\2", text, flags=re.S)
+        if count != 1:
+            raise SystemExit(f"the page has no place for the table {name}")
+    return text
