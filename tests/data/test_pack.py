@@ -144,6 +144,9 @@ def test_encoded_images_are_kept_and_decoded_on_reading(tmp_path: Path) -> None:
     assert pack.image_shape is None
     position = int(pack.positions(["val/dog/3.jpg"])[0])
     assert pack.encoded(position) == (folder / "val/dog/3.jpg").read_bytes()
+    files = pack.encoded_buffers()
+    begin, end = files.begin[position], files.end[position]
+    assert bytes(files.data[files.shard[position]][begin:end]) == pack.encoded(position)
     batch = pack.images(np.arange(len(pack)), size=8)
     assert batch.shape == (36, 8, 8, 3)
     assert (batch[position] == decode(pack.encoded(position), 8)).all()

@@ -12,9 +12,11 @@ from safetensors.torch import load_file
 
 from made_images import class_folder, picture
 from thresher import Pack, TrainConfig, train
+from thresher.data import loader as loader_module
 from thresher.data.crop_reader import CropReader, Draw
 from thresher.data.crops import ResizedCrop, resample
 from thresher.data.hashing import sample_keys
+from thresher.data.loader import Loader
 from thresher.data.sources.folder import Folder
 from thresher.data.write import write_pack
 
@@ -91,6 +93,45 @@ def test_both_decoders_cut_the_same_crops(encoded: Pack) -> None:
         assert (alone == ours[5:6]).all()
 
 
+def test_defaults_decode_on_the_gpu_in_bf16(encoded: Pack, tmp_path: Path) -> None:
+    config = TrainConfig(
+        data=str(encoded.root), out=str(tmp_path / "run"), epochs=1, batch_size=16, image_size=24
+    )
+    result = train(config, quiet=True)
+    assert (result.resolved.decoder, result.resolved.precision) == ("nvJPEG", "bf16")
+    assert result.resolved.cpu_decoded == 0
+
+
+@pytest.mark.parametrize("on_gpu", [True, False])
+def test_batches_that_are_read_beside_steps_are_those_read_alone(
+    encoded: Pack, on_gpu: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No buffer is used again while a copy or a crop still reads it."""
+    from thresher.data.device_crop_reader import DeviceCropReader
+
+    monkeypatch.setattr(loader_module, "_PROCESSES_FROM", 1)
+    crop, draw = ResizedCrop(32), Draw(1, 3)
+    positions = np.random.default_rng(0).choice(encoded.indices("train"), (60, 32))
+    loader = Loader(encoded, device=CUDA, size=crop, threads=4)
+    if on_gpu:
+        loader.device_crops = DeviceCropReader(encoded, crop, CUDA)
+    work = torch.randn(4096, 4096, device=CUDA)
+    sums = []
+    for batch in loader.batches(positions, draw):
+        for _ in range(5):  # milliseconds, so that the host runs ahead
+            work = (work @ work).clamp_(-1, 1)
+        sums.append(batch.images.clone())
+    loader.close()
+    keys = sample_keys(encoded.ids.to_pylist())
+    for row, ours in zip(positions, sums, strict=True):
+        if on_gpu:
+            alone = DeviceCropReader(encoded, crop, CUDA).read(row, keys[row], draw).cpu()
+        else:
+            alone = torch.empty((32, 32, 32, 3), dtype=torch.uint8)
+            CropReader(encoded, crop, 2).read(row, keys[row], draw, alone.numpy())
+        assert torch.equal(ours.cpu(), alone)
+
+
 def test_what_nvjpeg_does_not_read_is_decoded_all_the_same(tmp_path: Path) -> None:
     from thresher.data.device_crop_reader import DeviceCropReader
 
@@ -113,7 +154,9 @@ def test_what_nvjpeg_does_not_read_is_decoded_all_the_same(tmp_path: Path) -> No
     pack = write_pack(Folder(tmp_path / "images"), tmp_path / "pack")
     positions = np.arange(len(pack))
     keys = sample_keys(pack.ids.to_pylist())
-    ours = DeviceCropReader(pack, ResizedCrop(24), CUDA).read(positions, keys, None)
+    reader = DeviceCropReader(pack, ResizedCrop(24), CUDA)
+    ours = reader.read(positions, keys, None)
+    assert reader.slow_images.sum() == 3
     other = np.empty((len(pack), 24, 24, 3), np.uint8)
     CropReader(pack, ResizedCrop(24), 1).read(positions, keys, None, other)
     assert np.abs(ours.cpu().numpy().astype(int) - other).mean() < 4

@@ -25,6 +25,7 @@ def _run(few: Path, out: Path, **more: Any) -> RunResult:
         "epochs": 2,
         "lr": 0.02,
         "device": "cuda",
+        "precision": "fp32",
         **more,
     }
     return train(TrainConfig(**options), quiet=True)

@@ -35,9 +35,8 @@ _PROCESSES_FROM = 1000
 """Images from which it pays to start processes that decode crops; fewer are decoded in threads."""
 _QUEUED = 4
 """Batches on a GPU that wait for a step, at most: so far the host runs ahead."""
-_DECODERS = 2
-"""Batches that are decoded on a GPU at the same time."""
-_Decoded = tuple[Tensor, torch.cuda.Event]
+_DECODERS = 3
+"""Threads that decode on a GPU: nvJPEG works for one of them, the others prepare or crop."""
 
 
 class Batch(NamedTuple):
@@ -257,29 +256,27 @@ class Loader:
         self, reader: "DeviceCropReader", order: Iterator[np.ndarray], draw: Draw | None
     ) -> Iterator[Batch]:
         """Decode ahead of use on the device, on streams of their own."""
-        streams = {n: torch.cuda.Stream(self.device) for n in range(_DECODERS)}
+        # Their short kernels go before those of the training step.
+        streams = [torch.cuda.Stream(self.device, priority=-1) for _ in range(_DECODERS)]
+        unused = deque(streams)
 
-        def read(positions: np.ndarray, stream: int) -> _Decoded:
-            with torch.cuda.device(self.device), torch.cuda.stream(streams[stream]):
-                images = reader.read(positions, self._host_keys(positions), draw)
-                done = torch.cuda.Event()
-                done.record()
-            return images, done
-
-        def submit(number: int, positions: np.ndarray) -> tuple[np.ndarray, Future[_Decoded]]:
-            return positions, pool.submit(read, positions, number % _DECODERS)
+        def read(positions: np.ndarray) -> Tensor:
+            stream = unused.popleft()
+            try:
+                with torch.cuda.device(self.device), torch.cuda.stream(stream):
+                    return reader.read(positions, self._host_keys(positions), draw)
+            finally:
+                unused.append(stream)
 
         with ThreadPoolExecutor(_DECODERS, thread_name_prefix="thresher-decode") as pool:
-            queued = (submit(number, positions) for number, positions in enumerate(order))
+            queued = ((positions, pool.submit(read, positions)) for positions in order)
             pending = deque(islice(queued, 2 * _DECODERS))
             try:
                 while pending:
                     positions, future = pending.popleft()
-                    images, done = future.result()
+                    images = future.result()  # finished on the device, too
                     pending.extend(islice(queued, 1))
-                    current = torch.cuda.current_stream(self.device)
-                    current.wait_event(done)
-                    images.record_stream(current)
+                    images.record_stream(torch.cuda.current_stream(self.device))
                     rows = self.rows(positions)
                     yield Batch(images, self.labels[rows], self.keys[rows])
             finally:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -50,6 +50,16 @@ class PackInfo:
     broken: int
     path: str
     source: str
+
+
+class EncodedBuffers(NamedTuple):
+    """The encoded files of a pack: sample i is `data[shard[i]][begin[i]:end[i]]`."""
+
+    data: list[np.ndarray]
+    """Bytes, read-only; one array for each record batch."""
+    shard: np.ndarray
+    begin: np.ndarray
+    end: np.ndarray
 
 
 class Pack:
@@ -223,6 +233,20 @@ class Pack:
             number, row = self._locate(position)
             return bytes(self._batches[number].column("image")[row].as_buffer())
         return encode_png(self.view(position))
+
+    def encoded_buffers(self) -> "EncodedBuffers":
+        """Return the memory of the encoded files as they lie in the map, without a copy."""
+        assert self.image_shape is None
+        data, shards, begins, ends = [], [], [], []
+        for number, batch in enumerate(self._batches):
+            column = batch.column("image")
+            _, offsets, content = column.buffers()
+            bounds = np.frombuffer(offsets, np.int64)[column.offset :][: len(column) + 1]
+            data.append(np.frombuffer(content, np.uint8))
+            shards.append(np.full(len(column), number))
+            begins.append(bounds[:-1])
+            ends.append(bounds[1:])
+        return EncodedBuffers(data, *map(np.concatenate, (shards, begins, ends)))
 
     def info(self) -> PackInfo:
         """Return a summary of the pack."""

@@ -180,6 +180,7 @@ def run_pilot(config: PilotConfig) -> Pilot:
         noise_scale=True,
         target_accuracy=config.target_accuracy,
         device=config.device,
+        precision="fp32",
         resume=True,
         batch_size=small,
         lr=config.lr or RATE,

@@ -163,7 +163,7 @@ def _profile(config: PlanConfig, data: str) -> Profile:
                 model=config.model,
                 batch_size=batch,
                 data=data,
-                precision="fp32" if config.precision == "tf32" else config.precision,
+                precision=_trained_at(config),
                 device=config.device,
                 seconds_per_batch=0.3,
             )
@@ -188,6 +188,11 @@ def _schedule(config: PlanConfig, pilot: Pilot, best: CandidateRun) -> ScheduleO
     return replace(offer, command=_command(config, grown).removesuffix(" --out RUN") + options)
 
 
+def _trained_at(config: PlanConfig) -> Literal["fp32", "bf16", "fp16"]:
+    """Return the precision of training; tf32 is how some GPUs compute fp32."""
+    return "fp32" if config.precision == "tf32" else config.precision
+
+
 def _command(config: PlanConfig, run: CandidateRun) -> str:
     words = [
         f"thresher train --data {config.data} --model {config.model}",
@@ -196,8 +201,7 @@ def _command(config: PlanConfig, run: CandidateRun) -> str:
         f"--warmup-epochs {run.warmup_epochs:.3g}",
         f"--epochs {math.ceil(run.epochs)}",
     ]
-    if config.precision != "fp32":
-        words.append(f"--precision {config.precision}")
+    words.append(f"--precision {_trained_at(config)}")
     if config.target_accuracy is not None:
         words.append(f"--target-accuracy {config.target_accuracy:g}")
     return " ".join([*words, "--out RUN"])

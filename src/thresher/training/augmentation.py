@@ -44,9 +44,10 @@ class AugmentConfig:
     """What `crop_padding` adds around an image."""
     cutout: int | None = option(None, ge=1)
     """Side in pixels of a square to blank out in each image."""
-    decoder: Literal["cpu", "gpu"] = "cpu"
+    decoder: Literal["auto", "cpu", "gpu"] = "auto"
     """What decodes images that are cropped and scaled anew in every epoch: the CPU, or the GPU with
-    nvJPEG (needs torchvision). Pixels differ a little between the two."""
+    nvJPEG (needs torchvision and triton). Pixels differ a little between the two. auto: the GPU
+    where that is possible."""
     views: Literal["one", "flip", "shift"] = "one"
     """Evaluate each image once, averaged with its mirror image, or also shifted by a pixel."""
 

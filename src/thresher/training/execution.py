@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from thresher.environment import core_count
+from thresher.environment import choose_device, core_count
 from thresher.options import option
 
 if TYPE_CHECKING:
@@ -30,8 +30,9 @@ class ExecutionConfig:
     """auto: a GPU if there is one."""
     threads: int | None = option(None, ge=1, changes_result=False)
     """CPU threads of each worker; by default the cores are divided among the workers."""
-    precision: Literal["fp32", "bf16", "fp16", "fp64"] = "fp32"
-    """Arithmetic of forward and backward pass; fp64 also makes the weights double."""
+    precision: Literal["auto", "fp32", "bf16", "fp16", "fp64"] = "auto"
+    """Arithmetic of forward and backward pass; fp64 also makes the weights double. auto: bf16 on a
+    GPU that has it, otherwise fp32."""
     compile: bool = option(False, changes_result=False)
     """Compile the network with torch.compile."""
     graph: Literal["auto", "on", "off"] = option("auto", changes_result=False)
@@ -39,6 +40,22 @@ class ExecutionConfig:
     deterministic: bool = False
     """On a GPU: the same command gives the same bits twice, with slower kernels. A CPU always does
     with the same number of threads."""
+
+
+def automatic_precision(device: "torch.device") -> Literal["fp32", "bf16"]:
+    """Return the precision that `auto` stands for on a device."""
+    import torch
+
+    if device.type != "cuda":
+        return "fp32"
+    return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
+
+
+def expected_precision(config: ExecutionConfig) -> str:
+    """Return the precision of a run on this machine, before it has joined its group."""
+    if config.precision != "auto":
+        return config.precision
+    return automatic_precision(choose_device(config.device))
 
 
 def weight_dtype(config: ExecutionConfig) -> "torch.dtype":

@@ -99,8 +99,7 @@ def capture(step: Step, counts: dict[int, int], losses: Tensor) -> dict[int, Cap
     """
     captured: dict[int, CapturedStep] = {}
     pool = None
-    wanted = step.config.graph == "on" or (step.config.graph == "auto" and step.data.resident)
-    if not wanted or why_not(step.config, step.group):
+    if step.config.graph == "off" or why_not(step.config, step.group):
         return captured
     try:
         for batch, capacity in counts.items():

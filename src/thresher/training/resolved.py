@@ -48,6 +48,10 @@ class Resolved:
     """Side of the images that the network is trained on."""
     decoder: str | None = None
     """What decodes the images; None if they are stored as pixels."""
+    cpu_decoded: int | None = None
+    """Images that the CPU decoded because nvJPEG cannot; known at the end."""
+    precision: str | None = None
+    """Arithmetic of forward and backward pass."""
     batch_phases: list[list[int]] = field(default_factory=list)
     """[first epoch, global batch] if the batch changes; `global_batch` is then the first."""
     largest_batch: int | None = None

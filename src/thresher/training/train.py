@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from thresher.data.device_crop_reader import missing_package
 from thresher.data.images import jpeg_decoder
 from thresher.data.pack import Pack
 from thresher.distributed.group import join, placement
@@ -18,7 +19,12 @@ from thresher.training.augmentation import augment_kind, image_sides, make_augme
 from thresher.training.batch_schedule import with_schedule_inline
 from thresher.training.branch import check_branch
 from thresher.training.config import TrainConfig, check
-from thresher.training.execution import free_device_memory, torch_settings, weight_dtype
+from thresher.training.execution import (
+    automatic_precision,
+    free_device_memory,
+    torch_settings,
+    weight_dtype,
+)
 from thresher.training.graph import why_not
 from thresher.training.model import build_model, initialize_from_data
 from thresher.training.pruners import DynamicPruner, make_pruner
@@ -27,6 +33,9 @@ from thresher.training.result import RunResult
 from thresher.training.split import split_samples
 from thresher.training.stop import listen
 from thresher.training.trainer import Trainer, Workload
+
+if TYPE_CHECKING:
+    import torch
 
 NVJPEG = "nvJPEG"
 
@@ -109,6 +118,10 @@ def _train_here(config: TrainConfig, pruner: DynamicPruner | None, quiet: bool) 
     """Train in this process, perhaps as one worker of a group."""
     work = _open(config, pruner)
     group = join(config.device)
+    config = _on_device(config, work.pack, group.device)
+    decoder = _decoder(config, work.pack)
+    resolved = replace(work.resolved, precision=config.precision, decoder=decoder)
+    work = replace(work, resolved=resolved)
     reason = why_not(config, group)
     if config.graph == "on" and reason is not None:
         raise InvalidValueError(f"graph cannot be on: {reason}", "use auto or off", "graph")
@@ -128,11 +141,22 @@ def _open(config: TrainConfig, pruner: DynamicPruner | None) -> Workload:
         resolved,
         augment=augment_kind(config, pack),
         image_size=augment.output_size(*image_sides(config, pack))[0],
-        decoder=_decoder(config, pack),
     )
     model = build_model(config, pack, config.seed)
     initialize_from_data(model, config, pack, split.train[split.kept], augment)
     return Workload(pack, split, resolved, model, pruner)
+
+
+def _on_device(config: TrainConfig, pack: Pack, device: "torch.device") -> TrainConfig:
+    """Replace `auto` by what it stands for here; a resumed run keeps its decoder."""
+    precision, decoder = config.precision, config.decoder
+    if precision == "auto":
+        precision = automatic_precision(device)
+    if decoder == "auto":
+        crops = pack.image_shape is None and augment_kind(config, pack) == "imagenet"
+        on_gpu = crops and device.type == "cuda" and missing_package() is None
+        decoder = folder.begun_with_decoder(config) or ("gpu" if on_gpu else "cpu")
+    return replace(config, precision=precision, decoder=decoder)
 
 
 def _decoder(config: TrainConfig, pack: Pack) -> str | None:

@@ -383,9 +383,24 @@ class Trainer:
     def _resolved_at_end(self) -> Resolved:
         """Return the numbers of the run with the batches that it grew to."""
         grown = self.state.progress.grown
+        resolved = replace(self.resolved, cpu_decoded=self._cpu_decoded())
         if not grown:
-            return self.resolved
-        return replace(self.resolved, batch_phases=[[0, self.resolved.global_batch], *grown])
+            return resolved
+        return replace(resolved, batch_phases=[[0, resolved.global_batch], *grown])
+
+    def _cpu_decoded(self) -> int | None:
+        """Count the images that the CPU decoded although the GPU should, on all workers."""
+        reader = self.data.loader.device_crops
+        if reader is None:
+            return None
+        marks = torch.from_numpy(reader.slow_images.astype(np.float32)).to(self.group.device)
+        count = int((self.group.all_reduce_sum(marks) > 0).sum())
+        if count and self.group.first:
+            logger.info(
+                f"{count:,} images were decoded on the CPU because nvJPEG cannot read them: other "
+                "formats than JPEG, CMYK, turned by EXIF, or damaged"
+            )
+        return count
 
     def _sharpness(self) -> Sharpness | None:
         """Measure the sharpness if asked for, on the first worker; the others wait for it."""

@@ -52,7 +52,7 @@ UNPUBLISHED: Values = {
 }
 """Our choice of what the paper does not give."""
 
-FULL_SIZE: Values = {**PAPER, **UNPUBLISHED}
+FULL_SIZE: Values = {**PAPER, **UNPUBLISHED, "precision": "fp32"}
 """The paper's own size: eight GPUs, single precision."""
 
 GPU: Values = {**FULL_SIZE, "workers": 1, "precision": "bf16"}
