@@ -204,6 +204,7 @@ def _epoch_cost(run: Callable[[int], None]) -> float:
 def check_graph(pack: Path) -> dict[str, float | None]:
     """The captured step must take the eager step's path, to rounding."""
     common: dict[str, Any] = {"model": "resnet20", "batch_size": 512, "device": "cuda", "lr": 0.02}
+    common["precision"] = "fp32"
     taken = {graph: ours(pack, 0.5, graph=graph, **common) for graph in ("on", "off")}
     return {graph: result.train_loss for graph, result in taken.items()}
 
