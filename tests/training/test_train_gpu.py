@@ -6,6 +6,10 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
+from thresher.distributed.exchange import Exchange
+from thresher.distributed.group import Group, placement
+from thresher.errors import InvalidValueError
+from thresher.training import train as train_module
 from thresher.training.config import TrainConfig
 from thresher.training.device_data import DeviceData
 from thresher.training.result import RunResult
@@ -105,6 +109,33 @@ def test_a_deterministic_run_gives_the_same_bits_twice(
     _run(few, tmp_path / "one", **common)
     _run(few, tmp_path / "two", **common)
     assert _distance(tmp_path / "one", tmp_path / "two") == 0
+
+
+def test_a_group_can_be_captured(
+    few: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One rank that behaves as one of several: DDP, and sums through NCCL."""
+    import torch
+    import torch.distributed as dist
+
+    class OneOfSeveral(Group):
+        @property
+        def alone(self) -> bool:
+            return False
+
+    group = OneOfSeveral(placement(), torch.device("cuda", 0))
+    monkeypatch.setattr(train_module, "join", lambda device: group)
+    monkeypatch.setattr(Exchange, "start", Exchange._start)
+    dist.init_process_group("cpu:gloo,cuda:nccl", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        common: dict[str, Any] = {"precision": "fp64", "lr": 0.1, "epochs": 4}
+        _run(few, tmp_path / "eager", graph="off", **common)
+        _run(few, tmp_path / "captured", graph="on", **common)
+        with pytest.raises(InvalidValueError, match="graph cannot be on: several workers"):
+            _run(few, tmp_path / "refused", graph="on", compress="int8", **common)
+    finally:
+        dist.destroy_process_group()
+    assert _distance(tmp_path / "eager", tmp_path / "captured") < 1e-6
 
 
 def test_accumulation_and_dynamics_can_be_captured(few: Path, tmp_path: Path) -> None:

@@ -136,8 +136,21 @@ class Exchange:
         return future
 
     def _start(self, bucket: Bucket) -> torch.futures.Future[Tensor]:
+        if bucket.flat.is_cuda and torch.cuda.is_current_stream_capturing():
+            return self._captured(bucket.flat)
         work = dist.all_reduce(bucket.flat, group=self.group, async_op=True)
         return work.get_future().then(lambda future: future.value()[0])
+
+    def _captured(self, flat: Tensor) -> torch.futures.Future[Tensor]:
+        """Sum within a CUDA graph: on a stream of its own, beside the backward pass."""
+        # The callback of a work's future would run later, outside of the graph.
+        stream = torch.cuda.Stream(flat.device)
+        stream.wait_stream(torch.cuda.current_stream(flat.device))
+        future: torch.futures.Future[Tensor] = torch.futures.Future(devices=[flat.device])
+        with torch.cuda.stream(stream):
+            dist.all_reduce(flat, group=self.group)
+            future.set_result(flat)
+        return future
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return this rank's state as tensors; call it between steps."""

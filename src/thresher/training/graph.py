@@ -22,6 +22,8 @@ from thresher.training.optimizers import set_rate
 from thresher.training.step import Step
 
 WARM_UP = 3
+DDP_WARM_UP = 11
+"""Steps that DDP needs before it can be captured."""
 logger = logging.getLogger(__name__)
 
 
@@ -45,14 +47,16 @@ class CapturedStep:
             side = _side_stream(device)
             side.wait_stream(torch.cuda.current_stream(device))
             with torch.cuda.stream(side):
-                for _ in range(WARM_UP):
+                for _ in range(WARM_UP if step.group.alone else DDP_WARM_UP):
                     self.at.zero_()
                     self._body()
             torch.cuda.current_stream(device).wait_stream(side)
             self.at.zero_()
             step.optimizer.zero_grad(set_to_none=True)
             self.graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self.graph, pool=pool):
+            # NCCL looks at its own events in another thread meanwhile.
+            mode = "global" if step.group.alone else "thread_local"
+            with torch.cuda.graph(self.graph, pool=pool, capture_error_mode=mode):
                 self._body()
         self.at.zero_()
 
@@ -122,7 +126,7 @@ def why_not(config: TrainConfig, group: Group) -> str | None:
     """Return the reason why steps cannot be captured; None if they can."""
     if group.device.type != "cuda":
         return "there is no GPU"
-    if not group.alone:
+    if not group.alone and not (config.graph == "on" and _only_sums(config)):
         return "several workers exchange gradients within a step"
     if config.delay:
         return "gradients are applied a step late"
@@ -131,3 +135,12 @@ def why_not(config: TrainConfig, group: Group) -> str | None:
     if config.batch_norm == "sync" and config.micro_batch is not None:
         return "activations are moved to the host"
     return None
+
+
+def _only_sums(config: TrainConfig) -> bool:
+    """Return whether workers do nothing within a step but sum their gradients with DDP and NCCL."""
+    plain = config.engine == "ddp" and config.average_every == 1 and config.batch_norm != "sync"
+    if not plain or config.compress != "none" or config.allreduce != "default":
+        return False
+    world: Any = torch.distributed.group.WORLD
+    return bool(world._get_backend(torch.device("cuda")).name() == "nccl")

@@ -84,7 +84,7 @@ class Step:
         objective = Objective(model, config.label_smoothing, per_sample=table is not None)
         compiled: Any = torch.compile(objective) if config.compile else objective
         self.exchange = make_gradient_exchange(
-            ExchangeParts(compiled, model, optimizer, config, group)
+            ExchangeParts(compiled, model, optimizer, config, group, config.graph == "on")
         )
         self.align = alignment(config.batch_norm)
         self.scaler = torch.amp.GradScaler(group.device.type, enabled=config.precision == "fp16")

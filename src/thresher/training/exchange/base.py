@@ -44,6 +44,8 @@ class ExchangeParts:
     optimizer: "torch.optim.Optimizer"
     config: ExchangeConfig
     group: "Group"
+    captured: bool = False
+    """Whether steps will be captured in a CUDA graph, which DDP has to be built for."""
 
 
 class GradientExchange:

@@ -1,6 +1,7 @@
 """Gradients summed by torch's DistributedDataParallel during the backward pass."""
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -14,6 +15,16 @@ from thresher.distributed.hooks import gradient_hook
 from thresher.training.exchange.base import ExchangeParts, GradientExchange
 
 
+@contextlib.contextmanager
+def _side_stream(device: torch.device) -> Iterator[None]:
+    """Run the block on a stream of its own: only so can DDP be captured in a graph."""
+    stream, current = torch.cuda.Stream(device), torch.cuda.current_stream(device)
+    stream.wait_stream(current)
+    with torch.cuda.stream(stream):
+        yield
+    current.wait_stream(stream)
+
+
 class DDPExchange(GradientExchange):
     """DDP with our communication hook, which sums and compresses."""
 
@@ -25,13 +36,14 @@ class DDPExchange(GradientExchange):
     def __init__(self, parts: ExchangeParts) -> None:
         super().__init__(parts)
         device = parts.group.device
-        self.module = DistributedDataParallel(
-            parts.objective,
-            device_ids=[device] if device.type == "cuda" else None,
-            bucket_cap_mb=parts.config.bucket_mb,
-            broadcast_buffers=False,
-            gradient_as_bucket_view=True,
-        )
+        with _side_stream(device) if parts.captured else contextlib.nullcontext():
+            self.module = DistributedDataParallel(
+                parts.objective,
+                device_ids=[device] if device.type == "cuda" else None,
+                bucket_cap_mb=parts.config.bucket_mb,
+                broadcast_buffers=False,
+                gradient_as_bucket_view=True,
+            )
         self._hook: Exchange | None = None
         self._listener: Callable[[Tensor], None] | None = None
         self._norms: list[Tensor] = []
