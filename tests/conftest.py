@@ -11,6 +11,7 @@ Under pytest-xdist (`-n`) every worker is a process of its own:
 import contextlib
 import fcntl
 import functools
+import gc
 import json
 import os
 import shutil
@@ -166,6 +167,9 @@ def _group(item: pytest.Item) -> str:
 
 @pytest.hookimpl(tryfirst=True)  # before xdist tells the controller, which then reads the file
 def pytest_collection_finish(session: pytest.Session) -> None:
+    # Modules and tests stay for the whole session: a collection need not look at them each time.
+    gc.collect()
+    gc.freeze()
     if hasattr(session.config, "workerinput"):
         worker = session.config.workerinput["workerid"]
         groups = {item.nodeid: _group(item) for item in session.items}
