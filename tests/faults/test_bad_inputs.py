@@ -1,15 +1,15 @@
 """Every bad input ends with exit code 2 and one sentence, and leaves nothing behind."""
 
 import logging
-import os
 import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from bad_inputs import CASES, Case
-from world import command
+from world import SharedWorld, command, tree, working_in
 
 pytest_plugins = ["world"]
 
@@ -26,24 +26,37 @@ def _as_before() -> Iterator[None]:
     logger.setLevel(level)
 
 
-def _tree(root: Path) -> dict[str, tuple[int, int]]:
-    """Size and modification time of every file, without following links."""
-    found = {}
-    for folder, folders, files in os.walk(root):
-        for name in [*folders, *files]:
-            path = Path(folder, name)
-            status = path.lstat()
-            file = 0 if path.is_dir() else status.st_mtime_ns
-            found[str(path.relative_to(root))] = (0 if path.is_dir() else status.st_size, file)
-    return found
+def _parameters() -> list[Any]:
+    """Return the cases; three of four are left to the whole suite."""
+    slow = [() if n % 4 == 0 else pytest.mark.slow for n in range(len(CASES))]
+    return [
+        pytest.param(case, marks=marks, id=case.name[:110])
+        for case, marks in zip(CASES, slow, strict=True)
+    ]
 
 
 @pytest.mark.timeout(20, func_only=True)
-@pytest.mark.parametrize("case", CASES, ids=[case.name[:110] for case in CASES])
-def test_one_sentence(case: Case, world: Path, capfd: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("case", _parameters())
+def test_one_sentence(
+    case: Case, shared_world: SharedWorld, capfd: pytest.CaptureFixture[str]
+) -> None:
+    world = shared_world.folder()
+    passed = False
+    try:
+        with working_in(world):
+            _one_sentence(case, world, capfd)
+        passed = True
+    finally:
+        if not passed:
+            shared_world.discard()
+        elif case.damage is not None:
+            shared_world.restore(case.target)
+
+
+def _one_sentence(case: Case, world: Path, capfd: pytest.CaptureFixture[str]) -> None:
     if case.damage is not None:
         case.damage(world / case.target)
-    before = _tree(world)
+    before = tree(world)
     capfd.readouterr()
     code = command(*case.words.split(" "))
     printed = capfd.readouterr()
@@ -54,7 +67,7 @@ def test_one_sentence(case: Case, world: Path, capfd: pytest.CaptureFixture[str]
     assert not NOT_FOR_PEOPLE.search(lines[0]), printed.err
     assert len(lines[0]) < 800, printed.err
     assert printed.out == ""
-    after = _tree(world)
+    after = tree(world)
     assert after.keys() == before.keys(), "files were left behind, or removed"
     assert after == before, "files were changed"
 

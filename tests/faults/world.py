@@ -137,3 +137,72 @@ def world(template: Path, tmp_path: Path) -> Iterator[Path]:
     shutil.copytree(template, folder, symlinks=True)
     with working_in(folder):
         yield folder
+
+
+def tree(root: Path) -> dict[str, tuple[int, int]]:
+    """Size and modification time of every file, without following links."""
+    found: dict[str, tuple[int, int]] = {}
+    folders = [str(root)]
+    while folders:
+        with os.scandir(folders.pop()) as entries:
+            for entry in entries:
+                if entry.is_dir():
+                    found[entry.path] = (0, 0)
+                    if not entry.is_symlink():
+                        folders.append(entry.path)
+                else:
+                    status = entry.stat(follow_symlinks=False)
+                    found[entry.path] = (status.st_size, status.st_mtime_ns)
+    return found
+
+
+class SharedWorld:
+    """A copy of the folder that several tests use, one after the other, as each leaves it as it
+    was, or names what it has changed (`restore`), or gives it up (`discard`)."""
+
+    def __init__(self, template: Path, parent: Path) -> None:
+        self.template, self.parent = template, parent
+        self._copies = 0
+        self._folder: Path | None = None
+        self._content: dict[str, tuple[int, int]] = {}
+
+    def folder(self) -> Path:
+        """Return the folder, as it was made."""
+        if self._folder is None:
+            self._copies += 1
+            self._folder = self.parent / f"world-{self._copies}"
+            shutil.copytree(self.template, self._folder, symlinks=True)
+            self._content = tree(self._folder)
+        return self._folder
+
+    def restore(self, target: str) -> None:
+        """Copy a file or folder again; make a new copy of all if something else has changed."""
+        folder = self.folder()
+        good, changed = self.template / target, folder / target
+        if target and changed.parent.is_dir():
+            _remove(changed)
+            if good.is_dir():
+                shutil.copytree(good, changed, symlinks=True)
+            elif good.exists():
+                shutil.copy2(good, changed)
+        if tree(folder) != self._content:
+            self.discard()
+
+    def discard(self) -> None:
+        """Remove the copy."""
+        if self._folder is not None:
+            shutil.rmtree(self._folder)
+            self._folder = None
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+@pytest.fixture(scope="session")
+def shared_world(template: Path, tmp_path_factory: pytest.TempPathFactory) -> SharedWorld:
+    """A copy of the folder for tests that leave it as it was."""
+    return SharedWorld(template, tmp_path_factory.mktemp("shared"))
