@@ -14,6 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from forks import FRESH
 from thresher.errors import ThresherError
 from thresher.training import checkpoint
 from thresher.training.checkpoint import Checkpoint
@@ -92,7 +93,9 @@ def test_a_killed_worker_and_a_killed_group_lose_nothing(
         assert time.monotonic() < deadline, "workers outlived their agent"
         time.sleep(0.05)
     assert not (out / "result.json").exists()
-    done = subprocess.run([*command, "--resume"], capture_output=True, text=True, timeout=500)
+    forked = {key: value for key, value in os.environ.items() if key != FRESH}
+    resume = [*command, "--resume"]
+    done = subprocess.run(resume, capture_output=True, text=True, timeout=500, env=forked)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["steps"] == 60
     assert _same(unbroken, out)
@@ -167,6 +170,7 @@ def _stop_at(few: Path, out: Path, step: int, **more: Any) -> None:
         assert train(_config(few, out, **more), quiet=True).status == "stopped"
 
 
+@pytest.mark.slow
 def test_a_run_killed_after_its_last_step_still_closes_the_epoch(
     few: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -194,6 +198,7 @@ def test_a_run_killed_after_its_last_step_still_closes_the_epoch(
     assert len(records[0]) == len(records[1])
 
 
+@pytest.mark.slow
 def test_a_cut_checkpoint_is_skipped_and_named(
     few: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
