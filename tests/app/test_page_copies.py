@@ -81,6 +81,7 @@ def shown(page: "Page") -> list[str]:
     return [" ".join(cell.locator(".label").inner_text().split()) for cell in cells]
 
 
+@pytest.mark.slow
 def test_links_and_test_images_by_http(copies_site: Site, few_site: Site) -> None:
     made = copies_site.made
     selection = Selection.load(made.path)

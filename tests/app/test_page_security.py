@@ -232,6 +232,7 @@ def test_a_huge_body_is_cut_off(site: Site) -> None:
     assert size > BODY_LIMIT
 
 
+@pytest.mark.slow
 def test_a_lone_surrogate_in_an_old_log_is_replaced(
     some_cifar: Made, tmp_path: Path, thresher: Run
 ) -> None:
@@ -269,6 +270,7 @@ def test_forwarded_headers_are_ignored(site: Site) -> None:
     assert asked(site, "/api/info", Origin=site.base, **forwarded).status_code == 200
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "sent",
     [b"", b"GET / HTTP/1.1\r\nHost: x", b"HEAD+BODY"],
@@ -306,6 +308,7 @@ def test_an_unfinished_request_is_closed(
             assert http.get("/api/info").status_code == 200
 
 
+@pytest.mark.slow
 def test_unfinished_bodies_are_bounded_together(some_cifar: Made, tmp_path: Path) -> None:
     made = some_cifar.copy(tmp_path)
     with create_server(Workspace([made.path])).in_background() as url:

@@ -146,6 +146,7 @@ def finding(result: Audit, kind: str) -> Finding:
     return found
 
 
+@pytest.mark.slow
 def test_an_interrupted_audit_resumes_to_the_same_result(tmp_path: Path, digits: Path) -> None:
     plant(Pack.open(digits), tmp_path / "pack")
     pack = Pack.open(tmp_path / "pack")
@@ -245,6 +246,7 @@ def test_a_folder_of_images(tmp_path: Path, digits: Path, thresher: Run) -> None
     assert Path(told["selection"]).exists()
 
 
+@pytest.mark.slow
 def test_bad_input(tmp_path: Path, digits: Path, thresher: Run) -> None:
     def says(*flags: object) -> str:
         done = thresher("audit", *flags, "--out", tmp_path / "out")

@@ -218,6 +218,7 @@ def sheets(rows: int = 10_000) -> list[tuple[str, bytes]]:
     ]
 
 
+@pytest.mark.slow
 def test_the_npm_form_is_told_and_checked(tmp_path: Path) -> None:
     source = Cifar("cifar10", write_tar(tmp_path / "a.tgz", sheets(), "w:gz"))
     assert source.form == "npm"

@@ -99,6 +99,7 @@ def test_a_run_without_test_images_holds_some_out(
     assert "no accuracy was measured" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_run_of_version_0_1_resumes(digits: Path, tmp_path: Path) -> None:
     """It says validation 0 where there is nothing to hold out by default."""
     from thresher import TrainConfig, train

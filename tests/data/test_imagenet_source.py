@@ -73,6 +73,7 @@ def archives(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return base / "archives", base / "folders"
 
 
+@pytest.mark.slow
 def test_the_archives_give_the_samples_of_the_folders(
     archives: tuple[Path, Path], tmp_path: Path
 ) -> None:

@@ -150,6 +150,7 @@ def _append_many(path: str, id: str) -> None:
         log.decide([id], n % 2 == 0, f"{os.getpid()}", [True])
 
 
+@pytest.mark.slow
 def test_two_processes_append_without_tearing(tmp_path: Path) -> None:
     path = tmp_path / "s.overrides.jsonl"
     context = multiprocessing.get_context("spawn")

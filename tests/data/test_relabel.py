@@ -80,6 +80,7 @@ def test_a_later_decision_replaces_the_label(made: Any) -> None:
     assert not loaded.relabelled.any()
 
 
+@pytest.mark.slow
 def test_a_run_trains_on_the_new_labels(made: Any, tmp_path: Path) -> None:
     """With a new label for every sample, nothing but that label is learned."""
     pack, selection, _ = made
@@ -96,6 +97,7 @@ def test_a_run_trains_on_the_new_labels(made: Any, tmp_path: Path) -> None:
     assert result.train_loss < 0.2
 
 
+@pytest.mark.slow
 def test_a_run_is_not_resumed_with_other_decisions(made: Any, tmp_path: Path) -> None:
     pack, selection, log = made
     values = {"data": str(pack.root), "out": str(tmp_path / "run"), "epochs": 1}
@@ -123,6 +125,7 @@ def test_a_run_does_not_branch_from_one_with_other_decisions(made: Any, tmp_path
     assert not (tmp_path / "branch" / "run.json").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", ["folder", "webdataset"])
 def test_an_export_holds_the_new_labels(made: Any, tmp_path: Path, format: str) -> None:
     pack, selection, _ = made

@@ -299,6 +299,7 @@ def test_hugging_face_from_disk(tmp_path: Path) -> None:
         open_source(tmp_path, SourceOptions(format="huggingface"))
 
 
+@pytest.mark.slow
 def test_fashion_mnist_of_the_system(tmp_path: Path) -> None:
     folder = fashion_mnist.installed()
     if folder is None:

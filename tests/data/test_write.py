@@ -74,6 +74,7 @@ def alive(pid: int) -> bool:
     return state != "Z"
 
 
+@pytest.mark.slow
 def test_processes_and_blocks_do_not_change_the_pack(tmp_path: Path) -> None:
     packs = [
         write_pack(Made(), tmp_path / "one", ONE),

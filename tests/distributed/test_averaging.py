@@ -79,6 +79,7 @@ def _plain(rank: int, world: int, every: int) -> list[float]:
     return _vector(net)
 
 
+@pytest.mark.slow
 def test_averaging_every_step_is_plain_sgd_also_for_uneven_parts() -> None:
     """The samples' weights make 41 + 19 the same as one worker with 60."""
     alone = _plain(0, 1, 1)

@@ -93,6 +93,7 @@ def test_uneven_ranks_take_the_path_of_one(algorithm: str) -> None:
         assert weights == pytest.approx(_alone(10), abs=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compress", ["fp16", "bf16", *WITH_FEEDBACK])
 def test_compressed_training_converges(compress: str) -> None:
     options: dict[str, Any] = {"share": 0.05, "power_rank": 1}

@@ -62,6 +62,7 @@ def _train(rank: int, world: int, engine: str, compress: str = "none") -> list[f
     return nn.utils.parameters_to_vector(net.parameters()).tolist()
 
 
+@pytest.mark.slow
 @needs_horovod
 @pytest.mark.parametrize("world", [2, 3])
 def test_horovod_equals_ddp(world: int) -> None:

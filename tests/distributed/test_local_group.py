@@ -50,6 +50,7 @@ def test_an_error_of_a_rank_is_raised_with_its_class(monkeypatch: pytest.MonkeyP
     assert raised.value.parameter == "speed"
 
 
+@pytest.mark.slow
 def test_a_rank_that_fails_is_named_and_the_others_are_killed() -> None:
     script = "import os, sys, time; os.environ['RANK'] == '1' and sys.exit('broken'); "
     script += "time.sleep(60)"
@@ -59,6 +60,7 @@ def test_a_rank_that_fails_is_named_and_the_others_are_killed() -> None:
     assert time.monotonic() - begin < 30
 
 
+@pytest.mark.slow
 def test_ranks_that_do_not_end_are_killed() -> None:
     with pytest.raises(ThresherError, match="2 ranks did not end within 1 s"):
         run_local(2, [sys.executable, "-c", "import time; time.sleep(60)"], timeout_s=1)

@@ -58,16 +58,19 @@ def sleep(folder: str) -> None:
     time.sleep(120)
 
 
+@pytest.mark.slow
 def test_the_answer_of_rank_0_comes_back() -> None:
     assert run_in_group("test_worker:total", {"times": 2}, workers=2) == 6.0
 
 
+@pytest.mark.slow
 def test_an_error_keeps_its_class_and_parameter() -> None:
     with pytest.raises(InvalidValueError, match="momentum must be in") as caught:
         run_in_group("test_worker:refuse", None, workers=2)
     assert (caught.value.fix, caught.value.parameter) == ("use less", "momentum")
 
 
+@pytest.mark.slow
 def test_an_unexpected_error_shows_its_traceback_and_ends_the_group(
     capfd: pytest.CaptureFixture[str],
 ) -> None:

@@ -20,6 +20,7 @@ print((time.process_time() - used) / (time.monotonic() - begin))
 """
 
 
+@pytest.mark.slow
 def test_a_busy_host_gets_its_share_and_no_more() -> None:
     with host_shares(2, 0.25) as groups:
         if groups is None:

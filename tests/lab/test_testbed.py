@@ -58,6 +58,7 @@ def test_an_all_reduce_takes_as_long_as_its_link_allows() -> None:
     assert _mine() == []
 
 
+@pytest.mark.slow
 @needs_hosts
 def test_two_beds_side_by_side() -> None:
     with Testbed(2) as first, Testbed(3, "1gbit") as second:
@@ -69,6 +70,7 @@ def test_two_beds_side_by_side() -> None:
     assert _mine() == []
 
 
+@pytest.mark.slow
 @needs_hosts
 def test_nothing_is_left_when_the_block_or_a_rank_fails(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError), Testbed(2):
@@ -94,6 +96,7 @@ def test_nothing_is_left_when_the_block_or_a_rank_fails(tmp_path: Path) -> None:
     assert _mine() == []
 
 
+@pytest.mark.slow
 @needs_hosts
 def test_what_a_killed_process_left_is_swept(tmp_path: Path) -> None:
     script = (

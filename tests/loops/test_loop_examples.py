@@ -51,6 +51,7 @@ def test_an_example_is_short(file: Path) -> None:
     assert text.count("\n") <= 60
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "library"),
     [
@@ -106,6 +107,7 @@ def _web(rank: int, world: int, selection: str, tars: list[str]) -> list[str]:
     return load("web_dataset").train(selection, tars)
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("ranks")
 def test_web_datasets_on_one_and_three_ranks(tmp_path: Path) -> None:
     pytest.importorskip("webdataset")

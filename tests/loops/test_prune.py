@@ -45,6 +45,7 @@ def epoch(loader: PrunedLoader) -> list[int]:
     return seen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_epochs_hold_the_samples_of_the_pruner(workers: int) -> None:
     loader = prune(
@@ -69,6 +70,7 @@ def test_epochs_hold_the_samples_of_the_pruner(workers: int) -> None:
     assert len(seen) == N, "the last epochs are not pruned"
 
 
+@pytest.mark.slow
 def test_the_expected_gradient_is_that_of_all_samples() -> None:
     """Over many choices, InfoBatch's weighted sum of losses has the mean of the full sum."""
     sums = []

@@ -52,6 +52,7 @@ def test_penultimate_features_and_head_give_the_logits(name: str) -> None:
     assert logits.shape == (2, 7)
 
 
+@pytest.mark.slow
 def test_the_stems_shrink_the_image_by_four_or_not_at_all() -> None:
     x = torch.randn(1, 3, 32, 32)
     for name, side in (("resnet18", 8), ("resnet18-cifar", 32), ("resnet20", 32)):
@@ -68,6 +69,7 @@ def test_tiny_takes_small_images_of_any_channels(channels: int) -> None:
     assert build("tiny", 10, channels)(torch.randn(4, channels, 8, 8)).shape == (4, 10)
 
 
+@pytest.mark.slow
 def test_names_are_torchvisions() -> None:
     """The names that its published files hold, in its order."""
     names = list(build("resnet50", 1000).state_dict())

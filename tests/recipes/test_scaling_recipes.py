@@ -75,6 +75,7 @@ def test_epochs_are_said_to_be_assumed_where_no_source_is_known(
     assert sum("90 epochs assumed" in r["paper"] for r in records) == 6
 
 
+@pytest.mark.slow
 def test_a_row_does_not_teach_its_own_prediction() -> None:
     from dataclasses import replace
 
@@ -113,6 +114,7 @@ epochs_source = "my log"
 """
 
 
+@pytest.mark.slow
 def test_rows_of_ones_own_are_added(tmp_path: Path) -> None:
     table = tmp_path / "mine.toml"
     table.write_text(MINE)
@@ -149,6 +151,7 @@ def test_a_recipe_without_a_table_takes_no_rows(tmp_path: Path) -> None:
         reproduce(Reproduce(name="ornl-fig8", out=tmp_path / "out", table=tmp_path / "x.toml"))
 
 
+@pytest.mark.slow
 def test_fig8_puts_ddp_above_horovod_and_draws(tmp_path: Path) -> None:
     result = find("ornl-fig8").run("smoke", tmp_path)
     curves = result.data["efficiency"]

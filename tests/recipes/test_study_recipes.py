@@ -89,6 +89,7 @@ def test_figure_7(few: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert not np.array_equal(networks[0].keep, networks[1].keep)  # each seed has its own map
 
 
+@pytest.mark.slow
 def test_figure_7_tunes_for_each_batch_and_arm_and_reads_the_budget_both_ways(
     few: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

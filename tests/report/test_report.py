@@ -187,6 +187,7 @@ def test_a_diverged_run_counts_as_a_guess(digits: Path, tmp_path: Path) -> None:
     assert "2 runs diverged" in render(found, [])
 
 
+@pytest.mark.slow
 def test_the_preferred_batch_per_rate(digits: Path, tmp_path: Path) -> None:
     grid = {"batch_size": [32, 128, 512], "lr": [0.01, 0.1, 1.0]}
     study = Study.from_dict(finished_study.definition(grid=grid, steps={}, compare="lr"), tmp_path)

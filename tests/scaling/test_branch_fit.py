@@ -39,6 +39,7 @@ def test_without_noise_the_critical_batch_comes_out_exactly(critical: float) -> 
     assert fit.within_tolerance == within[-1]
 
 
+@pytest.mark.slow
 def test_the_interval_covers_the_truth_as_often_as_it_says() -> None:
     covered = 0
     for number in range(60):

@@ -150,6 +150,7 @@ def test_root_is_the_least_number_whose_square_reaches() -> None:
     assert (below * below < squared[1:]).all()
 
 
+@pytest.mark.slow
 def test_answers_fast_on_fifty_thousand_points() -> None:
     x, labels = blobs(50_000, 2, 10, seed=11)
     graph = ClassGraph(x, labels, 5)

@@ -144,6 +144,7 @@ def test_random_is_seeded_and_exact(data: tuple[FilterInputs, np.ndarray, np.nda
         assert (~stratified.keep_[here]).sum() == round(0.1 * here.sum())
 
 
+@pytest.mark.slow
 def test_grid_thins_crowded_cells(data: tuple[FilterInputs, np.ndarray, np.ndarray]) -> None:
     samples = data[0]
     found = GridFilter(drop=0.3, cells=6, device="cpu").fit_inputs(samples)
@@ -160,6 +161,7 @@ def test_grid_thins_crowded_cells(data: tuple[FilterInputs, np.ndarray, np.ndarr
         assert (after[before >= cap] >= cap - 1).all()
 
 
+@pytest.mark.slow
 def test_grid_can_drop_sparse_cells(data: tuple[FilterInputs, np.ndarray, np.ndarray]) -> None:
     samples = data[0]
     found = GridFilter(drop=0.3, cells=6, keep="dense", device="cpu").fit_inputs(samples)
@@ -244,6 +246,7 @@ def test_confident_joint_by_hand() -> None:
     np.testing.assert_array_equal(confident_issues(labels, own, table), [False] * 4 + [True])
 
 
+@pytest.mark.slow
 def test_label_errors_do_not_depend_on_the_blocks(
     data: tuple[FilterInputs, np.ndarray, np.ndarray], monkeypatch: pytest.MonkeyPatch
 ) -> None:

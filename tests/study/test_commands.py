@@ -226,6 +226,7 @@ def test_verdicts_and_report_of_a_metric_of_your_own(tmp_path: Path) -> None:
         more.trials("accuracy")
 
 
+@pytest.mark.slow
 def test_arms_may_be_different_commands(tmp_path: Path) -> None:
     command = script(tmp_path, SCRIPT, "{rate} {seed} {out}")
     arms = {"slow": {"rate": 0.25}, "other": {"command": command.replace("{rate}", "1")}}
@@ -237,6 +238,7 @@ def test_arms_may_be_different_commands(tmp_path: Path) -> None:
     assert means == {"slow": pytest.approx(1.75, abs=0.05), "other": pytest.approx(1, abs=0.05)}
 
 
+@pytest.mark.slow
 def test_tuning_reads_the_validation_accuracy_that_a_command_reports(tmp_path: Path) -> None:
     text = """
 import json, sys

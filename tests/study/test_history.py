@@ -37,6 +37,7 @@ def _run(content: dict[str, Any], root: Path, finish: bool = True) -> Study:
     return study
 
 
+@pytest.mark.slow
 def test_a_primary_comparison_chosen_after_runs_is_marked(
     content: dict[str, Any], tmp_path: Path
 ) -> None:

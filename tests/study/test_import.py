@@ -48,6 +48,7 @@ def test_the_verdicts_are_those_of_a_study(separator: str, tmp_path: Path) -> No
     assert [c.to_dict() for c in found] == [c.to_dict() for c in expected]
 
 
+@pytest.mark.slow
 def test_from_the_command_line(thresher: Run, tmp_path: Path) -> None:
     file = tmp_path / "runs.csv"
     file.write_text(_csv().replace("accuracy", "val/rmse"))

@@ -68,6 +68,7 @@ def null_studies(
     )
 
 
+@pytest.mark.slow
 def test_one_point_is_found_with_four_seeds_in_a_grid_of_18_cells() -> None:
     studies = null_studies(np.random.default_rng(1), 400, (6, 3, 4))
     studies[:, 2, 2] += 1.0  # network, at the third batch size only
@@ -147,6 +148,7 @@ def test_draws_that_seeds_and_cells_share_keep_the_rate(seeds: int, draws: int) 
     assert share_with_a_difference(studies, draws=draws) <= 0.05
 
 
+@pytest.mark.slow
 def test_draws_count_because_their_luck_looks_like_an_effect() -> None:
     random = np.random.default_rng(12)
     studies = null_studies(random, 150, (6, 3, 8))

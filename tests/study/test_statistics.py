@@ -140,6 +140,7 @@ def test_holm_worked_by_hand() -> None:
     assert len(holm([])) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [3, 5, 8, 15, 40])
 def test_intervals_cover_the_mean(n: int) -> None:
     random = np.random.default_rng(n)

@@ -151,6 +151,7 @@ def test_values_that_meant_default_in_older_files_still_do(pack: str, tmp_path: 
     assert json.loads(json.dumps(again.status().to_dict()))["counts"]["finished"] == 1
 
 
+@pytest.mark.slow
 def test_a_study_stores_its_format_and_refuses_a_newer_one(pack: str, tmp_path: Path) -> None:
     study = Study.from_dict(content(pack), tmp_path)
     study.run("in-process")

@@ -63,6 +63,7 @@ def test_four_against_four_worked_by_hand() -> None:
     assert log_rank_p([(early, late)]) == pytest.approx(2 / 70)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [3, 4, 7])
 def test_equal_arms_differ_in_at_most_five_percent(n: int) -> None:
     random = np.random.default_rng(n)

@@ -86,6 +86,8 @@ def test_the_bound_is_a_power_of_two_times_the_first_batch() -> None:
     assert resolved.total_steps == 3 * 72
 
 
+@pytest.mark.slow
+@pytest.mark.xdist_group("growth")  # shares a run
 def test_the_batch_grows_and_the_rate_follows(whole: RunResult) -> None:
     phases = whole.resolved.batch_phases
     assert [batch for _, batch in phases] == [4, 8]
@@ -98,6 +100,8 @@ def test_the_batch_grows_and_the_rate_follows(whole: RunResult) -> None:
     assert RunResult.load(whole.config.out) == whole
 
 
+@pytest.mark.slow
+@pytest.mark.xdist_group("growth")  # shares a run
 @pytest.mark.parametrize("step", [70, 160])
 def test_a_resumed_run_is_the_same_to_the_bit(
     few: Path, whole: RunResult, tmp_path: Path, step: int

@@ -68,6 +68,7 @@ def test_steps_are_counted_over_the_phases() -> None:
     assert resolve(_config(batch_schedule=None), 287).batch_counts() == {20: 14, 7: 1}
 
 
+@pytest.mark.slow
 def test_the_batch_and_the_rate_change_between_epochs(few: Path, tmp_path: Path) -> None:
     result = train(_config(few, tmp_path / "run", noise_scale=True), quiet=True)
     assert result.steps == 27
@@ -81,11 +82,13 @@ def test_the_batch_and_the_rate_change_between_epochs(few: Path, tmp_path: Path)
     assert RunResult.load(tmp_path / "run") == result
 
 
+@pytest.mark.slow
 def test_without_a_rule_the_rate_stays(few: Path, tmp_path: Path) -> None:
     train(_config(few, tmp_path / "run", lr_rule="none", epochs=2), quiet=True)
     assert {step["lr"] for step in _steps(tmp_path / "run")} == {0.02}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [10, 20])
 def test_a_resumed_run_is_the_same_to_the_bit(few: Path, tmp_path: Path, step: int) -> None:
     """Stopped in the first and in the second phase, and the schedule's file is gone since."""

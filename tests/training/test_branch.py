@@ -39,6 +39,7 @@ def trunk(few: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.mark.slow
 def test_a_branch_with_the_same_options_is_the_longer_run(
     few: Path, trunk: Path, tmp_path: Path
 ) -> None:

@@ -18,6 +18,7 @@ def test_only_a_tiny_rest_is_tiny(samples: int, batch: int, few: int) -> None:
     assert tiny_last_batch(resolve(config, samples, samples, 1)) == few
 
 
+@pytest.mark.slow
 def test_the_run_says_so(
     thresher: Callable[..., subprocess.CompletedProcess[str]], digits: Path, tmp_path: Path
 ) -> None:

@@ -31,6 +31,7 @@ def pruned(few: Path, tmp_path_factory: pytest.TempPathFactory) -> RunResult:
     return api.train(_config(few, out, dynamic="infobatch"), quiet=True)
 
 
+@pytest.mark.slow
 def test_the_function_prunes(few: Path, pruned: RunResult, tmp_path: Path) -> None:
     assert pruned.status == "finished"
     assert pruned.samples < FULL

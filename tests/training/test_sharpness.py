@@ -125,6 +125,7 @@ def _weights(out: Path) -> dict[str, Tensor]:
     return load_file(out / "model.safetensors")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_short")
 def test_a_run_with_sharpness_is_the_same_run(few: Path, tmp_path: Path) -> None:
     plain = _run(few, tmp_path / "plain")

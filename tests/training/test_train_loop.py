@@ -92,6 +92,7 @@ def test_a_run_records_which_test_images_it_predicts_correctly(few: Path, tmp_pa
     assert 0 < bits.mean() < 1
 
 
+@pytest.mark.slow
 def test_a_selection_trains_on_what_it_keeps_under_each_budget(few: Path, tmp_path: Path) -> None:
     half = str(_selection(few, tmp_path / "half.parquet"))
     full = _run(few, tmp_path / "full", epochs=1)
@@ -105,6 +106,7 @@ def test_a_selection_trains_on_what_it_keeps_under_each_budget(few: Path, tmp_pa
     assert by_samples.epochs == pytest.approx(287 / 144)
 
 
+@pytest.mark.slow
 def test_a_target_stops_the_run_and_says_when(few: Path, tmp_path: Path) -> None:
     result = _run(few, tmp_path / "run", epochs=50, target_accuracy=0.5, lr=0.1)
     assert result.status == "target"
@@ -155,6 +157,7 @@ def test_an_epochs_table_holds_margins_and_probabilities() -> None:
     np.testing.assert_allclose(likely[[2, 0]], logits.softmax(1)[[0, 1], [0, 2]], rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_noise_scale_does_not_change_the_run(few: Path, tmp_path: Path) -> None:
     plain = _run(few, tmp_path / "plain")
     measured = _run(few, tmp_path / "noise", noise_scale=True)
@@ -227,6 +230,7 @@ def test_options_train(few: Path, tmp_path: Path, more: dict[str, Any]) -> None:
         assert list((tmp_path / "run" / "tensorboard").iterdir())
 
 
+@pytest.mark.slow
 def test_streamed_data_gives_the_same_run(
     few: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
