@@ -41,14 +41,15 @@ def _pool(loader: Loader) -> DecodePool:
     return loader._pool
 
 
-def test_processes_and_threads_give_the_same_crops(
-    encoded: Pack, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("size", [ResizedCrop(12), 12])
+def test_processes_and_threads_give_the_same_images(
+    encoded: Pack, size: int | ResizedCrop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     positions = np.random.default_rng(0).permutation(len(encoded))
     # The third batch is larger than the first, the last one smaller than there are processes.
     cuts = np.split(positions, [4, 8, 15, 19, len(positions) - 1])
     monkeypatch.setattr(loader_module, "READ_AHEAD", 3 * 4 * 12 * 12 * 3)
-    loader = Loader(encoded, size=ResizedCrop(12), threads=2)
+    loader = Loader(encoded, resident=False, size=size, threads=2)
     ours = {draw: list(loader.batches(cuts, draw)) for draw in (DRAW, None)}
     assert _pool(loader).slots == 3
     # A second iteration while the first one is under way.
@@ -56,7 +57,7 @@ def test_processes_and_threads_give_the_same_crops(
     assert all(torch.equal(one.images, two.images) for one, two in beside)
     loader.close()
     monkeypatch.setattr(loader_module, "_PROCESSES_FROM", 1000)
-    threads = Loader(encoded, size=ResizedCrop(12), threads=2)
+    threads = Loader(encoded, resident=False, size=size, threads=2)
     for draw, batches in ours.items():
         for one, two in zip(batches, threads.batches(cuts, draw), strict=True):
             assert torch.equal(one.images, two.images)

@@ -10,6 +10,7 @@ import torch
 
 from made_images import class_folder
 from thresher import Pack, TrainConfig, train
+from thresher.data import loader as loader_module
 from thresher.data.augment import Augment
 from thresher.data.sources.folder import Folder
 from thresher.data.write import WriteOptions, write_pack
@@ -86,6 +87,23 @@ def test_one_and_two_workers_train_on_the_same_crops(encoded: Pack, tmp_path: Pa
         assert 0 < result.input_wait_share < 1
         losses.append((result.train_loss, result.loss))
     assert np.allclose(np.array(losses[0], float), np.array(losses[1], float), rtol=1e-9)
+
+
+def test_a_run_decodes_in_processes_or_threads(
+    encoded: Pack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same losses; that no process is left is checked after every test."""
+    losses = []
+    for least in (1, 1000):
+        monkeypatch.setattr(loader_module, "_PROCESSES_FROM", least)
+        out = tmp_path / str(least)
+        config = TrainConfig(
+            data=str(encoded.root), out=str(out), epochs=2, batch_size=6, image_size=16
+        )
+        result = train(config, quiet=True)
+        features = features_of_run(config.out, encoded).array
+        losses.append((result.train_loss, result.loss, float(features.sum())))
+    assert losses[0] == losses[1]
 
 
 def test_features_see_the_crop_of_evaluation(encoded: Pack, tmp_path: Path) -> None:

@@ -1,13 +1,16 @@
-"""Read random-resized crops of encoded images: decode only as much as the crop needs."""
+"""Decode encoded images to one size: random-resized crops, or the centre square.
+
+Nothing here needs torch.
+"""
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from thresher.data.crops import ResizedCrop
 from thresher.data.gather import run_in_threads
-from thresher.data.images import decode_box, file_size
+from thresher.data.images import Resample, decode, decode_box, file_size
 from thresher.data.pack import Pack
 from thresher.errors import InvalidValueError
 
@@ -22,22 +25,63 @@ class Draw(NamedTuple):
     seed: int
 
 
+class Reader(Protocol):
+    """Decodes images of a pack in `threads`."""
+
+    @property
+    def size(self) -> int:
+        """Side of the result."""
+
+    @property
+    def threads(self) -> int: ...
+
+    def read(
+        self, positions: np.ndarray, keys: np.ndarray, draw: Draw | None, out: np.ndarray
+    ) -> None:
+        """Fill `out` (n, size, size, 3) uint8.
+
+        Raises InvalidValueError if an image cannot be decoded; it names the sample.
+        """
+
+
 @dataclass(frozen=True)
-class CropReader:
-    """Decodes and crops images of a pack in threads. It does not need torch."""
+class SquareReader:
+    """Decodes the centre squares of images: `keys` and `draw` have no effect."""
 
     pack: Pack
-    crop: ResizedCrop
+    size: int
+    resample: Resample
     threads: int
 
     def read(
         self, positions: np.ndarray, keys: np.ndarray, draw: Draw | None, out: np.ndarray
     ) -> None:
-        """Fill `out` (n, size, size, 3) uint8 with random crops; without `draw`, the centres.
+        def read_rows(begin: int, end: int) -> None:
+            for row in range(begin, end):
+                position = int(positions[row])
+                try:
+                    out[row] = decode(self.pack.encoded(position), self.size, 3, self.resample)
+                except (OSError, ValueError, SyntaxError) as error:
+                    raise undecodable(self.pack, position, error) from None
 
-        Raises InvalidValueError if an image cannot be decoded; it names the sample.
-        """
+        run_in_threads(read_rows, len(positions), PART, self.threads)
 
+
+@dataclass(frozen=True)
+class CropReader:
+    """Decodes random crops, or the centres without `draw`, only as much as the crop needs."""
+
+    pack: Pack
+    crop: ResizedCrop
+    threads: int
+
+    @property
+    def size(self) -> int:
+        return self.crop.size
+
+    def read(
+        self, positions: np.ndarray, keys: np.ndarray, draw: Draw | None, out: np.ndarray
+    ) -> None:
         def read_rows(begin: int, end: int) -> None:
             rows = range(begin, end)
             files = [self.pack.encoded(int(positions[row])) for row in rows]

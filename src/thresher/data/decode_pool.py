@@ -1,4 +1,4 @@
-"""Processes that decode crops, so that decoding does not take the interpreter's lock from training.
+"""Processes that decode images, so that decoding does not take the interpreter's lock from others.
 
 An eager training step launches thousands of kernels from Python. Threads that decode in the same
 process make it several times slower, because each of its calls may wait for the lock.
@@ -13,12 +13,13 @@ import weakref
 from dataclasses import replace
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from thresher.data.crop_reader import CropReader, Draw
+from thresher.data.crop_reader import Draw, Reader
 from thresher.data.decode_worker import HEADER, Job
 from thresher.errors import ThresherError
 
@@ -35,16 +36,17 @@ class DecodePool:
         pinned: Register the memory with CUDA, so that copies to a GPU do not wait.
     """
 
-    def __init__(self, reader: CropReader, batch: int, slots: int, pinned: bool) -> None:
-        self.batch, self.slots, self._number = batch, slots, 0
+    def __init__(self, reader: Reader, batch: int, slots: int, pinned: bool) -> None:
+        self.reader, self.batch, self.slots, self._number = reader, batch, slots, 0
         self.busy = False
         """Whether an iteration uses the pool."""
-        size = reader.crop.size
+        size = reader.size
         self._slot_bytes = batch * size * size * 3
         self._image_bytes = size * size * 3
         memory_fd = _memory_file(HEADER + slots * self._slot_bytes)
-        self._memory = torch.frombuffer(mmap.mmap(memory_fd, 0), dtype=torch.uint8)
-        self._oldest = self._memory[:8].view(torch.int64)
+        mapped = mmap.mmap(memory_fd, 0)
+        self._memory = torch.frombuffer(mapped, dtype=torch.uint8)
+        self._oldest = np.frombuffer(mapped, np.int64, 1)
         pixels = self._memory[HEADER:].view(slots, batch, size, size, 3)
         self.buffers: list[Tensor] = list(pixels)
         """(batch, size, size, 3) uint8 each."""
@@ -53,12 +55,13 @@ class DecodePool:
         self._processes: list[subprocess.Popen[bytes]] = []
         state = (self._oldest, self._connections, self._processes)
         self.close = weakref.finalize(self, _close, *state)
+        alone: Any = replace(cast(Any, reader), threads=1)
         for _ in range(reader.threads):
             ours, theirs = Pipe()
             self._connections.append(ours)
             self._processes.append(_start(theirs, memory_fd))
             theirs.close()
-            ours.send(replace(reader, threads=1))
+            ours.send(alone)
         os.close(memory_fd)
         if pinned:
             _pin(self._memory)
@@ -134,9 +137,9 @@ def _pin(memory: Tensor) -> None:
 
 
 def _close(
-    oldest: Tensor, connections: list[Connection], processes: "list[subprocess.Popen[bytes]]"
+    oldest: np.ndarray, connections: list[Connection], processes: "list[subprocess.Popen[bytes]]"
 ) -> None:
-    oldest[0] = torch.iinfo(torch.int64).max
+    oldest[0] = np.iinfo(np.int64).max
     for connection in connections:
         connection.close()
     for process in processes:

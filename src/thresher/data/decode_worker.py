@@ -1,4 +1,4 @@
-"""A process that decodes crops into memory that it shares with the process that started it.
+"""A process that decodes images into memory that it shares with the process that started it.
 
 It does not import torch, so it starts in a fraction of a second. It ends when its connection is
 closed, which the system does when the other process dies.
@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection
 
 import numpy as np
 
-from thresher.data.crop_reader import CropReader, Draw
+from thresher.data.crop_reader import Draw, Reader
 
 HEADER = 4096
 """Bytes at the begin of the shared memory; the first eight hold the oldest job still wanted."""
@@ -43,7 +43,7 @@ def main(arguments: list[str]) -> None:
     connection = Connection(connection_fd)
     memory = np.frombuffer(mmap.mmap(memory_fd, 0), np.uint8)
     try:
-        reader: CropReader = connection.recv()
+        reader: Reader = connection.recv()
         while True:
             while not connection.poll(_PARENT_CHECK_S):
                 # A forked copy of the parent may keep the connection open.
@@ -54,8 +54,8 @@ def main(arguments: list[str]) -> None:
         return
 
 
-def _decode(reader: CropReader, job: Job, memory: np.ndarray) -> Exception | None:
-    oldest, size = memory[:8].view(np.int64), reader.crop.size
+def _decode(reader: Reader, job: Job, memory: np.ndarray) -> Exception | None:
+    oldest, size = memory[:8].view(np.int64), reader.size
     n = len(job.positions)
     pixels = memory[job.offset : job.offset + n * size * size * 3].reshape(n, size, size, 3)
     try:

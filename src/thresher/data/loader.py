@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from thresher.data.crop_reader import CropReader, Draw
+from thresher.data.crop_reader import CropReader, Draw, Reader, SquareReader
 from thresher.data.crops import ResizedCrop
 from thresher.data.decode_pool import DecodePool
 from thresher.data.hashing import sample_keys
@@ -32,7 +32,7 @@ _RESIDENT_SHARE = 0.4
 _READERS = 4
 """Batches that are read at the same time, each by several threads."""
 _PROCESSES_FROM = 1000
-"""Images from which it pays to start processes that decode crops; fewer are decoded in threads."""
+"""Images from which it pays to start processes that decode; fewer are decoded in threads."""
 _QUEUED = 4
 """Batches on a GPU that wait for a step, at most: so far the host runs ahead."""
 _DECODERS = 3
@@ -149,17 +149,24 @@ class Loader:
             yield from map(self.batch, order)
         elif self.device_crops is not None:
             yield from self._paced(self._decoded(self.device_crops, iter(order), draw))
-        elif self.crops is not None and len(self) >= _PROCESSES_FROM:
-            yield from self._paced(self._from_processes(self.crops, iter(order), draw))
+        elif self.pack.image_shape is None and len(self) >= _PROCESSES_FROM:
+            yield from self._paced(self._from_processes(self._reader(), iter(order), draw))
         else:
             yield from self._stream(iter(order), draw)
 
     def _read(self, positions: np.ndarray, out: Tensor, draw: Draw | None) -> None:
         """Read images into `out` (n, height, width, channels) uint8 on the host."""
-        if self.crops is None:
-            self.pack.images(positions, out.numpy(), self.size, self.resample)
+        if self.pack.image_shape is not None:
+            self.pack.images(positions, out.numpy())
         else:
-            self.crops.read(positions, self._host_keys(positions), draw, out.numpy())
+            self._reader().read(positions, self._host_keys(positions), draw, out.numpy())
+
+    def _reader(self) -> Reader:
+        """Return what decodes encoded images."""
+        if self.crops is not None:
+            return self.crops
+        assert self.size is not None
+        return SquareReader(self.pack, self.size, self.resample, self.threads)
 
     def _read_now(self, positions: np.ndarray, draw: Draw | None) -> Tensor:
         images = torch.empty((len(positions), *self.image_shape), dtype=torch.uint8)
@@ -184,7 +191,7 @@ class Loader:
                 queued.popleft().synchronize()
 
     def _from_processes(
-        self, reader: CropReader, order: Iterator[np.ndarray], draw: Draw | None
+        self, reader: Reader, order: Iterator[np.ndarray], draw: Draw | None
     ) -> Iterator[Batch]:
         """Decode ahead of use in processes of their own, into memory that is shared with them."""
         first = next(order, None)
@@ -242,10 +249,11 @@ class Loader:
             pool.cancel()
             pool.busy = False
 
-    def _pool_for(self, reader: CropReader, batch: int) -> DecodePool:
+    def _pool_for(self, reader: Reader, batch: int) -> DecodePool:
         """Return the processes, with memory for batches of this size."""
         batch = max(1, batch)
-        if self._pool is not None and not self._pool.busy and self._pool.batch < batch:
+        pool = self._pool
+        if pool is not None and not pool.busy and (pool.batch < batch or pool.reader != reader):
             self.close()
         if self._pool is None:
             slots = int(np.clip(READ_AHEAD // (batch * self.image_bytes), 2, 2 * _READERS))

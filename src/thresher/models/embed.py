@@ -27,7 +27,7 @@ from thresher.data.images import resized
 from thresher.data.loader import Loader
 from thresher.data.pack import Pack
 from thresher.distributed.group import Group, join
-from thresher.environment import versions
+from thresher.environment import core_count, versions
 from thresher.errors import AlreadyExistsError, InvalidValueError, ThresherError
 from thresher.locks import exclusive_lock
 from thresher.models.embed_config import EmbedConfig, EmbedOptions
@@ -112,7 +112,8 @@ def embed(
     positions = np.arange(len(pack)) if options.split == "all" else pack.indices(options.split)
     images = network.preprocessing
     model = network.model.to(group.device).eval()
-    loader = Loader(pack, positions, group.device, resident=False, size=images.image_size)
+    threads = max(1, core_count() // group.local_world)
+    loader = Loader(pack, positions, group.device, False, images.image_size, threads)
     loader.resample = images.resample
     augment = Augment(images.mean, images.std, crop=images.crop)
     begin = time.monotonic()
