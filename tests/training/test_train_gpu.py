@@ -1,18 +1,27 @@
 """What only a GPU can show: captured steps, and no memory left behind."""
 
+import gc
+import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from safetensors.torch import load_file
 
+from thresher.data.pack import Pack
+from thresher.data.selection import Selection
 from thresher.distributed.exchange import Exchange
 from thresher.distributed.group import Group, placement
 from thresher.errors import InvalidValueError
 from thresher.training import train as train_module
 from thresher.training.config import TrainConfig
 from thresher.training.device_data import DeviceData
+from thresher.training.graph import CapturedStep
 from thresher.training.result import RunResult
+from thresher.training.sharing import sharing
 from thresher.training.train import train
 
 pytest_plugins = ["train_data"]
@@ -138,6 +147,72 @@ def test_a_group_can_be_captured(
     assert _distance(tmp_path / "eager", tmp_path / "captured") < 1e-6
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"model": "fast-cifar", "optimizer": "muon", "momentum": 0.6, "precision": "bf16"}],
+    ids=["resnet20", "fast-cifar"],
+)
+def test_a_captured_step_taken_over_gives_the_bits_of_a_fresh_process(
+    few: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    """Two seeds and two selections replay one graph; each equals a run in its own process."""
+    captures = []
+    capture = CapturedStep.__init__
+
+    def counted(self: CapturedStep, *arguments: Any) -> None:
+        captures.append(arguments[1])
+        capture(self, *arguments)
+
+    monkeypatch.setattr(CapturedStep, "__init__", counted)
+    pack = Pack.open(few)
+    train_rows = pack.indices("train")
+    selections = []
+    for number in range(2):
+        keep = np.ones(len(train_rows), bool)
+        keep[number * 50 : number * 50 + 7] = False
+        selections.append(tmp_path / f"s{number}.parquet")
+        Selection(
+            ids=pack.ids.take(train_rows).to_pylist(),
+            labels=pack.labels[train_rows],
+            keep=keep,
+            score=np.zeros(len(keep), np.float32),
+            reason=[""] * len(keep),
+            fingerprint=pack.fingerprint,
+        ).save(selections[-1])
+    runs = [(seed, str(selection)) for selection in selections for seed in (0, 1)]
+    common = {"deterministic": True, "graph": "on", **options}
+    with sharing():
+        for number, (seed, selection) in enumerate(runs):
+            out = tmp_path / f"shared-{number}"
+            _run(few, out, seed=seed, selection=selection, lr=0.01 * (1 + number), **common)
+    assert captures == [32, 24]  # full batches and the last one of 280 samples, once
+    for number in range(4):
+        config = TrainConfig.load(tmp_path / f"shared-{number}" / "run.json")
+        out = tmp_path / f"fresh-{number}"
+        order = tmp_path / f"order-{number}.json"
+        order.write_text(json.dumps([{**config.to_dict(), "out": str(out)}]))
+        script = Path(__file__).with_name("many_runs.py")
+        subprocess.run([sys.executable, str(script), str(order)], check=True)
+        assert _distance(tmp_path / f"shared-{number}", out) == 0
+    assert _distance(tmp_path / "shared-0", tmp_path / "shared-1") > 0
+
+
+def test_sharing_leaves_no_memory_behind(few: Path, tmp_path: Path) -> None:
+    import torch
+
+    _run(few, tmp_path / "first")
+    before = torch.cuda.memory_allocated()
+    with sharing():
+        for number in range(3):
+            _run(few, tmp_path / str(number), seed=number)
+        kept = torch.cuda.memory_allocated()
+        _run(few, tmp_path / "other", batch_size=64)
+    gc.collect()
+    assert kept > before
+    assert torch.cuda.memory_allocated() <= before
+
+
 def test_accumulation_and_dynamics_can_be_captured(few: Path, tmp_path: Path) -> None:
     result = _run(few, tmp_path / "run", micro_batch=8, graph="on", record_dynamics=True)
     assert result.resolved.accumulation == 4
@@ -156,8 +231,6 @@ def test_many_runs_leave_no_memory_behind(few: Path, tmp_path: Path) -> None:
 
 def test_auto_survives_a_full_device(few: Path, tmp_path: Path) -> None:
     """First with all the memory, then with a third of what that took."""
-    import gc
-
     import torch
 
     gc.collect()

@@ -31,14 +31,14 @@ def hash_bits(keys: Array, epoch: int | Array, seed: int | Array, stream: int | 
     x = keys
     for value, factor in ((epoch, _EPOCH_STEP), (seed, _SEED_STEP)):
         exact = isinstance(value, int | np.integer)  # Python's integers do not overflow
-        x = x + (_signed(int(value) * factor) if exact else value * _signed(factor))
+        x = x + (signed(int(value) * factor) if exact else value * signed(factor))
     # Multiplied, because an added stream would repeat the numbers of another epoch.
     if not isinstance(stream, int):
-        x = x * (stream * _signed(2 * _SEED_STEP) + 1)
+        x = x * (stream * signed(2 * _SEED_STEP) + 1)
     elif stream:
-        x = x * _signed(2 * stream * _SEED_STEP + 1)
+        x = x * signed(2 * stream * _SEED_STEP + 1)
     for shift, factor in _ROUNDS:
-        x = (x ^ _shifted(x, shift)) * _signed(factor)
+        x = (x ^ _shifted(x, shift)) * signed(factor)
     return x ^ _shifted(x, 31)
 
 
@@ -52,6 +52,7 @@ def _shifted(x: Array, by: int) -> Array:
     return (x >> by) & ((1 << (64 - by)) - 1)
 
 
-def _signed(value: int) -> int:
+def signed(value: int) -> int:
+    """Return the int64 with the lowest 64 bits of `value`."""
     value &= (1 << 64) - 1
     return value - (1 << 64) if value >> 63 else value

@@ -124,6 +124,11 @@ class Pack:
     def __len__(self) -> int:
         return int(self._starts[-1])
 
+    @property
+    def identity(self) -> tuple[str, ...]:
+        """The folder and the checksums of its shards: equal if positions mean the same samples."""
+        return str(self.root.resolve()), *(shard.sha256 for shard in self.meta.shards)
+
     def __repr__(self) -> str:
         return f"Pack({str(self.root)!r}, {len(self):,} samples, {len(self.classes)} classes)"
 

@@ -41,9 +41,7 @@ class FastCifar(nn.Module):
         The filters are the eigenvectors of the covariance of 2×2 patches, divided by the square
         root of their eigenvalue, and the same with the opposite sign.
         """
-        patches = images.double().unfold(2, PATCH, 1).unfold(3, PATCH, 1)
-        flat = patches.permute(0, 2, 3, 1, 4, 5).reshape(-1, images.shape[1] * PATCH**2)
-        values, vectors = torch.linalg.eigh(flat.T @ flat / len(flat))
+        values, vectors = torch.linalg.eigh(_patch_covariance(images))
         filters = (vectors / (values + EPS).sqrt()).T.flip(0)
         filters = filters.reshape(-1, *self.whiten.weight.shape[1:])
         self.whiten.weight.data.copy_(torch.cat([filters, -filters]))
@@ -54,6 +52,29 @@ class FastCifar(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.forward_features(x)) * LOGIT_SCALE
+
+
+def _patch_covariance(images: Tensor, block: int = 32) -> Tensor:
+    """Return the mean product of the pixels of all patches, float64, without copying the patches.
+
+    Images (n, channels, height, width) are read in blocks that fit into a processor's cache.
+    """
+    channels, height, width = (
+        images.shape[1],
+        images.shape[2] - PATCH + 1,
+        images.shape[3] - PATCH + 1,
+    )
+    total = torch.zeros(channels * PATCH**2, channels * PATCH**2, dtype=torch.float64)
+    for part in images.split(block):
+        pixels = part.transpose(0, 1).double()
+        shifted = [
+            pixels[:, :, top : top + height, left : left + width].flatten(1)
+            for top in range(PATCH)
+            for left in range(PATCH)
+        ]
+        flat = torch.stack(shifted, 1).flatten(0, 1)
+        total += flat @ flat.T
+    return total / (len(images) * height * width)
 
 
 class _Stage(nn.Module):

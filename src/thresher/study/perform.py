@@ -16,6 +16,7 @@ from thresher.study.run_command import CommandError, run_command
 from thresher.study.selecting import embed, select
 from thresher.study.tasks import StudyTask, TaskOutcome, TaskStopped
 from thresher.training.config import TrainConfig
+from thresher.training.sharing import release
 
 
 def perform(task: StudyTask, threads: int | None = None) -> None:
@@ -30,8 +31,10 @@ def perform(task: StudyTask, threads: int | None = None) -> None:
             settings.setdefault("threads", threads)
         train(TrainConfig.from_dict(settings))
     elif task.kind == "command":
+        release()
         run_command(task, threads)
     else:
+        release()
         (embed if task.kind == "embed" else select)(task.settings, task.out)
     if not task.finished:
         raise TaskStopped(task.name)
@@ -50,7 +53,7 @@ def attempt(task: StudyTask, threads: int | None = None) -> TaskOutcome:
     except Exception as error:
         return TaskOutcome(task.name, f"{type(error).__name__}: {error}", traceback.format_exc())
     finally:
-        # Later trials start with an empty cache.
+        # Later trials start with an empty cache; what they share is not in it.
         gc.collect()
         torch = sys.modules.get("torch")
         if torch is not None and torch.cuda.is_initialized():

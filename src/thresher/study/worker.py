@@ -20,16 +20,18 @@ def main() -> None:
     die_with_parent(parent)  # before the imports below, which take seconds
     from thresher.study.perform import attempt, redirect_output
     from thresher.study.tasks import StudyTask
+    from thresher.training.sharing import sharing
 
-    for line in sys.stdin:
-        order = json.loads(line)
-        redirect_output(Path(order["log"]))
-        outcome = attempt(StudyTask.from_json(order["task"]), threads)
-        if outcome.detail:
-            sys.stderr.write(f"{outcome.detail}\n")
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os.write(replies, json.dumps(dataclasses.asdict(outcome)).encode() + b"\n")
+    with sharing():
+        for line in sys.stdin:
+            order = json.loads(line)
+            redirect_output(Path(order["log"]))
+            outcome = attempt(StudyTask.from_json(order["task"]), threads)
+            if outcome.detail:
+                sys.stderr.write(f"{outcome.detail}\n")
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os.write(replies, json.dumps(dataclasses.asdict(outcome)).encode() + b"\n")
 
 
 if __name__ == "__main__":

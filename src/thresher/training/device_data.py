@@ -10,6 +10,7 @@ from torch import Tensor
 
 from thresher.data.crop_reader import Draw
 from thresher.data.device_crop_reader import DeviceCropReader
+from thresher.data.hashing import signed
 from thresher.data.loader import Loader
 from thresher.data.order import bounds
 from thresher.data.pack import Pack
@@ -18,7 +19,11 @@ from thresher.environment import core_count
 from thresher.training.augmentation import make_augment, resized_crop
 from thresher.training.config import TrainConfig
 from thresher.training.execution import weight_dtype
+from thresher.training.sharing import Slot
 from thresher.training.split import TrainingSplit
+
+_loaders: Slot[Loader] = Slot()
+"""The resident images of the latest run."""
 
 
 @dataclass
@@ -34,37 +39,44 @@ class Part:
 class DeviceData:
     """Loader, augmentation and loss weights; rows of the loader begin with the training samples.
 
-    On a GPU `epoch` and `weights` are tensors that are changed in place, so that a captured step
-    reads their current values.
+    On a GPU epoch, seed, labels and weights are tensors that are changed in place, so that a
+    captured step reads their current values.
     """
 
     def __init__(
         self, config: TrainConfig, pack: Pack, split: TrainingSplit, group: Group, weighted: bool
     ) -> None:
-        self.group, self.split, self.seed = group, split, config.seed
-        device = group.device
-        dtype = weight_dtype(config)
-        positions = np.concatenate([split.train, split.validation, split.test])
-        encoded = pack.image_shape is None
-        crop = resized_crop(config, pack) if encoded else None
-        threads = max(1, core_count() // group.local_world)
-        size = crop or config.image_size
-        self.loader = Loader(pack, positions, device, size=size, threads=threads)
-        if config.decoder == "gpu" and crop is not None:
-            self.loader.device_crops = DeviceCropReader(pack, crop, device)
-        if split.labels is not None:
-            self.loader.labels[: len(split.labels)] = torch.from_numpy(split.labels).to(device)
+        self.group = group
+        device, dtype = group.device, weight_dtype(config)
+        self.loader = _loader(config, pack, split, group)
         self.augment = make_augment(config, pack, dtype)
         on_gpu = device.type == "cuda"
         self.epoch: Any = torch.zeros((), dtype=torch.int64, device=device) if on_gpu else 0
+        self._device_seed: Any = torch.zeros((), dtype=torch.int64, device=device) if on_gpu else 0
         self.weights = None
         if weighted:
             self.weights = torch.ones(len(split.train), dtype=dtype, device=device)
+        self.restart(split, config.seed)
 
     @property
     def resident(self) -> bool:
         """Whether all images are on the device."""
         return self.loader.images is not None
+
+    def restart(self, split: TrainingSplit, seed: int) -> None:
+        """Begin a run on the same samples, in place, with another selection or seed."""
+        self.split, self.seed = split, seed
+        labels = self.loader.pack.labels[self.loader.positions]
+        if split.labels is not None:
+            labels[: len(split.labels)] = split.labels
+        self.loader.labels.copy_(torch.from_numpy(labels))
+        if isinstance(self._device_seed, Tensor):
+            self._device_seed.fill_(signed(seed))
+        else:
+            self._device_seed = seed
+        if self.weights is not None:
+            self.weights.fill_(1)
+        self.set_epoch(0)
 
     def set_epoch(self, epoch: int) -> None:
         if isinstance(self.epoch, Tensor):
@@ -109,7 +121,26 @@ class DeviceData:
         keys, labels = self.loader.keys[taken], self.loader.labels[taken]
         if part.images is None:
             assert self.loader.images is not None
-            images = self.augment(self.loader.images, keys, self.epoch, self.seed, rows=taken)
+            images = self.augment(
+                self.loader.images, keys, self.epoch, self._device_seed, rows=taken
+            )
         else:
-            images = self.augment(part.images[rows], keys, self.epoch, self.seed)
+            images = self.augment(part.images[rows], keys, self.epoch, self._device_seed)
         return images, labels, None if self.weights is None else self.weights[taken]
+
+
+def _loader(config: TrainConfig, pack: Pack, split: TrainingSplit, group: Group) -> Loader:
+    """Return the loader of a run: that of the run before if it holds the same images."""
+    positions = np.concatenate([split.train, split.validation, split.test])
+    crop = resized_crop(config, pack) if pack.image_shape is None else None
+    size = crop or config.image_size
+    key = (pack.identity, positions.tobytes(), str(group.device), size)
+    loader = _loaders.take(key)
+    if loader is None:
+        threads = max(1, core_count() // group.local_world)
+        loader = Loader(pack, positions, group.device, size=size, threads=threads)
+        if config.decoder == "gpu" and crop is not None:
+            loader.device_crops = DeviceCropReader(pack, crop, group.device)
+    if loader.resident:
+        _loaders.put(key, loader)
+    return loader

@@ -27,12 +27,14 @@ from thresher.training.execution import (
 )
 from thresher.training.graph import why_not
 from thresher.training.model import build_model, initialize_from_data
+from thresher.training.prepared import Workload
 from thresher.training.pruners import DynamicPruner, make_pruner
 from thresher.training.resolved import resolve
 from thresher.training.result import RunResult
+from thresher.training.sharing import release
 from thresher.training.split import split_samples
 from thresher.training.stop import listen
-from thresher.training.trainer import Trainer, Workload
+from thresher.training.trainer import Trainer
 
 if TYPE_CHECKING:
     import torch
@@ -93,6 +95,7 @@ def train(
 
 def _train_in_group(config: TrainConfig, quiet: bool) -> RunResult:
     """Train in worker processes on this machine; refuse what can be refused before they start."""
+    release()
     folder.admit(config)
     split = split_samples(config, Pack.open(config.data))
     resolve(config, split.count, len(split.train))

@@ -3,16 +3,14 @@
 import logging
 import math
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch import nn
 from torch.nn import functional as F
 
-from thresher.data.pack import Pack
 from thresher.distributed.group import Group
 from thresher.environment import git_commit, hardware, versions
 from thresher.models import weights
@@ -22,43 +20,26 @@ from thresher.training import folder
 from thresher.training.batch_growth import BatchGrowth
 from thresher.training.branch import branch_state
 from thresher.training.config import TrainConfig
-from thresher.training.device_data import DeviceData, Part
-from thresher.training.dynamics import Dynamics, EpochTable
+from thresher.training.device_data import Part
+from thresher.training.dynamics import Dynamics
 from thresher.training.epochs import EpochPlan, EpochPlanner, EpochSamples
 from thresher.training.evaluate import averaged, evaluate
-from thresher.training.execution import weight_dtype
-from thresher.training.graph import CapturedStep, capture
 from thresher.training.input_clock import ENOUGH, InputClock
-from thresher.training.model import place_model
 from thresher.training.noise_observer import NoiseObserver
-from thresher.training.optimizers import make_optimizer, set_rate
-from thresher.training.pruners import DynamicPruner
+from thresher.training.optimizers import set_rate
+from thresher.training.prepared import Workload, keep, prepare
 from thresher.training.record import Metrics, finite
-from thresher.training.rehearsal import rehearse, resilient_step
+from thresher.training.rehearsal import resilient_step
 from thresher.training.resolved import Resolved, tiny_last_batch
 from thresher.training.result import PackIdentity, RunResult, Sharpness, Status, TargetReached
 from thresher.training.sharpness import BATCH, SAMPLES, measure_sharpness
-from thresher.training.split import TrainingSplit
 from thresher.training.state import RunState, Saver
-from thresher.training.step import Step
 from thresher.training.stop import StopRequest
 from thresher.training.trace import start_trace
 
 LOOK_EVERY = 64
 """Steps between two looks at losses and signals on a GPU, each of which waits for it."""
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Workload:
-    """What a run trains on: opened and checked before the workers join."""
-
-    pack: Pack
-    split: TrainingSplit
-    resolved: Resolved
-    model: nn.Module
-    """On the CPU."""
-    pruner: DynamicPruner | None
 
 
 class Trainer:
@@ -70,15 +51,10 @@ class Trainer:
         self.config, self.group, self.request = config, group, request
         self.pack, self.split, self.resolved = work.pack, work.split, work.resolved
         self.paths = RunPaths(Path(config.out))
-        dtype = weight_dtype(config)
-        pruned = work.pruner is not None
-        self.data = DeviceData(config, work.pack, work.split, group, weighted=pruned)
-        model = work.model.double() if dtype == torch.float64 else work.model
-        self.model = place_model(model, config, group.device, group.alone)
-        self.optimizer = make_optimizer(self.model, config, self.resolved.peak_lr)
-        per_sample = pruned or config.record_dynamics
-        table = EpochTable(len(work.split.train), group) if per_sample else None
-        self.step = Step(config, group, self.data, self.model, self.optimizer, table)
+        self.prepared = prepare(config, group, work)
+        self.step, self.losses = self.prepared.step, self.prepared.losses
+        self.data, self.model = self.step.data, self.step.model
+        self.optimizer = self.step.optimizer
         largest = self.resolved.largest_batch
         self.growth = None if largest is None else BatchGrowth(largest)
         noise = None
@@ -88,14 +64,9 @@ class Trainer:
         samples = EpochSamples(config, work.split, work.pruner, self.resolved.global_batch)
         dynamics = Dynamics(len(work.split.train)) if config.record_dynamics else None
         self.state = RunState(self.step, samples, dynamics, noise)
-        self.planner = EpochPlanner(config, self.resolved, pruned)
+        self.planner = EpochPlanner(config, self.resolved, work.pruner is not None)
         self.saver = Saver(self.paths, group, config.checkpoint_every)
         self.metrics = Metrics(self.paths.metrics, group.first)
-        self.captured: dict[int, CapturedStep] = {}
-        """Captured steps by batch size; empty if steps run eagerly."""
-        n = math.ceil(self.resolved.samples / min(self.resolved.batches))
-        self.losses = torch.zeros(n, device=group.device, dtype=dtype)
-        """Losses of this epoch's steps."""
         self.correct = torch.zeros(len(work.split.test), dtype=torch.uint8, device=group.device)
         """Which test samples the final network predicts correctly."""
         self.input_clock = InputClock(group.device)
@@ -106,7 +77,7 @@ class Trainer:
     def run(self, quiet: bool = False) -> RunResult:
         """Train to the end, from the newest checkpoint if there is one; write the result."""
         shown = self.group.first and not quiet
-        rehearse(self.step, self.resolved)
+        self.prepared.rehearse(self.resolved)
         self.resolved = self.resolved.with_micro_batch(self.step.micro, self.step.align)
         traced = self.config.trace and self.group.first
         self.trace = start_trace(self.paths.root) if traced else None
@@ -124,7 +95,7 @@ class Trainer:
             self.group.on_first(lambda: self.metrics.begin(at, self.config.sinks, options))
             if shown:
                 self._show_settings()
-            self.captured = capture(self.step, self.resolved.batch_counts(), self.losses)
+            self.prepared.capture(self.resolved)
             label = f"training {self.config.model}"
             total, unit = self.resolved.total_steps, "steps"
             if self.growth is not None:
@@ -140,6 +111,7 @@ class Trainer:
                 self.trace.stop()
         if status != "stopped":
             self._save_result(result)
+            keep(self.prepared)
         return result
 
     def fit(self, shown: Bar) -> Status:
@@ -201,7 +173,7 @@ class Trainer:
         if samples.chosen is not None:
             self.data.set_weights(samples.chosen[1])
         self.data.set_epoch(done.epoch)
-        for captured in self.captured.values():
+        for captured in self.prepared.captured.values():
             captured.begin(plan)
         return plan
 
@@ -256,7 +228,7 @@ class Trainer:
         """Train on one batch: replay a captured step, or run it eagerly."""
         noise = self.state.noise
         observed = noise is not None and noise.is_due(self.state.progress.step)
-        captured = self.captured.get(count)
+        captured = self.prepared.captured.get(count)
         if captured is not None and not observed:
             captured(part)
             return

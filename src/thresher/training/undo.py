@@ -20,7 +20,7 @@ def buffers_kept(model: nn.Module, on_error_only: bool = False) -> Iterator[None
     finally:
         if undo:
             _restore(list(model.buffers()), before)
-            _forget_ghost_sums(model)
+            forget_ghost_sums(model)
 
 
 @contextlib.contextmanager
@@ -32,19 +32,19 @@ def undone(model: nn.Module, optimizer: torch.optim.Optimizer, *others: Tensor) 
     """
     tensors = [*model.parameters(), *model.buffers(), *others]
     before = [tensor.detach().clone() for tensor in tensors]
-    state = {id(value): value.clone() for value in _optimizer_tensors(optimizer)}
+    state = {id(value): value.clone() for value in optimizer_tensors(optimizer)}
     try:
         yield
     finally:
         _restore(tensors, before)
         with torch.no_grad():
-            for value in _optimizer_tensors(optimizer):
+            for value in optimizer_tensors(optimizer):
                 if id(value) in state:
                     value.copy_(state[id(value)])
                 else:
                     value.zero_()
         optimizer.zero_grad(set_to_none=True)
-        _forget_ghost_sums(model)
+        forget_ghost_sums(model)
 
 
 @torch.no_grad()
@@ -53,14 +53,14 @@ def _restore(tensors: list[Tensor], values: list[Tensor]) -> None:
         tensor.copy_(value)
 
 
-def _forget_ghost_sums(model: nn.Module) -> None:
+def forget_ghost_sums(model: nn.Module) -> None:
     """Clear what ghost batch norm sums up until the end of a step, which does not come here."""
     for module in model.modules():
         if isinstance(module, GhostBatchNorm):
             module.pending_sums().zero_()
 
 
-def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+def optimizer_tensors(optimizer: torch.optim.Optimizer) -> list[Tensor]:
     """Return every tensor of the optimizer's state; LAMB counts its steps in the groups."""
     owners = [*optimizer.state.values(), *optimizer.param_groups]
     return [v for owner in owners for v in owner.values() if isinstance(v, Tensor)]
