@@ -22,10 +22,11 @@ import torch
 
 from benchmarks.machine import describe
 from benchmarks.tsne_gpu import features
-from thresher.select.affinities import affinities
+from thresher.select.affinities import affinities, conditional, symmetric
 from thresher.select.filters.network import NetworkFilter
+from thresher.select.neighbours import approximate_neighbours, neighbours
 from thresher.select.pca import fit_pca
-from thresher.select.tsne import divergence
+from thresher.select.tsne import Descent, descend, divergence, principal_start
 
 DROP = 0.05
 
@@ -124,7 +125,34 @@ def on_gpu(n: int, million: bool) -> dict[str, Any]:
         x, labels = features(1_000_000, 50), labels_of(1_000_000, 50)
         found, spent = timed(lambda: select(x, labels, "cuda"))
         report["million"] = {**spent, "kl": found.reduction_.kl, "stages_s": found.seconds_}
+        report["million_neighbours"] = both_neighbours(torch.from_numpy(x).cuda())
     return report
+
+
+def both_neighbours(x: torch.Tensor, k: int = 90) -> dict[str, Any]:
+    """Exact against approximate neighbours of x (n, d): seconds, recall, and KL of both maps.
+
+    Both divergences are under the exact affinities.
+    """
+    approximate_neighbours(x[: len(x) // 10], k)  # warm-up
+    (_, close), approximate = timed(lambda: approximate_neighbours(x, k))
+    (distances, true), exact = timed(lambda: neighbours(x, k))
+    both = torch.cat([close, true], 1).sort(1).values
+    shared = (both[:, 1:] == both[:, :-1]).sum(1).double()
+    p = symmetric(true, conditional(distances, 30.0))
+    del distances, both
+    maps = {"exact": p, "approximate": affinities(x, 30.0)}
+    start = principal_start(x)
+    kl = {name: divergence(p, descend(q, start, Descent())[0]) for name, q in maps.items()}
+    return {
+        "n": len(x),
+        "exact_s": exact["wall_s"],
+        "approximate_s": approximate["wall_s"],
+        "recall": round(float(shared.mean()) / k, 5),
+        "lowest_recall_of_a_thousandth": round(float(shared.sort().values[len(x) // 1000]) / k, 3),
+        "kl": {name: round(value, 5) for name, value in kl.items()},
+        "kl_ratio": round(kl["approximate"] / kl["exact"], 5),
+    }
 
 
 def main() -> None:

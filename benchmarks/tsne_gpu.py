@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from thresher.select import affinities, tsne
+from thresher.select.neighbours import nearest
 from thresher.select.repulsion import Grid
 
 
@@ -52,7 +53,7 @@ def measure(x: torch.Tensor, iterations: int) -> tuple[dict[str, float], torch.T
     record: dict[str, float] = {}
     reduced = timed("pca", lambda: principal(x, 50), record) if x.shape[1] > 50 else x
     k = 90
-    distances, indices = timed("neighbours", lambda: affinities.neighbours(reduced, k), record)
+    distances, indices = timed("neighbours", lambda: nearest(reduced, k), record)
     p = timed(
         "affinities",
         lambda: affinities.symmetric(indices, affinities.conditional(distances, 30.0)),

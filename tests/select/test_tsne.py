@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from thresher.select import tsne
-from thresher.select.affinities import affinities, conditional, neighbours, symmetric
+from thresher.select.affinities import affinities, conditional, symmetric
+from thresher.select.neighbours import neighbours
 from thresher.select.repulsion import Grid, field
 
 

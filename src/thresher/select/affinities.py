@@ -1,4 +1,4 @@
-"""The input of t-SNE: exact nearest neighbours, perplexity search, one symmetric sparse matrix.
+"""The input of t-SNE: nearest neighbours, perplexity search, one symmetric sparse matrix.
 
 Everything runs in torch on the device of the data, deterministically, and without host
 synchronisation inside loops.
@@ -8,10 +8,9 @@ from dataclasses import dataclass
 
 import torch
 
-from thresher.errors import InvalidValueError
+from thresher.select.neighbours import nearest
 
 BISECTIONS = 60
-_BLOCK_BYTES = 2 << 30
 
 
 @dataclass(frozen=True)
@@ -36,33 +35,6 @@ class Affinities:
         """Return the row of every entry, (entries,) int64."""
         counts = self.row_start.diff()
         return torch.repeat_interleave(torch.arange(self.n, device=counts.device), counts)
-
-
-def neighbours(x: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return squared distances, ascending, and indices (n, k) of the exact k nearest neighbours.
-
-    Costs n²·d multiply-adds for `x` (n, d), and at most 2 GiB of memory beside the result.
-    """
-    n = len(x)
-    if n <= k:
-        raise InvalidValueError(f"k must be below the number of points, {n}, got {k}", "", "k")
-    # Centred, so that |a|² + |b|² - 2ab loses as few digits as possible.
-    x = (x - x.mean(0, keepdim=True)).float()
-    squared = x.square().sum(1)
-    rows = max(1, min(n, _BLOCK_BYTES // (4 * n)))
-    distances = torch.empty(n, k, device=x.device)
-    indices = torch.empty(n, k, dtype=torch.int64, device=x.device)
-    with _full_precision():
-        for begin in range(0, n, rows):
-            block = x[begin : begin + rows]
-            # |x_i|² is constant along a row and does not change the order: it is added later.
-            scores = torch.addmm(squared[None, :], block, x.T, alpha=-2)
-            here = torch.arange(begin, begin + len(block), device=x.device)
-            scores[here - begin, here] = torch.inf
-            near, index = torch.topk(scores, k, dim=1, largest=False, sorted=True)
-            distances[begin : begin + rows] = near + squared[begin : begin + rows, None]
-            indices[begin : begin + rows] = index
-    return distances.clamp_min_(0), indices
 
 
 def conditional(distances: torch.Tensor, perplexity: float) -> torch.Tensor:
@@ -112,16 +84,5 @@ def symmetric(indices: torch.Tensor, conditional: torch.Tensor) -> Affinities:
 def affinities(x: torch.Tensor, perplexity: float) -> Affinities:
     """Return t-SNE's joint probabilities of x (n, d), over 3·perplexity neighbours."""
     k = min(len(x) - 1, int(3 * perplexity))
-    distances, indices = neighbours(x, k)
+    distances, indices = nearest(x, k)
     return symmetric(indices, conditional(distances, min(perplexity, k / 3)))
-
-
-class _full_precision:
-    """Disable TF32 in the block, because neighbours must be exact."""
-
-    def __enter__(self) -> None:
-        self.before = torch.backends.cuda.matmul.allow_tf32
-        torch.backends.cuda.matmul.allow_tf32 = False
-
-    def __exit__(self, *_: object) -> None:
-        torch.backends.cuda.matmul.allow_tf32 = self.before

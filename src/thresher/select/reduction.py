@@ -267,7 +267,7 @@ def _open_tsne(
     from openTSNE.affinity import PerplexityBasedNN
     from openTSNE.nearest_neighbors import PrecomputedNeighbors
 
-    from thresher.select.affinities import neighbours
+    from thresher.select.neighbours import nearest
 
     # Threads wait for each other at every iteration, spinning: 240 points on two busy cores took
     # 11 CPU seconds with two threads and 1.3 with one.
@@ -281,7 +281,7 @@ def _open_tsne(
             shown.advance(NOTE_EVERY)
             return False  # which lets the optimisation continue
 
-        squared, near = neighbours(x, min(len(x) - 1, int(3 * perplexity)))
+        squared, near = nearest(x, min(len(x) - 1, int(3 * perplexity)))
         index = PrecomputedNeighbors(near.int().numpy(), squared.sqrt().numpy())
         affinities = PerplexityBasedNN(perplexity=perplexity, knn_index=index, n_jobs=jobs)
         model = TSNE(

@@ -35,7 +35,7 @@ class KNNFilter(ShareFilter):
     def _fit(self, inputs: FilterInputs) -> None:
         import torch
 
-        from thresher.select.affinities import neighbours
+        from thresher.select.neighbours import neighbours
 
         x = torch.from_numpy(np.array(inputs.need_features(), np.float32))
         x = torch.nn.functional.normalize(x)

@@ -63,7 +63,7 @@ class OutliersFilter(Filter):
         """Return how far each sample of one class is from the others, (n,), in deviations."""
         import torch
 
-        from thresher.select.affinities import neighbours
+        from thresher.select.neighbours import neighbours
 
         n = len(features)
         k = self.k or max(LEAST_NEIGHBOURS, round(NEIGHBOUR_SHARE * n))

@@ -1,0 +1,106 @@
+"""Approximate neighbours against exact ones."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from thresher.errors import InvalidValueError
+from thresher.select import neighbours as module
+from thresher.select.affinities import affinities
+from thresher.select.neighbours import approximate_neighbours, neighbours
+
+K = 30
+
+
+def _points(kind: str, n: int = 4000, d: int = 8) -> Tensor:
+    random = torch.Generator().manual_seed(3)
+    if kind == "uniform":
+        return torch.rand(n, d, generator=random)
+    centres = 5 * torch.randn(20, d, generator=random)
+    if kind == "uneven":  # most points in one cluster, some far away
+        centres[1:] *= 20
+        chosen = (torch.rand(n, generator=random) ** 8 * 20).long()
+    else:
+        chosen = torch.randint(20, (n,), generator=random)
+    return centres[chosen] + torch.randn(n, d, generator=random)
+
+
+def _recall(found: Tensor, exact: Tensor) -> float:
+    both = torch.cat([found, exact], 1).sort(1).values
+    return float((both[:, 1:] == both[:, :-1]).sum()) / exact.numel()
+
+
+@pytest.mark.parametrize("kind", ["uniform", "clustered", "uneven"])
+def test_most_neighbours_are_found(kind: str) -> None:
+    x = _points(kind)
+    distances, indices = approximate_neighbours(x, K)
+    _, exact = neighbours(x, K)
+    assert _recall(indices, exact) >= 0.97
+    assert (distances.diff(dim=1) >= 0).all()
+    apart = (x[indices] - x[:, None]).square().sum(-1)
+    rounding = 1e-6 * float(x.square().sum(1).max())
+    torch.testing.assert_close(distances, apart, rtol=1e-3, atol=rounding)
+    assert not (indices == torch.arange(len(x))[:, None]).any(), "a point is its own neighbour"
+    again = approximate_neighbours(x, K)
+    assert torch.equal(again[1], indices)
+    assert torch.equal(again[0], distances)
+
+
+def test_the_recall_asked_for_decides_and_1_is_exact() -> None:
+    x = _points("uniform", 3000, 12)
+    _, exact = neighbours(x, K)
+    recalls = [_recall(approximate_neighbours(x, K, recall)[1], exact) for recall in (0.5, 0.9, 1)]
+    assert recalls[0] < recalls[1] < recalls[2]
+    assert recalls[1] == pytest.approx(0.9, abs=0.04)
+    assert recalls[2] > 0.9999
+
+
+def test_copies_are_each_others_neighbours() -> None:
+    """Many equal points: a whole cell of copies, all distances tied."""
+    x = torch.cat([torch.zeros(1500, 4), _points("clustered", 1500, 4)])
+    distances, indices = approximate_neighbours(x, K)
+    copies = indices[:1500]
+    assert (copies < 1500).all()
+    assert (distances[:1500] == 0).all()
+    assert not (indices == torch.arange(3000)[:, None]).any()
+    assert all(len(row.unique()) == K for row in indices[::100])
+    same = torch.zeros(600, 3)
+    assert (approximate_neighbours(same, K)[0] == 0).all()
+
+
+@pytest.mark.parametrize("n", [31, 257, 700])
+def test_few_points_and_small_cells(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cells with fewer points than neighbours are searched together with others."""
+    monkeypatch.setattr(module, "CELL", 10)
+    x = _points("uniform", n)
+    _, indices = approximate_neighbours(x, K)
+    assert _recall(indices, neighbours(x, K)[1]) >= 0.97
+    with pytest.raises(InvalidValueError, match=f"k must be below the number of points, {n}"):
+        approximate_neighbours(x, n)
+
+
+def test_small_blocks_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = _points("clustered", 2000)
+    _, indices = approximate_neighbours(x, K)
+    monkeypatch.setattr(module, "BLOCK_BYTES", 1 << 16)
+    assert _recall(approximate_neighbours(x, K)[1], indices) > 0.999
+
+
+def test_large_data_is_searched_approximately(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The affinities of a map hardly differ."""
+    x = _points("clustered", 3000)
+    exact = affinities(x, 10)
+    monkeypatch.setattr(module, "EXACT_LIMIT", 2000)
+    close = affinities(x, 10)
+    dense = [torch.zeros(3000, 3000).index_put_((p.rows(), p.column.long()), p.value)
+             for p in (exact, close)]  # fmt: skip
+    assert not torch.equal(*dense)
+    assert float((dense[0] - dense[1]).abs().sum()) < 0.03
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_the_same_neighbours_twice() -> None:
+    x = _points("clustered", 50_000, 50).cuda()
+    (_, first), (_, second) = (approximate_neighbours(x, 90) for _ in range(2))
+    assert torch.equal(first, second)
+    assert _recall(first.cpu(), neighbours(x, 90)[1].cpu()) >= 0.97
