@@ -1,10 +1,15 @@
 """Accuracy and time of `--model fast-cifar` over many seeds, beside airbench94 in one run.
 
-    python -m benchmarks.fast_cifar --seeds 100 --airbench airbench94_muon.py --out RESULT.json
+    python -m benchmarks.fast_cifar --seeds 100 --beside airbench94_muon.py --out RESULT.json
+    python -m benchmarks.fast_cifar --study --seeds 100 --workers 3 --mps --out STUDY.json
+
+With `--study` the seeds are the trials of a study: `wall` is the time from the command to the
+report, the start of its processes and compilation included. Otherwise they run in this process.
 
 airbench94 (Keller Jordan, https://github.com/KellerJordan/cifar10-airbench) is not part of this
 repository: give its file. It runs as published, apart from the number of runs and where it finds
 CIFAR-10. Its time does not include compilation; ours neither (`seconds`), but `wall` does.
+Where its lines have no times, the wall time is divided by its runs.
 `--validation 0.1` trains on the rest and reports accuracy on the held-out images: use it, not the
 test images, to try settings with `--set lr=0.2`.
 """
@@ -18,43 +23,83 @@ import sys
 import tempfile
 import time
 import tomllib
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import describe
 from thresher.data.pack import Pack
+from thresher.study.study import Study
+from thresher.study.toml import dumps
 from thresher.training.config import TrainConfig
+from thresher.training.result import RunResult
+from thresher.training.sharing import sharing
 from thresher.training.train import train
 
 
-def ours(seeds: int, validation: float, more: dict[str, Any]) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Workload:
+    """What is trained."""
+
+    data: str
+    seeds: int
+    validation: float
+    settings: dict[str, Any]
+
+    def base(self) -> dict[str, Any]:
+        """Return the options of every run, but for seed and folder."""
+        held = {"validation": self.validation} if self.validation else {}
+        return {"data": self.data, "model": "fast-cifar", **held, **self.settings}
+
+    def accuracy(self, result: RunResult) -> float:
+        """Return the accuracy in percent, on the validation images if there are any."""
+        value = result.validation_accuracy if self.validation else result.accuracy
+        return 100 * (value or 0.0)
+
+    def summary(self, results: list[RunResult]) -> dict[str, Any]:
+        """Return mean and standard deviation of the accuracy, and the seconds of a run."""
+        accuracies = [self.accuracy(result) for result in results]
+        return {
+            "runs": len(results),
+            "accuracy": statistics.mean(accuracies),
+            "sd": statistics.stdev(accuracies) if len(results) > 1 else None,
+            "seconds": statistics.median(result.seconds for result in results),
+            "accuracies": accuracies,
+        }
+
+
+def ours(work: Workload) -> dict[str, Any]:
     """Train with each seed in this process, one after the other."""
-    accuracies, seconds, walls = [], [], []
-    with tempfile.TemporaryDirectory() as folder:
-        for seed in range(seeds):
+    results, walls = [], []
+    with tempfile.TemporaryDirectory() as folder, sharing():
+        for seed in range(work.seeds):
             begun = time.perf_counter()
-            config = TrainConfig.for_model(
-                "fast-cifar",
-                data="cifar10",
-                out=f"{folder}/{seed}",
-                seed=seed,
-                validation=validation,
-                **more,
-            )
-            result = train(config, quiet=True)
+            options = {**work.base(), "seed": seed, "out": f"{folder}/{seed}"}
+            results.append(train(TrainConfig.for_model(**options), quiet=True))
             walls.append(time.perf_counter() - begun)
-            seconds.append(result.seconds)
-            value = result.validation_accuracy if validation else result.accuracy
-            accuracies.append(100 * (value or 0.0))
-    return {
-        "runs": seeds,
-        "accuracy": statistics.mean(accuracies),
-        "sd": statistics.stdev(accuracies) if seeds > 1 else None,
-        "seconds": statistics.median(seconds),
-        "wall": statistics.median(walls),
-        "first_wall": walls[0],
-        "accuracies": accuracies,
-    }
+    walls_of = {"wall": statistics.median(walls), "first_wall": walls[0]}
+    return {**work.summary(results), **walls_of}
+
+
+def as_study(work: Workload, executor: dict[str, Any]) -> dict[str, Any]:
+    """Run the seeds as a study, with the command that a user would type."""
+    with tempfile.TemporaryDirectory() as folder:
+        file, out = Path(folder) / "study.toml", Path(folder) / "study"
+        content = {"seeds": work.seeds, "base": work.base(), "executor": executor}
+        file.write_text(dumps(content))
+        begun = time.perf_counter()
+        command = ["study", "run", str(file), "--out", str(out), "--json"]
+        done = subprocess.run(
+            [sys.executable, "-m", "thresher", *command], stdout=subprocess.PIPE, text=True
+        )
+        wall = time.perf_counter() - begun
+        if done.returncode:
+            raise SystemExit(f"the study ended with code {done.returncode}")
+        assert Path(json.loads(done.stdout)["report"]).exists()
+        trials = Study.load(file, out).plan().trials.values()
+        results = [RunResult.load(trial.out) for trial in trials]
+    summary = work.summary(results)
+    return {**summary, "executor": executor, "wall_of_all": wall, "wall": wall / len(results)}
 
 
 def airbench(file: Path, runs: int) -> dict[str, Any]:
@@ -77,36 +122,57 @@ def airbench(file: Path, runs: int) -> dict[str, Any]:
         )
         wall = time.perf_counter() - begun
     if done.returncode:
-        raise SystemExit(f"airbench failed:\n{done.stderr[-2000:]}")
-    rows = [line for line in done.stdout.splitlines() if re.search(r"\beval\b", line)][1:]
+        return {"error": done.stderr[-2000:], "wall_of_all": wall}
+    return {**read_airbench(done.stdout, runs, wall), "wall_of_all": wall}
+
+
+def read_airbench(output: str, runs: int, wall: float) -> dict[str, Any]:
+    """Return what airbench94 printed: a row per run, ending in the accuracy and the seconds.
+
+    The first row is a warm-up, which it does not count either.
+    """
+    rows = [line for line in output.splitlines() if re.search(r"\beval\b", line)]
     numbers = [[float(x) for x in re.findall(r"\d+\.\d+", row)] for row in rows]
+    timed = [row for row in numbers if len(row) >= 2][1:]
+    if not timed:
+        return {"runs": runs, "accuracy": None, "seconds": wall / max(1, runs)}
     return {
-        "runs": len(numbers),
-        "accuracy": 100 * statistics.mean(row[-2] for row in numbers),
-        "seconds": statistics.median(row[-1] for row in numbers),
-        "wall_of_all": wall,
+        "runs": len(timed),
+        "accuracy": 100 * statistics.mean(row[-2] for row in timed),
+        "seconds": statistics.median(row[-1] for row in timed),
     }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=100)
+    parser.add_argument("--data", default="cifar10")
     parser.add_argument("--validation", type=float, default=0.0)
-    parser.add_argument("--airbench", type=Path)
-    parser.add_argument("--airbench-runs", type=int, default=20)
+    parser.add_argument("--study", action="store_true")
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--mps", action="store_true")
+    parser.add_argument("--beside", "--airbench", dest="beside", type=Path)
+    parser.add_argument("--beside-runs", "--airbench-runs", dest="runs", type=int, default=20)
     parser.add_argument("--set", nargs="*", default=[], metavar="OPTION=VALUE")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     more = tomllib.loads("\n".join(options.set))
+    work = Workload(options.data, options.seeds, options.validation, more)
     result: dict[str, Any] = {"machine": describe(), "settings": more}
-    result["thresher"] = ours(options.seeds, options.validation, more)
+    if options.study:
+        executor = {"kind": "local", "workers": options.workers, "mps": options.mps}
+        result["thresher"] = as_study(work, executor)
+    else:
+        result["thresher"] = ours(work)
     shown = {key: value for key, value in result["thresher"].items() if key != "accuracies"}
     print(json.dumps({**more, **shown}), flush=True)
-    if options.airbench:
-        result["airbench94"] = airbench(options.airbench, options.airbench_runs)
-        ratio = result["thresher"]["seconds"] / result["airbench94"]["seconds"]
-        result["time_ratio"] = ratio
-        print(json.dumps(result["airbench94"]), f"ratio {ratio:.2f}")
+    if options.beside:
+        result["airbench94"] = airbench(options.beside, options.runs)
+        print(json.dumps(result["airbench94"]))
+        if "seconds" in result["airbench94"]:
+            ratio = result["thresher"]["seconds"] / result["airbench94"]["seconds"]
+            result["time_ratio"] = ratio
+            print(f"ratio {ratio:.2f}")
     if options.out:
         options.out.write_text(json.dumps(result, indent=2) + "\n")
 
