@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ from thresher.cli.scale import Measure
 from thresher.cli.scale import measure as measure_command
 from thresher.environment import choose_device
 from thresher.errors import ThresherError
+from thresher.models.registry import build
+from thresher.scaling.captured import is_captured, with_captured
 from thresher.scaling.catalog import load_cluster
 from thresher.scaling.layers import batches_down, flops_of, time_layers
 from thresher.scaling.links import measure_group
@@ -154,3 +157,47 @@ def test_this_machine_is_measured_once(tmp_path: Path, monkeypatch: pytest.Monke
     written = file.stat().st_mtime_ns
     assert load_cluster("local") == first
     assert file.stat().st_mtime_ns == written
+
+
+def test_times_of_captured_steps_are_divided_as_those_of_ordinary_ones() -> None:
+    layers, batches = time_layers(
+        Uneven(), SyntheticBatch((3, 8, 8), 10, 2), torch.device("cpu"), seconds_per_batch=0.01
+    )
+    captured = {times.batch: [times.step_s / 4] * 5 for times in batches}
+    fewer, scaled = with_captured(layers, batches, captured, min)
+    for before, after in zip(batches, scaled, strict=True):
+        assert after.step_s == before.step_s / 4
+        assert after.forward_s == pytest.approx(before.forward_s / 4)
+        assert after.optimizer_s == pytest.approx(before.optimizer_s / 4)
+        assert after.spread == 0
+    assert fewer[0].backward_s[2] == pytest.approx(layers[0].backward_s[2] / 4)
+
+
+def test_steps_are_captured_where_training_captures_them() -> None:
+    gpu, cpu = torch.device("cuda"), torch.device("cpu")
+    assert is_captured("fp32", 1, gpu)
+    assert is_captured("bf16", 1, gpu)
+    assert not is_captured("fp16", 1, gpu)
+    assert not is_captured("bf16", 2, gpu)
+    assert not is_captured("fp32", 1, cpu)
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_captured_steps_are_timed(tmp_path: Path) -> None:
+    """They are faster than ordinary ones, most of all at small batches."""
+    config = MeasureConfig(
+        model="resnet20", batch_size=16, device="cuda", precision="bf16", seconds_per_batch=0.2
+    )
+    profile = measure(config, min)
+    assert profile.steps == "captured"
+    network = build("resnet20", 10, 3)
+    batch = SyntheticBatch((3, 32, 32), 10, 16)
+    _, ordinary = time_layers(
+        network, batch, torch.device("cuda"), "bf16", seconds_per_batch=0.2, statistic=min
+    )
+    for captured, before in zip(profile.batches, ordinary, strict=True):
+        assert captured.step_s < before.step_s
+    profile.save(tmp_path / "p.json")
+    assert Profile.load(tmp_path / "p.json").steps == "captured"
+    half = measure(replace(config, precision="fp16", batch_size=2), min)
+    assert half.steps == "ordinary"

@@ -50,6 +50,7 @@ def measure(config: Measure) -> Outcome | None:
     shown = ("model", "device", "parameters", "gradient_bytes", "batches", "allreduce", "overlap")
     data = {
         **{"profile": str(config.out), "figure": str(figure), "input": profile.input},
+        "steps": profile.steps,
         **{name: getattr(profile, name) for name in shown},
         **{"buckets": bucket_table(profile), "amdahl": amdahl(profile)},
     }
@@ -61,7 +62,7 @@ def _measured(profile: Profile) -> str:
     times = [(b.batch, b.forward_s, b.backward_s, b.optimizer_s, b.step_s) for b in profile.batches]
     table = columns(
         f"{profile.model} on {profile.device.name}, "
-        f"{profile.gradient_bytes / 1e6:,.1f} MB of gradients",
+        f"{profile.gradient_bytes / 1e6:,.1f} MB of gradients, {profile.steps} steps",
         ("batch", "forward ms", "backward ms", "optimizer ms", "step ms", "images/s"),
         [(str(n), *(_ms(t) for t in parts), f"{n / parts[-1]:,.0f}") for n, *parts in times],
     )

@@ -1,5 +1,6 @@
 """Time each layer of a model, forward and backward, in real training steps."""
 
+import contextlib
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -201,13 +202,7 @@ def _steps(
     clock, model = hooks.clock, hooks.model
     images, labels = batch.tensors(device)
     half = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
-    # Batch normalisation refuses to train on one value per channel; in evaluation mode it does the
-    # same work except for the statistics.
-    norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
-    frozen = norms if batch.batch_size == 1 else []
-    for module in frozen:
-        module.eval()
-    try:
+    with frozen_norms(model, batch.batch_size):
         while True:
             hooks.clear()
             optimizer.zero_grad(set_to_none=True)
@@ -223,6 +218,20 @@ def _steps(
             clock.synchronize()
             spans = ((begin, forward), (forward, backward), (backward, end), (begin, end))
             yield _StepTimes(*hooks.seconds(backward), [clock.between(a, b) for a, b in spans])
+
+
+@contextlib.contextmanager
+def frozen_norms(model: nn.Module, batch: int) -> Iterator[None]:
+    """Put batch norm into evaluation mode in the block if the batch is one sample.
+
+    It refuses to train on one value per channel, and does the same work except for the statistics.
+    """
+    norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+    frozen = norms if batch == 1 else []
+    for module in frozen:
+        module.eval()
+    try:
+        yield
     finally:
         for module in frozen:
             module.train()

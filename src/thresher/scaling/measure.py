@@ -60,6 +60,7 @@ def measure(config: MeasureConfig, statistic: "Statistic" = median) -> Profile:
     from thresher.data.pack import Pack
     from thresher.distributed.group import join, placement
     from thresher.models.registry import build
+    from thresher.scaling.captured import is_captured, time_captured, with_captured
     from thresher.scaling.layers import time_layers, trainable
     from thresher.scaling.links import measure_current_group, measure_group
 
@@ -86,6 +87,11 @@ def measure(config: MeasureConfig, statistic: "Statistic" = median) -> Profile:
     batch = SyntheticBatch((channels, image_size, image_size), classes, config.batch_size)
     options = (config.precision, config.seconds_per_batch)
     layers, batches = time_layers(network, batch, device, *options, statistic=statistic)
+    captured = {}
+    if is_captured(config.precision, workers, device):
+        captured = time_captured(network, batch, [times.batch for times in batches], *options)
+    if captured:
+        layers, batches = with_captured(layers, batches, captured, statistic)
     allreduce = overlap = None
     if workers > 1:
         if group is None or group.first:
@@ -114,6 +120,7 @@ def measure(config: MeasureConfig, statistic: "Statistic" = median) -> Profile:
         input=reading_speed(pack, image_size) if pack is not None else None,
         versions=versions(),
         hardware=hardware(device.type),
+        steps="captured" if captured else "ordinary",
         created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     )
 

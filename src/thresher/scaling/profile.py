@@ -8,6 +8,7 @@ import bisect
 import math
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Literal
 
 from thresher.errors import InvalidValueError
 from thresher.options import from_mapping, option
@@ -133,6 +134,9 @@ class Profile:
     input: InputSpeed | None = None
     versions: dict[str, str] | None = None
     hardware: dict[str, str | int] | None = None
+    steps: Literal["captured", "ordinary"] = "ordinary"
+    """How steps were timed: captured in a CUDA graph, as `train` runs them on one GPU, or kernel by
+    kernel. Times of captured steps are divided among the layers as ordinary ones are."""
     created: str = ""
 
     @property

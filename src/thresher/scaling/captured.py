@@ -1,0 +1,124 @@
+"""Time whole training steps that are captured in a CUDA graph, as `train` runs them on one GPU."""
+
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from statistics import quantiles
+
+import torch
+from torch import nn
+
+from thresher.distributed.group import Group, Placement
+from thresher.scaling.layers import Statistic, frozen_norms
+from thresher.scaling.profile import BatchTimes, Layer
+from thresher.scaling.synthetic import SyntheticBatch
+from thresher.training.config import TrainConfig
+from thresher.training.execution import autocast, torch_settings
+from thresher.training.graph import WARM_UP, why_not
+from thresher.training.optimizers import make_optimizer, set_rate
+
+logger = logging.getLogger(__name__)
+MOST_REPETITIONS = 50
+
+
+def is_captured(precision: str, workers: int, device: torch.device) -> bool:
+    """Return whether `train` would capture its steps."""
+    return why_not(_config(precision), Group(Placement(world=workers), device)) is None
+
+
+def time_captured(
+    model: nn.Module, batch: SyntheticBatch, sizes: Sequence[int], precision: str, seconds: float
+) -> dict[int, list[float]]:
+    """Return the seconds of repeated captured steps by batch size; none if one is not captured.
+
+    The model is on a GPU, and its weights change. Each size is repeated for `seconds`.
+    """
+    times = {}
+    group = Group(Placement(), next(model.parameters()).device)
+    try:
+        for size in sizes:
+            shaped = replace(batch, batch_size=size)
+            with frozen_norms(model, size), torch_settings(_config(precision), group):
+                times[size] = _repeated(_capture(model, shaped, precision), seconds)
+    except RuntimeError as error:
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        reason = str(error).strip().splitlines()[:1] or [type(error).__name__]
+        logger.warning("ordinary steps are timed, they cannot be captured: %s", reason[0])
+        return {}
+    return times
+
+
+def with_captured(
+    layers: Sequence[Layer],
+    batches: Sequence[BatchTimes],
+    captured: dict[int, list[float]],
+    statistic: Statistic,
+) -> tuple[tuple[Layer, ...], tuple[BatchTimes, ...]]:
+    """Scale the times of ordinary steps, part by part, to those of the captured ones."""
+    factor, scaled = {}, []
+    for times in batches:
+        low, middle, high = quantiles(captured[times.batch], n=4)
+        step = statistic(captured[times.batch])
+        share = factor[times.batch] = step / times.step_s
+        parts = (times.forward_s * share, times.backward_s * share, times.optimizer_s * share)
+        scaled.append(BatchTimes(times.batch, *parts, step, (high - low) / 1.35 / middle))
+    return tuple(
+        replace(
+            layer,
+            forward_s={n: value * factor[n] for n, value in layer.forward_s.items()},
+            backward_s={n: value * factor[n] for n, value in layer.backward_s.items()},
+        )
+        for layer in layers
+    ), tuple(scaled)
+
+
+def _config(precision: str) -> TrainConfig:
+    return TrainConfig.from_dict({"data": "-", "out": "-", "precision": precision})
+
+
+def _capture(model: nn.Module, batch: SyntheticBatch, precision: str) -> torch.cuda.CUDAGraph:
+    device = next(model.parameters()).device
+    images, labels = batch.tensors(device)
+    config = _config(precision)
+    optimizer = make_optimizer(model, config, 1e-6)
+    rate = torch.tensor(1e-6, device=device)
+
+    def step() -> None:
+        set_rate(optimizer, rate)
+        optimizer.zero_grad(set_to_none=True)
+        with autocast(config, device):
+            loss = nn.functional.cross_entropy(model(images), labels)
+        loss.backward()
+        optimizer.step()
+
+    side = torch.cuda.Stream(device)
+    side.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(side):
+        for _ in range(WARM_UP):
+            step()
+    torch.cuda.current_stream(device).wait_stream(side)
+    optimizer.zero_grad(set_to_none=True)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    return graph
+
+
+def _repeated(graph: torch.cuda.CUDAGraph, seconds: float) -> list[float]:
+    """Return the seconds of 3 to 50 replays, after one of warm-up."""
+    times: list[float] = []
+    graph.replay()
+    torch.cuda.synchronize()
+    begun = time.perf_counter()
+    while len(times) < 3 or (
+        len(times) < MOST_REPETITIONS and time.perf_counter() - begun < seconds
+    ):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        graph.replay()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(begin.elapsed_time(end) / 1e3)
+    return times
