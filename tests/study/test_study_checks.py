@@ -1,6 +1,7 @@
 """`study run` finds bad inputs before the first trial: exit code 2, and nothing is written."""
 
 import json
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -10,9 +11,11 @@ import numpy as np
 import pytest
 from few_digits import make_pack
 
+from thresher.data.overrides import OverrideLog
+from thresher.data.pack import Pack
 from thresher.data.selection import Selection
 from thresher.errors import InvalidValueError, ThresherError
-from thresher.paths import write_text
+from thresher.paths import SelectionPaths, write_text
 from thresher.study import reading
 from thresher.study.study import Study
 from thresher.study.toml import dumps
@@ -168,3 +171,61 @@ def test_a_study_stores_its_format_and_refuses_a_newer_one(pack: str, tmp_path: 
         with pytest.raises(InvalidValueError, match=message):
             act()
     assert stored.read_text().startswith("format = 2\n")
+
+
+@pytest.mark.parametrize("kind", ["train", "command"])
+def test_changed_decisions_on_a_used_selection_are_noticed(
+    kind: str, pack: str, tmp_path: Path, thresher: Run
+) -> None:
+    opened = Pack.open(pack)
+    train = opened.indices("train")
+    keep = np.arange(len(train)) % 4 > 0
+    chosen = Selection(
+        ids=opened.ids.take(train).to_pylist(),
+        labels=opened.labels[train],
+        keep=keep,
+        score=np.zeros(len(train), np.float32),
+        reason=[""] * len(train),
+        fingerprint=opened.fingerprint,
+    )
+    path = tmp_path / "S.parquet"
+    chosen.save(path)
+    values = content(pack, grid={"selection": ["full", str(path)]}, executor={"kind": "in-process"})
+    if kind == "command":
+        script = tmp_path / "mine.py"
+        script.write_text(
+            "import json, sys\n"
+            "json.dump({'accuracy': 0.5}, open(sys.argv[1] + '/result.json', 'w'))\n"
+        )
+        values["base"] = {"command": f"{{python}} {script} {{out}} {{selection}} {{seed}}"}
+    study = Study.from_dict(values, tmp_path / "out")
+    assert study.run().count("finished") == 2
+    assert study.run().count("finished") == 2, "nothing has changed"
+    log = OverrideLog(SelectionPaths(path).overrides)
+    log.decide(chosen.ids[:2], True, "looked at it", keep[:2].tolist())
+    said = (
+        r"decisions on .*S.parquet were changed after 1 trial that used it had finished \(such as"
+    )
+    with pytest.raises(InvalidValueError, match=said):
+        study.run()
+    if kind == "train":
+        done = thresher("study", "run", tmp_path / "out" / "study.toml", "--out", tmp_path / "out")
+        assert done.returncode == 2
+        assert "were changed after 1 trial" in done.stderr
+        assert len(done.stderr.strip().splitlines()) == 1
+    # A decision that confirms what is there changes nothing; undoing the first one neither.
+    log.undo(dict(zip(chosen.ids, keep.tolist(), strict=True)))
+    log.decide(chosen.ids[:1], bool(keep[0]), "seen", keep[:1].tolist())
+    assert study.run().count("finished") == 2
+    # A new label counts, too; the trial can be run again.
+    log.relabel(
+        {chosen.ids[1]: int(chosen.labels[1])},
+        (int(chosen.labels[1]) + 1) % 10,
+        "",
+        {chosen.ids[1]: True},
+    )
+    with pytest.raises(InvalidValueError, match=said):
+        study.run()
+    (used,) = (task.out for task in study.plan().trials.values() if "selection" in task.settings)
+    shutil.rmtree(used)
+    assert study.run().count("finished") == 2

@@ -9,6 +9,7 @@ append-only log of decisions by people; it is applied whenever the selection is 
 """
 
 import contextlib
+import hashlib
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sized
 from dataclasses import dataclass, field
@@ -136,6 +137,14 @@ class Selection:
         if self.new_labels is None:
             return self.labels
         return np.where(self.relabelled, self.new_labels, self.labels).astype(np.int64)
+
+    @property
+    def digest(self) -> str:
+        """Digest of the kept samples and their labels: equal if nothing changes for training."""
+        labels = self.final_labels.tolist()
+        kept = zip(self.ids, labels, self.keep.tolist(), strict=True)
+        text = "\n".join(f"{id}\t{label}" for id, label, keep in kept if keep)
+        return hashlib.sha256(f"{self.fingerprint}\n{text}".encode()).hexdigest()[:32]
 
     def labels_of(self, pack: Pack) -> np.ndarray:
         """Return the labels to train with, of all samples of `pack`, (n,) int64.

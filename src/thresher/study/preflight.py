@@ -1,5 +1,6 @@
 """Check, before the first task of a study runs, that every file that it reads can be used."""
 
+import contextlib
 import shutil
 from collections.abc import Iterable
 from functools import cache
@@ -10,7 +11,7 @@ import numpy as np
 from thresher.data.pack import Pack
 from thresher.data.selection import Selection
 from thresher.errors import InvalidValueError, NotFoundError, ThresherError
-from thresher.paths import RunPaths
+from thresher.paths import RunPaths, read_run_json
 from thresher.study.selecting import hold_out
 from thresher.study.tasks import StudyPlan, StudyTask
 
@@ -19,12 +20,14 @@ SELECTIONS = ("selection", "selections", "like")
 
 
 def check_inputs(plan: StudyPlan, programs: bool = True) -> None:
-    """Check the packs, selections, runs, features and weights that unfinished tasks read.
+    """Check the packs, selections, runs, features and weights that unfinished tasks read, and that
+    the selections of finished trials still keep the same samples.
 
     Outputs of the study's own steps are not checked: they do not exist yet. Raises a ThresherError
     for the first input that is missing or does not fit its data; it names the trial or step.
     `programs`: also check that the programs of commands are installed on this machine.
     """
+    _check_decisions(plan)
     _check_hold_out(plan)
     outputs = {str(step.out) for step in plan.steps.values()}
     open_pack, check_model = cache(Pack.open), cache(_check_model)
@@ -55,6 +58,51 @@ def check_inputs(plan: StudyPlan, programs: bool = True) -> None:
             place = task.name if task.is_trial else f"[steps.{task.step}]"
             error.what = f"{place}: {error.what}"
             raise
+
+
+def _check_decisions(plan: StudyPlan) -> None:
+    """Refuse to compare new trials with finished ones that used a selection as it was before."""
+    digest, samples = cache(_digest), cache(_samples)
+
+    def changed(trial: StudyTask, selection: str) -> bool:
+        if trial.kind == "command":
+            used = read_run_json(trial.mark, "result").get("selection")
+            return used is not None and used != digest(selection)
+        used = read_run_json(RunPaths(trial.out).config, "run").get("data", {}).get("samples")
+        held = hold_out(trial.settings)
+        now = samples(str(trial.settings["data"]), selection, held.size, held.seed)
+        return used is not None and used != now
+
+    stale = []
+    for trial in plan.trials.values():
+        selection = trial.settings.get("selection")
+        if selection is not None and trial.finished:
+            # Finished trials need no files: those that are gone cannot have been changed.
+            with contextlib.suppress(ThresherError):
+                if changed(trial, selection):
+                    stale.append(trial)
+    if stale:
+        what = "trial" if len(stale) == 1 else "trials"
+        raise InvalidValueError(
+            f"decisions on {stale[0].settings['selection']} were changed after {len(stale)} {what} "
+            f"that used it had finished (such as {stale[0].name})",
+            f"undo them, or remove the folders of these trials in {stale[0].out.parent} to run "
+            "them again",
+        )
+
+
+def _digest(selection: str) -> str:
+    return Selection.load(selection).digest
+
+
+def _samples(data: str, selection: str, size: float | None, seed: int) -> str:
+    """Return the digest of the samples that a run with these options would train on."""
+    from thresher.training.folder import samples_digest  # loads torch
+    from thresher.training.split import DataConfig, split_samples
+
+    pack = Pack.open(data)
+    config = DataConfig(data=data, selection=selection, validation=size, split_seed=seed)
+    return samples_digest(pack, split_samples(config, pack))
 
 
 def _check_hold_out(plan: StudyPlan) -> None:

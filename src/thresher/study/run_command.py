@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
+from thresher.data.selection import Selection
 from thresher.environment import hardware
 from thresher.errors import ThresherError
 from thresher.locks import exclusive_lock
@@ -63,6 +64,8 @@ def run_command(task: StudyTask, threads: int | None = None) -> None:
         with disk_errors(out):
             out.mkdir(parents=True, exist_ok=True)
             RunPaths(out).result.unlink(missing_ok=True)
+        selection = task.settings.get("selection")
+        used = {} if selection is None else {"selection": Selection.load(selection).digest}
         begin = time.monotonic()
         with _stop_on_sigterm(task.name):
             code = _run(arguments, environment, log, lock)
@@ -86,6 +89,7 @@ def run_command(task: StudyTask, threads: int | None = None) -> None:
             "command": arguments,
             "hardware": hardware("cpu"),
             "versions": {"thresher": __version__},
+            **used,
         }
         write_json(paths.result, {**result, **own})
 

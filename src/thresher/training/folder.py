@@ -92,7 +92,7 @@ def write_config(config: TrainConfig, resolved: Resolved, pack: Pack, split: Tra
     Raises InvalidValueError if the run that is resumed, or that this one branches from, was begun
     on other samples or with other labels.
     """
-    path, samples = RunPaths(Path(config.out)).config, _digest(pack, split)
+    path, samples = RunPaths(Path(config.out)).config, samples_digest(pack, split)
     for run in filter(None, (config.out, config.branch_from)):
         begun = RunPaths(Path(run)).config
         if not begun.exists():
@@ -117,7 +117,7 @@ def write_config(config: TrainConfig, resolved: Resolved, pack: Pack, split: Tra
     write_json(path, {"format": RUN_FORMAT, **content})
 
 
-def _digest(pack: Pack, split: TrainingSplit) -> str:
+def samples_digest(pack: Pack, split: TrainingSplit) -> str:
     """Return a digest of the samples that a run trains on, and of their labels."""
     digest = hashlib.sha256(pack.fingerprint.encode())
     digest.update(split.train[split.kept].tobytes())
