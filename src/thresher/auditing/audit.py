@@ -156,7 +156,13 @@ def _check_plan(paths: AuditPaths, plan: dict[str, Any]) -> None:
 def _look(pack: Pack, paths: AuditPaths, config: AuditConfig, plan: dict[str, Any]) -> None:
     inputs = training_inputs(pack)
     features, network = _features(pack, inputs, paths, config)
-    look = Checks(pack, with_features(inputs, features, pack), config.seed, config.examples)
+    look = Checks(
+        pack,
+        with_features(inputs, features, pack),
+        seed=config.seed,
+        examples=config.examples,
+        leakage=config.leakage,
+    )
     for step, what in (
         (look.broken, "broken and odd images"),
         (look.label_errors, "label errors"),

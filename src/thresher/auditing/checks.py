@@ -11,7 +11,8 @@ from thresher.auditing.findings import Example, Finding
 from thresher.data.copy_links import CopyLinks
 from thresher.data.image_statistics import Fault, image_statistics
 from thresher.data.pack import Pack
-from thresher.select.copies import Copies, fewest_links, near_copies, pixel_vectors
+from thresher.select.aligned_copies import aligned_copies
+from thresher.select.copies import Copies, fewest_links, join_copies, near_copies, pixel_vectors
 from thresher.select.filters.label_errors import LabelErrorsFilter
 from thresher.select.filters.outliers import OutliersFilter
 from thresher.select.inputs import FilterInputs
@@ -45,6 +46,8 @@ class Checks:
     seed: int = 0
     examples: int = 24
     """Most examples of a finding."""
+    leakage: float = 0.5
+    """Share of the usual distance below which an aligned image is a copy of a test image."""
     findings: list[Finding] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     """What was not looked for, and why."""
@@ -122,7 +125,9 @@ class Checks:
         gone = ~self.keep
         pairs: dict[str, list[tuple[int, int, float]]] = {"conflicts": [], "near-duplicates": []}
         leaks: list[tuple[int, int, float]] = []
-        found = near_copies(pixel_vectors(self.pack, where))
+        vectors = pixel_vectors(self.pack, where)
+        aligned = aligned_copies(self.pack, self.positions, self.others, vectors, self.leakage)
+        found = join_copies(near_copies(vectors), aligned)
         valid = ~broken[found.later] & ~broken[found.earlier] & (found.earlier < n)
         found = Copies(*(values[valid] for values in found))
         self.links = self._links(fewest_links(found, len(where)), where)

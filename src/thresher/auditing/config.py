@@ -32,6 +32,9 @@ class AuditConfig:
     """Epochs to train it for; by default few, so that it does not memorise wrong labels."""
     image_size: int = option(32, ge=8)
     """Side that images of different sizes are scaled to for that network."""
+    leakage: float = option(0.5, ge=0, lt=1)
+    """How near an aligned training image must be to a test image to count as its copy, as a share
+    of the usual distance; larger values list more borderline pairs."""
     examples: int = option(24, ge=1, changes_result=False)
     """Images to show of each finding."""
     seed: int = option(0, ge=0)

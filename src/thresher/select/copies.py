@@ -2,7 +2,8 @@
 
 Unlike the filter `near-duplicates`, which compares a network's features within a class, this finds
 copies in other classes and splits, and does not depend on a network. Copies may differ in size,
-aspect, brightness, contrast, compression and a little noise; crops and mirror images are not found.
+aspect, brightness, contrast, compression and a little noise; for crops and mirror images of test
+images see `aligned_copies`.
 """
 
 from typing import NamedTuple
@@ -41,7 +42,7 @@ def pixel_vectors(pack: Pack, positions: np.ndarray) -> np.ndarray:
     with bar("reading images", len(positions), "images") as shown:
         for begin in range(0, len(positions), _BLOCK):
             rows = positions[begin : begin + _BLOCK]
-            images = _small(pack, rows)
+            images = small_images(pack, rows, SIDE)
             x = images.reshape(len(rows), -1).astype(np.float32)
             x -= x.mean(axis=1, keepdims=True)
             norm = np.linalg.norm(x, axis=1, keepdims=True)
@@ -50,15 +51,16 @@ def pixel_vectors(pack: Pack, positions: np.ndarray) -> np.ndarray:
     return np.concatenate(parts)
 
 
-def _small(pack: Pack, positions: np.ndarray) -> np.ndarray:
+def small_images(pack: Pack, positions: np.ndarray, side: int) -> np.ndarray:
+    """Return images (n, h, w, c) uint8, scaled down to a square of `side` pixels if larger."""
     if pack.image_shape is not None:
         images = pack.images(positions)
-        return resized(images, SIDE) if max(pack.image_shape[:2]) > SIDE else images
-    out = np.empty((len(positions), SIDE, SIDE, 3), np.uint8)
+        return resized(images, side) if max(pack.image_shape[:2]) > side else images
+    out = np.empty((len(positions), side, side, 3), np.uint8)
 
     def fill(begin: int, end: int) -> None:
         for row in range(begin, end):
-            out[row] = squashed(pack.encoded(int(positions[row])), SIDE)
+            out[row] = squashed(pack.encoded(int(positions[row])), side)
 
     run_in_threads(fill, len(positions), least=4)
     return out
@@ -82,6 +84,15 @@ def near_copies(x: np.ndarray) -> Copies:
     later, earlier, _ = similar_pairs(x, np.float32(1 - limit**2 / 2))
     similarity = np.einsum("ij,ij->i", x[later], x[earlier])
     return Copies(later, earlier, similarity)
+
+
+def join_copies(first: Copies, second: Copies) -> Copies:
+    """Return the pairs of both; of a pair in both, that of `first`."""
+    later, earlier, similarity = (
+        np.concatenate(values) for values in zip(first, second, strict=True)
+    )
+    _, rows = np.unique(np.stack([later, earlier]), axis=1, return_index=True)
+    return Copies(later[rows], earlier[rows], similarity[rows])
 
 
 def fewest_links(copies: Copies, n: int) -> Copies:
