@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
+from thresher.data.device_crop_reader import missing_package
 from thresher.distributed.group import Group
 from thresher.environment import git_commit, hardware, versions
 from thresher.models import weights
@@ -296,9 +297,12 @@ class Trainer:
         """Say so, after the first epoch, if the device waits for images."""
         share = self.state.progress.input_wait_share or 0
         if self.state.progress.epoch == 0 and share > ENOUGH and self.group.first:
+            missing = missing_package()
+            by_cpu = self.group.device.type == "cuda" and self.data.loader.device_crops is None
+            gpu = f", install {missing} to decode on the GPU" if by_cpu and missing else ""
             logger.warning(
-                f"{share:.0%} of the time was spent waiting for images: use more cores, or pack "
-                "the images at the size that you train on with `thresher data pack --resize`"
+                f"{share:.0%} of the time was spent waiting for images: use more cores{gpu}, or "
+                "pack the images at the size that you train on with `thresher data pack --resize`"
             )
 
     def _write_epoch(self) -> None:
