@@ -32,6 +32,8 @@ _FINE, _COARSE = 0.7, 2.5
 _BORDER = 4
 """Pixels that fade out: frames are alike."""
 _BLOCK = 256
+_BLOCK_ELEMENTS = 1 << 25
+"""Test images, and their products with training images, that are looked at together at most."""
 
 
 def aligned_copies(
@@ -58,10 +60,11 @@ def aligned_copies(
     none = Copies(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.float32))
     if side < LEAST_SIDE or closeness == 0 or n == 0 or len(others) == 0:
         return none
+    step = max(1, min(_BLOCK, _BLOCK_ELEMENTS // n))
     pairs, best = [none], np.full(len(others), -1.0, np.float32)
     with bar("aligning images", len(others), "images") as shown:
-        for begin in range(0, len(others), _BLOCK):
-            rows = np.arange(begin, min(begin + _BLOCK, len(others)))
+        for begin in range(0, len(others), step):
+            rows = np.arange(begin, min(begin + step, len(others)))
             for near, similarity in _compare(pack, train, others[rows], vectors, n + rows):
                 later = np.repeat(n + rows, near.shape[1])
                 pairs.append(Copies(later, near.ravel(), similarity.ravel()))
@@ -91,7 +94,8 @@ def _compare(
     small = vectors[rows]
     mirrored = small.reshape(len(rows), SIDE, SIDE, -1)[:, :, ::-1].reshape(len(rows), -1)
     for query, pixels in ((small, images), (mirrored, images[:, :, ::-1])):
-        near = np.argpartition(query @ -vectors[: len(train)].T, k - 1, axis=1)[:, :k]
+        products = query @ vectors[: len(train)].T
+        near = np.argpartition(products, len(train) - k, axis=1)[:, -k:]
         others_near = _images(pack, train[near.ravel()]).reshape(*near.shape, *pixels.shape[1:])
         yield near, _correlation(pixels[:, None], others_near)
 
