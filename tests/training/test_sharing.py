@@ -136,7 +136,7 @@ def test_a_step_taken_over_starts_like_a_new_one(
         {"selection": selections[0]},
         {"selection": selections[1], "seed": 3, "lr": 0.02},
     ]
-    with sharing():
+    with sharing(steps=True):
         for number, more in enumerate(runs):
             _train(tmp_path / f"shared-{number}", _options(few, **{**options, **more}))
     assert taken == [True]
@@ -150,7 +150,7 @@ def test_a_run_that_resumes_makes_its_own_step(
     """A checkpoint replaces tensors to which a captured step refers."""
     monkeypatch.setattr(Prepared, "reusable", True)
     monkeypatch.setattr(Prepared, "restart", lambda self, *_: pytest.fail("taken over"))
-    with sharing():
+    with sharing(steps=True):
         _train(tmp_path / "a", _options(few, keep_checkpoint=True))
         (tmp_path / "a" / "result.json").unlink()
         _train(tmp_path / "a", _options(few, keep_checkpoint=True, resume=True))

@@ -182,7 +182,7 @@ def test_a_captured_step_taken_over_gives_the_bits_of_a_fresh_process(
         ).save(selections[-1])
     runs = [(seed, str(selection)) for selection in selections for seed in (0, 1)]
     common = {"deterministic": True, "graph": "on", **options}
-    with sharing():
+    with sharing(steps=True):
         for number, (seed, selection) in enumerate(runs):
             out = tmp_path / f"shared-{number}"
             _run(few, out, seed=seed, selection=selection, lr=0.01 * (1 + number), **common)
@@ -203,7 +203,7 @@ def test_sharing_leaves_no_memory_behind(few: Path, tmp_path: Path) -> None:
 
     _run(few, tmp_path / "first")
     before = torch.cuda.memory_allocated()
-    with sharing():
+    with sharing(steps=True):
         for number in range(3):
             _run(few, tmp_path / str(number), seed=number)
         kept = torch.cuda.memory_allocated()

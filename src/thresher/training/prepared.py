@@ -24,7 +24,7 @@ from thresher.training.optimizers import make_optimizer, set_rate
 from thresher.training.pruners import DynamicPruner
 from thresher.training.rehearsal import rehearse
 from thresher.training.resolved import Resolved
-from thresher.training.sharing import Slot
+from thresher.training.sharing import Slot, shares_steps
 from thresher.training.split import TrainingSplit
 from thresher.training.step import Step
 from thresher.training.undo import forget_ghost_sums, optimizer_tensors
@@ -151,8 +151,8 @@ def prepare(config: TrainConfig, group: Group, work: Workload) -> Prepared:
 
 
 def keep(prepared: Prepared) -> None:
-    """Leave the step of a run that ended to the next one, inside `sharing`."""
-    if prepared.reusable:
+    """Leave the step of a run that ended to the next one, inside `sharing(steps=True)`."""
+    if shares_steps() and prepared.reusable:
         _prepared.put(prepared.key, prepared)
 
 

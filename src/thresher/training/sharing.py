@@ -11,6 +11,7 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 _active = False
+_steps = False
 _slots: "list[Slot[object]]" = []
 
 
@@ -38,20 +39,27 @@ class Slot(Generic[T]):
 
 
 @contextlib.contextmanager
-def sharing() -> Iterator[None]:
-    """Let runs in this block take over images and captured steps from the run before.
+def sharing(steps: bool = False) -> Iterator[None]:
+    """Let runs in this block take over images from the run before; with `steps`, on a GPU, its
+    captured steps as well.
 
     A run gives the same result as in a process of its own. Between two runs the memory of one
     stays allocated. Not for runs in several threads.
     """
-    global _active
-    before, _active = _active, True
+    global _active, _steps
+    before = _active, _steps
+    _active, _steps = True, steps
     try:
         yield
     finally:
-        _active = before
-        if not before:
+        _active, _steps = before
+        if not _active:
             release()
+
+
+def shares_steps() -> bool:
+    """Return whether captured steps are kept for the next run."""
+    return _steps
 
 
 def release() -> None:
