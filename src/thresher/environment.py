@@ -89,3 +89,19 @@ def choose_device(name: str = "auto") -> "torch.device":
     if not available.get(kind, False):
         raise InvalidValueError(f'device "{name}" is not available here', "use cpu", "device")
     return torch.device(name)
+
+
+def likely_device(name: str = "auto") -> str:
+    """Return the type of device that `choose_device` would choose, without importing torch.
+
+    For auto it looks for the files of a GPU's driver. A driver that does not work, or a torch that
+    does not use it, is noticed only by `choose_device`.
+    """
+    if name == "cpu":
+        return name
+    if name != "auto" or "torch" in sys.modules or sys.platform != "linux":
+        return str(choose_device(name))
+    if os.environ.get("CUDA_VISIBLE_DEVICES") == "":
+        return "cpu"
+    files = ("nvidia[0-9]*", "dxg", "kfd")
+    return "cuda" if any(any(Path("/dev").glob(pattern)) for pattern in files) else "cpu"

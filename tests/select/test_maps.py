@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +65,24 @@ def test_maps_of_version_0_1_are_found_and_other_settings_have_other_maps(tmp_pa
     for number, change in enumerate([*changes, {"iterations": 30}]):
         assert not np.array_equal(reduced(**{"iterations": 20, **change}), points)
         assert len(list(tmp_path.iterdir())) == 2 + number
+
+
+def test_a_stored_map_is_used_without_torch(tmp_path: Path) -> None:
+    """With device auto, too: torch takes seconds to import."""
+    x = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)
+    np.save(tmp_path / "x.npy", x)
+    first = cached_reduction(tmp_path, x, MapOptions(), "pca")
+    code = (
+        "import sys, numpy as np, pathlib\n"
+        "from thresher.select.reduction import MapOptions, cached_reduction\n"
+        "folder = pathlib.Path(sys.argv[1])\n"
+        "x = np.load(folder / 'x.npy')\n"
+        "points = cached_reduction(folder, x, MapOptions(), 'pca').points\n"
+        "assert 'torch' not in sys.modules\n"
+        "np.save(folder / 'points.npy', points)\n"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
+    np.testing.assert_array_equal(np.load(tmp_path / "points.npy"), first.points)
 
 
 def some(folder: Path) -> FilterInputs:

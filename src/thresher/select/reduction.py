@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
-from thresher.environment import choose_device, core_count, versions
+from thresher.environment import choose_device, core_count, likely_device, versions
 from thresher.errors import InvalidValueError, MissingDependencyError, ThresherError, nearest
 from thresher.options import option
 from thresher.paths import atomic_file
@@ -135,7 +135,7 @@ def cached_reduction(
         "components": options.components,
         "perplexity": options.perplexity,
         "seed": options.seed,
-        "device": str(choose_device(options.device)),
+        "device": likely_device(options.device),
         "start": start,
     }
     tsne = tsne_settings(options, start)
@@ -144,16 +144,17 @@ def cached_reduction(
     digest = hashlib.sha256(f"{features.shape} {features.dtype}".encode())
     for begin in range(0, len(features), BLOCK_ROWS):
         digest.update(np.ascontiguousarray(features[begin : begin + BLOCK_ROWS]).data)
-    digest.update(json.dumps([settings, versions(PACKAGES)], sort_keys=True).encode())
-    path = folder / f"{digest.hexdigest()[:24]}.npz"
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            points, facts = file["points"], json.loads(str(file["told"]))
-        if len(points) == len(features):
-            logger.info("Using the cached map %s", path)
-            return Reduction(points, facts["kl"], facts["explained"])
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile):
-        pass  # missing or damaged
+    path = folder / _map_name(digest, settings)
+    stored = _stored(path, len(features))
+    if stored is None:
+        # From here on torch is needed, which knows the device and, as in the names of version 0.1,
+        # the version of CUDA.
+        settings["device"] = str(choose_device(options.device))
+        path = folder / _map_name(digest, settings)
+        former = folder / _map_name(digest, settings, versions(PACKAGES))
+        stored = _stored(path, len(features)) or _stored(former, len(features))
+    if stored is not None:
+        return stored
     reduction = reduce(features, options, method, start)
     try:
         with atomic_file(path) as temporary, open(temporary, "wb") as out:
@@ -162,6 +163,30 @@ def cached_reduction(
     except ThresherError as error:
         logger.warning("The map is not cached: %s", error)
     return reduction
+
+
+def _map_name(
+    features: "hashlib._Hash", settings: dict[str, Any], installed: dict[str, str] | None = None
+) -> str:
+    if installed is None:
+        installed = versions(PACKAGES)
+        installed.pop("cuda", None)  # known only if torch is loaded
+    digest = features.copy()
+    digest.update(json.dumps([settings, installed], sort_keys=True).encode())
+    return f"{digest.hexdigest()[:24]}.npz"
+
+
+def _stored(path: Path, samples: int) -> Reduction | None:
+    """Return the map in a file; None if it is missing or damaged."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            points, facts = file["points"], json.loads(str(file["told"]))
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile):
+        return None
+    if len(points) != samples:
+        return None
+    logger.info("Using the cached map %s", path)
+    return Reduction(points, facts["kl"], facts["explained"])
 
 
 def reduce(
