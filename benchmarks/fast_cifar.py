@@ -68,10 +68,10 @@ class Workload:
         }
 
 
-def ours(work: Workload) -> dict[str, Any]:
-    """Train with each seed in this process, one after the other."""
+def ours(work: Workload, steps: bool) -> dict[str, Any]:
+    """Train with each seed in this process; with `steps`, runs replay the first one's graph."""
     results, walls = [], []
-    with tempfile.TemporaryDirectory() as folder, sharing():
+    with tempfile.TemporaryDirectory() as folder, sharing(steps):
         for seed in range(work.seeds):
             begun = time.perf_counter()
             options = {**work.base(), "seed": seed, "out": f"{folder}/{seed}"}
@@ -149,6 +149,7 @@ def main() -> None:
     parser.add_argument("--data", default="cifar10")
     parser.add_argument("--validation", type=float, default=0.0)
     parser.add_argument("--study", action="store_true")
+    parser.add_argument("--share-steps", action="store_true", help="without --study")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--mps", action="store_true")
     parser.add_argument("--beside", "--airbench", dest="beside", type=Path)
@@ -163,7 +164,7 @@ def main() -> None:
         executor = {"kind": "local", "workers": options.workers, "mps": options.mps}
         result["thresher"] = as_study(work, executor)
     else:
-        result["thresher"] = ours(work)
+        result["thresher"] = ours(work, options.share_steps)
     shown = {key: value for key, value in result["thresher"].items() if key != "accuracies"}
     print(json.dumps({**more, **shown}), flush=True)
     if options.beside:
