@@ -19,13 +19,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Generator, Iterator
-from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from forks import FRESH, SERVER, SESSION
+from forks import FRESH
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -43,10 +42,8 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
 # Several workers share the cores: threads that spin while they wait take them from each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-# Inherited by every process that a test starts, so that those left behind can be found. One that
-# the workers' common server has just forked shows the session of the server for milliseconds.
-_JUST_FORKED = os.environ.get(SESSION) if "PYTEST_XDIST_WORKER" in os.environ else None
-os.environ[SESSION] = f"{os.getpid():010}"
+# Inherited by every process that a test starts, so that those left behind can be found.
+os.environ["THRESHER_TEST_SESSION"] = str(os.getpid())
 
 _LEFT_OUT = pytest.StashKey[int]()
 
@@ -64,6 +61,8 @@ _TOLERATED = {
     "TRITON_CACHE_DIR",
     "_RJEM_MALLOC_CONF",  # polars
 }
+# Servers of Python's multiprocessing end with the process that started them.
+_SERVERS = (b"multiprocessing.forkserver", b"multiprocessing.resource_tracker")
 
 
 # ---- which tests run, where and in which order ------------------------------------------------
@@ -323,11 +322,12 @@ def _is_ours(pid: int) -> bool:
     state = _read(pid, "stat").rpartition(b")")[2].split()
     if not state or state[0] in b"ZX":
         return False
-    if int(state[1]) == os.getpid():
-        return pid not in (SERVER._forkserver_pid, resource_tracker._resource_tracker._pid)  # type: ignore[attr-defined]
-    environment = _read(pid, "environ").split(b"\0")
-    sessions = (os.environ[SESSION], _JUST_FORKED)
-    return any(f"{SESSION}={session}".encode() in environment for session in sessions)
+    child = int(state[1]) == os.getpid()
+    if not child and f"THRESHER_TEST_SESSION={os.getpid()}".encode() not in _read(
+        pid, "environ"
+    ).split(b"\0"):
+        return False
+    return not (child and any(server in _read(pid, "cmdline") for server in _SERVERS))
 
 
 # ---- fixtures ---------------------------------------------------------------------------------

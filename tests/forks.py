@@ -1,17 +1,15 @@
 """Real processes without the seconds that torch takes to load.
 
-Python's fork server imports torch once for a test run. Importing this module changes `subprocess`
-so that `python -m thresher…` and `python FILE`, a file of the tests, are forked from there in tens
-of milliseconds, whoever starts them: the command of a test, the workers of its training, the trials
-of its study. Process id, session, files, signals and exit code are real. The workers of
-pytest-xdist are forked, too, and use the same server.
+Python's fork server imports torch once for each worker of pytest. Importing this module changes
+`subprocess` so that `python -m thresher…` and `python FILE`, a file of the tests, are forked from
+there in tens of milliseconds, whoever starts them: the command of a test, the workers of its
+training, the trials of its study. Process id, session, files, signals and exit code are real.
 
 Where the start of an interpreter is what a test is about, or what /proc shows of a process, mark
 the test `fresh`; the variable `FRESH` in the environment of a command does the same.
 """
 
 import atexit
-import ctypes
 import dataclasses
 import faulthandler
 import fcntl
@@ -34,11 +32,7 @@ from typing import Any
 
 FRESH = "THRESHER_TEST_FRESH"
 """Environment variable: start new interpreters, here and in all processes that inherit it."""
-SESSION = "THRESHER_TEST_SESSION"
-"""Environment variable: which process of pytest has started a process; ten digits."""
 TESTS = os.path.dirname(__file__)
-XDIST_WORKER = "import sys;exec(eval(sys.stdin.readline()))"
-"""What execnet lets a new interpreter run."""
 
 FORKS = multiprocessing.get_context("forkserver")
 # Python has one fork server per process, which imports what the last caller asked for: so it is
@@ -86,8 +80,6 @@ class _Command:
     process_group: int
     parent: int
     """The process that started the command."""
-    session: str
-    """The process of pytest that started it, directly or not."""
 
     def _bootstrap(self, parent_ends: int) -> int:
         """Run the command and return its exit code."""
@@ -130,8 +122,6 @@ class _Command:
         threads = os.environ.get("OMP_NUM_THREADS")
         os.environ.clear()
         os.environ.update(self.environment)
-        worker = self.words[0] == "-c"  # of pytest-xdist, which belongs to no test
-        _show_session(f"{0:010}" if worker else self.session)
         if self.environment.get("OMP_NUM_THREADS", threads) != threads:
             import torch
 
@@ -155,25 +145,11 @@ class _Command:
         with warnings.catch_warnings():
             # The module that runs was imported by the fork server.
             warnings.filterwarnings("ignore", category=RuntimeWarning, module="runpy")
-            if self.words[0] == "-c":
-                exec(self.words[1], {"__name__": "__main__"})
-            elif self.words[0].endswith(".py"):
+            if self.words[0].endswith(".py"):
                 sys.path[0] = os.path.dirname(self.words[0])
                 runpy.run_path(self.words[0], run_name="__main__")
             else:
                 runpy.run_module(self.words[0], run_name="__main__", alter_sys=True)
-
-
-def _show_session(session: str) -> None:
-    """Let /proc show another session in the environment of this process, which is the server's."""
-    # Fields 50 and 51: where the environment that the server was started with begins and ends.
-    with open("/proc/self/stat") as file:
-        fields = file.read().rpartition(")")[2].split()
-    start, end = int(fields[47]), int(fields[48])
-    name = f"{SESSION}=".encode()
-    at = ctypes.string_at(start, end - start).find(name)
-    if at >= 0:
-        ctypes.memmove(start + at + len(name), session.encode(), len(session))
 
 
 def _exit_code(error: SystemExit) -> int:
@@ -210,9 +186,7 @@ def _words(call: dict[str, Any]) -> list[str]:
     special = before not in (None, "die_with_parent") or call["shell"]
     if FRESH in environment or special or program != sys.executable:
         return []
-    if words == ["-c", XDIST_WORKER]:
-        forked = True
-    elif words[:1] == ["-m"]:
+    if words[:1] == ["-m"]:
         words = words[1:]
         forked = words[0] in ("thresher", "torch.distributed.run")
         forked = forked or words[0].startswith("thresher.")
@@ -231,16 +205,14 @@ def _execute_child(self: Any, *arguments: Any) -> None:
         return
     given = [call["p2cread"], call["c2pwrite"], call["errwrite"]]
     streams = [number if fd == -1 else fd for number, fd in enumerate(given)]
-    environment = dict(os.environ if call["env"] is None else call["env"])
     command = _Command(
         words=words,
-        environment=environment,
+        environment=dict(os.environ if call["env"] is None else call["env"]),
         folder=os.path.abspath(call["cwd"] or "."),
         fds=[0, 1, 2, *call["pass_fds"]],
         new_session=call["start_new_session"],
         process_group=call["process_group"],
         parent=os.getpid(),
-        session=environment.get(SESSION) or os.environ.get(SESSION, ""),
     )
     # What a child of the fork server reads: how to find modules, then an object to call.
     text = pickle.dumps({"sys_path": [TESTS, *sys.path]}) + pickle.dumps(command)

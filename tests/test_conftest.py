@@ -1,7 +1,6 @@
 """What tests/conftest.py promises, shown on a small suite of its own with two workers."""
 
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -54,10 +53,6 @@ def test_that_leaves_a_process():
     sleep = "import subprocess; subprocess.Popen(['sleep', '98765'])"
     subprocess.run([sys.executable, "-c", sleep])
 
-def test_that_leaves_a_fork():
-    (HERE / "left.py").write_text("import time; time.sleep(98765)")
-    subprocess.Popen([sys.executable, str(HERE / "left.py")])
-
 def test_that_changes_the_environment():
     os.environ["LEFT"] = "1"
 
@@ -91,9 +86,8 @@ def test_a_suite_on_two_workers(tmp_path: Path) -> None:
     assert "the test left processes running: ['sleep 98765 ']" in done.stdout
     assert "the test changed the environment: {'LEFT'}" in done.stdout
     assert "skipped in CI, where nothing may be missing" in done.stdout
-    assert re.search(r"the test left processes running: .*multiprocessing\.forkserver", done.stdout)
-    # Three tests pass and fail in their teardown.
-    assert "1 failed, 12 passed, 3 errors" in done.stdout
+    # Two tests pass and fail in their teardown.
+    assert "1 failed, 11 passed, 2 errors" in done.stdout
     assert len({pid for _, pid, _ in _lines(folder / "file.txt")}) == 1
     assert [what for what, _, _ in _lines(folder / "order.txt")] == ["slow", "slow", "alone"]
     assert len({first for first, _, _ in _lines(folder / "once.txt")}) == 1
