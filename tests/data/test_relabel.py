@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from thresher import Pack, Selection, TrainConfig, train
+from thresher import Pack, Selection, TrainConfig, analyse, train
 from thresher.data.export import export
 from thresher.data.overrides import OverrideLog
 from thresher.data.sources.registry import open_source
@@ -19,6 +19,7 @@ from thresher.errors import InvalidValueError, ThresherError
 from thresher.paths import SelectionPaths
 from thresher.select.filters.combine import UnionFilter
 from thresher.select.run import FilterSources, run_filter
+from thresher.study.study import Study
 from thresher.training.split import split_samples
 
 
@@ -95,6 +96,47 @@ def test_a_run_trains_on_the_new_labels(made: Any, tmp_path: Path) -> None:
     assert result.accuracy == pytest.approx(float((test == 4).mean()))
     assert result.train_loss is not None
     assert result.train_loss < 0.2
+
+
+@pytest.mark.slow  # a study of two arms
+def test_a_study_compares_a_relabelled_arm_with_a_dropped_one(made: Any, tmp_path: Path) -> None:
+    """The arm in which every sample has one label learns only that."""
+    pack, dropped, _ = made
+    relabelled = tmp_path / "relabelled.parquet"
+    dropped.save(relabelled)
+    rows = list(range(len(dropped.ids)))
+    relabel(
+        (pack, Selection.load(relabelled), OverrideLog(SelectionPaths(relabelled).overrides)),
+        rows,
+        4,
+    )
+    study = Study.from_dict(
+        {
+            "seeds": 2,
+            "base": {
+                "data": str(pack.root),
+                "model": "tiny",
+                "epochs": 2,
+                "batch_size": 64,
+                "device": "cpu",
+            },
+            "compare": "arm",
+            "arms": {
+                "dropped": {"selection": str(tmp_path / "s.parquet")},
+                "relabelled": {"selection": str(relabelled)},
+            },
+        },
+        tmp_path / "study",
+    )
+    assert study.run({"kind": "in-process"}).complete
+    accuracies: dict[str, list[float]] = {"dropped": [], "relabelled": []}
+    for trial in study.trials():
+        accuracies[trial.cell["arm"]].append(trial.accuracy or 0)
+    only = 100 * float((pack.labels[pack.indices("test")] == 4).mean())
+    assert accuracies["relabelled"] == pytest.approx([only, only])
+    assert min(accuracies["dropped"]) > 2 * only
+    (verdict,) = analyse(study.root).verdicts
+    assert (verdict.arm, verdict.baseline) == ("relabelled", "dropped")
 
 
 @pytest.mark.slow
