@@ -30,6 +30,7 @@ from thresher.distributed.group import Group, join
 from thresher.environment import core_count, versions
 from thresher.errors import AlreadyExistsError, InvalidValueError, ThresherError
 from thresher.locks import exclusive_lock
+from thresher.models import registry
 from thresher.models.embed_config import EmbedConfig, EmbedOptions
 from thresher.models.feature_source import FeatureSource, find_features
 from thresher.models.features import (
@@ -38,6 +39,7 @@ from thresher.models.features import (
     Features,
     FeaturesMeta,
 )
+from thresher.models.library_preprocessing import preprocessing_of
 from thresher.models.network import Network, Preprocessing, weights_of_run
 from thresher.options import validate
 from thresher.paths import allocate, atomic_file, disk_errors, read_json, write_json
@@ -61,7 +63,8 @@ def embed_pack(config: EmbedConfig, pack: Pack, out: str | Path) -> Features:
     else:
         assert config.model is not None
         assert config.weights is not None
-        images = Preprocessing.of_pack(pack).replaced(
+        registry.check(config.model)
+        images = preprocessing_of(config.model, pack).replaced(
             config.crop, config.image_size, config.mean, config.std
         )
         network = Network.from_weights(config.model, config.weights, pack, images)

@@ -58,9 +58,9 @@ def build(
             f"classes and channels must be at least 1, got {classes} and {channels}"
         )
     check(name)
-    library, _, inner = name.partition(":")
-    if library in _LIBRARIES:
-        model = _LIBRARIES[library](inner, classes, channels)
+    source, _, inner = name.partition(":")
+    if source in _LIBRARIES:
+        model = _LIBRARIES[source](inner, classes, channels)
     else:
         model = _call(MODELS.load(name), name, classes, channels)
     if weights is not None:
@@ -74,8 +74,8 @@ def check(name: str) -> None:
         raise InvalidValueError(
             f'model "{name}" computes features and cannot be trained', "use it in `thresher embed`"
         )
-    library, _, inner = name.partition(":")
-    if not (inner and library in _LIBRARIES) and name not in MODELS:
+    source, _, inner = name.partition(":")
+    if not (inner and source in _LIBRARIES) and name not in MODELS:
         known = [*MODELS.names(), *(f"{key}:NAME" for key in _LIBRARIES), "package.module:function"]
         raise InvalidValueError(f'unknown model "{name}"', nearest(name, known))
 
@@ -100,7 +100,8 @@ def _call(function: Callable[..., Any], name: str, classes: int, channels: int) 
     return model
 
 
-def _library(name: str) -> Any:
+def library(name: str) -> Any:
+    """Import timm or torchvision, or raise MissingDependencyError."""
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -118,14 +119,14 @@ def _library(name: str) -> Any:
 
 
 def _timm(name: str, classes: int, channels: int) -> nn.Module:
-    timm = _library("timm")
+    timm = library("timm")
     if not timm.is_model(name):
         raise InvalidValueError(f'timm has no model "{name}"', nearest(name, timm.list_models()))
     return timm.create_model(name, pretrained=False, num_classes=classes, in_chans=channels)
 
 
 def _torchvision(name: str, classes: int, channels: int) -> nn.Module:
-    _library("torchvision")
+    library("torchvision")
     models = importlib.import_module("torchvision.models")
     known = models.list_models(module=models)
     if name not in known:
