@@ -39,7 +39,6 @@ from thresher.models.features import (
     Features,
     FeaturesMeta,
 )
-from thresher.models.library_preprocessing import preprocessing_of
 from thresher.models.network import Network, Preprocessing, weights_of_run
 from thresher.options import validate
 from thresher.paths import allocate, atomic_file, disk_errors, read_json, write_json
@@ -64,7 +63,7 @@ def embed_pack(config: EmbedConfig, pack: Pack, out: str | Path) -> Features:
         assert config.model is not None
         assert config.weights is not None
         registry.check(config.model)
-        images = preprocessing_of(config.model, pack).replaced(
+        images = Preprocessing.of_model(config.model, pack).replaced(
             config.crop, config.image_size, config.mean, config.std
         )
         network = Network.from_weights(config.model, config.weights, pack, images)

@@ -1,9 +1,11 @@
 """A trained network with the preprocessing that belongs to it."""
 
+import importlib
 import logging
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from torch import nn
 
@@ -53,6 +55,30 @@ class Preprocessing:
     def of_pack(cls, pack: Pack) -> "Preprocessing":
         """Return the normalisation by the statistics of a pack, at the size of its images."""
         return cls(mean=tuple(pack.mean.tolist()), std=tuple(pack.std.tolist()))
+
+    @classmethod
+    def of_model(cls, name: str, pack: Pack) -> "Preprocessing":
+        """Return what belongs to the network `name`: that of its library, or `of_pack`.
+
+        Networks of timm and torchvision are given RGB images as their libraries prepare them for
+        the published weights.
+        """
+        source, _, inner = name.partition(":")
+        channels = pack.image_shape[2] if pack.image_shape else 3
+        if source not in _PUBLISHED or channels != 3:
+            return cls.of_pack(pack)
+        images = _PUBLISHED[source](inner)
+        if images is None:
+            logger.warning(
+                "%s has no published weights of %s: images are normalised by the statistics of %s",
+                *(source, inner, pack.name),
+            )
+            return cls.of_pack(pack)
+        logger.info(
+            "images are prepared as %s does it: scaled to %s, cropped to %s, mean %s, std %s",
+            *(source, images.image_size, images.crop, images.mean, images.std),
+        )
+        return images
 
     def replaced(
         self,
@@ -125,8 +151,8 @@ class Network:
         pack: Pack,
         preprocessing: Preprocessing | None = None,
     ) -> "Network":
-        """Build the model `name`, load weights, and by default normalise as the pack does."""
-        images = preprocessing or Preprocessing.of_pack(pack)
+        """Build the model `name` and load weights; images are prepared as `of_model` says."""
+        images = preprocessing or Preprocessing.of_model(name, pack)
         return cls._load(name, Path(file), pack, preprocessing=images, weights=str(file))
 
     @classmethod
@@ -164,3 +190,45 @@ def _read_run(run: str | Path) -> tuple[dict[str, Any], dict[str, Any], dict[str
     ):
         raise InvalidValueError(f"{paths.config} is damaged: it does not name a model")
     return tables
+
+
+def _timm(name: str) -> Preprocessing | None:
+    timm = registry.import_library("timm")
+    config = timm.get_pretrained_cfg(name) if timm.is_model(name) else None
+    if config is None:
+        return None
+    data = importlib.import_module("timm.data")
+    values = data.resolve_data_config(pretrained_cfg=config.to_dict())
+    side = int(values["input_size"][-1])
+    return Preprocessing(
+        mean=tuple(map(float, values["mean"])),
+        std=tuple(map(float, values["std"])),
+        crop=side,
+        image_size=math.floor(side / float(values["crop_pct"])),
+        resample=_resample(values["interpolation"]),
+    )
+
+
+def _torchvision(name: str) -> Preprocessing | None:
+    registry.import_library("torchvision")
+    models = importlib.import_module("torchvision.models")
+    if name not in models.list_models(module=models) or not list(models.get_model_weights(name)):
+        return None
+    images: Any = models.get_model_weights(name).DEFAULT.transforms()
+    return Preprocessing(
+        mean=tuple(map(float, images.mean)),
+        std=tuple(map(float, images.std)),
+        crop=int(images.crop_size[0]),
+        image_size=int(images.resize_size[0]),
+        resample=_resample(images.interpolation.value),
+    )
+
+
+def _resample(name: str) -> Resample:
+    if name in get_args(Resample):
+        return name  # type: ignore[return-value]
+    logger.warning("images should be scaled by %s, which is not supported: using bilinear", name)
+    return "bilinear"
+
+
+_PUBLISHED = {"timm": _timm, "torchvision": _torchvision}

@@ -100,7 +100,7 @@ def _call(function: Callable[..., Any], name: str, classes: int, channels: int) 
     return model
 
 
-def library(name: str) -> Any:
+def import_library(name: str) -> Any:
     """Import timm or torchvision, or raise MissingDependencyError."""
     try:
         return importlib.import_module(name)
@@ -119,14 +119,14 @@ def library(name: str) -> Any:
 
 
 def _timm(name: str, classes: int, channels: int) -> nn.Module:
-    timm = library("timm")
+    timm = import_library("timm")
     if not timm.is_model(name):
         raise InvalidValueError(f'timm has no model "{name}"', nearest(name, timm.list_models()))
     return timm.create_model(name, pretrained=False, num_classes=classes, in_chans=channels)
 
 
 def _torchvision(name: str, classes: int, channels: int) -> nn.Module:
-    library("torchvision")
+    import_library("torchvision")
     models = importlib.import_module("torchvision.models")
     known = models.list_models(module=models)
     if name not in known:
