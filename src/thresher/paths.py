@@ -6,10 +6,13 @@ sees the old file, the new file or none, never an incomplete one.
 
 import contextlib
 import errno
+import glob
 import json
 import os
+import platform
 import secrets
 import shutil
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,7 +96,23 @@ def allocate(path: Path) -> None:
 
 
 def _temporary(path: Path) -> Path:
-    return path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(3)}.tmp")
+    """Return a name to write to until `path` is complete; remove what killed processes left."""
+    host = f"{zlib.crc32(platform.node().encode()):08x}"[:4]
+    name = os.fsencode(path.name)[:200].decode(errors="ignore")  # a file name has at most 255
+    for old in path.parent.glob(f".{glob.escape(name)}.{host}-*-*.tmp"):
+        if not _runs(old.name.split("-")[-2]):
+            shutil.rmtree(old, ignore_errors=True) if old.is_dir() else old.unlink(missing_ok=True)
+    return path.with_name(f".{name}.{host}-{os.getpid()}-{secrets.token_hex(3)}.tmp")
+
+
+def _runs(process: str) -> bool:
+    try:
+        os.kill(int(process), 0)
+    except (ProcessLookupError, ValueError, OverflowError):
+        return False
+    except PermissionError:  # it belongs to somebody else
+        pass
+    return True
 
 
 @contextlib.contextmanager

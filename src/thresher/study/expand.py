@@ -33,8 +33,7 @@ REFERENCES = {
 CHECKS = {"train": check_training, "embed": check_embed, "select": check_select}
 MOST_TRIALS = 100_000
 LONGEST_NAME = 230
-"""Bytes of a name. A file name has at most 255, and a temporary `.NAME.json.PID-DIGITS.tmp` is the
-longest that is made of one."""
+"""Bytes of a name. A file name has at most 255, and files are called by it and an ending."""
 
 
 def expand(study: StudyDefinition, root: Path | str) -> StudyPlan:
