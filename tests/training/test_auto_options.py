@@ -14,6 +14,7 @@ from thresher.data.sources.folder import Folder
 from thresher.data.write import write_pack
 from thresher.errors import InvalidValueError
 from thresher.training import train as train_module
+from thresher.training.folder import as_begun
 from thresher.training.train import _on_device
 
 
@@ -64,14 +65,26 @@ def test_a_run_is_resumed_with_auto_or_with_what_it_stands_for(
 
 
 def test_a_run_of_another_precision_is_refused(finished: TrainConfig, tmp_path: Path) -> None:
-    other = _begun_with(finished, tmp_path / "run", precision="bf16")
-    with pytest.raises(InvalidValueError, match="begun with `precision` bf16, not fp32"):
-        train(other, quiet=True)
     with pytest.raises(InvalidValueError, match="begun with `precision` fp32, not bf16"):
         train(replace(finished, precision="bf16"), quiet=True)
     branch = replace(finished, out=str(tmp_path / "b"), branch_from=finished.out, precision="bf16")
     with pytest.raises(InvalidValueError, match="has `precision` fp32, not bf16"):
         train(branch, quiet=True)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp64"])
+def test_a_resumed_run_and_a_branch_keep_the_precision(
+    finished: TrainConfig, precision: Any, tmp_path: Path
+) -> None:
+    """As on another device than the one on which the run was begun."""
+    begun = replace(finished, out=str(tmp_path / "a"), precision=precision, resume=False)
+    train(begun, quiet=True)
+    for file in ("result.json", "model.safetensors"):
+        (tmp_path / "a" / file).unlink()
+    resumed = train(replace(begun, precision="auto", resume=True), quiet=True)
+    assert resumed.config.precision == resumed.resolved.precision == precision
+    branch = replace(finished, out=str(tmp_path / "b"), branch_from=begun.out, resume=False)
+    assert train(branch, quiet=True).resolved.precision == precision
 
 
 @pytest.mark.parametrize("decoder", [None, "cpu", "gpu"])
@@ -80,8 +93,7 @@ def test_a_resumed_run_keeps_its_decoder(
 ) -> None:
     """A run.json without decoder is of a version that had only one."""
     resumed = _begun_with(finished, tmp_path / "run", decoder=decoder)
-    chosen = _on_device(resumed, Pack.open(finished.data), torch.device("cpu"))
-    assert chosen.decoder == (decoder or "cpu")
+    assert as_begun(resumed).decoder == (decoder or "cpu")
     if decoder == "gpu":
         with pytest.raises(InvalidValueError, match="decoder cannot be gpu"):
             train(resumed, quiet=True)

@@ -8,7 +8,6 @@ from thresher.paths import RunPaths, read_run_json
 from thresher.training import checkpoint
 from thresher.training.checkpoint import Checkpoint
 from thresher.training.config import TrainConfig
-from thresher.training.execution import expected_precision
 
 SAME = ("data", "model", "optimizer", "precision", "validation", "split_seed", "selection", "seed")
 """Options that a branch shares with its run: the rest of the state depends on them."""
@@ -25,7 +24,7 @@ def check_branch(config: TrainConfig) -> None:
             "train the run with `keep_checkpoint`, or check the path",
         )
     begun = read_run_json(paths.config, "run's configuration").get("config", {})
-    given = {**config.to_dict(), "precision": expected_precision(config)}
+    given = config.to_dict()
     for name in SAME:
         if name in begun and begun[name] != given[name]:
             what = f"the run in {config.branch_from} has `{name}` {begun[name]}, not {given[name]}"

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from thresher.environment import choose_device, core_count
+from thresher.environment import core_count
 from thresher.options import option
 
 if TYPE_CHECKING:
@@ -49,13 +49,6 @@ def automatic_precision(device: "torch.device") -> Literal["fp32", "bf16"]:
     if device.type != "cuda":
         return "fp32"
     return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
-
-
-def expected_precision(config: ExecutionConfig) -> str:
-    """Return the precision of a run on this machine, before it has joined its group."""
-    if config.precision != "auto":
-        return config.precision
-    return automatic_precision(choose_device(config.device))
 
 
 def weight_dtype(config: ExecutionConfig) -> "torch.dtype":

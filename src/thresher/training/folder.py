@@ -4,9 +4,8 @@ import contextlib
 import hashlib
 import os
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -17,9 +16,8 @@ from thresher.locks import exclusive_lock
 from thresher.options import describe
 from thresher.paths import RUN_FORMAT, RunPaths, atomic_file, read_run_json, write_json
 from thresher.training.config import TrainConfig, current_values
-from thresher.training.execution import expected_precision
 from thresher.training.resolved import Resolved
-from thresher.training.result import RunResult
+from thresher.training.result import BEFORE_AUTO, RunResult
 from thresher.training.split import TrainingSplit
 
 
@@ -37,12 +35,17 @@ def finished(config: TrainConfig) -> RunResult | None:
     return RunResult.load(config.out)
 
 
-def begun_with_decoder(config: TrainConfig) -> Any:
-    """Return the decoder of the run that is resumed; None if there is none."""
-    path = RunPaths(Path(config.out)).config
-    if not path.exists():
-        return None
-    return read_run_json(path, "run's configuration").get("config", {}).get("decoder", "cpu")
+def as_begun(config: TrainConfig) -> TrainConfig:
+    """Replace `auto` by what the run that is resumed, or that this one branches from, has."""
+    for run in filter(None, (config.out, config.branch_from)):
+        path = RunPaths(Path(run)).config
+        if path.exists():
+            begun = read_run_json(path, "run's configuration").get("config", {})
+            used = {name: begun.get(name, old) for name, old in BEFORE_AUTO.items()}
+            return replace(
+                config, **{k: v for k, v in used.items() if getattr(config, k) == "auto"}
+            )
+    return config
 
 
 def admit(config: TrainConfig) -> None:
@@ -157,9 +160,6 @@ def _check_same_run(config: TrainConfig, paths: RunPaths) -> None:
         # With test images nothing is held out by default; version 0.1 wrote 0 for that.
         for values in (saved, given):
             values["validation"] = values.get("validation") or None
-    given["precision"] = expected_precision(config)
-    if config.decoder == "auto":  # then that of the run is used
-        given["decoder"] = saved.get("decoder")
     for name in (info.name for info in describe(TrainConfig) if info.changes_result):
         if name in saved and saved[name] != given[name]:
             raise InvalidValueError(

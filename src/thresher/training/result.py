@@ -12,8 +12,8 @@ from thresher.training.config import TrainConfig
 from thresher.training.resolved import Resolved
 
 Status = Literal["finished", "target", "diverged", "stopped"]
-_BEFORE_AUTO = {"precision": "fp32", "decoder": "cpu"}
-"""Of a result that does not name them, from a version without `auto`."""
+BEFORE_AUTO = {"precision": "fp32", "decoder": "cpu"}
+"""Options of a run that does not name them, from a version without `auto`."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class RunResult:
             reached, sharpness = values["time_to_target"], values.get("sharpness")
             nested = {
                 "resolved": Resolved(**values["resolved"]),
-                "config": TrainConfig.from_dict({**_BEFORE_AUTO, **values["config"]}),
+                "config": TrainConfig.from_dict({**BEFORE_AUTO, **values["config"]}),
                 "time_to_target": None if reached is None else TargetReached(**reached),
                 "sharpness": None if sharpness is None else Sharpness(**sharpness),
                 "data": PackIdentity(**values["data"]),

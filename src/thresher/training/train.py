@@ -72,6 +72,7 @@ def train(
     config = with_schedule_inline(config)
     check(config)
     config = replace(config, batch_norm=for_batch(config.batch_norm, config.batch_size))
+    config = folder.as_begun(config)
     check_branch(config)
     in_group = config.workers > 1 and placement().world == 1
     if in_group and pruner is not None:
@@ -151,14 +152,14 @@ def _open(config: TrainConfig, pruner: DynamicPruner | None) -> Workload:
 
 
 def _on_device(config: TrainConfig, pack: Pack, device: "torch.device") -> TrainConfig:
-    """Replace `auto` by what it stands for here; a resumed run keeps its decoder."""
+    """Replace `auto` by what it stands for here."""
     precision, decoder = config.precision, config.decoder
     if precision == "auto":
         precision = automatic_precision(device)
     if decoder == "auto":
         crops = pack.image_shape is None and augment_kind(config, pack) == "imagenet"
         on_gpu = crops and device.type == "cuda" and missing_package() is None
-        decoder = folder.begun_with_decoder(config) or ("gpu" if on_gpu else "cpu")
+        decoder = "gpu" if on_gpu else "cpu"
     return replace(config, precision=precision, decoder=decoder)
 
 
