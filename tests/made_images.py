@@ -67,3 +67,22 @@ def class_folder(root: Path, uneven: bool = True, each: int = 6) -> Path:
                 size = (20 + n, 16 + 2 * n) if uneven else (20, 16)
                 (place / f"{n}.jpg").write_bytes(picture(seed, *size))
     return root
+
+
+def mixed_folder(root: Path) -> Path:
+    """class/name: two colour JPEGs and a PNG, a CMYK, a grey and a turned JPEG."""
+    turned, exif = io.BytesIO(), Image.Exif()
+    exif[0x0112] = 6
+    Image.open(io.BytesIO(picture(1, 60, 40))).save(turned, "JPEG", exif=exif)
+    files = {
+        "one/a.jpg": picture(2, 60, 50),
+        "one/b.png": picture(3, 60, 50, "PNG"),
+        "one/c.jpg": picture(4, 60, 50, "JPEG", "CMYK"),
+        "one/d.jpg": picture(5, 60, 50, "JPEG", "L"),
+        "one/e.jpg": turned.getvalue(),
+        "two/f.jpg": picture(6, 30, 90),
+    }
+    for name, content in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(content)
+    return root

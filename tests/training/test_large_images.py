@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from made_images import class_folder
+from made_images import class_folder, mixed_folder
 from thresher import Pack, TrainConfig, train
 from thresher.data import loader as loader_module
 from thresher.data.augment import Augment
@@ -83,6 +83,7 @@ def test_one_and_two_workers_train_on_the_same_crops(encoded: Pack, tmp_path: Pa
         assert result.resolved.augment == "imagenet"
         assert result.resolved.image_size == 16
         assert result.resolved.decoder == "simplejpeg"
+        assert result.resolved.slow_decoded == 0
         assert result.input_wait_share is not None
         assert 0 < result.input_wait_share < 1
         losses.append((result.train_loss, result.loss))
@@ -126,3 +127,21 @@ def test_large_raw_images_are_cropped_on_the_device(encoded: Pack, tmp_path: Pat
     assert (result.resolved.augment, result.resolved.image_size) == ("imagenet", 24)
     assert result.resolved.decoder is None
     assert result.input_wait_share == 0
+
+
+@pytest.mark.parametrize("processes_from", [1, 1000])
+def test_images_that_need_the_slower_decoder_are_counted(
+    tmp_path: Path,
+    processes_from: int,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(loader_module, "_PROCESSES_FROM", processes_from)
+    caplog.set_level("INFO")
+    pack = write_pack(Folder(mixed_folder(tmp_path / "images")), tmp_path / "pack")
+    config = TrainConfig(
+        data=str(pack.root), out=str(tmp_path / "run"), image_size=16, batch_size=2, validation=0
+    )
+    result = train(replace(config, epochs=2, device="cpu"), quiet=True)
+    assert result.resolved.slow_decoded == 4
+    assert "4 images were decoded by Pillow because simplejpeg cannot read them" in caplog.text

@@ -1,16 +1,14 @@
 """Images that are decoded while training, on a GPU: captured steps, and nvJPEG."""
 
-import io
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from safetensors.torch import load_file
 
-from made_images import class_folder, picture
+from made_images import class_folder, mixed_folder
 from thresher import Pack, TrainConfig, train
 from thresher.data import loader as loader_module
 from thresher.data.crop_reader import CropReader, Draw
@@ -99,7 +97,7 @@ def test_defaults_decode_on_the_gpu_in_bf16(encoded: Pack, tmp_path: Path) -> No
     )
     result = train(config, quiet=True)
     assert (result.resolved.decoder, result.resolved.precision) == ("nvJPEG", "bf16")
-    assert result.resolved.cpu_decoded == 0
+    assert result.resolved.slow_decoded == 0
 
 
 @pytest.mark.parametrize("on_gpu", [True, False])
@@ -135,23 +133,7 @@ def test_batches_that_are_read_beside_steps_are_those_read_alone(
 def test_what_nvjpeg_does_not_read_is_decoded_all_the_same(tmp_path: Path) -> None:
     from thresher.data.device_crop_reader import DeviceCropReader
 
-    folder = tmp_path / "images" / "one"
-    folder.mkdir(parents=True)
-    turned, exif = io.BytesIO(), Image.Exif()
-    exif[0x0112] = 6
-    Image.open(io.BytesIO(picture(1, 60, 40))).save(turned, "JPEG", exif=exif)
-    files = {
-        "a.jpg": picture(2, 60, 50),
-        "b.png": picture(3, 60, 50, "PNG"),
-        "c.jpg": picture(4, 60, 50, "JPEG", "CMYK"),
-        "d.jpg": picture(5, 60, 50, "JPEG", "L"),
-        "e.jpg": turned.getvalue(),
-    }
-    for name, content in files.items():
-        (folder / name).write_bytes(content)
-    (tmp_path / "images" / "two").mkdir()
-    (tmp_path / "images" / "two" / "f.jpg").write_bytes(picture(6, 30, 90))
-    pack = write_pack(Folder(tmp_path / "images"), tmp_path / "pack")
+    pack = write_pack(Folder(mixed_folder(tmp_path / "images")), tmp_path / "pack")
     positions = np.arange(len(pack))
     keys = sample_keys(pack.ids.to_pylist())
     reader = DeviceCropReader(pack, ResizedCrop(24), CUDA)

@@ -10,7 +10,7 @@ import numpy as np
 
 from thresher.data.crops import ResizedCrop
 from thresher.data.gather import run_in_threads
-from thresher.data.images import Resample, decode, decode_box, file_size
+from thresher.data.images import Resample, decode, decode_box, read_header
 from thresher.data.pack import Pack
 from thresher.errors import InvalidValueError
 
@@ -37,10 +37,11 @@ class Reader(Protocol):
 
     def read(
         self, positions: np.ndarray, keys: np.ndarray, draw: Draw | None, out: np.ndarray
-    ) -> None:
+    ) -> list[int]:
         """Fill `out` (n, size, size, 3) uint8.
 
-        Raises InvalidValueError if an image cannot be decoded; it names the sample.
+        Returns the positions of crops that only Pillow, the slower decoder, can read. Raises
+        InvalidValueError if an image cannot be decoded; it names the sample.
         """
 
 
@@ -55,7 +56,7 @@ class SquareReader:
 
     def read(
         self, positions: np.ndarray, keys: np.ndarray, draw: Draw | None, out: np.ndarray
-    ) -> None:
+    ) -> list[int]:
         def read_rows(begin: int, end: int) -> None:
             for row in range(begin, end):
                 position = int(positions[row])
@@ -65,6 +66,7 @@ class SquareReader:
                     raise undecodable(self.pack, position, error) from None
 
         run_in_threads(read_rows, len(positions), PART, self.threads)
+        return []
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,9 @@ class CropReader:
 
     def read(
         self, positions: np.ndarray, keys: np.ndarray, draw: Draw | None, out: np.ndarray
-    ) -> None:
+    ) -> list[int]:
+        slow: list[int] = []
+
         def read_rows(begin: int, end: int) -> None:
             rows = range(begin, end)
             files = [self.pack.encoded(int(positions[row])) for row in rows]
@@ -89,7 +93,9 @@ class CropReader:
             row = begin
             try:
                 for row in rows:
-                    sizes[row - begin] = file_size(files[row - begin])
+                    sizes[row - begin], by_pillow = read_header(files[row - begin])
+                    if by_pillow:
+                        slow.append(int(positions[row]))
                 if draw is None:
                     boxes = self.crop.centre_boxes(sizes).tolist()
                 else:
@@ -101,6 +107,7 @@ class CropReader:
                 raise undecodable(self.pack, int(positions[row]), error) from None
 
         run_in_threads(read_rows, len(positions), PART, self.threads)
+        return slow
 
 
 def undecodable(pack: Pack, position: int, error: Exception) -> InvalidValueError:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from thresher.data.crop_reader import Draw, Reader
-from thresher.data.decode_worker import HEADER, Job
+from thresher.data.decode_worker import HEADER, Answer, Job
 from thresher.errors import ThresherError
 
 
@@ -84,16 +84,26 @@ class DecodePool:
             used.append(connection)
         self._pending.append(used)
 
-    def wait(self) -> None:
-        """Wait for the oldest batch; raise the error of an image that cannot be decoded."""
+    def wait(self) -> list[int]:
+        """Wait for the oldest batch.
+
+        Returns the positions of images that only the slower decoder reads; raises the error of an
+        image that cannot be decoded.
+        """
+        slow: list[int] = []
         error = None
         for connection in self._pending.pop(0):
             try:
-                error = connection.recv() or error
+                answer: Answer = connection.recv()
             except (EOFError, OSError):
                 raise _killed() from None
+            if isinstance(answer, Exception):
+                error = answer
+            else:
+                slow += answer
         if error is not None:
             raise error
+        return slow
 
     def cancel(self) -> None:
         """Give up the batches that are still pending."""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 JPEG = b"\xff\xd8\xff"
 """First bytes of a JPEG file."""
+PILLOW = "Pillow"
 _ORIENTATION = 0x0112
 _EXIF_WITHIN = 4096
 Box = tuple[float, float, float, float]
@@ -44,22 +45,28 @@ def decode(
 
 def jpeg_decoder() -> str:
     """Return the name of the package that decodes colour JPEG files."""
-    return "simplejpeg" if importlib.util.find_spec("simplejpeg") else "Pillow"
+    return "simplejpeg" if importlib.util.find_spec("simplejpeg") else PILLOW
 
 
 def file_size(data: bytes) -> tuple[int, int]:
     """Return height and width of the decoded image, from the header of the file."""
+    return read_header(data)[0]
+
+
+def read_header(data: bytes) -> tuple[tuple[int, int], bool]:
+    """Return (height, width) of the decoded image, and whether only Pillow can decode it."""
     if data[:3] == JPEG and not is_turned(data):
         with contextlib.suppress(ImportError, ValueError):
             import simplejpeg
 
-            height, width = simplejpeg.decode_jpeg_header(data)[:2]
-            return int(height), int(width)
+            height, width, space, _ = simplejpeg.decode_jpeg_header(data)
+            return (int(height), int(width)), space != "YCbCr"
     from PIL import Image
 
     with Image.open(io.BytesIO(data)) as image:
         on_its_side = image.getexif().get(_ORIENTATION, 1) >= 5
-        return (image.width, image.height) if on_its_side else (image.height, image.width)
+        size = (image.width, image.height) if on_its_side else (image.height, image.width)
+        return size, True
 
 
 def measure(data: bytes, limit: int) -> tuple[np.ndarray, tuple[int, int]] | None:

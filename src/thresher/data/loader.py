@@ -111,6 +111,7 @@ class Loader:
         rows[self.positions] = np.arange(len(self.positions))
         self._rows = torch.from_numpy(rows).to(self.device)
         self._rows_on_host = rows
+        self._slow = np.zeros(len(pack), np.bool_)
         self._pool: DecodePool | None = None
         self.images = self._read_all() if self.resident else None
 
@@ -122,6 +123,11 @@ class Loader:
 
     def __len__(self) -> int:
         return len(self.positions)
+
+    @property
+    def slow_images(self) -> np.ndarray:
+        """Which images of the pack were read and cannot be cropped by the fast decoder, bool."""
+        return self._slow if self.device_crops is None else self.device_crops.slow_images
 
     def rows(self, positions: np.ndarray | Tensor) -> Tensor:
         """Return the rows of pack positions in `labels`, `keys` and `images`, (n,) int64."""
@@ -159,7 +165,8 @@ class Loader:
         if self.pack.image_shape is not None:
             self.pack.images(positions, out.numpy())
         else:
-            self._reader().read(positions, self._host_keys(positions), draw, out.numpy())
+            keys = self._host_keys(positions)
+            self._slow[self._reader().read(positions, keys, draw, out.numpy())] = True
 
     def _reader(self) -> Reader:
         """Return what decodes encoded images."""
@@ -231,7 +238,7 @@ class Loader:
                     images = self._read_now(positions, draw)
                     yield Batch(images, self.labels[rows], self.keys[rows])
                     continue
-                pool.wait()
+                self._slow[pool.wait()] = True
                 filled = pool.buffers[slot][: len(positions)]
                 if copies is None:
                     images = filled.clone()  # belongs to the caller

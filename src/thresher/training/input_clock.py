@@ -7,9 +7,6 @@ import torch
 
 from thresher.training.device_data import Part
 
-ENOUGH = 0.05
-"""Share of the time that a run may wait for input before it is told what to do."""
-
 
 class InputClock:
     """Takes parts from a reader and measures the time for which the device has nothing to do.

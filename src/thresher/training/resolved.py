@@ -48,8 +48,8 @@ class Resolved:
     """Side of the images that the network is trained on."""
     decoder: str | None = None
     """What decodes the images; None if they are stored as pixels."""
-    cpu_decoded: int | None = None
-    """Images that the CPU decoded because nvJPEG cannot; known at the end."""
+    slow_decoded: int | None = None
+    """Images that `decoder` cannot read, so that Pillow decoded them; known at the end."""
     precision: str | None = None
     """Arithmetic of forward and backward pass."""
     batch_phases: list[list[int]] = field(default_factory=list)

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from thresher.data.device_crop_reader import missing_package
 from thresher.distributed.group import Group
 from thresher.environment import git_commit, hardware, versions
 from thresher.models import weights
@@ -25,7 +24,8 @@ from thresher.training.device_data import Part
 from thresher.training.dynamics import Dynamics
 from thresher.training.epochs import EpochPlan, EpochPlanner, EpochSamples
 from thresher.training.evaluate import averaged, evaluate
-from thresher.training.input_clock import ENOUGH, InputClock
+from thresher.training.input_clock import InputClock
+from thresher.training.input_remarks import slow_decoded, warn_of_waiting
 from thresher.training.noise_observer import NoiseObserver
 from thresher.training.optimizers import set_rate
 from thresher.training.prepared import Workload, keep, prepare
@@ -179,7 +179,8 @@ class Trainer:
         return plan
 
     def _end_epoch(self, epoch_size: int) -> Status | None:
-        self._mention_waiting()
+        if self.state.progress.epoch == 0 and self.group.first:
+            warn_of_waiting(self.state.progress.input_wait_share or 0, self.data.loader)
         self.state.end_epoch(epoch_size)
         done, every = self.state.progress, self.config.evaluate_every
         over = self.planner.is_over(done)
@@ -293,18 +294,6 @@ class Trainer:
                 "is trained on at the full rate; another batch size avoids that"
             )
 
-    def _mention_waiting(self) -> None:
-        """Say so, after the first epoch, if the device waits for images."""
-        share = self.state.progress.input_wait_share or 0
-        if self.state.progress.epoch == 0 and share > ENOUGH and self.group.first:
-            missing = missing_package()
-            by_cpu = self.group.device.type == "cuda" and self.data.loader.device_crops is None
-            gpu = f", install {missing} to decode on the GPU" if by_cpu and missing else ""
-            logger.warning(
-                f"{share:.0%} of the time was spent waiting for images: use more cores{gpu}, or "
-                "pack the images at the size that you train on with `thresher data pack --resize`"
-            )
-
     def _write_epoch(self) -> None:
         done, noise = self.state.progress, self.state.noise
         values: dict[str, float | None] = {
@@ -359,24 +348,13 @@ class Trainer:
     def _resolved_at_end(self) -> Resolved:
         """Return the numbers of the run with the batches that it grew to."""
         grown = self.state.progress.grown
-        resolved = replace(self.resolved, cpu_decoded=self._cpu_decoded())
+        resolved = replace(
+            self.resolved,
+            slow_decoded=slow_decoded(self.data.loader, self.group, self.resolved.decoder),
+        )
         if not grown:
             return resolved
         return replace(resolved, batch_phases=[[0, resolved.global_batch], *grown])
-
-    def _cpu_decoded(self) -> int | None:
-        """Count the images that the CPU decoded although the GPU should, on all workers."""
-        reader = self.data.loader.device_crops
-        if reader is None:
-            return None
-        marks = torch.from_numpy(reader.slow_images.astype(np.float32)).to(self.group.device)
-        count = int((self.group.all_reduce_sum(marks) > 0).sum())
-        if count and self.group.first:
-            logger.info(
-                f"{count:,} images were decoded on the CPU because nvJPEG cannot read them: other "
-                "formats than JPEG, CMYK, turned by EXIF, or damaged"
-            )
-        return count
 
     def _sharpness(self) -> Sharpness | None:
         """Measure the sharpness if asked for, on the first worker; the others wait for it."""

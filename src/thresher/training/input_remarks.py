@@ -1,0 +1,42 @@
+"""What a run says about its input: that the device waits for it, and which images are slow."""
+
+import logging
+
+import numpy as np
+import torch
+
+from thresher.data.device_crop_reader import missing_package
+from thresher.data.images import PILLOW
+from thresher.data.loader import Loader
+from thresher.distributed.group import Group
+
+ENOUGH = 0.05
+"""Share of the time spent waiting for images above which a run says so."""
+logger = logging.getLogger(__name__)
+
+
+def warn_of_waiting(share: float, loader: Loader) -> None:
+    """Say what to do if the device waits for images."""
+    if share <= ENOUGH:
+        return
+    missing = missing_package()
+    by_cpu = loader.device.type == "cuda" and loader.device_crops is None
+    gpu = f", install {missing} to decode on the GPU" if by_cpu and missing else ""
+    logger.warning(
+        f"{share:.0%} of the time was spent waiting for images: use more cores{gpu}, or "
+        "pack the images at the size that you train on with `thresher data pack --resize`"
+    )
+
+
+def slow_decoded(loader: Loader, group: Group, decoder: str | None) -> int | None:
+    """Count the images that the fast decoder could not read, on all workers, and say so."""
+    if loader.crops is None or decoder == PILLOW:
+        return None
+    marks = torch.from_numpy(loader.slow_images.astype(np.float32)).to(group.device)
+    count = int((group.all_reduce_sum(marks) > 0).sum())
+    if count and group.first:
+        logger.info(
+            f"{count:,} images were decoded by Pillow because {decoder} cannot read them: "
+            "other formats than JPEG, other colours than RGB, turned by EXIF, or damaged"
+        )
+    return count
