@@ -67,6 +67,7 @@ STUDIES: dict[str, Values] = {
             "lr": [0.05, 0.1, 0.2],
         },
         "arms": {**ARMS, **BY_EPOCHS},
+        "exclude": [{"arm": list(BY_EPOCHS), "batch_size": [4096, 10368]}],
         "steps": studies.pipeline(
             {**studies.GPU, "model": "resnet101", "batch_size": 256}, DROP, draws=4
         ),
@@ -138,7 +139,8 @@ def _pairs(arms: Iterable[str]) -> list[tuple[str, str]]:
 
 
 def rows(analysis: Analysis) -> list[ClaimRow]:
-    arms = list(dict.fromkeys(c.cell["arm"] for c in analysis.cells))
+    run = [c.cell for c in analysis.cells]
+    arms = list(dict.fromkeys(cell["arm"] for cell in run))
     cells = [c.cell for c in analysis.cells if c.cell["arm"] == arms[0]]
     cells = [{axis: value for axis, value in cell.items() if axis != "arm"} for cell in cells]
     largest = max(cell["batch_size"] for cell in cells)
@@ -147,6 +149,7 @@ def rows(analysis: Analysis) -> list[ClaimRow]:
             _row(analysis, cell, pair, cell["batch_size"] >= min(LARGE, largest))
             for pair in _pairs(arms)
             for cell in cells
+            if {**cell, "arm": pair[0]} in run
         ),
         *([_transformations(analysis)] if PLAIN_PAIR[0] in arms else []),
         _spread(analysis),

@@ -205,12 +205,14 @@ def _build(
         hint = nearest(str(value), map(str, values))
         raise InvalidValueError(f'"{value}" is not a value of {axis}', hint)
     reported = [trial for trial in trials if trial.reported]
-    cells = summarise(reported, list(axes), known.get("choices", ()))
+    study: Study | None = known.get("study")
+    planned = list(study.definition.cells) if study is not None else []
+    cells = summarise(reported, list(axes), known.get("choices", ()), planned)
     unit, higher = UNITS.get(config.metric, ""), _higher_is_better(config)
     scale = MetricScale(unit or config.metric, _margin(config, cells), higher, resolution)
     scale = replace(scale, censored=config.metric in TO_TARGET)
     scale = replace(scale, level=config.level or scale.level)
-    named = named_comparisons(config, Compared(axes, axis, pairs))
+    named = named_comparisons(config, Compared(axes, axis, pairs, [c.cell for c in cells]))
     return Analysis(
         verdicts=compare_cells(cells, axis, pairs, scale, named) if axis is not None else [],
         cells=cells,

@@ -255,7 +255,10 @@ def _pairings(groups: list[_Cell], arm: Any, baseline: Any) -> list[Pairing]:
     pairings, shared_values, groupings = [], [], []
     every: list[tuple[np.ndarray, np.ndarray]] = []
     drawn = any(varies(group[a]) for _, group in groups for a in (arm, baseline) if a in group)
+    both_run = [arm in group and baseline in group for _, group in groups]
     for at, (cell, group) in enumerate(groups):
+        if any(both_run) and not both_run[at]:
+            continue  # the study leaves this combination out
         first, second = group.get(arm), group.get(baseline)
         values: dict[int, tuple[float, float]] = {}
         draws, correct = None, []
@@ -274,7 +277,7 @@ def _pairings(groups: list[_Cell], arm: Any, baseline: Any) -> list[Pairing]:
         groupings.append(draws)
         rows = _rows(values, draws)
         pairings.append(Pairing(cell, at, arm, baseline, rows, draws is not None, drawn, correct))
-    if len(groups) < 2:
+    if len(pairings) < 2:
         return pairings
     # One row per seed: the mean over all cells, for seeds that were run in each of them.
     seeds = [s for s in shared_values[0] if all(s in values for values in shared_values)]
@@ -297,7 +300,9 @@ def _strata(one: Pairing, groups: list[_Cell]) -> list[tuple[Times, Times]]:
     strata, censored = [], 0
     for _, group in groups if one.at is None else [groups[one.at]]:
         both = [group[arm] for arm in (one.arm, one.baseline) if arm in group]
-        if len(both) < 2 or not all(c.values or c.censored for c in both):
+        if len(both) < 2:
+            continue
+        if not all(c.values or c.censored for c in both):
             return []
         known = [t for c in both for t in (*c.values.values(), *c.censored.values())]
         longest = max((t for t in known if math.isfinite(t)), default=1.0)

@@ -3,6 +3,8 @@
 `reading.py` reads the file; docs/studies.md shows one.
 """
 
+import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -104,6 +106,8 @@ class StudyDefinition(ComparisonConfig, TuningConfig):
     """Options and the values to try; every combination is run."""
     arms: dict[str, Values] = field(default_factory=dict)
     """Named groups of options: the values of the axis `arm`."""
+    exclude: tuple[dict[str, list[Any]], ...] = ()
+    """Combinations that are not run: tables of axes, with a value or a list of values each."""
     steps: dict[str, StepDefinition] = field(default_factory=dict)
     """Tasks that run before the trials."""
     executor: Values = field(default_factory=dict)
@@ -125,6 +129,14 @@ class StudyDefinition(ComparisonConfig, TuningConfig):
     def untuned_axes(self) -> list[str]:
         """The axes that are reported: those that are not tuned."""
         return [axis for axis in self.axes if axis not in self.tune]
+
+    @property
+    def cells(self) -> Iterator[Values]:
+        """The combinations of values of the axes that are run; the last axis varies fastest."""
+        for values in itertools.product(*map(self.values, self.axes)):
+            cell = dict(zip(self.axes, values, strict=True))
+            if not any(all(cell[a] in v for a, v in table.items()) for table in self.exclude):
+                yield cell
 
     def values(self, axis: str) -> list[Any]:
         """Return the values of an axis."""

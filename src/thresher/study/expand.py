@@ -6,11 +6,9 @@ and a study whose base options change never reuses an old trial. Long names are 
 """
 
 import hashlib
-import itertools
 import math
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,13 +39,6 @@ def expand(study: StudyDefinition, root: Path | str) -> StudyPlan:
     return _Expansion(study, StudyPaths(Path(root))).plan()
 
 
-def cells(study: StudyDefinition) -> Iterator[Values]:
-    """Yield every combination of the values of the axes; the last axis varies fastest."""
-    axes = study.axes
-    for values in itertools.product(*(study.values(axis) for axis in axes)):
-        yield dict(zip(axes, values, strict=True))
-
-
 class _Expansion:
     def __init__(self, study: StudyDefinition, paths: StudyPaths) -> None:
         self.study, self.paths = study, paths
@@ -61,7 +52,7 @@ class _Expansion:
         if count > MOST_TRIALS:
             message = f"the study has {count:,} trials, more than {MOST_TRIALS:,}"
             raise InvalidValueError(message, "use fewer seeds or values")
-        every = [self.trial(cell, seed) for cell in cells(self.study) for seed in self.study.seeds]
+        every = [self.trial(cell, seed) for cell in self.study.cells for seed in self.study.seeds]
         return StudyPlan(self.steps, {trial.name: trial for trial in every})
 
     def trial(self, cell: Values, seed: int) -> StudyTask:

@@ -11,6 +11,7 @@ from typing import Any
 
 from thresher.errors import InvalidValueError, nearest
 from thresher.study.definition import ComparisonConfig
+from thresher.study.tasks import Values
 
 Key = tuple[Any, Any, frozenset[tuple[str, Any]]]
 """Arm, baseline and the values of the other axes; no values for the comparison over all cells."""
@@ -31,6 +32,8 @@ class Compared:
     axes: Mapping[str, Sequence[Any]]
     axis: str | None
     pairs: Sequence[tuple[Any, Any]]
+    cells: Sequence[Values]
+    """Combinations of values of the axes that were run, or will be."""
 
 
 def named_comparisons(config: ComparisonConfig, compared: Compared) -> NamedComparisons:
@@ -75,7 +78,15 @@ def _find(option: str, name: str, compared: Compared) -> Key:
         if (baseline, arm) in compared.pairs:
             fix = f'write "{name.replace(pair, reversed_pair)}"'
         raise InvalidValueError(f'{option} names "{name}", which the study does not compare', fix)
-    return arm, baseline, _cell(option, name, place, compared)
+    cell = _cell(option, name, place, compared)
+    for value in (arm, baseline):
+        wanted = {**dict(cell), compared.axis: value}
+        if not any(wanted.items() <= known.items() for known in compared.cells):
+            raise InvalidValueError(
+                f'{option} names "{name}", but there are no runs of {value} there',
+                "change `exclude`, or remove the name",
+            )
+    return arm, baseline, cell
 
 
 def _pair(option: str, name: str, pair: str, compared: Compared) -> tuple[Any, Any]:

@@ -99,6 +99,7 @@ def from_dict(content: Values, where: str = "the study", text: str = "") -> Stud
             axis: _axis(axis, grid[axis], f"[grid] of {where}", runs_command) for axis in grid
         },
         "arms": arms,
+        "exclude": [_excluded(table, where) for table in _list(content.get("exclude", []), where)],
         "steps": _steps(steps, where),
         "executor": executor,
         "baseline": _hashable(content.get("baseline")),
@@ -164,6 +165,22 @@ def _axis(axis: str, values: Any, where: str, runs_command: bool) -> list[Any]:
         if values.count(value) > 1:
             raise InvalidValueError(f"{axis} contains {value!r} twice (in {where})")
     return [_hashable(value) for value in values]
+
+
+def _list(tables: Any, where: str) -> list[Any]:
+    if not isinstance(tables, list):
+        raise InvalidValueError(
+            f"exclude must be a list of tables, got {tables!r} (in {where})",
+            "write exclude = [{ AXIS = VALUE }]",
+        )
+    return tables
+
+
+def _excluded(table: Any, where: str) -> dict[str, list[Any]]:
+    """Return lists of values by axis."""
+    table = _table(table, f"an entry of exclude in {where}")
+    listed = {axis: v if isinstance(v, list) else [v] for axis, v in table.items()}
+    return {axis: [_hashable(value) for value in values] for axis, values in listed.items()}
 
 
 def _hashable(value: Any) -> Any:
@@ -242,6 +259,7 @@ def _check_relations(study: StudyDefinition, where: str) -> None:
         raise InvalidValueError(
             f'"{study.compare}" cannot be both tuned and compared (in {where})', "choose one"
         )
+    _check_excluded(study, where)
     named = [value for pair in study.pairs for value in pair]
     named += [] if study.baseline is None else [study.baseline]
     for value in named if study.compared else []:
@@ -249,7 +267,8 @@ def _check_relations(study: StudyDefinition, where: str) -> None:
         _check_known(value, study.values(study.compared or ""), text)
     try:
         reported = {axis: study.values(axis) for axis in study.untuned_axes}
-        named_comparisons(study, Compared(reported, study.compared, study.compared_pairs))
+        compared = Compared(reported, study.compared, study.compared_pairs, list(study.cells))
+        named_comparisons(study, compared)
     except InvalidValueError as error:
         error.what += f" (in {where})"
         raise
@@ -262,6 +281,19 @@ def _check_relations(study: StudyDefinition, where: str) -> None:
         for axis in step.each:
             text = f'each names "{axis}", which is not an axis (in [steps.{step.name}] of {where})'
             _check_known(axis, [*study.axes, "seed"], text)
+
+
+def _check_excluded(study: StudyDefinition, where: str) -> None:
+    for table in study.exclude:
+        for axis, values in table.items():
+            _check_known(
+                axis, study.axes, f'exclude names "{axis}", which is not an axis (in {where})'
+            )
+            for value in values:
+                text = f'exclude names "{value}", which is not a value of {axis} (in {where})'
+                _check_known(value, study.values(axis), text)
+    if next(study.cells, None) is None:
+        raise InvalidValueError(f"exclude leaves nothing to run (in {where})", "exclude less")
 
 
 def _check_training_study(study: StudyDefinition, where: str) -> None:

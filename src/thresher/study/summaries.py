@@ -92,13 +92,21 @@ class PreferredBatch:
 
 
 def summarise(
-    trials: Sequence[Trial], axes: Sequence[str], choices: Sequence[TuningChoice] = ()
+    trials: Sequence[Trial],
+    axes: Sequence[str],
+    choices: Sequence[TuningChoice] = (),
+    planned: Iterable[Values] = (),
 ) -> list[CellSummary]:
-    """Summarise trials by the values of `axes`, in order of appearance."""
+    """Summarise trials by the values of `axes`, in order of appearance.
+
+    Cells in `planned` come first, also those without trials.
+    """
     from thresher.study.statistics import mean_interval  # loads scipy
 
     chosen = {tuple(choice.cell.values()): choice.chosen for choice in choices}
-    groups: dict[tuple[Any, ...], list[Trial]] = {}
+    groups: dict[tuple[Any, ...], list[Trial]] = {
+        tuple(cell[axis] for axis in axes): [] for cell in planned
+    }
     for trial in trials:
         groups.setdefault(tuple(trial.cell[axis] for axis in axes), []).append(trial)
     summaries = []
