@@ -1,17 +1,8 @@
-"""A selection: which training samples to keep, as a file that any stage can read.
+"""A selection: which training samples of a pack to keep, with scores, reasons and new labels."""
 
-`S.parquet` has a row per training sample: `id, label, x, y, cluster, score, keep, reason`, and
-`votes` (share of votes to drop) if the filter voted, `suggested` (a likelier label) if it names
-one. `S.json` beside it holds the fingerprint of
-the pack, the filter, its settings, seeds, versions and timings. `S.overrides.jsonl` is an
-append-only log of decisions by people; it is applied whenever the selection is loaded.
-`S.copies.arrow` holds near-copies, if the filter looked for them.
-"""
-
-import contextlib
 import hashlib
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sized
+from collections.abc import Iterable, Mapping, Sized
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -19,8 +10,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from thresher.data.copy_links import CopyLinks
 from thresher.data.ids import rows_by_id
@@ -28,29 +17,14 @@ from thresher.data.matching import match_samples, webdataset_id
 from thresher.data.overrides import Override, OverrideLog, effective_overrides
 from thresher.data.pack import Pack
 from thresher.data.sampler import EpochSampler
-from thresher.errors import (
-    AlreadyExistsError,
-    InvalidValueError,
-    MissingDependencyError,
-    NotFoundError,
-    ThresherError,
-)
-from thresher.paths import (
-    SelectionPaths,
-    atomic_file,
-    check_format,
-    read_json,
-    write_json,
-    write_text,
-)
+from thresher.data.selection_file import NO_CLUSTER, SelectionContent, read_files, write_files
+from thresher.errors import InvalidValueError, MissingDependencyError
+from thresher.paths import SelectionPaths, atomic_file, write_text
 
 if TYPE_CHECKING:
     from torch.utils.data import Dataset, Subset
 
 logger = logging.getLogger(__name__)
-FORMAT = 1
-NO_CLUSTER = -2
-"""The cluster of samples that were not clustered; -1 is noise."""
 
 
 @dataclass
@@ -171,9 +145,6 @@ class Selection:
             AlreadyExistsError: The selection exists.
         """
         paths = SelectionPaths(Path(path))
-        if paths.table.suffix != ".parquet":
-            raise InvalidValueError(f"{path} must end in .parquet")
-        check_free(paths)
         rows = len(self.ids)
         columns = {
             "id": self.ids,
@@ -188,20 +159,7 @@ class Selection:
             **({} if self.new_labels is None else {"new_label": self.new_labels}),
             **({} if self.suggested is None else {"suggested": self.suggested}),
         }
-        table = pa.table({n: pa.array(values).cast(_TYPES[n]) for n, values in columns.items()})
-        # The table last: a table that exists is a selection that can be loaded.
-        header = {"format": FORMAT, "fingerprint": self.fingerprint}
-        write_json(paths.sidecar, {**header, **self.meta, **header})
-        try:
-            paths.copies.unlink(missing_ok=True)  # a killed process may have left one
-            if self.copies is not None:
-                self.copies.save(paths.copies, self.fingerprint)
-            with atomic_file(paths.table) as temporary:
-                pq.write_table(table, temporary)
-        except ThresherError:
-            paths.sidecar.unlink(missing_ok=True)
-            paths.copies.unlink(missing_ok=True)
-            raise
+        write_files(paths, SelectionContent(columns, self.fingerprint, self.meta, self.copies))
         self.path = paths.table
         return self
 
@@ -218,35 +176,19 @@ class Selection:
             InvalidValueError: The table, the sidecar or the log is damaged.
         """
         paths = SelectionPaths(Path(path))
-        if not paths.table.is_file():
-            raise NotFoundError(f"there is no selection at {path}", "check the path")
-        try:
-            table = pq.read_table(paths.table)
-        except (pa.ArrowException, OSError):
-            raise InvalidValueError(f"{path} is not a Parquet file", "make it again") from None
-        meta = read_json(paths.sidecar, "selection's sidecar")
-        check_format(meta, FORMAT, str(paths.sidecar))
-        optional = {"votes", "new_label", "suggested"} - set(table.column_names)
-        names = [name for name in _TYPES if name not in optional]
-        columns = {name: _column(table, name, path) for name in names}
-        copied = {"keep", "score", "x", "y", "cluster", "votes", "suggested"} & set(names)
+        content = read_files(paths)
+        columns = content.columns
+        copied = {"keep", "score", "x", "y", "cluster", "votes", "suggested"} & set(columns)
         given = columns["new_label"].to_numpy().copy() if "new_label" in columns else None
-        fingerprint = meta.pop("fingerprint", None) if isinstance(meta, dict) else None
-        if not isinstance(fingerprint, str):
-            raise InvalidValueError(
-                f"{paths.sidecar} is not the sidecar of a selection: it has no fingerprint",
-                "make the selection again",
-            )
-        meta.pop("format", None)
         selection = cls(
             ids=columns["id"].to_pylist(),
             labels=columns["label"].to_numpy().astype(np.int64),
             reason=[text or "" for text in columns["reason"].to_pylist()],
-            fingerprint=fingerprint,
-            meta=meta,
+            fingerprint=content.fingerprint,
+            meta=content.meta,
             path=paths.table,
             new_labels=given,
-            copies=CopyLinks.load(paths.copies, fingerprint),
+            copies=content.copies,
             **{name: columns[name].to_numpy().copy() for name in copied},
         )
         if overrides:
@@ -455,55 +397,3 @@ class Selection:
                 row = rows[kept[number]]
                 changes[number] = (int(self.labels[row]), int(self.new_labels[row]))
         return kept.tolist(), changes
-
-
-_TYPES = {
-    **dict.fromkeys(("id", "reason"), pa.string()),
-    **dict.fromkeys(("label", "cluster", "new_label", "suggested"), pa.int32()),
-    **dict.fromkeys(("x", "y", "score", "votes"), pa.float32()),
-    "keep": pa.bool_(),
-}
-_ACCEPTED: dict[pa.DataType, Callable[[pa.DataType], bool]] = {
-    pa.string(): lambda kind: kind in (pa.string(), pa.large_string()),
-    pa.int32(): pa.types.is_integer,
-    pa.float32(): pa.types.is_floating,
-    pa.bool_(): pa.types.is_boolean,
-}
-"""Other tools may write wider types of the same kind."""
-
-
-def _column(table: pa.Table, name: str, path: Path | str) -> pa.ChunkedArray:
-    if name not in table.column_names:
-        raise InvalidValueError(f"{path} is not a selection: it has no column {name}")
-    column, wanted = table.column(name), _TYPES[name]
-    try:
-        if not _ACCEPTED[wanted](column.type):
-            raise pa.ArrowInvalid(f"{column.type} instead of {wanted}")
-        if _TYPES[name] != pa.float32() and name != "reason" and column.null_count:
-            raise pa.ArrowInvalid("missing values")
-        if name == "id" and pc.count_distinct(column).as_py() != len(column):
-            raise pa.ArrowInvalid("repeated values")
-        return column.cast(wanted)
-    except pa.ArrowInvalid as error:
-        raise InvalidValueError(
-            f'{path} is not a selection: its column "{name}" is wrong ({error})', "make it again"
-        ) from None
-
-
-def check_free(paths: SelectionPaths) -> None:
-    """Raise AlreadyExistsError if a file of a selection, or another file, is in the way."""
-    existing = [file for file in (paths.table, paths.overrides) if file.exists()]
-    # A sidecar without a table is left by a killed process, unless it is another file.
-    if paths.sidecar.exists() and not _is_sidecar(paths.sidecar):
-        existing.append(paths.sidecar)
-    if existing:
-        raise AlreadyExistsError(
-            f"{existing[0]} exists already", "choose another name or remove it"
-        )
-
-
-def _is_sidecar(file: Path) -> bool:
-    content = None
-    with contextlib.suppress(ThresherError):
-        content = read_json(file)
-    return isinstance(content, dict) and "fingerprint" in content

@@ -13,7 +13,8 @@ import pyarrow.parquet as pq
 from thresher.data.ids import rows_by_id
 from thresher.data.image_statistics import image_statistics
 from thresher.data.pack import Pack
-from thresher.data.selection import Selection, check_free
+from thresher.data.selection import Selection
+from thresher.data.selection_file import check_free
 from thresher.data.split import HoldOut
 from thresher.environment import versions
 from thresher.errors import AlreadyExistsError, InvalidValueError, NotFoundError

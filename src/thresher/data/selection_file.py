@@ -1,0 +1,139 @@
+"""The files of a selection, which any stage and other tools can read.
+
+`S.parquet` has a row per training sample: `id, label, x, y, cluster, score, keep, reason`, and
+`votes` (share of votes to drop) if the filter voted, `suggested` (a likelier label) if it names
+one. `S.json` beside it holds the fingerprint of the pack, the filter, its settings, seeds, versions
+and timings. `S.overrides.jsonl` is an append-only log of decisions by people; it is applied
+whenever the selection is loaded. `S.copies.arrow` holds near-copies, if the filter looked for them.
+"""
+
+import contextlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from thresher.data.copy_links import CopyLinks
+from thresher.errors import AlreadyExistsError, InvalidValueError, NotFoundError, ThresherError
+from thresher.paths import SelectionPaths, atomic_file, check_format, read_json, write_json
+
+FORMAT = 1
+NO_CLUSTER = -2
+"""The cluster of samples that were not clustered; -1 is noise."""
+
+_OPTIONAL = {"votes", "new_label", "suggested"}
+_TYPES = {
+    **dict.fromkeys(("id", "reason"), pa.string()),
+    **dict.fromkeys(("label", "cluster", "new_label", "suggested"), pa.int32()),
+    **dict.fromkeys(("x", "y", "score", "votes"), pa.float32()),
+    "keep": pa.bool_(),
+}
+_ACCEPTED: dict[pa.DataType, Callable[[pa.DataType], bool]] = {
+    pa.string(): lambda kind: kind in (pa.string(), pa.large_string()),
+    pa.int32(): pa.types.is_integer,
+    pa.float32(): pa.types.is_floating,
+    pa.bool_(): pa.types.is_boolean,
+}
+"""Other tools may write wider types of the same kind."""
+
+
+def _column(table: pa.Table, name: str, path: Path | str) -> pa.ChunkedArray:
+    if name not in table.column_names:
+        raise InvalidValueError(f"{path} is not a selection: it has no column {name}")
+    column, wanted = table.column(name), _TYPES[name]
+    try:
+        if not _ACCEPTED[wanted](column.type):
+            raise pa.ArrowInvalid(f"{column.type} instead of {wanted}")
+        if _TYPES[name] != pa.float32() and name != "reason" and column.null_count:
+            raise pa.ArrowInvalid("missing values")
+        if name == "id" and pc.count_distinct(column).as_py() != len(column):
+            raise pa.ArrowInvalid("repeated values")
+        return column.cast(wanted)
+    except pa.ArrowInvalid as error:
+        raise InvalidValueError(
+            f'{path} is not a selection: its column "{name}" is wrong ({error})', "make it again"
+        ) from None
+
+
+@dataclass(frozen=True)
+class SelectionContent:
+    """What the files hold, without the log of overrides."""
+
+    columns: Mapping[str, Any]
+    """Columns of the table by name: arrays or lists; Arrow arrays if they were read."""
+    fingerprint: str
+    """Fingerprint of the pack."""
+    meta: dict[str, Any]
+    """The rest of the sidecar."""
+    copies: CopyLinks | None
+
+
+def write_files(paths: SelectionPaths, content: SelectionContent) -> None:
+    """Write a new selection; raises AlreadyExistsError if it exists."""
+    if paths.table.suffix != ".parquet":
+        raise InvalidValueError(f"{paths.table} must end in .parquet")
+    check_free(paths)
+    columns = {n: pa.array(values).cast(_TYPES[n]) for n, values in content.columns.items()}
+    # The table last: a table that exists is a selection that can be loaded.
+    header = {"format": FORMAT, "fingerprint": content.fingerprint}
+    write_json(paths.sidecar, {**header, **content.meta, **header})
+    try:
+        paths.copies.unlink(missing_ok=True)  # a killed process may have left one
+        if content.copies is not None:
+            content.copies.save(paths.copies, content.fingerprint)
+        with atomic_file(paths.table) as temporary:
+            pq.write_table(pa.table(columns), temporary)
+    except ThresherError:
+        paths.sidecar.unlink(missing_ok=True)
+        paths.copies.unlink(missing_ok=True)
+        raise
+
+
+def read_files(paths: SelectionPaths) -> SelectionContent:
+    """Read and check a selection.
+
+    Raises:
+        NotFoundError: There is no such file.
+        InvalidValueError: The table or the sidecar is damaged.
+    """
+    if not paths.table.is_file():
+        raise NotFoundError(f"there is no selection at {paths.table}", "check the path")
+    try:
+        table = pq.read_table(paths.table)
+    except (pa.ArrowException, OSError):
+        raise InvalidValueError(f"{paths.table} is not a Parquet file", "make it again") from None
+    meta = read_json(paths.sidecar, "selection's sidecar")
+    check_format(meta, FORMAT, str(paths.sidecar))
+    missing = _OPTIONAL - set(table.column_names)
+    columns = {n: _column(table, n, paths.table) for n in _TYPES if n not in missing}
+    fingerprint = meta.pop("fingerprint", None) if isinstance(meta, dict) else None
+    if not isinstance(fingerprint, str):
+        raise InvalidValueError(
+            f"{paths.sidecar} is not the sidecar of a selection: it has no fingerprint",
+            "make the selection again",
+        )
+    meta.pop("format", None)
+    return SelectionContent(columns, fingerprint, meta, CopyLinks.load(paths.copies, fingerprint))
+
+
+def check_free(paths: SelectionPaths) -> None:
+    """Raise AlreadyExistsError if a file of a selection, or another file, is in the way."""
+    existing = [file for file in (paths.table, paths.overrides) if file.exists()]
+    # A sidecar without a table is left by a killed process, unless it is another file.
+    if paths.sidecar.exists() and not _is_sidecar(paths.sidecar):
+        existing.append(paths.sidecar)
+    if existing:
+        raise AlreadyExistsError(
+            f"{existing[0]} exists already", "choose another name or remove it"
+        )
+
+
+def _is_sidecar(file: Path) -> bool:
+    content = None
+    with contextlib.suppress(ThresherError):
+        content = read_json(file)
+    return isinstance(content, dict) and "fingerprint" in content
