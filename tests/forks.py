@@ -10,6 +10,7 @@ the test `fresh`; the variable `FRESH` in the environment of a command does the 
 """
 
 import atexit
+import contextlib
 import dataclasses
 import faulthandler
 import fcntl
@@ -28,6 +29,7 @@ import threading
 import traceback
 import warnings
 from multiprocessing import forkserver, resource_tracker
+from pathlib import Path
 from typing import Any
 
 FRESH = "THRESHER_TEST_FRESH"
@@ -150,6 +152,17 @@ class _Command:
                 runpy.run_path(self.words[0], run_name="__main__")
             else:
                 runpy.run_module(self.words[0], run_name="__main__", alter_sys=True)
+
+
+def forks_in(folder: Path) -> list[int]:
+    """Return the forks that work in `folder`, whoever started them: /proc shows no more of them."""
+    ids = []
+    server = SERVER._forkserver_pid
+    for pid in Path(f"/proc/{server}/task/{server}/children").read_text().split():
+        with contextlib.suppress(OSError):  # it has ended
+            if os.readlink(f"/proc/{pid}/cwd") == str(folder):
+                ids.append(int(pid))
+    return ids
 
 
 def _exit_code(error: SystemExit) -> int:

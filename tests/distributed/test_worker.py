@@ -16,6 +16,7 @@ from thresher.errors import InvalidValueError, ThresherError
 from thresher.paths import write_json
 
 HERE = str(Path(__file__).parent)
+AGENT = f"{HERE}/sleeping_agent.py"
 
 
 @pytest.fixture(autouse=True)
@@ -90,13 +91,6 @@ def test_an_unknown_function_is_an_answer(tmp_path: Path) -> None:
         read_answer(answer)
 
 
-AGENT = """
-import sys
-from thresher.distributed.worker import run_in_group
-run_in_group("test_worker:sleep", sys.argv[1], workers=2)
-"""
-
-
 def _of_group(folder: Path) -> list[int]:
     """Process ids of the workers that were started for `folder`."""
     ids = []
@@ -117,14 +111,14 @@ def test_workers_die_with_an_agent_that_is_killed(tmp_path: Path, moment: str) -
         folder = tmp_path / str(trial)
         folder.mkdir()
         environment = {**os.environ, "WORKER_TEST": str(folder)}
-        agent = subprocess.Popen([sys.executable, "-c", AGENT, str(folder)], env=environment)
+        agent = subprocess.Popen([sys.executable, AGENT, str(folder)], env=environment)
         deadline = time.monotonic() + 60
-        wanted = 2 if moment == "starting" else 3
-        while len(_of_group(folder)) < wanted or (
+        while (moment == "starting" and not _of_group(folder)) or (
             moment == "running" and len(list(folder.iterdir())) < 2
         ):
+            assert agent.poll() is None
             assert time.monotonic() < deadline
-            time.sleep(0.005)
+            time.sleep(0.01)
         time.sleep(random.random() * 0.2)
         agent.send_signal(signal.SIGKILL)
         agent.wait()

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from forks import FRESH
+from forks import FRESH, forks_in
 
 pytest_plugins = ["world"]
 pytestmark = pytest.mark.slow  # starts interpreters
@@ -24,6 +24,8 @@ pytestmark = pytest.mark.slow  # starts interpreters
 LONG = os.environ.get("THRESHER_FAULTS") == "long"
 TRIALS = range(20 if LONG else 2)
 GRACE_S = 15.0
+START_S = 6.0
+"""About how much longer a command takes in new interpreters than in forks."""
 
 TRAIN = "train --data pack --epochs 4 --batch-size 20 --device cpu --threads 1 --out {out}"
 COMMANDS = {
@@ -79,7 +81,7 @@ with open(os.path.join(out, "result.json"), "w") as file:
 
 
 def _start(words: str, fresh: bool = False) -> "subprocess.Popen[str]":
-    """Start a command; its workers die with it by themselves only in new interpreters (`fresh`)."""
+    """Start a command, with `fresh` in new interpreters: these die with it by themselves."""
     return subprocess.Popen(
         [sys.executable, "-m", "thresher", *words.split()],
         stdout=subprocess.DEVNULL,
@@ -91,7 +93,7 @@ def _start(words: str, fresh: bool = False) -> "subprocess.Popen[str]":
 
 def _processes() -> list[int]:
     """Return the processes of this trial that run, except this one."""
-    ids = []
+    ids = forks_in(Path.cwd())
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             environment = (entry / "environ").read_bytes()
@@ -141,17 +143,19 @@ def test_a_killed_command_is_repeated(world: Path, name: str) -> None:
     (world / "killed.toml").write_text(STUDY)
     (world / "killed-command.toml").write_text(COMMAND_STUDY)
     (world / "own.py").write_text(OWN)
-    fresh = "workers" in words or name.startswith("study")
+    assert _start("--version").wait(300) == 0  # the fork server has started
     begin = time.monotonic()
-    whole = _start(words.format(out="whole"), fresh)
+    whole = _start(words.format(out="whole"))
     assert whole.wait(300) == 0, whole.communicate()[1]
     seconds = time.monotonic() - begin
     expected = _result(name, world / "whole")
     for trial in TRIALS:
         moment = random.Random(f"{name} {trial}")
         out = f"out-{trial}"
+        # Of commands that start others, every second trial.
+        fresh = trial % 2 == 0 and ("workers" in words or name.startswith("study"))
         running = _start(words.format(out=out), fresh)
-        time.sleep(moment.uniform(0.2, 1.0) * seconds)
+        time.sleep(moment.uniform(0.2, 1.0) * (seconds + START_S * fresh))
         # The command itself, or any of its workers.
         victim = moment.choice([running.pid, *_processes()])
         with contextlib.suppress(ProcessLookupError):  # it has ended by itself

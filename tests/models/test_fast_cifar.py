@@ -73,7 +73,7 @@ def test_it_trains_on_digits(digits: Path, tmp_path: Path) -> None:
         data=str(digits),
         out=str(tmp_path / "run"),
         batch_size=128,
-        epochs=3,
+        epochs=1,
         flip=False,
         views="one",
         precision="fp32",

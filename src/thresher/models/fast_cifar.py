@@ -11,6 +11,8 @@ import itertools
 import torch
 from torch import Tensor, nn
 
+from thresher.models.convolution import Conv2d
+
 WIDTHS = (64, 256, 256)
 PATCH = 2
 """Side of the whitened patches."""
@@ -96,9 +98,9 @@ class _Stage(nn.Module):
         return self.rest(self.pool(x) if min(x.shape[2:]) > 1 else x)
 
 
-def _identity_like(inputs: int, width: int) -> nn.Conv2d:
+def _identity_like(inputs: int, width: int) -> Conv2d:
     """Return a convolution whose first filters pass its inputs through."""
-    convolution = nn.Conv2d(inputs, width, 3, padding=1, bias=False)
+    convolution = Conv2d(inputs, width, 3, padding=1, bias=False)
     nn.init.dirac_(convolution.weight.data[:inputs])
     return convolution
 
