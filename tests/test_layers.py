@@ -126,7 +126,7 @@ LIBRARIES = {"torch", "sklearn", "scipy", "matplotlib", "openTSNE", "starlette",
         ("study status STUDY --json", set()),
         ("reproduce --json", {"scipy"}),
         *((f"{name} --help", set()) for name in ("train", "embed", "plan", "view", "audit")),
-        ("select network --help", {"scipy"}),
+        ("select network --help", set()),
         ("study report --help", set()),
     ],
 )

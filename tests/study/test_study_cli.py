@@ -68,8 +68,14 @@ def test_run_status_report(thresher: Run, study_file: Path, tmp_path: Path) -> N
     assert {step["state"] for step in status["steps"]} == {"finished"}
     said = thresher("study", "status", out)
     assert "6 trials: 6 finished; not running" in said.stdout
+    page = out / "report" / "index.html"
+    page.unlink()
     report = thresher("study", "report", out, "--json")
     data = json.loads(report.stdout)
+    assert data["report"] is None
+    assert not page.exists()
+    assert "network vs. full" in thresher("study", "report", out).stdout
+    assert page.exists()
     assert {"verdicts", "cells", "trials"} <= set(data)
     assert [cell["selection"] for cell in data["cells"]] == ["full", "random", "network"]
     kept = {cell["selection"]: cell["train_samples"] for cell in data["cells"]}

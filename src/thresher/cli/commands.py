@@ -37,7 +37,8 @@ class Outcome:
     data: Any
     """For `--json`: a dictionary, or a dataclass."""
     text: Any = None
-    """For people: a string, or anything rich can print; None prints nothing."""
+    """For people: a string, anything rich can print, or a function that returns it and is called
+    only without `--json`; None prints nothing."""
     then: Callable[[], None] | None = None
     """Called after printing, by a command that goes on (a server prints its address first)."""
     code: int = 0

@@ -131,15 +131,20 @@ def _run(command: Command, arguments: list[str]) -> int:
         return 0
     if as_json:
         print(json.dumps(outcome.data, allow_nan=False, default=_plain), flush=True)
-    elif isinstance(outcome.text, str):
-        print(outcome.text, flush=True)
-    elif outcome.text is not None:
-        from rich.console import Console
-
-        Console(soft_wrap=not sys.stdout.isatty()).print(outcome.text)
+    else:
+        _show(outcome.text() if callable(outcome.text) else outcome.text)
     if outcome.then is not None:
         outcome.then()
     return outcome.code
+
+
+def _show(text: Any) -> None:
+    if isinstance(text, str):
+        print(text, flush=True)
+    elif text is not None:
+        from rich.console import Console
+
+        Console(soft_wrap=not sys.stdout.isatty()).print(text)
 
 
 def _plain(value: Any) -> Any:

@@ -113,13 +113,22 @@ def status(config: Status) -> Outcome:
 
 
 def report(config: Report) -> Outcome:
-    """Write the report of a study (HTML, figures, Parquet) and print its verdicts."""
-    from thresher.report.page import write_report
+    """Write the report of a study (HTML, figures, Parquet) and print its verdicts.
+
+    With --json it is written only to `out`; without that, files are only read.
+    """
     from thresher.study.analysis import analyse
 
     analysis = analyse(config.folder)
-    page = write_report(analysis, config.out)
-    return Outcome({**analysis.to_dict(), "report": str(page)}, _summary(analysis, page))
+
+    def written() -> Path:
+        from thresher.report.page import write_report  # loads matplotlib
+
+        return write_report(analysis, config.out)
+
+    page = None if config.out is None else written()
+    data = {**analysis.to_dict(), "report": page}
+    return Outcome(data, lambda: _summary(analysis, page or written()))
 
 
 def import_runs(config: Import) -> Outcome:

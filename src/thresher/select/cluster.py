@@ -20,11 +20,10 @@ from itertools import pairwise
 from typing import Literal
 
 import numpy as np
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from thresher.errors import InvalidValueError
 from thresher.select.core_distances import gather_squared, reach, root
+from thresher.select.graphs import connected_parts
 from thresher.select.linked import can_link, linked_parts
 from thresher.select.spanning_tree import mutual_reachability_tree
 
@@ -100,13 +99,10 @@ class ClassGraph:
         Clusters are numbered class by class, in scikit-learn's order.
         """
         per_point = self._per_point(eps)
-        n = len(self)
         u, v, weight = self._tree
         alive = weight <= per_point[u]
         u, v = u[alive], v[alive]
-        ones = np.ones(len(u), np.int8)
-        part = connected_components(coo_array((ones, (u, v)), shape=(n, n)), directed=False)[1]
-        return self._numbered(part, per_point)
+        return self._numbered(connected_parts(u, v, len(self)), per_point)
 
     def clusters_once(self, eps: Eps) -> np.ndarray:
         """Return the same as `clusters` without a spanning tree: faster for a single eps."""

@@ -9,14 +9,13 @@ images see `aligned_copies`.
 from typing import NamedTuple
 
 import numpy as np
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import minimum_spanning_tree
 
 from thresher.data.gather import run_in_threads
 from thresher.data.images import resized, squashed
 from thresher.data.pack import Pack
 from thresher.progress import bar
 from thresher.select.filters.near_duplicates import similar_pairs
+from thresher.select.graphs import spanning_tree
 
 SIDE = 8
 CLOSENESS = 0.3
@@ -102,5 +101,5 @@ def fewest_links(copies: Copies, n: int) -> Copies:
     """
     later, earlier, similarity = copies
     distance = 2 - similarity.astype(np.float64)  # above 0, which would be no edge
-    tree = minimum_spanning_tree(coo_array((distance, (later, earlier)), shape=(n, n))).tocoo()
-    return Copies(tree.row, tree.col, (2 - tree.data).astype(np.float32))
+    first, second, weight = spanning_tree(later, earlier, distance, n)
+    return Copies(first, second, (2 - weight).astype(np.float32))

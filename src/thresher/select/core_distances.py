@@ -1,7 +1,6 @@
 """Core distances and noise thresholds of DBSCAN, in squared distances as scikit-learn has them."""
 
 import numpy as np
-from scipy.spatial import cKDTree
 
 TREE_DIMENSIONS = 15
 
@@ -33,6 +32,8 @@ def reach(x: np.ndarray, min_samples: int) -> tuple[np.ndarray, np.ndarray, np.n
 def _nearest(x: np.ndarray, everyone: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the k nearest of each point (n, k), itself included, and their squared distances."""
     if x.shape[1] <= TREE_DIMENSIONS:
+        from scipy.spatial import cKDTree  # not before it is needed: it loads slowly
+
         near = cKDTree(x).query(x, k=k, workers=-1)[1]
         return near, gather_squared(x, everyone, near)
     # In many dimensions trees visit nearly every point, and blocked products are faster. Products

@@ -6,8 +6,8 @@ distances between their points decide.
 """
 
 import numpy as np
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
+
+from thresher.select.graphs import connected_parts
 
 REACH = 2
 A_FEW = 4
@@ -54,8 +54,7 @@ def linked_parts(x: np.ndarray, group: np.ndarray, eps: np.ndarray) -> np.ndarra
             b = b[a]
             touch = _touch(x, eps2, start, some, a, b)
             u, v = np.concatenate([u, a[touch]]), np.concatenate([v, b[touch]])
-            graph = coo_array((np.ones(len(u), np.int8), (u, v)), shape=(len(cells),) * 2)
-            part = connected_components(graph, directed=False)[1]
+            part = connected_parts(u, v, len(cells))
     out = np.empty(len(key), np.int64)
     out[order] = np.repeat(part, count)
     return out

@@ -11,8 +11,8 @@ the same tree in n² operations: ten times as long as `boruvka` for 50,000 point
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components, minimum_spanning_tree
+
+from thresher.select import graphs
 
 LEAF = 12
 LEAVES_AT_ONCE = 1024
@@ -91,10 +91,7 @@ def boruvka(x: np.ndarray, core2: np.ndarray) -> Edges:
     while part.max() > 0:
         u, v, weight = _acyclic(part, *search.lightest(part))
         edges.append((order[u], order[v], weight))
-        ones = np.ones(len(u), np.int8)
-        count = int(part.max()) + 1
-        joined = coo_array((ones, (part[u], part[v])), shape=(count, count))
-        part = connected_components(joined, directed=False)[1][part]
+        part = graphs.connected_parts(part[u], part[v], int(part.max()) + 1)[part]
     u, v, weight = (np.concatenate(column) for column in zip(*edges, strict=True))
     return u, v, weight
 
@@ -215,6 +212,6 @@ def _acyclic(part: np.ndarray, u: np.ndarray, v: np.ndarray, weight: np.ndarray)
     by = by[np.argsort(weight[by], kind="stable")]
     # Ranks instead of weights: in a sparse matrix a weight of zero means no edge.
     ends = np.minimum(a, b)[by], np.maximum(a, b)[by]
-    graph = coo_array((np.arange(1.0, len(by) + 1), ends), shape=(count, count))
-    kept = by[minimum_spanning_tree(graph.tocsr()).data.astype(np.int64) - 1]
+    *_, ranks = graphs.spanning_tree(*ends, np.arange(1.0, len(by) + 1), count)
+    kept = by[ranks.astype(np.int64) - 1]
     return u[kept], v[kept], weight[kept]
