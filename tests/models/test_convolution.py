@@ -14,13 +14,20 @@ SHAPES = [(3, 1, True), (3, 1, False), (1, 0, False), (5, 2, True), (3, 0, False
 
 @pytest.mark.parametrize("channels_last", [True, False], ids=["channels-last", "contiguous"])
 @pytest.mark.parametrize(("kernel", "padding", "bias"), SHAPES)
+@pytest.mark.parametrize("stride", [1, 2, (3, 1)])
 def test_equals_torchs(
-    kernel: int, padding: int, bias: bool, channels_last: bool, monkeypatch: pytest.MonkeyPatch
+    kernel: int,
+    padding: int,
+    bias: bool,
+    channels_last: bool,
+    stride: Any,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(convolution, "ARM", True)  # the other way round is torch's own
+    monkeypatch.setattr(convolution, "WINDOW_VALUES", 1000)  # several matrix products
     torch.manual_seed(0)
-    ours = Conv2d(5, 7, kernel, padding=padding, bias=bias)
-    theirs = nn.Conv2d(5, 7, kernel, padding=padding, bias=bias)
+    ours = Conv2d(5, 7, kernel, stride, padding=padding, bias=bias)
+    theirs = nn.Conv2d(5, 7, kernel, stride, padding=padding, bias=bias)
     theirs.load_state_dict(ours.state_dict())
     x = torch.randn(4, 5, 9, 8)
     if channels_last:
@@ -36,18 +43,39 @@ def test_equals_torchs(
         torch.testing.assert_close(mine, right, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("options", [{"stride": 2}, {"dilation": 2}, {"groups": 5}])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_the_gradient_has_a_gradient(stride: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the largest eigenvalue of the Hessian needs it."""
+    monkeypatch.setattr(convolution, "ARM", True)
+    torch.manual_seed(0)
+    ours = Conv2d(3, 4, 3, stride, padding=1, bias=False)
+    theirs = nn.Conv2d(3, 4, 3, stride, padding=1, bias=False)
+    theirs.load_state_dict(ours.state_dict())
+    x = torch.randn(2, 3, 7, 7)
+    products = []
+    for layer in (ours, theirs):
+        given = x.clone().requires_grad_()
+        both = (given, layer.weight)
+        slopes = torch.autograd.grad(layer(given).pow(3).sum(), both, create_graph=True)
+        products.append(
+            torch.autograd.grad(torch.cat([s.flatten() for s in slopes]).pow(2).sum(), both)
+        )
+    for mine, right in zip(*products, strict=True):
+        torch.testing.assert_close(mine, right, rtol=1e-3, atol=1e-2)
+
+
+@pytest.mark.parametrize("options", [{"dilation": 2}, {"groups": 5}])
 def test_others_take_torchs_own_way(options: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(convolution, "ARM", True)
     made = Conv2d(5, 5, 3, padding=1, bias=False, **options)(
         torch.randn(2, 5, 8, 8).requires_grad_()
     )
-    assert "Turned" not in type(made.grad_fn).__name__
+    assert "_FastGradient" not in type(made.grad_fn).__name__
 
 
 def test_autocast_and_double_precision_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(convolution, "ARM", True)
     layer, x = Conv2d(3, 4, 3, padding=1, bias=False), torch.randn(2, 3, 8, 8).requires_grad_()
     with torch.autocast("cpu", torch.bfloat16):
-        assert "Turned" not in type(layer(x).grad_fn).__name__
-    assert "Turned" not in type(layer.double()(x.double()).grad_fn).__name__
+        assert "_FastGradient" not in type(layer(x).grad_fn).__name__
+    assert "_FastGradient" not in type(layer.double()(x.double()).grad_fn).__name__

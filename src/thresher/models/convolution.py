@@ -1,8 +1,10 @@
 """A convolution with a fast gradient on ARM processors.
 
-oneDNN has no fast ARM kernel for the gradient with respect to the input; it takes more than twice
-as long as the convolution. With stride 1 that gradient is itself a convolution, of the output's
-gradient with the rotated kernel: see `benchmarks/results/convolution.md`.
+oneDNN has no fast ARM kernels for the gradients of a convolution; they take two to ten times as
+long as the convolution. The gradient with respect to the weights is a matrix product with the
+windows of the input. The gradient with respect to the input is, with stride 1, a convolution of
+the output's gradient with the rotated kernel, and with larger strides a matrix product whose
+windows are summed: see `benchmarks/results/convolution.md`.
 """
 
 import platform
@@ -14,6 +16,10 @@ from torch.nn import functional
 
 ARM = platform.machine().lower() in ("aarch64", "arm64") and torch.backends.mkldnn.is_available()
 """Whether this is an ARM processor on which oneDNN computes convolutions."""
+WINDOW_VALUES = 2**18
+"""Values of the input's windows that are held at a time (1 MiB): more do not fit in caches."""
+
+Pair = tuple[int, int]
 
 
 class Conv2d(nn.Conv2d):
@@ -21,16 +27,15 @@ class Conv2d(nn.Conv2d):
 
     def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         if ARM and self._supported and _on_cpu_with_gradient(input):
-            output: Tensor = _FastGradient.apply(input, weight, self.padding)
+            output: Tensor = _FastGradient.apply(input, weight, self.stride, self.padding)
             return output if bias is None else output + bias[:, None, None]
         return super()._conv_forward(input, weight, bias)
 
     @property
     def _supported(self) -> bool:
-        """Whether the stride is 1 and the padding (a pair of numbers) smaller than the kernel."""
+        """Whether it is plain and the padding (a pair of numbers) is smaller than the kernel."""
         return (
-            self.stride == (1, 1)
-            and self.dilation == (1, 1)
+            self.dilation == (1, 1)
             and self.groups == 1
             and self.padding_mode == "zeros"
             and not isinstance(self.padding, str)
@@ -53,20 +58,57 @@ def _on_cpu_with_gradient(x: Tensor) -> bool:
 
 class _FastGradient(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, padding: tuple[int, int]) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, stride: Pair, padding: Pair) -> Tensor:
         ctx.save_for_backward(x, weight)
-        ctx.padding = padding
-        return functional.conv2d(x, weight, padding=padding)
+        ctx.stride, ctx.padding = stride, padding
+        return functional.conv2d(x, weight, stride=stride, padding=padding)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None]:
         (gradient,) = gradients
         x, weight = ctx.saved_tensors
-        padding = [k - 1 - p for k, p in zip(weight.shape[2:], ctx.padding, strict=True)]
-        rotated = weight.flip(2, 3).transpose(0, 1).contiguous(memory_format=torch.channels_last)
-        to_input = functional.conv2d(gradient, rotated, padding=padding)
-        _, to_weight, _ = torch.ops.aten.convolution_backward(
-            *(gradient, x, weight, None, [1, 1], ctx.padding, [1, 1]),
-            *(False, [0, 0], 1, [False, True, False]),
-        )
-        return to_input, to_weight, None
+        if ctx.stride == (1, 1):
+            to_input = _convolved(gradient, weight, ctx.padding)
+        else:
+            to_input = _summed(gradient, weight, x.shape[2:], ctx.stride, ctx.padding)
+        return to_input, _to_weight(gradient, x, weight, ctx.stride, ctx.padding), None, None
+
+
+def _convolved(gradient: Tensor, weight: Tensor, padding: Pair) -> Tensor:
+    """Return the gradient with respect to the input of a convolution with stride 1."""
+    rest = [k - 1 - p for k, p in zip(weight.shape[2:], padding, strict=True)]
+    rotated = weight.flip(2, 3).transpose(0, 1).contiguous(memory_format=torch.channels_last)
+    return functional.conv2d(gradient, rotated, padding=rest)
+
+
+def _summed(
+    gradient: Tensor, weight: Tensor, size: torch.Size, stride: Pair, padding: Pair
+) -> Tensor:
+    """Return the gradient with respect to an input of `size` (h, w): of each window, summed."""
+    (n, outputs, rows, columns), (_, inputs, height, width) = gradient.shape, weight.shape
+    kernels = weight.permute(0, 2, 3, 1).reshape(outputs, -1)
+    windows = gradient.permute(0, 2, 3, 1).reshape(-1, outputs) @ kernels
+    windows = windows.view(n, rows, columns, height, width, inputs)
+    (h, w), (top, left) = size, padding
+    padded = gradient.new_zeros(n, h + 2 * top, w + 2 * left, inputs)
+    for row in range(height):
+        for column in range(width):
+            down = slice(row, row + stride[0] * rows, stride[0])
+            right = slice(column, column + stride[1] * columns, stride[1])
+            padded[:, down, right] += windows[:, :, :, row, column]
+    return padded[:, top : top + h, left : left + w].permute(0, 3, 1, 2)
+
+
+def _to_weight(gradient: Tensor, x: Tensor, weight: Tensor, stride: Pair, padding: Pair) -> Tensor:
+    """Return the gradient with respect to the weights, some images at a time."""
+    outputs, inputs, height, width = weight.shape
+    (top, left), pixels = padding, gradient.permute(0, 2, 3, 1)
+    padded = functional.pad(x.permute(0, 2, 3, 1), (0, 0, left, left, top, top))
+    windows = padded.unfold(1, height, stride[0]).unfold(2, width, stride[1])
+    windows = windows.permute(0, 1, 2, 4, 5, 3)  # image, row, column, window's row, column, channel
+    images = max(1, WINDOW_VALUES // max(1, windows[:1].numel()))
+    total = gradient.new_zeros(outputs, height * width * inputs)
+    for some, of_some in zip(windows.split(images), pixels.split(images), strict=True):
+        flat = some.reshape(-1, height * width * inputs)
+        total.addmm_(of_some.reshape(-1, outputs).t(), flat)
+    return total.view(outputs, height, width, inputs).permute(0, 3, 1, 2)
