@@ -20,15 +20,20 @@ if TYPE_CHECKING:
 def versions(packages: Iterable[str] = ("torch", "numpy")) -> dict[str, str]:
     """Return the versions of Thresher, Python and those of `packages` that are installed."""
     installed = {"thresher": __version__, "python": platform.python_version()}
-    for name in packages:
-        try:
-            installed[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
+    found = {name: _installed_version(name) for name in packages}
+    installed |= {name: version for name, version in found.items() if version is not None}
     torch = sys.modules.get("torch")
     if torch is not None and torch.version.cuda:
         installed["cuda"] = torch.version.cuda
     return installed
+
+
+@functools.cache  # a long text is parsed for it
+def _installed_version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 @functools.cache

@@ -160,7 +160,9 @@ def validate(config: object, path: str = "") -> None:
     """
     kind: Any = type(config)
     for info in describe(kind):
-        _check(f"{path}{info.name}", info.name, getattr(config, info.name), info.type, info.bounds)
+        value = getattr(config, info.name)
+        if value is not info.default:
+            _check(f"{path}{info.name}", info.name, value, info.type, info.bounds)
 
 
 def from_mapping(config: Callable[..., T], values: Mapping[str, Any], where: str = "") -> T:

@@ -31,6 +31,7 @@ from thresher.recipes.base import Recipe, RecipeResult
 from thresher.recipes.support import mccord, studies
 from thresher.study.analysis import analyse
 from thresher.study.study import Study
+from thresher.training import sharpness, trainer
 
 sys.path.append(str(Path(__file__).parent.parent / "study"))
 from few_digits import make_pack
@@ -54,9 +55,17 @@ def _small(study: dict[str, Any], few: str) -> dict[str, Any]:
     grid = {key: values[:2] for key, values in study["grid"].items()}
     small = {**study, "base": base, "seeds": 2, "grid": {**grid, "batch_size": BATCHES}}
     if "steps" in study:
-        extractor = {**base, "batch_size": 32}
-        small["steps"] = studies.pipeline(extractor, 0.1)
+        extractor = {**base, "batch_size": 32, "evaluate_every": 0, "sharpness": False}
+        small["steps"] = _short_maps(studies.pipeline(extractor, 0.1))
     return small
+
+
+def _short_maps(steps: dict[str, Any]) -> dict[str, Any]:
+    """The same steps with maps of 250 iterations instead of 750."""
+    return {
+        name: {**step, "iterations": 250} if step.get("drop") else step
+        for name, step in steps.items()
+    }
 
 
 def _check(result: RecipeResult, claim: str, lines: int) -> None:
@@ -151,6 +160,9 @@ def test_the_mechanism(few: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     small = _small(ornl_mechanism.STUDIES["smoke"], few)
     small["grid"] = {"batch_size": BATCHES[:1]}
     monkeypatch.setitem(ornl_mechanism.STUDIES, "smoke", small)
+    # The sharpness, too, is measured on less.
+    monkeypatch.setattr(trainer, "SAMPLES", 32)
+    monkeypatch.setattr(sharpness, "ITERATIONS", 4)
     result = ornl_mechanism.RECIPE.run("smoke", tmp_path)
     _check(result, "O4", 3)
     assert ["steps" in row.paper for row in result.rows] == [True, False, False]
@@ -193,6 +205,7 @@ def test_figure_6(few: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_future_work(few: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     base = {**studies.SMOKE, "data": few, "epochs": 1, "warmup_epochs": 0}
     small = ornl_future._study(base, {**base, "batch_size": 32}, [96], 2)
+    small["steps"] = _short_maps(small["steps"])
     monkeypatch.setitem(ornl_future.STUDIES, "smoke", small)
     result = ornl_future.RECIPE.run("smoke", tmp_path)
     _check(result, "O8", 5)

@@ -25,12 +25,13 @@ from thresher.study.study import Study
 from thresher.study.toml import dumps
 
 SLOW = """
-import time
+import os, time
 from thresher.models.registry import build as build_known
 
 def build(classes, channels):
     model = build_known("tiny", classes, channels)
-    model.register_forward_pre_hook(lambda *_: time.sleep(0.15))
+    if "SLURM_RESTART_COUNT" not in os.environ:
+        model.register_forward_pre_hook(lambda *_: time.sleep(0.3))
     return model
 """
 COMMAND = """
@@ -93,7 +94,7 @@ def test_eight_trials_one_of_two_workers_one_out_of_time(
         "arms": {
             **{f"rate {n}": {"lr": 0.02 * n} for n in range(1, 7)},
             "two workers": {"workers": 2, "batch_norm": "sync"},
-            # 300 steps that sleep for 45 s in total.
+            # 300 steps that sleep for 90 s in total, until the job is requeued.
             "long": {"model": "slow_model:build", "epochs": 20, "batch_size": 16},
         },
         "executor": EXECUTOR,

@@ -43,6 +43,8 @@ class _Expansion:
     def __init__(self, study: StudyDefinition, paths: StudyPaths) -> None:
         self.study, self.paths = study, paths
         self.steps: dict[str, StudyTask] = {}
+        self.instances: dict[tuple[str, str], StudyTask] = {}
+        """The same steps, by the name of the definition and the values of its axes."""
         self.open: list[str] = []
         """Names of the steps that are being expanded, to detect cycles."""
 
@@ -127,11 +129,14 @@ class _Expansion:
                     "does not",
                     f'add each = ["{axis}"] to that step',
                 )
-        self.open.append(definition.name)
         own = {axis: axes[axis] for axis in definition.each}
         if definition.draws is not None:
             seeds = self.study.seeds
             own["seed"] = seeds[seeds.index(own["seed"]) % definition.draws]
+        instance = (definition.name, repr(own))
+        if instance in self.instances:
+            return self.instances[instance]
+        self.open.append(definition.name)
         settings = self.step_settings(definition, own)
         needs: list[str] = []
         decisive = dict(settings)
@@ -166,7 +171,8 @@ class _Expansion:
         step = self.open.pop()
         kind = definition.do
         task = StudyTask(name, kind, settings, out, known, tuple(needs), step=step, at=own)
-        return self.steps.setdefault(name, task)
+        self.instances[instance] = self.steps.setdefault(name, task)
+        return self.instances[instance]
 
     def step_settings(self, definition: StepDefinition, own: Values) -> Values:
         """Merge [base] and the step: a train step uses all of [base], the others its data.
