@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from thresher.errors import ThresherError
-from thresher.select import pca as pca_module
+from thresher.select import feature_blocks
 from thresher.select.pca import fit_pca
 from thresher.select.reduction import (
     MapOptions,
@@ -33,7 +33,7 @@ def test_pca_equals_scikit_learn(
 ) -> None:
     from sklearn.decomposition import PCA
 
-    monkeypatch.setattr(pca_module, "BLOCK_BYTES", 64 * 8 * 100)  # many small blocks
+    monkeypatch.setattr(feature_blocks, "BLOCK_BYTES", 64 * 8 * 100)  # many small blocks
     x, _ = digits
     fitted = fit_pca(x, 10, exact=exact)
     expected = PCA(10, svd_solver="full").fit(x.astype(np.float64))

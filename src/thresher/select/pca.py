@@ -6,15 +6,14 @@ matrices. Both read rows in blocks (a memory map stays on disk), run on any torc
 the same bytes for the same input on the same machine.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from thresher.errors import InvalidValueError
+from thresher.select.feature_blocks import blocks, mean_of
 
-BLOCK_BYTES = 64 << 20
 EXACT_WIDTH = 4096
 OVERSAMPLING = 10
 POWER_ITERATIONS = 6
@@ -56,10 +55,7 @@ def fit_pca(
         )
     device = torch.device(device)
     m = min(components, d, n - 1)
-    mean = torch.zeros(d, dtype=torch.float64, device=device)
-    for _, block in blocks(features, device):
-        mean += block.sum(dim=0)
-    mean /= n
+    mean = mean_of(features, device)
     if not bool(torch.isfinite(mean).all()):
         raise InvalidValueError("features must be finite", "embed again in float32", "features")
     if exact is None:
@@ -72,18 +68,6 @@ def fit_pca(
     # Eigenvectors have no sign: the largest entry of each becomes positive.
     sign = axes.gather(0, axes.abs().argmax(dim=0, keepdim=True)).sign()
     return Components(mean, axes * torch.where(sign == 0, 1.0, sign), share.cpu().numpy())
-
-
-def blocks(
-    features: np.ndarray | torch.Tensor, device: torch.device
-) -> Iterator[tuple[int, torch.Tensor]]:
-    """Yield (first row, float64 tensor on the device) of each block of rows."""
-    rows = max(1, BLOCK_BYTES // (8 * features.shape[1]))
-    for begin in range(0, len(features), rows):
-        part = features[begin : begin + rows]
-        # Copied because torch rejects read-only memory maps; the disk is read here, once.
-        block = part if isinstance(part, torch.Tensor) else torch.from_numpy(np.array(part))
-        yield begin, block.to(device).to(torch.float64)
 
 
 def _exact(

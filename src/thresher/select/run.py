@@ -29,6 +29,8 @@ DYNAMICS = ("el2n", "forgetting", "learned_epoch", "loss")
 LATER_DYNAMICS = ("margin", "uncertainty")
 """Columns that runs of version 0.1 did not record."""
 PACKAGES = ("numpy", "scipy", "scikit-learn", "torch", "openTSNE", "cleanlab")
+_BLOCK = 1 << 24
+"""Probabilities that are read together."""
 logger = logging.getLogger(__name__)
 
 
@@ -217,14 +219,25 @@ def _dynamics(
     p = with_features(inputs, open_features(run, pack), pack).probabilities
     if p is None:
         raise InvalidValueError(f"features of {run} come without probabilities", "", "run")
-    truth = np.eye(p.shape[1], dtype=np.float32)[inputs.labels]
-    error = np.linalg.norm(np.asarray(p, np.float32) - truth, axis=1)
+    error = _errors(p, inputs.labels)
     # As in the record: nothing is known of samples that the run held out.
     config = read_run_json(RunPaths(run).config, "run")["config"]
     held = HoldOut(config.get("validation"), int(config.get("split_seed") or 0))
     trained = training_inputs(pack, held).ids
     error[rows_by_id(inputs.ids, trained) < 0] = np.nan
     return {"el2n": error}
+
+
+def _errors(p: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Return the length of p - one-hot label, (n,) float32, for probabilities (n, classes)."""
+    error = np.empty(len(p), np.float32)
+    step = max(1, _BLOCK // p.shape[1])
+    for begin in range(0, len(p), step):
+        rows = slice(begin, begin + step)
+        rest = np.array(p[rows], np.float32)
+        rest[np.arange(len(rest)), labels[rows]] -= 1
+        error[rows] = np.linalg.norm(rest, axis=1)
+    return error
 
 
 def with_dynamics(inputs: FilterInputs, path: Path) -> FilterInputs:

@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-
+from thresher.environment import choose_device
 from thresher.options import option
 from thresher.select.filters.base import ShareFilter
 from thresher.select.inputs import FilterInputs, Need
@@ -18,7 +17,8 @@ class KNNFilter(ShareFilter):
     another label (Bahri, Jiang and Gupta, "Deep k-NN for Noisy Labels", ICML 2020; Wilson's edited
     nearest neighbours, 1972). The paper keeps a sample if the neighbours' majority agrees with its
     label; this filter drops a share, and of equal scores the sample that is farther from its
-    neighbours. Costs n²·d operations, in blocks.
+    neighbours. Costs n²·d operations, in blocks; above 200,000 samples, 98 % of the neighbours
+    are found, much faster.
 
     Examples:
         >>> features = [[1.0, 0.0], [0.9, 0.1], [0.8, 0.1], [0.0, 1.0], [0.1, 0.9], [0.1, 0.8]]
@@ -33,14 +33,12 @@ class KNNFilter(ShareFilter):
     """Number of neighbours."""
 
     def _fit(self, inputs: FilterInputs) -> None:
-        import torch
+        from thresher.select.feature_blocks import unit_rows
+        from thresher.select.neighbours import nearest
 
-        from thresher.select.neighbours import neighbours
-
-        x = torch.from_numpy(np.array(inputs.need_features(), np.float32))
-        x = torch.nn.functional.normalize(x)
-        distances, near = neighbours(x, min(self.k, len(x) - 1))
-        other = (inputs.labels[near.numpy()] != inputs.labels[:, None]).mean(axis=1)
+        x = unit_rows(inputs.need_features(), choose_device())
+        distances, near = nearest(x, min(self.k, len(x) - 1))
+        other = (inputs.labels[near.cpu().numpy()] != inputs.labels[:, None]).mean(axis=1)
         # Squared distances of unit vectors are at most 4; shares differ by at least 1 / k.
-        tie = distances.mean(dim=1).numpy() / (5 * self.k)
+        tie = distances.mean(dim=1).cpu().numpy() / (5 * self.k)
         self._drop_highest(inputs, other + tie, "{:.0%} of neighbours differ", shown=other)

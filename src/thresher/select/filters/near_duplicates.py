@@ -38,7 +38,7 @@ class NearDuplicatesFilter(Filter):
     def _fit(self, inputs: FilterInputs) -> None:
         features = inputs.need_features()
         n = len(inputs)
-        mean = np.asarray(features, np.float32).mean(axis=0) if self.centre else np.float32(0)
+        mean = _mean(features) if self.centre else np.float32(0)
         score = np.full(n, -1.0, np.float32)
         copy_of = np.full(n, -1)
         cosine = np.zeros(n, np.float32)
@@ -69,6 +69,14 @@ class NearDuplicatesFilter(Filter):
             measure="cosine of the features",
         )
         self.report_["similarity"] = self.similarity
+
+
+def _mean(features: np.ndarray) -> np.ndarray:
+    import torch
+
+    from thresher.select.feature_blocks import mean_of
+
+    return mean_of(features, torch.device("cpu")).float().numpy()
 
 
 def similar_pairs(x: np.ndarray, least: np.float32) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -1,0 +1,36 @@
+"""Features that may not fit into memory, read in blocks of rows; a memory map stays on disk."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+
+BLOCK_BYTES = 64 << 20
+
+
+def blocks(features: np.ndarray | Tensor, device: torch.device) -> Iterator[tuple[int, Tensor]]:
+    """Yield (first row, float64 tensor on the device) of each block of rows."""
+    rows = max(1, BLOCK_BYTES // (8 * features.shape[1]))
+    for begin in range(0, len(features), rows):
+        part = features[begin : begin + rows]
+        # Copied because torch rejects read-only memory maps; the disk is read here, once.
+        block = part if isinstance(part, Tensor) else torch.from_numpy(np.array(part))
+        yield begin, block.to(device).to(torch.float64)
+
+
+def mean_of(features: np.ndarray | Tensor, device: torch.device) -> Tensor:
+    """Return the mean of the rows, (d,) float64 on the device."""
+    mean = torch.zeros(features.shape[1], dtype=torch.float64, device=device)
+    for _, block in blocks(features, device):
+        mean += block.sum(dim=0)
+    return mean / len(features)
+
+
+def unit_rows(features: np.ndarray, device: torch.device) -> Tensor:
+    """Return the rows at length 1, (n, d) float32 on the device, where all of them fit."""
+    out = torch.empty(features.shape, dtype=torch.float32, device=device)
+    for begin, block in blocks(features, device):
+        rows = torch.nn.functional.normalize(block)
+        out[begin : begin + len(block)] = rows
+    return out
