@@ -14,6 +14,7 @@ from gloo_ranks import run_ranks
 from thresher.data.order import bounds
 from thresher.errors import ThresherError
 from thresher.models.batch_norm import (
+    GhostBatchNorm,
     SyncBatchNorm,
     _Normalise,
     convert,
@@ -247,3 +248,44 @@ def _on_gpu(rank: int, world: int, folder: str) -> None:
 def test_sync_agrees_with_torchs_on_a_gpu(tmp_path: Path) -> None:
     mp.spawn(_on_gpu, (2, str(tmp_path)), nprocs=2)
     assert {p.name for p in tmp_path.glob("ok*")} == {"ok0", "ok1"}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("shape", "size"),
+    [((64, 16, 32, 32), 8), ((100, 70, 7, 7), 32), ((40, 512, 1, 1), 64), ((12, 6), 5)],
+)
+def test_the_kernel_equals_torchs_operations(
+    dtype: torch.dtype, shape: tuple[int, ...], size: int
+) -> None:
+    """On a GPU ghost batch norm has kernels of its own; in float64 it has none."""
+    torch.manual_seed(0)
+    x = (3 + 2 * torch.randn(shape)).to(dtype)
+    slope = torch.randn(shape).to(dtype)
+    results = []
+    for device, kind in (("cuda", dtype), ("cpu", torch.float64)):
+        layer = convert(nn.BatchNorm2d(shape[1]), f"ghost:{size}").to(device)
+        assert isinstance(layer, GhostBatchNorm)
+        layer.weight.data = torch.linspace(-1, 2, shape[1], device=device)
+        given = x.to(device, kind)
+        if len(shape) == 4:
+            given = given.contiguous(memory_format=torch.channels_last)
+        given.requires_grad_()
+        out = layer.train()(given)
+        assert out.dtype == kind
+        wanted = torch.autograd.grad(out, (given, layer.weight, layer.bias), slope.to(device, kind))
+        sums = layer.pending_sums().clone()
+        results.append([t.detach().double().cpu() for t in (out, *wanted, sums)])
+    near = 1e-4 if dtype == torch.float32 else 2e-2
+    for ours, right in zip(*results, strict=True):
+        scale = max(1.0, float(right.abs().max()))
+        torch.testing.assert_close(ours / scale, right / scale, rtol=near, atol=near)
+
+
+@pytest.mark.gpu
+def test_a_group_has_the_same_bits_alone_and_among_others() -> None:
+    torch.manual_seed(0)
+    layer = convert(nn.BatchNorm2d(24), "ghost:16").cuda().train()
+    x = torch.randn(80, 24, 9, 9, device="cuda").contiguous(memory_format=torch.channels_last)
+    assert torch.equal(layer(x)[16:48], layer(x[16:48]))

@@ -18,7 +18,10 @@ nor on accumulation, if the caller does three things:
 """
 
 import contextlib
+import importlib.util
 import math
+import os
+import shutil
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -29,6 +32,11 @@ from torch.autograd.function import once_differentiable
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from thresher.models.batch_norm_mode import parse
+
+_TRITON = importlib.util.find_spec("triton") is not None and any(
+    shutil.which(compiler) for compiler in (os.environ.get("CC", "cc"), "gcc", "clang")
+)
+"""Whether kernels for GPUs can be built: Triton needs a C compiler."""
 
 
 def convert(model: nn.Module, mode: str, group: Any = None) -> nn.Module:
@@ -120,6 +128,8 @@ class GhostBatchNorm(_AnyBatchNorm):
         self._check_input_dim(input)
         n = input.shape[0]
         whole = n - n % self.size
+        if _kernel_works(input):
+            return self._by_kernel(input, whole)
         if n == whole:
             return self._normalised(input, self.size)
         rest = self._normalised(input[whole:], n - whole)
@@ -132,6 +142,18 @@ class GhostBatchNorm(_AnyBatchNorm):
         if self.track_running_stats:
             self._add(mean, var, size, x.shape[3])
         return y.reshape(input.shape)
+
+    def _by_kernel(self, input: Tensor, whole: int) -> Tensor:
+        from thresher.models.ghost_kernel import GhostNormalise
+
+        y, mean, var = GhostNormalise.apply(input, self.weight, self.bias, self.size, self.eps)
+        if self.track_running_stats:
+            groups, pixels = whole // self.size, math.prod(input.shape[2:])
+            if groups:
+                self._add(mean[:groups], var[:groups], self.size, pixels)
+            if len(input) > whole:
+                self._add(mean[groups:], var[groups:], len(input) - whole, pixels)
+        return y
 
     @torch.no_grad()
     def _add(self, mean: Tensor, var: Tensor, size: int, pixels: int) -> None:
@@ -156,6 +178,13 @@ class GhostBatchNorm(_AnyBatchNorm):
         some = samples.clamp(min=1)
         _move_running(self, mean / some, var / some, (samples > 0).to(mean.dtype))
         self.pending_sums().zero_()
+
+
+def _kernel_works(x: Tensor) -> bool:
+    """Whether the kernels for GPUs normalise x; compiled code fuses torch's operations itself."""
+    kinds = (torch.float32, torch.bfloat16, torch.float16)
+    usual = x.is_cuda and x.dtype in kinds and x.numel() > 0
+    return usual and _TRITON and not torch.compiler.is_compiling()
 
 
 class _Normalise(torch.autograd.Function):
