@@ -3,7 +3,8 @@
 Python's fork server imports torch once for each worker of pytest. Importing this module changes
 `subprocess` so that `python -m thresher…` and `python FILE`, a file of the tests, are forked from
 there in tens of milliseconds, whoever starts them: the command of a test, the workers of its
-training, the trials of its study. Process id, session, files, signals and exit code are real.
+training, the trials of its study, on a host of a test bed (`ip netns exec HOST …`), too. Process
+id, session, files, signals, network namespace and exit code are real.
 
 Where the start of an interpreter is what a test is about, or what /proc shows of a process, mark
 the test `fresh`; the variable `FRESH` in the environment of a command does the same.
@@ -11,6 +12,7 @@ the test `fresh`; the variable `FRESH` in the environment of a command does the 
 
 import atexit
 import contextlib
+import ctypes
 import dataclasses
 import faulthandler
 import fcntl
@@ -66,6 +68,9 @@ if forkserver.get_inherited_fds() is not None:
 
 _RESERVED_FD = 200
 """The fork server's own file descriptors are from here on, so that a command can have any other."""
+_CLONE_NEWNET = 0x40000000
+_ON_HOST = ["ip", "netns", "exec"]
+"""What a command on a host of the test bed begins with; the name of the host follows."""
 
 
 @dataclasses.dataclass
@@ -82,6 +87,8 @@ class _Command:
     process_group: int
     parent: int
     """The process that started the command."""
+    network: str
+    """The network namespace to enter; "" for that of the server."""
 
     def _bootstrap(self, parent_ends: int) -> int:
         """Run the command and return its exit code."""
@@ -119,6 +126,10 @@ class _Command:
             os.setsid()
         if self.process_group >= 0:
             os.setpgid(0, self.process_group)
+        if self.network:
+            with open(f"/run/netns/{self.network}") as file:
+                if ctypes.CDLL(None).setns(file.fileno(), _CLONE_NEWNET):
+                    raise OSError(f"the network namespace {self.network} cannot be entered")
         os.getppid = lambda: self.parent
         threading.Thread(target=_die_with_parent, args=(ends,), daemon=True).start()
         threads = os.environ.get("OMP_NUM_THREADS")
@@ -189,10 +200,17 @@ _execute_plain, _poll_plain, _try_wait_plain = (
 _ARGUMENTS = inspect.signature(_execute_plain)
 
 
+def _host(call: dict[str, Any]) -> str:
+    """Return the network namespace that a command is started in; "" for that of this process."""
+    words = call["args"]
+    return str(words[3]) if isinstance(words, list) and words[:3] == _ON_HOST else ""
+
+
 def _words(call: dict[str, Any]) -> list[str]:
     """Return the module and arguments of a command that is to be forked; of others, nothing."""
     environment = os.environ if call["env"] is None else call["env"]
-    program, *words = call["args"] if isinstance(call["args"], list | tuple) else [""]
+    given = call["args"][4:] if _host(call) else call["args"]
+    program, *words = given if isinstance(given, list | tuple) and given else [""]
     if words[:1] == ["-u"]:
         words = words[1:]
     before = getattr(call["preexec_fn"], "__name__", None)
@@ -226,6 +244,7 @@ def _execute_child(self: Any, *arguments: Any) -> None:
         new_session=call["start_new_session"],
         process_group=call["process_group"],
         parent=os.getpid(),
+        network=_host(call),
     )
     # What a child of the fork server reads: how to find modules, then an object to call.
     text = pickle.dumps({"sys_path": [TESTS, *sys.path]}) + pickle.dumps(command)

@@ -16,22 +16,7 @@ from thresher.lab.testbed import Testbed, link_bytes_per_s, parse_link
 REASON = testbed.unavailable()
 needs_hosts = pytest.mark.skipif(REASON is not None, reason=f"no test bed: {REASON}")
 
-SUM = """
-import os, time, torch, torch.distributed as dist
-dist.init_process_group("gloo")
-x = torch.ones(int(os.environ["COUNT"]))
-dist.all_reduce(torch.ones(1))
-best = 1e9
-for _ in range(3):
-    y = x.clone()
-    dist.barrier()
-    begin = time.perf_counter()
-    dist.all_reduce(y)
-    best = min(best, time.perf_counter() - begin)
-print(os.environ["THRESHER_HOST"], y.sum().item() / len(y), best)
-dist.barrier()
-dist.destroy_process_group()  # without it one process in ten aborts at its end
-"""
+SUM = str(Path(__file__).with_name("sum_ranks.py"))
 
 
 def _namespaces() -> list[str]:
@@ -48,7 +33,7 @@ def _mine() -> list[str]:
 def test_an_all_reduce_takes_as_long_as_its_link_allows() -> None:
     """1 MB over two hosts crosses each link once either way: 80 ms at 100 Mbit/s."""
     with Testbed(2, "100mbit") as bed:
-        ranks = bed.run([sys.executable, "-c", SUM], environment={"COUNT": str(250_000)})
+        ranks = bed.run([sys.executable, SUM], environment={"COUNT": str(250_000)})
     ideal = 1e6 / link_bytes_per_s("100mbit")
     for rank in ranks:
         host, value, seconds = rank.stdout.split()

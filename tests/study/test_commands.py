@@ -48,11 +48,7 @@ open(out + "/pids.tmp", "w").write(f"{os.getpid()} {child.pid}")
 os.rename(out + "/pids.tmp", out + "/begun")
 time.sleep(600)
 """
-RUN = """
-import sys
-from thresher.study.study import Study
-Study.load(sys.argv[1], sys.argv[2]).run()
-"""
+RUN = str(Path(__file__).with_name("run_study.py"))
 
 
 def content(command: str, **more: Any) -> dict[str, Any]:
@@ -285,7 +281,7 @@ def _begin(tmp_path: Path) -> tuple["subprocess.Popen[bytes]", Path, list[int]]:
     command = script(tmp_path, LONG, "{out} {seed}")
     local = {"kind": "local", "workers": 1}
     write_text(file, dumps(content(command, seeds=1, executor=local)))
-    process = subprocess.Popen([sys.executable, "-c", RUN, str(file), str(out)])
+    process = subprocess.Popen([sys.executable, RUN, str(file), str(out)])
     deadline = time.monotonic() + 60
     while not (begun := list(out.glob("trials/*/output/begun"))):
         assert process.poll() is None

@@ -105,7 +105,7 @@ def test_eight_trials_one_of_two_workers_one_out_of_time(
     (tmp_path / "slow_model.py").write_text(SLOW)
     path = f"{tmp_path}{os.pathsep}{os.environ['PYTHONPATH']}"
     environment = {**os.environ, **bed.environment, "PYTHONPATH": path}
-    command = [sys.executable, "-c", RUN, str(file), str(out)]
+    command = [sys.executable, str(Path(__file__).with_name("run_study.py")), str(file), str(out)]
     by_arm = {t.cell["arm"]: t for t in study.plan().trials.values() if t.cell is not None}
     long = by_arm["long"]
     log = out / "logs" / f"{long.name}.log"

@@ -21,11 +21,7 @@ from thresher.study.study import Study
 from thresher.study.toml import dumps
 from thresher.study.tune import choices, reported_trials
 
-RUN = """
-import sys
-from thresher.study.study import Study
-Study.load(sys.argv[1], sys.argv[2]).run()
-"""
+RUN = str(Path(__file__).with_name("run_study.py"))
 
 LOGGING_MODEL = """
 import logging
@@ -81,6 +77,24 @@ def unbroken(
     return results(study)
 
 
+def _started(file: Path, out: Path) -> "subprocess.Popen[bytes]":
+    """Start a study, and return it when its first trials run, or when it has ended."""
+    running, begin = out / "running.json", time.time()
+    process = subprocess.Popen([sys.executable, RUN, str(file), str(out)])
+    while process.poll() is None and time.time() < begin + 60:
+        if running.exists():
+            state = json.loads(running.read_text())
+            if state["time"] > begin and state["running"]:
+                break
+        time.sleep(0.05)
+    return process
+
+
+def _workers(out: Path) -> list[int]:
+    where = json.loads((out / "running.json").read_text())["running"].values()
+    return [int(text.split()[1]) for text in where]
+
+
 @pytest.mark.slow  # starts six studies
 def test_killed_five_times_and_finished_once(
     unbroken: dict[str, tuple[Any, ...]], content: Content, tmp_path: Path
@@ -99,17 +113,13 @@ def test_killed_five_times_and_finished_once(
                 now = (stat.st_ino, stat.st_mtime_ns)
                 assert marks.setdefault(name, now) == now, f"{name} was finished twice"
 
-    killed = 0
-    while killed < 5:
-        process = subprocess.Popen([sys.executable, "-c", RUN, str(file), str(out)])
-        try:
-            process.wait(chance.uniform(2.5, 5.0))
-        except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGKILL)
-            process.wait()
-        killed += 1
+    for _ in range(5):
+        process = _started(file, out)
+        time.sleep(chance.uniform(0, 0.6))
+        process.send_signal(signal.SIGKILL)
+        process.wait()
         seen()
-    last = subprocess.run([sys.executable, "-c", RUN, str(file), str(out)], check=True)
+    last = subprocess.run([sys.executable, RUN, str(file), str(out)], check=True)
     assert last.returncode == 0
     seen()
     assert study.status().complete
@@ -122,15 +132,8 @@ def test_killed_five_times_and_finished_once(
 def test_a_kill_takes_the_workers_with_it(content: Content, tmp_path: Path) -> None:
     file, out = tmp_path / "study.toml", tmp_path / "out"
     write_text(file, dumps(content({"epochs": 3000})))
-    process = subprocess.Popen([sys.executable, "-c", RUN, str(file), str(out)])
-    workers: list[int] = []
-    limit = time.monotonic() + 60
-    while not workers and time.monotonic() < limit:
-        time.sleep(0.2)
-        running = out / "running.json"
-        if running.exists():
-            where = json.loads(running.read_text())["running"].values()
-            workers = [int(text.split()[1]) for text in where]
+    process = _started(file, out)
+    workers = _workers(out)
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert workers
@@ -152,12 +155,12 @@ def _alive(pid: int) -> bool:
 @pytest.mark.slow  # starts two studies
 def test_interrupted_politely_it_saves_and_goes_on(content: Content, tmp_path: Path) -> None:
     file, out = tmp_path / "study.toml", tmp_path / "out"
-    base = {"epochs": 12, "checkpoint_every": 100_000}
+    base = {"epochs": 8, "checkpoint_every": 100_000}
     small = content(base=base, grid={"batch_size": [16]}, seeds=1)
     write_text(file, dumps(small))
     study = Study.load(file, out)
     (trial,) = study.plan().trials.values()
-    process = subprocess.Popen([sys.executable, "-c", RUN, str(file), str(out)])
+    process = subprocess.Popen([sys.executable, RUN, str(file), str(out)])
     limit = time.monotonic() + 60
     while not RunPaths(trial.out).config.exists() and time.monotonic() < limit:
         time.sleep(0.1)

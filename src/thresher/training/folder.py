@@ -31,7 +31,7 @@ def finished(config: TrainConfig) -> RunResult | None:
             f"{config.out} holds a finished run",
             "choose another folder, or set `resume` to return its result",
         )
-    _check_same_run(config, paths)
+    _check_same_run(as_begun(config), paths)
     return RunResult.load(config.out)
 
 
