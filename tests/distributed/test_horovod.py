@@ -88,24 +88,21 @@ def test_what_horovod_cannot_compress_is_refused() -> None:
 
 @needs_horovod
 @pytest.mark.slow  # trains on two processes twice
-def test_a_run_on_horovod_ends_with_the_weights_of_ddp(tmp_path: Path) -> None:
+def test_a_run_on_horovod_ends_with_the_weights_of_ddp(digits: Path, tmp_path: Path) -> None:
     """`train` on two workers, 20 steps of digits with batch norm, in double precision."""
     from safetensors.torch import load_file
 
-    from thresher.data.sources.digits import Digits
-    from thresher.data.write import write_pack
     from thresher.distributed.local_group import run_local
 
-    write_pack(Digits(), tmp_path / "digits")
     weights = {}
     for engine in ("ddp", "horovod"):
         order = tmp_path / f"{engine}.json"
         config = {
-            "data": str(tmp_path / "digits"),
+            "data": str(digits),
             "out": str(tmp_path / engine),
             "model": "tiny",
-            "batch_size": 72,
-            "epochs": 1.0,
+            "batch_size": 15,
+            "epochs": 0.2,
             "precision": "fp64",
             "engine": engine,
             "evaluate_every": 0,

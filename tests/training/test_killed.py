@@ -156,8 +156,9 @@ def test_resuming_on_another_number_of_workers_takes_the_same_path(
     few: Path, tmp_path: Path
 ) -> None:
     exact: dict[str, Any] = {"precision": "fp64", "batch_norm": "sync", "checkpoint_every": 7}
+    exact["epochs"] = 2
     train(_config(few, tmp_path / "whole", **exact), quiet=True)
-    _stop_at(few, tmp_path / "broken", 28, **exact)
+    _stop_at(few, tmp_path / "broken", 14, **exact)
     result = train(_config(few, tmp_path / "broken", **exact, resume=True, workers=2), quiet=True)
     assert result.resolved.workers == 2
     x = load_file(tmp_path / "whole" / "model.safetensors")

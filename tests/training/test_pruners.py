@@ -11,6 +11,8 @@ from thresher.training.config import TrainConfig
 from thresher.training.pruners import DynamicPruner, DynamicRandom, InfoBatch, make_pruner
 from thresher.training.train import train
 
+pytest_plugins = ["train_data"]
+
 POSITIONS = np.arange(10, 4010)
 
 
@@ -119,8 +121,8 @@ def test_ratio_must_be_a_share() -> None:
 
 
 @pytest.mark.slow  # trains twice
-def test_the_control_of_infobatch_prunes_as_much(digits: Path, tmp_path: Path) -> None:
-    base = {"data": str(digits), "model": "tiny", "epochs": 6, "batch_size": 64, "device": "cpu"}
+def test_the_control_of_infobatch_prunes_as_much(few: Path, tmp_path: Path) -> None:
+    base = {"data": str(few), "model": "tiny", "epochs": 6, "batch_size": 12, "device": "cpu"}
     base |= {"evaluate_every": 0, "lr": 0.05}
     first = TrainConfig.from_dict({**base, "dynamic": "infobatch", "out": str(tmp_path / "info")})
     info = train(first)
@@ -129,7 +131,7 @@ def test_the_control_of_infobatch_prunes_as_much(digits: Path, tmp_path: Path) -
     everything = 6 * info.resolved.samples
     assert info.samples < 0.95 * everything
     # Each pruned epoch is a whole number of batches.
-    assert control.samples == pytest.approx(info.samples, abs=6 * 64)
+    assert control.samples == pytest.approx(info.samples, abs=6 * 12)
 
 
 def test_only_a_finished_run_can_be_matched(tmp_path: Path) -> None:
