@@ -265,9 +265,10 @@ class Page:
             target.write_text(snippet.text + "\n")
         elif snippet.language == "sh":
             lines = commands(snippet.text)
-            if all(words[0] == "thresher" for words in lines):
-                for words in lines:
-                    self._run_thresher(snippet, words[1:])
+            if all(words[0] in ("thresher", "torchrun") for words in lines):
+                for program, *arguments in lines:
+                    run = self._run_thresher if program == "thresher" else self._run_torchrun
+                    run(snippet, arguments)
             else:
                 self._run_shell(snippet)
         elif snippet.language == "python":
@@ -285,9 +286,16 @@ class Page:
         shown = f"{snippet}: thresher {shlex.join(arguments)}: exit code {process.exitcode}\n"
         assert process.exitcode == 0, shown + self.output.read_text()
 
+    def _run_torchrun(self, snippet: Snippet, arguments: list[str]) -> None:
+        # Forked, as are its workers: see forks.py.
+        self._run_process(snippet, [sys.executable, "-m", "torch.distributed.run", *arguments])
+
     def _run_shell(self, snippet: Snippet) -> None:
+        self._run_process(snippet, ["bash", "-euo", "pipefail", "-c", snippet.text])
+
+    def _run_process(self, snippet: Snippet, words: list[str]) -> None:
         done = subprocess.run(
-            ["bash", "-euo", "pipefail", "-c", snippet.text],
+            words,
             cwd=self.folder,
             env={**os.environ, "PATH": self._path, "NO_COLOR": "1"},
             stdin=subprocess.DEVNULL,
