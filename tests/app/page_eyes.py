@@ -7,7 +7,7 @@ import numpy as np
 from page_site import Made
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import FloatRect, Page
 
 
 def counts(page: "Page") -> dict[str, int]:
@@ -50,24 +50,27 @@ def screen_of(page: "Page", made: Made, ids: list[str]) -> np.ndarray:
 
 def lonely(screen: np.ndarray, rows: np.ndarray, box: dict[str, Any], gap: float) -> int:
     """A row among `rows` on the open map whose nearest neighbour is `gap` pixels away or more."""
-    for row in rows:
-        x, y = screen[row]
-        inside = box["x"] + 60 < x < box["x"] + box["width"] - 60
-        inside &= box["y"] + 70 < y < box["y"] + box["height"] - 60
-        near = np.hypot(*(screen - screen[row]).T)
-        if inside and np.sort(near)[1] > gap:
-            return int(row)
-    raise AssertionError("no sample stands alone on this map")
+    from scipy.spatial import KDTree
+
+    x, y = screen.T
+    alone = (box["x"] + 60 < x) & (x < box["x"] + box["width"] - 60)
+    alone &= (box["y"] + 70 < y) & (y < box["y"] + box["height"] - 60)
+    alone &= KDTree(screen).query(screen, k=2)[0][:, 1] > gap
+    found = rows[alone[rows]]
+    assert len(found), "no sample stands alone on this map"
+    return int(found[0])
 
 
-def picture(page: "Page") -> np.ndarray:
-    """The window's pixels, (height, width, 3), once the map shows what the page says."""
+def picture(page: "Page", clip: "FloatRect | None" = None) -> np.ndarray:
+    """Pixels of the window, (height, width, 3), once the map shows what the page says."""
     from PIL import Image
 
     # A slow machine shows a sample of the points for a moment after a change.
     page.wait_for_selector(".map:not([data-stale]):not([data-thinned])")
     page.evaluate("() => new Promise(done => requestAnimationFrame(() => setTimeout(done)))")
-    return np.asarray(Image.open(io.BytesIO(page.screenshot())).convert("RGB")).astype(int)
+    return np.asarray(Image.open(io.BytesIO(page.screenshot(clip=clip))).convert("RGB")).astype(
+        np.int16
+    )
 
 
 def colour_at(picture: np.ndarray, place: np.ndarray) -> np.ndarray:

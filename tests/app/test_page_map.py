@@ -24,9 +24,9 @@ def points(page: "Page") -> np.ndarray:
     """The pixels of the map, without what stands over it."""
     box = page.locator(".map").bounding_box()
     assert box is not None
-    left, top = int(box["x"]), int(box["y"])
-    right, bottom = left + int(box["width"]), top + int(box["height"])
-    return picture(page)[top + 60 : bottom - 60, left + 4 : right - 4]
+    left, top = int(box["x"]) + 4, int(box["y"]) + 60
+    width, height = int(box["width"]) - 8, int(box["height"]) - 120
+    return picture(page, {"x": left, "y": top, "width": width, "height": height})
 
 
 def opened(look: Opener, site: Site, renderer: str, theme: str = "light") -> "Page":
