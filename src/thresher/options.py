@@ -100,10 +100,16 @@ class OptionInfo:
     type: Any
     default: Any
     """`dataclasses.MISSING` if the option is required."""
-    help: str
     bounds: Bounds
     changes_result: bool
     positional: bool
+    config: type
+    """The class that it is an option of."""
+
+    @property
+    def help(self) -> str:
+        """What it means; read from the source, which takes a while."""
+        return _help_texts(self.config).get(self.name, "")
 
     @property
     def flag(self) -> str:
@@ -134,17 +140,16 @@ def flag(name: str) -> str:
 def describe(config: type) -> tuple[OptionInfo, ...]:
     """Return the options of a configuration dataclass, in order."""
     hints = typing.get_type_hints(config)
-    texts = _help_texts(config)
     described = []
     for field in dataclasses.fields(config):
         if not field.init:
             continue
-        bounds, *facts = field.metadata.get(_KEY, (Bounds(), True, False))
+        bounds, changes, positional = field.metadata.get(_KEY, (Bounds(), True, False))
         default = field.default
         if default is MISSING and field.default_factory is not MISSING:
             default = field.default_factory()
-        about = (field.name, hints[field.name], default, texts.get(field.name, ""), bounds)
-        described.append(OptionInfo(*about, *facts))
+        about = (field.name, hints[field.name], default, bounds)
+        described.append(OptionInfo(*about, changes, positional, config))
     return tuple(described)
 
 
@@ -363,6 +368,7 @@ def _short(value: Any, show: Callable[[Any], str] = repr) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
+@functools.cache
 def _help_texts(config: type) -> dict[str, str]:
     """Return the string below each field, of the class and its bases; one line per paragraph."""
     texts: dict[str, str] = {}
@@ -370,11 +376,12 @@ def _help_texts(config: type) -> dict[str, str]:
         if not dataclasses.is_dataclass(base):
             continue
         try:
-            source = textwrap.dedent(inspect.getsource(base))
-        except (OSError, TypeError):
+            (tree,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
+        except (OSError, TypeError, ValueError, SyntaxError):
             continue  # made at run time: it has no source of its own
-        body = typing.cast(ast.ClassDef, ast.parse(source).body[0]).body
-        for statement, following in itertools.pairwise(body):
+        if not isinstance(tree, ast.ClassDef):
+            continue
+        for statement, following in itertools.pairwise(tree.body):
             if (
                 isinstance(statement, ast.AnnAssign)
                 and isinstance(statement.target, ast.Name)
