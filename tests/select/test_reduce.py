@@ -11,6 +11,7 @@ from thresher.select import feature_blocks
 from thresher.select.pca import fit_pca
 from thresher.select.reduction import (
     MapOptions,
+    Reduction,
     TsneSettings,
     _initial,
     _own_tsne,
@@ -25,6 +26,11 @@ def digits() -> tuple[np.ndarray, np.ndarray]:
 
     x, y = load_digits(return_X_y=True)
     return x[:900].astype(np.float32), y[:900]
+
+
+@pytest.fixture(scope="module")
+def digits_map(digits: tuple[np.ndarray, np.ndarray]) -> Reduction:
+    return reduce(digits[0], MapOptions(device="cpu"))
 
 
 @pytest.mark.parametrize("exact", [True, False])
@@ -64,12 +70,14 @@ def test_pca_refuses_numbers_that_are_not_finite() -> None:
 
 
 @pytest.mark.slow  # a map of all digits
-def test_map_keeps_the_classes_of_neighbours(digits: tuple[np.ndarray, np.ndarray]) -> None:
+@pytest.mark.xdist_group("digits_map")
+def test_map_keeps_the_classes_of_neighbours(
+    digits: tuple[np.ndarray, np.ndarray], digits_map: Reduction
+) -> None:
     from sklearn.model_selection import cross_val_score
     from sklearn.neighbors import KNeighborsClassifier
 
-    x, y = digits
-    made = reduce(x, MapOptions(device="cpu"))
+    (x, y), made = digits, digits_map
     knn = KNeighborsClassifier(5)
     before = cross_val_score(knn, x, y, cv=5).mean()
     after = cross_val_score(knn, made.points, y, cv=5).mean()
@@ -98,13 +106,13 @@ def test_the_fft_optimiser_of_larger_maps_gives_the_same_bytes() -> None:
 
 
 @pytest.mark.slow  # two maps
+@pytest.mark.xdist_group("digits_map")
 def test_divergence_is_no_worse_than_that_of_open_tsne(
-    digits: tuple[np.ndarray, np.ndarray],
+    digits: tuple[np.ndarray, np.ndarray], digits_map: Reduction
 ) -> None:
     from openTSNE import TSNE
 
-    x, _ = digits
-    ours = reduce(x, MapOptions(device="cpu"))
+    (x, _), ours = digits, digits_map
     z = reduce(x, MapOptions(), "pca").points
     theirs = TSNE(random_state=0, neighbors="exact").fit(z).kl_divergence
     assert ours.kl is not None
