@@ -17,6 +17,8 @@ PER_RANK_US = (0.0, 2.0, 10.0)
 
 
 def run(out: Path) -> RecipeResult:
+    import torch
+
     from thresher.models.registry import build
     from thresher.report.scaling_figures import efficiency_figure, timeline_figure
     from thresher.scaling.catalog import load_cluster
@@ -25,7 +27,8 @@ def run(out: Path) -> RecipeResult:
     from thresher.scaling.step import StepConfig, predict_step
 
     summit = load_cluster("summit")
-    profile = skeleton(build("resnet50", 1000), "resnet50", (3, 224, 224), 1000, BATCH)
+    with torch.device("meta"):  # without weights
+        profile = skeleton(build("resnet50", 1000), "resnet50", (3, 224, 224), 1000, BATCH)
 
     def efficiency(config: StepConfig, workers: Sequence[int]) -> list[float]:
         return [row.efficiency for row in predict_rows(profile, summit, workers, config)]
