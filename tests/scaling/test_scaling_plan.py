@@ -1,6 +1,7 @@
 import dataclasses
 import json
 import math
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +30,9 @@ from thresher.scaling.plan import PlanConfig, plan
 from thresher.scaling.predict import powers
 from thresher.scaling.sample_fit import fit_samples
 from thresher.scaling.sample_model import SampleModel
+
+sys.path.append(str(Path(__file__).parent.parent / "study"))
+from few_digits import make_pack
 
 STATS = SampleModel(critical_batch=512, samples=1e6, batch_size=64, lr=0.1, train_samples=50_000)
 
@@ -351,9 +355,12 @@ def test_the_plan_of_digits_holds_in_a_small_sweep(digits: str, tmp_path: Path) 
 
 
 @pytest.mark.slow  # trains ten pilots
-def test_a_second_plan_runs_no_second_pilot(digits: str, tmp_path: Path) -> None:
+def test_a_second_plan_runs_no_second_pilot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("THRESHER_HOME", str(tmp_path / "home"))
     config = PlanConfig(
-        data=digits,
+        data=make_pack(tmp_path),
         cluster="summit",
         pilot_epochs=2,
         pilot_seeds=1,
