@@ -17,13 +17,15 @@ from thresher.training import train as train_module
 from thresher.training.folder import as_begun
 from thresher.training.train import _on_device
 
+pytest_plugins = ["train_data"]
+
 
 @pytest.fixture(scope="module")
-def finished(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> TrainConfig:
+def finished(few: Path, tmp_path_factory: pytest.TempPathFactory) -> TrainConfig:
     """A run with the defaults on the CPU."""
     out = tmp_path_factory.mktemp("auto") / "run"
     config = TrainConfig(
-        data=str(digits), out=str(out), epochs=0.1, device="cpu", keep_checkpoint=True
+        data=str(few), out=str(out), epochs=0.1, batch_size=16, device="cpu", keep_checkpoint=True
     )
     train(config, quiet=True)
     return replace(config, resume=True)
