@@ -112,7 +112,7 @@ def test_cifar10_is_the_same_from_each_form(
     assert published.fingerprint == FINGERPRINTS["cifar10"]
     archive = write_tar(tmp_path / "archive.tar", form(*splits_of(published)))
     monkeypatch.setenv("THRESHER_HOME", str(tmp_path / "home"))
-    pack = get("cifar10", archive)
+    pack = get("cifar10", archive, WriteOptions(processes=1))
     assert pack.fingerprint == published.fingerprint
     assert pack.meta.splits == {"train": 50_000, "test": 10_000}
     assert pack.ids[0].as_py() == "cifar10/train/00000"
@@ -130,7 +130,7 @@ def test_a_changed_pixel_is_not_cifar10(
     archive = write_tar(tmp_path / "cifar.tar", binary_form(train, test))
     monkeypatch.setenv("THRESHER_HOME", str(tmp_path / "home"))
     with pytest.raises(ThresherError, match=r"cifar\.tar: these are not the published images"):
-        get("cifar10", archive)
+        get("cifar10", archive, WriteOptions(processes=1))
     assert not [path for path in (tmp_path / "home").rglob("*") if path.is_file()]
     monkeypatch.undo()
 
