@@ -81,6 +81,7 @@ def test_a_plan_by_branches_resumes_where_it_was_killed(
 ) -> None:
     monkeypatch.setenv("THRESHER_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(branches, "FACTORS", (1.0, 0.5))
+    monkeypatch.setattr(branches, "STEPS_LEAST", 6)
     write_pack(_Patterns(), tmp_path / "patterns", WriteOptions(processes=1))
     profile = tmp_path / "p.json"
     dataclasses.replace(make_profile(), model="tiny", channels=1, classes=4).save(profile)
