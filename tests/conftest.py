@@ -1,4 +1,4 @@
-"""Fixtures and hooks of every test: data, shared folders, workers side by side, leak checks.
+"""Fixtures and hooks of every test: data, shared folders, workers side by side.
 
 Under pytest-xdist (`-n`) every worker is a process of its own:
 
@@ -17,7 +17,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,14 +24,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from forks import FRESH
+from leaks import _no_process_is_left, _nothing_leaks  # noqa: F401 (fixtures of every test)
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 ROOT = Path(__file__).parent.parent
 IN_CI = os.environ.get("THRESHER_CI") == "1"
-PROCESS_GRACE_SECONDS = 5.0
-"""How long a test's processes may take to end after the test."""
 
 # Set before anything imports thresher: packs are made once and kept between test runs.
 os.environ.setdefault("THRESHER_HOME", str(ROOT / "build" / "test-home"))
@@ -46,23 +44,6 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 os.environ["THRESHER_TEST_SESSION"] = str(os.getpid())
 
 _LEFT_OUT = pytest.StashKey[int]()
-
-# Libraries set these at import, whichever test imports them first.
-_TOLERATED = {
-    "CUBLAS_WORKSPACE_CONFIG",
-    "CUDA_MODULE_LOADING",
-    "KMP_DUPLICATE_LIB_OK",
-    "KMP_INIT_AT_FORK",
-    "MPLBACKEND",
-    "PYTEST_CURRENT_TEST",
-    "PYTORCH_NVML_BASED_CUDA_CHECK",  # Lightning
-    "TORCHINDUCTOR_CACHE_DIR",
-    "TORCH_NCCL_ASYNC_ERROR_HANDLING",
-    "TRITON_CACHE_DIR",
-    "_RJEM_MALLOC_CONF",  # polars
-}
-# Servers of Python's multiprocessing end with the process that started them.
-_SERVERS = (b"multiprocessing.forkserver", b"multiprocessing.resource_tracker")
 
 
 # ---- which tests run, where and in which order ------------------------------------------------
@@ -265,71 +246,6 @@ def once(pytestconfig: pytest.Config) -> Once:
         return folder
 
     return make_once
-
-
-# ---- nothing is left behind -------------------------------------------------------------------
-
-
-@pytest.fixture(autouse=True)
-def _nothing_leaks() -> Iterator[None]:
-    """Fail a test that leaves the environment or the process group changed."""
-    before = dict(os.environ)
-    yield
-    torch = sys.modules.get("torch")
-    grouped = torch is not None and torch.distributed.is_initialized()
-    if torch is not None and grouped:
-        torch.distributed.destroy_process_group()
-    assert not grouped, "the test left a process group behind"
-    changed = {k for k in before.keys() | os.environ.keys() if before.get(k) != os.environ.get(k)}
-    for key in changed:
-        os.environ.pop(key, None)
-    os.environ.update({key: before[key] for key in changed if key in before})
-    assert not changed - _TOLERATED, f"the test changed the environment: {changed - _TOLERATED}"
-
-
-@pytest.fixture(autouse=True)
-def _no_process_is_left() -> Iterator[None]:
-    """Fail a test that leaves processes running, and end them.
-
-    Costs under a millisecond: /proc is listed twice, and only processes that are new are read.
-    """
-    before = _pids()
-    yield
-    deadline = time.monotonic() + PROCESS_GRACE_SECONDS
-    while left := [pid for pid in _pids() - before if _is_ours(pid)]:
-        if time.monotonic() > deadline:
-            commands = [_read(pid, "cmdline").replace(b"\0", b" ").decode() for pid in left]
-            for pid in left:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, 9)
-            pytest.fail(f"the test left processes running: {commands}")
-        time.sleep(0.02)
-
-
-def _pids() -> set[int]:
-    return {int(name) for name in os.listdir("/proc") if name.isdigit()}
-
-
-def _read(pid: int, name: str) -> bytes:
-    """Return a file of a process; empty if it has ended or belongs to another user."""
-    try:
-        return Path(f"/proc/{pid}/{name}").read_bytes()
-    except OSError:
-        return b""
-
-
-def _is_ours(pid: int) -> bool:
-    """Return whether a process was started, directly or not, by this one and still runs."""
-    # "pid (name) state parent ...", where the name may hold anything.
-    state = _read(pid, "stat").rpartition(b")")[2].split()
-    if not state or state[0] in b"ZX":
-        return False
-    child = int(state[1]) == os.getpid()
-    if not child and f"THRESHER_TEST_SESSION={os.getpid()}".encode() not in _read(
-        pid, "environ"
-    ).split(b"\0"):
-        return False
-    return not (child and any(server in _read(pid, "cmdline") for server in _SERVERS))
 
 
 # ---- fixtures ---------------------------------------------------------------------------------

@@ -69,7 +69,7 @@ def _lines(file: Path) -> list[list[str]]:
 def test_a_suite_on_two_workers(tmp_path: Path) -> None:
     folder = tmp_path / "tests"
     folder.mkdir()
-    for name in ("conftest.py", "forks.py"):
+    for name in ("conftest.py", "forks.py", "leaks.py"):
         shutil.copy(Path(__file__).parent / name, folder)
     shutil.copy(Path(__file__).parents[1] / "pyproject.toml", tmp_path)
     (folder / "test_small.py").write_text(SUITE)

@@ -1,0 +1,92 @@
+"""Nothing is left behind: after every test, environment and processes are as before it."""
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PROCESS_GRACE_SECONDS = 5.0
+"""How long a test's processes may take to end after the test."""
+
+# Libraries set these at import, whichever test imports them first.
+_TOLERATED = {
+    "CUBLAS_WORKSPACE_CONFIG",
+    "CUDA_MODULE_LOADING",
+    "KMP_DUPLICATE_LIB_OK",
+    "KMP_INIT_AT_FORK",
+    "MPLBACKEND",
+    "PYTEST_CURRENT_TEST",
+    "PYTORCH_NVML_BASED_CUDA_CHECK",  # Lightning
+    "TORCHINDUCTOR_CACHE_DIR",
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING",
+    "TRITON_CACHE_DIR",
+    "_RJEM_MALLOC_CONF",  # polars
+}
+# Servers of Python's multiprocessing end with the process that started them.
+_SERVERS = (b"multiprocessing.forkserver", b"multiprocessing.resource_tracker")
+
+
+@pytest.fixture(autouse=True)
+def _nothing_leaks() -> Iterator[None]:
+    """Fail a test that leaves the environment or the process group changed."""
+    before = dict(os.environ)
+    yield
+    torch = sys.modules.get("torch")
+    grouped = torch is not None and torch.distributed.is_initialized()
+    if torch is not None and grouped:
+        torch.distributed.destroy_process_group()
+    assert not grouped, "the test left a process group behind"
+    changed = {k for k in before.keys() | os.environ.keys() if before.get(k) != os.environ.get(k)}
+    for key in changed:
+        os.environ.pop(key, None)
+    os.environ.update({key: before[key] for key in changed if key in before})
+    assert not changed - _TOLERATED, f"the test changed the environment: {changed - _TOLERATED}"
+
+
+@pytest.fixture(autouse=True)
+def _no_process_is_left() -> Iterator[None]:
+    """Fail a test that leaves processes running, and end them.
+
+    Costs under a millisecond: /proc is listed twice, and only processes that are new are read.
+    """
+    before = _pids()
+    yield
+    deadline = time.monotonic() + PROCESS_GRACE_SECONDS
+    while left := [pid for pid in _pids() - before if _is_ours(pid)]:
+        if time.monotonic() > deadline:
+            commands = [_read(pid, "cmdline").replace(b"\0", b" ").decode() for pid in left]
+            for pid in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, 9)
+            pytest.fail(f"the test left processes running: {commands}")
+        time.sleep(0.02)
+
+
+def _pids() -> set[int]:
+    return {int(name) for name in os.listdir("/proc") if name.isdigit()}
+
+
+def _read(pid: int, name: str) -> bytes:
+    """Return a file of a process; empty if it has ended or belongs to another user."""
+    try:
+        return Path(f"/proc/{pid}/{name}").read_bytes()
+    except OSError:
+        return b""
+
+
+def _is_ours(pid: int) -> bool:
+    """Return whether a process was started, directly or not, by this one and still runs."""
+    # "pid (name) state parent ...", where the name may hold anything.
+    state = _read(pid, "stat").rpartition(b")")[2].split()
+    if not state or state[0] in b"ZX":
+        return False
+    child = int(state[1]) == os.getpid()
+    if not child and f"THRESHER_TEST_SESSION={os.getpid()}".encode() not in _read(
+        pid, "environ"
+    ).split(b"\0"):
+        return False
+    return not (child and any(server in _read(pid, "cmdline") for server in _SERVERS))
