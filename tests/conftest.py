@@ -15,6 +15,7 @@ import gc
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Generator, Iterator
@@ -42,6 +43,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 # Inherited by every process that a test starts, so that those left behind can be found.
 os.environ["THRESHER_TEST_SESSION"] = str(os.getpid())
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # `make test &`: a shell lets what runs in the background, and all that it starts, ignore it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _LEFT_OUT = pytest.StashKey[int]()
 
