@@ -106,6 +106,9 @@ def _temporary(path: Path) -> Path:
 
 
 def _runs(process: str) -> bool:
+    with contextlib.suppress(OSError):  # where there is no /proc
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+        return state not in "ZX"  # dead, and its parent has not noticed yet
     try:
         os.kill(int(process), 0)
     except (ProcessLookupError, ValueError, OverflowError):
