@@ -115,7 +115,7 @@ def status(config: Status) -> Outcome:
 def report(config: Report) -> Outcome:
     """Write the report of a study (HTML, figures, Parquet) and print its verdicts.
 
-    With --json it is written only to `out`; without that, files are only read.
+    With --json nothing is written unless `out` is given.
     """
     from thresher.study.analysis import analyse
 
