@@ -24,7 +24,9 @@ _TOLERATED = {
     "TORCHINDUCTOR_CACHE_DIR",
     "TORCH_NCCL_ASYNC_ERROR_HANDLING",
     "TRITON_CACHE_DIR",
+    "TRITON_PTXAS_PATH",  # torch.compile
     "_RJEM_MALLOC_CONF",  # polars
+    "_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR",  # torch.compile
 }
 # Servers of Python's multiprocessing end with the process that started them.
 _SERVERS = (b"multiprocessing.forkserver", b"multiprocessing.resource_tracker")

@@ -43,6 +43,42 @@ def test_equals_torchs(
         torch.testing.assert_close(mine, right, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("size", "kernel", "stride", "padding"),
+    [
+        ((1, 1), 3, 1, 1),
+        ((2, 2), 3, 2, 1),
+        ((2, 2), 1, 2, 0),
+        ((1, 1), 1, 1, 0),
+        ((3, 2), (5, 3), (4, 2), (2, 1)),
+        ((4, 3), (4, 3), 1, 0),
+        ((1, 2), 3, 2, (2, 1)),  # two pixels: torch's own
+    ],
+)
+@pytest.mark.parametrize("channels_last", [True, False])
+def test_one_pixel_is_a_matrix_product(
+    size: tuple[int, int], kernel: Any, stride: Any, padding: Any, channels_last: bool
+) -> None:
+    torch.manual_seed(0)
+    ours = Conv2d(5, 7, kernel, stride, padding)
+    theirs = nn.Conv2d(5, 7, kernel, stride, padding)
+    theirs.load_state_dict(ours.state_dict())
+    x = torch.randn(4, 5, *size)
+    if channels_last:
+        x = x.contiguous(memory_format=torch.channels_last)
+    found = []
+    for layer in (ours, theirs):
+        given = x.clone().requires_grad_()
+        made = layer(given)
+        (made * torch.linspace(-1, 1, made.numel()).reshape(made.shape)).sum().backward()
+        found.append([made, given.grad, *(p.grad for p in layer.parameters())])
+    one = tuple(found[1][0].shape[2:]) == (1, 1)
+    assert ("Permute" in type(ours(x.requires_grad_()).grad_fn).__name__) == one
+    for mine, right in zip(*found, strict=True):
+        assert mine.shape == right.shape
+        torch.testing.assert_close(mine, right, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("stride", [1, 2])
 def test_the_gradient_has_a_gradient(stride: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """As the largest eigenvalue of the Hessian needs it."""

@@ -1,11 +1,13 @@
-"""The study of a hundred seeds, and the reading of what is timed beside it."""
+"""The study of a hundred seeds, the order of its trials, and the reading of what is beside it."""
 
 from pathlib import Path
 
 import pytest
 from benchmarks.fast_cifar import Workload, read_airbench
 
+from thresher.study.local import next_task
 from thresher.study.reading import load
+from thresher.study.tasks import StudyTask
 
 ROOT = Path(__file__).parent.parent.parent
 PRINTED = """\
@@ -32,3 +34,16 @@ def test_what_airbench_prints_is_read_without_its_warm_up() -> None:
 
 def test_without_times_the_wall_time_is_divided() -> None:
     assert read_airbench("done\n", 4, 20.0) == {"runs": 4, "accuracy": None, "seconds": 5.0}
+
+
+def _trial(batch: int, lr: float, seed: int) -> StudyTask:
+    settings = {"batch_size": batch, "lr": lr}
+    return StudyTask(f"{batch}-{lr}-{seed}", "train", settings, Path(), "", cell=settings)
+
+
+def test_a_worker_goes_on_with_the_cell_of_its_last_trial() -> None:
+    """If a trial of it is as long as the first in the queue: long ones still come first."""
+    queue = [_trial(64, 0.1, 1), _trial(64, 0.2, 0), _trial(64, 0.2, 1), _trial(512, 0.1, 0)]
+    assert next_task(queue, None) is queue[0]
+    assert next_task(queue, {"batch_size": 64, "lr": 0.2}) is queue[1]
+    assert next_task(queue, {"batch_size": 512, "lr": 0.1}) is queue[0]

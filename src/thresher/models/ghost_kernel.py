@@ -36,15 +36,15 @@ class GhostNormalise(torch.autograd.Function):
         rows = _rows(x)
         plan = _Plan(rows, size * rows.shape[0] // max(1, len(x)))
         mean, var = plan.moments(rows)
-        y = torch.empty_like(rows)
+        y = _channels_last(x)
         _apply[plan.tiles](
-            *(rows, y, mean, var, _or(weight, mean), _or(bias, mean), plan.rows, plan.per_group),
-            *(plan.channels, eps, weight is not None, bias is not None, *plan.tile),
+            *(rows, _rows(y), mean, var, _or(weight, mean), _or(bias, mean), plan.rows),
+            *(plan.per_group, plan.channels, eps, weight is not None, bias is not None, *plan.tile),
         )
         ctx.save_for_backward(x, weight, mean, var)
         ctx.plan, ctx.eps, ctx.has_bias = plan, eps, bias is not None
         ctx.mark_non_differentiable(mean, var)
-        return _like(y, x), mean, var
+        return y, mean, var
 
     @staticmethod
     @once_differentiable
@@ -52,16 +52,16 @@ class GhostNormalise(torch.autograd.Function):
         x, weight, mean, var = ctx.saved_tensors
         plan, rows, slope = ctx.plan, _rows(x), _rows(gradients[0])
         sums = plan.gradient_sums(slope, rows, mean)
-        dx = torch.empty_like(rows)
+        dx = _channels_last(x)
         _input_gradient[plan.tiles](
-            *(slope, rows, dx, mean, var, sums, _or(weight, mean), plan.rows, plan.per_group),
-            *(plan.groups, plan.channels, ctx.eps, weight is not None, *plan.tile),
+            *(slope, rows, _rows(dx), mean, var, sums, _or(weight, mean), plan.rows),
+            *(plan.per_group, plan.groups, plan.channels, ctx.eps, weight is not None, *plan.tile),
         )
         d_weight = None
         if weight is not None:
             d_weight = (sums[1] * torch.rsqrt(var + ctx.eps)).sum(0).to(weight.dtype)
         d_bias = sums[0].sum(0).to(x.dtype if weight is None else weight.dtype)
-        return _like(dx, x), d_weight, d_bias if ctx.has_bias else None, None, None
+        return dx, d_weight, d_bias if ctx.has_bias else None, None, None
 
 
 def _rows(x: Tensor) -> Tensor:
@@ -69,9 +69,13 @@ def _rows(x: Tensor) -> Tensor:
     return x.movedim(1, -1).contiguous().view(-1, x.shape[1])
 
 
-def _like(rows: Tensor, x: Tensor) -> Tensor:
-    """Return rows in the shape of x, with channels last in memory."""
-    return rows.view(x.shape[0], *x.shape[2:], x.shape[1]).movedim(-1, 1)
+def _channels_last(x: Tensor) -> Tensor:
+    """Return memory for a tensor like x with channels last.
+
+    It is not a view: what follows may change the output of a Function in place only then.
+    """
+    strides = torch.empty(x.movedim(1, -1).shape, device="meta").movedim(-1, 1).stride()
+    return torch.empty_strided(x.shape, strides, dtype=x.dtype, device=x.device)
 
 
 def _or(given: Tensor | None, other: Tensor) -> Tensor:

@@ -27,7 +27,7 @@ from thresher import version
 from thresher.environment import core_count
 from thresher.options import option
 from thresher.study.perform import log_tail
-from thresher.study.tasks import Executor, StudyTask, TaskOutcome, killed_from_outside
+from thresher.study.tasks import Executor, StudyTask, TaskOutcome, Values, killed_from_outside
 
 logger = logging.getLogger(__name__)
 CONTROL = "nvidia-cuda-mps-control"
@@ -109,7 +109,8 @@ class LocalExecutor(Executor):
                 return
             idle = next((w for w in self.workers if w.task is None), None)
             worker = idle or self._spawn()
-            self.queue.popleft()
+            task = next_task(self.queue, worker.cell)
+            self.queue.remove(task)
             worker.send(task, self.logs / f"{task.name}.log")
 
     def _width(self, task: StudyTask) -> int:
@@ -129,12 +130,26 @@ class LocalExecutor(Executor):
         return worker
 
 
+def next_task(queue: Sequence[StudyTask], cell: Values | None) -> StudyTask:
+    """Return the head of the queue, or a trial of `cell`, a worker's last one, if it is as long.
+
+    On a GPU a trial takes over the captured steps of the one before if its shapes are the same.
+    """
+    head = queue[0]
+    for task in queue if cell is not None else ():
+        if task.cell == cell and (task.cost, task.workers) == (head.cost, head.workers):
+            return task
+    return head
+
+
 class _Worker:
     """A worker process as the study sees it; `worker.py` is the code that it runs."""
 
     def __init__(self, number: int, threads: int, environment: dict[str, str]) -> None:
         self.number = number
         self.task: StudyTask | None = None
+        self.cell: Values | None = None
+        """The cell of its last trial."""
         self.log: Path | None = None
         self.dead = False
         read, write = os.pipe()
@@ -151,7 +166,7 @@ class _Worker:
         self.replies: IO[str] = os.fdopen(read, encoding="utf-8")
 
     def send(self, task: StudyTask, log: Path) -> None:
-        self.task, self.log = task, log
+        self.task, self.log, self.cell = task, log, task.cell
         assert self.process.stdin is not None
         order = json.dumps({"task": task.to_json(), "log": str(log)})
         # It may have died between two tasks; `read` reports that.
@@ -202,18 +217,21 @@ class Mps:
 
     Without it the processes take turns on the GPU: eight trials at batch size 256 take eight times
     as long as one. MPS is a daemon of the current user with its own folder; no GPU setting changes.
-    Logs a warning and does nothing if the daemon cannot be started.
+    Logs a warning and does nothing if the daemon cannot be started. If the environment names a
+    daemon that somebody else started, that one is used.
     """
 
     def __init__(self) -> None:
         self.environment: dict[str, str] = {}
         """Environment variables of a process that uses the daemon."""
         self._folder: str | None = None
+        names = ("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY")
+        if names[0] in os.environ:
+            return
         if shutil.which(CONTROL) is None:
             logger.warning("%s is not installed: trials take turns on the GPU", CONTROL)
             return
         self._folder = tempfile.mkdtemp(prefix="thresher-mps-")
-        names = ("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY")
         variables = dict.fromkeys(names, self._folder)
         started = subprocess.run(
             [CONTROL, "-d"], env={**os.environ, **variables}, capture_output=True, text=True

@@ -22,7 +22,7 @@ def main() -> None:
     from thresher.study.tasks import StudyTask
     from thresher.training.sharing import sharing
 
-    with sharing():  # images only: that captured steps can be taken over is not tested on a GPU yet
+    with sharing(steps=True):
         for line in sys.stdin:
             order = json.loads(line)
             redirect_output(Path(order["log"]))

@@ -96,7 +96,7 @@ class Prepared:
         config, step = self.step.config, self.step
         # Random numbers go on from where the steps before left them, warm-up included.
         drawn = self.random or config.noise_scale or config.batch_schedule == "noise"
-        changed = config.compile or step.micro != self._captured_micro
+        changed = step.micro != self._captured_micro
         # A function of the user's may keep state of its own.
         own = config.model in MODELS.built_in
         simple = step.group.alone and step.data.resident

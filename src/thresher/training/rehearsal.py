@@ -1,9 +1,11 @@
-"""Find the micro-batch that fits, and let DDP lay out its buckets before the first step.
+"""Before the first step: find the micro-batch that fits, compile, let DDP lay out its buckets.
 
 A rehearsed step runs on real data and is undone afterwards.
 """
 
+import contextlib
 import logging
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -20,7 +22,19 @@ logger = logging.getLogger(__name__)
 
 def rehearse(step: Step, resolved: Resolved) -> None:
     """Prepare the exchange; with `micro_batch` auto, halve it until a step fits on every worker."""
-    count, micro = max(resolved.batches), step.config.micro_batch
+    count = max(resolved.batches)
+    with _compiling(step):
+        _find_micro_batch(step, count)
+        rehearsals = max(step.exchange.rehearsals, int(step.config.compile))
+        if rehearsals:
+            with step.undone():
+                for _ in range(rehearsals):
+                    step.gradients(step.data.first_part(count, step.align), count)
+    step.exchange.prepare()
+
+
+def _find_micro_batch(step: Step, count: int) -> None:
+    micro = step.config.micro_batch
     step.micro = _part(step, count) if micro == "auto" else micro
     if micro == "auto":
         while not _fits_everywhere(step, count):
@@ -32,11 +46,20 @@ def rehearse(step: Step, resolved: Resolved) -> None:
             logger.info("out of memory; trying %d samples at once", step.micro)
         if step.pieces(count) == 1:
             step.micro = None
-    if step.exchange.rehearsals:
-        with step.undone():
-            for _ in range(step.exchange.rehearsals):
-                step.gradients(step.data.first_part(count, step.align), count)
-    step.exchange.prepare()
+
+
+@contextlib.contextmanager
+def _compiling(step: Step) -> Iterator[None]:
+    """Say in a sentence that the network cannot be compiled."""
+    try:
+        yield
+    except (AssertionError, RuntimeError) as error:  # torch raises both
+        if not step.config.compile or _is_out_of_memory(error):
+            raise
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise ThresherError(
+            f"{step.config.model} cannot be compiled: {reason}", "train without --compile"
+        ) from error
 
 
 def resilient_step(step: Step, part: Part, count: int) -> Tensor:
