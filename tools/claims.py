@@ -32,9 +32,9 @@ HEAD = """# Claims
 What the five papers claim, and what we measured. This page is generated from `results/` by
 `make claims`; every number is in a stored row. A claim holds if its comparison says so after
 correction for the number of comparisons ([Studies](studies.md)); "not enough runs" is neither yes
-nor no.
+nor no. Intervals are corrected in the same way, so that they agree with the verdict.
 
-| claim | the paper says | we measured | 95 % interval | holds? | run |
+| claim | the paper says | we measured | interval | holds? | run |
 |---|---|---|---|---|---|
 """
 

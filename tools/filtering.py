@@ -84,7 +84,7 @@ def tables(results: Path) -> dict[str, str]:
 
 def _verdicts(results: Path) -> str:
     lines = [
-        "| wrong labels | batch | comparison | difference, 95 % interval | verdict |",
+        "| wrong labels | batch | comparison | difference, corrected interval | verdict |",
         "|---|---|---|---|---|",
     ]
     for share in SHARES:
@@ -92,7 +92,9 @@ def _verdicts(results: Path) -> str:
         for row in json.loads(report.read_text())["verdicts"]:
             if row["primary"]:
                 pair = f"{row['arm']} − {row['baseline']}"
-                interval = f"{row['mean']:+.2f} ({row['low']:+.2f} … {row['high']:+.2f})"
+                interval = (
+                    f"{row['mean']:+.2f} ({row['adjusted_low']:+.2f} … {row['adjusted_high']:+.2f})"
+                )
                 at = f"{share} % | {row['cell']['batch_size']:,}"
                 lines.append(f"| {at} | {pair} | {interval} | {row['word']} |")
     return "\n".join(lines)

@@ -160,7 +160,9 @@ def test_the_json_of_a_verdict() -> None:
     for verdict in analyse(GRID).to_dict()["verdicts"]:
         assert set(keys.split()) <= set(verdict)
         assert verdict["word"] == verdict["verdict"]
-        assert verdict["adjusted_low"] < verdict["low"] < verdict["high"] < verdict["adjusted_high"]
+        low, high = verdict["adjusted_low"], verdict["adjusted_high"]
+        assert low <= verdict["low"] < verdict["high"] <= high
+        assert (low <= 0 <= high) == (verdict["p_adjusted"] >= verdict["level"])
 
 
 @pytest.mark.parametrize(

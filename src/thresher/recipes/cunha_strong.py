@@ -260,7 +260,7 @@ def _sooner(runs: list[ScalingRun], comparison: ArmComparison) -> ClaimRow:
         f"{k} workers: strong reaches the loss first",
         measured + (f" ({missed} missed it)" if missed and weak else ""),
         holds.if_better(comparison),
-        studies.interval(comparison.low, comparison.high, " s"),
+        studies.corrected(comparison, " s"),
         comparison.sentence,
     )
 

@@ -70,7 +70,7 @@ def rows(trials: list[Trial]) -> list[ClaimRow]:
         reference, measured = (
             math.exp(studies.cell(analysis, workers=n).mean or 0.0) * n for n in (one, k)
         )
-        low, high = math.exp(comparison.low), math.exp(comparison.high)
+        low, high = math.exp(comparison.adjusted_low), math.exp(comparison.adjusted_high)
         lines.append(
             ClaimRow(
                 "J2",

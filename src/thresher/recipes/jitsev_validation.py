@@ -95,7 +95,7 @@ def rows(trials: list[Trial]) -> list[ClaimRow]:
                 f"{comparison.difference:+.2f} points on test with {chosen[batch]} instead of "
                 f"{chosen[first]}",
                 holds.if_better(comparison),
-                studies.interval(comparison.low, comparison.high),
+                studies.corrected(comparison),
                 f"{CHOOSING} seeds chose the rates and {len(seeds)} others compare them",
             )
         )

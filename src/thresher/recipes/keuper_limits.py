@@ -183,7 +183,7 @@ def _free(name: str, bound: "AmdahlBound", comparison: ArmComparison, device: st
 
 def _ratio(comparison: ArmComparison) -> str:
     """Return the interval of a ratio; empty if it is not finite."""
-    low, high = comparison.low, comparison.high
+    low, high = comparison.adjusted_low, comparison.adjusted_high
     return f"{math.exp(low):.2f} … {math.exp(high):.2f}" if math.isfinite(high - low) else ""
 
 

@@ -26,7 +26,7 @@ def rows(analysis: Analysis) -> list[ClaimRow]:
                 studies.mean(studies.cell(analysis, batch_size=b)) for b in (c.baseline, c.arm)
             ),
             holds.if_worse(c),
-            studies.interval(c.low, c.high),
+            studies.corrected(c),
             c.sentence,
         )
         for c in analysis.verdicts

@@ -26,7 +26,7 @@ def rows(analysis: Analysis) -> list[ClaimRow]:
             "difference",
             f"linear {studies.mean(linear)}, none {studies.mean(none)}",
             holds.if_equal(comparison),
-            studies.interval(comparison.low, comparison.high),
+            studies.corrected(comparison),
             comparison.sentence,
         )
     ]

@@ -39,7 +39,7 @@ def rows(analysis: Analysis) -> list[ClaimRow]:
                 f"batch {size:,}: no warm-up is worst",
                 ", ".join(f"{w} epochs {studies.mean(c)}" for w, c in cells.items()),
                 holds.if_all(map(holds.if_better, tests)),
-                ", ".join(f"{c.arm}: {studies.interval(c.low, c.high)}" for c in tests),
+                ", ".join(f"{c.arm}: {studies.corrected(c)}" for c in tests),
             )
         )
     small, large = sizes[0], sizes[-1]

@@ -95,7 +95,7 @@ def _row(share: float, analysis: Analysis, comparison: ArmComparison) -> ClaimRo
         f"our question: {100 * share:g} % wrong labels, {at}: {pair[0]} above {pair[1]}",
         ", ".join(f"{arm} {studies.mean(c)}" for arm, c in zip(pair, summaries, strict=True)),
         holds.if_better(comparison),
-        studies.interval(comparison.low, comparison.high),
+        studies.corrected(comparison),
         comparison.sentence,
         {"wrong_labels": share, **cell},
     )

@@ -100,7 +100,7 @@ def _falls(analysis: Analysis, model: str, lr: float) -> ClaimRow:
         f"best at {best.cell['batch_size']} ({studies.mean(best)}), {studies.mean(last)} at "
         f"{last.cell['batch_size']}",
         holds.if_any(map(holds.if_better, tests)),
-        studies.interval(shown.adjusted_low, shown.adjusted_high),
+        studies.corrected(shown),
         f"the interval is that of {shown.arm} against {shown.baseline}, corrected for "
         f"{shown.comparisons} comparisons",
     )
@@ -180,7 +180,7 @@ def _closer_at_low_rates(values: Mapping[tuple[Any, ...], Mapping[int, float]]) 
         "the networks' curves are closer at low rates",
         f"{means[low]:.1f} points apart at {low}, {means[high]:.1f} at {high}",
         holds.if_worse(comparison),
-        studies.interval(comparison.low, comparison.high),
+        studies.corrected(comparison),
     )
 
 

@@ -98,7 +98,7 @@ def _row(analysis: Analysis, comparison: ArmComparison) -> ClaimRow:
         f"batch {batch}, network against {comparison.baseline}: {published}",
         " against ".join(arms),
         holds.if_better(comparison),
-        studies.interval(comparison.low, comparison.high),
+        studies.corrected(comparison),
         comparison.sentence,
         {"batch_size": batch},
     )

@@ -176,7 +176,7 @@ def _row(analysis: Analysis, cell: Values, pair: tuple[str, str], better: bool) 
         f"batch {batch:,}{with_decay}{reading}: {paper}",
         ", ".join(f"{n} {studies.mean(c)}" for n, c in zip(pair, summaries, strict=True)),
         verdict,
-        studies.interval(comparison.low, comparison.high),
+        studies.corrected(comparison),
         comparison.sentence,
         cell,
     )
@@ -200,7 +200,7 @@ def _transformations(analysis: Analysis) -> ClaimRow:
         f"network minus full {usual.difference:+.2f} points with them, {plain.difference:+.2f} "
         "without, over all batch sizes",
         verdict,
-        studies.interval(plain.low, plain.high),
+        studies.corrected(plain),
         plain.sentence,
     )
 
@@ -240,7 +240,7 @@ def _spread(analysis: Analysis) -> ClaimRow:
         "the variance between runs is higher at larger batches",
         f"standard deviation {sds[1]:.2f} points at {pair[1]:,}, {sds[0]:.2f} at {pair[0]:,}",
         holds.if_better(comparison),
-        studies.interval(comparison.low, comparison.high, " points of mean distance"),
+        studies.corrected(comparison, " points of mean distance"),
     )
 
 

@@ -94,7 +94,7 @@ def _row(analysis: Analysis, comparison: ArmComparison) -> ClaimRow:
         f"batch {batch:,}, {arm} against {other}: {claim}",
         f"{studies.mean(cells[0])} against {studies.mean(cells[1])}",
         holds.if_better(comparison),
-        studies.interval(comparison.low, comparison.high),
+        studies.corrected(comparison),
         comparison.sentence,
         {"batch_size": batch},
     )

@@ -90,7 +90,7 @@ def _sooner(metric: str, analysis: Analysis) -> ClaimRow:
         f"{comparison.difference:+.3g} {unit}; network reaches it in {reached[0]} runs, full in "
         f"{reached[1]}",
         holds.if_better(comparison),
-        studies.interval(comparison.low, comparison.high, f" {unit}"),
+        studies.corrected(comparison, f" {unit}"),
         comparison.sentence,
     )
 
@@ -107,7 +107,7 @@ def _smoother(analysis: Analysis) -> ClaimRow:
         "filtering smooths the loss landscape: top Hessian eigenvalue at the end",
         f"network {means[0]:.3g}, full {means[1]:.3g}",
         holds.if_better(comparison),
-        studies.interval(comparison.low, comparison.high, ""),
+        studies.corrected(comparison, ""),
         comparison.sentence,
     )
 

@@ -83,7 +83,7 @@ def rows(analysis: Analysis) -> list[ClaimRow]:
                 f"batch {batch:,}: a pretrained extractor {claim}",
                 f"{studies.mean(cells[0])} against {studies.mean(cells[1])}",
                 holds.if_equal(comparison) if equal else holds.if_better(comparison),
-                studies.interval(comparison.low, comparison.high),
+                studies.corrected(comparison),
                 comparison.sentence,
                 {"batch_size": batch},
             )

@@ -62,7 +62,8 @@ class ArmComparison:
     """Lower end of the 95 % interval of the difference; infinite if n is below 2."""
     high: float
     adjusted_low: float
-    """Lower end of the interval at Bonferroni's level, 1 - `level` / `comparisons`."""
+    """Lower end of the interval at the level that Holm's correction leaves to this comparison: it
+    contains 0 exactly if `p_holm` is not below `level`."""
     adjusted_high: float
     bootstrap_low: float
     """Lower end of the 95 % bootstrap interval, whatever n is."""

@@ -129,8 +129,13 @@ class Verdict:
 
     @property
     def adjusted_interval(self) -> tuple[float, float]:
-        """The interval at Bonferroni's level, 1 - alpha / family: all of them hold at once."""
-        return self.paired.student_interval(self.alpha / max(1, self.family))
+        """The interval at the level that Holm's correction leaves to this comparison.
+
+        It contains 0 exactly if the adjusted p-value is not below alpha.
+        """
+        corrected = self.paired.p > 0 and self.p < 1
+        times = self.p / self.paired.p if corrected else self.family
+        return self.paired.student_interval(self.alpha / max(1.0, times))
 
     @property
     def seeds_needed(self) -> int | None:

@@ -184,6 +184,11 @@ def mean(cell: CellSummary) -> str:
     return f"{cell.mean:.1f} (n = {cell.n})" if cell.mean is not None else "no run"
 
 
+def corrected(comparison: ArmComparison, unit: str = " points") -> str:
+    """Format the interval of a difference that agrees with its verdict; empty if not finite."""
+    return interval(comparison.adjusted_low, comparison.adjusted_high, unit)
+
+
 def interval(low: float, high: float, unit: str = " points") -> str:
     """Format an interval; empty if it is not finite."""
     digits = decimals(low, high)
