@@ -3,8 +3,9 @@
     python -m benchmarks.imagenet_like OUT --images 8000 --classes 100
 
 Folders train/CLASS and val/CLASS of color JPEGs. Most are 500×375 or 375×500 pixels, as in
-ImageNet, some smaller and some larger, about 110 kB each. The content is fractal noise whose colors
-depend on the class, so that a network can learn it and decoding costs what photographs cost.
+ImageNet, some smaller and some larger, about 110 kB each (`--quality 68`: 60 kB). The content is
+fractal noise whose colors depend on the class, so that a network can learn it and decoding costs
+what photographs cost.
 """
 
 import argparse
@@ -35,7 +36,7 @@ def canvas() -> np.ndarray:
     return np.stack(channels, -1)
 
 
-def write_image(root: str, classes: int, number: int) -> int:
+def write_image(root: str, classes: int, quality: int, number: int) -> int:
     """Write one image; one of twenty is in val. Return its bytes."""
     random = np.random.default_rng(number)
     label = number % classes
@@ -49,16 +50,16 @@ def write_image(root: str, classes: int, number: int) -> int:
     path = Path(root, split, f"n{label:04}", f"{number}.jpg")
     path.parent.mkdir(parents=True, exist_ok=True)
     file = io.BytesIO()
-    Image.fromarray(image).save(file, "JPEG", quality=90)
+    Image.fromarray(image).save(file, "JPEG", quality=quality)
     path.write_bytes(file.getvalue())
     return file.tell()
 
 
-def write(root: Path, images: int, classes: int) -> int:
+def write(root: Path, images: int, classes: int, quality: int = 87) -> int:
     """Write the data set in parallel; return its bytes."""
     with ProcessPoolExecutor() as pool:
-        sizes = pool.map(partial(write_image, str(root), classes), range(images), chunksize=64)
-        return sum(sizes)
+        one = partial(write_image, str(root), classes, quality)
+        return sum(pool.map(one, range(images), chunksize=64))
 
 
 def main() -> None:
@@ -66,8 +67,9 @@ def main() -> None:
     parser.add_argument("out", type=Path, nargs="?", default=Path("build/imagenet-like"))
     parser.add_argument("--images", type=int, default=8000)
     parser.add_argument("--classes", type=int, default=100)
+    parser.add_argument("--quality", type=int, default=87)
     options = parser.parse_args()
-    size = write(options.out, options.images, options.classes)
+    size = write(options.out, options.images, options.classes, options.quality)
     print(f"{options.images:,} images, {size / options.images / 1000:.0f} kB each: {options.out}")
 
 

@@ -14,7 +14,7 @@ from thresher.data.augment import Augment
 from thresher.data.crop_reader import Draw
 from thresher.data.crops import ResizedCrop, resample
 from thresher.data.hashing import sample_keys
-from thresher.data.images import decode, decode_box, file_size, jpeg_channels
+from thresher.data.images import decode, decode_box, file_size, jpeg_frame
 from thresher.data.loader import Loader
 from thresher.data.pack import Pack
 from thresher.data.sources.folder import Folder
@@ -133,12 +133,14 @@ def test_a_large_jpeg_is_decoded_at_a_fraction_of_its_size() -> None:
 
 @pytest.mark.parametrize(("mode", "channels"), [("L", 1), ("RGB", 3), ("CMYK", 4)])
 @pytest.mark.parametrize("progressive", [False, True])
-def test_the_frame_header_has_the_channels(mode: str, channels: int, progressive: bool) -> None:
+def test_the_frame_header_has_size_and_channels(
+    mode: str, channels: int, progressive: bool
+) -> None:
     file = io.BytesIO()
     Image.new(mode, (9, 7)).save(file, "JPEG", progressive=progressive, comment=b"x" * 300)
-    assert jpeg_channels(file.getvalue()) == channels
+    assert jpeg_frame(file.getvalue()) == (7, 9, channels)
     for end in (0, 2, 3, 5, 25):
-        assert jpeg_channels(file.getvalue()[:end]) == 0
+        assert jpeg_frame(file.getvalue()[:end]) == (0, 0, 0)
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))

@@ -1,6 +1,7 @@
 """Options that are chosen by the device: precision and decoder."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,11 @@ def test_the_result_has_the_precision_that_was_used(finished: TrainConfig) -> No
     assert (result.config.precision, result.resolved.precision) == ("fp32", "fp32")
     assert (result.config.decoder, result.resolved.decoder) == ("cpu", None)
     assert "precision" in result.resolved.table()
+
+
+def test_a_run_that_was_moved_is_where_it_lies(finished: TrainConfig, tmp_path: Path) -> None:
+    shutil.copytree(finished.out, tmp_path / "moved")
+    assert RunResult.load(tmp_path / "moved").config.out == str(tmp_path / "moved")
 
 
 def test_an_old_result_was_computed_as_was_usual_then(finished: TrainConfig) -> None:

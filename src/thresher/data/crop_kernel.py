@@ -5,8 +5,6 @@
 The kernel computes the same as `crops.resample`, to one step of 255: there images have one size.
 """
 
-from collections.abc import Sequence
-
 import torch
 import triton
 import triton.language as tl
@@ -15,22 +13,20 @@ from torch import Tensor
 _BLOCK = 256
 
 
-def crop_images(images: Sequence[Tensor], boxes: Tensor, size: int, inside: bool) -> Tensor:
-    """Scale the box of each image to (n, size, size, 3) uint8, bilinear and antialiased.
+def crop_images(sources: Tensor, boxes: Tensor, out: Tensor, inside: bool) -> None:
+    """Scale the box of each image to `out`, bilinear and antialiased.
 
     Args:
-        images: (3, height, width) uint8 each, contiguous, on one GPU.
+        sources: (n, 3) int64 on the CPU: address on the GPU, height and width of each image, which
+            is (3, height, width) uint8.
         boxes: (n, 4) float64 on the CPU: top, left, height and width in pixels.
-        size: Side of the result.
+        out: (n, size, size, 3) uint8 on the GPU.
         inside: Use no pixel outside of the box.
     """
-    device = images[0].device
-    numbers = [[image.data_ptr(), *image.shape[1:]] for image in images]
-    sources = _to_device(torch.tensor(numbers, dtype=torch.int64), device)
-    out = torch.empty(len(images), size, size, 3, dtype=torch.uint8, device=device)
-    grid = (len(images), triton.cdiv(size * size, _BLOCK))
-    _crop_kernel[grid](sources, _to_device(boxes, device), out, size, inside, _BLOCK)
-    return out
+    size = out.shape[1]
+    on_device = [_to_device(tensor, out.device) for tensor in (sources, boxes)]
+    grid = (len(out), triton.cdiv(size * size, _BLOCK))
+    _crop_kernel[grid](*on_device, out, size, inside, _BLOCK)
 
 
 def _to_device(tensor: Tensor, device: torch.device) -> Tensor:
@@ -52,27 +48,35 @@ def _crop_kernel(sources, boxes, out, size, inside, BLOCK: tl.constexpr):
     centre_y = top + (at // size + 0.5) * high / size
     centre_x = left + (at % size + 0.5) * wide / size
     reach_y, reach_x = tl.maximum(high / size, 1.0), tl.maximum(wide / size, 1.0)
-    first_y = tl.floor(centre_y - reach_y).to(tl.int64)
-    first_x = tl.floor(centre_x - reach_x).to(tl.int64)
-    # Pixels that count: those of the image, or of the box.
-    low_y, end_y = top * inside, tl.where(inside, top + high, height)
-    low_x, end_x = left * inside, tl.where(inside, left + wide, width)
+    # The first pixel whose centre is within reach; there are at most ⌈2 · reach⌉ of them.
+    first_y = tl.floor(centre_y - reach_y - 0.5).to(tl.int32) + 1
+    first_x = tl.floor(centre_x - reach_x - 0.5).to(tl.int32) + 1
+    rows, columns = tl.ceil(2 * reach_y).to(tl.int32), tl.ceil(2 * reach_x).to(tl.int32)
+    # Distances to the centre in units of the reach; double precision is needed only here.
+    from_y = ((first_y + 0.5 - centre_y) / reach_y).to(tl.float32)
+    from_x = ((first_x + 0.5 - centre_x) / reach_x).to(tl.float32)
+    step_y, step_x = (1 / reach_y).to(tl.float32), (1 / reach_x).to(tl.float32)
+    # Pixels that count: those of the image, or those whose centres are in the box.
+    low_y = tl.floor(top * inside - 0.5).to(tl.int32) + 1
+    low_x = tl.floor(left * inside - 0.5).to(tl.int32) + 1
+    end_y = tl.ceil(tl.where(inside, top + high, height) - 0.5).to(tl.int32)
+    end_x = tl.ceil(tl.where(inside, left + wide, width) - 0.5).to(tl.int32)
     red = tl.zeros((BLOCK,), tl.float32)
     green = tl.zeros((BLOCK,), tl.float32)
     blue = tl.zeros((BLOCK,), tl.float32)
     total = tl.zeros((BLOCK,), tl.float32)
     plane = height * width
-    for i in range(0, (2 * reach_y).to(tl.int32) + 2):
+    for i in range(0, rows):
         y = first_y + i
-        weight_y = 1 - tl.abs(y + 0.5 - centre_y) / reach_y
-        weight_y = tl.where((y + 0.5 > low_y) & (y + 0.5 < end_y), weight_y, 0.0)
-        for j in range(0, (2 * reach_x).to(tl.int32) + 2):
+        weight_y = 1 - tl.abs(from_y + i * step_y)
+        weight_y = tl.where((y >= low_y) & (y < end_y), weight_y, 0.0)
+        for j in range(0, columns):
             x = first_x + j
-            weight_x = 1 - tl.abs(x + 0.5 - centre_x) / reach_x
-            weight_x = tl.where((x + 0.5 > low_x) & (x + 0.5 < end_x), weight_x, 0.0)
+            weight_x = 1 - tl.abs(from_x + j * step_x)
+            weight_x = tl.where((x >= low_x) & (x < end_x), weight_x, 0.0)
             used = (weight_y > 0) & (weight_x > 0)
-            weight = tl.where(used, weight_y * weight_x, 0.0).to(tl.float32)
-            place = source + y * width + x
+            weight = tl.where(used, weight_y * weight_x, 0.0)
+            place = source + y * width + x  # width is 64 bits wide
             red += weight * tl.load(place, used, 0).to(tl.float32)
             green += weight * tl.load(place + plane, used, 0).to(tl.float32)
             blue += weight * tl.load(place + 2 * plane, used, 0).to(tl.float32)

@@ -9,13 +9,16 @@ from torch import Tensor
 
 from thresher.data.crop_reader import Draw, undecodable
 from thresher.data.crops import ResizedCrop
-from thresher.data.images import JPEG, decode, is_turned, jpeg_channels
+from thresher.data.images import JPEG, decode, is_turned, jpeg_frame
+from thresher.data.nvjpeg import JpegEngines
 from thresher.data.pack import Pack
 from thresher.errors import MissingDependencyError
 
 PACKAGES = ("torchvision", "triton")
 """What decoding on a GPU needs."""
-_UNKNOWN, _FAST, _SLOW = range(3)
+USE_ENGINES = False
+"""Whether a GPU's engines are used directly; off until their test has run on a GPU."""
+_UNKNOWN, _ENGINES, _FAST, _SLOW = range(4)
 
 
 def missing_package() -> str | None:
@@ -24,11 +27,12 @@ def missing_package() -> str | None:
 
 
 class DeviceCropReader:
-    """Reads batches of crops onto a GPU, with torchvision's binding of nvJPEG.
+    """Reads batches of crops onto a GPU.
 
-    What nvJPEG does not read (other formats, CMYK, images that EXIF turns, damaged files) is
-    decoded on the CPU. Takes 25 bytes for each image of the pack. `read` may be called in several
-    threads.
+    Its engines for JPEG decode baseline files, torchvision's binding of nvJPEG the others. What
+    nvJPEG does not read (other formats, CMYK, images that EXIF turns, damaged files) is decoded on
+    the CPU. Takes 29 bytes for each image of the pack. `read` may be called in several threads,
+    each with a stream of its own.
     """
 
     def __init__(self, pack: Pack, crop: ResizedCrop, device: torch.device) -> None:
@@ -44,7 +48,11 @@ class DeviceCropReader:
             # The map is read-only, and nothing writes to these tensors.
             warnings.filterwarnings("ignore", "The given NumPy array is not writable")
             self._data = [torch.from_numpy(part) for part in self._files.data]
+        self._memory = np.array([part.ctypes.data for part in self._files.data], np.uint64)
+        self._engines = JpegEngines.open(device) if USE_ENGINES else None
         self._kinds = np.full(len(pack), _UNKNOWN, np.uint8)
+        self._sizes = np.zeros((len(pack), 2), np.uint16)
+        """Height and width of what the engines decode."""
 
     @property
     def slow_images(self) -> np.ndarray:
@@ -61,32 +69,65 @@ class DeviceCropReader:
         size = self.crop.size
         if not len(positions):
             return torch.empty((0, size, size, 3), dtype=torch.uint8, device=self.device)
-        images = self._decode(positions)
-        sizes = np.array([image.shape[1:] for image in images], np.int64).reshape(-1, 2)
+        sources, held = self._decode(positions)
         if draw is None:
-            boxes = self.crop.centre_boxes(sizes)
+            boxes = self.crop.centre_boxes(sources[:, 1:])
         else:
-            boxes = self.crop.random_boxes(keys, *draw, sizes)
-        crops = crop_images(images, torch.from_numpy(boxes), size, draw is not None)
+            boxes = self.crop.random_boxes(keys, *draw, sources[:, 1:])
+        shape = (len(positions), size, size, 3)
+        crops = torch.empty(shape, dtype=torch.uint8, device=self.device)
+        tables = torch.from_numpy(sources), torch.from_numpy(boxes)
+        crop_images(*tables, crops, draw is not None)
         # torchvision decodes on a stream of its own, which does not wait for this one. So the
-        # memory of these images may be used again only when the crops have been cut out.
+        # memory of these images may be used again only when the crops have been cut out. The
+        # engines, too, want the call before to have ended.
         done = torch.cuda.Event(blocking=True)
         done.record()
         done.synchronize()
+        del held
         return crops
 
-    def _decode(self, positions: np.ndarray) -> list[Tensor]:
-        """Return the images, (3, height, width) uint8 each, on the device."""
+    def _decode(self, positions: np.ndarray) -> tuple[np.ndarray, list[Tensor]]:
+        """Return address, height and width of each image on the device, and what holds them.
+
+        The images are (3, height, width) uint8.
+        """
         for position in positions[self._kinds[positions] == _UNKNOWN].tolist():
-            file = self.pack.encoded(position)
-            self._kinds[position] = _FAST if _is_fast(file) else _SLOW
-        kinds = self._kinds[positions]
-        fast = iter(self._by_nvjpeg(positions[kinds == _FAST]))
-        images: list[Tensor] = []
-        for position, kind in zip(positions.tolist(), kinds.tolist(), strict=True):
-            image = next(fast) if kind == _FAST else None
-            images.append(self._by_cpu(position) if image is None else image)
-        return images
+            self._classify(position)
+        kinds, held = self._kinds[positions], []
+        sources = np.empty((len(positions), 3), np.int64)
+        rows = np.flatnonzero(kinds == _ENGINES)
+        decoded = self._by_engines(positions[rows]) if len(rows) else None
+        if decoded is not None:
+            sources[rows, 0], sources[rows, 1:] = decoded[1], self._sizes[positions[rows]]
+            held.append(decoded[0])
+        others = np.flatnonzero(kinds != _ENGINES) if decoded is not None else np.arange(len(kinds))
+        fast = others[kinds[others] != _SLOW]
+        images = dict(zip(fast.tolist(), self._by_nvjpeg(positions[fast]), strict=True))
+        for row in others.tolist():
+            image = images.get(row)
+            held.append(self._by_cpu(positions[row]) if image is None else image)
+            sources[row] = held[-1].data_ptr(), *held[-1].shape[1:]
+        return sources, held
+
+    def _classify(self, position: int) -> None:
+        """Find out how to decode an image."""
+        file = self.pack.encoded(position)
+        height, width, channels = jpeg_frame(file) if file[:3] == JPEG else (0, 0, 0)
+        if channels not in (1, 3) or is_turned(file):
+            self._kinds[position] = _SLOW
+        elif height and self._engines is not None and self._engines.supports(file):
+            self._sizes[position] = height, width
+            self._kinds[position] = _ENGINES
+        else:
+            self._kinds[position] = _FAST
+
+    def _by_engines(self, positions: np.ndarray) -> tuple[Tensor, np.ndarray] | None:
+        """Decode in one call; None if one of the files is refused."""
+        assert self._engines is not None
+        begin, end = self._files.begin[positions], self._files.end[positions]
+        addresses = self._memory[self._files.shard[positions]] + begin.astype(np.uint64)
+        return self._engines.decode(addresses, end - begin, self._sizes[positions].astype(np.int64))
 
     def _by_nvjpeg(self, positions: np.ndarray) -> "list[Tensor | None]":
         """Decode JPEGs in one call; None for those that nvJPEG cannot read."""
@@ -116,7 +157,3 @@ class DeviceCropReader:
         except (OSError, ValueError, SyntaxError) as error:
             raise undecodable(self.pack, position, error) from None
         return torch.from_numpy(pixels.transpose(2, 0, 1).copy()).to(self.device)
-
-
-def _is_fast(file: bytes) -> bool:
-    return file[:3] == JPEG and jpeg_channels(file) in (1, 3) and not is_turned(file)

@@ -148,15 +148,16 @@ def is_turned(data: bytes) -> bool:
     return False
 
 
-def jpeg_channels(data: bytes) -> int:
-    """Return the number of channels of a JPEG file, from its frame header; 0 if there is none."""
+def jpeg_frame(data: bytes) -> tuple[int, int, int]:
+    """Return height, width and channels of a JPEG file, from its frame header; 0 if it has none."""
     at = 2
     while at + 9 < len(data) and data[at] == 0xFF:
         kind = data[at + 1]
         if 0xC0 <= kind <= 0xCF and kind not in (0xC4, 0xC8, 0xCC):
-            return data[at + 9]
+            height, width = (int.from_bytes(data[at + n : at + n + 2], "big") for n in (5, 7))
+            return height, width, data[at + 9]
         at += 2 + int.from_bytes(data[at + 2 : at + 4], "big")
-    return 0
+    return 0, 0, 0
 
 
 def _by_pillow(data: bytes, channels: int, least: tuple[int, int] | None) -> "PilImage":

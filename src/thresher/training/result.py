@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -136,10 +136,11 @@ class RunResult:
 
     @classmethod
     def load(cls, run: Path | str) -> "RunResult":
-        """Read the result of a finished run from its folder.
+        """Read the result of a finished run from its folder, which may have been moved.
 
         Raises:
             NotFoundError: The folder holds no finished run.
         """
         path = RunPaths(Path(run)).result
-        return cls.from_dict(read_json(path, "run's result"), str(path))
+        result = cls.from_dict(read_json(path, "run's result"), str(path))
+        return replace(result, config=replace(result.config, out=str(run)))

@@ -1,0 +1,137 @@
+"""A GPU's engines for JPEG, through nvJPEG, on the caller's stream.
+
+torchvision decodes on a stream of its own. It has the priority of the training step, so that each
+of its short kernels waits until one of the step has been handed out; and one call waits for the
+other. Here a call takes a whole batch by its addresses, in any thread, and its kernels belong to
+the current stream, which may have a higher priority.
+"""
+
+import ctypes
+import logging
+import threading
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+_HARDWARE, _RGB = 3, 3
+"""nvJPEG's numbers of the backend and of the output format: three planes."""
+_ALIGNED = 512
+logger = logging.getLogger(__name__)
+
+
+class JpegEngines:
+    """Decodes baseline JPEGs; `open` says whether this GPU and this machine can."""
+
+    def __init__(self, library: ctypes.CDLL, device: torch.device) -> None:
+        self._library, self._device = library, device
+        torch.cuda.synchronize(device)  # so that there is a context
+        self._handle = ctypes.c_void_p()
+        self._call("nvjpegCreateEx", _HARDWARE, None, None, 0, ctypes.byref(self._handle))
+        self._header = ctypes.c_void_p()
+        self._call("nvjpegJpegStreamCreate", self._handle, ctypes.byref(self._header))
+        self._lock = threading.Lock()
+        self._states: dict[int, ctypes.c_void_p] = {}
+        """What nvJPEG keeps for each stream; the next call uses it again."""
+
+    @classmethod
+    def open(cls, device: torch.device) -> "JpegEngines | None":
+        """Return the engines of a GPU; None if it has none, or nvJPEG is not there."""
+        path = _library_path()
+        if path is None:
+            return None
+        try:
+            return cls(ctypes.CDLL(path), device)
+        except (OSError, AttributeError, _NvJpegError) as error:
+            logger.debug("JPEGs are decoded without the GPU's engines: %s", error)
+            return None
+
+    def supports(self, file: bytes) -> bool:
+        """Return whether the engines decode this file; baseline JPEGs, mostly."""
+        data = np.frombuffer(file, np.uint8)
+        found = ctypes.c_int(-1)
+        with self._lock:
+            try:
+                address = ctypes.c_void_p(data.ctypes.data)
+                length = ctypes.c_size_t(len(data))
+                header = (self._handle, address, length, self._header)
+                self._call("nvjpegJpegStreamParseHeader", *header)
+                checked = (self._handle, self._header, ctypes.byref(found))
+                self._call("nvjpegDecodeBatchedSupported", *checked)
+            except _NvJpegError:
+                return False
+        return found.value == 0
+
+    def decode(
+        self, addresses: np.ndarray, lengths: np.ndarray, sizes: np.ndarray
+    ) -> tuple[Tensor, np.ndarray] | None:
+        """Decode files that it supports, on the current stream; None if nvJPEG refuses one.
+
+        The call before on the same stream must have finished on the GPU.
+
+        Args:
+            addresses: (n,) uint64, of the files in the host's memory.
+            lengths: (n,) uint64, in bytes.
+            sizes: (n, 2) int64, height and width.
+
+        Returns:
+            Memory on the GPU, and the addresses in it (n,) of the images (3, height, width) uint8.
+        """
+        room = -(-3 * sizes.prod(1) // _ALIGNED) * _ALIGNED
+        ends = np.cumsum(room)
+        memory = torch.empty(int(ends[-1]), dtype=torch.uint8, device=self._device)
+        images = memory.data_ptr() + ends - room
+        targets = planes(images, sizes)
+        addresses, lengths = (np.ascontiguousarray(a, np.uint64) for a in (addresses, lengths))
+        stream = torch.cuda.current_stream(self._device).cuda_stream
+        try:
+            state = self._state(stream)
+            self._call("nvjpegDecodeBatchedInitialize", self._handle, state, len(sizes), 1, _RGB)
+            arrays = (ctypes.c_void_p(a.ctypes.data) for a in (addresses, lengths, targets))
+            queue = ctypes.c_void_p(stream)
+            self._call("nvjpegDecodeBatched", self._handle, state, *arrays, queue)
+        except _NvJpegError as error:
+            logger.debug("a batch is decoded without the GPU's engines: %s", error)
+            return None
+        return memory, images
+
+    def _state(self, stream: int) -> ctypes.c_void_p:
+        if stream not in self._states:
+            state = ctypes.c_void_p()
+            self._call("nvjpegJpegStateCreate", self._handle, ctypes.byref(state))
+            self._states[stream] = state
+        return self._states[stream]
+
+    def _call(self, name: str, *arguments: object) -> None:
+        status = getattr(self._library, name)(*arguments)
+        if status:
+            raise _NvJpegError(f"{name} returned {status}")
+
+
+class _NvJpegError(Exception):
+    pass
+
+
+def planes(images: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """Return nvJPEG's description of images at addresses (n,) on the GPU, (n, 8) uint64.
+
+    Four addresses of planes, of which three are used, and four lengths of their rows.
+    """
+    described = np.zeros((len(images), 8), np.uint64)
+    for plane in range(3):
+        described[:, plane] = images + plane * sizes.prod(1)
+        described[:, 4 + plane] = sizes[:, 1]
+    return described
+
+
+def _library_path() -> str | None:
+    """Return the file of nvJPEG that torchvision has loaded into this process."""
+    import torchvision.io  # noqa: F401
+
+    try:
+        lines = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return None
+    files = [line.split(maxsplit=5)[5] for line in lines if "libnvjpeg" in line]
+    return files[0] if files else None
