@@ -27,6 +27,7 @@ def _leave_with_a_pending_callback(rank: int, store: str) -> None:
     os.environ.update(RANK=str(rank), WORLD_SIZE="2", GLOO_SOCKET_IFNAME="lo")
     dist.init_process_group("gloo", store=dist.FileStore(store, 2), rank=rank, world_size=2)
     group.join("cpu")
+    dist.barrier()  # or one leaves while the other still connects
     tensor = torch.ones(4_000_000)
     kept = []
     for _ in range(3):
