@@ -28,6 +28,7 @@ test: setup
 	$(BIN)/python -m pytest -n $(WORKERS)
 
 # For every save: a part of every package, without what takes long.
+test-fast: WORKERS = logical
 test-fast: setup
 	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow"
 

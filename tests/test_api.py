@@ -68,6 +68,7 @@ def test_importing_loads_nothing_heavy() -> None:
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["Features", "Pack", "RunResult", "Selection", "Study", "ThresherError", "TrainConfig"]
 )

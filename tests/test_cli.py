@@ -24,6 +24,7 @@ def test_overview_names_every_first_word(thresher: Run) -> None:
         assert f"\n  {command.words.split()[0]} " in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda c: c.words)
 def test_help_of_every_command_reads_well(thresher: Run, command: Command) -> None:
     done = thresher(*command.words.split(), "--help")

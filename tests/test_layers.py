@@ -76,6 +76,7 @@ def test_imports_point_to_the_left(path: Path) -> None:
         assert target == layer or RANK[target] < RANK[layer], f"{path}:{line} imports {name}"
 
 
+@pytest.mark.slow
 def test_no_module_imports_itself_through_others() -> None:
     """No cycles, also inside a package and also through imports inside functions."""
     graph = {name: {t for _, t in _imports(path) if t != name} for name, path in MODULES.items()}
@@ -119,6 +120,7 @@ LIBRARIES = {"torch", "sklearn", "scipy", "matplotlib", "openTSNE", "starlette",
 """Slow to import: a command that only reads files loads none of them."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "loads"),
     [
@@ -152,6 +154,7 @@ def test_the_training_options_load_without_numpy() -> None:
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "module", ["data.pack", "data.selection", "training.config", "cli.commands"]
 )

@@ -67,6 +67,7 @@ def head(site: Site, path: str, method: str = "GET", more: str = "") -> bytes:
     ).encode()
 
 
+@pytest.mark.slow
 def test_without_the_token_nothing_is_told(site: Site) -> None:
     for path in API:
         answer = httpx.get(site.base + path)
@@ -131,6 +132,7 @@ def test_no_path_leads_to_a_file(site: Site, path: str) -> None:
     assert b"import" not in answer
 
 
+@pytest.mark.slow
 def test_malformed_bodies_are_refused_and_nothing_is_written(site: Site) -> None:
     selection = Selection.load(site.made.path)
     kind = arrow.MEDIA_TYPE
@@ -170,6 +172,7 @@ def test_malformed_bodies_are_refused_and_nothing_is_written(site: Site) -> None
     assert posted(site, "/api/overrides", good, kind).status_code == 200
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [

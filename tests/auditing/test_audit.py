@@ -175,6 +175,7 @@ def test_an_interrupted_audit_resumes_to_the_same_result(tmp_path: Path, digits:
     assert len(tested) == finding(first, "leakage").count
 
 
+@pytest.mark.slow
 def test_names_are_escaped_and_small_classes_are_reported(tmp_path: Path, digits: Path) -> None:
     source = Pack.open(digits)
     train = source.indices("train")[:300]
@@ -201,6 +202,7 @@ def test_names_are_escaped_and_small_classes_are_reported(tmp_path: Path, digits
     assert (finding(result, "leakage").count, result.test) == (0, 0)
 
 
+@pytest.mark.slow
 def test_weak_features_drop_no_labels(tmp_path: Path, digits: Path) -> None:
     """A classifier that is wrong about most labels must not decide."""
     pack = Pack.open(digits)

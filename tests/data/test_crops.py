@@ -45,6 +45,7 @@ def defined_boxes(n: int, height: int, width: int, crop: ResizedCrop) -> np.ndar
     return np.array(boxes, float)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("crop", [ResizedCrop(224), ResizedCrop(224, area=0.35, ratio=2.0)])
 def test_boxes_have_the_distribution_of_the_definition(crop: ResizedCrop) -> None:
     ours = crop.random_boxes(KEYS, 3, 5, sizes(len(KEYS))).numpy()

@@ -54,6 +54,7 @@ def test_what_arrives_whole_is_kept(url: str, tmp_path: Path) -> None:
     assert download.fetch(f"{url}/file", tmp_path / "a" / "file", MD5).read_bytes() == CONTENT
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("path", "message"),
     [

@@ -30,6 +30,7 @@ def pack(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return write_pack(Made(shape=shape), place / "pack", ONE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", sorted(WRITERS))
 def test_there_and_back(pack: Pack, tmp_path: Path, format: str) -> None:
     assert export(pack, tmp_path / "out", format) == len(pack)

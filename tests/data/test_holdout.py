@@ -82,6 +82,7 @@ def test_what_cannot_be_is_refused(pictures: Path, tmp_path: Path, thresher: Any
     assert "--test must be" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_run_without_test_images_holds_some_out(
     pictures: Path, tmp_path: Path, thresher: Any
 ) -> None:

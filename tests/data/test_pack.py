@@ -122,6 +122,7 @@ def test_opening_keeps_no_file_descriptor(pack: Pack) -> None:
     assert len(opened) == 5
 
 
+@pytest.mark.slow
 def test_other_readers_open_a_shard(pack: Pack) -> None:
     import duckdb
     import pandas as pd

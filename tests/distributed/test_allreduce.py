@@ -53,16 +53,20 @@ def _check(world: int, name: str, node_size: int | None = None) -> None:
     assert all(other == first for other in others)
 
 
-@pytest.mark.parametrize("world", range(1, 9))
+@pytest.mark.parametrize(
+    "world", [1, 2, 3, *(pytest.param(n, marks=pytest.mark.slow) for n in range(4, 9))]
+)
 def test_ring(world: int) -> None:
     _check(world, "ring")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world", [1, 3, 4, 6, 8])
 def test_torus(world: int) -> None:
     _check(world, "torus")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("world", "node_size"), [(1, 1), (2, 1), (4, 2), (6, 3), (8, 4), (5, 2), (7, 3), (3, 9)]
 )

@@ -154,6 +154,7 @@ def test_delayed_gradients_are_one_step_late_on_any_number_of_workers() -> None:
         assert weights == pytest.approx(expected, abs=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compress", ["none", "topk"])
 def test_delayed_run_resumes_to_the_last_bit(compress: str) -> None:
     unbroken = run_ranks(2, _delayed, compress, 10)
@@ -165,6 +166,7 @@ def test_delayed_run_resumes_to_the_last_bit(compress: str) -> None:
     assert resumed[1][0] == unbroken[1][0]
 
 
+@pytest.mark.slow
 def test_delayed_and_compressed_training_converges() -> None:
     first = run_ranks(2, _delayed, "int8", 1)[0][2]
     assert run_ranks(2, _delayed, "int8", 50)[0][2] < 0.2 * first

@@ -84,6 +84,7 @@ def _alone(steps: int, dtype: torch.dtype = torch.float64) -> list[float]:
     return nn.utils.parameters_to_vector(net.parameters()).tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["default", "ring", "hierarchical", "torus"])
 def test_uneven_ranks_take_the_path_of_one(algorithm: str) -> None:
     """The hook gives the sum, so parts of 31, 17 and 12 samples equal one worker with 60."""
@@ -103,6 +104,7 @@ def test_compressed_training_converges(compress: str) -> None:
         assert weights == ranks[0][2], "replicas differ"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compress", ["fp16", "bf16"])
 def test_cast_through_our_algorithms(compress: str) -> None:
     (first, last, weights, _), other = run_ranks(2, _train, compress, "ring", 20, {})
@@ -141,6 +143,7 @@ def _sums(rank: int, world: int, compress: str) -> tuple[Tensor, Tensor, Tensor,
     return own, given, left, exact
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world", [2, 3])
 @pytest.mark.parametrize("compress", WITH_FEEDBACK)
 def test_error_feedback_sums_to_the_uncompressed_gradient(compress: str, world: int) -> None:
@@ -186,6 +189,7 @@ def test_channels_last_weights(compress: str) -> None:
         assert not torch.allclose(given, whole, rtol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compress", WITH_FEEDBACK)
 def test_resumed_run_equals_the_unbroken_one(compress: str) -> None:
     """To the last bit, once a backward pass has settled the new DDP's buckets."""

@@ -71,6 +71,7 @@ def test_horovod_equals_ddp(world: int) -> None:
         assert weights == pytest.approx(ddp[0], abs=1e-10)
 
 
+@pytest.mark.slow
 @needs_horovod
 def test_horovod_with_fp16_keeps_replicas_equal() -> None:
     first, second = run_ranks(2, _train, "horovod", "fp16")

@@ -39,6 +39,7 @@ def test_the_tables_on_filtering_are_those_of_the_results(tool: Any) -> None:
         assert (ROOT / "docs" / "images" / f"{name}.png").is_file()
 
 
+@pytest.mark.slow
 def test_figures_show_every_seed(tool: Any) -> None:
     filtering = _load("filtering")
     values = filtering.accuracies(tool.RESULTS)

@@ -13,6 +13,7 @@ import thresher
 NAMES = [name for name in thresher.__all__ if not name.startswith("_")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_the_examples_of_a_docstring_run(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, digits: Path

@@ -99,6 +99,7 @@ def test_a_public_name_without_a_docstring_is_reported(tmp_path: Path) -> None:
     assert printed.split() == ["bare.Bare.height", "bare.Bare.open", "bare.function"]
 
 
+@pytest.mark.slow
 def test_every_public_name_has_a_docstring() -> None:
     code = (
         "import sys; sys.path[:0] = sys.argv[1:]; import reference as r; print(*r.undocumented())"

@@ -53,6 +53,7 @@ KINDS: dict[str, Callable[[Path], None]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_not_a_file_is_listed(
@@ -96,6 +97,7 @@ def test_folders_that_contain_each_other_are_read_once(thresher: Run, images: Pa
     assert len(Pack.open(out)) == 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["fifo", "socket", "endless device"])
 @pytest.mark.parametrize("suffix", ["", ".npz", ".h5", ".tar", ".tfrecord"])
 def test_a_source_that_is_not_a_file_is_refused(

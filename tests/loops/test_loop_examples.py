@@ -75,6 +75,7 @@ def _plain(rank: int, world: int, data: str, selection: str) -> list[str]:
     return load("plain_torch").train(data, selection, epochs=2)
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("ranks")
 def test_three_ranks_together_see_the_kept_ids(digits: Path, tmp_path: Path) -> None:
     selection, kept = select(Pack.open(digits), tmp_path / "s.parquet")

@@ -105,6 +105,7 @@ def test_both_halves_count() -> None:
         assert signal == pytest.approx(float(expected), rel=1e-4)
 
 
+@pytest.mark.slow
 def test_an_odd_batch_is_unbiased() -> None:
     values = [measure(Shift(), 5, seed, WINDOW) or 0.0 for seed in range(12)]
     assert np.mean(values) == pytest.approx(KNOWN, rel=0.1)

@@ -199,6 +199,7 @@ def test_features_of_a_run_are_computed_once(digits: Path, run: Path) -> None:
     assert features_of_run(run, pack, EmbedOptions(split="test")).meta.split == "test"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changed", ["weights", "normalisation", "crop"])
 def test_features_of_another_network_are_stale(digits: Path, run: Path, changed: str) -> None:
     pack = Pack.open(digits)

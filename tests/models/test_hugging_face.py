@@ -92,6 +92,7 @@ CLIP = ([0.48145466, 0.4578275, 0.40821073], [0.26862954, 0.26130258, 0.27577711
 HALF = ([0.5] * 3, [0.5] * 3)
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_a_dinov2_without_a_description_is_fed_as_its_family(
     tmp_path: Path, digits: Path, caplog: pytest.LogCaptureFixture
@@ -112,6 +113,7 @@ def test_a_dinov2_without_a_description_is_fed_as_its_family(
     assert least_cosine(mean, model(x).last_hidden_state[:, 1:].mean(1)) > 0.9999
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_a_clip_is_fed_as_its_folder_says(tmp_path: Path, digits: Path) -> None:
     """The reference is transformers' own image processor and its vision tower."""
@@ -132,6 +134,7 @@ def test_a_clip_is_fed_as_its_folder_says(tmp_path: Path, digits: Path) -> None:
     assert least_cosine(own, model.vision_model(x).pooler_output) > 0.9999
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_a_resnet_and_its_half_precision_twin(tmp_path: Path, digits: Path) -> None:
     pack, model = Pack.open(digits), make(tmp_path / "m", "resnet")
@@ -151,6 +154,7 @@ def test_a_resnet_and_its_half_precision_twin(tmp_path: Path, digits: Path) -> N
     assert least_cosine(half, wanted) > 0.999
 
 
+@pytest.mark.slow
 @torch.no_grad()
 @pytest.mark.parametrize(
     ("kind", "size", "normalisation", "resample"),

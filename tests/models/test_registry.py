@@ -13,6 +13,7 @@ from thresher.models.registry import MODELS, build, check
 from thresher.models.weights import find_head
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "classes", "parameters", "features"),
     [
@@ -38,6 +39,7 @@ def test_sizes_are_the_published_ones(
     assert head[1].in_features == features
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["tiny", "resnet20", "resnet18", "resnet50", "resnet18-cifar"])
 def test_penultimate_features_and_head_give_the_logits(name: str) -> None:
     torch.manual_seed(0)

@@ -33,11 +33,13 @@ def test_the_list_names_the_recipes_of_scaling() -> None:
     assert {"jitsev-records", "ornl-fig8", "keuper-limits"} <= names
 
 
+@pytest.mark.slow
 def test_records_are_within_a_third_at_the_median(records: list[dict[str, Any]]) -> None:
     assert len(records) == 8
     assert median(abs(r["predicted_s"] / r["published_s"] - 1) for r in records) <= 0.30
 
 
+@pytest.mark.slow
 def test_no_record_is_beyond_a_factor_of_two_unless_explained(
     records: list[dict[str, Any]],
 ) -> None:

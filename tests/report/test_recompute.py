@@ -68,6 +68,7 @@ def _holm(p: list[float]) -> list[float]:
     return adjusted
 
 
+@pytest.mark.slow
 def test_the_verdicts_of_each_setting_follow_from_the_trials(report: Path) -> None:
     printed: dict[str, Any] = json.loads((report / "report.json").read_text())
     values = _values(report)
@@ -98,6 +99,7 @@ def test_the_verdicts_of_each_setting_follow_from_the_trials(report: Path) -> No
     assert not all(significant)
 
 
+@pytest.mark.slow
 def test_the_page_prints_what_the_recomputation_needs(report: Path) -> None:
     page = (report / "index.html").read_text()
     printed: dict[str, Any] = json.loads((report / "report.json").read_text())

@@ -65,6 +65,7 @@ def test_the_json_is_strict(analysis: Analysis) -> None:
     json.dumps(data, allow_nan=False)
 
 
+@pytest.mark.slow
 def test_one_seed_is_reported_without_intervals(digits: Path, tmp_path: Path) -> None:
     study = finished_study.write(Study.from_dict(finished_study.definition(seeds=1), tmp_path))
     found = analyse(study)
@@ -73,6 +74,7 @@ def test_one_seed_is_reported_without_intervals(digits: Path, tmp_path: Path) ->
     assert "not enough runs" in write_report(found).read_text()
 
 
+@pytest.mark.slow
 def test_the_page_needs_nothing_else(page: Path) -> None:
     text = page.read_text()
     assert not re.findall(r'(?:src|href)="(?!data:|#)[^"]+"', text.replace("xlink:href", "href"))
@@ -83,6 +85,7 @@ def test_the_page_needs_nothing_else(page: Path) -> None:
     assert "network is better than full" in text
 
 
+@pytest.mark.slow
 def test_figures_are_whole_svg_and_png(page: Path) -> None:
     folder = page.parent / "figures"
     names = {file.stem for file in folder.glob("*.svg")}
@@ -92,6 +95,7 @@ def test_figures_are_whole_svg_and_png(page: Path) -> None:
         assert file.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_inline_figures_follow_the_page(analysis: Analysis) -> None:
     for drawing in draw_all(analysis):
         element = inline(drawing.svg)
@@ -203,6 +207,7 @@ def test_the_preferred_batch_per_rate(digits: Path, tmp_path: Path) -> None:
     assert "preferred-batch" in {drawing.name for drawing in draw_all(found)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "figure"),
     [

@@ -4,6 +4,7 @@ from thresher.models.registry import build
 from thresher.scaling.skeleton import skeleton
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "giga", "million"), [("resnet50", 8.18, 25.56), ("resnet18", 3.63, 11.69)]
 )

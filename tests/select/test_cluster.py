@@ -32,6 +32,7 @@ def blobs(n: int, d: int, classes: int, seed: int) -> tuple[np.ndarray, np.ndarr
     return x.astype(np.float32).astype(np.float64), labels
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("min_samples", [1, 2, 5, 12])
 @pytest.mark.parametrize("d", [2, 3, 8, 40])
 def test_equals_dbscan_on_heavy_tailed_blobs(d: int, min_samples: int) -> None:
@@ -44,6 +45,7 @@ def test_equals_dbscan_on_heavy_tailed_blobs(d: int, min_samples: int) -> None:
         np.testing.assert_array_equal(graph.noise(eps), expected == NOISE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("min_samples", [2, 4, 5, 9])
 def test_equals_dbscan_on_a_lattice_full_of_ties_and_duplicates(min_samples: int) -> None:
     random = np.random.default_rng(7)

@@ -91,6 +91,7 @@ def some(folder: Path) -> FilterInputs:
     return FilterInputs(labels=few.labels, ids=few.ids, features=few.features, maps=folder)
 
 
+@pytest.mark.slow
 def test_another_eps_needs_no_other_map(tmp_path: Path) -> None:
     a = NetworkFilter(drop=0.1, device="cpu").fit_inputs(some(tmp_path))
     b = NetworkFilter(drop=0.2, device="cpu").fit_inputs(some(tmp_path))

@@ -30,6 +30,7 @@ def _recall(found: Tensor, exact: Tensor) -> float:
     return float((both[:, 1:] == both[:, :-1]).sum()) / exact.numel()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["uniform", "clustered", "uneven"])
 def test_most_neighbours_are_found(kind: str) -> None:
     x = _points(kind)

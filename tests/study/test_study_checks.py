@@ -173,6 +173,7 @@ def test_a_study_stores_its_format_and_refuses_a_newer_one(pack: str, tmp_path: 
     assert stored.read_text().startswith("format = 2\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["train", "command"])
 def test_changed_decisions_on_a_used_selection_are_noticed(
     kind: str, pack: str, tmp_path: Path, thresher: Run

@@ -80,6 +80,7 @@ def test_a_run_of_another_precision_is_refused(finished: TrainConfig, tmp_path: 
         train(branch, quiet=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["bf16", "fp64"])
 def test_a_resumed_run_and_a_branch_keep_the_precision(
     finished: TrainConfig, precision: Any, tmp_path: Path

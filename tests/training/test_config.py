@@ -99,6 +99,7 @@ def test_wrong_values_are_refused(more: dict[str, Any], sentence: str) -> None:
         check(_config(**more))
 
 
+@pytest.mark.slow
 def test_groups_of_batch_norm_may_be_a_share_of_the_batch(few: Path, tmp_path: Path) -> None:
     common: dict[str, Any] = {"data": str(few), "epochs": 1, "batch_size": 32, "device": "cpu"}
     share = TrainConfig(**common, out=str(tmp_path / "share"), batch_norm="ghost:1/5")

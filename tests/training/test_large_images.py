@@ -90,6 +90,7 @@ def test_one_and_two_workers_train_on_the_same_crops(encoded: Pack, tmp_path: Pa
     assert np.allclose(np.array(losses[0], float), np.array(losses[1], float), rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_a_run_decodes_in_processes_or_threads(
     encoded: Pack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

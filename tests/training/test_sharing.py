@@ -74,6 +74,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return counts
 
 
+@pytest.mark.slow
 def test_runs_share_images_and_not_labels(
     few: Path, selections: list[str], read: list[int], tmp_path: Path
 ) -> None:
@@ -94,6 +95,7 @@ def test_runs_share_images_and_not_labels(
     assert not _same(tmp_path / "shared-0", tmp_path / "shared-1")
 
 
+@pytest.mark.slow
 def test_other_images_are_read_again(few: Path, read: list[int], tmp_path: Path) -> None:
     with sharing():
         _train(tmp_path / "a", _options(few))
@@ -104,6 +106,7 @@ def test_other_images_are_read_again(few: Path, read: list[int], tmp_path: Path)
     assert _same(tmp_path / "b", tmp_path / "d")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
@@ -144,6 +147,7 @@ def test_a_step_taken_over_starts_like_a_new_one(
     assert _same(tmp_path / "shared-1", tmp_path / "alone")
 
 
+@pytest.mark.slow
 def test_a_run_that_resumes_makes_its_own_step(
     few: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

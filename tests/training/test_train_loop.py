@@ -126,6 +126,7 @@ def test_a_diverged_run_is_a_result(few: Path, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "run" / "result.json").read_text())["status"] == "diverged"
 
 
+@pytest.mark.slow
 def test_dynamics_are_recorded_for_every_sample(few: Path, tmp_path: Path) -> None:
     _run(few, tmp_path / "run", epochs=3, record_dynamics=True)
     table = pq.read_table(tmp_path / "run" / "dynamics.parquet").to_pydict()
@@ -206,6 +207,7 @@ def test_auto_survives_an_out_of_memory_error(
     assert result.loss == pytest.approx(plain.loss, abs=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "more",
     [
