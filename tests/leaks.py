@@ -34,10 +34,13 @@ _SERVERS = (b"multiprocessing.forkserver", b"multiprocessing.resource_tracker")
 
 @pytest.fixture(autouse=True)
 def _nothing_leaks() -> Iterator[None]:
-    """Fail a test that leaves the environment or the process group changed."""
+    """Fail a test that leaves the environment, the process group or oneDNN changed."""
     before = dict(os.environ)
     yield
     torch = sys.modules.get("torch")
+    if torch is not None and not torch.backends.mkldnn.enabled:
+        torch.backends.mkldnn.enabled = True
+        pytest.fail("the test left oneDNN switched off: later runs compute in another way")
     grouped = torch is not None and torch.distributed.is_initialized()
     if torch is not None and grouped:
         torch.distributed.destroy_process_group()

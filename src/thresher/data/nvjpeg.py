@@ -68,7 +68,8 @@ class JpegEngines:
     ) -> tuple[Tensor, np.ndarray] | None:
         """Decode files that it supports, on the current stream; None if nvJPEG refuses one.
 
-        The call before on the same stream must have finished on the GPU.
+        Nothing may still be queued on that stream: the engines of an H100 write without waiting
+        for it (github.com/meta-pytorch/torchcodec/pull/1634), and nvJPEG uses its memory again.
 
         Args:
             addresses: (n,) uint64, of the files in the host's memory.

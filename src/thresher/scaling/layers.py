@@ -15,6 +15,7 @@ from torch import nn
 from thresher.progress import bar
 from thresher.scaling.profile import BatchTimes, Layer
 from thresher.scaling.synthetic import SyntheticBatch
+from thresher.training.execution import cpu_kernels
 
 Statistic = Callable[[Iterable[float]], float]
 
@@ -172,6 +173,7 @@ def time_layers(
     with (
         _LayerHooks(model, _Clock(device)) as hooks,
         bar("timing layers", len(sizes), "batch sizes") as shown,
+        cpu_kernels(precision, device),
     ):
         for size in sizes:
             shown.note(f"batch {size}")

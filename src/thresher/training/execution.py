@@ -69,6 +69,26 @@ def autocast(config: ExecutionConfig, device: "torch.device") -> AbstractContext
 
 
 @contextlib.contextmanager
+def cpu_kernels(precision: str, device: "torch.device") -> Iterator[None]:
+    """Keep oneDNN off in the block if it has no kernels for the precision on this CPU.
+
+    Otherwise torch switches it off in the first matrix product, for the rest of the process: later
+    runs would differ in their last digits, and a resumed run from the unbroken one.
+    """
+    import torch
+
+    onednn: Any = torch.backends.mkldnn
+    enabled = onednn.enabled
+    supported = getattr(torch.ops.mkldnn, f"_is_mkldnn_{precision}_supported", None)
+    if device.type == "cpu" and supported is not None and not supported():
+        onednn.enabled = False
+    try:
+        yield
+    finally:
+        onednn.enabled = enabled
+
+
+@contextlib.contextmanager
 def torch_settings(config: ExecutionConfig, group: "Group") -> Iterator[None]:
     """Set threads and kernel selection for a run, and restore them afterwards."""
     import torch
@@ -88,7 +108,7 @@ def torch_settings(config: ExecutionConfig, group: "Group") -> Iterator[None]:
         torch.backends.cudnn.deterministic = True
         torch.use_deterministic_algorithms(True)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), cpu_kernels(config.precision, group.device):
             # Older torch lacks the recommended replacement. The strides are those of weights with
             # one input channel, where the order has no meaning.
             warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated")
