@@ -12,6 +12,14 @@ from thresher.models.convolution import Conv2d
 SHAPES = [(3, 1, True), (3, 1, False), (1, 0, False), (5, 2, True), (3, 0, False), (5, 1, False)]
 
 
+def _outputs_and_gradients(layer: nn.Conv2d, x: torch.Tensor) -> list[Any]:
+    """Return the output, and the gradients of the input and of each parameter."""
+    given = x.clone().requires_grad_()
+    made = layer(given)
+    (made * torch.linspace(-1, 1, made.numel()).reshape(made.shape)).sum().backward()
+    return [made, given.grad, *(p.grad for p in layer.parameters())]
+
+
 @pytest.mark.parametrize("channels_last", [True, False], ids=["channels-last", "contiguous"])
 @pytest.mark.parametrize(("kernel", "padding", "bias"), SHAPES)
 @pytest.mark.parametrize("stride", [1, 2, (3, 1)])
@@ -32,12 +40,7 @@ def test_equals_torchs(
     x = torch.randn(4, 5, 9, 8)
     if channels_last:
         x = x.contiguous(memory_format=torch.channels_last)
-    found = []
-    for layer in (ours, theirs):
-        given = x.clone().requires_grad_()
-        made = layer(given)
-        (made * torch.linspace(-1, 1, made.numel()).reshape(made.shape)).sum().backward()
-        found.append([made, given.grad, *(p.grad for p in layer.parameters())])
+    found = [_outputs_and_gradients(layer, x) for layer in (ours, theirs)]
     assert "_FastGradient" in type(ours(x.clone().requires_grad_()).grad_fn).__name__ or bias
     for mine, right in zip(*found, strict=True):
         torch.testing.assert_close(mine, right, rtol=1e-4, atol=1e-4)
@@ -66,12 +69,7 @@ def test_one_pixel_is_a_matrix_product(
     x = torch.randn(4, 5, *size)
     if channels_last:
         x = x.contiguous(memory_format=torch.channels_last)
-    found = []
-    for layer in (ours, theirs):
-        given = x.clone().requires_grad_()
-        made = layer(given)
-        (made * torch.linspace(-1, 1, made.numel()).reshape(made.shape)).sum().backward()
-        found.append([made, given.grad, *(p.grad for p in layer.parameters())])
+    found = [_outputs_and_gradients(layer, x) for layer in (ours, theirs)]
     one = tuple(found[1][0].shape[2:]) == (1, 1)
     assert ("Permute" in type(ours(x.requires_grad_()).grad_fn).__name__) == one
     for mine, right in zip(*found, strict=True):

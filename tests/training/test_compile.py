@@ -18,10 +18,10 @@ pytestmark = pytest.mark.slow
 
 NETS = """
 import torch
-from torch import nn
+from torch import library, nn
 
 
-@torch.library.custom_op("thresher_test::turned", mutates_args=())
+@library.custom_op("thresher_test::turned", mutates_args=())
 def turned(x: torch.Tensor) -> torch.Tensor:
     return x.t().contiguous().t()
 

@@ -161,7 +161,7 @@ def small_batches(
             f"alexnet-small, batch {parts:.0f} split into {parts:.0f}: fully connected "
             f"{connected:.1f}×, convolutions {convolved:.1f}×",
             holds.if_worse(tests[SKINNY]),
-            _ratio(tests[SKINNY]),
+            studies.corrected_ratio(tests[SKINNY]),
         )
     )
     return rows
@@ -175,16 +175,10 @@ def _free(name: str, bound: "AmdahlBound", comparison: ArmComparison, device: st
         f"{bound.measured:.1f}× at {top:.0f} parts; Amdahl's bound {bound.bound:.1f}×, "
         f"{100 * bound.serial:.1f} % does not scale",
         holds.if_worse(comparison),
-        _ratio(comparison),
+        studies.corrected_ratio(comparison),
         f"measured on {device} by layer, fastest of the repetitions, {comparison.n} rounds; the "
         f"interval is relative to {LINEAR:g} of the parts",
     )
-
-
-def _ratio(comparison: ArmComparison) -> str:
-    """Return the interval of a ratio; empty if it is not finite."""
-    low, high = comparison.adjusted_low, comparison.adjusted_high
-    return f"{math.exp(low):.2f} … {math.exp(high):.2f}" if math.isfinite(high - low) else ""
 
 
 def _speedups(profile: "Profile") -> tuple[float, float]:

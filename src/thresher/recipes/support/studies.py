@@ -189,6 +189,12 @@ def corrected(comparison: ArmComparison, unit: str = " points") -> str:
     return interval(comparison.adjusted_low, comparison.adjusted_high, unit)
 
 
+def corrected_ratio(comparison: ArmComparison) -> str:
+    """Format that interval as a ratio, if the values are logarithms; empty if not finite."""
+    low, high = comparison.adjusted_low, comparison.adjusted_high
+    return f"{np.exp(low):.2f} … {np.exp(high):.2f}" if np.isfinite(high - low) else ""
+
+
 def interval(low: float, high: float, unit: str = " points") -> str:
     """Format an interval; empty if it is not finite."""
     digits = decimals(low, high)
