@@ -56,6 +56,20 @@ def test_the_recall_asked_for_decides_and_1_is_exact() -> None:
     assert recalls[2] > 0.9999
 
 
+def test_outliers_find_their_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cells near the centre of an outlier's cell are not those near to it."""
+    x = _points("clustered")
+    x[::100] *= 4
+    _, exact = neighbours(x, K)
+
+    def recall_of_outliers() -> float:
+        return _recall(approximate_neighbours(x, K, 0.9)[1][::100], exact[::100])
+
+    assert recall_of_outliers() > 0.999
+    monkeypatch.setattr(module, "FAR", 0)
+    assert recall_of_outliers() < 0.9
+
+
 def test_copies_are_each_others_neighbours() -> None:
     """Many equal points: a whole cell of copies, all distances tied."""
     x = torch.cat([torch.zeros(1500, 4), _points("clustered", 1500, 4)])

@@ -3,7 +3,9 @@
 torchvision decodes on a stream of its own. It has the priority of the training step, so that each
 of its short kernels waits until one of the step has been handed out; and one call waits for the
 other. Here a call takes a whole batch by its addresses, in any thread, and its kernels belong to
-the current stream, which may have a higher priority.
+the current stream, which may have a higher priority. Files are copied to pinned memory first:
+from other memory each copy to the GPU waits for the image before it. Memory comes from torch,
+since cudaMalloc and cudaFree wait for the training step.
 """
 
 import ctypes
@@ -14,6 +16,8 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor
+
+from thresher.data.lent_memory import LentMemory
 
 _HARDWARE, _RGB = 3, 3
 """nvJPEG's numbers of the backend and of the output format: three planes."""
@@ -28,12 +32,19 @@ class JpegEngines:
         self._library, self._device = library, device
         torch.cuda.synchronize(device)  # so that there is a context
         self._handle = ctypes.c_void_p()
-        self._call("nvjpegCreateEx", _HARDWARE, None, None, 0, ctypes.byref(self._handle))
+        self._memory = [
+            LentMemory(self._on_device, self._stream),
+            LentMemory(_pinned, self._stream, with_flags=True),
+        ]
+        allocators = (ctypes.byref(memory.callbacks) for memory in self._memory)
+        self._call("nvjpegCreateEx", _HARDWARE, *allocators, 0, ctypes.byref(self._handle))
         self._header = ctypes.c_void_p()
         self._call("nvjpegJpegStreamCreate", self._handle, ctypes.byref(self._header))
         self._lock = threading.Lock()
         self._states: dict[int, ctypes.c_void_p] = {}
         """What nvJPEG keeps for each stream; the next call uses it again."""
+        self._staging: dict[int, Tensor] = {}
+        """For each stream, pinned memory for a batch of files."""
 
     @classmethod
     def open(cls, device: torch.device) -> "JpegEngines | None":
@@ -79,13 +90,15 @@ class JpegEngines:
         Returns:
             Memory on the GPU, and the addresses in it (n,) of the images (3, height, width) uint8.
         """
-        room = -(-3 * sizes.prod(1) // _ALIGNED) * _ALIGNED
-        ends = np.cumsum(room)
-        memory = torch.empty(int(ends[-1]), dtype=torch.uint8, device=self._device)
-        images = memory.data_ptr() + ends - room
+        ends = aligned_ends(3 * sizes.prod(1))
+        memory = self._on_device(int(ends[-1]))
+        images = memory.data_ptr() + np.append(0, ends[:-1])
         targets = planes(images, sizes)
-        addresses, lengths = (np.ascontiguousarray(a, np.uint64) for a in (addresses, lengths))
-        stream = torch.cuda.current_stream(self._device).cuda_stream
+        stream = self._stream()
+        for lent in self._memory:
+            lent.give_up(stream)
+        addresses = self._staged(stream, addresses, lengths)
+        lengths = np.ascontiguousarray(lengths, np.uint64)
         try:
             state = self._state(stream)
             self._call("nvjpegDecodeBatchedInitialize", self._handle, state, len(sizes), 1, _RGB)
@@ -96,6 +109,24 @@ class JpegEngines:
             logger.debug("a batch is decoded without the GPU's engines: %s", error)
             return None
         return memory, images
+
+    def _staged(self, stream: int, addresses: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+        """Copy files to pinned memory; return their addresses there, (n,) uint64."""
+        ends = aligned_ends(lengths)
+        buffer = self._staging.get(stream)
+        if buffer is None or len(buffer) < ends[-1]:
+            buffer = self._staging[stream] = _pinned(int(ends[-1]) * 5 // 4)
+        targets = buffer.data_ptr() + np.append(0, ends[:-1])
+        copies = zip(*(a.tolist() for a in (targets, addresses, lengths)), strict=True)
+        for target, source, length in copies:
+            ctypes.memmove(target, source, length)
+        return targets.astype(np.uint64)
+
+    def _on_device(self, size: int) -> Tensor:
+        return torch.empty(size, dtype=torch.uint8, device=self._device)
+
+    def _stream(self) -> int:
+        return torch.cuda.current_stream(self._device).cuda_stream
 
     def _state(self, stream: int) -> ctypes.c_void_p:
         if stream not in self._states:
@@ -110,8 +141,17 @@ class JpegEngines:
             raise _NvJpegError(f"{name} returned {status}")
 
 
+def _pinned(size: int) -> Tensor:
+    return torch.empty(size, dtype=torch.uint8, pin_memory=True)
+
+
 class _NvJpegError(Exception):
     pass
+
+
+def aligned_ends(lengths: np.ndarray) -> np.ndarray:
+    """Return where the next block begins if blocks of these bytes lie one after the other."""
+    return np.cumsum((np.asarray(lengths, np.int64) + _ALIGNED - 1) // _ALIGNED * _ALIGNED)
 
 
 def planes(images: np.ndarray, sizes: np.ndarray) -> np.ndarray:

@@ -7,7 +7,7 @@ from thresher.errors import InvalidValueError
 
 EXACT_LIMIT = 200_000
 """Points up to which `nearest` is exact: the cost of an exact search is quadratic."""
-RECALL = 0.98
+RECALL = 0.99
 """Share of the true neighbours that `nearest` aims at above that; a sample tells what it costs."""
 BLOCK_BYTES = 2 << 30
 CELL = 256
@@ -18,6 +18,9 @@ PER_CELL = 32
 """Points of each cell that the centres are computed from."""
 SAMPLED = 1024
 """Points whose exact neighbours decide how many cells are searched."""
+FAR = 0.02
+"""Share of the points, those farthest from their centres, that are compared with all others: the
+cells near their centre are not those near them."""
 
 
 def nearest(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -42,10 +45,10 @@ def approximate_neighbours(
     """Return squared distances, ascending, and indices (n, k) of almost all nearest neighbours.
 
     An inverted file: points are divided into cells around k-means centres, and the points of a
-    cell are compared with those of the cells nearest to it. The exact neighbours of a sample of
-    points tell how many cells that must be for a share of `recall` to be found; with all cells the
-    search is exact. Distances are exact, no point is its own neighbour, and the same input gives
-    the same result on the same machine.
+    cell are compared with those of the cells nearest to it; outliers are compared with all points.
+    The exact neighbours of a sample of points tell how many cells that must be for a share of
+    `recall` to be found; with all cells the search is exact. Distances are exact, no point is its
+    own neighbour, and the same input gives the same result on the same machine.
 
     Costs about n·d·√n multiply-adds per percent of the cells, and at most 2 GiB of memory beside
     the result and a copy of `x`.
@@ -66,6 +69,10 @@ class _Cells:
         self.cell, self.order = torch.sort(cell, stable=True)
         """Cell of each point, and its index in the input."""
         self.x, self.squared = x[self.order], squared[self.order]
+        from_centre = (self.x - centres[self.cell]).square().sum(1)
+        ranked = from_centre.argsort(stable=True)
+        self.inner, self.far = ranked.tensor_split([len(x) - int(FAR * len(x))])
+        """Rows of the points near to their centres, and of the outliers."""
         self.sizes = torch.bincount(cell, minlength=len(centres))
         self.starts = self.sizes.cumsum(0) - self.sizes
         apart = torch.cdist(centres, centres)
@@ -117,6 +124,9 @@ class _Cells:
                 at = self.order[start + own]
                 distances[at] = near + squared[own, None]
                 indices[at] = self.order[rows[index]]
+        near, index = _exact(self.x, self.squared, self.far, k)
+        at = self.order[self.far]
+        distances[at], indices[at] = near, self.order[index]
         return distances.clamp_min_(0), indices
 
     def _members(self, cells: Tensor, total: int) -> Tensor:
@@ -129,7 +139,7 @@ class _Cells:
 
     def _probes(self, k: int, recall: float) -> Tensor:
         """Return for each cell how many cells to search, (cells,) int64."""
-        sample = self._draw(len(self.x), SAMPLED).to(self.x.device)
+        sample = self.inner[self._draw(len(self.inner), SAMPLED).to(self.x.device)]
         _, true = _exact(self.x, self.squared, sample, k)
         # The neighbour is found if its cell is searched: the rank of that cell decides.
         rank = self.near.argsort(1)[self.cell[sample][:, None], self.cell[true]]
