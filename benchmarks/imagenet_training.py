@@ -6,18 +6,21 @@
 The bare loops train on one batch of random numbers that is already on the device: bf16, channels
 last, eager and compiled. Ours reads a pack of JPEGs, decodes, crops, mirrors and records. The first
 epoch is left out: it compiles, captures and reads from disk. Data: `benchmarks.imagenet_like`, each
-file under several names, so that an epoch is longer than the filling of the queues at its begin.
-Without a GPU the defaults are the small setting.
+file under several names, so that an epoch is longer than the filling of the queues at its begin;
+`--folder` keeps it for the next call. Without a GPU the defaults are the small setting. Rows are
+written as they are measured.
 """
 
 import argparse
 import importlib.util
 import json
 import os
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +35,6 @@ from thresher.data.crops import ResizedCrop
 from thresher.data.device_crop_reader import DeviceCropReader, missing_package
 from thresher.data.loader import Loader
 from thresher.data.pack import Pack
-from thresher.data.sources.folder import Folder
-from thresher.data.write import write_pack
 from thresher.environment import core_count
 from thresher.models import registry
 from thresher.paths import RunPaths
@@ -118,7 +119,7 @@ def ours(pack: Pack, setting: Setting, case: str, **options: Any) -> Row:
     return Row(case, samples / seconds, (waited[1] - waited[0]) / seconds)
 
 
-def trained(pack: Pack, setting: Setting, everything: bool) -> list[Row]:
+def trained(pack: Pack, setting: Setting, everything: bool) -> Iterator[Row]:
     """Measure compiled steps with the GPU's decoder and eager ones with the CPU's; or all pairs."""
     kinds: list[dict[str, Any]] = [{"graph": "off"}, {"graph": "on"}]
     kinds.append({"graph": "on", "compile": True})
@@ -128,13 +129,10 @@ def trained(pack: Pack, setting: Setting, everything: bool) -> list[Row]:
     if ON_GPU and everything:
         decoders = list(dict.fromkeys(decoder for decoder, _ in cases))
         cases = [(decoder, kind) for decoder in decoders for kind in kinds]
-    rows = []
     for decoder, kind in cases:
         words = {"off": "eager", "on": "captured"}[kind["graph"]]
         words += ", compiled" if kind.get("compile") else ""
-        rows.append(ours(pack, setting, f"decoder {decoder}, {words}", decoder=decoder, **kind))
-        print(rows[-1], flush=True)
-    return rows
+        yield ours(pack, setting, f"decoder {decoder}, {words}", decoder=decoder, **kind)
 
 
 def images_per_s(batches: Iterable[torch.Tensor]) -> float:
@@ -146,19 +144,18 @@ def images_per_s(batches: Iterable[torch.Tensor]) -> float:
     return count / (time.perf_counter() - begun)
 
 
-def loaders(pack: Pack, root: Path, setting: Setting) -> list[Row]:
+def loaders(pack: Pack, root: Path, setting: Setting) -> Iterator[Row]:
     """Measure the loaders alone: processes or workers are started within the measured time."""
     order = np.random.default_rng(0).permutation(pack.indices("train"))
     cuts = [order[n : n + setting.batch] for n in range(0, len(order), setting.batch)]
     crop = ResizedCrop(setting.side)
-    rows = []
     for decoder in ["cpu", "gpu"] if ON_GPU and not missing_package() else ["cpu"]:
         loader = Loader(pack, order, DEVICE, size=crop)
         if decoder == "gpu":
             loader.device_crops = DeviceCropReader(pack, crop, DEVICE)
         speed = images_per_s(batch.images for batch in loader.batches(cuts, Draw(0, 0)))
         loader.close()
-        rows.append(Row(f"loader alone, decoder {decoder}", speed))
+        yield Row(f"loader alone, decoder {decoder}", speed)
     if importlib.util.find_spec("torchvision"):
         from torchvision import transforms
         from torchvision.datasets import ImageFolder
@@ -170,8 +167,32 @@ def loaders(pack: Pack, root: Path, setting: Setting) -> list[Row]:
         batches = torch.utils.data.DataLoader(
             files, setting.batch, shuffle=True, num_workers=core_count()
         )
-        rows.append(Row("torchvision's DataLoader", images_per_s(images for images, _ in batches)))
-    return rows
+        yield Row("torchvision's DataLoader", images_per_s(images for images, _ in batches))
+
+
+def measured(pack: Pack, root: Path, setting: Setting, everything: bool) -> Iterator[Row]:
+    """Measure the bare loops, ours with their ratios to these, and the loaders alone."""
+    speeds = {}
+    for name, compiled in {"eager": False, **({"compiled": True} if ON_GPU else {})}.items():
+        speeds[name] = bare(setting, compiled)
+        yield Row(f"bare loop, {name}", speeds[name])
+    for row in trained(pack, setting, everything):
+        of_compiled = row.images_per_s / speeds["compiled"] if ON_GPU else None
+        of_eager = row.images_per_s / speeds["eager"]
+        yield replace(row, of_eager=of_eager, of_compiled=of_compiled)
+    yield from loaders(pack, root, setting)
+
+
+def made(folder: Path, given: argparse.Namespace) -> Pack:
+    """Make the images and the pack of them in `folder`, unless they are there."""
+    root, out = folder / "images", folder / "pack"
+    if not out.exists():
+        # Several images of each class, since one of twenty is held out.
+        write(root, given.images, min(CLASSES, max(2, given.images // 40)), given.quality)
+        copied(root, given.copies)
+        pack = [sys.executable, "-m", "thresher", "data", "pack", str(root), str(out)]
+        subprocess.run(pack, check=True, stdout=subprocess.DEVNULL)
+    return Pack.open(out)
 
 
 def copied(root: Path, copies: int) -> None:
@@ -204,38 +225,26 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=256 if ON_GPU else 8)
     parser.add_argument("--all", action="store_true", help="every decoder with every kind of step")
     parser.add_argument("--epochs", type=int, default=2, help="the first one is left out")
+    parser.add_argument("--folder", type=Path, help="where images and pack are kept")
     parser.add_argument("--out", type=Path, help="write JSON here and a table beside it")
     given = parser.parse_args()
     setting = Setting(given.model, given.image_size, given.batch, max(2, given.epochs))
-    with tempfile.TemporaryDirectory() as folder:
-        root = Path(folder, "images")
-        # Several images of each class, since one of twenty is held out.
-        write(root, given.images, min(CLASSES, max(2, given.images // 40)), given.quality)
-        copied(root, given.copies)
-        pack = write_pack(Folder(root), Path(folder, "pack"))
-        kinds = {"eager": False, **({"compiled": True} if ON_GPU else {})}
-        speeds = {name: bare(setting, compiled) for name, compiled in kinds.items()}
-        print(speeds, flush=True)
-        rows = [
-            Row(
-                row.case,
-                row.images_per_s,
-                row.input_wait_share,
-                row.images_per_s / speeds["eager"],
-                row.images_per_s / speeds["compiled"] if "compiled" in speeds else None,
-            )
-            for row in trained(pack, setting, given.all)
-        ]
-        rows += loaders(pack, root, setting)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = given.folder or Path(temporary)
+        pack = made(folder, given)
         samples = len(pack.indices("train"))
-    rows = [Row(f"bare loop, {name}", speed) for name, speed in speeds.items()] + rows
-    print(table(rows))
-    if given.out:
         about = {"setting": vars(setting), "quality": given.quality, "images": samples}
-        found = {**about, "rows": [vars(row) for row in rows]}
-        given.out.write_text(json.dumps({"machine": describe(), **found}, indent=2) + "\n")
         title = f"# Training {given.model} from {samples:,} JPEGs\n\n{markdown()}\n\n"
-        given.out.with_suffix(".md").write_text(f"{title}{table(rows)}\n")
+        rows: list[Row] = []
+        for row in measured(pack, folder / "images", setting, given.all):
+            rows.append(row)
+            print(row, flush=True)
+            if given.out:
+                found = {**about, "rows": [vars(row) for row in rows]}
+                text = json.dumps({"machine": describe(), **found}, indent=2)
+                given.out.write_text(f"{text}\n")
+                given.out.with_suffix(".md").write_text(f"{title}{table(rows)}\n")
+    print(table(rows))
 
 
 if __name__ == "__main__":
