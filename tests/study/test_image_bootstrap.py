@@ -53,3 +53,20 @@ def test_a_verdict_says_how_far_it_depends_on_the_images() -> None:
     (single,) = analyse([t for t in trials if t.seed == 0]).verdicts
     assert single.p_mcnemar is not None
     assert "McNemar p = " in single.sentence
+
+
+def test_images_are_resampled_only_if_every_run_records_them() -> None:
+    random = np.random.default_rng(3)
+
+    def trial(arm: str, batch: int, seed: int) -> Trial:
+        bits = random.random(200) < 0.8
+        recorded = bits if (batch, seed) != (64, 1) else None
+        cell = {"batch_size": batch, "arm": arm}
+        return Trial(cell=cell, seed=seed, value=100 * bits.mean(), correct=recorded)
+
+    arms, batches = ("full", "network"), (32, 64)
+    trials = [trial(a, b, s) for a in arms for b in batches for s in range(3)]
+    intervals = {tuple(one.cell.values()): one.images_low for one in analyse(trials).verdicts}
+    assert intervals[(32,)] is not None
+    assert intervals[(64,)] is None
+    assert intervals[()] is None

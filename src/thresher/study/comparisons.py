@@ -1,5 +1,6 @@
 """Compare the arms of a study pair by pair and say in one sentence how each comparison ends."""
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -137,7 +138,8 @@ class Pairing:
     drawn: bool
     """Whether an arm depends on a step that is drawn anew for some seeds."""
     correct: list[tuple[np.ndarray, np.ndarray]]
-    """Test images that arm and baseline predict correctly, one pair per seed and cell."""
+    """Test images that arm and baseline predict correctly, one pair per seed and cell; empty if
+    some of the runs do not record them."""
 
     @property
     def key(self) -> Key:
@@ -254,7 +256,7 @@ def _by_cell(cells: Sequence[CellSummary], axis: str) -> list[_Cell]:
 def _pairings(groups: list[_Cell], arm: Any, baseline: Any) -> list[Pairing]:
     """Pair two arms in each cell and, if there are several, first averaged over all cells."""
     pairings, shared_values, groupings = [], [], []
-    every: list[tuple[np.ndarray, np.ndarray]] = []
+    every: list[list[tuple[np.ndarray, np.ndarray]]] = []
     drawn = any(varies(group[a]) for _, group in groups for a in (arm, baseline) if a in group)
     both_run = [arm in group and baseline in group for _, group in groups]
     for at, (cell, group) in enumerate(groups):
@@ -271,9 +273,10 @@ def _pairings(groups: list[_Cell], arm: Any, baseline: Any) -> list[Pairing]:
             }
             draws = shared_draws(first, second, list(values))
             first_bits, second_bits = first.correct, second.correct
-            both = [s for s in values if s in first_bits and s in second_bits]
-            correct = [(first_bits[s], second_bits[s]) for s in both]
-        every += correct
+            # Of all runs that are compared, or of none.
+            if all(s in first_bits and s in second_bits for s in values):
+                correct = [(first_bits[s], second_bits[s]) for s in values]
+        every.append(correct)
         shared_values.append(values)
         groupings.append(draws)
         rows = _rows(values, draws)
@@ -285,7 +288,8 @@ def _pairings(groups: list[_Cell], arm: Any, baseline: Any) -> list[Pairing]:
     means = {s: tuple(np.mean([values[s] for values in shared_values], axis=0)) for s in seeds}
     coarsest = min((g for g in groupings if g is not None), key=len, default=None)
     rows = _rows(means, coarsest)
-    return [Pairing({}, None, arm, baseline, rows, coarsest is not None, drawn, every), *pairings]
+    correct = list(itertools.chain(*every)) if all(every) else []
+    return [Pairing({}, None, arm, baseline, rows, coarsest is not None, drawn, correct), *pairings]
 
 
 def _rows(values: dict[int, Any], draws: Groups | None) -> np.ndarray:
