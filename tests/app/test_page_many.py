@@ -89,6 +89,7 @@ def test_three_hundred_thousand_points(tmp_path: Path, look: Opener) -> None:
         until(lambda: changed(page, box, still) > 0.05)
         page.keyboard.press("f")
         until(lambda: changed(page, box, still) < 0.01)
+        page.close()
 
 
 def until(holds: Callable[[], bool]) -> None:

@@ -137,6 +137,7 @@ def test_what_an_audit_suggests_is_offered_first(
         assert page.get_attribute("#relabel", "placeholder") == name
         page.keyboard.press("Enter")
         page.wait_for_selector('.card.large .state:has-text("new label")')
+        page.close()  # before the server ends, so that no image is refused
     loaded = Selection.load(found.selection)
     assert loaded.final_labels[row] == truth[id]
     assert loaded.keep[row]
