@@ -230,7 +230,9 @@ def main() -> None:
     given = parser.parse_args()
     setting = Setting(given.model, given.image_size, given.batch, max(2, given.epochs))
     with tempfile.TemporaryDirectory() as temporary:
-        folder = given.folder or Path(temporary)
+        # Data made with other settings lie beside, and are not mistaken for these.
+        kind = f"{given.images}x{given.copies}-quality-{given.quality}"
+        folder = (given.folder or Path(temporary)) / kind
         pack = made(folder, given)
         samples = len(pack.indices("train"))
         about = {"setting": vars(setting), "quality": given.quality, "images": samples}

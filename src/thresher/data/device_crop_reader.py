@@ -17,8 +17,8 @@ from thresher.errors import MissingDependencyError
 PACKAGES = ("torchvision", "triton")
 """What decoding on a GPU needs."""
 USE_ENGINES = False
-"""Whether a GPU's engines are used directly; off until their test has run on a GPU with memory of
-torch's."""
+"""Whether a GPU's engines are used directly; off until their tests pass on a GPU with torch's
+allocators."""
 _UNKNOWN, _ENGINES, _FAST, _SLOW = range(4)
 
 
