@@ -1,9 +1,5 @@
 """Nearest neighbours in torch, on the device of the data: exact, or approximate for large data."""
 
-import contextlib
-import itertools
-from collections.abc import Iterator
-
 import torch
 from torch import Tensor
 
@@ -112,37 +108,26 @@ class _Cells:
         distances = torch.empty(n, k, device=device)
         indices = torch.empty(n, k, dtype=torch.int64, device=device)
         plan = torch.stack([self.starts, self.sizes, counts, candidates], 1).tolist()
-        with _SideBySide(device) as side_by_side:
-            for cell, (start, size, probes, total) in enumerate(plan):
-                if not size:
-                    continue
-                with side_by_side.next():
-                    rows = self._members(self.near[cell, :probes], total)
-                    for own, near, index in self._search_cell(cell, size, rows, k):
-                        at = self.order[start + own]
-                        distances[at], indices[at] = near, self.order[rows[index]]
+        for cell, (start, size, probes, total) in enumerate(plan):
+            if not size:
+                continue
+            rows = self._members(self.near[cell, :probes], total)
+            # Around the centre of the cell, differences lose fewer digits.
+            x = self.x[rows] - self.centres[cell]
+            squared = x.square().sum(1)
+            step = max(1, BLOCK_BYTES // (4 * total))
+            for begin in range(0, size, step):  # the cell's own points come first
+                own = torch.arange(begin, min(begin + step, size), device=device)
+                scores = torch.addmm(squared[None, :], x[own], x.T, alpha=-2)
+                scores[own - begin, own] = torch.inf
+                near, index = torch.topk(scores, k, dim=1, largest=False, sorted=True)
+                at = self.order[start + own]
+                distances[at] = near + squared[own, None]
+                indices[at] = self.order[rows[index]]
         near, index = _exact(self.x, self.squared, self.far, k)
         at = self.order[self.far]
         distances[at], indices[at] = near, self.order[index]
         return distances.clamp_min_(0), indices
-
-    def _search_cell(
-        self, cell: int, size: int, rows: Tensor, k: int
-    ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Yield some points of a cell, and distances and numbers of their nearest among `rows`.
-
-        The points of the cell are the first `size` of the rows.
-        """
-        # Around the centre of the cell, differences lose fewer digits.
-        x = self.x[rows] - self.centres[cell]
-        squared = x.square().sum(1)
-        step = max(1, BLOCK_BYTES // (4 * len(rows) * _SideBySide.STREAMS))
-        for begin in range(0, size, step):
-            own = torch.arange(begin, min(begin + step, size), device=x.device)
-            scores = torch.addmm(squared[None, :], x[own], x.T, alpha=-2)
-            scores[own - begin, own] = torch.inf
-            near, index = torch.topk(scores, k, dim=1, largest=False, sorted=True)
-            yield own, near + squared[own, None], index
 
     def _members(self, cells: Tensor, total: int) -> Tensor:
         """Return the rows of the points of some cells, cell by cell, (total,) int64."""
@@ -199,33 +184,6 @@ def _centred(x: Tensor) -> tuple[Tensor, Tensor]:
 def _check(x: Tensor, k: int) -> None:
     if len(x) <= k:
         raise InvalidValueError(f"k must be below the number of points, {len(x)}, got {k}", "", "k")
-
-
-class _SideBySide:
-    """Runs parts of a loop on several streams of a GPU, which one part does not fill."""
-
-    STREAMS = 3
-
-    def __init__(self, device: torch.device) -> None:
-        count = self.STREAMS if device.type == "cuda" else 0
-        self._streams = [torch.cuda.Stream(device) for _ in range(count)]
-        self._turn = itertools.cycle(self._streams)
-        self._device = device
-
-    def __enter__(self) -> "_SideBySide":
-        for stream in self._streams:
-            stream.wait_stream(torch.cuda.current_stream(self._device))
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for stream in self._streams:
-            torch.cuda.current_stream(self._device).wait_stream(stream)
-
-    def next(self) -> contextlib.AbstractContextManager[object]:
-        """Return the context of the next part."""
-        if not self._streams:
-            return contextlib.nullcontext()
-        return torch.cuda.stream(next(self._turn))
 
 
 class _full_precision:
