@@ -69,7 +69,7 @@ class NetworkFilter(NetworkOptions, Filter):
 
     The score is the smallest eps that keeps a sample, divided by the eps used: above 1 is dropped.
     Classes with fewer than `min_samples` samples are kept whole. Costs a t-SNE map per vote: about
-    a minute for 50,000 samples on two cores, a second on a GPU.
+    three minutes for 50,000 samples on two cores, a second on a GPU.
 
     Attributes:
         eps_: Radius used: a float, (classes,) float64, or None with HDBSCAN.
