@@ -39,6 +39,7 @@ export class Thumbnails {
   /** Show a sample on an existing canvas. */
   paint(canvas: HTMLCanvasElement, row: number): void {
     canvas.dataset["row"] = String(row);
+    delete canvas.dataset["shown"];
     // This also clears the canvas.
     canvas.width = canvas.height = this.model.info.thumb;
     const location = this.locations.get(row);
