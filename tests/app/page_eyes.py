@@ -1,6 +1,8 @@
 """Looking at the page: what it says, where samples stand on the screen, which colour they have."""
 
 import io
+import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +23,13 @@ def counts(page: "Page") -> dict[str, int]:
 
 def wait_for(page: "Page", kind: str, value: int) -> None:
     page.wait_for_selector(f'#numbers .part.{kind}[data-count="{value}"]')
+
+
+def until(holds: Callable[[], bool], what: str = "") -> None:
+    """Look again until it holds: the page moves in its own time."""
+    end = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < end, what
 
 
 def focus_by_search(page: "Page", id: str) -> tuple[float, float]:

@@ -1,11 +1,15 @@
 """A real selection of CIFAR-10, a real server over it, and Debian's Chromium to look at it."""
 
+import contextlib
+import functools
+import http.server
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from page_site import Few, Made, Opener, Site, select
+from page_site import Few, Made, Opener, Serve, Site, select
 
 from thresher.app.server import create_server
 from thresher.app.workspace import Workspace
@@ -13,7 +17,7 @@ from thresher.data.pack import Pack
 from thresher.data.write import WriteOptions, write_pack
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, ConsoleMessage, Page
 
 SCREENSHOTS = Path(__file__).parents[2] / "build" / "screenshots"
 
@@ -43,31 +47,64 @@ def few_cifar(cifar10: Path, tmp_path_factory: pytest.TempPathFactory) -> Made:
 
 
 @pytest.fixture
-def few_site(few_cifar: Made, tmp_path: Path) -> Iterator[Site]:
+def serve() -> Iterator[Serve]:
+    """Serve selections, or an exported folder, until the windows of `look` are empty again."""
+    with contextlib.ExitStack() as servers:
+
+        def address(*paths: Path) -> str:
+            if paths[0].is_dir():
+                return servers.enter_context(file_server(paths[0]))
+            return servers.enter_context(create_server(Workspace(list(paths))).in_background())
+
+        yield address
+
+
+@contextlib.contextmanager
+def file_server(folder: Path) -> Iterator[str]:
+    """Serve the files of a folder as they are."""
+    handler = functools.partial(_Quiet, directory=str(folder))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}/"
+        server.shutdown()
+
+
+class _Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def few_site(few_cifar: Made, tmp_path: Path, serve: Serve) -> Site:
     """A server over a fresh copy of the selection of those few."""
     made = few_cifar.copy(tmp_path)
-    with create_server(Workspace([made.path])).in_background() as url:
-        yield Site(url, made)
+    return Site(serve(made.path), made)
 
 
 @pytest.fixture
-def site(some_cifar: Made, tmp_path: Path) -> Iterator[Site]:
+def site(some_cifar: Made, tmp_path: Path, serve: Serve) -> Site:
     """A server over a fresh copy of the small selection."""
     made = some_cifar.copy(tmp_path)
-    with create_server(Workspace([made.path])).in_background() as url:
-        yield Site(url, made)
+    return Site(serve(made.path), made)
 
 
 @pytest.fixture
-def whole_site(whole_cifar: Made, tmp_path: Path) -> Iterator[Site]:
+def whole_site(whole_cifar: Made, tmp_path: Path, serve: Serve) -> Site:
     """A server over a fresh copy of the selection of all training images."""
     made = whole_cifar.copy(tmp_path)
-    with create_server(Workspace([made.path])).in_background() as url:
-        yield Site(url, made)
+    return Site(serve(made.path), made)
+
+
+@pytest.fixture(scope="session")
+def windows(chromium: "Browser") -> "list[Page]":
+    """Empty windows of one browser, used again by `look`: a new one takes seconds of a core."""
+    return []
 
 
 @pytest.fixture
-def look(chromium: "Browser", request: pytest.FixtureRequest) -> Iterator[Opener]:
+def look(
+    chromium: "Browser", windows: "list[Page]", serve: Serve, request: pytest.FixtureRequest
+) -> Iterator[Opener]:
     """Open an address in a window; fails the test at its end if the console showed an error.
 
     The last state of each window is kept under build/screenshots.
@@ -75,16 +112,21 @@ def look(chromium: "Browser", request: pytest.FixtureRequest) -> Iterator[Opener
     pages: list[Page] = []
     errors: list[str] = []
 
+    def on_error(error: object) -> None:
+        errors.append(str(error))
+
+    def on_console(said: "ConsoleMessage") -> None:
+        if said.type == "error":
+            errors.append(said.text)
+
     def opened(
         url: str, width: int = 1280, height: int = 720, theme: str = "light", drawn: bool = True
     ) -> "Page":
-        page = chromium.new_page(viewport={"width": width, "height": height})
+        page = windows.pop() if windows else chromium.new_page()
+        page.set_viewport_size({"width": width, "height": height})
         page.set_default_timeout(60_000)
-        page.on("pageerror", lambda error: errors.append(str(error)))
-        page.on(
-            "console",
-            lambda said: errors.append(said.text) if said.type == "error" else None,
-        )
+        page.on("pageerror", on_error)
+        page.on("console", on_console)
         pages.append(page)
         page.goto(f"{url}{'&' if '?' in url else '?'}theme={theme}")
         page.wait_for_selector("#page.ready")
@@ -99,5 +141,12 @@ def look(chromium: "Browser", request: pytest.FixtureRequest) -> Iterator[Opener
             continue
         name = request.node.name.replace("[", "-").replace("]", "")
         page.screenshot(path=SCREENSHOTS / f"{name}-{number}.png")
-        page.close()
+        page.evaluate("localStorage.clear()")
+        page.goto("about:blank")
+        page.remove_listener("pageerror", on_error)
+        page.remove_listener("console", on_console)
+        page.mouse.move(0, 0)
+        page.emulate_media(reduced_motion="null")
+        page.context.clear_cookies()
+        windows.append(page)
     assert errors == []

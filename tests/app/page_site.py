@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 Opener = Callable[..., "Page"]
+Serve = Callable[..., str]
 MIN_SAMPLES = 5
 SHARE = 0.06
 

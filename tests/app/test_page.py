@@ -13,10 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from page_eyes import counts, focus_by_search, lonely, screen_of, wait_for
-from page_site import Made, Opener, Site
+from page_site import Made, Opener, Serve, Site
 
-from thresher.app.server import create_server
-from thresher.app.workspace import Workspace
 from thresher.data.overrides import OverrideLog
 from thresher.data.selection import Selection
 from thresher.paths import SelectionPaths
@@ -305,7 +303,7 @@ def test_gallery_scrolls_through_thousands(site: Site, look: Opener) -> None:
 
 
 def test_tiny_and_empty_selections_look_right(
-    some_cifar: Made, tmp_path: Path, look: Opener
+    some_cifar: Made, tmp_path: Path, serve: Serve, look: Opener
 ) -> None:
     whole = Selection.load(some_cifar.path)
     for n in (0, 1, 3):
@@ -320,13 +318,11 @@ def test_tiny_and_empty_selections_look_right(
             y=None if n == 3 else whole.y[:n] if whole.y is not None else None,
             meta={"data": str(some_cifar.pack.root)},
         ).save(tmp_path / f"n{n}.parquet")
-        with create_server(Workspace([tmp_path / f"n{n}.parquet"])).in_background() as url:
-            page = look(url, drawn=n > 0)
-            assert sum(counts(page).values()) == n
-            if n == 0:
-                assert page.inner_text(".empty") == "This selection holds no samples."
-            else:
-                page.keyboard.press("ArrowRight")
-                page.wait_for_selector(".card.large .id")
-            page.screenshot(path=SCREENSHOTS / f"selection-of-{n}.png")
-            page.close()
+        page = look(serve(tmp_path / f"n{n}.parquet"), drawn=n > 0)
+        assert sum(counts(page).values()) == n
+        if n == 0:
+            assert page.inner_text(".empty") == "This selection holds no samples."
+        else:
+            page.keyboard.press("ArrowRight")
+            page.wait_for_selector(".card.large .id")
+        page.screenshot(path=SCREENSHOTS / f"selection-of-{n}.png")

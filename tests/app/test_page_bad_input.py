@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from page_eyes import counts, picture, wait_for
-from page_site import Opener
+from page_site import Opener, Serve
 
-from thresher.app.server import create_server
-from thresher.app.workspace import Workspace
 from thresher.data.pack import Pack
 from thresher.data.selection import Selection
 from thresher.data.sources.base import Block
@@ -106,7 +104,7 @@ def assert_usable(page: "Page", samples: int) -> None:
 
 @pytest.mark.parametrize("kind", ["spread", "one place", "no numbers"])
 def test_many_classes_long_and_right_to_left_names(
-    many_classes: Pack, tmp_path: Path, look: Opener, kind: str
+    many_classes: Pack, tmp_path: Path, serve: Serve, look: Opener, kind: str
 ) -> None:
     n = len(many_classes)
     xy = np.random.default_rng(0).normal(size=(2, n)).astype(np.float32)
@@ -115,65 +113,59 @@ def test_many_classes_long_and_right_to_left_names(
     if kind == "no numbers":
         xy[:, ::7] = np.nan
     path = save(many_classes, xy, tmp_path / "odd.parquet")
-    with create_server(Workspace([path])).in_background() as url:
-        page = look(url)
-        assert page.locator(".classes li").count() == 4096
-        assert_usable(page, n)
-        page.close()
+    page = look(serve(path))
+    assert page.locator(".classes li").count() == 4096
+    assert_usable(page, n)
 
 
 def test_a_name_from_right_to_left_stays_in_its_place(
-    two_classes: Pack, tmp_path: Path, look: Opener
+    two_classes: Pack, tmp_path: Path, serve: Serve, look: Opener
 ) -> None:
     """A sample of the one class among the other: both names, the arrow between them."""
     xy = np.array([[0, 0, 1, 0.1], [0, 0.1, 1, 0]], np.float32)
     path = save(two_classes, xy, tmp_path / "two.parquet")
-    with create_server(Workspace([path])).in_background() as url:
-        page = look(url)
-        page.wait_for_selector(".cell .among")
-        caption = page.locator('.cell[data-id="odd/00002"] .label')
-        assert caption.inner_text().split("→")[1].strip() == RIGHT_TO_LEFT
-        own, other = (caption.locator("bdi").nth(n).bounding_box() for n in range(2))
-        assert own is not None
-        assert other is not None
-        assert (own["y"], own["x"]) < (other["y"], other["x"] + 1)
-        page.close()
+    page = look(serve(path))
+    page.wait_for_selector(".cell .among")
+    caption = page.locator('.cell[data-id="odd/00002"] .label')
+    assert caption.inner_text().split("→")[1].strip() == RIGHT_TO_LEFT
+    own, other = (caption.locator("bdi").nth(n).bounding_box() for n in range(2))
+    assert own is not None
+    assert other is not None
+    assert (own["y"], own["x"]) < (other["y"], other["x"] + 1)
 
 
 @pytest.mark.parametrize("kind", ["one point", "two at one place", "without a map", "infinite"])
 def test_few_points_can_be_found_zoomed_and_lassoed(
-    two_classes: Pack, tmp_path: Path, look: Opener, kind: str
+    two_classes: Pack, tmp_path: Path, serve: Serve, look: Opener, kind: str
 ) -> None:
     rows = 1 if kind == "one point" else 2
     xy = np.full((2, rows), 7, np.float32)
     if kind == "infinite":
         xy[0, 1] = np.inf
     path = save(two_classes, None if kind == "without a map" else xy, tmp_path / "s.parquet", rows)
-    with create_server(Workspace([path])).in_background() as url:
-        page = look(url)
-        assert sum(counts(page).values()) == rows
-        assert_usable(page, rows)
-        page.keyboard.press("Escape")
-        page.keyboard.press("f")
-        page.wait_for_timeout(400)
-        box = page.locator(".map").bounding_box()
-        assert box is not None
-        x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
-        page.mouse.move(x, y)
-        page.mouse.wheel(0, 240)
-        page.wait_for_timeout(300)
-        page.keyboard.press("f")
-        page.wait_for_timeout(400)
-        left, right = box["x"] + 3, box["x"] + box["width"] - 3
-        top, bottom = box["y"] + 60, box["y"] + box["height"] - 60
-        page.keyboard.press("l")
-        page.mouse.move(left, top)
-        page.mouse.down()
-        for corner in ((right, top), (right, bottom), (left, bottom), (left, top)):
-            page.mouse.move(*corner, steps=8)
-        page.mouse.up()
-        page.wait_for_selector(f'.gallery-title:has-text("{rows} lassoed")')
-        for colour in page.locator("#colour option").all():
-            page.select_option("#colour", str(colour.get_attribute("value")))
-            page.wait_for_selector(".map:not([data-stale])")
-        page.close()
+    page = look(serve(path))
+    assert sum(counts(page).values()) == rows
+    assert_usable(page, rows)
+    page.keyboard.press("Escape")
+    page.keyboard.press("f")
+    page.wait_for_timeout(400)
+    box = page.locator(".map").bounding_box()
+    assert box is not None
+    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    page.mouse.move(x, y)
+    page.mouse.wheel(0, 240)
+    page.wait_for_timeout(300)
+    page.keyboard.press("f")
+    page.wait_for_timeout(400)
+    left, right = box["x"] + 3, box["x"] + box["width"] - 3
+    top, bottom = box["y"] + 60, box["y"] + box["height"] - 60
+    page.keyboard.press("l")
+    page.mouse.move(left, top)
+    page.mouse.down()
+    for corner in ((right, top), (right, bottom), (left, bottom), (left, top)):
+        page.mouse.move(*corner, steps=8)
+    page.mouse.up()
+    page.wait_for_selector(f'.gallery-title:has-text("{rows} lassoed")')
+    for colour in page.locator("#colour option").all():
+        page.select_option("#colour", str(colour.get_attribute("value")))
+        page.wait_for_selector(".map:not([data-stale])")

@@ -1,6 +1,5 @@
 """What the colours on the map mean: votes, dropped samples, two selections compared."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -8,10 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from page_eyes import blended, colour_at, lonely, picture, screen_of
-from page_site import Made, Opener, Site
+from page_site import Made, Opener, Serve, Site
 
-from thresher.app.server import create_server
-from thresher.app.workspace import Workspace
 from thresher.data.selection import Selection
 
 if TYPE_CHECKING:
@@ -27,7 +24,7 @@ NEAR = 14
 
 
 @pytest.fixture
-def voted(some_cifar: Made, tmp_path: Path) -> Iterator[Site]:
+def voted(some_cifar: Made, tmp_path: Path, serve: Serve) -> Site:
     """Selection A with vote shares, and B, which drops some others; both open."""
     made = some_cifar.copy(tmp_path, "a")
     whole = Selection.load(made.path)
@@ -39,8 +36,7 @@ def voted(some_cifar: Made, tmp_path: Path) -> Iterator[Site]:
     keep[np.flatnonzero(whole.keep)[::9]] = False
     replace(whole, keep=keep, path=None).save(tmp_path / "b.parquet")
     made = replace(made, path=tmp_path / "voted.parquet")
-    with create_server(Workspace([made.path, tmp_path / "b.parquet"])).in_background() as url:
-        yield Site(url, made)
+    return Site(serve(made.path, tmp_path / "b.parquet"), made)
 
 
 def places(page: "Page", site: Site) -> tuple[Selection, np.ndarray, dict[str, Any]]:

@@ -1,6 +1,5 @@
 """Near-copies on the page: groups side by side, test images beside their twins, decisions."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -8,13 +7,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from page_eyes import wait_for
-from page_site import Made, Opener, Site
+from page_site import Made, Opener, Serve, Site
 from test_page_accessibility import AXE, FAULTS
-from test_page_export import served
 from test_page_server import client, table
 
 from thresher.app.export import export_page
-from thresher.app.server import create_server
 from thresher.app.workspace import Workspace
 from thresher.data.copy_links import CopyLinks
 from thresher.data.overrides import OverrideLog
@@ -56,9 +53,8 @@ def copied(few_cifar: Made, tmp_path: Path) -> Made:
 
 
 @pytest.fixture
-def copies_site(copied: Made) -> Iterator[Site]:
-    with create_server(Workspace([copied.path])).in_background() as url:
-        yield Site(url, copied)
+def copies_site(copied: Made, serve: Serve) -> Site:
+    return Site(serve(copied.path), copied)
 
 
 def pixels(page: "Page", id: str) -> np.ndarray:
@@ -186,18 +182,16 @@ def test_groups_are_reviewed_with_the_keyboard(copies_site: Site, look: Opener) 
 
 
 def test_copies_in_an_export_and_none(
-    copied: Made, few_site: Site, tmp_path: Path, look: Opener
+    copied: Made, few_site: Site, tmp_path: Path, serve: Serve, look: Opener
 ) -> None:
     export_page(Workspace([copied.path]), tmp_path / "site")
-    with served(tmp_path / "site") as url:
-        page = look(url)
-        page.click("#tab-copies")
-        page.wait_for_selector("#copies .cell")
-        assert page.locator("#settle").count() == 0
-        test = str(page.get_attribute('#copies .cell[aria-posinset="1"]', "data-id"))
-        error = np.abs(pixels(page, test) - image(copied, test)).mean()
-        assert error < 12, "the right image, up to its compression"
-        page.close()
+    page = look(serve(tmp_path / "site"))
+    page.click("#tab-copies")
+    page.wait_for_selector("#copies .cell")
+    assert page.locator("#settle").count() == 0
+    test = str(page.get_attribute('#copies .cell[aria-posinset="1"]', "data-id"))
+    error = np.abs(pixels(page, test) - image(copied, test)).mean()
+    assert error < 12, "the right image, up to its compression"
     page = look(few_site.url)
     page.click("#tab-copies")
     page.wait_for_selector('.gallery .note:has-text("Nobody has looked for near-copies")')

@@ -1,10 +1,6 @@
 """The static export: the same page, from a plain file server, read-only."""
 
-import functools
-import http.server
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -12,7 +8,7 @@ from subprocess import CompletedProcess
 import numpy as np
 import pytest
 from page_eyes import wait_for
-from page_site import Made, Opener
+from page_site import Made, Opener, Serve
 
 from thresher.app.export import export_page
 from thresher.app.filter_preview import PreviewSettings
@@ -24,11 +20,6 @@ from thresher.paths import SelectionPaths
 pytest_plugins = ("page_fixtures",)
 
 Run = Callable[..., CompletedProcess[str]]
-
-
-class _Quiet(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, *_: object) -> None:
-        pass
 
 
 @pytest.fixture
@@ -44,28 +35,12 @@ def exported(some_cifar: Made, tmp_path: Path, thresher: Run) -> tuple[Made, Pat
     return made, tmp_path / "site"
 
 
-@contextmanager
-def served(folder: Path) -> Iterator[str]:
-    """A plain file server over a folder."""
-    handler = functools.partial(_Quiet, directory=str(folder))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_address[1]}/"
-        server.shutdown()
-
-
-@pytest.fixture
-def address(exported: tuple[Made, Path]) -> Iterator[str]:
-    with served(exported[1]) as url:
-        yield url
-
-
 def test_an_export_opens_from_a_plain_file_server(
-    exported: tuple[Made, Path], address: str, look: Opener, thresher: Run
+    exported: tuple[Made, Path], serve: Serve, look: Opener, thresher: Run
 ) -> None:
     made, folder = exported
     selection = Selection.load(made.path)
-    page = look(address)
+    page = look(serve(folder))
     dropped = page.locator("#numbers .part.dropped")
     assert dropped.get_attribute("data-count") == str(selection.dropped)
     assert page.locator("#numbers .part.hand").get_attribute("data-count") == "1"
@@ -122,26 +97,24 @@ def tied(some_cifar: Made, tmp_path: Path) -> Path:
 
 
 def test_sliders_of_an_export_drop_what_the_library_drops(
-    tied: Path, tmp_path: Path, look: Opener
+    tied: Path, tmp_path: Path, serve: Serve, look: Opener
 ) -> None:
     workspace = Workspace([tied])
     export_page(workspace, tmp_path / "site")
-    with served(tmp_path / "site") as url:
-        page = look(url)
-        page.wait_for_selector(".filter-panel[data-ready]")
-        for method in ("network", "score"):
-            page.select_option("#method", method)
-            for share in (0.013, 0.05, 0.137, 0.3, 0.6):
-                page.fill("#share", str(share))
-                settings = PreviewSettings(method=method, share=share)
-                expected = workspace.previewer().preview(settings).keep
-                wait_for(page, "dropped", int((~expected).sum()))
-                per_class = page.locator(".classes .number b").all_inner_texts()
-                dropped = np.bincount(workspace.view().selection.labels[~expected], minlength=10)
-                assert [int(text.replace(",", "")) for text in per_class] == dropped.tolist()
-        page.select_option("#method", "network")
-        page.check("#knee")
-        knee = workspace.previewer().preview(PreviewSettings(knee=True)).keep
-        wait_for(page, "dropped", int((~knee).sum()))
-        assert page.inner_text("#eps-value") == "per class"
-        page.close()
+    page = look(serve(tmp_path / "site"))
+    page.wait_for_selector(".filter-panel[data-ready]")
+    for method in ("network", "score"):
+        page.select_option("#method", method)
+        for share in (0.013, 0.05, 0.137, 0.3, 0.6):
+            page.fill("#share", str(share))
+            settings = PreviewSettings(method=method, share=share)
+            expected = workspace.previewer().preview(settings).keep
+            wait_for(page, "dropped", int((~expected).sum()))
+            per_class = page.locator(".classes .number b").all_inner_texts()
+            dropped = np.bincount(workspace.view().selection.labels[~expected], minlength=10)
+            assert [int(text.replace(",", "")) for text in per_class] == dropped.tolist()
+    page.select_option("#method", "network")
+    page.check("#knee")
+    knee = workspace.previewer().preview(PreviewSettings(knee=True)).keep
+    wait_for(page, "dropped", int((~knee).sum()))
+    assert page.inner_text("#eps-value") == "per class"

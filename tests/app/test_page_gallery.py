@@ -3,6 +3,7 @@
 import re
 
 import numpy as np
+from page_eyes import until
 from page_site import Opener, Site
 
 from thresher.app.map_layout import MapLayout, neighbourhood_labels
@@ -58,12 +59,14 @@ def test_suspects_are_grouped_by_label_and_surroundings(site: Site, look: Opener
     # Down through the group and into the next: its heading comes into sight.
     for _ in range(len(group) // 2):
         page.keyboard.press("ArrowDown")
-    page.wait_for_timeout(300)
-    row = selection.ids.index(page.inner_text(".card.large .id"))
-    assert (selection.labels[row], among[row]) != (label, other)
-    shown = page.locator(".gallery .section:visible").all_inner_texts()
-    assert any(names[selection.labels[row]] in text for text in shown)
+
+    def focused() -> int:
+        return selection.ids.index(page.inner_text(".card.large .id"))
+
+    def headings() -> list[str]:
+        return page.locator(".gallery .section:visible").all_inner_texts()
+
+    until(lambda: (selection.labels[focused()], among[focused()]) != (label, other))
+    until(lambda: any(names[selection.labels[focused()]] in text for text in headings()))
     page.keyboard.press("End")
-    page.wait_for_timeout(300)
-    last = page.locator(".gallery .section:visible").last.inner_text()
-    assert re.fullmatch(r"[\d,]+ \w+, among its own", last)
+    until(lambda: bool(re.fullmatch(r"[\d,]+ \w+, among its own", headings()[-1])))

@@ -1,16 +1,13 @@
 """More points than are prepared before the map is shown: it draws all the same, and answers."""
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from page_eyes import counts, picture, wait_for
-from page_site import Opener
+from page_eyes import counts, picture, until, wait_for
+from page_site import Opener, Serve
 
-from thresher.app.server import create_server
-from thresher.app.workspace import Workspace
 from thresher.data.selection import Selection
 from thresher.data.sources.base import Block
 from thresher.data.write import WriteOptions, write_pack
@@ -47,7 +44,7 @@ class Dots:
         )
 
 
-def test_three_hundred_thousand_points(tmp_path: Path, look: Opener) -> None:
+def test_three_hundred_thousand_points(tmp_path: Path, serve: Serve, look: Opener) -> None:
     pack = write_pack(Dots(), tmp_path / "pack", WriteOptions(processes=1))
     random = np.random.default_rng(0)
     xy = random.normal(size=(MANY, 2)).astype(np.float32)
@@ -62,41 +59,32 @@ def test_three_hundred_thousand_points(tmp_path: Path, look: Opener) -> None:
         y=xy[:, 1],
         meta={"data": str(pack.root)},
     ).save(tmp_path / "many.parquet")
-    with create_server(Workspace([tmp_path / "many.parquet"])).in_background() as url:
-        page = look(url)
-        assert page.locator(".map .empty").count() == 0
-        assert sum(counts(page).values()) == MANY
-        page.wait_for_selector(".filter-panel[data-ready]")
-        graph = ClassGraph(xy.astype(np.float64), pack.labels, 5)
-        page.fill("#share", "0.2")
-        wait_for(page, "dropped", int(graph.noise(graph.eps_for_share(0.2)).sum()))
+    page = look(serve(tmp_path / "many.parquet"))
+    assert page.locator(".map .empty").count() == 0
+    assert sum(counts(page).values()) == MANY
+    page.wait_for_selector(".filter-panel[data-ready]")
+    graph = ClassGraph(xy.astype(np.float64), pack.labels, 5)
+    page.fill("#share", "0.2")
+    wait_for(page, "dropped", int(graph.noise(graph.eps_for_share(0.2)).sum()))
 
-        page.wait_for_selector(".map[data-indexed]")
-        box = page.locator(".map").bounding_box()
-        assert box is not None
-        x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
-        page.mouse.move(x - 30, y)
-        page.mouse.move(x, y, steps=4)
-        page.wait_for_selector(".card.hover .id")
+    page.wait_for_selector(".map[data-indexed]")
+    box = page.locator(".map").bounding_box()
+    assert box is not None
+    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    page.mouse.move(x - 30, y)
+    page.mouse.move(x, y, steps=4)
+    page.wait_for_selector(".card.hover .id")
 
-        # While the map moves a sample of the points may be drawn; once it stands, all of them.
-        page.mouse.move(box["x"] + 60, box["y"] + 120)
-        page.wait_for_selector(".card.hover", state="hidden")
-        still = seen(page, box)
-        page.mouse.down()
-        page.mouse.move(box["x"] + 160, box["y"] + 120, steps=5)
-        page.mouse.up()
-        until(lambda: changed(page, box, still) > 0.05)
-        page.keyboard.press("f")
-        until(lambda: changed(page, box, still) < 0.01)
-        page.close()
-
-
-def until(holds: Callable[[], bool]) -> None:
-    """Look again until it holds: the map moves in its own time."""
-    end = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < end
+    # While the map moves a sample of the points may be drawn; once it stands, all of them.
+    page.mouse.move(box["x"] + 60, box["y"] + 120)
+    page.wait_for_selector(".card.hover", state="hidden")
+    still = seen(page, box)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 160, box["y"] + 120, steps=5)
+    page.mouse.up()
+    until(lambda: changed(page, box, still) > 0.05)
+    page.keyboard.press("f")
+    until(lambda: changed(page, box, still) < 0.01)
 
 
 def changed(page: "Page", box: Any, before: np.ndarray) -> float:

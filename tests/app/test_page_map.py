@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from page_eyes import focus_by_search, lonely, picture, screen_of, wait_for
+from page_eyes import focus_by_search, lonely, picture, screen_of, until, wait_for
 from page_site import Opener, Site
 
 from thresher.data.overrides import OverrideLog
@@ -67,10 +67,9 @@ def test_a_lost_context_is_restored(site: Site, look: Opener) -> None:
     page.select_option("#colour", "decision")
     page.wait_for_timeout(200)
     page.evaluate("() => graphics.restoreContext()")
-    page.wait_for_timeout(500)
-    assert np.abs(points(page) - before).mean() > 2
+    until(lambda: np.abs(points(page) - before).mean() > 2)
     page.select_option("#colour", "class")
-    assert np.abs(points(page) - before).mean() < 0.5
+    until(lambda: np.abs(points(page) - before).mean() < 0.5)
 
 
 @pytest.mark.parametrize("renderer", RENDERERS)
@@ -88,28 +87,33 @@ def test_the_wheel_zooms_to_the_pointer(site: Site, look: Opener, renderer: str)
             box["y"] + float(ring.get_attribute("cy") or 0),
         )
 
+    def at_rest() -> tuple[float, float]:
+        last, now = (0.0, 0.0), place()
+        while now != last:
+            page.wait_for_timeout(200)
+            last, now = now, place()
+        return now
+
     page.mouse.move(x, y)
     for _ in range(4):
         page.mouse.wheel(0, -240)
         page.wait_for_timeout(150)
     # A mouse stands on whole pixels, so the sample is up to one away from it, times the zoom.
     zoom = np.exp(4 * 240 * 0.0016)
-    assert place() == pytest.approx((x, y), abs=zoom)
+    assert at_rest() == pytest.approx((x, y), abs=zoom)
     page.mouse.wheel(0, 480)
-    page.wait_for_timeout(400)
-    still = place()
+    page.wait_for_timeout(200)
+    still = at_rest()
     assert still == pytest.approx((x, y), abs=np.sqrt(zoom)), "the pointer stays over the sample"
     page.wait_for_timeout(300)
     assert place() == still, "nothing moves on by itself"
     page.mouse.down()
     page.mouse.move(x + 50, y + 30, steps=4)
     page.mouse.up()
-    page.wait_for_timeout(300)
     moved = (still[0] + 50, still[1] + 30)
-    assert place() == pytest.approx(moved, abs=1.5), "the map follows the hand"
+    until(lambda: place() == pytest.approx(moved, abs=1.5), "the map follows the hand")
     page.keyboard.press("f")
-    page.wait_for_timeout(600)
-    assert place() == pytest.approx((x, y), abs=1), "fitted as at first"
+    until(lambda: place() == pytest.approx((x, y), abs=1), "fitted as at first")
 
 
 def test_shift_and_drag_is_a_lasso_over_what_is_shown(site: Site, look: Opener) -> None:
@@ -171,9 +175,9 @@ def test_dense_screens_get_all_their_pixels(site: Site, chromium: "Browser", ren
         )
         assert size[:2] == [2 * size[2], 2 * size[3]]
         page.set_viewport_size({"width": 900, "height": 600})
-        page.wait_for_timeout(300)
-        after = page.locator("canvas.points").evaluate("c => [c.width, c.clientWidth]")
-        assert after == [2 * (size[2] - 100), size[2] - 100]
+        canvas = page.locator("canvas.points")
+        after = [2 * (size[2] - 100), size[2] - 100]
+        until(lambda: canvas.evaluate("c => [c.width, c.clientWidth]") == after)
     finally:
         page.close()
 

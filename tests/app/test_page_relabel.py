@@ -4,13 +4,11 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from page_site import Opener, Site
+from page_site import Opener, Serve, Site
 from test_page_server import client, table
 
 from planted import plant
 from thresher.app.selection_view import SelectionView
-from thresher.app.server import create_server
-from thresher.app.workspace import Workspace
 from thresher.auditing.audit import audit
 from thresher.auditing.config import AuditConfig
 from thresher.data.pack import Pack
@@ -104,7 +102,7 @@ def test_one_sample_and_lassoed_ones_are_relabelled(site: Site, look: Opener) ->
 
 
 def test_what_an_audit_suggests_is_offered_first(
-    digits: Path, tmp_path: Path, look: Opener
+    digits: Path, tmp_path: Path, serve: Serve, look: Opener
 ) -> None:
     pack = Pack.open(digits)
     flipped = set(plant(pack, tmp_path / "pack")["flipped"])
@@ -125,19 +123,17 @@ def test_what_an_audit_suggests_is_offered_first(
     around = SelectionView(Path(found.selection)).neighbourhood_labels.to_numpy()
     row = next(row for row in right if around[row] not in (truth[chosen.ids[row]], -1))
     id, name = chosen.ids[row], faulty.classes[truth[chosen.ids[row]]]
-    with create_server(Workspace([Path(found.selection)])).in_background() as url:
-        page = look(url)
-        page.wait_for_selector(".cell .among")
-        page.fill("#search", id)
-        page.keyboard.press("Enter")
-        page.wait_for_selector(f'.card.large .id:has-text("{id}")')
-        assert page.inner_text(".card.large .name .among").split()[-1] == name
-        assert page.inner_text(f'.cell[data-id="{id}"] .among').split()[-1] == name
-        page.keyboard.press("c")
-        assert page.get_attribute("#relabel", "placeholder") == name
-        page.keyboard.press("Enter")
-        page.wait_for_selector('.card.large .state:has-text("new label")')
-        page.close()  # before the server ends, so that no image is refused
+    page = look(serve(Path(found.selection)))
+    page.wait_for_selector(".cell .among")
+    page.fill("#search", id)
+    page.keyboard.press("Enter")
+    page.wait_for_selector(f'.card.large .id:has-text("{id}")')
+    assert page.inner_text(".card.large .name .among").split()[-1] == name
+    assert page.inner_text(f'.cell[data-id="{id}"] .among').split()[-1] == name
+    page.keyboard.press("c")
+    assert page.get_attribute("#relabel", "placeholder") == name
+    page.keyboard.press("Enter")
+    page.wait_for_selector('.card.large .state:has-text("new label")')
     loaded = Selection.load(found.selection)
     assert loaded.final_labels[row] == truth[id]
     assert loaded.keep[row]
