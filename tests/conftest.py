@@ -155,6 +155,8 @@ def _group(item: pytest.Item) -> str:
 
 @pytest.hookimpl(tryfirst=True)  # before xdist tells the controller, which then reads the file
 def pytest_collection_finish(session: pytest.Session) -> None:
+    if "torch" in sys.modules:
+        import quick_agent  # noqa: F401
     # Modules and tests stay for the whole session: a collection need not look at them each time.
     gc.collect()
     gc.freeze()

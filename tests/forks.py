@@ -45,6 +45,7 @@ FORKS.set_forkserver_preload(
     [
         "torch._dynamo",  # which DDP and optimizers load
         "torch.distributed.run",
+        "quick_agent",
         "pyarrow.parquet",
         "pytest",
         "tyro",

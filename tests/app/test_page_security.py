@@ -28,6 +28,8 @@ Run = Callable[..., CompletedProcess[str]]
 
 API = ["/api/info", "/api/points", "/api/state", "/api/log", "/api/knobs", "/api/events", "/"]
 POSTS = ["/api/overrides", "/api/undo", "/api/redo", "/api/preview", "/api/use"]
+HTTP = httpx.Client(limits=httpx.Limits(max_keepalive_connections=0), verify=False)
+"""A connection for each request, without reading the machine's certificates for each."""
 
 
 @pytest.fixture(scope="module")
@@ -40,12 +42,12 @@ def site(some_cifar: Made, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 def asked(site: Site, path: str, **headers: str) -> httpx.Response:
     given = {"Authorization": f"Bearer {site.token}", **headers}
-    return httpx.get(site.base + path, headers=given)
+    return HTTP.get(site.base + path, headers=given)
 
 
 def posted(site: Site, path: str, content: bytes, kind: str = "application/json") -> httpx.Response:
     given = {"Authorization": f"Bearer {site.token}", "Content-Type": kind}
-    return httpx.post(site.base + path, headers=given, content=content, timeout=30)
+    return HTTP.post(site.base + path, headers=given, content=content, timeout=30)
 
 
 def raw(site: Site, request: bytes) -> bytes:
@@ -70,24 +72,24 @@ def head(site: Site, path: str, method: str = "GET", more: str = "") -> bytes:
 @pytest.mark.slow
 def test_without_the_token_nothing_is_told(site: Site) -> None:
     for path in API:
-        answer = httpx.get(site.base + path)
+        answer = HTTP.get(site.base + path)
         assert answer.status_code == 401, path
         assert b"cifar10" not in answer.content
     for path in POSTS:
-        assert httpx.post(site.base + path, content=b"{}").status_code == 401, path
-    assert httpx.get(f"{site.base}/assets/page.js").status_code == 200
+        assert HTTP.post(site.base + path, content=b"{}").status_code == 401, path
+    assert HTTP.get(f"{site.base}/assets/page.js").status_code == 200
 
 
 @pytest.mark.parametrize("token", ["", "x", "A" * 32, "ü" * 8])
 def test_a_wrong_token_is_refused(site: Site, token: str) -> None:
-    assert httpx.get(f"{site.base}/api/points", params={"token": token}).status_code in (401, 403)
+    assert HTTP.get(f"{site.base}/api/points", params={"token": token}).status_code in (401, 403)
     given = {b"Authorization": b"Bearer" + (b" " + token.encode() if token else b"")}
-    assert httpx.get(f"{site.base}/api/points", headers=given).status_code in (401, 403)
+    assert HTTP.get(f"{site.base}/api/points", headers=given).status_code in (401, 403)
 
 
 def test_the_right_token_opens(site: Site) -> None:
     assert asked(site, "/api/points").status_code == 200
-    assert httpx.get(f"{site.base}/api/points", params={"token": site.token}).status_code == 200
+    assert HTTP.get(f"{site.base}/api/points", params={"token": site.token}).status_code == 200
 
 
 def test_another_origin_is_refused(site: Site) -> None:
