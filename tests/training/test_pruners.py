@@ -8,7 +8,10 @@ import pytest
 from thresher.errors import ThresherError
 from thresher.paths import write_json
 from thresher.training.config import TrainConfig
+from thresher.training.epochs import EpochPlanner, EpochSamples, Progress
 from thresher.training.pruners import DynamicPruner, DynamicRandom, InfoBatch, make_pruner
+from thresher.training.resolved import resolve
+from thresher.training.split import TrainingSplit
 from thresher.training.train import train
 
 pytest_plugins = ["train_data"]
@@ -118,6 +121,32 @@ def test_a_wrong_pruner_is_refused(name: str, message: str) -> None:
 def test_ratio_must_be_a_share() -> None:
     with pytest.raises(ThresherError, match="ratio"):
         InfoBatch(ratio=1.0).begin(POSITIONS, 3, 0)
+
+
+@pytest.mark.parametrize(("budget", "epochs"), [("epochs", 2.5), ("samples", 4), ("steps", 4)])
+def test_the_rate_of_a_pruned_run_falls_until_its_budget_is_used_up(
+    budget: str, epochs: float
+) -> None:
+    options = {"data": "-", "out": "-", "batch_size": 10, "lr": 1.0, "budget": budget}
+    config = TrainConfig.from_dict({**options, "epochs": epochs})
+    resolved = resolve(config, 100, 200)
+    split = TrainingSplit(np.arange(100), np.ones(100, bool), np.arange(0), np.arange(0))
+    pruner = DynamicRandom(ratio=0.5)
+    samples = EpochSamples(config, split, pruner, resolved)
+    planner, done, rates = EpochPlanner(config, resolved, pruned=True), Progress(), []
+    while not planner.is_over(done):
+        plan = planner.plan(samples.order(done.epoch), done)
+        rates += plan.rates
+        done.step, done.samples = done.step + len(plan.cuts), done.samples + plan.cuts[-1][1]
+        done.epoch += 1
+        samples.end_epoch(None)
+    # Two and a half epochs of 5 batches; 4 of the 20 batches of all 200 samples.
+    batches = {"epochs": 12.5, "samples": 80, "steps": 80}[budget]
+    assert len(rates) == np.ceil(batches)
+    expected = 0.5 * (1 + np.cos(np.pi * np.arange(len(rates)) / batches))
+    np.testing.assert_allclose(rates, expected, rtol=1e-6)
+    # The selection keeps half of the samples, so 4 epochs of all are 8 passes.
+    assert pruner.epochs == {"epochs": 3, "samples": 8, "steps": 8}[budget]
 
 
 @pytest.mark.slow  # trains twice

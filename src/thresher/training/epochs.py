@@ -59,14 +59,16 @@ class EpochSamples:
         config: TrainConfig,
         split: TrainingSplit,
         pruner: DynamicPruner | None,
-        batch_size: int,
+        resolved: Resolved,
     ) -> None:
         self.split, self.pruner, self.seed = split, pruner, config.seed
         self.chosen: tuple[np.ndarray, np.ndarray] | None = None
         """A pruner's choice for this epoch: (n,) bool and (n,) float32 over `split.train`."""
         if pruner is not None:
             kept = split.train[split.kept]
-            pruner.begin(kept, math.ceil(config.epochs), config.seed, batch_size)
+            # With another budget, the epochs that it would last without the pruner.
+            epochs = config.epochs if config.budget == "epochs" else resolved.passes
+            pruner.begin(kept, math.ceil(epochs), config.seed, resolved.global_batch)
 
     def order(self, epoch: int) -> np.ndarray:
         """Return the samples of an epoch in order, as rows of the loader, (n,) int64."""
@@ -130,8 +132,9 @@ class EpochPlanner:
         }
         """Peak learning rate by global batch."""
         # A pruner makes epochs shorter; a budget of epochs then does not fix the samples.
-        self.epochs = math.ceil(config.epochs) if pruned and config.budget == "epochs" else None
+        self.epochs = config.epochs if pruned and config.budget == "epochs" else None
         self.by_steps = config.budget == "steps"
+        self.pruned = pruned
 
     def batch(self, done: Progress) -> int:
         """Return the global batch of this epoch."""
@@ -148,16 +151,28 @@ class EpochPlanner:
     def plan(self, order: np.ndarray, done: Progress) -> EpochPlan:
         """Cut what is left of an epoch; the budget may end within it."""
         batch, end = self.batch(done), len(order)
-        if self.epochs is None and not self.by_steps:
+        if self.epochs is not None:
+            end = max(1, round(min(1.0, self.epochs - done.epoch) * end))
+        elif not self.by_steps:
             end = min(end, done.offset + self.resolved.total_samples - done.samples)
         cuts = [(b, min(b + batch, end)) for b in range(done.offset, end, batch)]
         if self.by_steps:
             cuts = cuts[: self.resolved.total_steps - done.step]
-        # By the samples that a run without dynamic pruning would have seen by then.
-        share = self.resolved.samples / len(order)
-        before = done.epoch * self.resolved.samples
         rates = [
-            self.peaks[batch] * self.schedule.factor(before + begin * share, end - begin)
-            for begin, end in cuts
+            self.peaks[batch]
+            * self.schedule.factor(self._seen(done, number, begin, len(order)), end - begin)
+            for number, (begin, end) in enumerate(cuts)
         ]
         return EpochPlan(order, cuts, rates)
+
+    def _seen(self, done: Progress, number: int, begin: int, epoch_size: int) -> float:
+        """Return where on the schedule, in samples, the batch `number` from now is.
+
+        A pruned run is as far on it as it has used up its budget.
+        """
+        if self.epochs is not None:
+            share = self.resolved.samples / epoch_size
+            return done.epoch * self.resolved.samples + begin * share
+        if self.pruned and self.by_steps:
+            return (done.step + number) / self.resolved.total_steps * self.resolved.total_samples
+        return done.samples + begin - done.offset

@@ -62,7 +62,7 @@ class Trainer:
         if config.noise_scale or self.growth is not None:
             # The batch must not depend on the number of workers.
             noise = NoiseObserver.observing(self.step, halves=self.growth is not None)
-        samples = EpochSamples(config, work.split, work.pruner, self.resolved.global_batch)
+        samples = EpochSamples(config, work.split, work.pruner, self.resolved)
         dynamics = Dynamics(len(work.split.train)) if config.record_dynamics else None
         self.state = RunState(self.step, samples, dynamics, noise)
         self.planner = EpochPlanner(config, self.resolved, work.pruner is not None)
