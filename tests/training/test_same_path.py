@@ -79,6 +79,10 @@ def test_workers_do_not_change_the_path(
     if workers == 2:
         averaging = {"batch_size": 20, "average_every": 4, "checkpoint_every": 7}
         runs.append(_options(few, tmp_path / "averaged", **averaging))
+        # One ends between two averages at a target, the other where its budget does.
+        between = {"average_every": 5, "schedule": "constant", "evaluate_every": 1}
+        runs.append(_options(few, tmp_path / "target", **between, target_loss=100.0))
+        runs.append(_options(few, tmp_path / "budget", **between, epochs=1))
     orders = tmp_path / "runs.json"
     orders.write_text(json.dumps(runs))
     launch(workers, [str(SCRIPT), str(orders)], max_restarts=0)
@@ -96,6 +100,12 @@ def test_workers_do_not_change_the_path(
         averaged = json.loads((tmp_path / "averaged" / "result.json").read_text())
         assert averaged["status"] == "finished"
         assert averaged["train_loss"] < 2.3
+        ends = [
+            json.loads((tmp_path / n / "result.json").read_text()) for n in ("target", "budget")
+        ]
+        assert [end["status"] for end in ends] == ["target", "finished"]
+        assert ends[0]["loss"] == ends[1]["loss"]
+        assert _distance(tmp_path / "target", tmp_path / "budget") == 0
 
 
 @pytest.mark.slow  # compares with four runs

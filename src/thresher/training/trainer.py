@@ -103,6 +103,8 @@ class Trainer:
                 total, unit = self.resolved.total_samples, "samples"
             with bar(label, total, unit, active=shown) as visible:
                 status = self.fit(visible)
+            if not self.step.exchange.synchronised:  # a target was reached between two averages
+                self.step.finish()
             result = self._result(status)
         finally:
             self.step.exchange.close()
