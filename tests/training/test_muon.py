@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from thresher.training.muon import Muon, orthogonalise
-from thresher.training.optimizers import OptimizerConfig, make_optimizer, set_rate
+from thresher.training.optimizers import OptimizerConfig, make_optimizer, parameter_groups, set_rate
 
 
 @pytest.mark.parametrize("shape", [(8, 20), (20, 8), (16, 4, 3, 3), (64, 24, 3, 3)])
@@ -78,6 +78,26 @@ def test_rates_are_multiplied_by_their_factors(name: str, tensor_lr: bool) -> No
         if isinstance(rate, Tensor) and not tensor_lr:
             continue
         set_rate(optimizer, rate)
-        rates = [float(group["lr"]) for group in optimizer.param_groups]
-        assert rates == pytest.approx([float(rate), 4 * float(rate), 0.5 * float(rate)])
+        rates = [float(group["lr"]) / float(rate) for group in optimizer.param_groups]
+        assert rates == pytest.approx([1, 4, 0.5, 0.5])
     assert isinstance(optimizer, Muon) == (name == "muon")
+
+
+@pytest.mark.parametrize(
+    ("name", "decay_norm_bias"),
+    [("sgd", False), ("adamw", False), ("lars", True), ("lamb", True), ("muon", False)],
+)
+def test_the_bias_of_a_head_with_its_own_rate_is_not_decayed(
+    name: str, decay_norm_bias: bool
+) -> None:
+    model = _model()
+    config = OptimizerConfig(
+        optimizer=name,  # type: ignore[arg-type]
+        decay_norm_bias=decay_norm_bias,
+        weight_decay=0.1,
+        head_lr=0.5,
+    )
+    groups = {id(p): g for g in parameter_groups(model, config) for p in g["params"]}
+    assert groups[id(model[3].weight)]["weight_decay"] == 0.1
+    bias = groups[id(model[3].bias)]
+    assert (bias["weight_decay"], bias["adapt"], bias["lr_factor"]) == (0, False, 0.5)

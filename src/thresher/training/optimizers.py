@@ -75,7 +75,7 @@ def make_optimizer(
 
 
 def parameter_groups(model: "nn.Module", config: OptimizerConfig) -> "list[ParameterGroup]":
-    """Return weights of two or more dimensions, biases and norm layers, and perhaps the head.
+    """Return weights of two or more dimensions, biases and norm layers, and perhaps the head's.
 
     `adapt` marks what layer-wise optimizers and Muon adapt.
     """
@@ -88,13 +88,15 @@ def parameter_groups(model: "nn.Module", config: OptimizerConfig) -> "list[Param
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     others = [p for p in trained if p.ndim <= 1 and id(p) not in in_head]
     weights = [p for p in trained if p.ndim > 1 and id(p) not in in_head]
-    last = [p for p in trained if id(p) in in_head]
+    last = [p for p in trained if id(p) in in_head and p.ndim > 1]
+    last_bias = [p for p in trained if id(p) in in_head and p.ndim <= 1]
     decays = config.decay_norm_bias and name not in ("lars", "lamb")
     names = ("params", "weight_decay", "adapt", "lr_factor")
     groups = [
         (weights, decay, True, 1.0),
         (others, decay if decays else 0.0, False, config.bias_lr),
         (last, decay, name != "muon", config.head_lr),
+        (last_bias, decay if decays else 0.0, False, config.head_lr),
     ]
     return [dict(zip(names, group, strict=True)) for group in groups if group[0]]
 
