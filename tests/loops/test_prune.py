@@ -1,11 +1,13 @@
 """Dynamic pruning around a DataLoader: the pruner's samples, weights and ranks."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.utils.data import (
     DataLoader,
@@ -16,6 +18,7 @@ from torch.utils.data import (
 )
 
 from gloo_ranks import run_ranks
+from thresher.data.sampler import EpochSampler
 from thresher.errors import InvalidValueError
 from thresher.training.prune import PrunedLoader, prune
 from thresher.training.pruners import InfoBatch
@@ -97,9 +100,15 @@ def test_a_resumed_loader_goes_on_with_the_same_samples() -> None:
     assert second.left_out == whole.left_out
 
 
-def _ranks(rank: int, world: int, method: str) -> list[list[int]]:
-    sampler: Any = DistributedSampler(Numbers(), shuffle=True)
+def _ranks(rank: int, world: int, method: str, folder: Path) -> list[list[int]]:
+    # Loaders are often made before the ranks join, as those that are given to Lightning's `fit`.
+    dist.destroy_process_group()
+    sampler: Any = DistributedSampler(Numbers(), world, rank, shuffle=True)
     loader = prune(DataLoader(Numbers(), BATCH, sampler=sampler), method, epochs=EPOCHS)
+    order = EpochSampler(np.arange(N))
+    assert len(order) == N
+    dist.init_process_group("gloo", f"file://{folder}/join", rank=rank, world_size=world)
+    assert list(order) == list(EpochSampler(np.arange(N), rank=rank, world=world))
     epochs = []
     for number in range(4):
         loader.set_epoch(number)
@@ -109,9 +118,9 @@ def _ranks(rank: int, world: int, method: str) -> list[list[int]]:
 
 @pytest.mark.xdist_group("ranks")
 @pytest.mark.parametrize("method", ["infobatch", "random:0.3"])
-def test_three_ranks_make_one_choice_and_equal_steps(method: str) -> None:
+def test_three_ranks_make_one_choice_and_equal_steps(method: str, tmp_path: Path) -> None:
     expected: Any = prune(DataLoader(Numbers(), 3 * BATCH), method, epochs=EPOCHS)
-    ranks = run_ranks(3, _ranks, method)
+    ranks = run_ranks(3, _ranks, method, tmp_path)
     for number in range(4):
         parts = [epochs[number] for epochs in ranks]
         assert len({len(part) for part in parts}) == 1

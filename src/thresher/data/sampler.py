@@ -20,8 +20,9 @@ class EpochSampler:
         positions: (n,) index in the data set of each training sample in pack order; -1 for samples
             that are left out.
         seed: Seed of the order.
-        rank: Number of this worker; default: that of the torch.distributed group.
-        world: Number of workers; default: that of the torch.distributed group, or 1.
+        rank: Number of this worker; default: that of the torch.distributed group when an epoch
+            begins.
+        world: Number of workers; default: that of the group then, or 1.
     """
 
     def __init__(
@@ -33,17 +34,23 @@ class EpochSampler:
     ) -> None:
         if (rank is None) != (world is None):
             raise InvalidValueError("rank and world must be given together")
-        own_rank, own_world = process_rank()
-        self.rank = own_rank if rank is None else rank
-        self.world = own_world if world is None else world
-        if not 0 <= self.rank < self.world:
-            raise InvalidValueError(
-                f"rank must be in [0, {self.world}), got {self.rank}", "", "rank"
-            )
+        if rank is not None and world is not None and not 0 <= rank < world:
+            raise InvalidValueError(f"rank must be in [0, {world}), got {rank}", "", "rank")
+        self._given = None if rank is None or world is None else (rank, world)
         self.positions, self.seed, self.epoch = positions, seed, 0
         self.count = int((positions >= 0).sum())
         if not self.count:
             raise InvalidValueError("the selection keeps no sample of the data set", "keep some")
+
+    @property
+    def rank(self) -> int:
+        """Number of this worker."""
+        return (self._given or process_rank())[0]
+
+    @property
+    def world(self) -> int:
+        """Number of workers; they may join after the sampler was made."""
+        return (self._given or process_rank())[1]
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch, from 0; call it before each."""

@@ -97,7 +97,6 @@ class PrunedLoader:
         self.dataset = loader.dataset
         self.left_out = 0
         self._full, self._pruner, self._epochs, self._seed = batches, pruner, epochs, seed
-        self._group = Group(Placement(*process_rank()), torch.device("cpu"))
         self._epoch = 0
         self._samples: np.ndarray | None = None
         self._weights = np.empty(0, np.float32)
@@ -167,6 +166,11 @@ class PrunedLoader:
         self.left_out = state["left_out"]
         self.set_epoch(state["epoch"])
         self._restored = state["pruner"] or None
+
+    @property
+    def _group(self) -> Group:
+        """The workers, which may join after the loader was made."""
+        return Group(Placement(*process_rank()), torch.device("cpu"))
 
     def _order(self) -> np.ndarray:
         return np.fromiter(self._full.sampler, np.int64)
