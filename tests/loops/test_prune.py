@@ -86,18 +86,27 @@ def test_the_expected_gradient_is_that_of_all_samples() -> None:
     assert np.std(sums) > 0
 
 
-def test_a_resumed_loader_goes_on_with_the_same_samples() -> None:
+@pytest.mark.parametrize("method", ["infobatch", "random:0.4"])
+def test_a_resumed_loader_goes_on_with_the_same_samples(method: str) -> None:
     def fresh() -> PrunedLoader:
-        return prune(DataLoader(Numbers(), BATCH), "random:0.4", epochs=EPOCHS)
+        return prune(DataLoader(Numbers(), BATCH), method, epochs=EPOCHS)
 
     whole = fresh()
     expected = [epoch(whole) for _ in range(4)]
     first = fresh()
     assert [epoch(first) for _ in range(2)] == expected[:2]
+    saved = first.state_dict()
     second = fresh()
-    second.load_state_dict(first.state_dict())
-    assert [epoch(second) for _ in range(2)] == expected[2:]
-    assert second.left_out == whole.left_out
+    second.load_state_dict(saved)
+    third = fresh()
+    third.load_state_dict(second.state_dict())  # saved again before an epoch
+    used = fresh()
+    for batch in used:
+        used.loss(-fake_losses(batch))
+    used.load_state_dict(saved)
+    for resumed in (second, third, used):
+        assert [epoch(resumed) for _ in range(2)] == expected[2:]
+        assert resumed.left_out == whole.left_out
 
 
 def _ranks(rank: int, world: int, method: str, folder: Path) -> list[list[int]]:

@@ -158,14 +158,16 @@ class PrunedLoader:
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint at the end of an epoch must hold; every worker calls it."""
         self._observe()
-        pruner = {} if self._samples is None else self._pruner.state()
+        pruner = self._restored or {} if self._samples is None else self._pruner.state()
         return {"epoch": self._epoch, "left_out": self.left_out, "pruner": pruner}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Set what `state_dict` returned."""
+        """Set what `state_dict` returned; what this loader has seen so far is forgotten."""
         self.left_out = state["left_out"]
         self.set_epoch(state["epoch"])
         self._restored = state["pruner"] or None
+        # The pruner begins anew in the next epoch, from the restored state.
+        self._samples, self._indices, self._observed = None, None, []
 
     @property
     def _group(self) -> Group:
