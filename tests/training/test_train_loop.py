@@ -61,7 +61,7 @@ def _lines(out: Path, kind: str) -> list[dict[str, Any]]:
 
 def test_a_run_learns_and_leaves_a_whole_record(few: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    result = _run(few, out, epochs=12, validation=47, lr=0.1, warmup_epochs=2)
+    result = _run(few, out, epochs=12, validation=47, lr=0.1, warmup_epochs=2, evaluate_every=5)
     assert result.status == "finished"
     assert result.accuracy is not None
     assert result.validation_accuracy is not None
@@ -74,6 +74,7 @@ def test_a_run_learns_and_leaves_a_whole_record(few: Path, tmp_path: Path) -> No
     epochs = _lines(out, "epoch")
     assert len(epochs) == 12
     assert epochs[-1]["train_loss"] < epochs[0]["train_loss"] / 2
+    assert [line["epoch"] for line in epochs if line["accuracy"] is not None] == [5, 10, 12]
     saved = json.loads((out / "run.json").read_text())
     assert saved["resolved"] == asdict(result.resolved)
     assert json.loads((out / "result.json").read_text()) == result.to_dict()

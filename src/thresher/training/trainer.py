@@ -188,8 +188,9 @@ class Trainer:
         over = self.planner.is_over(done)
         if over:
             self.step.finish()
-        reached = (over or (every and done.epoch % every == 0)) and self._evaluate()
-        self._write_epoch()
+        evaluates = over or (every > 0 and done.epoch % every == 0)
+        reached = evaluates and self._evaluate()
+        self._write_epoch(evaluates)
         if reached:
             return "target"
         if over:
@@ -296,7 +297,7 @@ class Trainer:
                 "is trained on at the full rate; another batch size avoids that"
             )
 
-    def _write_epoch(self) -> None:
+    def _write_epoch(self, evaluated: bool) -> None:
         done, noise = self.state.progress, self.state.noise
         values: dict[str, float | None] = {
             "epoch": done.epoch,
@@ -305,8 +306,8 @@ class Trainer:
             "images_per_s": done.images_per_s,
             "input_wait_share": done.input_wait_share,
             "train_loss": finite(done.train_loss),
-            "accuracy": done.accuracy,
-            "loss": done.loss,
+            "accuracy": done.accuracy if evaluated else None,
+            "loss": done.loss if evaluated else None,
         }
         if noise is not None:
             values["noise_scale"] = noise.value
