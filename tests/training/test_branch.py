@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 
 from thresher.errors import InvalidValueError, NotFoundError
 from thresher.training.config import TrainConfig, check
+from thresher.training.result import RunResult
 from thresher.training.train import train
 
 pytest_plugins = ["train_data"]
@@ -53,6 +54,18 @@ def test_a_branch_with_the_same_options_is_the_longer_run(
     assert [line["step"] for line in steps if line["kind"] == "step"] == list(range(16, 31))
     assert any((trunk / "checkpoints").iterdir())
     assert not (branch / "checkpoints").exists()
+
+
+def test_a_branch_of_a_run_that_ends_within_an_epoch_has_the_rest_of_it(
+    few: Path, trunk: Path, tmp_path: Path
+) -> None:
+    short, branch = tmp_path / "short", tmp_path / "branch"
+    assert train(_config(few, short, epochs=100 / 287, keep_checkpoint=True), quiet=True).steps == 5
+    result = train(_config(few, branch, branch_from=str(short)), quiet=True)
+    assert (result.steps, result.samples) == (15, 287)
+    x, y = (load_file(run / "model.safetensors") for run in (trunk, branch))
+    assert all(torch.equal(x[name], y[name]) for name in x)
+    assert result.train_loss == pytest.approx(RunResult.load(trunk).train_loss)
 
 
 def test_a_branch_may_have_another_batch_and_rate(few: Path, trunk: Path, tmp_path: Path) -> None:

@@ -31,9 +31,18 @@ def check_branch(config: TrainConfig) -> None:
             raise InvalidValueError(what, "branch with the same value")
 
 
-def branch_state(run: str) -> Checkpoint:
-    """Return the state at the end of a run, without its target."""
-    taken = checkpoint.newest(RunPaths(Path(run)).checkpoints)
+def branch_state(run: str, epoch_size: int) -> Checkpoint:
+    """Return the state at the end of a run, without its target.
+
+    If the run ended within an epoch (of `epoch_size` samples), the branch goes on with the rest.
+    """
+    paths = RunPaths(Path(run))
+    taken = checkpoint.newest(paths.checkpoints)
     assert taken is not None
     progress = {**taken.meta["progress"], "target": None, "grown": []}
+    begun = read_run_json(paths.config, "run's configuration").get("config", {})
+    if not progress["offset"] and begun.get("dynamic") is None:  # pruned epochs are shorter
+        progress["epoch"], offset = divmod(progress["samples"], epoch_size)
+        progress["offset"] = offset
+        progress["epoch_loss"] = offset * (progress["train_loss"] or 0.0)
     return replace(taken, meta={**taken.meta, "progress": progress})

@@ -88,7 +88,7 @@ class Trainer:
                     at = self.state.progress.step
                     logger.info("resuming %s from step %d", self.paths.root, at)
             elif self.config.branch_from is not None:
-                self.state.restore(branch_state(self.config.branch_from))
+                self.state.restore(branch_state(self.config.branch_from, self.resolved.samples))
             self.group.on_first(
                 lambda: folder.write_config(self.config, self.resolved, self.pack, self.split)
             )
