@@ -57,3 +57,24 @@ def test_a_cut_file_is_refused_as_pillow_refuses_it() -> None:
             _by_pillow(data[:end])
         with pytest.raises(theirs.type):
             images.decode(data[:end])
+
+
+def _with_segment(jpeg: bytes, kind: int, content: bytes) -> bytes:
+    """Put a segment at the beginning of a JPEG file."""
+    return (
+        jpeg[:2] + bytes([0xFF, kind]) + (2 + len(content)).to_bytes(2, "big") + content + jpeg[2:]
+    )
+
+
+def test_a_turned_photograph_is_turned_wherever_the_file_says_so() -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    late = _with_segment(_jpeg(_photograph(), exif=exif), 0xED, bytes(6000))
+    xmp = b'http://ns.adobe.com/xap/1.0/\0<x:xmpmeta tiff:Orientation="6"></x:xmpmeta>'
+    by_xmp = _with_segment(_jpeg(_photograph()), 0xE1, xmp)
+    upright = np.rot90(_by_pillow(_jpeg(_photograph())), -1)
+    for data in (late, by_xmp):
+        assert images.is_turned(data)
+        assert images.file_size(data) == (217, 151)
+        assert np.array_equal(images.decode(data), upright)
+    assert not images.is_turned(_with_segment(_jpeg(_photograph()), 0xED, b"Exif\0\0"))

@@ -8,6 +8,7 @@ import contextlib
 import importlib.util
 import io
 import math
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -19,7 +20,8 @@ JPEG = b"\xff\xd8\xff"
 """First bytes of a JPEG file."""
 PILLOW = "Pillow"
 _ORIENTATION = 0x0112
-_EXIF_WITHIN = 4096
+_APP1 = 0xE1
+"""Kind of the segments of a JPEG file that hold EXIF or XMP data."""
 Box = tuple[float, float, float, float]
 """Top, left, height and width of a part of an image, in pixels."""
 Resample = Literal["bilinear", "bicubic"]
@@ -138,8 +140,9 @@ def _colour_jpeg(data: bytes, shrink: int = 1) -> np.ndarray | None:
 
 
 def is_turned(data: bytes) -> bool:
-    """Return whether the EXIF data asks to turn the image."""
-    if data.find(b"Exif\0\0", 0, _EXIF_WITHIN) < 0:
+    """Return whether the EXIF or XMP data asks to turn the image, as Pillow reads it."""
+    kinds = [kind for kind, _ in _jpeg_segments(data)] if data[:3] == JPEG else []
+    if kinds and _is_frame(kinds[-1]) and _APP1 not in kinds:
         return False
     from PIL import Image
 
@@ -150,14 +153,26 @@ def is_turned(data: bytes) -> bool:
 
 def jpeg_frame(data: bytes) -> tuple[int, int, int]:
     """Return height, width and channels of a JPEG file, from its frame header; 0 if it has none."""
+    for kind, at in _jpeg_segments(data):
+        if _is_frame(kind):
+            height, width = (int.from_bytes(data[at + n : at + n + 2], "big") for n in (5, 7))
+            return height, width, data[at + 9]
+    return 0, 0, 0
+
+
+def _jpeg_segments(data: bytes) -> Iterator[tuple[int, int]]:
+    """Yield the kind and the offset of each segment of a JPEG file, up to its frame header."""
     at = 2
     while at + 9 < len(data) and data[at] == 0xFF:
         kind = data[at + 1]
-        if 0xC0 <= kind <= 0xCF and kind not in (0xC4, 0xC8, 0xCC):
-            height, width = (int.from_bytes(data[at + n : at + n + 2], "big") for n in (5, 7))
-            return height, width, data[at + 9]
+        yield kind, at
+        if _is_frame(kind):
+            return
         at += 2 + int.from_bytes(data[at + 2 : at + 4], "big")
-    return 0, 0, 0
+
+
+def _is_frame(kind: int) -> bool:
+    return 0xC0 <= kind <= 0xCF and kind not in (0xC4, 0xC8, 0xCC)
 
 
 def _by_pillow(data: bytes, channels: int, least: tuple[int, int] | None) -> "PilImage":
