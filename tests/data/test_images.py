@@ -78,3 +78,10 @@ def test_a_turned_photograph_is_turned_wherever_the_file_says_so() -> None:
         assert images.file_size(data) == (217, 151)
         assert np.array_equal(images.decode(data), upright)
     assert not images.is_turned(_with_segment(_jpeg(_photograph()), 0xED, b"Exif\0\0"))
+
+
+def test_float_pixels_are_refused_and_not_made_black() -> None:
+    file = io.BytesIO()
+    Image.fromarray(np.random.default_rng(0).random((6, 5)).astype(np.float32)).save(file, "TIFF")
+    with pytest.raises(ValueError, match="floats"):
+        images.decode(file.getvalue())

@@ -188,9 +188,15 @@ def _by_pillow(data: bytes, channels: int, least: tuple[int, int] | None) -> "Pi
 
 
 def eight_bit(image: "PilImage", channels: int) -> "PilImage":
-    """Convert to 8-bit RGB or grey; 16-bit grey keeps its high byte (Pillow would clip it)."""
+    """Convert to 8-bit RGB or grey; 16-bit grey keeps its high byte (Pillow would clip it).
+
+    Raises:
+        ValueError: The pixels are floats, whose range is unknown: 0 … 1 would become black.
+    """
     from PIL import Image
 
+    if image.mode == "F":
+        raise ValueError("the pixels are floats")
     if image.mode.startswith("I"):
         high = np.clip(np.asarray(image).astype(np.int64) >> 8, 0, 255).astype(np.uint8)
         image = Image.fromarray(high)
