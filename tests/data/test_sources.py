@@ -286,13 +286,13 @@ def test_hugging_face_from_disk(tmp_path: Path) -> None:
             },
             features=features,
         )
-        for split, rows in (("train", 6), ("test", 3))
+        for split, rows in (("train", 6), ("test", 3), ("validation", 2), ("dev", 1))
     }
     datasets.DatasetDict(parts).save_to_disk(str(tmp_path / "saved"))
     assert detect(str(tmp_path / "saved")) == "huggingface"
     pack = packed(tmp_path / "saved", tmp_path / "pack")
     assert pack.classes == ["no", "yes"]
-    assert pack.meta.splits == {"train": 6, "test": 3}
+    assert pack.meta.splits == {"train": 6, "validation": 3, "test": 3}  # none is lost
     at = int(pack.positions(["test/00001"])[0])
     assert pack.encoded(at) == picture(1, 31, 20)
     with pytest.raises(ThresherError, match="datasets cannot load"):
@@ -373,6 +373,26 @@ def test_split_names() -> None:
     said = {"val-0001.tar": "validation", "imagenet_test_lmdb": "test", "training": "train"}
     assert {name: split_of(name) for name in said} == said
     assert split_of("contest-001.tar") == "train"
+    assert split_of("val/0001.tar") == "validation"
+    assert split_of("val/train-0001.tar") == "train"
+
+
+def test_splits_that_the_data_names_have_the_usual_names(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["images"] = np.zeros((4, 2, 2), np.uint8)
+        file["labels"] = np.zeros(4, int)
+        file["splits"] = ["Train", "val", "TEST", "extra"]
+    pack = packed(tmp_path / "a.h5", tmp_path / "pack")
+    assert pack.splits.to_pylist() == ["train", "validation", "test", "extra"]
+
+
+def test_webdataset_with_a_folder_per_split(tmp_path: Path) -> None:
+    for split in ("train", "val"):
+        (tmp_path / "tars" / split).mkdir(parents=True)
+        with webdataset.TarWriter(str(tmp_path / "tars" / split / f"{split[0]}00.tar")) as writer:
+            writer.write({"__key__": "k", "png": picture(0, 9, 9, "PNG"), "cls": 0})
+    pack = packed(tmp_path / "tars", tmp_path / "pack", format="webdataset")
+    assert pack.meta.splits == {"train": 1, "validation": 1}
 
 
 def test_decode_cuts_the_middle_square() -> None:

@@ -21,7 +21,7 @@ from thresher.data.labels import as_labels, check_samples
 from thresher.data.meta import PackMeta, Shape, ShardMeta
 from thresher.data.shard import COLUMNS, shard_schema
 from thresher.data.sources.base import Block, Source
-from thresher.data.sources.encoded import UnevenShapesError
+from thresher.data.sources.encoded import UnevenShapesError, usual_split
 from thresher.errors import InvalidValueError
 from thresher.options import from_mapping, option
 from thresher.paths import atomic_file, read_json, write_json
@@ -77,7 +77,8 @@ def write_shard(
         with pa.ipc.new_file(temporary, shard_schema(shard.shape)) as writer:
             pending: list[pa.RecordBatch] = []
             for block in source.read(chunk):
-                block = hold_out(block, options)
+                usual = [usual_split(split) for split in block.splits]
+                block = hold_out(dataclasses.replace(block, splits=usual), options)
                 for piece in _pieces(block, shard.shape):
                     pending.append(shard.convert(piece))
                     if sum(batch.nbytes for batch in pending) >= BATCH_BYTES:

@@ -167,8 +167,17 @@ def _block(rows: list[tuple[str, int, str, bytes]]) -> Block:
 
 
 def split_of(path: PurePath | str) -> str:
-    """Return the split that a file or folder name contains (`val-0001.tar`); default: train."""
-    for word in re.split(r"[^a-z]+", PurePath(path).name.lower()):
-        if word in SPLITS:
-            return SPLITS[word]
+    """Return the split that a relative path names (`val-0001.tar`, `val/0001.tar`), else train.
+
+    The name of the file counts before those of its folders.
+    """
+    for name in reversed(PurePath(path).parts):
+        for word in re.split(r"[^a-z]+", name.lower()):
+            if word in SPLITS:
+                return SPLITS[word]
     return "train"
+
+
+def usual_split(name: str) -> str:
+    """Return the usual name of a split: validation for `val`; other names stay."""
+    return SPLITS.get(name.lower(), name)

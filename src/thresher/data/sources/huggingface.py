@@ -86,7 +86,8 @@ class HuggingFace(encoded.EncodedSource):
         for split, part in parts:
             image, _ = _columns(part, self.where)
             plain = part.cast_column(image, datasets.Image(decode=False))
-            splits[encoded.SPLITS.get(split.lower(), split)] = plain
+            usual = encoded.usual_split(split)
+            splits[split if usual in splits else usual] = plain
         return splits
 
     def _file(self, row: dict[str, Any]) -> bytes:

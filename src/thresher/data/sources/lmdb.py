@@ -66,7 +66,7 @@ class Lmdb(encoded.EncodedSource):
     def read(self, chunk: str) -> Iterator[Block]:
         number, begin = (int(part) for part in chunk.split(":"))
         rows = self._rows(self.folders[number], begin, ROWS_PER_CHUNK)
-        split = encoded.split_of(self.folders[number])
+        split = encoded.split_of(self.folders[number].name)
         if self.raw:
             yield from self._raw_blocks(rows, split)
         else:

@@ -63,7 +63,7 @@ class TfRecord(encoded.EncodedSource):
         def samples() -> Iterator[encoded.EncodedSample]:
             file = self.root / chunk
             for n, example in enumerate(_examples(file)):
-                split = _text(example, "image/split") or encoded.split_of(file)
+                split = _text(example, "image/split") or encoded.split_of(chunk)
                 id = _text(example, "image/filename") or f"{file.stem}/{n:06d}"
                 label = _label(example, file, n) - self.first_label
                 yield id, label, split, bytes(message(example["image/encoded"][0]))

@@ -18,7 +18,7 @@ PROBES_PER_TAR = 8
 
 
 class WebDataset(encoded.EncodedSource):
-    """A tar file, or a folder of them; the split comes from the tar's name.
+    """A tar file, or a folder of them; the name of the tar, or of its folder, gives the split.
 
     The label is the `.cls` member, or `label` in the `.json` member, which may also hold `id` and
     `split`. Without class names, all labels are read once beforehand to count the classes.
@@ -112,7 +112,7 @@ def _parse(key: str, members: dict[str, bytes], tar: Path, chunk: str) -> tuple[
         label = int(members["cls"]) if "cls" in members else fields["label"]
         stem = PurePosixPath(chunk).name.partition(".")[0]
         id = str(fields.get("id", f"{stem}/{key}"))
-        return id, label, str(fields.get("split", encoded.split_of(tar)))
+        return id, label, str(fields.get("split", encoded.split_of(chunk)))
     except (KeyError, ValueError, TypeError, AttributeError):
         raise InvalidValueError(
             f'sample "{key}" of {tar} has no label',
