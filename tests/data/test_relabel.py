@@ -11,6 +11,8 @@ import torch
 from torch.utils.data import DataLoader
 
 from thresher import Pack, Selection, TrainConfig, analyse, train
+from thresher.app.filter_preview import FilterPreviewer, PreviewSettings
+from thresher.app.selection_view import SelectionView
 from thresher.data.export import export
 from thresher.data.overrides import OverrideLog
 from thresher.data.sources.registry import open_source
@@ -240,3 +242,14 @@ def test_combined_selections_keep_the_labels(made: Any, tmp_path: Path) -> None:
     combined = run_filter(UnionFilter(), pack, FilterSources(selections=tuple(both)))
     stored = Selection.load(combined.save(tmp_path / "c.parquet").path or "")
     assert stored.final_labels[3] == 8
+    view = SelectionView(tmp_path / "c.parquet", pack)
+    shown = view.state().labels
+    assert shown is not None
+    assert np.flatnonzero(shown >= 0).tolist() == [3]
+    saved = FilterPreviewer(view).write(PreviewSettings(method="score", share=0.1), "saved")
+    assert Selection.load(saved).final_labels[3] == 8
+    view.decide([loaded.ids[3]], keep=True, reason="")  # with the label of the pack
+    shown = view.state().labels
+    assert shown is not None
+    assert shown[3] == -1
+    assert not Selection.load(tmp_path / "c.parquet").relabelled.any()

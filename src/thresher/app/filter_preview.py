@@ -215,6 +215,7 @@ class FilterPreviewer:
             y=old.y,
             cluster=old.cluster if preview.clusters is None else preview.clusters,
             votes=old.votes,
+            new_labels=old.new_labels,
             suggested=old.suggested,
             copies=old.copies,
             meta={

@@ -185,14 +185,18 @@ class SelectionView:
         entries = self.log.read()
         keep = np.asarray(self.selection.keep, bool).copy()
         overruled, labels = np.zeros(len(keep), bool), None
+        before = self.selection.new_labels  # of the selections that this one combines
+        if before is not None and (changed := self.selection.relabelled).any():
+            labels = np.where(changed, before, -1).astype(np.int16)
         decisions = effective_overrides(entries)
         if decisions:
             rows = self.rows(list(decisions))
             keep[rows] = [entry.keep for entry in decisions.values()]
             overruled[rows] = True
             given = [-1 if entry.label is None else entry.label for entry in decisions.values()]
-            if max(given) >= 0:
+            if labels is None and max(given) >= 0:
                 labels = np.full(len(keep), -1, np.int16)
+            if labels is not None:
                 labels[rows] = given
         done, undone = undo_stacks(entries)
         return ReviewState(keep, overruled, labels, len(entries), len(done), len(undone))
