@@ -189,6 +189,9 @@ def test_data_sets_of_others_get_the_new_labels(made: Any) -> None:
     kept = loaded.apply(pack.dataset())
     number = np.flatnonzero(loaded.keep).tolist().index(3)
     assert [kept[n][1] for n in (number - 1, number)] == [int(selection.labels[2]), 8]
+    rows = (np.int64(number), torch.tensor(number), number - len(kept))
+    assert [kept[row][1] for row in rows] == [8, 8, 8]
+    assert [label for _, label in kept[number : number + 1]] == [8]
     batches = DataLoader(kept, batch_size=64)
     seen = torch.cat([labels for _, labels in batches]).tolist()
     assert seen == loaded.final_labels[loaded.keep].tolist()

@@ -23,6 +23,8 @@ class RelabelledSubset(Subset[Any]):
         self.changes = dict(changes)
 
     def __getitem__(self, row: Any) -> Any:
+        if isinstance(row, slice):
+            row = list(range(len(self.indices))[row])
         if isinstance(row, list):
             return self.__getitems__(row)
         return self._relabel(row, super().__getitem__(row))
@@ -31,6 +33,7 @@ class RelabelledSubset(Subset[Any]):
         return [self._relabel(row, self.dataset[self.indices[row]]) for row in rows]
 
     def _relabel(self, row: int, item: Any) -> Any:
+        row = range(len(self.indices))[row]  # may count from the end, or be a tensor
         if row not in self.changes:
             return item
         if not isinstance(item, tuple | list) or len(item) < 2:
