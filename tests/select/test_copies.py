@@ -8,6 +8,7 @@ from PIL import Image, ImageEnhance
 
 from thresher.data.pack import Pack
 from thresher.data.sources.folder import Folder
+from thresher.data.sources.npz import Npz
 from thresher.data.write import write_pack
 from thresher.select.copies import near_copies, pixel_vectors
 
@@ -54,3 +55,13 @@ def test_digits_have_no_copies_and_blank_images_are_none(digits: Path) -> None:
     found = near_copies(twice)
     assert found.earlier.tolist() == [0, 1, 2, 3, 4]
     assert len(near_copies(x[:1]).later) == 0
+
+
+def test_raw_images_are_compared_whole_and_not_by_their_centre(tmp_path: Path) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (30, 16, 64, 3), dtype=np.uint8)
+    images[1, :, 24:40] = images[0, :, 24:40]  # the same centre, other sides
+    images[3] = images[2]
+    np.savez(tmp_path / "wide.npz", images=images, labels=np.zeros(30, int))
+    pack = write_pack(Npz(tmp_path / "wide.npz"), tmp_path / "pack")
+    found = near_copies(pixel_vectors(pack, np.arange(30)))
+    assert (found.later.tolist(), found.earlier.tolist()) == ([3], [2])

@@ -227,14 +227,22 @@ def pixels(image: "PilImage") -> np.ndarray:
     return array if array.ndim == 3 else array[:, :, None]
 
 
-def resized(images: np.ndarray, size: int, resample: Resample = "bilinear") -> np.ndarray:
-    """Resize raw images (n, height, width, channels) to `size` × `size`."""
+def resized(
+    images: np.ndarray, size: int, resample: Resample = "bilinear", whole: bool = False
+) -> np.ndarray:
+    """Resize raw images (n, height, width, channels) to `size` × `size`.
+
+    The centre square of each, or with `whole` all of it, whatever its aspect.
+    """
     from PIL import Image
 
+    method = Image.Resampling[resample.upper()]
     channels = images.shape[3]
     out = np.empty((len(images), size, size, channels), np.uint8)
     for n, image in enumerate(images):
-        out[n] = pixels(square(Image.fromarray(_flat(image)), size, resample))
+        picture = Image.fromarray(_flat(image))
+        scaled = picture.resize((size, size), method) if whole else square(picture, size, resample)
+        out[n] = pixels(scaled)
     return out
 
 

@@ -54,7 +54,7 @@ def small_images(pack: Pack, positions: np.ndarray, side: int) -> np.ndarray:
     """Return images (n, h, w, c) uint8, scaled down to a square of `side` pixels if larger."""
     if pack.image_shape is not None:
         images = pack.images(positions)
-        return resized(images, side) if max(pack.image_shape[:2]) > side else images
+        return resized(images, side, whole=True) if max(pack.image_shape[:2]) > side else images
     out = np.empty((len(positions), side, side, 3), np.uint8)
 
     def fill(begin: int, end: int) -> None:
