@@ -222,6 +222,18 @@ def test_near_duplicates_keep_the_first(data: tuple[FilterInputs, np.ndarray, np
         assert loose.keep_[np.flatnonzero(samples.labels == label)[0]]
 
 
+def test_near_duplicates_find_every_exact_copy_and_name_its_own_cosine() -> None:
+    random = np.random.default_rng(0)
+    x = random.normal(size=(40, 57)).astype(np.float32)
+    x[20:] = 3 * x[:20]
+    exact = NearDuplicatesFilter(similarity=1, centre=False).fit(x, [0] * 40)
+    np.testing.assert_array_equal(exact.keep_, np.arange(40) < 20)
+    # A chain: the third is more like the second, which is dropped, than like the first.
+    chain = np.array([[1, 0], [np.cos(0.1), np.sin(0.1)], [np.cos(0.12), np.sin(0.12)]])
+    found = NearDuplicatesFilter(similarity=0.99, centre=False).fit(chain, [0, 0, 0])
+    assert found.reason_[1:] == ["like 0 (cosine 0.9950)", "like 0 (cosine 0.9928)"]
+
+
 @pytest.mark.parametrize("engine", ["cleanlab", "builtin"])
 def test_label_errors_are_found(
     data: tuple[FilterInputs, np.ndarray, np.ndarray], engine: str

@@ -11,6 +11,8 @@ from thresher.select.filters.base import Filter
 from thresher.select.inputs import FilterInputs, Need
 
 BLOCK_ELEMENTS = 1 << 24
+ROUNDING = 1e-6
+"""Most that the computed cosine of equal vectors is below 1."""
 
 
 @dataclass(kw_only=True)
@@ -47,7 +49,7 @@ class NearDuplicatesFilter(Filter):
             x = np.asarray(features[rows], np.float32) - mean
             norm = np.linalg.norm(x, axis=1, keepdims=True)
             x /= np.where(norm > 0, norm, 1)
-            later, earlier, best = similar_pairs(x, np.float32(self.similarity))
+            later, earlier, best = similar_pairs(x, np.float32(self.similarity - ROUNDING))
             score[rows] = best
             dropped = np.zeros(len(rows), bool)
             # Pairs are sorted by the later sample, so the earlier one is already decided.
@@ -58,7 +60,7 @@ class NearDuplicatesFilter(Filter):
                     cosine[rows[a]] = x[a] @ x[b]
         self.score_, self.keep_ = score, copy_of < 0
         self.reason_ = [
-            "" if c < 0 else f"like {inputs.ids[c]} (cosine {score[row]:.4f})"
+            "" if c < 0 else f"like {inputs.ids[c]} (cosine {cosine[row]:.4f})"
             for row, c in enumerate(copy_of)
         ]
         (copies,) = np.nonzero(copy_of >= 0)
