@@ -202,6 +202,7 @@ def test_el2n_and_forgetting_take_either_end_and_keep_the_unseen() -> None:
     assert not forgot.keep_[7], "never learned is worst"
     assert set(np.flatnonzero(~forgot.keep_)) == {7, 80, 83, 86, 89}
     assert forgot.report_["never_learned"] == 1
+    assert (forgot.reason_[7], forgot.reason_[89]) == ("never learned", "forgotten 2 times")
 
 
 def test_near_duplicates_keep_the_first(data: tuple[FilterInputs, np.ndarray, np.ndarray]) -> None:

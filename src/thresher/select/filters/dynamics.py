@@ -18,9 +18,15 @@ class DynamicsFilter(ShareFilter):
     side: Literal["hard", "easy"] = "hard"
     """Which end to drop: hard (mislabelled or odd samples) or easy (redundant ones)."""
 
-    def _drop_side(self, inputs: FilterInputs, hardness: np.ndarray, reason: str) -> None:
+    def _drop_side(
+        self,
+        inputs: FilterInputs,
+        hardness: np.ndarray,
+        reason: str,
+        shown: np.ndarray | None = None,
+    ) -> None:
         score = hardness if self.side == "hard" else -hardness
-        self._drop_highest(inputs, score, reason, shown=hardness)
+        self._drop_highest(inputs, score, reason, hardness if shown is None else shown)
 
 
 @dataclass(kw_only=True)
@@ -77,11 +83,14 @@ class ForgettingFilter(DynamicsFilter):
     name: ClassVar[str] = "forgetting"
 
     def _fit(self, inputs: FilterInputs) -> None:
-        count = inputs.need_dynamics("forgetting").astype(np.float64)
+        events = inputs.need_dynamics("forgetting").astype(np.float64)
         never = inputs.need_dynamics("learned_epoch") < 0
+        count = events.copy()
         count[never] = count.max(initial=0, where=np.isfinite(count)) + 1
         # The loss, squeezed below one, orders equal counts.
         loss = np.nan_to_num(inputs.need_dynamics("loss").astype(np.float64), nan=0.0)
         score = count + loss / (1 + np.abs(loss)) * 0.999
-        self._drop_side(inputs, score, "forgotten {:.2f} times")
+        self._drop_side(inputs, score, "forgotten {:.0f} times", events)
+        for row in np.flatnonzero(never & ~self.keep_):
+            self.reason_[row] = "never learned"
         self.report_["never_learned"] = int(never.sum())
