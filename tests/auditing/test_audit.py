@@ -13,13 +13,16 @@ from PIL import Image
 
 from planted import ArraySource, plant
 from thresher.auditing.audit import audit
+from thresher.auditing.checks import Checks
 from thresher.auditing.config import AuditConfig
 from thresher.auditing.findings import KINDS, Audit, Finding
 from thresher.data.pack import Pack
 from thresher.data.selection import Selection
+from thresher.data.sources.npz import Npz
 from thresher.data.write import write_pack
 from thresher.errors import ThresherError
 from thresher.report.page import write_report
+from thresher.select.run import training_inputs
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 Once = Callable[[str, Callable[[Path], None]], Path]
@@ -277,3 +280,16 @@ def test_a_folder_with_other_files_is_refused(tmp_path: Path, digits: Path) -> N
     with pytest.raises(ThresherError, match="exists already and is not an audit; choose another"):
         audit(Pack.open(digits), tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_conflicts_count_images_and_not_pairs(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    images = random.integers(0, 256, (40, 4, 4, 3), dtype=np.uint8).repeat(4, 1).repeat(4, 2)
+    images[1:6] = images[0]  # three of each label: nine pairs
+    np.savez(tmp_path / "a.npz", images=images, labels=np.arange(40) % 2)
+    pack = write_pack(Npz(tmp_path / "a.npz"), tmp_path / "pack")
+    look = Checks(pack, training_inputs(pack))
+    look.copies()
+    (found,) = (finding for finding in look.findings if finding.kind == "conflicts")
+    assert (found.count, found.share, found.dropped) == (5, 5 / 40, 5)
+    assert np.flatnonzero(~look.keep).tolist() == [1, 2, 3, 4, 5]

@@ -147,8 +147,8 @@ class Checks:
                 pairs["near-duplicates"].append((a, b, similarity))
         tested = {test for _, test, _ in leaks}
         self._add_pairs("leakage", leaks, where, len(tested), len(self.others))
-        for kind, listed in pairs.items():
-            self._add_pairs(kind, listed, where, len(listed), n)
+        for kind, listed in pairs.items():  # an image may be like several of other labels
+            self._add_pairs(kind, listed, where, len({row for row, _, _ in listed}), n)
 
     def _links(self, copies: Copies, where: np.ndarray) -> CopyLinks:
         """Name the images of pairs of rows of `where`."""
