@@ -4,8 +4,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
-from made_images import Made, class_folder
+from made_images import Made, class_folder, picture
 from thresher.data.export import WRITERS, export
 from thresher.data.pack import Pack
 from thresher.data.selection import Selection
@@ -44,6 +45,21 @@ def test_there_and_back(pack: Pack, tmp_path: Path, format: str) -> None:
     )
     assert back.meta.splits == pack.meta.splits
     assert back.mean == pytest.approx(pack.mean)
+
+
+def test_a_webdataset_holds_images_of_all_kinds(tmp_path: Path) -> None:
+    folder = tmp_path / "images" / "a"
+    folder.mkdir(parents=True)
+    for n, (kind, suffix) in enumerate({"PCX": "pcx", "TGA": "tga", "JPEG2000": "jp2"}.items()):
+        (folder / f"{n}.{suffix}").write_bytes(picture(n, 30, 20 + n, kind))
+    frame = Image.new("RGB", (30, 24))
+    frame.save(folder / "phone.jpg", "MPO", save_all=True, append_images=[frame])
+    pack = write_pack(Folder(tmp_path / "images"), tmp_path / "pack", ONE)
+    assert len(pack) == 4
+    export(pack, tmp_path / "out", "webdataset")
+    back = again(tmp_path / "out", tmp_path / "back")
+    assert back.meta.broken == []
+    assert back.fingerprint == pack.fingerprint
 
 
 @pytest.mark.parametrize("format", sorted(WRITERS))

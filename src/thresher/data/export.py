@@ -31,6 +31,8 @@ from thresher.progress import track
 
 SHARD_BYTES = 128 << 20
 LMDB_KEY_LIMIT = 511
+_SUFFIXES = {"JPEG": "jpg", "MPO": "jpg", "JPEG2000": "jp2", "TIFF": "tif"}
+"""Of formats whose files are not called after them; an MPO file is a JPEG with more images."""
 
 
 class ExportedSample(NamedTuple):
@@ -91,7 +93,7 @@ def _file(pack: Pack, sample: ExportedSample) -> tuple[str, bytes]:
     data = pack.encoded(sample.position)
     with Image.open(io.BytesIO(data)) as image:
         kind = image.format or "img"
-    return {"JPEG": "jpg", "TIFF": "tif"}.get(kind, kind.lower()), data
+    return _SUFFIXES.get(kind, kind.lower()), data
 
 
 def _tracked(samples: list[ExportedSample], pack: Pack) -> Iterator[ExportedSample]:

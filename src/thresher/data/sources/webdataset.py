@@ -12,7 +12,37 @@ from thresher.data.sources.base import Block
 from thresher.data.sources.cifar import open_tar
 from thresher.errors import InvalidValueError, NotFoundError
 
-IMAGES = frozenset(["jpg", "jpeg", "png", "webp", "bmp", "ppm", "pgm", "tif", "tiff", "gif"])
+_PHOTOGRAPHS = (
+    "jpg",
+    "jpeg",
+    "jfif",
+    "jp2",
+    "j2k",
+    "png",
+    "webp",
+    "avif",
+    "bmp",
+    "tif",
+    "tiff",
+    "gif",
+)
+_OTHERS = (
+    "ppm",
+    "pgm",
+    "pbm",
+    "pnm",
+    "dib",
+    "tga",
+    "pcx",
+    "dcx",
+    "sgi",
+    "ico",
+    "icns",
+    "cur",
+    "dds",
+)
+_RARE = ("psd", "qoi", "xbm", "xpm", "im", "msp", "sun", "fli", "blp")
+IMAGES = frozenset((*_PHOTOGRAPHS, *_OTHERS, *_RARE))
 LABELS = frozenset(("cls", "json"))
 PROBES_PER_TAR = 8
 
