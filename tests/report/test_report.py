@@ -19,6 +19,7 @@ from thresher.report.figures import draw_all
 from thresher.report.page import render, write_report
 from thresher.report.work import class_counts, class_table, work_table
 from thresher.study.analysis import Analysis, analyse
+from thresher.study.definition import ComparisonConfig
 from thresher.study.study import Study
 from thresher.study.summaries import preferred_batches
 
@@ -189,6 +190,25 @@ def test_a_diverged_run_counts_as_a_guess(digits: Path, tmp_path: Path) -> None:
     assert bad.diverged == 2
     assert bad.mean == pytest.approx(10.0)  # ten classes
     assert "2 runs diverged" in render(found, [])
+    # Without them, a verdict on the loss would be that of the lucky runs only.
+    by_loss = analyse(study, ComparisonConfig(metric="loss"))
+    bad = next(cell for cell in by_loss.cells if cell.cell["lr"] == 9.0)
+    assert bad.mean == pytest.approx(math.log(10))
+    assert "counted with the last loss, or as guessing" in render(by_loss, [])
+
+
+def test_runs_without_the_metric_are_mentioned(digits: Path, tmp_path: Path) -> None:
+    content = finished_study.definition(grid={"lr": [0.1, 0.2]}, steps={}, seeds=2)
+    study = Study.from_dict(content, tmp_path)
+    from thresher.paths import RunPaths, write_json
+
+    for trial in study.plan().trials.values():  # as of data without test images
+        result = finished_study.result(0.9, validation_accuracy=0.8) | {"accuracy": None}
+        write_json(RunPaths(trial.out).result, result)
+    assert analyse(study).notes == [
+        "4 finished runs have no accuracy, so the verdicts leave them out; "
+        'metric = "validation_accuracy" compares them.'
+    ]
 
 
 @pytest.mark.slow

@@ -204,7 +204,7 @@ def test_an_arm_without_runs_is_said_once() -> None:
         Trial(cell={"arm": "d", "batch_size": 256}, seed=seed, state="waiting") for seed in range(2)
     ]
     analysis = analyse([*GRID, *waiting])
-    assert analysis.notes == ["arm d has no finished run, so nothing is known about it."]
+    assert analysis.notes == ["arm d has no run with a result, so nothing is known about it."]
 
 
 def test_a_number_of_draws_decides_the_degrees_of_freedom(digits: Path, tmp_path: Path) -> None:

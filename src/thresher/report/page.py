@@ -21,6 +21,8 @@ from thresher.report.style import CSS
 from thresher.report.work import class_table, work_table
 from thresher.study.analysis import Analysis, analyse
 from thresher.study.comparisons import ArmComparison
+from thresher.study.reported import POINTS
+from thresher.study.results import LOSSES
 from thresher.study.sentences import OVERALL
 from thresher.study.study import Study
 
@@ -118,10 +120,11 @@ def _warnings(analysis: Analysis) -> str:
             "<code>thresher study run … --retry</code>."
         )
     if diverged:
-        texts.append(
-            f"{_count(diverged, 'run')} diverged: counted with the last accuracy, or as guessing "
-            "if there is none."
-        )
+        counted = ""
+        if analysis.metric in (*POINTS, *LOSSES):
+            name = analysis.metric.replace("_", " ")
+            counted = f": counted with the last {name}, or as guessing if there is none"
+        texts.append(f"{_count(diverged, 'run')} diverged{counted}.")
     texts += [html.escape(note) for note in analysis.notes]
     return "".join(f'<p class="warning">{text}</p>' for text in texts)
 

@@ -227,6 +227,7 @@ def _build(
         notes=[
             *changed,
             *(notes(cells, axis) if axis is not None else []),
+            *_without_value(reported, config.metric),
             *_doubts(cells, config, higher),
         ],
         resolution=resolution,
@@ -238,6 +239,18 @@ def _higher_is_better(config: ComparisonConfig) -> bool:
     if config.better is not None:
         return config.better == "higher"
     return not LOWER_IS_BETTER & set(re.split(r"[^a-z]+", config.metric.lower()))
+
+
+def _without_value(trials: Sequence[Trial], metric: str) -> list[str]:
+    """Return a sentence about finished runs that do not have the metric, such as the accuracy on
+    data without test images."""
+    without = [t for t in trials if t.state == "finished" and t.value is None]
+    if not without or metric in TO_TARGET:
+        return []
+    text = "1 finished run has" if len(without) == 1 else f"{len(without)} finished runs have"
+    held_out = any(t.validation_accuracy is not None for t in without)
+    hint = '; metric = "validation_accuracy" compares them' if held_out else ""
+    return [f"{text} no {metric.replace('_', ' ')}, so the verdicts leave them out{hint}."]
 
 
 def _doubts(cells: list[CellSummary], config: ComparisonConfig, higher: bool) -> list[str]:

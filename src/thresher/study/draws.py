@@ -44,8 +44,8 @@ def notes(cells: Sequence[CellSummary], axis: str) -> list[str]:
         arms.setdefault(cell.cell[axis], []).append(cell)
     texts = []
     for arm, members in arms.items():
-        if not any(cell.n for cell in members):
-            texts.append(f"{axis} {arm} has no finished run, so nothing is known about it.")
+        if not any(cell.n or cell.censored for cell in members):
+            texts.append(f"{axis} {arm} has no run with a result, so nothing is known about it.")
         once: dict[str, int] = {}
         for cell in members:
             for step in dict.fromkeys(step for draw in cell.draws.values() for step in draw):

@@ -97,6 +97,8 @@ _COPIED = (
     *("status", "loss", "validation_loss", "train_loss", "steps", "samples"),
     *("epochs", "seconds", "images_per_s", "noise_scale"),
 )
+LOSSES = ("loss", "train_loss")
+"""Metrics of which a run that diverged has none; it counts as guessing."""
 _RESOLVED = ("peak_lr", "warmup_epochs", "global_batch", "per_worker_batch", "workers")
 
 
@@ -107,14 +109,14 @@ def read_trials(
     if not study.runs_command:
         check_metric(metric)
     pack = open_data(study)
-    chance = 1 / len(pack.classes) if pack is not None else 0.0
+    guess = _guess(metric, None if pack is None else len(pack.classes))
     reported = {task.name for task in reported_trials(study, plan)}
     trials = []
     for one in status.trials:
         if one.state != "not chosen":
             state = {"state": one.state, "error": one.error, "reported": one.name in reported}
             task = plan.trials[one.name]
-            trials.append(_read(task, metric, chance, draws=_draws(task, plan), **state))
+            trials.append(_read(task, metric, guess, draws=_draws(task, plan), **state))
     return trials
 
 
@@ -142,15 +144,23 @@ def open_data(study: StudyDefinition) -> Pack | None:
         return None
 
 
-def _read(task: StudyTask, metric: str, chance: float, **state: Any) -> Trial:
-    """Read one result; a run that diverged without an accuracy has that of guessing (`chance`)."""
+def _guess(metric: str, classes: int | None) -> dict[str, float]:
+    """Return the accuracy of guessing, and the `metric` of it; 0 points if `classes` is unknown."""
+    if classes is None:
+        return dict.fromkeys(("accuracy", *({metric} & set(POINTS))), 0.0)
+    every = dict.fromkeys(POINTS, 1 / classes) | dict.fromkeys(LOSSES, math.log(classes))
+    return {key: value for key, value in every.items() if key in ("accuracy", metric)}
+
+
+def _read(task: StudyTask, metric: str, guess: dict[str, float], **state: Any) -> Trial:
+    """Read one result; what a run that diverged does not have is that of guessing (`guess`)."""
     paths = RunPaths(task.out)
     result = read_run_json(paths.result, "run's result") if paths.result.exists() else {}
     resolved = result.get("resolved") or {}
+    if result.get("status") == "diverged":
+        result |= {key: value for key, value in guess.items() if result.get(key) is None}
     numbers: Values = {key: result.get(key) for key in _COPIED}
     numbers |= {key: resolved.get(key) for key in _RESOLVED}
-    if result.get("status") == "diverged" and result.get("accuracy") is None:
-        result = {**result, "accuracy": chance}
     for key in POINTS:
         share = result.get(key)
         numbers[key] = 100 * share if share is not None and math.isfinite(share) else None
