@@ -197,6 +197,19 @@ def test_a_diverged_run_counts_as_a_guess(digits: Path, tmp_path: Path) -> None:
     assert "counted with the last loss, or as guessing" in render(by_loss, [])
 
 
+@pytest.mark.parametrize(
+    ("validation", "images"), [({}, 360), ({"validation": 50}, 50), ({"validation": 0.1}, 144)]
+)
+def test_the_resolution_is_that_of_the_images_that_the_metric_is_measured_on(
+    validation: dict[str, float], images: int, digits: Path, tmp_path: Path
+) -> None:
+    content = finished_study.definition(grid={"lr": [0.1, 0.2]}, steps={}, seeds=2)
+    content["base"] |= validation
+    metric = "validation_accuracy" if validation else "accuracy"
+    study = Study.from_dict({**content, "metric": metric}, tmp_path)
+    assert analyse(study).resolution == pytest.approx(100 / images)
+
+
 def test_runs_without_the_metric_are_mentioned(digits: Path, tmp_path: Path) -> None:
     content = finished_study.definition(grid={"lr": [0.1, 0.2]}, steps={}, seeds=2)
     study = Study.from_dict(content, tmp_path)

@@ -1,5 +1,7 @@
 """Analyse a study: which arm is better, with error bars. Only numbers; `report` draws them."""
 
+import contextlib
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -13,7 +15,6 @@ from thresher.study.comparisons import ArmComparison, MetricScale, compare_cells
 from thresher.study.definition import (
     METRICS,
     ComparisonConfig,
-    StudyDefinition,
     compared_axis,
     compared_pairs,
 )
@@ -22,6 +23,7 @@ from thresher.study.history import changes
 from thresher.study.primary import Compared, named_comparisons
 from thresher.study.reported import POINTS, TO_TARGET
 from thresher.study.results import Trial, open_data, to_json_values
+from thresher.study.selecting import hold_out
 from thresher.study.status import StudyStatus
 from thresher.study.study import Study
 from thresher.study.summaries import CellSummary, StudyCost, mean, summarise
@@ -174,7 +176,7 @@ def _analyse_study(study: Study, config: ComparisonConfig | None) -> Analysis:
         trials,
         {axis: definition.values(axis) for axis in definition.untuned_axes},
         config,
-        _resolution(definition) if config.metric in POINTS else 0.0,
+        _resolution(plan, config.metric) if config.metric in POINTS else 0.0,
         changes(study.root, config, status.count("finished")),
         choices=choices(definition, plan),
         tuned=definition.tune,
@@ -280,13 +282,19 @@ def _margin(config: ComparisonConfig, cells: list[CellSummary]) -> float:
     return MARGIN_SHARE * (1.0 if size is None else size)
 
 
-def _resolution(study: StudyDefinition) -> float:
-    """Return the points of accuracy that one test image is worth; 0 if the data is not here."""
-    pack = open_data(study)
-    if pack is None:
-        return 0.0
-    split = pack.test_split or "train"
-    return 100.0 / max(1, len(pack.indices(split)))
+def _resolution(plan: StudyPlan, metric: str) -> float:
+    """Return the points that one image is worth, of the fewest that trials are tested or validated
+    on; 0 if the data is not here."""
+    packs, counts = open_data(plan), []
+    settings = [trial.settings for trial in plan.trials.values()]
+    for data, held in {(values.get("data"), hold_out(values)) for values in settings}:
+        pack = packs[data]
+        if pack is not None and metric == "accuracy":
+            counts.append(len(pack.indices(pack.test_split)) if pack.test_split else 0)
+        elif pack is not None:
+            with contextlib.suppress(InvalidValueError):  # its trials failed
+                counts.append(int(held.mask(pack).sum()))
+    return 100.0 / min(filter(None, counts), default=math.inf)
 
 
 def _cost(trials: list[Trial], tasks: Sequence[StudyTask]) -> StudyCost:

@@ -1,5 +1,6 @@
 """The results of a study's trials, as numbers to compare."""
 
+import contextlib
 import math
 from dataclasses import dataclass, field
 from typing import Any
@@ -108,14 +109,14 @@ def read_trials(
     """Read every trial except candidates that tuning rejected before they ran."""
     if not study.runs_command:
         check_metric(metric)
-    pack = open_data(study)
-    guess = _guess(metric, None if pack is None else len(pack.classes))
+    guesses = {data: _guess(metric, pack) for data, pack in open_data(plan).items()}
     reported = {task.name for task in reported_trials(study, plan)}
     trials = []
     for one in status.trials:
         if one.state != "not chosen":
             state = {"state": one.state, "error": one.error, "reported": one.name in reported}
             task = plan.trials[one.name]
+            guess = guesses[task.settings.get("data")]
             trials.append(_read(task, metric, guess, draws=_draws(task, plan), **state))
     return trials
 
@@ -135,19 +136,21 @@ def _draws(task: StudyTask, plan: StudyPlan) -> dict[str, str]:
     return draws
 
 
-def open_data(study: StudyDefinition) -> Pack | None:
-    """Open the (first) data set; None without one, or on a machine that does not have it."""
-    data = study.base.get("data") or next(iter(study.grid.get("data", ())), None)
-    try:
-        return Pack.open(data) if data is not None else None
-    except ThresherError:
-        return None
+def open_data(plan: StudyPlan) -> dict[str | None, Pack | None]:
+    """Open the data sets of the trials; None without one, or on a machine that lacks it."""
+    packs: dict[str | None, Pack | None] = {}
+    for data in {trial.settings.get("data") for trial in plan.trials.values()}:
+        packs[data] = None
+        with contextlib.suppress(ThresherError):
+            packs[data] = None if data is None else Pack.open(data)
+    return packs
 
 
-def _guess(metric: str, classes: int | None) -> dict[str, float]:
-    """Return the accuracy of guessing, and the `metric` of it; 0 points if `classes` is unknown."""
-    if classes is None:
+def _guess(metric: str, pack: Pack | None) -> dict[str, float]:
+    """Return the accuracy of guessing, and the `metric` of it; 0 points without the data."""
+    if pack is None:
         return dict.fromkeys(("accuracy", *({metric} & set(POINTS))), 0.0)
+    classes = len(pack.classes)
     every = dict.fromkeys(POINTS, 1 / classes) | dict.fromkeys(LOSSES, math.log(classes))
     return {key: value for key, value in every.items() if key in ("accuracy", metric)}
 
