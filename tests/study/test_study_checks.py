@@ -173,6 +173,20 @@ def test_a_study_stores_its_format_and_refuses_a_newer_one(pack: str, tmp_path: 
     assert stored.read_text().startswith("format = 2\n")
 
 
+def test_changed_data_is_noticed(pack: str, tmp_path: Path) -> None:
+    data = tmp_path / "pack"
+    shutil.copytree(pack, data)
+    values = content(str(data), executor={"kind": "in-process"})
+    assert Study.from_dict(values, tmp_path / "out").run().count("finished") == 1
+    meta = json.loads((data / "pack.json").read_text())
+    write_text(data / "pack.json", json.dumps(meta | {"fingerprint": "0" * 32}))
+    more = Study.from_dict({**values, "seeds": 2}, tmp_path / "out")
+    with pytest.raises(InvalidValueError, match=r"was changed after 1 run of the study had fin"):
+        more.run()
+    write_text(data / "pack.json", json.dumps(meta))
+    assert more.run().count("finished") == 2
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["train", "command"])
 def test_changed_decisions_on_a_used_selection_are_noticed(

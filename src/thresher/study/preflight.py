@@ -21,12 +21,13 @@ SELECTIONS = ("selection", "selections", "like")
 
 def check_inputs(plan: StudyPlan, programs: bool = True) -> None:
     """Check the packs, selections, runs, features and weights that unfinished tasks read, and that
-    the selections of finished trials still keep the same samples.
+    the data of finished runs is still the same and their selections keep the same samples.
 
     Outputs of the study's own steps are not checked: they do not exist yet. Raises a ThresherError
     for the first input that is missing or does not fit its data; it names the trial or step.
     `programs`: also check that the programs of commands are installed on this machine.
     """
+    _check_data(plan)
     _check_decisions(plan)
     _check_hold_out(plan)
     outputs = {str(step.out) for step in plan.steps.values()}
@@ -58,6 +59,27 @@ def check_inputs(plan: StudyPlan, programs: bool = True) -> None:
             place = task.name if task.is_trial else f"[steps.{task.step}]"
             error.what = f"{place}: {error.what}"
             raise
+
+
+def _check_data(plan: StudyPlan) -> None:
+    """Refuse to mix new runs with finished ones that used other data of the same name."""
+    open_pack = cache(Pack.open)
+    stale = []
+    for task in plan.tasks.values():
+        if task.kind == "train" and task.finished:
+            # As below: data that is gone cannot have been changed.
+            with contextlib.suppress(ThresherError):
+                data = read_run_json(RunPaths(task.out).config, "run").get("data", {})
+                now = open_pack(str(task.settings["data"])).fingerprint
+                if data.get("fingerprint", now) != now:
+                    stale.append(task)
+    if stale:
+        what = "run" if len(stale) == 1 else "runs"
+        raise InvalidValueError(
+            f"the data {stale[0].settings['data']} was changed after {len(stale)} {what} of the "
+            f"study had finished (such as {stale[0].name})",
+            "restore it, or choose another folder for the study",
+        )
 
 
 def _check_decisions(plan: StudyPlan) -> None:
