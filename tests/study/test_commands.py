@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from thresher.errors import InvalidValueError, ThresherError
-from thresher.paths import write_text
+from thresher.paths import RunPaths, write_json, write_text
 from thresher.report.page import write_report
 from thresher.study import reading
 from thresher.study.analysis import analyse
@@ -220,6 +220,20 @@ def test_verdicts_and_report_of_a_metric_of_your_own(tmp_path: Path) -> None:
     assert analyse(more).overall[0].verdict == "worse"
     with pytest.raises(InvalidValueError, match='did not report "accuracy"'):
         more.trials("accuracy")
+
+
+@pytest.mark.parametrize("metric", ["sharpness", "resolved", "loss_rise", "peak_lr", "end"])
+def test_a_metric_may_have_the_name_of_a_field_of_our_own_runs(metric: str, tmp_path: Path) -> None:
+    made = content("true {seed} {out} {lr}", grid={"lr": [1, 2]}, metric=metric)
+    study = Study.from_dict(made, tmp_path)
+    for trial in study.plan().trials.values():
+        values = {
+            "status": "finished",
+            "seconds": 5.0,
+            metric: 0.25 * (trial.settings["arguments"][-1] == "2"),
+        }
+        write_json(RunPaths(trial.out).result, values)
+    assert [cell.mean for cell in analyse(study).cells] == [0.0, 0.25]
 
 
 @pytest.mark.slow

@@ -159,7 +159,7 @@ def _read(task: StudyTask, metric: str, guess: dict[str, float], **state: Any) -
     """Read one result; what a run that diverged does not have is that of guessing (`guess`)."""
     paths = RunPaths(task.out)
     result = read_run_json(paths.result, "run's result") if paths.result.exists() else {}
-    resolved = result.get("resolved") or {}
+    resolved = _table(result, "resolved")
     if result.get("status") == "diverged":
         result |= {key: value for key, value in guess.items() if result.get(key) is None}
     numbers: Values = {key: result.get(key) for key in _COPIED}
@@ -172,12 +172,14 @@ def _read(task: StudyTask, metric: str, guess: dict[str, float], **state: Any) -
         reached = {"seconds": reached}
     numbers["time_to_target"] = reached.get("seconds")
     numbers["steps_to_target"] = reached.get("steps", result.get("steps_to_target"))
-    sharpness = result.get("sharpness") or {}
+    sharpness = _table(result, "sharpness")
     before, after = sharpness.get("loss"), sharpness.get("perturbed_loss")
     numbers["top_eigenvalue"] = sharpness.get("top_eigenvalue", result.get("top_eigenvalue"))
-    numbers["loss_rise"] = None if before is None or after is None else after - before
+    rise = result.get("loss_rise") if before is None or after is None else after - before
+    numbers["loss_rise"] = rise
     numbers["end"] = numbers["steps" if metric == "steps_to_target" else "seconds"]
-    value = numbers[metric] if metric in numbers else result.get(metric)
+    own = task.kind == "command" and metric not in (*POINTS, *TO_TARGET)
+    value = result.get(metric) if own else numbers[metric]
     if value is None and result and task.kind == "command" and metric not in TO_TARGET:
         raise InvalidValueError(
             f'trial {task.name} did not report "{metric}": it is not in {paths.result}',
@@ -195,6 +197,12 @@ def _read(task: StudyTask, metric: str, guess: dict[str, float], **state: Any) -
         **numbers,
         **state,
     )
+
+
+def _table(result: Values, key: str) -> Values:
+    """Return a table of a result; empty if there is none, or if a command reports such a number."""
+    value = result.get(key)
+    return value if isinstance(value, dict) else {}
 
 
 def _correct(paths: RunPaths) -> np.ndarray | None:
