@@ -130,6 +130,15 @@ def test_names_of_trials_depend_on_the_command_but_not_on_the_metric(tmp_path: P
 # ---- the result -------------------------------------------------------------------------------
 
 
+def test_arms_whose_names_have_no_ascii_letters_are_different_trials(tmp_path: Path) -> None:
+    arms: dict[str, Any] = {"基线": {}, "过滤": {}, "plain": {}}
+    study = Study.from_dict(content("true {seed} {out} {arm}", arms=arms), tmp_path)
+    trials = study.plan().trials.values()
+    assert {(t.seed, t.settings["arguments"][-1]) for t in trials} == {
+        (seed, arm) for seed in range(2) for arm in arms
+    }
+
+
 def test_report_result_takes_numbers_of_numpy_and_torch(tmp_path: Path) -> None:
     file = report_result(
         tmp_path / "new", accuracy=np.float32(0.5), loss=torch.tensor(0.25), steps=np.int64(3)

@@ -79,6 +79,8 @@ class _Expansion:
                 f'selection "{value}" is neither a step nor a .parquet file',
                 nearest(str(value), [FULL, *self.study.steps]),
             )
+        if f"{{{ARM}}}" in str(settings.get(COMMAND)) and _slug(cell.get(ARM)) != cell.get(ARM):
+            decisive[ARM] = cell.get(ARM)  # the words of the name may be those of another arm
         known = (digest if self.study.runs_command else identity)(decisive)
         name = bounded_name(_words({**cell, "seed": seed}), f",id={known}")
         out = self.paths.trial(name).root
@@ -228,5 +230,8 @@ def bounded_name(words: str, tail: str = "") -> str:
 
 
 def _words(values: Values) -> str:
-    slugs = {k: re.sub(r"[^A-Za-z0-9.+-]+", "-", str(v)).strip("-.") for k, v in values.items()}
-    return ",".join(f"{key}={slug[-32:] or 'none'}" for key, slug in slugs.items())
+    return ",".join(f"{key}={_slug(value) or 'none'}" for key, value in values.items())
+
+
+def _slug(value: Any) -> str:
+    return re.sub(r"[^A-Za-z0-9.+-]+", "-", str(value)).strip("-.")[-32:]
