@@ -91,11 +91,13 @@ def test_refusals(content: dict[str, Any], message: str) -> None:
         reading.from_dict(content)
 
 
-def test_the_test_set_never_tunes() -> None:
-    base = {"data": "digits", "epochs": 1}
+@pytest.mark.parametrize("validation", [{}, {"validation": 0}, {"validation": 0.0}])
+def test_the_test_set_never_tunes(validation: dict[str, float]) -> None:
+    base = {"data": "digits", "epochs": 1, **validation}
     content = {**GOOD, "base": base}
     with pytest.raises(ThresherError, match="the test set must not choose"):
         reading.from_dict(content)
+    reading.from_dict({**content, "grid": {**GOOD["grid"], "validation": [0.1, 0.2]}})
 
 
 def test_text_that_is_not_toml() -> None:

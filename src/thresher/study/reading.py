@@ -306,7 +306,8 @@ def _check_training_study(study: StudyDefinition, where: str) -> None:
         error.what += f" (in {where})"
         raise
     varied = [{**study.base, **arm} for arm in study.arms.values()] or [study.base]
-    if study.tune and not all("validation" in s or "validation" in study.grid for s in varied):
+    sizes = study.grid.get("validation") or [settings.get("validation") for settings in varied]
+    if study.tune and not all(sizes):
         raise InvalidValueError(
             f"tune needs a validation split, because the test set must not choose (in {where})",
             "set validation under [base]: a count, or a share below 1",
