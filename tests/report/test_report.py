@@ -210,6 +210,21 @@ def test_the_resolution_is_that_of_the_images_that_the_metric_is_measured_on(
     assert analyse(study).resolution == pytest.approx(100 / images)
 
 
+def test_the_cost_counts_every_worker_of_a_step(digits: Path, tmp_path: Path) -> None:
+    from thresher.paths import RunPaths, write_json
+
+    steps = {
+        "net": {"do": "train", "workers": 2},
+        "features": {"do": "embed", "run": "net"},
+        "network": {"do": "select", "filter": "network", "features": "features"},
+    }
+    grid = {"selection": ["full", "network"]}
+    study = Study.from_dict(finished_study.definition(grid=grid, steps=steps), tmp_path)
+    result = finished_study.result(0.9, seconds=1800.0, resolved={"workers": 2})
+    write_json(RunPaths(study.output("net")).result, result)
+    assert analyse(study).cost.device_hours == pytest.approx(1.0)
+
+
 def test_runs_without_the_metric_are_mentioned(digits: Path, tmp_path: Path) -> None:
     content = finished_study.definition(grid={"lr": [0.1, 0.2]}, steps={}, seeds=2)
     study = Study.from_dict(content, tmp_path)

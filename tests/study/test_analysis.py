@@ -37,6 +37,16 @@ def test_trials_of_another_program() -> None:
     assert analysis.to_dict()["cells"][0]["mean"] == pytest.approx(90.05)
 
 
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [(90.0, "two trials are the same run.*seed 0"), (float("nan"), "a finite number, got nan")],
+)
+def test_trials_that_cannot_be_compared(value: float, message: str) -> None:
+    bad = Trial(cell={"arm": "a"}, seed=0 if value == 90.0 else 9, value=value)
+    with pytest.raises(InvalidValueError, match=message):
+        analyse([*trials(VALUES), bad])
+
+
 def test_what_to_compare() -> None:
     both = [*trials(VALUES, lr=0.1), *trials(VALUES, lr=0.2)]
     analysis = analyse(both, ComparisonConfig(compare="arm", baseline="b", margin=5.0))

@@ -135,7 +135,8 @@ def analyse(
 
     Raises:
         NotFoundError: The folder does not hold a study.
-        InvalidValueError: `config` names an axis or value that the trials do not have.
+        InvalidValueError: `config` names an axis or value that the trials do not have, two trials
+            have the same axes and seed, or a value is not finite.
 
     Example:
         >>> from thresher import analyse
@@ -156,15 +157,29 @@ def analyse(
         return _analyse_study(study, config)
     trials = list(study)
     axes: dict[str, list[Any]] = {}
+    runs: set[tuple[Any, ...]] = set()
     for trial in trials:
         if set(trial.cell) != set(trials[0].cell):
             raise InvalidValueError(
                 f"trials must have the same axes, got {sorted(trials[0].cell)} and "
                 f"{sorted(trial.cell)}"
             )
+        if trial.value is not None and not math.isfinite(trial.value):
+            raise InvalidValueError(
+                f"the value of a trial must be a finite number, got {trial.value} "
+                f"({trial.cell}, seed {trial.seed})",
+                "give None for a trial without a result",
+            )
         for axis, value in trial.cell.items():
             if value not in axes.setdefault(axis, []):
                 axes[axis].append(value)
+        run = (trial.seed, *(trial.cell[axis] for axis in axes))
+        if trial.reported and run in runs:
+            raise InvalidValueError(
+                f"two trials are the same run: {trial.cell}, seed {trial.seed}",
+                "give them different seeds",
+            )
+        runs.add(run)
     return _build(trials, axes, config or ComparisonConfig(), cost=_cost(trials, []))
 
 
@@ -302,7 +317,9 @@ def _cost(trials: list[Trial], tasks: Sequence[StudyTask]) -> StudyCost:
     runs = [RunPaths(step.out) for step in tasks if step.kind == "train" and step.finished]
     steps = [read_run_json(run.result, "run's result") for run in runs]
     seconds = sum((trial.seconds or 0.0) * (trial.workers or 1) for trial in done)
-    seconds += sum(result.get("seconds") or 0.0 for result in steps)
+    seconds += sum(
+        (r.get("seconds") or 0.0) * r.get("resolved", {}).get("workers", 1) for r in steps
+    )
     images = sum(trial.samples or 0 for trial in done)
     return StudyCost(
         trials=len(done),
