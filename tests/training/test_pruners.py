@@ -95,13 +95,17 @@ def test_an_epoch_is_a_whole_number_of_batches(name: str, batch: int) -> None:
     wanted = len(POSITIONS) * (1 - pruner.ratio * (losses < losses.mean()).mean())  # type: ignore
     if name.startswith("random"):
         wanted = len(POSITIONS) * 0.7
-    for epoch in range(1, 10):
+    total = 0
+    for epoch in range(10):
         keep, weight = pruner.choose(epoch)
         count = keep.sum()
+        total += count
         assert count % batch == 0 or keep.all()
-        assert wanted - 1 < count < wanted + batch
         if name.startswith("infobatch"):
+            assert wanted - 1 < count < wanted + batch
             assert weight[keep].sum() == pytest.approx(len(POSITIONS), rel=1e-4)
+        elif batch < len(POSITIONS) / 2:
+            assert wanted * (epoch + 1) - 1 < total < wanted * (epoch + 1) + batch
 
 
 @pytest.mark.parametrize(
@@ -159,8 +163,7 @@ def test_the_control_of_infobatch_prunes_as_much(few: Path, tmp_path: Path) -> N
     control = train(TrainConfig.from_dict({**base, "dynamic": like, "out": str(tmp_path / "like")}))
     everything = 6 * info.resolved.samples
     assert info.samples < 0.95 * everything
-    # Each pruned epoch is a whole number of batches.
-    assert control.samples == pytest.approx(info.samples, abs=6 * 12)
+    assert control.samples == pytest.approx(info.samples, abs=12)
 
 
 def test_only_a_finished_run_can_be_matched(tmp_path: Path) -> None:

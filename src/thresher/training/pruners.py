@@ -72,18 +72,19 @@ class _EpochPruner:
     def _full(self, epoch: int) -> bool:
         return epoch >= np.ceil(self.epochs * (1 - self.annealed))
 
-    def _left_out(self, candidates: np.ndarray, epoch: int) -> np.ndarray:
-        """Return the rows that `epoch` leaves out: a random share `ratio` of the candidates.
-
-        A few fewer, so that what is left is a whole number of batches: every step of the epoch
-        then has the same shape, and a captured graph serves all of them.
-        """
+    def _left_out(self, candidates: np.ndarray, epoch: int, left: int) -> np.ndarray:
+        """Return the rows that `epoch` leaves out: random candidates, so that `left` are left."""
         stream = np.random.Philox(key=[self.seed, 0x1F0BA], counter=[0, 0, 0, epoch])
         shuffled = np.random.Generator(stream).permutation(candidates)
-        n = len(self.positions)
-        left = n - round(self.ratio * len(candidates))
-        left = min(n, -(-left // self.batch_size) * self.batch_size)
-        return shuffled[: n - left]
+        return shuffled[: len(self.positions) - left]
+
+    def _in_batches(self, left: float) -> int:
+        """Round the samples of an epoch up to a whole number of batches, or to all of them.
+
+        Every step of the epoch then has the same shape, and a captured graph serves all of them.
+        """
+        batches = max(1, math.ceil(left / self.batch_size - 1e-9))
+        return min(len(self.positions), batches * self.batch_size)
 
     def _everything(self) -> tuple[np.ndarray, np.ndarray]:
         n = len(self.positions)
@@ -107,7 +108,8 @@ class InfoBatch(_EpochPruner):
         (easy,) = np.nonzero(seen & (self.losses < self.losses[seen].mean(dtype=np.float64)))
         if not len(easy):
             return keep, weight
-        left_out = self._left_out(easy, epoch)
+        left = self._in_batches(len(self.positions) - round(self.ratio * len(easy)))
+        left_out = self._left_out(easy, epoch, left)
         keep[left_out] = False
         weight[easy] = len(easy) / (len(easy) - len(left_out))
         return keep, weight
@@ -115,14 +117,21 @@ class InfoBatch(_EpochPruner):
 
 @dataclass
 class DynamicRandom(_EpochPruner):
-    """Leave out another random share of all samples in each epoch, unweighted: the control."""
+    """Leave out another random share of all samples in each epoch, unweighted: the control.
+
+    Each epoch makes up for the rounding of those before it, so that the share is that of the run.
+    """
 
     ratio: float = 0.3
 
     def choose(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
         keep, weight = self._everything()
         if not self._full(epoch):
-            keep[self._left_out(np.arange(len(keep)), epoch)] = False
+            left = total = 0
+            for number in range(1, epoch + 2):
+                left = self._in_batches((1 - self.ratio) * len(keep) * number - total)
+                total += left
+            keep[self._left_out(np.arange(len(keep)), epoch, left)] = False
         return keep, weight
 
 
@@ -144,7 +153,7 @@ def matching_ratio(run: Path) -> float:
     """
     result = read_json(RunPaths(run).result, "run's result")
     try:
-        epochs = math.ceil(result["config"]["epochs"])
+        epochs = result["config"]["epochs"]
         samples = result["resolved"]["samples"]
         budget, seen = result["config"]["budget"], result["samples"]
     except (KeyError, TypeError):
@@ -155,7 +164,7 @@ def matching_ratio(run: Path) -> float:
             "give another run",
             "dynamic",
         )
-    pruned = math.ceil(epochs * (1 - DynamicRandom.annealed))
+    pruned = min(epochs, math.ceil(math.ceil(epochs) * (1 - DynamicRandom.annealed)))
     return max(0.0, (epochs * samples - seen) / (pruned * samples)) if pruned else 0.0
 
 
