@@ -220,11 +220,15 @@ def _dynamics(
     if p is None:
         raise InvalidValueError(f"features of {run} come without probabilities", "", "run")
     error = _errors(p, inputs.labels)
-    # As in the record: nothing is known of samples that the run held out.
+    # As in the record: nothing is known of samples that the run did not train on.
     config = read_run_json(RunPaths(run).config, "run")["config"]
     held = HoldOut(config.get("validation"), int(config.get("split_seed") or 0))
     trained = training_inputs(pack, held).ids
     error[rows_by_id(inputs.ids, trained) < 0] = np.nan
+    if config.get("selection"):
+        used = Selection.load(config["selection"])
+        kept = pack.ids.take(pa.array(used.indices(pack))).to_pylist()
+        error[rows_by_id(inputs.ids, kept) < 0] = np.nan
     return {"el2n": error}
 
 
