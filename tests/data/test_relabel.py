@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import torch
 from torch.utils.data import DataLoader
@@ -89,7 +90,8 @@ def test_a_run_trains_on_the_new_labels(made: Any, tmp_path: Path) -> None:
     pack, selection, _ = made
     relabel(made, list(range(len(selection.ids))), 4)
     config = TrainConfig(data=str(pack.root), out=str(tmp_path / "run"), epochs=2, batch_size=64)
-    config = TrainConfig.from_dict({**config.to_dict(), "selection": str(selection.path)})
+    more = {"selection": str(selection.path), "record_dynamics": True}
+    config = TrainConfig.from_dict({**config.to_dict(), **more})
     split = split_samples(config, pack)
     assert split.labels is not None
     assert set(split.labels[split.kept].tolist()) == {4}
@@ -98,6 +100,8 @@ def test_a_run_trains_on_the_new_labels(made: Any, tmp_path: Path) -> None:
     assert result.accuracy == pytest.approx(float((test == 4).mean()))
     assert result.train_loss is not None
     assert result.train_loss < 0.2
+    recorded = pq.read_table(tmp_path / "run" / "dynamics.parquet")
+    assert set(recorded["label"].to_pylist()) == {4}  # which margins and errors belong to
 
 
 @pytest.mark.slow  # a study of two arms

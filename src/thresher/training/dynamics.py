@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from thresher.data.pack import Pack
 from thresher.distributed.group import Group
 from thresher.paths import atomic_file
+from thresher.training.split import TrainingSplit
 
 EL2N_EPOCHS = 10
 WINDOW_EPOCHS = 10
@@ -110,16 +111,17 @@ class Dynamics:
         for name, value in state.items():
             setattr(self, name, value)
 
-    def write(self, path: Path, pack: Pack, positions: np.ndarray) -> None:
-        """Write a Parquet table with a row per sample that was trained on."""
+    def write(self, path: Path, pack: Pack, split: TrainingSplit) -> None:
+        """Write a Parquet table with a row per sample that was trained on, and its label there."""
         (seen,) = np.nonzero(~np.isnan(self.loss))
-        where = positions[seen]
+        where = split.train[seen]
+        labels = pack.labels[where] if split.labels is None else split.labels[seen]
         scored = np.maximum(self.el2n_seen[seen], 1)
         epochs = np.maximum(self.epochs_seen[seen], 1)
         table = pa.table(
             {
                 "id": pack.ids.take(pa.array(where)),
-                "label": pa.array(pack.labels[where], pa.int32()),
+                "label": pa.array(labels, pa.int32()),
                 "el2n": pa.array((self.el2n_sum[seen] / scored).astype(np.float32)),
                 "forgetting": pa.array(self.forgetting[seen]),
                 "learned_epoch": pa.array(self.learned_epoch[seen]),

@@ -387,7 +387,7 @@ class Trainer:
 
         def write() -> None:
             if self.state.dynamics is not None:
-                self.state.dynamics.write(self.paths.dynamics, self.pack, self.split.train)
+                self.state.dynamics.write(self.paths.dynamics, self.pack, self.split)
             folder.write_correct(self.paths, self.correct.cpu().numpy())
             folder.write_result(self.paths, result, self.config.keep_checkpoint)
 
