@@ -26,12 +26,12 @@ def train(data, selection, epochs=1):
     """Return the ids of the samples that this process saw."""
     pack = Pack.open(data)
     dataset = pack.dataset()
-    kept = Selection.load(selection).apply(dataset)  # a Subset: the Trainer shuffles and divides it
+    kept = Selection.load(selection).apply(dataset)  # a Subset, with the labels that people gave
     seen = []
 
     def collate(rows):
-        seen.extend(dataset.ids[row] for row in rows)
-        images, labels = zip(*(dataset[row] for row in rows), strict=True)
+        seen.extend(dataset.ids[kept.indices[row]] for row in rows)
+        images, labels = zip(*(kept[row] for row in rows), strict=True)
         return {"images": torch.stack(images), "labels": torch.tensor(labels)}
 
     arguments = TrainingArguments(
@@ -44,7 +44,7 @@ def train(data, selection, epochs=1):
         use_cpu=True,
     )
     model = Classifier(dataset[0][0].numel(), len(pack.classes))
-    trainer = Trainer(model, arguments, data_collator=collate, train_dataset=kept.indices)
+    trainer = Trainer(model, arguments, data_collator=collate, train_dataset=range(len(kept)))
     trainer.train()
     return seen
 

@@ -3,13 +3,13 @@
 import json
 import logging
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, TensorDataset
 
 from thresher import Pack, Selection, TrainConfig, analyse, train
 from thresher.app.filter_preview import FilterPreviewer, PreviewSettings
@@ -171,6 +171,25 @@ def test_a_run_does_not_branch_from_one_with_other_decisions(made: Any, tmp_path
     with pytest.raises(InvalidValueError, match="run was begun on other samples or with other"):
         train(TrainConfig.from_dict(branch), quiet=True)
     assert not (tmp_path / "branch" / "run.json").exists()
+
+
+class Item(NamedTuple):
+    image: float
+    label: int
+
+
+@pytest.mark.parametrize("kind", ["tensors", "named"])
+def test_batches_of_a_data_set_of_ones_own_hold_the_new_labels(made: Any, kind: str) -> None:
+    loaded = relabel(made, [2, 5, 11], 7)
+    labels = torch.from_numpy(loaded.labels)
+    dataset: Any = TensorDataset(torch.zeros(len(labels)), labels)
+    if kind == "named":
+        items = [Item(0.0, label) for label in labels.tolist()]
+        loader = DataLoader(loaded.apply(items, order="pack"), 16)
+    else:
+        loader = DataLoader(loaded.apply(dataset), 16)
+    seen = torch.cat([batch[1] for batch in loader])
+    assert seen.tolist() == loaded.final_labels[loaded.keep].tolist()
 
 
 @pytest.mark.slow

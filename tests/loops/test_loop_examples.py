@@ -29,7 +29,7 @@ def load(name: str) -> Any:
 
 
 def select(pack: Pack, path: Path) -> tuple[str, set[str]]:
-    """Save a random selection; return its path and the kept ids."""
+    """Save a random selection with some new labels; return its path and the kept ids."""
     train = pack.indices("train")
     keep = np.random.default_rng(0).random(len(train)) < 0.7
     ids = pack.ids.take(train).to_pylist()
@@ -40,6 +40,7 @@ def select(pack: Pack, path: Path) -> tuple[str, set[str]]:
         score=np.zeros(len(train), np.float32),
         reason=[""] * len(train),
         fingerprint=pack.fingerprint,
+        new_labels=np.where(np.arange(len(train)) % 3, -1, 7).astype(np.int32),
     ).save(path)
     return str(path), {id for id, kept in zip(ids, keep, strict=True) if kept}
 
@@ -57,7 +58,6 @@ def test_an_example_is_short(file: Path) -> None:
     [
         ("plain_torch", "torch"),
         ("lightning_trainer", "pytorch_lightning"),
-        ("hf_trainer", "transformers"),
     ],
 )
 def test_an_epoch_holds_the_kept_ids(
@@ -69,6 +69,27 @@ def test_an_epoch_holds_the_kept_ids(
     seen = load(name).train(str(digits), selection)
     assert set(seen) == kept
     assert len(seen) == len(kept)
+
+
+@pytest.mark.slow
+def test_the_trainer_of_transformers_gets_the_kept_ids_with_new_labels(
+    digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("transformers")
+    monkeypatch.chdir(tmp_path)
+    path, kept = select(Pack.open(digits), tmp_path / "s.parquet")
+    module, used = load("hf_trainer"), []
+
+    class Noting(module.Classifier):  # type: ignore[name-defined]
+        def forward(self, images: Any, labels: Any) -> Any:
+            used.extend(labels.tolist())
+            return super().forward(images, labels)
+
+    monkeypatch.setattr(module, "Classifier", Noting)
+    seen, selection = module.train(str(digits), path), Selection.load(path)
+    given = dict(zip(selection.ids, selection.final_labels.tolist(), strict=True))
+    assert sorted(seen) == sorted(kept)
+    assert used == [given[id] for id in seen]
 
 
 def _plain(rank: int, world: int, data: str, selection: str) -> list[str]:

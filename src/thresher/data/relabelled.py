@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch.utils.data import Subset
 
 from thresher.errors import InvalidValueError
@@ -43,7 +44,10 @@ class RelabelledSubset(Subset[Any]):
             )
         old, new = self.changes[row]
         check_numbering(item[1], old)
-        return type(item)([item[0], new, *item[2:]])
+        # A batch holds changed and unchanged labels, so that they must be of one type.
+        label = torch.full_like(item[1], new) if isinstance(item[1], torch.Tensor) else new
+        values = [item[0], label, *item[2:]]
+        return type(item)(*values) if hasattr(item, "_fields") else type(item)(values)
 
 
 def relabel_columns(dataset: Any, changes: Mapping[int, Change]) -> Any:
