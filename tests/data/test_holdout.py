@@ -13,6 +13,7 @@ from thresher.data.shard_writer import WriteOptions
 from thresher.data.sources.registry import SourceOptions, open_source
 from thresher.data.write import write_pack
 from thresher.errors import ThresherError
+from thresher.training.split import DataConfig, split_samples
 
 
 @pytest.fixture(scope="module")
@@ -98,6 +99,25 @@ def test_a_run_without_test_images_holds_some_out(
     done = thresher("train", *words, "--validation", "0", "--out", tmp_path / "all")
     assert done.returncode == 0, done.stderr
     assert "no accuracy was measured" in done.stdout
+
+
+def test_a_run_is_validated_on_the_packs_own_split(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    arrays: dict[str, Any] = {}
+    for name, n in (("train", 20), ("val", 6), ("test", 4)):
+        arrays[f"x_{name}"] = random.integers(0, 256, (n, 8, 8), dtype=np.uint8)
+        arrays[f"y_{name}"] = np.arange(n) % 2
+    np.savez(tmp_path / "images.npz", **arrays)
+    source = open_source(str(tmp_path / "images.npz"))
+    pack = write_pack(source, tmp_path / "pack", WriteOptions(processes=1))
+    held = {}
+    for validation in (None, 0, 5):
+        split = split_samples(DataConfig(data="-", validation=validation), pack)
+        assert np.array_equal(split.test, pack.indices("test"))
+        held[validation] = (len(split.train), len(split.validation))
+        if validation is None:
+            assert np.array_equal(split.watched, pack.indices("validation"))
+    assert held == {None: (20, 6), 0: (20, 0), 5: (15, 5)}
 
 
 @pytest.mark.slow

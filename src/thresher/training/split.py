@@ -72,7 +72,11 @@ class TrainingSplit:
 
 
 def split_samples(config: DataConfig, pack: "Pack") -> TrainingSplit:
-    """Hold out validation samples first, then apply the selection, which never filters them."""
+    """Hold out validation samples first, then apply the selection, which never filters them.
+
+    Unless `config.validation` is given, a pack with images to test on and a validation split of its
+    own is validated on that.
+    """
     import numpy as np
 
     train = pack.indices("train")
@@ -90,6 +94,8 @@ def split_samples(config: DataConfig, pack: "Pack") -> TrainingSplit:
             raise InvalidValueError(
                 f"the selection {config.selection} keeps no training sample", "keep some"
             )
-    name = pack.test_split
+    name, validation = pack.test_split, train[held]
     test = np.empty(0, np.int64) if name is None else pack.indices(name)
-    return TrainingSplit(rest, kept, train[held], test, labels)
+    if config.validation is None and name == "test" and "validation" in pack.meta.splits:
+        validation = pack.indices("validation")
+    return TrainingSplit(rest, kept, validation, test, labels)

@@ -285,7 +285,7 @@ class Trainer:
         config, numbers, device = self.config, self.resolved, self.group.device
         what = f"{config.model} on {config.data} ({device})"
         logger.info("training %s\n%s", what, numbers.table())
-        if config.validation is None and len(self.split.validation):
+        if config.validation is None and len(self.split.validation) and not len(self.split.test):
             logger.info(
                 f"{self.pack.name} has no test images: {len(self.split.validation):,} training "
                 "images are held out to measure accuracy"
