@@ -18,6 +18,7 @@ from torch.utils.data import (
 )
 
 from gloo_ranks import run_ranks
+from thresher.data.order import epoch_order
 from thresher.data.sampler import EpochSampler
 from thresher.errors import InvalidValueError
 from thresher.training.prune import PrunedLoader, prune
@@ -107,6 +108,14 @@ def test_a_resumed_loader_goes_on_with_the_same_samples(method: str) -> None:
     for resumed in (second, third, used):
         assert [epoch(resumed) for _ in range(2)] == expected[2:]
         assert resumed.left_out == whole.left_out
+
+
+def test_counted_epochs_have_their_own_order() -> None:
+    sampler: Any = EpochSampler(np.arange(N), seed=2)
+    loader = prune(DataLoader(Numbers(), BATCH, sampler=sampler), "random:0", epochs=EPOCHS)
+    orders = [epoch(loader) for _ in range(3)]
+    for number, order in enumerate(orders):
+        assert order == epoch_order(N, 2, number).tolist()
 
 
 def _ranks(rank: int, world: int, method: str, folder: Path) -> list[list[int]]:

@@ -124,6 +124,7 @@ class PrunedLoader:
 
     def __iter__(self) -> Iterator[Any]:
         self._observe()
+        self.set_epoch(self._epoch)  # of the sampler too, if the epochs are counted here
         order = self._choose(_interleaved(self._group.gather(self._order())))
         self._epoch += 1
         # As in torch's DistributedSampler, the first samples are repeated to fill the last row.
