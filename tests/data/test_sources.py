@@ -72,6 +72,21 @@ def test_grey_images_stay_grey_and_16_bits_keep_the_high_byte(tmp_path: Path) ->
     assert (pack.view(at)[:, :, 0] == deep >> 8).all()
 
 
+@pytest.mark.parametrize("resize", [None, 4])
+def test_one_colour_image_among_grey_ones_keeps_its_colours(
+    tmp_path: Path, resize: int | None
+) -> None:
+    (tmp_path / "x" / "a").mkdir(parents=True)
+    for n in range(130):  # every third is looked at beforehand
+        mode = "RGB" if n == 100 else "L"
+        (tmp_path / "x" / "a" / f"{n:03}.png").write_bytes(picture(n, 6, 6, "PNG", mode))
+    options = WriteOptions(processes=1, resize=resize)
+    pack = write_pack(open_source(tmp_path / "x"), tmp_path / "pack", options)
+    side = resize or 6
+    assert (len(pack), pack.image_shape) == (130, (side, side, 3))
+    assert (pack.view(100) == decode(picture(100, 6, 6, "PNG"), resize)).all()
+
+
 @pytest.mark.parametrize(
     ("files", "message"),
     [

@@ -71,6 +71,19 @@ def read_header(data: bytes) -> tuple[tuple[int, int], bool]:
         return size, True
 
 
+def is_grey(data: bytes) -> bool:
+    """Return whether an image file has one channel, from its header."""
+    from PIL import Image
+
+    with Image.open(io.BytesIO(data)) as image:
+        return is_grey_mode(image.mode)
+
+
+def is_grey_mode(mode: str) -> bool:
+    """Return whether a mode of Pillow has one channel, of 1, 8, 16 or 32 bits."""
+    return mode in ("1", "L") or mode.startswith("I")
+
+
 def measure(data: bytes, limit: int) -> tuple[np.ndarray, tuple[int, int]] | None:
     """Decode to grey (height, width) uint8, the short side at most `limit` pixels.
 

@@ -21,7 +21,7 @@ from thresher.data.labels import as_labels, check_samples
 from thresher.data.meta import PackMeta, Shape, ShardMeta
 from thresher.data.shard import COLUMNS, shard_schema
 from thresher.data.sources.base import Block, Source
-from thresher.data.sources.encoded import UnevenShapesError, usual_split
+from thresher.data.sources.encoded import ColourFoundError, UnevenShapesError, usual_split
 from thresher.errors import InvalidValueError
 from thresher.options import from_mapping, option
 from thresher.paths import atomic_file, read_json, write_json
@@ -193,7 +193,11 @@ class ShardContent:
     ) -> tuple[list[_Sample], np.ndarray]:
         kept: list[_Sample] = []
         images = np.empty((len(files), *shape), np.uint8)
-        for sample, _, image in self._decoded(samples, files, shape[2]):
+        for sample, data, image in self._decoded(samples, files, shape[2]):
+            if shape[2] == 1 and not image_files.is_grey(data):
+                raise ColourFoundError(
+                    f"{sample.id} is a colour image, but the others are grey", "make it grey"
+                )
             if image.shape != shape:
                 raise UnevenShapesError(
                     f"{sample.id} is {_format(image.shape)}, but the others are {_format(shape)}",

@@ -36,7 +36,7 @@ from thresher.data.shard_writer import (
     write_shard,
 )
 from thresher.data.sources.base import Source
-from thresher.data.sources.encoded import EncodedSource, UnevenShapesError
+from thresher.data.sources.encoded import ColourFoundError, EncodedSource, UnevenShapesError
 from thresher.distributed.launch import die_with_parent
 from thresher.environment import core_count
 from thresher.errors import AlreadyExistsError, InvalidValueError, ThresherError
@@ -88,14 +88,16 @@ def write_pack(
     if paths.root.exists():
         raise AlreadyExistsError(f"{paths.root} exists already", "choose another name or remove it")
     with disk_errors(paths.root), _staging_folder(paths) as staging:
-        try:
-            records = _write_shards(source, staging, options)
-        except UnevenShapesError:
-            if not (isinstance(source, EncodedSource) and source.shape_is_guess):
-                raise
-            _logger.info("images of %s differ in size: keeping the encoded files", source.name)
-            source = source.as_encoded()
-            records = _write_shards(source, staging, options)
+        records = None
+        while records is None:
+            try:
+                records = _write_shards(source, staging, options)
+            except UnevenShapesError as error:
+                if not (isinstance(source, EncodedSource) and source.shape_is_guess):
+                    raise
+                _logger.info("packing %s again: %s", source.name, error.what)
+                colour = isinstance(error, ColourFoundError)
+                source = source.in_colour() if colour else source.as_encoded()
         meta = _describe(source, records, staging, options)
         if expect is not None and meta.fingerprint != expect:
             raise InvalidValueError(

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from thresher.data.images import is_grey_mode
 from thresher.data.sources.base import Block
 from thresher.errors import InvalidValueError
 from thresher.options import from_mapping, option, to_mapping
@@ -64,11 +65,15 @@ class UnevenShapesError(InvalidValueError):
     """An image does not have the shape of the others."""
 
 
+class ColourFoundError(UnevenShapesError):
+    """An image has colours, the others are grey."""
+
+
 class EncodedSource:
     """Base class of sources whose images are encoded files.
 
     `image_shape` may be a guess from some of the files; if one of them differs, the writer
-    continues with `as_encoded()`.
+    continues with `in_colour()` or `as_encoded()`.
     """
 
     name: str
@@ -92,6 +97,13 @@ class EncodedSource:
         other.image_shape = None
         return other
 
+    def in_colour(self: T) -> T:
+        """Return a copy whose images have three channels."""
+        assert self.image_shape is not None
+        other = copy.copy(self)
+        other.image_shape = (*self.image_shape[:2], 3)
+        return other
+
 
 def common_shape(files: Iterable[bytes]) -> tuple[int, int, int] | None:
     """Return the shape that these images share, if they are small enough to be stored raw."""
@@ -104,8 +116,7 @@ def common_shape(files: Iterable[bytes]) -> tuple[int, int, int] | None:
         except Exception:  # Pillow raises a dozen types; damaged files are listed when packed
             continue
         width, height = image.size
-        grey = image.mode in ("1", "L", "I;16") or image.mode.startswith("I")
-        shapes.add((height, width, 1 if grey else 3))
+        shapes.add((height, width, 1 if is_grey_mode(image.mode) else 3))
         if len({shape[:2] for shape in shapes}) > 1 or width * height * 3 > RAW_UP_TO:
             return None
     # One size by now; with several numbers of channels, the largest.
