@@ -93,12 +93,16 @@ def test_one_colour_image_among_grey_ones_keeps_its_colours(
         ([], "has no image file; expected class/name.ext"),
         (["a.png"], "a.png is not in a class folder"),
         (["train/a.png"], "train/a.png is not in a class folder"),
+        (
+            ["train/a/1.png", "val/a/1.png", "extra/a/1.png"],
+            r"has folders of splits \(train, val\) beside others, such as extra",
+        ),
     ],
 )
 def test_folders_that_are_none(tmp_path: Path, files: list[str], message: str) -> None:
     (tmp_path / "x").mkdir()
     for name in files:
-        (tmp_path / "x" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "x" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "x" / name).write_bytes(picture(0, 4, 4, "PNG"))
     with pytest.raises(ThresherError, match=message):
         open_source(str(tmp_path / "x"))

@@ -101,6 +101,8 @@ def _list_files(root: Path) -> tuple[list[str], list[ImageFile]]:
         raise InvalidValueError(f"{root} has no image file", LAYOUT)
     tops = {path.split("/", 1)[0] for path, _, _ in files if "/" in path}
     split_first = bool(tops) and all(top.lower() in encoded.SPLITS for top in tops)
+    if not split_first:
+        _check_no_splits(root, tops, [path for path, _, _ in files])
     depth = 2 if split_first else 1
     names = []
     for path, _, _ in files:
@@ -118,6 +120,19 @@ def _list_files(root: Path) -> tuple[list[str], list[ImageFile]]:
         split = encoded.SPLITS[path.split("/", 1)[0].lower()] if split_first else "train"
         images.append(ImageFile(path, _printable(path), label.get(name, 0), split, size, changed))
     return classes, images
+
+
+def _check_no_splits(root: Path, tops: set[str], paths: list[str]) -> None:
+    """Refuse split/class/name.ext beside other folders: the splits would become classes."""
+    splits = {top for top in tops if top.lower() in encoded.SPLITS}
+    inside = [path for path in paths if path.split("/", 1)[0] in splits]
+    several = len(splits) > 1 and "train" in {encoded.usual_split(top) for top in splits}
+    if several and all(path.count("/") > 1 for path in inside):
+        raise InvalidValueError(
+            f"{root} has folders of splits ({', '.join(sorted(splits))}) beside others, such as "
+            f"{min(tops - splits)}",
+            "leave only folders of splits, or only folders of classes",
+        )
 
 
 def _walk(root: Path, suffixes: set[str]) -> Iterator[tuple[str, int, int]]:
