@@ -96,6 +96,19 @@ def test_refusals(tmp_path: Path) -> None:
         export(pack, tmp_path / "out", "folder")
 
 
+def test_an_exported_folder_that_was_sorted_by_hand_is_not_read_as_before(tmp_path: Path) -> None:
+    pack = write_pack(Made(rows=6, chunks=1), tmp_path / "pack", ONE)
+    export(pack, tmp_path / "out", "folder")
+    (moved,) = (tmp_path / "out" / "train" / "b").glob("1.*")
+    moved.rename(tmp_path / "out" / "train" / "c" / moved.name)
+    with pytest.raises(ThresherError, match=r"train/c/1.png is not listed in samples.csv"):
+        open_source(tmp_path / "out")
+    for name in ("samples.csv", "thresher.json"):
+        (tmp_path / "out" / name).unlink()
+    back = again(tmp_path / "out", tmp_path / "back")
+    assert back.labels[back.positions(["train/c/1.png"])].tolist() == [2]
+
+
 def test_a_damaged_export_is_refused(tmp_path: Path) -> None:
     pack = write_pack(Made(), tmp_path / "pack", ONE)
     export(pack, tmp_path / "out", "folder")

@@ -39,6 +39,7 @@ class Folder(encoded.EncodedSource):
         )
         if described and (self.root / INDEX).is_file():
             self.files = _read_index(self.root)
+            _check_index(self.root, {file.path for file in self.files})
         else:
             self.classes, self.files = _list_files(self.root)
         if not described:
@@ -159,6 +160,16 @@ def _walk(root: Path, suffixes: set[str]) -> Iterator[tuple[str, int, int]]:
                 status = file.stat()
                 size, changed = status.st_size, status.st_mtime_ns
             yield file.relative_to(root).as_posix(), size, changed
+
+
+def _check_index(root: Path, listed: set[str]) -> None:
+    """Refuse an export to which files were added, or in which they were moved to other classes."""
+    for path, _, _ in _walk(root, _image_suffixes()):
+        if path not in listed:
+            raise InvalidValueError(
+                f"{root / path} is not listed in {INDEX}, which was written with the export",
+                f"remove {INDEX} and {encoded.DESCRIPTION} to go by the names of the folders",
+            )
 
 
 def _read_index(root: Path) -> list[ImageFile]:
