@@ -1,6 +1,7 @@
 """Each kind of source gives its images, labels, splits and ids, written by its own library."""
 
 import gzip
+import os
 import struct
 from pathlib import Path
 from typing import Any
@@ -417,3 +418,18 @@ def test_webdataset_with_a_folder_per_split(tmp_path: Path) -> None:
 def test_decode_cuts_the_middle_square() -> None:
     image = decode(picture(3, 40, 20, "PNG"))
     assert (decode(picture(3, 40, 20, "PNG"), 20) == image[:, 10:30]).all()
+
+
+def test_other_labels_of_the_same_size_are_another_source(tmp_path: Path) -> None:
+    """Or an interrupted packing, and an audit, would go on with the labels of before."""
+    keys = []
+    for label in (0, 1):
+        np.savez(tmp_path / "a.npz", images=np.zeros((2, 2, 2), np.uint8), labels=[label, 1])
+        with webdataset.TarWriter(str(tmp_path / "a.tar")) as writer:
+            writer.write({"__key__": "k", "png": picture(0, 9, 9, "PNG"), "cls": label})
+        files = [tmp_path / "a.npz", tmp_path / "a.tar"]
+        for file in files:
+            os.utime(file, ns=(label, label))
+        keys.append([open_source(file).key() for file in files])
+    assert keys[0][0] != keys[1][0]
+    assert keys[0][1] != keys[1][1]

@@ -1,6 +1,7 @@
 """What the sources of encoded images share: blocks, chunks, splits and a common image shape."""
 
 import copy
+import hashlib
 import io
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -141,6 +142,18 @@ def ranges(sizes: Sequence[int]) -> list[str]:
     if begin < len(sizes):
         chunks.append(f"{begin}:{len(sizes)}")
     return chunks
+
+
+def describe_files(files: Sequence[Path]) -> str:
+    """Identify the content of files by their names, sizes and times of change.
+
+    Sizes are not enough: other labels in an array or a tar file take the same number of bytes.
+    """
+    states = [(file.name, file.stat()) for file in files]
+    listing = "\n".join(f"{name}\0{s.st_size}\0{s.st_mtime_ns}" for name, s in states)
+    digest = hashlib.sha256(listing.encode(errors="surrogateescape")).hexdigest()[:16]
+    total = sum(status.st_size for _, status in states)
+    return f"{len(states)} files of {total} bytes, {digest}"
 
 
 def row_chunks(rows: Mapping[Any, int], step: int) -> list[str]:

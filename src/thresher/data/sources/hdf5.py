@@ -50,7 +50,7 @@ class Hdf5(encoded.EncodedSource):
         return arrays.find_archive(where, SUFFIXES) is not None
 
     def key(self) -> str:
-        return f"hdf5 {self.path.name}, {self.path.stat().st_size} bytes"
+        return f"hdf5 {self.path.name}, {encoded.describe_files([self.path])}"
 
     def chunks(self) -> list[str]:
         with _opened(self.path) as file:

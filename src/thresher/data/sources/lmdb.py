@@ -52,8 +52,8 @@ class Lmdb(encoded.EncodedSource):
         return (path / "data.mdb").exists() or any(path.glob("*/data.mdb"))
 
     def key(self) -> str:
-        sizes = [(folder / "data.mdb").stat().st_size for folder in self.folders]
-        return f"lmdb {self.root.name}, {sizes} bytes"
+        files = [folder / "data.mdb" for folder in self.folders]
+        return f"lmdb {self.root.name}, {encoded.describe_files(files)}"
 
     def chunks(self) -> list[str]:
         chunks = []

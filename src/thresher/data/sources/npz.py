@@ -12,7 +12,7 @@ import numpy as np
 from thresher.data.labels import as_labels, class_names
 from thresher.data.sources import arrays
 from thresher.data.sources.base import Block
-from thresher.data.sources.encoded import SPLITS
+from thresher.data.sources.encoded import SPLITS, describe_files
 from thresher.errors import InvalidValueError
 
 SUFFIXES = (".npz",)
@@ -50,7 +50,7 @@ class Npz:
         return arrays.find_archive(where, SUFFIXES) is not None
 
     def key(self) -> str:
-        return f"npz {self.path.name}, {self.path.stat().st_size} bytes"
+        return f"npz {self.path.name}, {describe_files([self.path])}"
 
     def chunks(self) -> list[str]:
         return list(self.splits)

@@ -53,8 +53,7 @@ class TfRecord(encoded.EncodedSource):
         return path.is_dir() and bool(tfrecord_files(path))
 
     def key(self) -> str:
-        sizes = ",".join(str(file.stat().st_size) for file in self.files)
-        return f"tfrecord {self.root.name}, {len(self.files)} files of {sizes} bytes"
+        return f"tfrecord {self.root.name}, {encoded.describe_files(self.files)}"
 
     def chunks(self) -> list[str]:
         return [file.relative_to(self.root).as_posix() for file in self.files]

@@ -76,8 +76,7 @@ class WebDataset(encoded.EncodedSource):
         return any(path.glob("*.tar")) or any(path.glob("*.tar.*"))
 
     def key(self) -> str:
-        sizes = ",".join(str(tar.stat().st_size) for tar in self.tars)
-        return f"webdataset {self.root.name}, {len(self.tars)} tars of {sizes} bytes"
+        return f"webdataset {self.root.name}, {encoded.describe_files(self.tars)}"
 
     def chunks(self) -> list[str]:
         return [tar.relative_to(self.root).as_posix() for tar in self.tars]
