@@ -293,3 +293,13 @@ def test_conflicts_count_images_and_not_pairs(tmp_path: Path) -> None:
     (found,) = (finding for finding in look.findings if finding.kind == "conflicts")
     assert (found.count, found.share, found.dropped) == (5, 5 / 40, 5)
     assert np.flatnonzero(~look.keep).tolist() == [1, 2, 3, 4, 5]
+
+
+def test_a_handful_of_images_is_audited(tmp_path: Path) -> None:
+    """Fewer than a batch of the network that is trained on them."""
+    images = np.random.default_rng(0).integers(0, 256, (9, 8, 8, 1), dtype=np.uint8)
+    images[8] = images[0]
+    np.savez(tmp_path / "few.npz", images=images, labels=np.arange(9) % 2)
+    found = audit(tmp_path / "few.npz", tmp_path / "out", AuditConfig(epochs=1, device="cpu"))
+    assert {one.kind: one.count for one in found.findings}["near-duplicates"] == 1
+    assert found.train == 9

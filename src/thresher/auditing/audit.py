@@ -266,7 +266,7 @@ def _own_features(
     if network == "auto":
         network = "tiny" if side <= 16 else "resnet20"
     check_model(network)
-    batch = 64 if len(inputs) < 20_000 else 256
+    batch = min(64, len(inputs)) if len(inputs) < 20_000 else 256
     # At least 150 steps, and few epochs, so that wrong labels are not memorised.
     epochs = config.epochs or (10 if batch == 256 else max(5, -(-150 * batch // len(inputs))))
     settings = TrainConfig.for_model(
