@@ -1,5 +1,6 @@
 """A sample that a person gave another label is trained on, exported and handed on with it."""
 
+import dataclasses
 import json
 import logging
 from pathlib import Path
@@ -254,6 +255,29 @@ def test_a_class_that_does_not_exist_is_refused(made: Any, tmp_path: Path) -> No
     )
     with pytest.raises(ThresherError, match="undo that decision"):
         train(config, quiet=True)
+
+
+def test_training_samples_that_a_selection_does_not_name_are_mentioned(
+    made: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As after packing again with a smaller test split, which keeps the fingerprint."""
+    pack, selection, _ = made
+    some = Selection(
+        ids=selection.ids[:-20],
+        labels=selection.labels[:-20],
+        keep=selection.keep[:-20],
+        score=selection.score[:-20],
+        reason=selection.reason[:-20],
+        fingerprint=selection.fingerprint,
+    ).save(tmp_path / "some.parquet")
+    out, data = str(tmp_path / "run"), str(pack.root)
+    config = TrainConfig(
+        data=data, out=out, selection=str(some.path), model="tiny", epochs=1, batch_size=512
+    )
+    train(config, quiet=True)
+    assert "20 training samples are left out because the selection" in caplog.text
+    whole = dataclasses.replace(config, selection=str(selection.path))
+    assert split_samples(whole, pack).unnamed == 0
 
 
 def test_combined_selections_keep_the_labels(made: Any, tmp_path: Path) -> None:

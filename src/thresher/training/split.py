@@ -59,6 +59,8 @@ class TrainingSplit:
     test: "np.ndarray"
     labels: "np.ndarray | None" = None
     """(n,) int64 over `train`, if people gave samples new labels."""
+    unnamed: int = 0
+    """Training samples that the selection does not name; they are not kept."""
 
     @property
     def count(self) -> int:
@@ -82,12 +84,13 @@ def split_samples(config: DataConfig, pack: "Pack") -> TrainingSplit:
     train = pack.indices("train")
     held = config.hold_out.mask(pack)
     rest = train[~held]
-    kept, labels = np.ones(len(rest), bool), None
+    kept, labels, unnamed = np.ones(len(rest), bool), None, 0
     if config.selection is not None:
         from thresher.data.selection import Selection
 
         selection = Selection.load(config.selection)
         kept = np.isin(rest, selection.indices(pack))
+        unnamed = int((~np.isin(rest, pack.positions(selection.ids))).sum())
         if selection.relabelled.any():
             labels = selection.labels_of(pack)[rest]
         if not kept.any():
@@ -98,4 +101,4 @@ def split_samples(config: DataConfig, pack: "Pack") -> TrainingSplit:
     test = np.empty(0, np.int64) if name is None else pack.indices(name)
     if config.validation is None and name == "test" and "validation" in pack.meta.splits:
         validation = pack.indices("validation")
-    return TrainingSplit(rest, kept, validation, test, labels)
+    return TrainingSplit(rest, kept, validation, test, labels, unnamed)

@@ -1,5 +1,6 @@
 """`train(config)`: one training run, from its configuration to its result."""
 
+import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     import torch
 
 NVJPEG = "nvJPEG"
+logger = logging.getLogger(__name__)
 
 
 def train(
@@ -139,6 +141,12 @@ def _open(config: TrainConfig, pruner: DynamicPruner | None) -> Workload:
     """Open the data and build the network; what is wrong with them is refused here."""
     pack = Pack.open(config.data)
     split = split_samples(config, pack)
+    if split.unnamed and placement().rank == 0:
+        logger.warning(
+            f"{split.unnamed:,} training samples are left out because the selection "
+            f"{config.selection} does not name them; if the splits of the pack have changed, "
+            "select again"
+        )
     resolved = resolve(config, split.count, len(split.train), placement().world)
     augment = make_augment(config, pack, weight_dtype(config))
     resolved = replace(
