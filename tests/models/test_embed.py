@@ -13,7 +13,9 @@ import numpy as np
 import pytest
 import torch
 
+from planted import ArraySource
 from thresher.data.pack import Pack
+from thresher.data.write import write_pack
 from thresher.errors import ThresherError
 from thresher.models import weights
 from thresher.models.embed import embed, features_of_run
@@ -197,6 +199,21 @@ def test_features_of_a_run_are_computed_once(digits: Path, run: Path) -> None:
     assert (first.path / "features.npy").stat().st_mtime_ns == stamp
     assert np.array_equal(first.array, second.array)
     assert features_of_run(run, pack, EmbedOptions(split="test")).meta.split == "test"
+
+
+def test_features_of_other_samples_are_stale(digits: Path, run: Path, tmp_path: Path) -> None:
+    """The fingerprint of a pack does not depend on its splits."""
+    pack = Pack.open(digits)
+    first = features_of_run(run, pack)
+    splits = ["test" if n % 3 == 0 else "train" for n in range(len(pack))]
+    images, ids = pack.images(np.arange(len(pack))), pack.ids.to_pylist()
+    source = ArraySource(images, pack.labels, splits, ids, pack.classes, "digits")
+    again = write_pack(source, tmp_path / "again")
+    assert again.fingerprint == pack.fingerprint
+    second = features_of_run(run, again)
+    assert second.ids == again.ids.take(again.indices("train")).to_pylist()
+    assert features_of_run(run, again).path == second.path
+    assert features_of_run(run, pack).path == first.path
 
 
 @pytest.mark.slow

@@ -73,24 +73,33 @@ def embed_pack(config: EmbedConfig, pack: Pack, out: str | Path) -> Features:
 def features_of_run(run: str | Path, pack: Pack, options: EmbedOptions | None = None) -> Features:
     """Return the features of a pack by a run's network, stored in the run's folder.
 
-    Stored features are reused if the checksum of the weights and the preprocessing are still the
-    same. Otherwise new features are computed with `options`, and the old ones stay. An interrupted
-    call resumes.
+    Stored features are reused if the checksum of the weights, the preprocessing and the samples of
+    the split are still the same. Otherwise new features are computed with `options`, and the old
+    ones stay. An interrupted call resumes.
     """
     options = options or EmbedOptions()
     key = (Preprocessing.of_run(run, pack), file_sha256(weights_of_run(run)))
     split = "" if options.split == "train" else f"-{options.split}"
     folder = Path(run) / f"features{split}-{pack.fingerprint[:12]}"
     suffix = hashlib.sha256(repr(key).encode()).hexdigest()[:12]
-    for path in (folder, folder.with_name(f"{folder.name}-{suffix}")):
+    other = folder.with_name(f"{folder.name}-{suffix}")
+    # The fingerprint says nothing of splits: packed again, other samples may be in this one.
+    ids = sorted(pack.ids.take(pa.array(_positions(pack, options.split))).to_pylist())
+    samples = hashlib.sha256("\n".join(ids).encode()).hexdigest()[:12]
+    for path in (folder, other, other.with_name(f"{other.name}-{samples}")):
         if not path.exists():
             return embed(Network.from_run(run, pack), pack, path, options)
         features = Features.open(path)
         meta = features.meta
         images = tuple(getattr(meta, name) for name in vars(key[0]))
-        if (images, meta.sha256) == (tuple(vars(key[0]).values()), key[1]):
+        same = (images, meta.sha256) == (tuple(vars(key[0]).values()), key[1])
+        if same and sorted(features.ids) == ids:
             return features
     raise AlreadyExistsError(f"{path} holds features of another network", "remove it")
+
+
+def _positions(pack: Pack, split: str) -> np.ndarray:
+    return np.arange(len(pack)) if split == "all" else pack.indices(split)
 
 
 def embed(
@@ -111,7 +120,7 @@ def embed(
     group = join(options.device)
     if group.on_first(paths.root.exists):
         raise AlreadyExistsError(f"{paths.root} exists already", "choose another name or remove it")
-    positions = np.arange(len(pack)) if options.split == "all" else pack.indices(options.split)
+    positions = _positions(pack, options.split)
     images = network.preprocessing
     model = network.model.to(group.device).eval()
     threads = max(1, core_count() // group.local_world)
