@@ -1,12 +1,17 @@
 """Coreset and noise filters of the literature, on cases with known answers."""
 
+from pathlib import Path
+
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
+from thresher.data.pack import Pack
 from thresher.data.selection import Selection
 from thresher.errors import ThresherError
 from thresher.select.filters.aum import AUMFilter
 from thresher.select.filters.coverage import CoverageFilter
+from thresher.select.filters.dynamics import EL2NFilter
 from thresher.select.filters.knn import KNNFilter
 from thresher.select.filters.moderate import ModerateFilter
 from thresher.select.filters.prototypes import PrototypesFilter
@@ -137,3 +142,17 @@ def test_aum_and_uncertainty_drop_the_right_end_and_keep_the_unseen() -> None:
     assert steady.keep_.tolist() == [True, False, False, True]
     with pytest.raises(ThresherError, match='needs the "margin" of a training run'):
         AUMFilter().fit(None, [0], dynamics={"el2n": np.array([1.0])})
+
+
+def test_el2n_of_a_sample_that_was_pruned_in_the_first_epochs_is_unknown(
+    digits: Path, tmp_path: Path
+) -> None:
+    dynamics = Dynamics(2)
+    for epoch in range(11):
+        seen = np.array([1.0, float(epoch == 10)])
+        dynamics.end_epoch(epoch, np.stack([seen, seen, 0.5 * seen, seen, seen, seen]))
+    dynamics.write(tmp_path / "dynamics.parquet", Pack.open(digits), np.arange(2))
+    error = pq.read_table(tmp_path / "dynamics.parquet")["el2n"].to_numpy()
+    np.testing.assert_array_equal(error, np.float32([0.5, np.nan]))
+    easy = EL2NFilter(drop=0.5, side="easy").fit(None, [0, 0], dynamics={"el2n": error})
+    assert easy.keep_.tolist() == [False, True]

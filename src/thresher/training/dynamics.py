@@ -116,7 +116,8 @@ class Dynamics:
         (seen,) = np.nonzero(~np.isnan(self.loss))
         where = split.train[seen]
         labels = pack.labels[where] if split.labels is None else split.labels[seen]
-        scored = np.maximum(self.el2n_seen[seen], 1)
+        # Not seen in the first epochs, as with dynamic pruning: unknown, and not the easiest.
+        scored = np.where(self.el2n_seen[seen] > 0, self.el2n_seen[seen], np.nan)
         epochs = np.maximum(self.epochs_seen[seen], 1)
         table = pa.table(
             {
