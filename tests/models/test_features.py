@@ -45,6 +45,7 @@ def test_parquet_in_its_usual_forms(tmp_path: Path, kind: str) -> None:
     columns: dict[str, object] = {"id": IDS, "label": [1, 0, 1]}
     if kind == "columns":
         columns |= {f"f{n}": ROWS[:, n] for n in range(4)}
+        columns["__index_level_0__"] = [2, 0, 1]  # the row numbers of pandas are no feature
     else:
         size = 4 if kind == "fixed lists" else -1
         columns["embedding"] = pa.array(ROWS.tolist(), pa.list_(pa.float32(), size))

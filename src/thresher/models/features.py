@@ -7,6 +7,7 @@ with the pack, the network and the settings. Opening features does not load torc
 
 import contextlib
 import dataclasses
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -240,7 +241,9 @@ def _from_parquet(path: Path) -> Features:
         raise InvalidValueError(f'{path} has no column "id"', "name the samples by their ids")
     index = table.select([name for name in ("id", "label") if name in table.column_names])
     index = index.set_column(0, "id", index["id"].cast(pa.string()))
-    columns = [name for name in table.column_names if name not in ("id", "label")]
+    # pandas stores the row numbers of a table that was filtered or shuffled as a column, too.
+    names = [name for name in table.column_names if not re.fullmatch(r"__index_level_\d+__", name)]
+    columns = [name for name in names if name not in ("id", "label")]
     lists = [name for name in columns if _is_list(table.schema.field(name).type)]
     if len(lists) == 1:
         array = np.array(table[lists[0]].to_pylist(), dtype=np.float32)
