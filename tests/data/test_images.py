@@ -85,3 +85,13 @@ def test_float_pixels_are_refused_and_not_made_black() -> None:
     Image.fromarray(np.random.default_rng(0).random((6, 5)).astype(np.float32)).save(file, "TIFF")
     with pytest.raises(ValueError, match="floats"):
         images.decode(file.getvalue())
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "TIFF", "WEBP"])
+@pytest.mark.parametrize("orientation", [1, 3, 6, 8])
+def test_the_size_is_that_of_the_decoded_image(kind: str, orientation: int) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    file = io.BytesIO()
+    _photograph().save(file, kind, exif=exif)
+    assert images.file_size(file.getvalue()) == images.decode(file.getvalue()).shape[:2]

@@ -66,7 +66,8 @@ def read_header(data: bytes) -> tuple[tuple[int, int], bool]:
     from PIL import Image
 
     with Image.open(io.BytesIO(data)) as image:
-        on_its_side = image.getexif().get(_ORIENTATION, 1) >= 5
+        # Of a TIFF file, Pillow gives the size after turning.
+        on_its_side = image.format != "TIFF" and image.getexif().get(_ORIENTATION, 1) >= 5
         size = (image.width, image.height) if on_its_side else (image.height, image.width)
         return size, True
 
