@@ -180,6 +180,10 @@ def test_tfrecord_in_imagenets_layout(tmp_path: Path, first_label: int) -> None:
     at = int(pack.positions(["train_5.JPEG"])[0])
     assert pack.labels[at] == 2
     assert pack.encoded(at) == picture(5, 25, 25)
+    (tmp_path / "names.txt").write_text("x\ny\nz\n")
+    named = packed(tmp_path / "records", tmp_path / "named", classes=tmp_path / "names.txt")
+    assert named.classes == ["x", "y", "z"]
+    assert (named.labels == pack.labels).all()
 
 
 def test_tfrecord_cut_or_of_another_layout(tmp_path: Path) -> None:

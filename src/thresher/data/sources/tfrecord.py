@@ -17,6 +17,7 @@ from thresher.errors import InvalidValueError, NotFoundError
 
 FILE_NAME = re.compile(r".*\.tfrecords?$|.*-\d+-of-\d+$")
 PROBES_PER_FILE = 8
+LABELS_PER_FILE = 1000
 
 Example = dict[str, list[Value]]
 
@@ -25,7 +26,8 @@ class TfRecord(encoded.EncodedSource):
     """A TFRecord file, or a folder of them; the split comes from the file's name.
 
     Without class names (a description, or `classes`), all labels are read once beforehand: class
-    names come from `image/class/text`, and labels may begin at 0.
+    names come from `image/class/text`. Labels begin at 0 if one of them is 0; with `classes`, if
+    one of the first of each file is.
     """
 
     def __init__(
@@ -41,6 +43,7 @@ class TfRecord(encoded.EncodedSource):
             return
         if classes is not None:
             self.classes = class_names(classes, list, str(path))
+            self.first_label = 0 if 0 in self._first_labels() else 1
         else:
             self._read_classes(str(path))
         self.image_shape = encoded.common_shape(self._probes())
@@ -89,6 +92,11 @@ class TfRecord(encoded.EncodedSource):
         for file in self.files:
             for example in islice(_examples(file), PROBES_PER_FILE):
                 yield bytes(message(example["image/encoded"][0]))
+
+    def _first_labels(self) -> Iterator[int]:
+        for file in self.files:
+            for n, example in enumerate(islice(_examples(file), LABELS_PER_FILE)):
+                yield _label(example, file, n)
 
 
 def tfrecord_files(folder: Path) -> list[Path]:
