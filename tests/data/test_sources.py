@@ -282,6 +282,13 @@ def test_npz_with_a_pair_per_split(tmp_path: Path, save: Any, names: str) -> Non
     assert (got == first.transpose(0, 2, 3, 1)).all()
 
 
+def test_npz_with_images_without_labels(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    images = np.zeros((3, 2, 2), np.uint8)
+    np.savez(tmp_path / "a.npz", x_train=images, y_train=[0, 1, 1], x_test=images)
+    assert packed(tmp_path / "a.npz", tmp_path / "pack").meta.splits == {"train": 3}
+    assert "x_test in" in caplog.text
+
+
 def test_npz_that_is_wrong(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", images=np.zeros((3, 4, 4), np.uint8))
     with pytest.raises(ThresherError, match=r"no pair of images and labels \(it has images\)"):

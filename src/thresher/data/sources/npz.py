@@ -1,6 +1,7 @@
 """NumPy's .npz: `images` and `labels`, or a pair per split such as `x_train`, `y_train`."""
 
 import contextlib
+import logging
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from thresher.data.sources.encoded import SPLITS, describe_files
 from thresher.errors import InvalidValueError
 
 SUFFIXES = (".npz",)
+logger = logging.getLogger(__name__)
 BLOCK_BYTES = 8 << 20
 _DAMAGED = (ValueError, KeyError, zipfile.BadZipFile, zlib.error, EOFError, OSError)
 
@@ -139,6 +141,8 @@ def _splits(names: list[str], path: Path) -> dict[str, _Arrays]:
             arrays.find_name("images", list(bare)),
             arrays.find_name("labels", list(bare)),
         )
+        if images and not labels:
+            logger.warning(f"{bare[images]} in {path} has no labels and is left out")
         if images and labels:
             splits[split] = _Arrays(bare[images], bare[labels], bare.get("ids"))
     if not splits:
