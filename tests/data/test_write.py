@@ -280,6 +280,28 @@ def test_broken_images_are_listed_or_fatal(tmp_path: Path) -> None:
     assert (pack.positions(pack.meta.broken) == -1).all()
 
 
+class Interrupted(Made):
+    """Has a broken image in its first chunk, and is stopped in its second if told."""
+
+    stop = True
+
+    def read(self, chunk: str) -> Iterator[Block]:
+        if chunk == "1" and self.stop:
+            raise KeyboardInterrupt
+        yield from super().read(chunk)
+        if chunk == "0":
+            yield Block([], [], [], np.empty((0, 6, 5, 3), np.uint8), broken=["gone.png"])
+
+
+def test_strict_also_counts_what_an_interrupted_call_left_out(tmp_path: Path) -> None:
+    source = Interrupted(rows=4, chunks=2)
+    with pytest.raises(KeyboardInterrupt):
+        write_pack(source, tmp_path / "pack", ONE)
+    source.stop = False
+    with pytest.raises(ThresherError, match=r"gone\.png cannot be read"):
+        write_pack(source, tmp_path / "pack", WriteOptions(strict=True, processes=1))
+
+
 def test_resizing_once_gives_raw_squares(tmp_path: Path) -> None:
     folder = class_folder(tmp_path / "images")
     pack = write_pack(Folder(folder), tmp_path / "pack", WriteOptions(resize=12, processes=1))

@@ -83,11 +83,8 @@ def write_shard(
                     pending.append(shard.convert(piece))
                     if sum(batch.nbytes for batch in pending) >= BATCH_BYTES:
                         _flush(pending, writer)
-                if shard.broken and options.strict:
-                    raise InvalidValueError(
-                        f"{shard.broken[0]} cannot be read as an image",
-                        "repair it, or turn `strict` off to leave such files out",
-                    )
+                if options.strict:
+                    check_no_broken(shard.broken)
             _flush(pending, writer)
         sha256 = file_sha256(temporary)
     with atomic_file(digests_file(staging, number)) as temporary, open(temporary, "wb") as out:
@@ -99,6 +96,15 @@ def write_shard(
         {split: counts.tolist() for split, counts in shard.histograms.items()},
     )
     write_json(record_file(staging, number), dataclasses.asdict(record))
+
+
+def check_no_broken(broken: Sequence[str]) -> None:
+    """Raise if there is a broken image, as `strict` demands."""
+    if broken:
+        raise InvalidValueError(
+            f"{broken[0]} cannot be read as an image",
+            "repair it, or turn `strict` off to leave such files out",
+        )
 
 
 def record_file(staging: Path, number: int) -> Path:

@@ -30,6 +30,7 @@ from thresher.data.shard import is_small, map_shards, merge
 from thresher.data.shard_writer import (
     ShardRecord,
     WriteOptions,
+    check_no_broken,
     digests_file,
     normalisation,
     record_file,
@@ -157,7 +158,10 @@ def _write_shards(source: Source, staging: Path, options: WriteOptions) -> list[
             for n in todo:
                 write_shard(source, chunks[n], n, staging, options)
                 progress.advance()
-    return [ShardRecord.read(staging, n) for n in range(len(chunks))]
+    records = [ShardRecord.read(staging, n) for n in range(len(chunks))]
+    if options.strict:  # shards may be of an interrupted call that was not strict
+        check_no_broken([name for record in records for name in record.broken])
+    return records
 
 
 def _keep_finished(staging: Path, plan: dict[str, object]) -> None:
