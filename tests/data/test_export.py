@@ -7,6 +7,7 @@ import pytest
 from PIL import Image
 
 from made_images import Made, class_folder, picture
+from planted import ArraySource
 from thresher.data.export import WRITERS, export
 from thresher.data.pack import Pack
 from thresher.data.selection import Selection
@@ -60,6 +61,17 @@ def test_a_webdataset_holds_images_of_all_kinds(tmp_path: Path) -> None:
     back = again(tmp_path / "out", tmp_path / "back")
     assert back.meta.broken == []
     assert back.fingerprint == pack.fingerprint
+
+
+@pytest.mark.parametrize("format", ["lmdb", "webdataset"])
+def test_a_split_of_another_name_stays_one(tmp_path: Path, format: str) -> None:
+    images = np.zeros((4, 2, 2, 1), np.uint8)
+    splits, ids = ["train", "test", "extra", "extra"], ["a", "b", "c", "d"]
+    source = ArraySource(images, np.zeros(4, int), splits, ids, ["x"])
+    export(write_pack(source, tmp_path / "pack", ONE), tmp_path / "out", format)
+    back = again(tmp_path / "out", tmp_path / "back")
+    at = back.positions(ids)
+    assert [back.splits[int(row)].as_py() for row in at] == splits
 
 
 @pytest.mark.parametrize("format", sorted(WRITERS))

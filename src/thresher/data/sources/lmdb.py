@@ -34,9 +34,10 @@ class Lmdb(encoded.EncodedSource):
         if not first:
             raise InvalidValueError(f"{path} has no samples", "check the path")
         self.raw, shape = first[0]
-        if self._use_description(
+        self.described = self._use_description(
             encoded.Description.find(self.root), name, self.root.resolve().name
-        ):
+        )
+        if self.described:
             return
         self.classes = class_names(classes, self._labels, str(path))
         if self.raw:
@@ -66,7 +67,8 @@ class Lmdb(encoded.EncodedSource):
     def read(self, chunk: str) -> Iterator[Block]:
         number, begin = (int(part) for part in chunk.split(":"))
         rows = self._rows(self.folders[number], begin, ROWS_PER_CHUNK)
-        split = encoded.split_of(self.folders[number].name)
+        folder = self.folders[number].name
+        split = folder if self.described else encoded.split_of(folder)  # as it was exported
         if self.raw:
             yield from self._raw_blocks(rows, split)
         else:
