@@ -305,6 +305,25 @@ def test_a_plan_from_a_table_trains_nothing(digits: str, tmp_path: Path) -> None
     assert (tmp_path / "plan.png").stat().st_size > 5_000
 
 
+def test_a_plan_follows_the_rows_of_a_table_that_the_form_does_not_fit(
+    digits: str, tmp_path: Path
+) -> None:
+    table = tmp_path / "runs.csv"
+    table.write_text(
+        "batch,samples\n32,100000\n128,101000\n512,150000\n1000,240000\n2048,1000000\n"
+    )
+    profile = quick_profile(tmp_path / "p.json")
+    config = PlanConfig(data=digits, from_=table, cluster="summit", profile=profile, max_workers=2)
+    made = plan(config)
+    assert made.fit is not None
+    assert not made.fit.fits
+    # A quarter of the critical batch is 64 or less.
+    assert made.critical_batch / 4 < 128
+    assert made.recommended.batch_size == 128
+    assert made.recommended.samples == pytest.approx(101_000)
+    assert "the form does not fit" in made.reason
+
+
 @pytest.mark.slow  # trains pilots and a sweep
 def test_the_plan_of_digits_holds_in_a_small_sweep(digits: str, tmp_path: Path) -> None:
     """The recommended batch takes at most twice the samples of the best of three."""

@@ -56,8 +56,11 @@ class BatchPlan:
         fit = self.fit
         known = list(self.rates) or [row.batch for row in fit.points]
         batch = min(known, key=_distance_to(self.recommended.batch_size))
+        samples = fit.samples_at(batch)
+        if not fit.fits and batch == self.recommended.batch_size:
+            samples = self.recommended.measured or samples
         return SampleModel(
-            *(fit.b_crit, fit.samples_at(batch), batch, self.rates.get(batch), train_samples),
+            *(fit.b_crit, samples, batch, self.rates.get(batch), train_samples),
             largest=self.largest if fit.fits else self.recommended.batch_size,
             draws=fit.draws,
         )

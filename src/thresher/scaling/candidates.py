@@ -179,27 +179,38 @@ def memory_bytes(profile: Profile, batch: float) -> float:
 
 
 def recommend(
-    runs: Sequence[CandidateRun], critical_batch: float, budget: Budget
+    runs: Sequence[CandidateRun],
+    critical_batch: float,
+    budget: Budget,
+    largest_because: str | None = None,
 ) -> tuple[CandidateRun, str]:
     """Choose a run.
 
     Without a budget: the fastest that uses at most twice the device time of the cheapest, at no
-    more than a quarter of the critical batch. With money: the fastest that it pays for. With
-    hours: the cheapest that ends in time. Returns the run and the reason in words.
+    more than a quarter of the critical batch, or at the largest batch of `runs` if
+    `largest_because` says why. With money: the fastest that it pays for. With hours: the cheapest
+    that ends in time. Returns the run and the reason in words.
     """
     if budget.money is not None:
         return _fastest_for(runs, budget.money)
     if budget.hours is not None:
         return _cheapest_within(runs, budget.hours)
     smallest = min(run.batch_size for run in runs)
-    safe = [run for run in runs if run.batch_size <= max(smallest, SAFE * critical_batch)]
-    cheapest = min(run.device_hours for run in safe)
-    allowed = [run for run in safe if run.device_hours <= WASTE * cheapest]
+    sound = [run for run in runs if run.batch_size <= max(smallest, SAFE * critical_batch)]
+    if largest_because is not None:
+        largest = max(run.batch_size for run in runs)
+        sound = [run for run in runs if run.batch_size == largest]
+    cheapest = min(run.device_hours for run in sound)
+    allowed = [run for run in sound if run.device_hours <= WASTE * cheapest]
     # Among runs within 2 % of the fastest, fewer workers and a smaller batch are safer.
     fastest = min(run.seconds for run in allowed)
     near = [run for run in allowed if run.seconds <= 1.02 * fastest]
     best = min(near, key=lambda run: (run.workers, run.batch_size))
-    return best, _reason(best, runs, critical_batch, cheapest)
+    text = largest_because or (
+        f"the critical batch is about {critical_batch:,.0f}; at batch {best.batch_size:,} a sample "
+        f"is {100 * best.sample_efficiency:.0f} % as effective as at the smallest batch"
+    )
+    return best, text + _against_more_workers(best, runs, cheapest)
 
 
 def _fastest_for(runs: Sequence[CandidateRun], money: float) -> tuple[CandidateRun, str]:
@@ -227,13 +238,8 @@ def _cheapest_within(runs: Sequence[CandidateRun], hours: float) -> tuple[Candid
     return best, f"it uses the least device time of the runs that end within {hours:g} h"
 
 
-def _reason(
-    best: CandidateRun, runs: Sequence[CandidateRun], critical: float, cheapest: float
-) -> str:
-    text = (
-        f"the critical batch is about {critical:,.0f}; at batch {best.batch_size:,} a sample is "
-        f"{100 * best.sample_efficiency:.0f} % as effective as at the smallest batch"
-    )
+def _against_more_workers(best: CandidateRun, runs: Sequence[CandidateRun], cheapest: float) -> str:
+    text = ""
     more = [r for r in runs if r.batch_size == best.batch_size and r.workers == 2 * best.workers]
     if more and more[0].seconds >= best.seconds:
         text += f", and {more[0].workers} workers would be no faster ({more[0].limit})"

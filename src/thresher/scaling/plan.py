@@ -105,7 +105,8 @@ def plan(config: PlanConfig) -> TrainingPlan:
         samples = table.sample_model(train_samples)
         low, high = table.fit.b_crit_low, table.fit.b_crit_high
     runs = candidates.candidate_runs(samples, machine, config.max_workers)
-    best, reason = candidates.recommend(runs, samples.critical_batch, budget)
+    because = None if table is None or table.fit.fits else table.reason
+    best, reason = candidates.recommend(runs, samples.critical_batch, budget, because)
     assumed = pilot is not None and not pilot.reached
     return TrainingPlan(
         model=config.model,
