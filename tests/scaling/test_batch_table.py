@@ -1,6 +1,7 @@
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -119,7 +120,7 @@ class StudyFolder:
     def __init__(self, root: Path, run: RunResult) -> None:
         self.root, self.run, self.count = root, run, 0
 
-    def add(self, batch: int, samples: int | None, lr: float = 0.1, model: str = "tiny") -> None:
+    def add(self, batch: int, samples: int | None, lr: float = 0.1, **more: Any) -> None:
         run = self.run
         result = dataclasses.replace(
             run,
@@ -128,8 +129,8 @@ class StudyFolder:
                 batch_size=batch,
                 lr=lr,
                 seed=self.count,
-                model=model,
                 target_accuracy=0.9,
+                **more,
             ),
             resolved=dataclasses.replace(run.resolved, global_batch=batch, peak_lr=lr),
             time_to_target=None if samples is None else TargetReached(1.0, samples, 1),
@@ -172,6 +173,16 @@ def test_the_best_rate_of_each_batch_is_read_from_a_study(
     assert "1 of 2 runs at batch 256 did not reach the target 0.9" in caplog.text
     plan = plan_command(PlanConfig(from_=study.root))
     assert plan.data["fit"]["target"] == "0.9"
+
+
+def test_runs_of_fewer_epochs_are_not_repeats(study: StudyFolder) -> None:
+    for batch in (16, 64):
+        for samples in (2000, None):  # left over from a study whose epochs were raised
+            study.add(batch, samples, epochs=2.0)
+        for samples in (1000, 1100):
+            study.add(batch, samples, epochs=10.0)
+    rows = read_batch_table(study.root)
+    assert [row.samples for row in rows] == [1000, 1100] * 2
 
 
 def test_a_study_that_varies_the_model_is_refused(study: StudyFolder) -> None:

@@ -173,9 +173,12 @@ def _target(text: str) -> str:
         return text
 
 
-TUNED = frozenset({"lr", "lr_rule", "base_batch", "warmup_epochs", "momentum", "weight_decay"})
-"""Options that a study may tune for each batch size."""
-FREE = TUNED | {"batch_size", "seed", "epochs", "target_accuracy", "target_loss"}
+TUNED = frozenset(
+    {"lr", "lr_rule", "base_batch", "warmup_epochs", "momentum", "weight_decay", "epochs"}
+)
+"""Options that a study may tune for each batch size. The schedule depends on the epochs, and trials
+of fewer epochs stay in the folder of a study whose epochs were raised."""
+FREE = TUNED | {"batch_size", "seed", "target_accuracy", "target_loss"}
 """Options that may differ between the runs of a study."""
 
 
