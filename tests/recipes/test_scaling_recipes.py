@@ -130,6 +130,23 @@ def test_rows_of_ones_own_are_added(tmp_path: Path) -> None:
     assert mine["epochs"] == 50
 
 
+def test_a_batch_that_the_devices_do_not_divide(tmp_path: Path) -> None:
+    from thresher.lab.records import load_records, predicted_step
+    from thresher.models.registry import build
+    from thresher.scaling.skeleton import skeleton
+
+    table = tmp_path / "mine.toml"
+    table.write_text(MINE)
+    mine = load_records(table)[-1]
+    profile = skeleton(build("tiny", 10), "tiny", (3, 32, 32), 10, 32)
+    batches = (4, 8, 504, 508, 512)
+    few, one, less, between, more = (
+        predicted_step(mine, profile, 0.5, batch).compute_s for batch in batches
+    )
+    assert less < between < more
+    assert few == one < less  # one image is the least that a device computes
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -138,6 +155,7 @@ def test_rows_of_ones_own_are_added(tmp_path: Path) -> None:
         (MINE.replace("512", "-1"), "batch_size must be at least 1, got -1"),
         (MINE + "colour = 1", 'unknown option "colour"'),
         ("[[record", "is not valid TOML"),
+        (MINE + MINE, 'two records are called "mine"'),
     ],
 )
 def test_wrong_rows_are_refused(tmp_path: Path, text: str, message: str) -> None:

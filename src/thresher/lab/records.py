@@ -72,7 +72,13 @@ def load_records(path: Path | None = None) -> list[Record]:
         raise InvalidValueError(f"{path} is not a file of records: not a text file") from None
     except OSError as error:
         raise NotFoundError(f"cannot read records {path}: {error.strerror}") from None
-    return [*records, *_parse(text, str(path))]
+    records += _parse(text, str(path))
+    names = [record.name for record in records]
+    for name in names:
+        if names.count(name) > 1:
+            # Rows are left out of the fit by their names.
+            raise InvalidValueError(f'two records are called "{name}" in {path}', "rename one")
+    return records
 
 
 def _parse(text: str, where: str) -> list[Record]:
@@ -103,7 +109,7 @@ def predicted_step(record: Record, profile: Profile, share: float, batch: int) -
     )
     compress = "none" if record.precision == "fp32" else "fp16"
     config = StepConfig(
-        batch_size=batch // record.devices, precision=record.precision, compress=compress
+        scaling="strong", batch_size=batch, precision=record.precision, compress=compress
     )
     return predict_step(profile, cluster, record.devices, config)
 
