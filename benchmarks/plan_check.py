@@ -241,7 +241,7 @@ def main() -> None:
     pilot, best = result.pilot, result.recommended
     assert pilot is not None
     # The samples that the pilot saw, even if it did not reach the target.
-    model = replace(pilot, reached=True).sample_model(epochs=0)
+    model = replace(pilot, reached=True).sample_model(0, pilot.train_samples)
     sweep = Sweep(
         base=TrainConfig(
             data=args.data,

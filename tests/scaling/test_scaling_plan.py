@@ -114,7 +114,7 @@ def _pilot(target: float, fit_target: float) -> Pilot:
 def test_a_fit_at_the_target_decides_alone() -> None:
     pilot = _pilot(target=0.9, fit_target=0.9)
     assert pilot.critical_batch == pytest.approx(80, rel=0.01)
-    model = pilot.sample_model(epochs=30)
+    model = pilot.sample_model(30, 1400)
     for batch in (8, 16, 256):
         value = model.estimate_at(batch)
         assert value.value == pytest.approx(2990 * (1 + batch / 80), rel=0.01)
@@ -130,9 +130,11 @@ def test_a_fit_below_the_target_is_a_guess() -> None:
     assert pilot.critical_batch == pytest.approx(math.sqrt(80 * 240), rel=0.01)
     assert pilot.critical_batch_low == pytest.approx(pilot.critical_batch / 4)
     assert pilot.critical_batch_high == pytest.approx(pilot.critical_batch * 4)
-    model = pilot.sample_model(epochs=30)
-    assert model.samples_at(16) == pytest.approx(30_000)
-    wide, narrow = model.estimate_at(1024), _pilot(0.9, 0.9).sample_model(30).estimate_at(1024)
+    # Epochs are those of the run that is planned, not of the pilots, which hold samples out.
+    model = pilot.sample_model(30, 1400)
+    assert model.samples_at(16) == pytest.approx(30 * 1400)
+    fitted = _pilot(0.9, 0.9).sample_model(30, 1400)
+    wide, narrow = model.estimate_at(1024), fitted.estimate_at(1024)
     assert wide.high / wide.low > 2 * narrow.high / narrow.low
     with pytest.raises(ThresherError, match="too short to estimate the critical batch"):
         critical_of(None, None, 0.9)
@@ -346,6 +348,7 @@ def test_the_plan_of_digits_holds_in_a_small_sweep(digits: str, tmp_path: Path) 
     assert data["samples_to_target"] == "measured"
     assert len(data["rows"]) > 5
     assert f"--batch-size {best['batch_size']}" in best["command"]
+    assert best["epochs"] == pytest.approx(best["samples"] / 1437)  # pilots train on fewer
 
     def samples(batch: int, lr: float) -> float:
         result = train(

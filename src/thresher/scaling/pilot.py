@@ -113,6 +113,7 @@ class Pilot:
     accuracy: float
     """Last validation accuracy, mean over the runs."""
     train_samples: int
+    """Training samples of the pilots; the rest is held out for their accuracy."""
     runs: int
     """Runs of each batch size."""
     folders: tuple[str, ...]
@@ -134,8 +135,9 @@ class Pilot:
         """Whether the fit is to the samples to the target, not to a lower accuracy."""
         return self.fit is not None and _at(self.target, self.fit)
 
-    def sample_model(self, epochs: float) -> SampleModel:
-        """Return the samples by batch size; `epochs` are assumed if the target was not reached."""
+    def sample_model(self, epochs: float, train_samples: int) -> SampleModel:
+        """Return the samples by batch size for a run on `train_samples`; `epochs` of them are
+        assumed if the target was not reached."""
         generator = np.random.default_rng(0)
         # The run that is planned scatters, too.
         run = np.exp(RUN_SPREAD * generator.standard_normal(DRAWS))
@@ -144,12 +146,12 @@ class Pilot:
             least, critical = np.array(draws).T if draws else (np.empty(0), np.empty(0))
             least = least * run[: len(least)]
         else:
-            samples = self.samples if self.reached else epochs * self.train_samples
+            samples = self.samples if self.reached else epochs * train_samples
             critical = self._critical_draws(generator)
             mean = np.exp(RUN_SPREAD / math.sqrt(self.runs) * generator.standard_normal(DRAWS))
             least = samples * (mean * run)[: len(critical)] / (1 + self.batch_size / critical)
         return SampleModel(
-            *(self.critical_batch, samples, self.batch_size, self.lr, self.train_samples),
+            *(self.critical_batch, samples, self.batch_size, self.lr, train_samples),
             draws=tuple(zip(least.tolist(), critical.tolist(), strict=True)),
         )
 

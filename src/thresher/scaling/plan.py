@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from thresher.data.pack import Pack
+from thresher.data.split import HoldOut
 from thresher.errors import InvalidValueError
 from thresher.options import option, validate
 from thresher.scaling import candidates
@@ -98,7 +99,7 @@ def plan(config: PlanConfig) -> TrainingPlan:
     high: float | None
     if table is None:
         pilot = run_pilot(config)
-        samples = pilot.sample_model(config.epochs)
+        samples = pilot.sample_model(config.epochs, train_samples)
         machine = machine.with_overhead(pilot.batch_size, pilot.images_per_s)
         low, high = pilot.critical_batch_low, pilot.critical_batch_high
     else:
@@ -123,7 +124,7 @@ def plan(config: PlanConfig) -> TrainingPlan:
         reason=f"{reason}; {candidates.uncertainty(best, assumed)}",
         command=_command(config, best),
         candidates=runs,
-        schedule=None if pilot is None else _schedule(config, pilot, best),
+        schedule=None if pilot is None else _schedule(config, pilot, best, train_samples),
     )
 
 
@@ -144,7 +145,7 @@ def plan_table(config: PlanConfig, train_samples: int | None = None) -> BatchPla
 def _check_inputs(config: PlanConfig, data: str) -> int:
     """Refuse wrong inputs before this machine is measured, which takes a while.
 
-    Returns the number of training samples.
+    Returns the number of samples that `thresher train` trains on.
     """
     from thresher.models import registry  # loads torch
 
@@ -152,7 +153,7 @@ def _check_inputs(config: PlanConfig, data: str) -> int:
     registry.check(config.model)
     if config.profile is not None:
         Profile.load(config.profile, config.model)
-    return len(pack.indices("train"))
+    return int((~HoldOut().mask(pack)).sum())
 
 
 def _profile(config: PlanConfig, data: str) -> Profile:
@@ -177,14 +178,16 @@ def _profile(config: PlanConfig, data: str) -> Profile:
     return profile
 
 
-def _schedule(config: PlanConfig, pilot: Pilot, best: CandidateRun) -> ScheduleOffer | None:
+def _schedule(
+    config: PlanConfig, pilot: Pilot, best: CandidateRun, train_samples: int
+) -> ScheduleOffer | None:
     """Return a growing batch that begins with that of a run."""
     curve = pilot.critical_curve
-    offer = offer_schedule(curve, best.batch_size, best.samples, pilot.train_samples)
+    offer = offer_schedule(curve, best.batch_size, best.samples, train_samples)
     if offer is None:
         return None
     # Far below the critical batch the rate that works is proportional to the batch.
-    grown = replace(best, epochs=offer.samples / pilot.train_samples)
+    grown = replace(best, epochs=offer.samples / train_samples)
     options = f" --base-batch {best.batch_size} --lr-rule linear --batch-schedule noise --out RUN"
     return replace(offer, command=_command(config, grown).removesuffix(" --out RUN") + options)
 
