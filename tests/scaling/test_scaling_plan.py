@@ -159,6 +159,16 @@ def test_a_faster_option_is_never_passed_over_within_the_rules() -> None:
     assert "critical batch" in reason
 
 
+def test_the_overhead_is_that_of_pilots_which_train_in_fp32() -> None:
+    profile, cluster = make_profile(), load_cluster("summit")
+    step_s = 10 * 3e-4 * 64 + 1e-3
+    plain = Machine(profile, cluster).with_overhead(64, 64 / (1.5 * step_s))
+    assert plain.overhead == pytest.approx(1.5)
+    # Pilots in fp32 say nothing about the overhead of steps in fp16.
+    half = Machine(dataclasses.replace(profile, precision="fp16"), cluster, "fp16")
+    assert half.with_overhead(64, 64 / (1.5 * step_s)).overhead == 1.0
+
+
 def test_budgets_of_money_and_hours_are_kept() -> None:
     priced = dataclasses.replace(load_cluster("summit"), device_hour=3.0)
     found = candidate_runs(STATS, Machine(make_profile(), priced), max_workers=64)

@@ -31,9 +31,11 @@ class Machine:
     """Seconds of a real training step over those of the network alone."""
 
     def with_overhead(self, batch: int, images_per_s: float) -> "Machine":
-        """Return this machine with the overhead that a run at `batch` had, by reading, augmentation
-        and logging; it is known only if the run used the cluster's own device, else 1."""
-        if not measured_here(self.profile, self.cluster, self.precision):
+        """Return this machine with the overhead that a run in fp32 at `batch` had, by reading,
+        augmentation and logging; it is known only if the run used the cluster's own device and the
+        profile is of fp32, too, else 1."""
+        measured = measured_here(self.profile, self.cluster, "fp32")
+        if self.precision != "fp32" or not measured:
             return replace(self, overhead=1.0)
         config = StepConfig(scaling="strong", batch_size=batch)
         bare = predict_step(self.profile, self.cluster, 1, config)
