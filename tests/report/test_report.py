@@ -20,6 +20,7 @@ from thresher.report.page import render, write_report
 from thresher.report.work import class_counts, class_table, work_table
 from thresher.study.analysis import Analysis, analyse
 from thresher.study.definition import ComparisonConfig
+from thresher.study.results import Trial
 from thresher.study.study import Study
 from thresher.study.summaries import preferred_batches
 
@@ -223,6 +224,20 @@ def test_the_cost_counts_every_worker_of_a_step(digits: Path, tmp_path: Path) ->
     result = finished_study.result(0.9, seconds=1800.0, resolved={"workers": 2})
     write_json(RunPaths(study.output("net")).result, result)
     assert analyse(study).cost.device_hours == pytest.approx(1.0)
+
+
+def test_small_numbers_are_not_rounded_to_zero() -> None:
+    rmse = {"sgd": [0.00412, 0.00409, 0.00415], "adam": [0.00321, 0.00319, 0.00322]}
+    trials = [
+        Trial(cell={"optimizer": arm, "width": width}, seed=seed, value=value + 0.001 * width)
+        for arm, values in rmse.items()
+        for seed, value in enumerate(values)
+        for width in (0, 1)
+    ]
+    text = render(analyse(trials, ComparisonConfig(metric="rmse", compare="optimizer")), [])
+    assert '<td class="n">0.00412</td>' in text  # a mean
+    assert '<td class="n">-0.00091</td>' in text  # a difference
+    assert "0.00 … " not in text
 
 
 def test_runs_without_the_metric_are_mentioned(digits: Path, tmp_path: Path) -> None:

@@ -178,8 +178,6 @@ def _summary(analysis: "Analysis", page: Path | None) -> Any:
     from rich.table import Table
     from rich.text import Text
 
-    from thresher.study.statistics import decimals
-
     lines: list[Any] = []
     status = analysis.status
     if status is not None and not status.complete:
@@ -199,12 +197,11 @@ def _summary(analysis: "Analysis", page: Path | None) -> Any:
     for name in [*analysis.axes, *tuned, metric, "95 % interval", "runs"]:
         table.add_column(name.replace("_", " "))
     for c in analysis.cells:
-        digits = decimals(c.high - c.low) if c.n > 1 else 2
         table.add_row(
             *(str(c.cell[axis]) for axis in analysis.axes),
             *([str(c.chosen or "undecided")] if tuned else []),
-            f"{c.mean:.{digits}f}" if c.mean is not None else "–",
-            f"{c.low:.{digits}f} … {c.high:.{digits}f}" if c.n > 1 else "–",
+            f"{c.mean:.{c.digits}f}" if c.mean is not None else "–",
+            f"{c.low:.{c.digits}f} … {c.high:.{c.digits}f}" if c.n > 1 else "–",
             str(c.n),
         )
     lines.append(table)

@@ -14,6 +14,7 @@ from thresher.study.analysis import Analysis
 from thresher.study.comparisons import ArmComparison
 from thresher.study.definition import METRICS
 from thresher.study.results import to_json_values
+from thresher.study.statistics import decimals
 from thresher.study.summaries import describe_cell, format_value
 
 
@@ -69,16 +70,17 @@ class Markup(str):
 def verdict_table(analysis: Analysis) -> str:
     """Return a row per comparison: difference, interval, p-value, verdict."""
     families = any(c.primary is not None for c in analysis.verdicts)
+    digits = [decimals(c.difference, c.low, c.high) for c in analysis.verdicts]
     rows = [
         [
             describe_cell(c.cell) or "all settings",
             f"{c.arm} − {c.baseline}",
             *(["primary" if c.primary else "exploratory"] * families),
             badge(c.verdict),
-            number(c.difference, signed=True),
-            interval(c.low, c.high, signed=True),
-            interval(c.adjusted_low, c.adjusted_high, signed=True),
-            number(c.sd, digits=3),
+            number(c.difference, places, signed=True),
+            interval(c.low, c.high, places, signed=True),
+            interval(c.adjusted_low, c.adjusted_high, places, signed=True),
+            number(c.sd, 1 + places),
             number(c.df, digits=1),
             _pooled(c),
             _p(c.p),
@@ -86,7 +88,7 @@ def verdict_table(analysis: Analysis) -> str:
             c.n,
             f"{c.seeds_needed:,}" if c.seeds_needed is not None else "–",
         ]
-        for c in analysis.verdicts
+        for c, places in zip(analysis.verdicts, digits, strict=True)
     ]
     heads = ["setting", "compared", *(["family"] * families), "verdict"]
     first = len(heads)
@@ -119,8 +121,8 @@ def cell_table(analysis: Analysis) -> str:
             [
                 *(format_value(c.cell[axis]) for axis in analysis.axes),
                 *([", ".join(f"{k} {v}" for k, v in chosen.items()) or "undecided"] * tuned),
-                number(c.mean),
-                interval(c.low, c.high),
+                number(c.mean, c.digits),
+                interval(c.low, c.high, c.digits),
                 c.n,
                 number(c.seconds, digits=1),
                 ", ".join(notes),
@@ -158,10 +160,10 @@ def trial_table(analysis: Analysis) -> str:
             *(format_value(trial.cell[axis]) for axis in axes),
             trial.seed,
             trial.error or trial.status or trial.state,
-            *([number(trial.value, digits=4)] * len(own)),
+            *([number(trial.value, 2 + decimals(trial.value or 0.0))] * len(own)),
             number(trial.accuracy),
             number(trial.validation_accuracy),
-            number(trial.loss, digits=3),
+            number(trial.loss, 1 + decimals(trial.loss or 0.0)),
             number(trial.seconds, digits=1),
         ]
         for trial in analysis.trials
@@ -185,7 +187,7 @@ def number(x: float | None, digits: int = 2, signed: bool = False, scale: float 
     return f"{scale * x:{'+' if signed else ''},.{digits}f}"
 
 
-def interval(low: float, high: float, signed: bool = False) -> str:
+def interval(low: float, high: float, digits: int, signed: bool = False) -> str:
     if not (math.isfinite(low) and math.isfinite(high)):
         return "–"
-    return f"{number(low, signed=signed)} … {number(high, signed=signed)}"
+    return f"{number(low, digits, signed)} … {number(high, digits, signed)}"

@@ -54,6 +54,13 @@ class CellSummary:
     correct: dict[int, np.ndarray] = field(default_factory=dict, repr=False, compare=False)
     """Which test images each trial predicts correctly, by seed."""
 
+    @property
+    def digits(self) -> int:
+        """Decimals that show the mean and its interval."""
+        from thresher.study.statistics import decimals  # loads scipy
+
+        return max(decimals(self.mean or 0.0), decimals(self.high - self.low))
+
     def to_dict(self, tuned: bool) -> dict[str, Any]:
         """Return one flat row of JSON values; `chosen` is in it if anything is tuned."""
         left_out = ("cell", "chosen", "draws", "correct", "censored")
