@@ -106,3 +106,23 @@ def test_runs_that_never_reach_the_target_count() -> None:
     without = analyse([t for t in trials if t.value is not None], config).overall[0]
     assert without.n == 2
     assert "censored" not in without.sentence
+
+
+@pytest.mark.parametrize(("end", "verdict"), [(100.0, "not enough runs"), (13.0, "better")])
+def test_the_test_and_the_mean_must_agree(end: float, verdict: str) -> None:
+    """Eleven of twelve runs are two seconds earlier and one never arrives, so the mean depends on
+    how long it was waited for."""
+    runs: dict[str, list[float | None]] = {
+        "slow": [12 + 0.01 * seed for seed in range(12)],
+        "fast": [*(10 + 0.01 * seed for seed in range(11)), None],
+    }
+    trials = [
+        Trial(cell={"arm": arm}, seed=seed, value=value, end=end)
+        for arm, values in runs.items()
+        for seed, value in enumerate(values)
+    ]
+    (found,) = analyse(trials, ComparisonConfig(metric="time_to_target")).verdicts
+    assert found.p < 0.04
+    assert found.verdict == verdict
+    disagree = "neither is faster, because most runs of fast are earlier, but not their mean"
+    assert (disagree in found.sentence) == (verdict != "better")

@@ -45,6 +45,12 @@ def _times(verdict: Verdict, tested: CensoredTimes, arm: str, baseline: str, uni
     if verdict.word in ("better", "worse"):
         faster = "earlier" if tested.mean < 0 else "later"
         return f"{arm} reaches the target {faster} than {baseline} ({evidence})."
+    if verdict.p < verdict.alpha:
+        most = "earlier" if tested.log_rank < 0 else "later"
+        return (
+            f"{arm} vs. {baseline}: neither is faster, because most runs of {arm} are {most}, but "
+            f"not their mean ({evidence})."
+        )
     return f"{arm} vs. {baseline}: not enough runs to tell ({evidence})."
 
 

