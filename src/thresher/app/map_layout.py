@@ -63,8 +63,11 @@ def neighbourhood_labels(layout: MapLayout, labels: np.ndarray) -> np.ndarray:
     for begin in range(0, n, BLOCK):
         rows = tree.indices[begin : begin + BLOCK]
         _, near = tree.query(tree.data[rows], k=k + 1, workers=-1)
-        # The first neighbour is the sample itself, or another one at the same coordinates.
-        majority[rows] = _majority(labels[near[:, 1:]], labels[rows])
+        # Samples at the same coordinates come in any order, so the sample itself need not be the
+        # first of them. If it is not even among these, one of them is left out instead.
+        itself = near == rows[:, None]
+        itself[~itself.any(axis=1), -1] = True
+        majority[rows] = _majority(labels[near[~itself].reshape(-1, k)], labels[rows])
     return majority
 
 
