@@ -1,5 +1,6 @@
 """The static export: the same page, from a plain file server, read-only."""
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +27,9 @@ Run = Callable[..., CompletedProcess[str]]
 def exported(some_cifar: Made, tmp_path: Path, thresher: Run) -> tuple[Made, Path]:
     """An export, made by the command line, of a selection with one decision, and of another."""
     made = some_cifar.copy(tmp_path)
+    sidecar = made.path.with_suffix(".json")
+    meta = {**json.loads(sidecar.read_text()), "like": str(made.path), "network": f"hf:{tmp_path}"}
+    sidecar.write_text(json.dumps(meta))
     selection = Selection.load(made.path)
     log = OverrideLog(SelectionPaths(made.path).overrides)
     log.decide(selection.ids[:1], not selection.keep[0], "exported", [bool(selection.keep[0])])
@@ -72,7 +76,8 @@ def test_an_export_opens_from_a_plain_file_server(
     assert len(OverrideLog(SelectionPaths(made.path).overrides).read()) == 1
 
     text = "".join(p.read_text() for p in folder.rglob("*.json")) + page.content()
-    assert str(made.pack.root) not in text, "an export tells nothing of this machine"
+    for place in (made.pack.root, made.path.parent):
+        assert str(place) not in text, "an export tells nothing of this machine"
     again = thresher("view", made.path, "--export", folder)
     assert again.returncode == 2
     assert "exists already" in again.stderr

@@ -68,6 +68,7 @@ def export_page(workspace: Workspace, folder: Path) -> ExportResult:
             "features": False,
             "log": [asdict(entry) for entry in view.history()],
         }
+        del info["settings"]  # the sidecar, which may name files of this machine
         write_json(root / "data" / "info.json", info)
         written = [path for path in root.rglob("*") if path.is_file()]
         size = sum(path.stat().st_size for path in written)
