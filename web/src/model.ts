@@ -121,12 +121,16 @@ export class Model {
 
   /** The class that a text means: by name, by number, or as the only one that begins so; else -1. */
   findClass(text: string): number {
+    const { classes } = this.info;
+    // Names may differ only in case or in spaces, so what is written exactly so comes first.
+    for (const one of [text, text.trim()]) if (classes.includes(one)) return classes.indexOf(one);
     const wanted = text.trim().toLowerCase();
-    const names = this.info.classes.map((name) => name.toLowerCase());
+    const names = classes.map((name) => name.toLowerCase());
     const beginning = names.flatMap((name, n) => (wanted !== "" && name.startsWith(wanted) ? [n] : []));
-    if (names.includes(wanted)) return names.indexOf(wanted);
-    if (beginning.length === 1) return beginning[0] as number;
-    return beginning.length === 0 && /^\d{1,9}$/.test(wanted) && Number(wanted) < names.length ? Number(wanted) : -1;
+    const same = beginning.filter((n) => names[n] === wanted);
+    const [first, second] = same.length > 0 ? same : beginning;
+    if (first !== undefined) return second === undefined ? first : -1;
+    return /^\d{1,9}$/.test(wanted) && Number(wanted) < names.length ? Number(wanted) : -1;
   }
 
   /** Other classes for a sample that nobody gave a label, likeliest first: the filter's suggestion, then the class around it. */

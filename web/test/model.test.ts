@@ -54,6 +54,12 @@ describe("Model", () => {
     expect(["c", "cat", "cat-", "1", "10", "0"].map((text) => it.findClass(text))).toEqual([-1, 0, 1, 3, 2, 0]);
   });
 
+  it("tells classes apart whose names differ in case", () => {
+    const it = model([{ id: "a", label: 0, score: 1, keep: true, place: 1 }], ["Cat", "cat", "Dog", " x", "x"]);
+    expect(["Cat", "cat", "CAT", "dog", " x", "x"].map((text) => it.findClass(text))).toEqual([0, 1, -1, 2, 3, 4]);
+    expect(it.findClass(it.otherClasses(0)[0] ?? "")).toBe(1);
+  });
+
   it("counts what is shown, in all and per class", () => {
     const it = made();
     expect(it.counts).toEqual({ total: 4, dropped: 2, overridden: 1 });
