@@ -160,13 +160,13 @@ export class Model {
     return `${this.className(row)}, ${state}${other}, score ${(this.score[row] ?? 0).toPrecision(3)}, ${this.id(row)}`;
   }
 
-  /** The first `limit` rows whose ids contain `text` (lower case). */
-  find(text: string, limit: number): number[] {
+  /** The rows whose ids contain `text` (lower case). */
+  find(text: string): number[] {
     const { letters, ends } = (this.searchIndex ??= indexIds(this.ids));
     const rows: number[] = [];
     let row = 0;
     let at = letters.indexOf(text);
-    while (at >= 0 && rows.length < limit) {
+    while (at >= 0) {
       while ((ends[row] ?? Infinity) <= at) row++;
       const end = ends[row] ?? Infinity;
       // A match that reaches into the next id is in neither.

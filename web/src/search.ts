@@ -4,7 +4,6 @@ import { count, h, icon } from "./dom";
 import type { Model } from "./model";
 
 const LISTED = 8;
-const MAX_MATCHES = 5000;
 
 export class Search {
   readonly element: HTMLElement;
@@ -25,7 +24,7 @@ export class Search {
 
   private search(): void {
     const text = this.input.value.trim().toLowerCase();
-    this.rows = text === "" ? [] : this.model.find(text, MAX_MATCHES);
+    this.rows = text === "" ? [] : this.model.find(text);
     const items = this.rows.slice(0, LISTED).map((row) => {
       const [id, name] = [h("span", { className: "id" }, this.model.id(row)), h("span", { className: "note" }, this.model.className(row))];
       return h("li", { role: "option", onmousedown: () => this.model.setFocus(row) }, id, name);

@@ -91,10 +91,12 @@ describe("Model", () => {
   it("orders by suspicion, and finds ids whatever their case", () => {
     const it = made();
     expect(Array.from(it.suspicious())).toEqual([1, 2, 3, 0]);
-    expect(it.find("train/a", 10)).toEqual([0, 2]);
-    expect(it.find("c", 10)).toEqual([3]);
-    expect(it.find("atrain", 10), "no match reaches from one id into the next").toEqual([]);
-    expect(it.find("train", 2)).toEqual([0, 1]);
+    expect(it.find("train/a")).toEqual([0, 2]);
+    expect(it.find("c")).toEqual([3]);
+    expect(it.find("atrain"), "no match reaches from one id into the next").toEqual([]);
+    expect(it.find("train")).toEqual([0, 1, 2, 3]);
+    const many = Array.from({ length: 6000 }, (_, n) => ({ id: `train/${n}`, label: 0, score: 1, keep: true }));
+    expect(model(many, CLASSES).find("train").length, "all of them are counted and picked").toBe(6000);
   });
 
   it("finds the nearest on the map", () => {
