@@ -175,6 +175,23 @@ def test_groups_are_reviewed_with_the_keyboard(copies_site: Site, look: Opener) 
     page.keyboard.press("u")
     wait_for(page, "dropped", 2)
 
+    # A preview is not a decision: a copy that only the preview drops is dropped by hand, too.
+    page.fill("#share", "0.6")
+    page.wait_for_selector("#copies .cell.dropped:visible")
+    page.press("#copies", "o")
+    page.wait_for_selector('.toast:has-text("Dropped 2 samples")')
+    log = OverrideLog(SelectionPaths(made.path).overrides)
+    assert set(log.read()[-1].ids) == {first_cat, cats[0]}
+    # On another tab, where the group is not in sight, the key does nothing.
+    page.keyboard.press("u")
+    page.wait_for_selector('.toast:has-text("Undone.")')
+    page.click("#tab-gallery")
+    page.keyboard.press("o")
+    page.keyboard.press("k")
+    page.wait_for_selector(f'.toast:has-text("Kept {cats[-1]}")')
+    assert [entry.kind for entry in log.read()[-3:]] == ["set", "undo", "set"]
+    page.click("#tab-copies")
+
     if not AXE.is_file():
         pytest.skip("the page's packages are not installed: run `make page`")
     page.evaluate(AXE.read_text())

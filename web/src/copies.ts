@@ -59,8 +59,9 @@ export class CopiesTab {
     if (group === undefined) return;
     const leaked = group.kind === "leakage";
     const [stays, rows] = [leaked ? (group.rows[0] ?? 0) : model.focus, group.rows.filter((row) => row < model.n)];
-    if (!leaked && !model.kept(stays)) await model.decide([stays], true, "");
-    await model.decide(rows.filter((row) => row !== stays && model.kept(row)), false, `near-copy of ${model.id(stays)}`.slice(0, 200));
+    // What only the preview keeps or drops still needs a decision.
+    if (!leaked && !(model.keep[stays] === 1 && model.kept(stays))) await model.decide([stays], true, "");
+    await model.decide(rows.filter((row) => row !== stays && (model.keep[row] === 1 || model.kept(row))), false, `near-copy of ${model.id(stays)}`.slice(0, 200));
   }
 
   private ofKind(kind: string): CopyGroup[] {

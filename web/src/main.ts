@@ -106,7 +106,7 @@ function createPage(root: HTMLElement, model: Model): FilterPanel {
     d: () => decisions.decideFocused(false),
     K: () => decisions.decide(true),
     D: () => decisions.decide(false),
-    o: () => copies.settleGroup(),
+    o: () => (tabs.current === "Copies" ? copies.settleGroup() : undefined),
     c: () => decisions.newLabel.focus(),
     u: () => model.undo(),
     r: () => model.redo(),
