@@ -42,6 +42,8 @@ export class FilterPanel {
   private pending: FilterSettings | null = null;
   private changedAt = 0;
   private busy = false;
+  /** Increases with every reset; previews requested before it are ignored. */
+  private turn = 0;
 
   /** `drawn` resolves once the map shows the preview; the latency is measured up to then. */
   constructor(private readonly model: Model, private readonly drawn: () => Promise<void>) {
@@ -88,6 +90,8 @@ export class FilterPanel {
     if (this.info === null) return;
     const { min_samples: minSamples, share, eps, curve } = this.info;
     this.pending = null;
+    this.turn++;
+    this.minSamples.include(minSamples);
     this.minSamples.value = minSamples;
     this.share.value = share;
     this.knee.checked = false;
@@ -130,7 +134,9 @@ export class FilterPanel {
       const [settings, moved] = [this.pending, this.changedAt];
       this.pending = null;
       await this.model.attempt(async () => {
+        const turn = this.turn;
         const preview = await this.model.source.preview(settings, this.model.colourBy === "cluster");
+        if (turn !== this.turn) return;
         this.model.setPreview(preview);
         this.showPreview();
         const applied = performance.now();
@@ -148,15 +154,17 @@ export class FilterPanel {
     if (numbers === undefined) return;
     const { share, dropped } = numbers;
     const eps = typeof numbers.eps === "number" ? numbers.eps : undefined;
-    if (this.leading === "eps" || this.knee.checked) this.share.value = share;
+    const follows = this.leading === "eps" || this.knee.checked;
+    if (follows) this.share.value = share;
     else if (eps !== undefined) this.eps.value = this.curve.stepAt(eps);
-    this.updateTexts(eps, share);
+    this.updateTexts(eps, share, follows ? share : this.share.value);
     this.result.replaceChildren("drops ", h("b", {}, count(dropped)), ` of ${count(this.model.n)}, ${percent(share, 2)}`);
   }
 
-  private updateTexts(eps: number | undefined, share: number): void {
+  /** `wanted` is the share to drop, which may lie beyond the end of the slider. */
+  private updateTexts(eps: number | undefined, share: number, wanted = share): void {
     this.eps.text = eps === undefined ? "per class" : brief(eps);
-    this.share.text = percent(this.share.value);
+    this.share.text = percent(wanted);
     this.minSamples.text = String(this.minSamples.value);
     this.curve.mark(eps, share);
   }
@@ -209,6 +217,12 @@ class Slider {
   /** The browser limits it to the range of the slider. */
   set value(value: number) {
     this.input.value = String(value);
+  }
+
+  /** Extend the range to a value. */
+  include(value: number): void {
+    this.input.min = String(Math.min(value, Number(this.input.min)));
+    this.input.max = String(Math.max(value, Number(this.input.max)));
   }
 
   set text(text: string) {

@@ -1,0 +1,45 @@
+"""Answers that come late, and controls beside what a selection was made with."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from page_eyes import wait_for
+from page_site import Made, Opener, Serve
+
+from thresher.data.selection import Selection
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Route
+
+pytest_plugins = ("page_fixtures",)
+
+
+def test_controls_show_what_was_chosen_and_reset_ends_a_preview_under_way(
+    few_cifar: Made, tmp_path: Path, serve: Serve, look: Opener
+) -> None:
+    whole = Selection.load(few_cifar.path)
+    keep = np.arange(len(whole.ids)) % 10 > 6
+    meta = {**whole.meta, "settings": {"min_samples": 60}}
+    replace(whole, keep=keep, meta=meta, path=None).save(tmp_path / "most.parquet")
+    page = look(serve(tmp_path / "most.parquet"))
+    page.wait_for_selector(".filter-panel[data-ready]")
+    # Beyond the ends of the sliders of other selections.
+    assert page.inner_text("#share-value") == "70.0 %"
+    assert page.inner_text("#min-samples-value") == page.input_value("#min-samples") == "60"
+    page.fill("#share", "0.2")
+    page.wait_for_selector('.badge:text-is("preview")')
+    assert page.inner_text("#share-value") == "20.0 %"
+
+    held: list[Route] = []
+    page.route("**/api/preview*", lambda route: held.append(route))
+    with page.expect_request("**/api/preview*"):
+        page.fill("#share", "0.3")
+    page.click("#reset")
+    with page.expect_response("**/api/preview*"):
+        held[0].continue_()
+    page.unroute("**/api/preview*")
+    page.wait_for_timeout(200)
+    assert page.locator('.badge:text-is("preview")').count() == 0
+    wait_for(page, "dropped", int((~keep).sum()))
