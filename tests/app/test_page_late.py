@@ -5,13 +5,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from page_eyes import wait_for
-from page_site import Made, Opener, Serve
+from page_eyes import counts, wait_for
+from page_site import Made, Opener, Serve, Site
 
+from thresher.data.overrides import OverrideLog
 from thresher.data.selection import Selection
+from thresher.paths import SelectionPaths
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Route
+    from playwright.sync_api import Browser, Route
 
 pytest_plugins = ("page_fixtures",)
 
@@ -43,3 +45,36 @@ def test_controls_show_what_was_chosen_and_reset_ends_a_preview_under_way(
     page.wait_for_timeout(200)
     assert page.locator('.badge:text-is("preview")').count() == 0
     wait_for(page, "dropped", int((~keep).sum()))
+
+
+def test_decisions_that_no_event_announced_and_answers_in_another_order(
+    few_site: Site, chromium: "Browser"
+) -> None:
+    ids = Selection.load(few_site.made.path).ids
+    log = OverrideLog(SelectionPaths(few_site.made.path).overrides)
+    page = chromium.new_page()
+
+    def subscribe(route: "Route") -> None:
+        """Another process decides after the page has read the log, before it is subscribed."""
+        log.decide(ids[:3], False, "a script", [True] * 3)
+        route.continue_()
+
+    page.route("**/api/events*", subscribe)
+    page.goto(few_site.url)
+    wait_for(page, "hand", 3)
+
+    # The answer to an older request does not replace a newer one.
+    held: list[Route] = []
+    page.route("**/api/state*", lambda route: held.append(route))
+    log.decide(ids[3:5], False, "a script", [True] * 2)
+    while not held:
+        page.wait_for_timeout(10)
+    older = held[0].fetch()
+    page.unroute("**/api/state*")
+    log.decide(ids[5:9], False, "a script", [True] * 4)
+    wait_for(page, "hand", 9)
+    with page.expect_response("**/api/state*"):
+        held[0].fulfill(response=older)
+    page.wait_for_timeout(200)
+    assert counts(page)["hand"] == 9
+    page.close()

@@ -116,16 +116,20 @@ function createPage(root: HTMLElement, model: Model): FilterPanel {
     "?": () => header.showHelp(),
     Escape: () => (model.focus === NO_ROW ? model.pick(null) : model.setFocus(NO_ROW)),
   });
+  const refresh = (): void => void model.load(() => source.decisions()).catch(() => undefined);
   source.subscribe(
     (event) => {
-      if (event.type === "state" && event.selection === model.info.name) {
-        void source.decisions().then((decisions) => model.setDecisions(decisions), () => undefined);
-      } else if (event.type === "selections") {
+      if (event.type === "state" && event.selection === model.info.name) refresh();
+      else if (event.type === "selections") {
         model.info.selections = event.selections;
         model.emit("selections");
       }
     },
-    (connected) => header.setConnected(connected),
+    (connected) => {
+      header.setConnected(connected);
+      // Decisions made before the connection, or while it was lost, were not announced.
+      if (connected) refresh();
+    },
   );
   return filter;
 }

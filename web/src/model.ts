@@ -66,6 +66,9 @@ export class Model {
   private visibleMask: Uint8Array | null = null;
   /** Samples per class. */
   private readonly totals: Int32Array;
+  /** Number of requests for decisions, and of the latest one whose answer is shown. */
+  private requests = 0;
+  private newest = 0;
 
   constructor(readonly source: DataSource, readonly info: Info, table: Table, decisions: Decisions) {
     const ids = table.getChild("id");
@@ -238,6 +241,15 @@ export class Model {
     this.emit("decisions");
   }
 
+  /** Request decisions and show them, unless others that were requested later are shown already. */
+  async load(request: () => Promise<Decisions>): Promise<void> {
+    const turn = ++this.requests;
+    const decisions = await request();
+    if (turn < this.newest) return;
+    this.newest = turn;
+    this.setDecisions(decisions);
+  }
+
   async decide(rows: number[], keep: boolean, reason: string, label: number | null = null): Promise<void> {
     const ids = rows.map((row) => this.id(row));
     const what = ids.length === 1 ? (ids[0] ?? "") : `${count(ids.length)} samples`;
@@ -319,7 +331,7 @@ export class Model {
   private async change(request: () => Promise<Decisions>, text: string): Promise<void> {
     if (!this.source.live) return;
     await this.attempt(async () => {
-      this.setDecisions(await request());
+      await this.load(request);
       this.notify(text);
     });
   }
