@@ -78,3 +78,24 @@ def test_decisions_that_no_event_announced_and_answers_in_another_order(
     page.wait_for_timeout(200)
     assert counts(page)["hand"] == 9
     page.close()
+
+
+def test_a_comparison_follows_decisions_in_both_selections(
+    few_cifar: Made, tmp_path: Path, serve: Serve, look: Opener
+) -> None:
+    paths = [few_cifar.copy(tmp_path, name).path for name in ("one", "two")]
+    logs = [OverrideLog(SelectionPaths(path).overrides) for path in paths]
+    selection = Selection.load(paths[0])
+    kept = [selection.ids[row] for row in np.flatnonzero(selection.keep)]
+    page = look(serve(*paths))
+    page.click("#tab-compare")
+    page.select_option("#compare-with", "two")
+    page.wait_for_selector('.group[data-group="only B drops"] b:text-is("0")')
+    assert page.input_value("#colour") == "comparison"
+    page.select_option("#colour", "class")
+    for log, group in zip(logs, "AB", strict=True):
+        log.decide(kept[:3], False, "", [True] * 3)
+        page.wait_for_selector(f'.group[data-group="only {group} drops"] b:text-is("3")')
+        log.undo(dict.fromkeys(kept, True))
+        page.wait_for_selector(f'.group[data-group="only {group} drops"] b:text-is("0")')
+    assert page.input_value("#colour") == "class", "the map keeps the colours that were chosen"

@@ -16,8 +16,10 @@ const GROUPS = [
 
 export class CompareTab {
   readonly element: HTMLElement;
-  private readonly other = select("compare-with", "Compare with", () => void this.load());
+  private readonly other = select("compare-with", "Compare with", () => void this.load(true));
   private readonly body = h("div");
+  /** Increases with every request; answers to older ones are ignored. */
+  private turn = 0;
 
   constructor(private readonly model: Model, private readonly thumbnails: Thumbnails) {
     const choice = h("div", { className: "row" }, h("span", {}, "A is this selection, B is"), this.other);
@@ -38,16 +40,20 @@ export class CompareTab {
     this.other.disabled = others.length === 0;
   }
 
-  private async load(): Promise<void> {
+  /** Load the comparison again; if it was just `chosen`, colour the map by it. */
+  async load(chosen = false): Promise<void> {
     const { model } = this;
+    const turn = ++this.turn;
     if (this.other.value === "") {
       model.setComparison(null);
       if (model.colourBy === "comparison") model.setColour("class");
       return;
     }
     try {
-      model.setComparison(await model.source.compare(this.other.value));
-      model.setColour("comparison");
+      const comparison = await model.source.compare(this.other.value);
+      if (turn !== this.turn) return;
+      model.setComparison(comparison);
+      if (chosen) model.setColour("comparison");
     } catch (error) {
       this.body.replaceChildren(h("p", { className: "note wrong" }, errorText(error)));
     }

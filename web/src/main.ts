@@ -53,6 +53,7 @@ function createPage(root: HTMLElement, model: Model): FilterPanel {
   const filter = new FilterPanel(model, () => map.drawn());
   const gallery = new Gallery(model, thumbnails);
   const copies = new CopiesTab(model, thumbnails);
+  const compare = new CompareTab(model, thumbnails);
   const decisions = new DecisionBar(model);
   const analysis = new Analysis(model);
   const log = new DecisionLog(model);
@@ -62,7 +63,7 @@ function createPage(root: HTMLElement, model: Model): FilterPanel {
     { name: "Gallery", element: gallery.element },
     { name: "Copies", element: copies.element, onShow: () => copies.load() },
     { name: "Analysis", element: analysis.element, onShow: () => analysis.render(), topics: ["decisions", "preview", "theme", "neighbourhood"] },
-    { name: "Compare", element: new CompareTab(model, thumbnails).element },
+    { name: "Compare", element: compare.element },
     { name: "Log", element: log.element, onShow: () => log.render(), topics: ["decisions"] },
   ]);
   focusCard.onNeighbours = (rows) => map.setNeighbours(rows);
@@ -120,6 +121,7 @@ function createPage(root: HTMLElement, model: Model): FilterPanel {
   source.subscribe(
     (event) => {
       if (event.type === "state" && event.selection === model.info.name) refresh();
+      else if (event.type === "state" && event.selection === model.comparison?.numbers.b) void compare.load();
       else if (event.type === "selections") {
         model.info.selections = event.selections;
         model.emit("selections");
