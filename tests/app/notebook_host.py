@@ -102,6 +102,8 @@ class NotebookPage:
     def __init__(self, kernel: Kernel, comm: str, browser: "Browser") -> None:
         self.kernel, self.comm = kernel, comm
         self.requests: list[str] = []
+        self.sent: list[str] = []
+        """Ids of the messages to the kernel."""
         self.page: Page = browser.new_page(viewport={"width": 1280, "height": 800})
         state = kernel.comms[comm]
         files = {
@@ -147,4 +149,5 @@ class NotebookPage:
 
     def _to_kernel(self, content: Any, bodies: list[str]) -> None:
         json.dumps(content)  # a notebook can send nothing else
+        self.sent.append(content["id"])
         self.kernel.send(self.comm, content, [base64.b64decode(body) for body in bodies])

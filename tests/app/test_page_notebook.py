@@ -90,6 +90,8 @@ def test_a_widget_shows_the_page_and_stores_decisions_without_a_port(
     window.until(lambda: window.frame.title() == "tenth · Thresher", "its page")
     window.until(lambda: window.shows(".part.dropped"), "its numbers")
     assert window.count("dropped") == Selection.load(made.path.with_name("tenth.parquet")).dropped
+    asked = [id for id in window.sent if not id.endswith("/frame")]
+    assert len(set(asked)) == len(asked), "its requests have other numbers than the first page's"
 
     network = {url for url in window.requests if url.startswith("http")}
     assert network == {ADDRESS, f"{ADDRESS}widget.js"}, "nothing else went over the network"

@@ -6,7 +6,8 @@
   const TOO_LARGE = "This change is too large for a notebook: pick fewer samples, or use `thresher view`.";
   const waiting = new Map();
   const streams = [];
-  let last = 0;
+  // Another selection opens in a new document, which must not take answers to the one before.
+  let last = Math.floor(Math.random() * 2 ** 48);
 
   window.fetch = async (path, init = {}) => {
     const body = typeof init.body === "string" ? new TextEncoder().encode(init.body) : (init.body ?? null);
