@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from gloo_ranks import run_ranks
 from thresher.data.order import bounds
-from thresher.errors import ThresherError
+from thresher.errors import InvalidValueError, ThresherError
 from thresher.models.batch_norm import (
     GhostBatchNorm,
     SyncBatchNorm,
@@ -22,6 +22,7 @@ from thresher.models.batch_norm import (
 )
 from thresher.models.batch_norm_mode import alignment, in_one_piece, parse
 from thresher.models.registry import build
+from thresher.training.undo import forget_ghost_sums
 
 pytestmark = pytest.mark.xdist_group("ranks")
 
@@ -206,6 +207,34 @@ def test_update_running_statistics_without_a_step_changes_nothing() -> None:
     update_running_statistics(model)
     update_running_statistics(model)
     assert distance(before, model.state_dict()) == 0
+
+
+class WithActivation(nn.BatchNorm2d):
+    """As timm has it."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(input).relu()
+
+
+class Renamed(nn.BatchNorm2d):
+    """With another name, and the forward pass of torch."""
+
+
+@pytest.mark.parametrize("mode", ["sync", "ghost:4"])
+def test_layers_with_a_forward_pass_of_their_own_are_refused(mode: str) -> None:
+    """A copy under our class would lose the activation."""
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), WithActivation(4))
+    with pytest.raises(InvalidValueError, match=r'cannot replace layer "1" of class WithAct.*local'):
+        convert(model, mode)
+    assert isinstance(convert(model, "local")[1], WithActivation)
+    assert not isinstance(convert(nn.Sequential(Renamed(4)), mode)[0], Renamed)
+
+
+def test_sums_of_a_layer_without_running_statistics_can_be_forgotten() -> None:
+    layer = convert(nn.BatchNorm2d(2, track_running_stats=False), "ghost:4")
+    layer(torch.randn(8, 2, 3, 3))
+    forget_ghost_sums(layer)
+    update_running_statistics(layer)
 
 
 def test_modes() -> None:

@@ -31,6 +31,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from thresher.errors import InvalidValueError
 from thresher.models.batch_norm_mode import parse
 
 _TRITON = importlib.util.find_spec("triton") is not None and any(
@@ -44,10 +45,21 @@ def convert(model: nn.Module, mode: str, group: Any = None) -> nn.Module:
 
     Parameters and buffers stay the same objects under the same names. The process group is by
     default that of all workers.
+
+    Raises:
+        InvalidValueError: A layer has a forward pass of its own, such as batch norm with an
+            activation, which would be lost.
     """
     kind, size = parse(mode)
     if kind == "local":
         return model
+    for name, layer in model.named_modules():
+        if _convertible(layer) and type(layer).forward is not _BatchNorm.forward:
+            raise InvalidValueError(
+                f'`batch_norm` {mode} cannot replace layer "{name}" of class '
+                f"{type(layer).__name__}, which has a forward pass of its own",
+                "use `batch_norm` local, or torch's batch norm in the model",
+            )
     if _convertible(model):
         return _converted(model, kind, size, group)
     for parent in list(model.modules()):
@@ -162,6 +174,11 @@ class GhostBatchNorm(_AnyBatchNorm):
         samples = mean.new_full((1,), size * mean.shape[0])
         # In place, because a captured graph adds to the same tensor.
         self.pending_sums(mean).add_(torch.cat([mean.sum(0) * size, unbiased * size, samples]))
+
+    def forget_sums(self) -> None:
+        """Drop the sums since the last `update_running_statistics`."""
+        if self._sums is not None:
+            self._sums.zero_()
 
     def pending_sums(self, like: Tensor | None = None) -> Tensor:
         """Return the sums since the last `update_running_statistics`, (2 · channels + 1,)."""

@@ -57,7 +57,7 @@ def forget_ghost_sums(model: nn.Module) -> None:
     """Clear what ghost batch norm sums up until the end of a step, which does not come here."""
     for module in model.modules():
         if isinstance(module, GhostBatchNorm):
-            module.pending_sums().zero_()
+            module.forget_sums()
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> list[Tensor]:
