@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch import nn
 
 from forks import FRESH, forks_in
 from thresher.errors import ThresherError
@@ -208,6 +209,35 @@ def test_a_run_killed_after_its_last_step_still_closes_the_epoch(
         (tmp_path / run / "metrics.jsonl").read_text().splitlines() for run in ("whole", "broken")
     ]
     assert len(records[0]) == len(records[1])
+
+
+def dropping(classes: int, channels: int) -> nn.Module:
+    """Return a network that draws random numbers in every step."""
+    layers = nn.Flatten(), nn.Linear(64 * channels, 16), nn.Dropout(), nn.Linear(16, classes)
+    return nn.Sequential(*layers)
+
+
+def test_dropout_is_the_same_in_a_second_run_and_in_a_resumed_one(
+    few: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options: dict[str, Any] = {"epochs": 2, "model": "test_killed:dropping", "checkpoint_every": 5}
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    train(_config(few, tmp_path / "whole", **options), quiet=True)
+    assert torch.equal(before, torch.get_rng_state()), "the caller's random numbers were used up"
+    torch.manual_seed(2)
+    train(_config(few, tmp_path / "again", **options), quiet=True)
+    assert _same(tmp_path / "whole", tmp_path / "again")
+
+    def killed(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Trainer, "_end_epoch", killed)
+    with pytest.raises(KeyboardInterrupt):
+        train(_config(few, tmp_path / "broken", **options), quiet=True)
+    monkeypatch.undo()
+    train(_config(few, tmp_path / "broken", **options, resume=True), quiet=True)
+    assert _same(tmp_path / "whole", tmp_path / "broken")
 
 
 @pytest.mark.slow

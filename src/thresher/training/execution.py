@@ -90,7 +90,7 @@ def cpu_kernels(precision: str, device: "torch.device") -> Iterator[None]:
 
 @contextlib.contextmanager
 def torch_settings(config: ExecutionConfig, group: "Group") -> Iterator[None]:
-    """Set threads and kernel selection for a run, and restore them afterwards."""
+    """Set threads and kernel selection for a run; restore them and torch's random numbers."""
     import torch
 
     threads = torch.get_num_threads()
@@ -108,7 +108,8 @@ def torch_settings(config: ExecutionConfig, group: "Group") -> Iterator[None]:
         torch.backends.cudnn.deterministic = True
         torch.use_deterministic_algorithms(True)
     try:
-        with warnings.catch_warnings(), cpu_kernels(config.precision, group.device):
+        forked = torch.random.fork_rng([group.device] if group.device.type == "cuda" else [])
+        with warnings.catch_warnings(), cpu_kernels(config.precision, group.device), forked:
             # Older torch lacks the recommended replacement. The strides are those of weights with
             # one input channel, where the order has no meaning.
             warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated")
@@ -119,6 +120,22 @@ def torch_settings(config: ExecutionConfig, group: "Group") -> Iterator[None]:
         torch.backends.cudnn.benchmark = benchmark
         torch.backends.cudnn.deterministic = fixed
         torch.use_deterministic_algorithms(was_deterministic)
+
+
+def seed_step(seed: int, step: int, group: "Group") -> None:
+    """Seed what a network draws in a step, as dropout does: a function of seed, step and worker.
+
+    A resumed run then draws the same numbers, and so does a run after others in one process.
+    """
+    import numpy as np
+    import torch
+
+    from thresher.data.hashing import hash_bits
+
+    value = int(hash_bits(np.array([group.rank]), step, seed)[0]) & 0xFFFF_FFFF
+    torch.default_generator.manual_seed(value)
+    if group.device.type == "cuda":
+        torch.cuda.manual_seed(value)
 
 
 def free_device_memory(config: ExecutionConfig) -> None:

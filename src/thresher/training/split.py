@@ -27,7 +27,7 @@ class DataConfig:
     split_seed: int = option(0, ge=0)
     """Seed of the choice of validation samples."""
     seed: int = option(0, ge=0)
-    """Seed of the initial weights, the order of the samples and their augmentation."""
+    """Seed of the initial weights, the order of the samples, their augmentation and dropout."""
 
     @property
     def hold_out(self) -> "HoldOut":

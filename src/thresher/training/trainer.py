@@ -24,6 +24,7 @@ from thresher.training.device_data import Part
 from thresher.training.dynamics import Dynamics
 from thresher.training.epochs import EpochPlan, EpochPlanner, EpochSamples
 from thresher.training.evaluate import averaged, evaluate
+from thresher.training.execution import seed_step
 from thresher.training.input_clock import InputClock
 from thresher.training.input_remarks import slow_decoded, warn_of_waiting
 from thresher.training.noise_observer import NoiseObserver
@@ -234,6 +235,8 @@ class Trainer:
         noise = self.state.noise
         observed = noise is not None and noise.is_due(self.state.progress.step)
         captured = self.prepared.captured.get(count)
+        if captured is None or observed or self.prepared.random:
+            seed_step(self.config.seed, self.state.progress.step, self.group)
         if captured is not None and not observed:
             captured(part)
             return
