@@ -2,6 +2,7 @@
 
 import json
 import logging
+from collections import OrderedDict
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from thresher.models.embed_config import EmbedConfig
 from thresher.models.feature_source import find_features
 from thresher.models.features import Features
 from thresher.models.registry import build
+from thresher.training.optimizers import OptimizerConfig, parameter_groups
 
 IDS = ["b", "a", "c"]
 ROWS = np.arange(12, dtype=np.float32).reshape(3, 4)
@@ -150,6 +152,30 @@ def test_ambiguous_features_are_refused_with_the_choice() -> None:
         find_features(convolutional, x, classes=10)
     pooled = find_features(convolutional, x, 10, "0").run(convolutional, x)[0]
     torch.testing.assert_close(pooled, convolutional(x))
+
+
+@pytest.mark.parametrize("last", ["out", "classifier"])
+def test_a_hidden_layer_with_the_name_of_a_head_is_not_the_head(last: str) -> None:
+    layers = {"flat": nn.Flatten(), "fc": nn.Linear(64, 16), last: nn.Linear(16, 10)}
+    model, x = nn.Sequential(OrderedDict(layers)), torch.randn(2, 1, 8, 8)
+    source = find_features(model, x, classes=10)
+    assert (source.layer, source.is_head, source.width) == (last, True, 16)
+    groups = parameter_groups(model, OptimizerConfig(head_lr=0.1))
+    slow = [p for group in groups if group["lr_factor"] == 0.1 for p in group["params"]]
+    assert [p.shape[0] for p in slow] == [10, 10]
+
+
+def test_logits_of_a_convolution_are_not_features_also_with_linear_layers_inside() -> None:
+    class Gated(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gate, self.out = nn.Linear(1, 1), nn.Conv2d(1, 10, 8)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.out(x * self.gate(x.mean((2, 3)))[:, :, None, None]).flatten(1)
+
+    with pytest.raises(InvalidValueError, match="10 outputs of Gated may be features or the logits"):
+        find_features(Gated(), torch.randn(2, 1, 8, 8), classes=10)
 
 
 @pytest.mark.parametrize("name", ["tiny", "fast-cifar", "alexnet-small", "resnet20"])

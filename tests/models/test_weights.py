@@ -121,3 +121,19 @@ def test_files_that_are_missing_cut_or_not_weights(
 def test_no_code_runs_from_a_file(tmp_path: Path) -> None:
     torch.save(nn.Linear(2, 2), tmp_path / "module.pth")
     assert "is not a plain state dict" in refusal("tiny", tmp_path / "module.pth")
+
+
+class Towers(nn.Module):
+    """A layer of its own is called as the prefix that DDP adds to names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.module, self.stem = nn.ModuleDict({"stem": nn.Linear(4, 4)}), nn.Linear(4, 4)
+
+
+def test_a_layer_called_module_is_not_a_wrapper(tmp_path: Path) -> None:
+    """Without its prefix it had the name of another layer, and one of the two was not loaded."""
+    saved, loaded = Towers(), Towers()
+    weights.save(saved, tmp_path / "w.safetensors")
+    weights.load_into(loaded, tmp_path / "w.safetensors")
+    assert same(loaded, saved.state_dict())

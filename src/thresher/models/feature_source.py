@@ -86,12 +86,7 @@ def _found(model: nn.Module, x: Tensor, classes: int | None) -> FeatureSource:
             raise InvalidValueError(
                 f"{name} has no linear layer, so it has no penultimate features", CHOICE
             )
-        if output.shape[1] == classes:
-            raise InvalidValueError(
-                f"the {classes} outputs of {name} may be features or the logits of the classes",
-                CHOICE,
-            )
-        return FeatureSource(width=output.shape[1])
+        return _output(output, x, name, classes)
     layer = head[0]
     inputs, outputs, output = _watch(model, layer, x)
     if len(inputs) != 1:
@@ -109,7 +104,17 @@ def _found(model: nn.Module, x: Tensor, classes: int | None) -> FeatureSource:
             CHOICE,
         )
     # A linear layer inside the network, such as one that runs on every token of a transformer.
-    return FeatureSource(width=_vectors(output, x, "its output").shape[1])
+    return _output(output, x, name, classes)
+
+
+def _output(output: Any, x: Tensor, name: str, classes: int | None) -> FeatureSource:
+    """Return the output of a network as features, unless it may be logits."""
+    width = _vectors(output, x, "its output").shape[1]
+    if width == classes:
+        raise InvalidValueError(
+            f"the {classes} outputs of {name} may be features or the logits of the classes", CHOICE
+        )
+    return FeatureSource(width=width)
 
 
 def _watch(model: nn.Module, layer: str, x: Tensor) -> tuple[list[Any], list[Any], Any]:

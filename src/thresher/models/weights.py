@@ -36,7 +36,7 @@ def save(model: nn.Module, file: Path) -> None:
 
 def unwrapped(model: nn.Module) -> dict[str, Tensor]:
     """Return the model's state dict without the prefixes of DDP or torch.compile."""
-    return {_bare(name): tensor for name, tensor in model.state_dict().items()}
+    return _without_prefix(model.state_dict())
 
 
 def read(file: Path) -> dict[str, Tensor]:
@@ -52,7 +52,7 @@ def read(file: Path) -> dict[str, Tensor]:
             ) from None
     else:
         state = _read_torch(file)
-    return {_bare(name): tensor for name, tensor in state.items()}
+    return _without_prefix(state)
 
 
 def load_into(model: nn.Module, file: Path, name: str = "the model") -> list[str]:
@@ -68,6 +68,8 @@ def load_into(model: nn.Module, file: Path, name: str = "the model") -> list[str
     state = read(file)
     wanted = unwrapped(model)
     skipped = _head_to_skip(model, state, wanted)
+    if skipped:
+        logger.info("Not loading %s from %s: a new head is used", ", ".join(skipped), file)
     _remove_surplus_head(state, wanted, file)
     for key, tensor in wanted.items():
         if key in skipped:
@@ -96,14 +98,16 @@ def load_into(model: nn.Module, file: Path, name: str = "the model") -> list[str
 def find_head(model: nn.Module) -> tuple[str, nn.Linear] | None:
     """Return the name of the layer that maps features to logits, and the layer.
 
-    A linear layer with a usual name is preferred; otherwise it is the last linear layer in order
-    of registration, which is the order of use in all common networks.
+    A linear layer with a usual name is preferred, unless a later one takes its output; otherwise it
+    is the last linear layer in order of registration, which is the order of use in all common
+    networks.
     """
-    linear = {name: m for name, m in model.named_modules() if isinstance(m, nn.Linear)}
-    for name in linear:
-        if has_usual_name(name):
-            return name, linear[name]
-    return list(linear.items())[-1] if linear else None
+    linear = [(name, m) for name, m in model.named_modules() if isinstance(m, nn.Linear)]
+    for number, (name, layer) in enumerate(linear):
+        later = (other.in_features for _, other in linear[number + 1 :])
+        if has_usual_name(name) and layer.out_features not in later:
+            return name, layer
+    return linear[-1] if linear else None
 
 
 def has_usual_name(layer: str) -> bool:
@@ -117,7 +121,9 @@ def _head_to_skip(
     head = find_head(model)
     if head is None:
         return []
-    names = [key for key in wanted if key.startswith(_bare(head[0] + "."))]
+    own, bare = f"{head[0]}.", _bare(f"{head[0]}.")
+    names = [key for key in wanted if key.startswith(own)]
+    names = names or [key for key in wanted if key.startswith(bare)]
     shapes = [(state[key].shape, wanted[key].shape) for key in names if key in state]
     differs = any(old != new and old[1:] == new[1:] for old, new in shapes)
     return names if differs or not shapes else []
@@ -152,6 +158,12 @@ def _read_torch(file: Path) -> dict[str, Tensor]:
             f"{file} has no state dict", "save it as torch.save(model.state_dict())"
         )
     return state
+
+
+def _without_prefix(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Remove the prefixes of wrappers, unless a layer of the network itself is called so."""
+    bare = {_bare(name): tensor for name, tensor in state.items()}
+    return bare if len(bare) == len(state) else dict(state)
 
 
 def _bare(name: str) -> str:

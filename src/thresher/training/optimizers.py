@@ -31,7 +31,7 @@ class OptimizerConfig:
     bias_lr: float = option(1.0, ge=0)
     """Factor on the learning rate of biases and norm layers."""
     head_lr: float = option(1.0, ge=0)
-    """Factor on the learning rate of the last linear layer."""
+    """Factor on the learning rate of the head, the last linear layer."""
 
 
 def make_optimizer(
