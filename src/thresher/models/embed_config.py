@@ -69,6 +69,9 @@ class EmbedConfig(EmbedOptions):
             )
         if self.run is not None and (self.mean or self.std):
             raise InvalidValueError("mean and std come from the run", "leave them out", "mean")
+        if self.run is not None and (self.crop is not None or self.image_size is not None):
+            name = "crop" if self.crop is not None else "image_size"
+            raise InvalidValueError(f"{name} comes from the run", "leave it out", name)
         if self.is_hugging_face:
             if self.weights is not None:
                 raise InvalidValueError(
