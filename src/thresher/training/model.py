@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from thresher.errors import InvalidValueError
 from thresher.options import option
 
 if TYPE_CHECKING:
@@ -58,6 +59,48 @@ def initialize_from_data(
         images = pack.images(positions[:INITIAL_IMAGES], size=getattr(config, "image_size", None))
         initialize: Any = model.initialize
         initialize(augment.evaluate(torch.from_numpy(images)))
+
+
+def check_model(
+    model: "nn.Module", name: str, shape: tuple[int, int, int], classes: int, alone: bool
+) -> None:
+    """Refuse a network that does not map images of `shape` to one logit per class.
+
+    With several workers also one whose output does not depend on all of its parameters, which DDP
+    would wait for. Networks of Thresher are known to work.
+    """
+    import torch
+
+    from thresher.models.registry import MODELS
+    from thresher.training.undo import buffers_kept
+
+    if name in MODELS.built_in:
+        return
+    images, model = torch.zeros(2, *shape), model.train()
+    with torch.random.fork_rng(devices=[]), buffers_kept(model), torch.set_grad_enabled(not alone):
+        try:
+            logits = model(images)
+        except (RuntimeError, ValueError) as error:
+            lines = str(error).strip().splitlines() or [type(error).__name__]
+            what = f'model "{name}" fails on images of {"×".join(map(str, shape))}: {lines[0]}'
+            raise InvalidValueError(what, "THRESHER_DEBUG=1 shows where") from error
+        given = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
+        if given != (2, classes):
+            raise InvalidValueError(
+                f'model "{name}" returns {given} for 2 images of {classes} classes',
+                f"return logits of shape (2, {classes}), also in training mode",
+            )
+        if alone:
+            return
+        logits.sum().backward()
+    trained = {key: p for key, p in model.named_parameters() if p.requires_grad}
+    unused = next((key for key, p in trained.items() if p.grad is None), None)
+    model.zero_grad(set_to_none=True)
+    if unused is not None:
+        raise InvalidValueError(
+            f'the output of model "{name}" does not depend on its parameter "{unused}"',
+            "train it on one worker, or set requires_grad of that parameter to False",
+        )
 
 
 def place_model(

@@ -43,9 +43,10 @@ class Objective(nn.Module):
     def __init__(self, model: nn.Module, label_smoothing: float, per_sample: bool) -> None:
         super().__init__()
         self.model, self.label_smoothing, self.per_sample = model, label_smoothing, per_sample
-        # Torch's batch norm does not accept an empty batch.
-        norms = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-        self.runs_empty = not any(isinstance(module, norms) for module in model.modules())
+        # Torch's batch norm and reshape(n, -1) do not accept an empty batch, but statistics of all
+        # workers need every worker.
+        synced = (isinstance(module, batch_norm.SyncBatchNorm) for module in model.modules())
+        self.runs_empty = any(synced)
 
     def forward(
         self, images: Tensor, labels: Tensor, weights: Tensor | None = None

@@ -27,7 +27,7 @@ from thresher.training.execution import (
     weight_dtype,
 )
 from thresher.training.graph import why_not
-from thresher.training.model import build_model, initialize_from_data
+from thresher.training.model import build_model, check_model, initialize_from_data
 from thresher.training.prepared import Workload
 from thresher.training.pruners import DynamicPruner, make_pruner
 from thresher.training.resolved import resolve
@@ -149,13 +149,13 @@ def _open(config: TrainConfig, pruner: DynamicPruner | None) -> Workload:
         )
     resolved = resolve(config, split.count, len(split.train), placement().world)
     augment = make_augment(config, pack, weight_dtype(config))
-    resolved = replace(
-        resolved,
-        augment=augment_kind(config, pack),
-        image_size=augment.output_size(*image_sides(config, pack))[0],
-    )
+    sides = augment.output_size(*image_sides(config, pack))
+    resolved = replace(resolved, augment=augment_kind(config, pack), image_size=sides[0])
     model = build_model(config, pack, config.seed)
     initialize_from_data(model, config, pack, split.train[split.kept], augment)
+    summed = placement().world > 1 and config.engine == "ddp" and not config.delay
+    shape, classes = (len(pack.mean), *sides), len(pack.classes)
+    check_model(model, config.model, shape, classes, not summed or config.average_every > 1)
     return Workload(pack, split, resolved, model, pruner)
 
 

@@ -1,0 +1,79 @@
+"""Networks of the user's own: what they must return, and batches without a sample."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from thresher.errors import InvalidValueError
+from thresher.training.config import TrainConfig
+from thresher.training.model import check_model
+from thresher.training.step import Objective
+from thresher.training.train import train
+
+pytest_plugins = ["train_data"]
+SHAPE = (1, 8, 8)
+
+
+class Own(nn.Module):
+    """A convolution, `reshape(n, -1)`, a head, and a parameter that nothing depends on."""
+
+    def __init__(self, pack: Callable[[Tensor], Any] = lambda logits: logits) -> None:
+        super().__init__()
+        self.conv, self.out = nn.Conv2d(1, 2, 3), nn.Linear(72, 10)
+        self.norm: nn.Module = nn.BatchNorm2d(2)
+        self.aux, self.pack = nn.Linear(2, 2), pack
+
+    def forward(self, x: Tensor) -> Any:
+        maps = self.norm(self.conv(x))
+        return self.pack(self.out(maps.reshape(len(x), -1)))
+
+
+def tuples(classes: int) -> nn.Module:
+    return Own(lambda logits: (logits, logits))
+
+
+def test_a_model_that_returns_something_else_is_refused_before_anything_is_written(
+    few: Path, tmp_path: Path
+) -> None:
+    config = TrainConfig(data=str(few), out=str(tmp_path / "run"), model="test_own_models:tuples")
+    with pytest.raises(InvalidValueError, match="returns tuple for 2 images of 10 classes"):
+        train(config, quiet=True)
+    assert not (tmp_path / "run").exists()
+
+
+def test_shapes_that_do_not_fit_are_refused() -> None:
+    model = Own()
+    with pytest.raises(InvalidValueError, match=r"returns \(2, 10\) for 2 images of 11 classes"):
+        check_model(model, "own", SHAPE, 11, alone=True)
+    with pytest.raises(InvalidValueError, match='"own" fails on images of 3×8×8: Given groups=1'):
+        check_model(model, "own", (3, 8, 8), 10, alone=True)
+
+
+def test_the_check_leaves_the_model_as_it_was() -> None:
+    model, random = Own(), torch.get_rng_state()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    check_model(model, "own", SHAPE, 10, alone=True)
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    assert torch.equal(random, torch.get_rng_state())
+    with pytest.raises(InvalidValueError, match='does not depend on its parameter "aux.weight"'):
+        check_model(model, "own", SHAPE, 10, alone=False)
+    model.aux.requires_grad_(False)
+    check_model(model, "own", SHAPE, 10, alone=False)
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_a_worker_without_a_sample_does_not_run_the_model() -> None:
+    """`reshape(n, -1)` of nothing fails."""
+    model = Own()
+    model.norm = nn.Identity()  # no batch norm, which is another reason not to run it
+    loss, _, _ = Objective(model, 0.0, per_sample=False)(
+        torch.empty(0, *SHAPE), torch.empty(0, dtype=torch.int64)
+    )
+    loss.backward()
+    for parameter in model.parameters():
+        assert parameter.grad is not None
+        assert not parameter.grad.any()
