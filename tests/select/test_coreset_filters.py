@@ -17,6 +17,7 @@ from thresher.select.filters.moderate import ModerateFilter
 from thresher.select.filters.prototypes import PrototypesFilter
 from thresher.select.filters.uncertainty import UncertaintyFilter
 from thresher.training.dynamics import Dynamics
+from thresher.training.split import TrainingSplit
 
 
 def scored(score: np.ndarray) -> Selection:
@@ -151,8 +152,10 @@ def test_el2n_of_a_sample_that_was_pruned_in_the_first_epochs_is_unknown(
     for epoch in range(11):
         seen = np.array([1.0, float(epoch == 10)])
         dynamics.end_epoch(epoch, np.stack([seen, seen, 0.5 * seen, seen, seen, seen]))
-    dynamics.write(tmp_path / "dynamics.parquet", Pack.open(digits), np.arange(2))
+    two, none = np.arange(2), np.empty(0, np.int64)
+    split = TrainingSplit(two, np.ones(2, bool), none, none)
+    dynamics.write(tmp_path / "dynamics.parquet", Pack.open(digits), split)
     error = pq.read_table(tmp_path / "dynamics.parquet")["el2n"].to_numpy()
-    np.testing.assert_array_equal(error, np.float32([0.5, np.nan]))
+    np.testing.assert_array_equal(error, np.array([0.5, np.nan], np.float32))
     easy = EL2NFilter(drop=0.5, side="easy").fit(None, [0, 0], dynamics={"el2n": error})
     assert easy.keep_.tolist() == [False, True]
