@@ -47,6 +47,21 @@ def test_single_options_override_the_kind(encoded: Pack) -> None:
     assert not made(flip=False).flip
 
 
+def test_options_that_have_no_effect_are_refused(encoded: Pack, digits: Path) -> None:
+    def make(pack: Pack, **options: Any) -> Augment:
+        return make_augment(AugmentConfig(**options), pack, torch.float32)
+
+    raw = Pack.open(digits)
+    with pytest.raises(InvalidValueError, match="image_size 16 has no effect with augment cifar"):
+        make(raw, image_size=16)
+    with pytest.raises(InvalidValueError, match="crop_area has no effect on the images of"):
+        make(raw, crop_area=0.3)
+    with pytest.raises(InvalidValueError, match=r"crop_ratio has no effect .* with augment none"):
+        make(encoded, image_size=16, augment="none", crop_ratio=2.0)
+    assert make(raw, image_size=8).resized is None
+    assert make(raw, image_size=16, crop_area=0.3, augment="imagenet").output_size(8, 8) == (16, 16)
+
+
 def test_the_gpu_decodes_only_for_a_gpu(encoded: Pack, digits: Path, tmp_path: Path) -> None:
     config = TrainConfig(
         data=str(encoded.root),

@@ -85,6 +85,8 @@ def make_augment(config: AugmentConfig, pack: "Pack", dtype: "torch.dtype") -> "
 
     height, width = image_sides(config, pack)
     kind = augment_kind(config, pack)
+    if kind != "imagenet":
+        _check_used(config, f"the images of {pack.name}", kind, (height, width))
     padding = config.crop_padding
     if padding is None:
         padding = min(height, width) // 8 if kind == "cifar" else 0
@@ -103,6 +105,21 @@ def make_augment(config: AugmentConfig, pack: "Pack", dtype: "torch.dtype") -> "
     )
     augment.output_size(height, width)
     return augment
+
+
+def _check_used(config: AugmentConfig, images: str, kind: Kind, sides: tuple[int, int]) -> None:
+    """Refuse options that have no effect where images are not cropped and scaled."""
+    if config.image_size is not None and sides != (config.image_size, config.image_size):
+        raise InvalidValueError(
+            f"image_size {config.image_size} has no effect with augment {kind}: {images} all have "
+            f"{sides[0]}×{sides[1]} pixels",
+            "use augment imagenet, or pack them with `resize`",
+            "image_size",
+        )
+    for name in ("crop_area", "crop_ratio"):
+        if getattr(config, name) != getattr(AugmentConfig, name):
+            what = f"{name} has no effect on {images} with augment {kind}"
+            raise InvalidValueError(what, "use augment imagenet", name)
 
 
 def image_sides(config: AugmentConfig, pack: "Pack") -> tuple[int, int]:
