@@ -153,9 +153,12 @@ def test_a_run_is_not_resumed_with_other_decisions(made: Any, tmp_path: Path) ->
     config = TrainConfig.from_dict({**values, "selection": str(selection.path), "resume": True})
     train(config, quiet=True)
     (tmp_path / "run" / "result.json").unlink()  # as if it had been killed
-    assert train(config, quiet=True).status == "finished"
-    (tmp_path / "run" / "result.json").unlink()
+    first = train(config, quiet=True)
+    assert train(config, quiet=True) == first
     relabel(made, [3], 7)
+    with pytest.raises(InvalidValueError, match="begun on other samples or with other labels"):
+        train(config, quiet=True)
+    (tmp_path / "run" / "result.json").unlink()
     with pytest.raises(InvalidValueError, match="begun on other samples or with other labels"):
         train(config, quiet=True)
     log.undo(dict(zip(selection.ids, selection.keep.tolist(), strict=True)))

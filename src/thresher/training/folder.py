@@ -11,14 +11,14 @@ import numpy as np
 
 from thresher.data.pack import Pack
 from thresher.distributed.group import Group
-from thresher.errors import AlreadyExistsError, InvalidValueError
+from thresher.errors import AlreadyExistsError, InvalidValueError, NotFoundError
 from thresher.locks import exclusive_lock
 from thresher.options import describe
 from thresher.paths import RUN_FORMAT, RunPaths, atomic_file, read_run_json, write_json
 from thresher.training.config import TrainConfig, current_values
 from thresher.training.resolved import Resolved
 from thresher.training.result import BEFORE_AUTO, RunResult
-from thresher.training.split import TrainingSplit
+from thresher.training.split import TrainingSplit, split_samples
 
 
 def finished(config: TrainConfig) -> RunResult | None:
@@ -32,6 +32,9 @@ def finished(config: TrainConfig) -> RunResult | None:
             "choose another folder, or set `resume` to return its result",
         )
     _check_same_run(as_begun(config), paths)
+    with contextlib.suppress(NotFoundError):  # a result outlives its data
+        pack = Pack.open(config.data)
+        _check_same_samples(config.out, samples_digest(pack, split_samples(config, pack)))
     return RunResult.load(config.out)
 
 
@@ -97,15 +100,7 @@ def write_config(config: TrainConfig, resolved: Resolved, pack: Pack, split: Tra
     """
     path, samples = RunPaths(Path(config.out)).config, samples_digest(pack, split)
     for run in filter(None, (config.out, config.branch_from)):
-        begun = RunPaths(Path(run)).config
-        if not begun.exists():
-            continue
-        known = read_run_json(begun, "run's configuration").get("data", {})
-        if known.get("samples", samples) != samples:
-            raise InvalidValueError(
-                f"the run in {run} was begun on other samples or with other labels",
-                "undo what was changed in its data or selection, or choose another folder",
-            )
+        _check_same_samples(run, samples)
     data = {
         "name": pack.name,
         "fingerprint": pack.fingerprint,
@@ -150,6 +145,19 @@ def write_result(paths: RunPaths, result: RunResult, keep_checkpoint: bool = Fal
 def _restarted() -> bool:
     """Return whether torch's elastic agent has restarted this group."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+
+
+def _check_same_samples(run: str, samples: str) -> None:
+    """Refuse to go on with a run that was begun on other samples than those with this digest."""
+    begun = RunPaths(Path(run)).config
+    if not begun.exists():
+        return
+    known = read_run_json(begun, "run's configuration").get("data", {})
+    if known.get("samples", samples) != samples:
+        raise InvalidValueError(
+            f"the run in {run} was begun on other samples or with other labels",
+            "undo what was changed in its data or selection, or choose another folder",
+        )
 
 
 def _check_same_run(config: TrainConfig, paths: RunPaths) -> None:
