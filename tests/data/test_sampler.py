@@ -131,6 +131,7 @@ def test_keys_of_a_webdataset() -> None:
     )
     assert selection.keeps("a-00/x/1")
     assert selection.keeps({"__key__": "x/1", "__url__": "data/a-00.tar"})
+    assert selection.keeps({"__key__": "./x/1", "__url__": "data/a-00.tar"})  # of `tar cf x.tar .`
     assert not selection.keeps({"__key__": "x/2", "__url__": "data/a-00.tar.gz"})
     assert selection.keeps({"__key__": "0", "__url__": "b.tar", "json": b'{"id": "mine"}'})
     with pytest.raises(InvalidValueError, match='sample "b/0" is not in the selection'):

@@ -68,7 +68,8 @@ def webdataset_id(sample: Mapping[str, Any]) -> str:
         return str(fields["id"])
     try:
         tar = PurePosixPath(str(sample["__url__"])).name.partition(".")[0]
-        return f"{tar}/{sample['__key__']}"
+        key = PurePosixPath(str(sample["__key__"]))  # `tar cf x.tar .` writes ./0001.jpg
+        return f"{tar}/{key.as_posix()}"
     except KeyError as error:
         raise InvalidValueError(
             f"the sample has no {error.args[0]}", "give an id, or a sample of a WebDataset"
