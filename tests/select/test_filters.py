@@ -259,6 +259,20 @@ def test_confident_joint_by_hand() -> None:
     np.testing.assert_array_equal(confident_issues(labels, own, table), [False] * 4 + [True])
 
 
+def test_the_built_in_engine_marks_what_cleanlabs_confident_learning_marks() -> None:
+    from cleanlab.filter import find_label_issues
+
+    random = np.random.default_rng(1)
+    p = random.dirichlet([3, 1, 0.5, 0.5], 300)
+    labels = np.array([random.choice(4, p=row) for row in p])
+    own = LabelErrorsFilter(probabilities="own", engine="builtin")
+    found = own.fit(None, labels, probabilities=p, classes=list("abcd"))
+    theirs = find_label_issues(labels, p, filter_by="confident_learning", n_jobs=1)
+    np.testing.assert_array_equal(~found.keep_, theirs)
+    assert found.suggested_ is not None
+    assert (found.suggested_[~found.keep_] >= 0).all()  # never "label a, likely a"
+
+
 @pytest.mark.slow
 def test_label_errors_do_not_depend_on_the_blocks(
     data: tuple[FilterInputs, np.ndarray, np.ndarray], monkeypatch: pytest.MonkeyPatch

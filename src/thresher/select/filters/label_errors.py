@@ -58,12 +58,12 @@ class OwnProbabilities:
 class LabelErrorsFilter(Filter):
     """Drop samples that confident learning considers mislabelled.
 
-    A sample is mislabelled if another class claims it with at least the mean confidence of that
-    class's own samples (Northcutt et al., "Confident Learning", 2021). The probabilities must come
-    from a model that was not fitted to the label in question: by default from a cross-validated
-    logistic regression on the principal components of the features, not from the network, which
-    is sure of labels it was trained on. Costs `folds` fits of the regression; memory does not
-    grow with the number of classes.
+    A sample is mislabelled if another class is more probable than its own, and one claims it with
+    at least the mean confidence of that class's own samples (Northcutt et al., "Confident
+    Learning", 2021). The probabilities must come from a model that was not fitted to the label in
+    question: by default from a cross-validated logistic regression on the principal components of
+    the features, not from the network, which is sure of labels it was trained on. Costs `folds`
+    fits of the regression; memory does not grow with the number of classes.
 
     Examples:
         >>> p = [[0.9, 0.1], [0.8, 0.2], [0.1, 0.9], [0.9, 0.1]]
@@ -164,15 +164,17 @@ def confident_issues(labels: np.ndarray, own: np.ndarray, table: ProbabilityTabl
     """Return which samples are off the diagonal of the confident joint, (n,) bool.
 
     A sample counts for class j if p_j is at least the mean p_j of the samples labelled j; if for
-    several classes, then for the most probable one. `labels` (n,) are 0 … classes-1, `own` (n,)
-    are the probabilities of the labels.
+    several classes, then for the most probable one. As in cleanlab, a sample whose label is the
+    most probable class of all is not mislabelled. `labels` (n,) are 0 … classes-1, `own` (n,) are
+    the probabilities of the labels.
     """
     counts = np.bincount(labels, minlength=table.classes)
     least = np.bincount(labels, own, table.classes) / np.maximum(counts, 1)
     issue = np.empty(len(table), bool)
     for rows, p in _blocks(table):
         claimed = np.where(p >= least, p, -1.0)
-        issue[rows] = (claimed.max(axis=1) >= 0) & (claimed.argmax(axis=1) != labels[rows])
+        doubtful = (claimed.max(axis=1) >= 0) & (claimed.argmax(axis=1) != labels[rows])
+        issue[rows] = doubtful & (p.argmax(axis=1) != labels[rows])
     return issue
 
 
