@@ -64,3 +64,12 @@ def test_perplexities_vote_and_one_alone_cannot() -> None:
     assert [one["perplexity"] for one in both.report_["by_vote"]] == [5.0, 20.0]
     with pytest.raises(ThresherError, match="a single map cannot vote; give `votes`"):
         NetworkFilter(drop=0.1, reduce="pca", perplexities=(5.0,)).fit_inputs(some)
+
+
+def test_a_vote_that_meets_the_share_does_not_say_otherwise() -> None:
+    x, labels = np.random.default_rng(0).normal(size=(203, 6)), np.arange(203) % 5
+    one = NetworkFilter(drop=0.99, reduce="pca").fit(x, labels)
+    assert one.warnings_[0].startswith("no eps drops 99.00%")
+    found = NetworkFilter(drop=0.99, reduce="pca", votes=2).fit(x, labels)
+    assert (~found.keep_).sum() == 201
+    assert found.warnings_ == []

@@ -141,12 +141,17 @@ class NetworkFilter(NetworkOptions, Filter):
         )
         radii, share = graph.curve(256)
         self.report_["curve"] = {"eps": _digits(radii), "share": _digits(share)}
-        few = f"has fewer than {self.min_samples} samples and is kept whole"
-        self.warnings_ += [f"class {inputs.class_name(label)} {few}" for label in graph.small]
+        self.warnings_ += self._kept_whole(inputs)
         if self.drop is not None and abs(noise.mean() - self.drop) > 0.001:
             self.warnings_.append(
                 f"no eps drops {self.drop:.2%}: the nearest drops {noise.mean():.2%}"
             )
+
+    def _kept_whole(self, inputs: FilterInputs) -> list[str]:
+        """Return a warning for each class that is too small to cluster."""
+        few = f"has fewer than {self.min_samples} samples and is kept whole"
+        small = [] if self.graph_ is None else self.graph_.small
+        return [f"class {inputs.class_name(label)} {few}" for label in small]
 
     def _cluster_hdbscan(self, inputs: FilterInputs) -> None:
         points = self.reduction_.points
@@ -190,7 +195,7 @@ class NetworkFilter(NetworkOptions, Filter):
             }
             for one in voters
         ]
-        self.warnings_ += first.warnings_
+        self.warnings_ += self._kept_whole(inputs)
         if self.stability_.noisy:
             self.warnings_.append(
                 f"the votes hardly agree (Jaccard {self.stability_.jaccard:.2f}, random choices "
