@@ -318,3 +318,23 @@ def test_without_an_effect_a_recipe_rarely_says_yes(name: str) -> None:
 def test_with_a_large_effect_a_recipe_says_yes(name: str) -> None:
     rows = EFFECTS[name]()(np.random.default_rng(13))
     assert [row.paper for row in rows if row.holds != "yes"] == []
+
+
+def test_a_row_names_the_rule_that_never_reached_the_loss() -> None:
+    config = cunha_strong.StrongScalingConfig()
+    runs = [
+        cunha_strong.ScalingRun(
+            *(workers, rule, seed),
+            reached=rule != "strong",
+            seconds=2.0 + seed,
+            steps=10,
+            samples=100,
+            images_per_s=50.0,
+            loss=0.0,
+            norm=1.0,
+        )
+        for workers in (1, 2)
+        for rule in cunha_strong.RULES[: None if workers > 1 else 1]
+        for seed in range(config.seeds)
+    ]
+    assert cunha_strong.rows(runs, config)[0].measured == "strong never reached the loss"

@@ -250,8 +250,9 @@ def _sooner(runs: list[ScalingRun], comparison: ArmComparison) -> ClaimRow:
     """S1: strong scaling against one weak rule, by the time to the loss."""
     k, rule = comparison.cell["workers"], comparison.baseline
     strong, weak = ([r for r in _of(runs, k, name) if r.reached] for name in (RULES[0], rule))
-    measured = f"{rule} never reached the loss"
-    if strong and weak:
+    never = [name for name, arm in ((RULES[0], strong), (rule, weak)) if not arm]
+    measured = f"{' and '.join(never)} never reached the loss"
+    if not never:
         means = [fmean(run.seconds for run in arm) for arm in (strong, weak)]
         measured = f"strong {means[0]:.1f} s, {rule} {means[1]:.1f} s"
     missed = len(_of(runs, k, rule)) - len(weak)
