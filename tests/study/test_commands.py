@@ -245,6 +245,15 @@ def test_a_metric_may_have_the_name_of_a_field_of_our_own_runs(metric: str, tmp_
     assert [cell.mean for cell in analyse(study).cells] == [0.0, 0.25]
 
 
+def test_tuning_refuses_trials_that_reported_no_validation_accuracy(tmp_path: Path) -> None:
+    made = content("true {seed} {out} {lr} {width}", grid={"lr": [1, 2], "width": [1, 2]})
+    for trial in Study.from_dict(made, tmp_path).plan().trials.values():
+        write_json(RunPaths(trial.out).result, {"status": "finished", "accuracy": 0.5})
+    tuned = Study.from_dict({**made, "tune": ["lr"]}, tmp_path)
+    with pytest.raises(InvalidValueError, match="has no validation_accuracy, so `tune` cannot"):
+        analyse(tuned)
+
+
 @pytest.mark.slow
 def test_arms_may_be_different_commands(tmp_path: Path) -> None:
     command = script(tmp_path, SCRIPT, "{rate} {seed} {out}")

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from thresher.errors import InvalidValueError
 from thresher.paths import RunPaths, read_run_json
 from thresher.study.definition import StudyDefinition
 from thresher.study.tasks import StudyPlan, StudyTask, Values
@@ -112,9 +113,18 @@ def _split(study: StudyDefinition, trial: StudyTask) -> tuple[Key, Key]:
 
 
 def _validation(trial: StudyTask) -> float | None:
-    """Return the validation accuracy; 0 for a run that diverged, None for an unfinished one."""
+    """Return the validation accuracy; 0 for a run that diverged, None for an unfinished one.
+
+    A command that ran before its study was tuned may not have reported one.
+    """
     paths = RunPaths(trial.out)
     if not paths.result.exists():
         return None
-    accuracy = read_run_json(paths.result, "run's result").get("validation_accuracy")
-    return float(accuracy) if accuracy is not None else 0.0
+    result = read_run_json(paths.result, "run's result")
+    accuracy = result.get("validation_accuracy")
+    if accuracy is None and result.get("status") != "diverged":
+        raise InvalidValueError(
+            f"trial {trial.name} has no validation_accuracy, so `tune` cannot choose",
+            f"remove {trial.out} to run it again",
+        )
+    return float(accuracy or 0.0)
