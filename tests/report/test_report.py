@@ -196,6 +196,13 @@ def test_a_diverged_run_counts_as_a_guess(digits: Path, tmp_path: Path) -> None:
     bad = next(cell for cell in by_loss.cells if cell.cell["lr"] == 9.0)
     assert bad.mean == pytest.approx(math.log(10))
     assert "counted with the last loss, or as guessing" in render(by_loss, [])
+    # They ended early, which is not faster.
+    by_time = analyse(study, ComparisonConfig(metric="seconds"))
+    assert [cell.n for cell in by_time.cells] == [2, 0]
+    left_out = (
+        "2 finished runs have no seconds, so the verdicts leave them out (2 of them diverged)."
+    )
+    assert left_out in by_time.notes
 
 
 @pytest.mark.parametrize(

@@ -265,8 +265,10 @@ def _without_value(trials: Sequence[Trial], metric: str) -> list[str]:
     if not without or metric in TO_TARGET:
         return []
     text = "1 finished run has" if len(without) == 1 else f"{len(without)} finished runs have"
-    held_out = any(t.validation_accuracy is not None for t in without)
-    hint = '; metric = "validation_accuracy" compares them' if held_out else ""
+    diverged = sum(t.status == "diverged" for t in without)
+    hint = f" ({diverged} of them diverged)" if diverged else ""
+    if metric == "accuracy" and any(t.validation_accuracy is not None for t in without):
+        hint = '; metric = "validation_accuracy" compares them'
     return [f"{text} no {metric.replace('_', ' ')}, so the verdicts leave them out{hint}."]
 
 

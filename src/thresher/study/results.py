@@ -180,6 +180,8 @@ def _read(task: StudyTask, metric: str, guess: dict[str, float], **state: Any) -
     numbers["end"] = numbers["steps" if metric == "steps_to_target" else "seconds"]
     own = task.kind == "command" and metric not in (*POINTS, *TO_TARGET)
     value = result.get(metric) if own else numbers[metric]
+    if metric == "seconds" and result.get("status") == "diverged":
+        value = None  # it ended early, which is not faster
     if value is None and result and task.kind == "command" and metric not in TO_TARGET:
         raise InvalidValueError(
             f'trial {task.name} did not report "{metric}": it is not in {paths.result}',
