@@ -247,6 +247,19 @@ def test_small_numbers_are_not_rounded_to_zero() -> None:
     assert "0.00 … " not in text
 
 
+def test_the_preferred_batch_is_that_of_the_metric() -> None:
+    trials = [
+        Trial(cell={"batch_size": b}, seed=s, value=10.0 * b, validation_accuracy=90 - b / 64)
+        for b in (32, 64, 128)
+        for s in range(2)
+    ]
+    found = analyse(trials, ComparisonConfig(metric="images_per_s", compare="batch_size"))
+    (best,) = preferred_batches(found.cells, found.margin, metric="images_per_s")
+    assert (best.batch_size, best.as_good) == (128, [128])
+    (best,) = preferred_batches(found.cells, 0.3)  # as a study of the accuracy
+    assert (best.batch_size, best.chosen_by) == (32, "validation accuracy")
+
+
 def test_runs_without_the_metric_are_mentioned(digits: Path, tmp_path: Path) -> None:
     content = finished_study.definition(grid={"lr": [0.1, 0.2]}, steps={}, seeds=2)
     study = Study.from_dict(content, tmp_path)

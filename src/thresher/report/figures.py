@@ -112,7 +112,8 @@ def _preferred(analysis: Analysis) -> list[Drawing]:
     """Plot the best batch size against the learning rate."""
     if not (_is_numeric(analysis, "lr") and _is_numeric(analysis, "batch_size")):
         return []
-    batches = preferred_batches(analysis.cells, analysis.margin, analysis.higher_is_better)
+    scale = (analysis.margin, analysis.higher_is_better, analysis.metric)
+    batches = preferred_batches(analysis.cells, *scale)
     if len({batch.cell["lr"] for batch in batches}) < 2:
         return []
 
@@ -137,9 +138,10 @@ def _preferred(analysis: Analysis) -> list[Drawing]:
         if len(groups) > 1:
             axes.legend()
 
+    by = batches[0].chosen_by if batches[0].chosen_by != "metric" else _metric_name(analysis)
     caption = (
-        f"Batch size with the best mean on the {batches[0].chosen_by} split; bars span the batch "
-        "sizes within the margin of the best."
+        f"Batch size with the best mean {by}; bars span the batch sizes within the margin of the "
+        "best."
     )
     return [draw("preferred-batch", "Best batch size at each learning rate", caption, paint)]
 

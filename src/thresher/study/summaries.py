@@ -95,7 +95,7 @@ class PreferredBatch:
     as_good: list[int]
     """Batch sizes within the margin of the best."""
     chosen_by: str
-    """The split that chose: "validation" if there is one, else "test"."""
+    """What chose: "validation accuracy", or "metric"."""
 
 
 def summarise(
@@ -156,11 +156,15 @@ def _last(trial: Trial) -> float:
 
 
 def preferred_batches(
-    cells: Sequence[CellSummary], margin: float, higher_is_better: bool = True
+    cells: Sequence[CellSummary],
+    margin: float,
+    higher_is_better: bool = True,
+    metric: str = "accuracy",
 ) -> list[PreferredBatch]:
     """Return the best batch size for each combination of the other axes.
 
-    The validation accuracy chooses if every cell has one, otherwise the metric itself.
+    The metric chooses; in place of the test accuracy, the validation accuracy if every cell has
+    one.
     """
     sign = 1 if higher_is_better else -1
     groups: dict[tuple[Any, ...], list[CellSummary]] = {}
@@ -170,7 +174,7 @@ def preferred_batches(
     preferred = []
     for members in groups.values():
         held_out = all(member.validation_accuracy is not None for member in members)
-        by = "validation_accuracy" if held_out and higher_is_better else "mean"
+        by = "validation_accuracy" if held_out and metric == "accuracy" else "mean"
         best = max(members, key=lambda member: sign * getattr(member, by))
         top = getattr(best, by)
         near = [m for m in members if sign * (top - getattr(m, by)) <= margin]
@@ -180,7 +184,7 @@ def preferred_batches(
                 batch_size=best.cell["batch_size"],
                 mean=best.mean or 0.0,
                 as_good=sorted(member.cell["batch_size"] for member in near),
-                chosen_by="validation" if by == "validation_accuracy" else "test",
+                chosen_by="metric" if by == "mean" else "validation accuracy",
             )
         )
     return preferred
