@@ -1,6 +1,7 @@
 """The HTTP interface as `docs/page.md` describes it, the command line, and the built bundle."""
 
 import gzip
+import io
 import json
 import os
 import re
@@ -19,15 +20,19 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from page_site import Made, Site
+from PIL import Image
 
 from thresher.app import static_files
 from thresher.app.config import ServerConfig
 from thresher.app.map_layout import MapLayout, neighbourhood_labels
+from thresher.app.selection_view import SelectionView
 from thresher.app.server import create_server
 from thresher.app.workspace import Workspace, find_selections
 from thresher.cli.view import ViewConfig, view
 from thresher.data.overrides import OverrideLog
 from thresher.data.selection import Selection
+from thresher.data.sources.folder import Folder
+from thresher.data.write import WriteOptions, write_pack
 from thresher.errors import ThresherError
 from thresher.paths import SelectionPaths
 
@@ -186,6 +191,27 @@ def test_places_of_many_are_found_as_by_counting_each_ones_neighbours() -> None:
         near = labels[order[1:11]]
         votes = {label: (near == label).sum() + 0.5 * (label == own) for label in range(4)}
         assert found[row] == max(votes, key=lambda label: votes[label])
+
+
+def test_images_that_browsers_do_not_show_are_sent_as_png(tmp_path: Path) -> None:
+    (tmp_path / "images" / "cell").mkdir(parents=True)
+    random = np.random.default_rng(0)
+    # Files of different sizes are stored as they are.
+    pixels = [random.integers(0, 256, (side, 9, 3), np.uint8) for side in (5, 7)]
+    for name, image in zip(("a.tiff", "b.png"), pixels, strict=True):
+        Image.fromarray(image).save(tmp_path / "images" / "cell" / name)
+    options = WriteOptions(processes=1)
+    pack = write_pack(Folder(tmp_path / "images"), tmp_path / "pack", options)
+    ids = pack.ids.to_pylist()
+    Selection(
+        *(ids, pack.labels, np.ones(2, bool), np.zeros(2), ["", ""], pack.fingerprint),
+        meta={"data": str(pack.root)},
+    ).save(tmp_path / "s.parquet")
+    view = SelectionView(tmp_path / "s.parquet")
+    for id, image in zip(ids, pixels, strict=True):
+        data, kind = view.image(id)
+        assert kind == "image/png"
+        assert np.array_equal(np.asarray(Image.open(io.BytesIO(data))), image)
 
 
 def test_clusters_are_the_same_before_and_after_they_are_prepared(site: Site) -> None:

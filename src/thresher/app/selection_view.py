@@ -17,6 +17,7 @@ from thresher.app import arrow
 from thresher.app.feature_index import FeatureIndex
 from thresher.app.map_layout import MapLayout, map_layout, neighbourhood_labels
 from thresher.app.near_copies import NearCopies, near_copies
+from thresher.data.images import decode, encode_png
 from thresher.data.overrides import Override, OverrideLog, effective_overrides, undo_stacks
 from thresher.data.pack import Pack
 from thresher.data.selection import Selection
@@ -329,7 +330,9 @@ class SelectionView:
 
     def image(self, id: str) -> tuple[bytes, str]:
         data = self.pack.encoded(int(self.positions[self.rows([id])[0]]))
-        return data, _media_type(data)
+        kind = _media_type(data)
+        # Browsers do not show other files that a pack may hold, such as TIFF.
+        return (encode_png(decode(data)), "image/png") if kind is None else (data, kind)
 
     @property
     def has_features(self) -> bool:
@@ -379,9 +382,10 @@ def _shareable(meta: Mapping[str, Any]) -> dict[str, Any]:
     return json.loads(json.dumps(shown, default=str), parse_constant=lambda _: None)
 
 
-def _media_type(data: bytes) -> str:
+def _media_type(data: bytes) -> str | None:
+    """The media type of a file that browsers show; None for others."""
     magic = {b"\x89PNG": "png", b"\xff\xd8": "jpeg", b"GIF8": "gif", b"BM": "bmp"}
     kinds = [kind for start, kind in magic.items() if data.startswith(start)]
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
         kinds = ["webp"]
-    return f"image/{kinds[0]}" if kinds else "application/octet-stream"
+    return f"image/{kinds[0]}" if kinds else None
