@@ -163,21 +163,23 @@ export class Model {
     return `${this.className(row)}, ${state}${other}, score ${(this.score[row] ?? 0).toPrecision(3)}, ${this.id(row)}`;
   }
 
-  /** The rows whose ids contain `text` (lower case). */
+  /** The rows whose ids contain `text` in any case: first the id that is equal, then those equal but for case. */
   find(text: string): number[] {
     const { letters, ends } = (this.searchIndex ??= indexIds(this.ids));
-    const rows: number[] = [];
+    const wanted = text.toLowerCase();
+    const [whole, rows]: [number[], number[]] = [[], []];
     let row = 0;
-    let at = letters.indexOf(text);
+    let at = letters.indexOf(wanted);
     while (at >= 0) {
       while ((ends[row] ?? Infinity) <= at) row++;
       const end = ends[row] ?? Infinity;
       // A match that reaches into the next id is in neither.
-      const inside = at + text.length <= end;
-      if (inside) rows.push(row);
-      at = letters.indexOf(text, inside ? end : at + 1);
+      const inside = at + wanted.length <= end;
+      if (inside) (at + wanted.length === end && at === (ends[row - 1] ?? 0) ? whole : rows).push(row);
+      at = letters.indexOf(wanted, inside ? end : at + 1);
     }
-    return rows;
+    const isEqual = (one: number): number => Number(this.id(one) === text);
+    return [...whole.sort((a, b) => isEqual(b) - isEqual(a)), ...rows];
   }
 
   /** The `k` samples nearest to `row` on the map, nearest first. */

@@ -23,7 +23,7 @@ export class Search {
   }
 
   private search(): void {
-    const text = this.input.value.trim().toLowerCase();
+    const text = this.input.value.trim();
     this.rows = text === "" ? [] : this.model.find(text);
     const items = this.rows.slice(0, LISTED).map((row) => {
       const [id, name] = [h("span", { className: "id" }, this.model.id(row)), h("span", { className: "note" }, this.model.className(row))];

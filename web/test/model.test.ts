@@ -95,6 +95,12 @@ describe("Model", () => {
     expect(it.find("c")).toEqual([3]);
     expect(it.find("atrain"), "no match reaches from one id into the next").toEqual([]);
     expect(it.find("train")).toEqual([0, 1, 2, 3]);
+    const alike = ["img_10", "img_1", "IMG_1", "img_11"].map((id) => ({ id, label: 0, score: 1, keep: true }));
+    expect(["img_1", "IMG_1", "Img"].map((text) => model(alike, CLASSES).find(text)), "the id itself comes first").toEqual([
+      [1, 2, 0, 3],
+      [2, 1, 0, 3],
+      [0, 1, 2, 3],
+    ]);
     const many = Array.from({ length: 6000 }, (_, n) => ({ id: `train/${n}`, label: 0, score: 1, keep: true }));
     expect(model(many, CLASSES).find("train").length, "all of them are counted and picked").toBe(6000);
   });
