@@ -10,10 +10,12 @@ import pytest
 from page_eyes import counts, picture, wait_for
 from page_site import Opener, Serve
 
+from thresher.app.selection_view import SelectionView
 from thresher.data.pack import Pack
 from thresher.data.selection import Selection
 from thresher.data.sources.base import Block
 from thresher.data.write import WriteOptions, write_pack
+from thresher.errors import ThresherError
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -169,3 +171,16 @@ def test_few_points_can_be_found_zoomed_and_lassoed(
     for colour in page.locator("#colour option").all():
         page.select_option("#colour", str(colour.get_attribute("value")))
         page.wait_for_selector(".map:not([data-stale])")
+
+
+def test_more_classes_than_the_page_can_number_are_refused(tmp_path: Path) -> None:
+    pack = write_pack(Odd(2**15 + 1), tmp_path / "pack", WriteOptions(processes=1))
+    path = tmp_path / "s.parquet"
+    n = len(pack.labels)
+    Selection(
+        *(pack.ids.to_pylist(), pack.labels, np.ones(n, bool), np.zeros(n), [""] * n),
+        fingerprint=pack.fingerprint,
+        meta={"data": str(pack.root)},
+    ).save(path)
+    with pytest.raises(ThresherError, match="up to 32,768 classes, but odd has 32,769"):
+        SelectionView(path)

@@ -27,6 +27,8 @@ from thresher.paths import SelectionPaths
 REASON_LIMIT = 500
 LOG_LIMIT = 200
 LOG_IDS_LIMIT = 50
+CLASSES_LIMIT = 2**15
+"""Labels travel to the page as int16."""
 
 
 class UnknownSampleError(NotFoundError):
@@ -136,6 +138,11 @@ class SelectionView:
                 f"the selection {self.path} was made on a pack with fingerprint {made_on[:8]}…, "
                 f"but {self.pack.name} has {self.pack.fingerprint[:8]}…",
                 fix,
+            )
+        if len(self.pack.classes) > CLASSES_LIMIT:
+            raise InvalidValueError(
+                f"the page shows packs of up to {CLASSES_LIMIT:,} classes, but "
+                f"{self.pack.name} has {len(self.pack.classes):,}"
             )
         self.positions = self.pack.positions(self.selection.ids)
         if (self.positions < 0).any():
