@@ -3,7 +3,7 @@
 import re
 
 import numpy as np
-from page_eyes import until
+from page_eyes import until, wait_for
 from page_site import Opener, Site
 
 from thresher.app.map_layout import MapLayout, neighbourhood_labels
@@ -70,3 +70,30 @@ def test_suspects_are_grouped_by_label_and_surroundings(site: Site, look: Opener
     until(lambda: any(names[selection.labels[focused()]] in text for text in headings()))
     page.keyboard.press("End")
     until(lambda: bool(re.fullmatch(r"[\d,]+ \w+, among its own", headings()[-1])))
+
+
+def test_a_review_of_dropped_samples_goes_on_after_each_decision(site: Site, look: Opener) -> None:
+    selection = Selection.load(site.made.path)
+    order = [row for row in np.argsort(-selection.score, kind="stable") if not selection.keep[row]]
+    dropped = [selection.ids[row] for row in order]
+    page = look(site.url)
+    page.select_option("#show", "dropped")
+    page.focus("#gallery")
+    for _ in range(40):
+        page.keyboard.press("ArrowRight")
+    page.wait_for_selector(f'.card.large .id:text-is("{dropped[39]}")')
+    scrolled = page.locator("#gallery").evaluate("gallery => gallery.scrollTop")
+    assert scrolled > 0
+    # The kept sample leaves the gallery. What follows it is next, and what was in sight stays.
+    page.keyboard.press("k")
+    wait_for(page, "dropped", len(dropped) - 1)
+    assert page.locator("#gallery").evaluate("gallery => gallery.scrollTop") == scrolled
+    page.keyboard.press("ArrowRight")
+    page.wait_for_selector(f'.card.large .id:text-is("{dropped[40]}")')
+    page.keyboard.press("k")
+    wait_for(page, "dropped", len(dropped) - 2)
+    page.keyboard.press("ArrowLeft")
+    page.wait_for_selector(f'.card.large .id:text-is("{dropped[38]}")')
+    assert np.flatnonzero(Selection.load(site.made.path).keep != selection.keep).tolist() == sorted(
+        int(row) for row in order[39:41]
+    )

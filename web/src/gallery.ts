@@ -34,19 +34,19 @@ export class Gallery {
     const top = h("div", { className: "row spread" }, this.title, this.clear, order);
     this.element = h("section", { className: "gallery", "aria-label": "Gallery" }, top, this.grid.element);
     model.on(["picked", "filter"], () => this.refresh());
-    model.on(["decisions", "preview"], () => (model.show === "all" ? undefined : this.refresh()));
+    model.on(["decisions", "preview"], () => (model.show === "all" ? undefined : this.refresh(true)));
     model.on(["neighbourhood"], () => (this.order === "neighbourhood" ? this.refresh() : undefined));
     this.refresh();
   }
 
-  private refresh(): void {
+  private refresh(stay = false): void {
     const { picked, filtered, n } = this.model;
     const rows = this.filter(ORDERS[this.order][1](this.model));
     const text = picked !== null ? picked.title : filtered ? "filtered" : n === 0 ? "no samples" : "all samples";
     this.title.replaceChildren(...(n === 0 ? [] : [h("b", {}, count(rows.length)), " "]), text);
     this.clear.hidden = picked === null;
-    if (this.order === "neighbourhood") this.grid.show(...this.grouped(rows));
-    else this.grid.show(rows, [{ title: "", count: rows.length }]);
+    const [ordered, sections] = this.order === "neighbourhood" ? this.grouped(rows) : [rows, [{ title: "", count: rows.length }]];
+    this.grid.show(ordered, sections, stay);
   }
 
   /** Sections of the samples with the same label and neighbourhood. */

@@ -36,6 +36,8 @@ export class TileGrid {
   private readonly captionHeight: number;
   private lineHeight = 70;
   private focused = -1;
+  /** Where the focused sample was before a decision took it out of the filtered ones; else -1. */
+  private left = -1;
 
   /** `remark` gives what a tile shows after the label of its sample. */
   constructor(
@@ -56,18 +58,22 @@ export class TileGrid {
     new ResizeObserver(perFrame(() => this.measure())).observe(this.element);
   }
 
-  /** Show `rows`, which are split into `sections`. */
-  show(rows: Int32Array, sections: Section[]): void {
+  /** Show `rows`, which are split into `sections`; with `stay` from the same place on. */
+  show(rows: Int32Array, sections: Section[], stay = false): void {
+    const before = this.focused < 0 ? this.left : this.focused;
     this.rows = rows;
     this.sections = sections;
     this.updateFocused();
-    this.element.scrollTop = 0;
+    if (stay && this.focused < 0 && this.model.focus !== NO_ROW) this.left = before;
+    if (!stay) this.element.scrollTop = 0;
     this.measure();
   }
 
   /** Move the focus by so many tiles to the right and lines down; images outside of the selection have no focus. */
   step(across: number, down: number): void {
-    let to = this.focused < 0 ? 0 : this.layout.step(this.focused, across, down);
+    // The tile after one that has left is now in its place.
+    const after = Math.max(0, Math.min(this.rows.length - 1, across < 0 || down < 0 ? this.left - 1 : this.left));
+    let to = this.focused < 0 ? after : this.layout.step(this.focused, across, down);
     while ((this.rows[to] ?? NO_ROW) >= this.model.n) to += across < 0 ? -1 : 1;
     const row = this.rows[to];
     if (row !== undefined) this.model.setFocus(row);
@@ -172,6 +178,7 @@ export class TileGrid {
   private updateFocused(): void {
     const { focus } = this.model;
     this.focused = focus === NO_ROW ? -1 : this.rows.indexOf(focus);
+    this.left = -1;
   }
 
   private scrollToFocus(): void {
