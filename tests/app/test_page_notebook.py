@@ -3,11 +3,13 @@
 import json
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import httpx
 import numpy as np
+import pyarrow as pa
 import pytest
 from notebook_host import ADDRESS, VIEW, Kernel, NotebookPage
 from page_site import Made
@@ -130,6 +132,18 @@ def test_without_anywidget_there_is_a_frame_and_a_sentence(
         assert "thresher-ml[notebook]" in html
         policy = httpx.get(frame.url).headers["content-security-policy"]
         assert "frame-ancestors http://localhost:*" in policy
+        # A selection that is made again under the same name is another one.
+        old = Selection.load(made.path)
+        for file in made.path.parent.glob("chosen.*"):
+            file.unlink()
+        with pytest.raises(ThresherError, match="there is no selection at"):
+            notebook.show(old)
+        replace(old, keep=~old.keep, path=None).save(made.path)
+        new = notebook.show(Selection.load(made.path))
+        assert isinstance(new, notebook.NotebookFrame)
+        points = httpx.get(new.url.replace("/?", "/api/points?")).content
+        shown = pa.ipc.open_stream(points).read_all()["keep"].to_numpy()
+        assert np.array_equal(shown, ~old.keep)
     finally:
         notebook.close()
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from thresher.app.server import PageServer, create_server
 from thresher.app.workspace import Workspace
 from thresher.data.selection import Selection
-from thresher.errors import InvalidValueError
+from thresher.errors import InvalidValueError, NotFoundError
 
 if TYPE_CHECKING:
     from thresher.app.widget import SelectionWidget
@@ -19,6 +19,8 @@ LOCAL_ONLY = (
 
 _servers: dict[str, PageServer] = {}
 _widgets: dict[str, "SelectionWidget"] = {}
+_versions: dict[str, tuple[int, int]] = {}
+"""Which file each of them has read: a selection may be made again under the same name."""
 
 
 @dataclass(frozen=True)
@@ -44,11 +46,19 @@ def show(selection: Selection, height: int = 720) -> "SelectionWidget | Notebook
     it, it is a frame on a server in this process, which the browser must reach at 127.0.0.1.
 
     The page reads and writes the files of the selection: the next `Selection.load` sees the
-    decisions made in it. A second call for the same file reuses the server.
+    decisions made in it. A second call for the same file reuses the server. If the file was made
+    again meanwhile, the page of the old one is closed.
     """
     if selection.path is None:
         raise InvalidValueError("the selection is not saved", "call `.save(PATH)` first")
     key = str(selection.path.resolve())
+    if not selection.path.is_file():
+        raise NotFoundError(f"there is no selection at {key}", "call `.save(PATH)` first")
+    stat = selection.path.stat()
+    version = (stat.st_ino, stat.st_mtime_ns)
+    if _versions.setdefault(key, version) != version:
+        _stop(key)
+        _versions[key] = version
     if importlib.util.find_spec("anywidget") is None:
         if key not in _servers:
             server = create_server(Workspace([selection.path]), embed=True)
@@ -65,7 +75,11 @@ def show(selection: Selection, height: int = 720) -> "SelectionWidget | Notebook
 
 def close() -> None:
     """Stop every server and widget that `show` started."""
-    while _servers:
-        _servers.popitem()[1].stop()
-    while _widgets:
-        _widgets.popitem()[1].stop()
+    for key in {*_servers, *_widgets}:
+        _stop(key)
+
+
+def _stop(key: str) -> None:
+    for page in (_servers.pop(key, None), _widgets.pop(key, None)):
+        if page is not None:
+            page.stop()
