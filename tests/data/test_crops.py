@@ -14,7 +14,7 @@ from thresher.data.augment import Augment
 from thresher.data.crop_reader import Draw
 from thresher.data.crops import ResizedCrop, resample
 from thresher.data.hashing import sample_keys
-from thresher.data.images import decode, decode_box, file_size, jpeg_frame
+from thresher.data.images import decode, decode_box, file_size, jpeg_frame, resized
 from thresher.data.loader import Loader
 from thresher.data.pack import Pack
 from thresher.data.sources.folder import Folder
@@ -106,6 +106,17 @@ def test_evaluation_scales_the_short_side_and_cuts_the_centre() -> None:
     expected = np.asarray(scaled.crop((80, 16, 304, 240))).astype(int)
     ours = crop.centre(torch.from_numpy(image)[None])[0].numpy()
     assert np.abs(ours - expected).max() <= 1
+
+
+@pytest.mark.parametrize("size", [8, 32, 64, 160, 176])
+def test_features_are_those_of_the_images_of_evaluation(size: int) -> None:
+    """`embed` scales whole images and cuts whole pixels, training's evaluation a box."""
+    image = np.random.default_rng(1).integers(0, 256, (1, 90, 90, 1), dtype=np.uint8)
+    crop = ResizedCrop(size)
+    scaled = torch.from_numpy(resized(image, crop.short_side))
+    cut = Augment([0.0], [1 / 255], crop=size).evaluate(scaled)
+    ours = Augment([0.0], [1 / 255], crop_padding=0, resized=crop).evaluate(torch.from_numpy(image))
+    assert (ours - cut).abs().max() <= 1.01
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])

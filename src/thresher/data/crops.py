@@ -39,8 +39,12 @@ class ResizedCrop:
 
     @property
     def short_side(self) -> int:
-        """Side that the short side is scaled to before the centre crop of evaluation."""
-        return round(self.size * _MARGIN)
+        """Side that the short side is scaled to before the centre crop of evaluation.
+
+        The margin is the same on both sides, so that scaling and then cropping whole pixels, as
+        `embed` does it, gives the same image.
+        """
+        return self.size + 2 * round(self.size * (_MARGIN - 1) / 2)
 
     def random_boxes(
         self, keys: Array, epoch: int | Array, seed: int | Array, sizes: Array
@@ -80,7 +84,7 @@ class ResizedCrop:
     def centre_boxes(self, sizes: Array) -> Array:
         """Return the boxes of evaluation, (n, 4) float64.
 
-        They are what remains of an image whose short side is scaled to 256/224 of the size and
+        They are what remains of an image whose short side is scaled to `short_side` and
         whose centre is cut out.
         """
         xp, sizes = _namespace(sizes), _double(sizes)
