@@ -236,8 +236,9 @@ def test_dropout_is_the_same_in_a_second_run_and_in_a_resumed_one(
     with pytest.raises(KeyboardInterrupt):
         train(_config(few, tmp_path / "broken", **options), quiet=True)
     monkeypatch.undo()
-    train(_config(few, tmp_path / "broken", **options, resume=True), quiet=True)
+    resumed = train(_config(few, tmp_path / "broken", **options, resume=True), quiet=True)
     assert _same(tmp_path / "whole", tmp_path / "broken")
+    assert resumed.wall_seconds >= resumed.seconds, "time before the checkpoint was forgotten"
 
 
 @pytest.mark.slow

@@ -73,6 +73,8 @@ class Trainer:
         """Which test samples the final network predicts correctly."""
         self.input_clock = InputClock(group.device)
         self._save_requested = self._stop_requested = False
+        self._begun = 0.0
+        """When the run began, by a clock that stood still while it was interrupted."""
 
     # ---- the run ------------------------------------------------------------------------------
 
@@ -121,12 +123,12 @@ class Trainer:
     def fit(self, shown: Bar) -> Status:
         """Train epoch by epoch until the budget is used up, a target is reached or a signal."""
         done = self.state.progress
-        begun, before = time.monotonic(), done.wall
+        self._begun = time.monotonic() - done.wall
         shown.advance(done.step if self.growth is None else done.samples)
         # A run killed after the checkpoint of its last step has that epoch still to end.
         while not self.planner.is_over(done) or done.offset:
             status = self._epoch(shown)
-            done.wall = before + time.monotonic() - begun
+            done.wall = time.monotonic() - self._begun
             if status is not None:
                 return status
         return "finished"
@@ -279,6 +281,7 @@ class Trainer:
 
     def _save(self) -> None:
         self.metrics.flush()
+        self.state.progress.wall = time.monotonic() - self._begun
         self.saver.save(self.state)
         self._save_requested = False
 
