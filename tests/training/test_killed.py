@@ -16,10 +16,14 @@ from safetensors.torch import load_file
 from torch import nn
 
 from forks import FRESH, forks_in
+from thresher.data.pack import Pack
 from thresher.errors import ThresherError
 from thresher.training import checkpoint
 from thresher.training.checkpoint import Checkpoint
 from thresher.training.config import TrainConfig
+from thresher.training.folder import write_config
+from thresher.training.resolved import resolve
+from thresher.training.split import split_samples
 from thresher.training.train import train
 from thresher.training.trainer import Trainer
 
@@ -209,6 +213,16 @@ def test_a_run_killed_after_its_last_step_still_closes_the_epoch(
         (tmp_path / run / "metrics.jsonl").read_text().splitlines() for run in ("whole", "broken")
     ]
     assert len(records[0]) == len(records[1])
+
+
+def test_weak_scaling_does_not_resume_with_another_batch(few: Path, tmp_path: Path) -> None:
+    """Its batch is that of all workers: the rest of the run would be another one."""
+    config, pack = _config(few, tmp_path, scaling="weak"), Pack.open(few)
+    split = split_samples(config, pack)
+    write_config(config, resolve(config, split.count, workers=2), pack, split)
+    write_config(config, resolve(config, split.count, workers=2), pack, split)
+    with pytest.raises(ThresherError, match="global batch of 40, and has one of 20 with 1 workers"):
+        write_config(config, resolve(config, split.count, workers=1), pack, split)
 
 
 def dropping(classes: int, channels: int) -> nn.Module:

@@ -85,4 +85,6 @@ def _summary(result: RunResult) -> str:
     if (sharp := result.sharpness) is not None and sharp.top_eigenvalue is not None:
         spent += f"; top Hessian eigenvalue {sharp.top_eigenvalue:.3g}"
     where = f"weights, metrics and settings are in {result.config.out}"
+    if result.status == "stopped":
+        where = f"its checkpoint is in {result.config.out}: continue it with --resume"
     return "\n".join([", ".join(measured) or "no accuracy was measured", spent, where])

@@ -96,11 +96,12 @@ def write_config(config: TrainConfig, resolved: Resolved, pack: Pack, split: Tra
     """Write `run.json`: the configuration, what follows from it, and the data.
 
     Raises InvalidValueError if the run that is resumed, or that this one branches from, was begun
-    on other samples or with other labels.
+    on other samples or with other labels, or if the number of workers changes its batch.
     """
     path, samples = RunPaths(Path(config.out)).config, samples_digest(pack, split)
     for run in filter(None, (config.out, config.branch_from)):
         _check_same_samples(run, samples)
+    _check_same_batch(config, resolved)
     data = {
         "name": pack.name,
         "fingerprint": pack.fingerprint,
@@ -157,6 +158,21 @@ def _check_same_samples(run: str, samples: str) -> None:
         raise InvalidValueError(
             f"the run in {run} was begun on other samples or with other labels",
             "undo what was changed in its data or selection, or choose another folder",
+        )
+
+
+def _check_same_batch(config: TrainConfig, resolved: Resolved) -> None:
+    """Refuse to resume a weakly scaled run on another number of workers: the batch would change."""
+    begun = RunPaths(Path(config.out)).config
+    if config.scaling != "weak" or not begun.exists():
+        return
+    saved = read_run_json(begun, "run's configuration")
+    batch = saved.get("resolved", {}).get("global_batch")
+    if batch not in (None, resolved.global_batch):
+        raise InvalidValueError(
+            f"the run in {config.out} was begun with a global batch of {batch}, and has one of "
+            f"{resolved.global_batch} with {resolved.workers} workers and weak scaling",
+            "resume it with as many workers as before",
         )
 
 
