@@ -29,6 +29,13 @@ def check_branch(config: TrainConfig) -> None:
         if name in begun and begun[name] != given[name]:
             what = f"the run in {config.branch_from} has `{name}` {begun[name]}, not {given[name]}"
             raise InvalidValueError(what, "branch with the same value")
+    # The optimizer's state is stored in the order of its groups, and the head is one of its own
+    # only with a rate of its own, or with Muon.
+    rates = begun.get("head_lr", 1.0), config.head_lr
+    apart = [rate != 1 or config.optimizer == "muon" for rate in rates]
+    if apart[0] != apart[1]:
+        what = f"the run in {config.branch_from} has `head_lr` {rates[0]}"
+        raise InvalidValueError(f"{what}, not {rates[1]}", "branch with the same value")
 
 
 def branch_state(run: str, epoch_size: int) -> Checkpoint:
