@@ -237,3 +237,14 @@ def test_weights_with_and_without_a_head_load(tmp_path: Path) -> None:
     weights.load_into(bare, tmp_path / "full.safetensors")
     for key, tensor in weights.unwrapped(bare).items():
         assert torch.equal(tensor, state[key])
+
+
+def test_features_do_not_come_from_a_head_that_was_not_loaded(tmp_path: Path, digits: Path) -> None:
+    """It is random: the same command gave other features every time."""
+    weights.save(build("tiny", 4, 1), tmp_path / "w.safetensors")
+    config = EmbedConfig(model="tiny", weights=tmp_path / "w.safetensors", split="test")
+    for layer in ("output", "fc"):
+        with pytest.raises(InvalidValueError, match='no layer "fc" of this size.*would be random'):
+            embed_pack(replace(config, features_from=layer), Pack.open(digits), tmp_path / "f")
+    pack = Pack.open(digits)
+    assert embed_pack(config, pack, tmp_path / "f").array.shape == (360, 64)

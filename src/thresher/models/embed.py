@@ -32,7 +32,7 @@ from thresher.errors import AlreadyExistsError, InvalidValueError, ThresherError
 from thresher.locks import exclusive_lock
 from thresher.models import registry
 from thresher.models.embed_config import EmbedConfig, EmbedOptions
-from thresher.models.feature_source import FeatureSource, find_features
+from thresher.models.feature_source import FeatureSource, check_trained, find_features
 from thresher.models.features import (
     FORMAT,
     FeaturePaths,
@@ -67,6 +67,8 @@ def embed_pack(config: EmbedConfig, pack: Pack, out: str | Path) -> Features:
             config.crop, config.image_size, config.mean, config.std
         )
         network = Network.from_weights(config.model, config.weights, pack, images)
+    if config.features_from is not None and not network.has_probabilities:
+        check_trained(network.model, config.features_from)
     return embed(replace(network, features_from=config.features_from), pack, out, config)
 
 

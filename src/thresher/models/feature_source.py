@@ -78,6 +78,18 @@ def find_features(
     return source
 
 
+def check_trained(model: nn.Module, features_from: str) -> None:
+    """Refuse features that depend on a head which the file of weights did not have."""
+    head = find_head(model)
+    if head is not None and (features_from == OUTPUT or f"{head[0]}.".startswith(f"{features_from}.")):
+        raise InvalidValueError(
+            f'features_from: the weights have no layer "{head[0]}" of this size, so its output '
+            "would be random",
+            "leave it out for the input of that layer, or name another layer",
+            "features_from",
+        )
+
+
 def _found(model: nn.Module, x: Tensor, classes: int | None) -> FeatureSource:
     name, head = type(model).__name__, find_head(model)
     if head is None:
