@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from thresher.errors import ThresherError
 from thresher.models.embed import embed_pack
 from thresher.models.embed_config import EmbedConfig
 from thresher.models.features import Features
-from thresher.models.hugging_face import FAMILIES
+from thresher.models.hugging_face import FAMILIES, _read_preprocessing
 from thresher.models.registry import check
 
 transformers = pytest.importorskip("transformers")
@@ -274,6 +275,28 @@ def test_a_model_of_the_cache_is_found_by_its_name(
     monkeypatch.setattr(hub, "HF_HUB_CACHE", str(tmp_path / "hub"))
     config = EmbedConfig(model="hf:me/small", split="test", image_size=32)
     assert embed_pack(config, Pack.open(digits), tmp_path / "f").array.shape == (360, 16)
+
+
+@pytest.mark.parametrize(
+    ("said", "factor"),
+    [({}, 1 / 255), ({"rescale_factor": 1 / 127.5}, 1 / 127.5), ({"do_rescale": False}, 1.0)],
+)
+def test_mean_and_std_belong_to_the_pixels_as_the_folder_scales_them(
+    said: dict[str, Any], factor: float
+) -> None:
+    own = SimpleNamespace(image_size=32)
+    values = {"image_mean": [1.0, 2.0, 3.0], "image_std": [4.0, 5.0, 6.0], **said}
+    images = _read_preprocessing(values, FAMILIES["vit"], own)
+    for channel in range(3):
+        wanted = (200 * factor - values["image_mean"][channel]) / values["image_std"][channel]
+        ours = (200 / 255 - images.mean[channel]) / images.std[channel]
+        assert ours == pytest.approx(wanted)
+
+
+def test_another_way_to_scale_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    own = SimpleNamespace(image_size=32)
+    assert _read_preprocessing({"resample": 1}, FAMILIES["vit"], own).resample == "bilinear"
+    assert "scaled by method 1 of Pillow, which is not supported: using bilinear" in caplog.text
 
 
 def test_every_family_names_a_class_of_transformers() -> None:

@@ -264,6 +264,10 @@ def _read_preprocessing(values: Any, family: Family, own: Any) -> Preprocessing:
         mean, std = (0.0,) * len(mean), (1.0,) * len(std)
     else:
         mean, std = values.get("image_mean", mean), values.get("image_std", std)
+    # Mean and std belong to pixels of 0 … `white`, ours to pixels of 0 … 1.
+    white = 255.0
+    if values.get("do_rescale", True):
+        white *= float(values.get("rescale_factor") or 1 / 255)
     side = min(getattr(own, "image_size", 224) or 224, family.largest or 1 << 30)
     size, crop = round(side * family.margin), side if family.margin > 1 else None
     if values.get("size") is not None:
@@ -273,12 +277,21 @@ def _read_preprocessing(values: Any, family: Family, own: Any) -> Preprocessing:
         elif values.get("do_center_crop", values.get("crop_size") is not None):
             crop = _side_of(values.get("crop_size") or size)
     return Preprocessing(
-        mean=tuple(map(float, mean)),
-        std=tuple(map(float, std)),
+        mean=tuple(float(value) / white for value in mean),
+        std=tuple(float(value) / white for value in std),
         image_size=size,
         crop=crop if crop != size else None,
-        resample=_RESAMPLE.get(values.get("resample", -1), family.resample),
+        resample=_resample(values.get("resample"), family),
     )
+
+
+def _resample(number: int | None, family: Family) -> Resample:
+    if number is not None and number not in _RESAMPLE:
+        logger.warning(
+            "images should be scaled by method %s of Pillow, which is not supported: using %s",
+            *(number, family.resample),
+        )
+    return family.resample if number is None else _RESAMPLE.get(number, family.resample)
 
 
 def _side_of(size: Any) -> int:
