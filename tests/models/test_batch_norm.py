@@ -224,7 +224,9 @@ class Renamed(nn.BatchNorm2d):
 def test_layers_with_a_forward_pass_of_their_own_are_refused(mode: str) -> None:
     """A copy under our class would lose the activation."""
     model = nn.Sequential(nn.Conv2d(3, 4, 3), WithActivation(4))
-    with pytest.raises(InvalidValueError, match=r'cannot replace layer "1" of class WithAct.*local'):
+    with pytest.raises(
+        InvalidValueError, match=r'cannot replace layer "1" of class WithAct.*local'
+    ):
         convert(model, mode)
     assert isinstance(convert(model, "local")[1], WithActivation)
     assert not isinstance(convert(nn.Sequential(Renamed(4)), mode)[0], Renamed)

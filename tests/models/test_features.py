@@ -174,7 +174,9 @@ def test_logits_of_a_convolution_are_not_features_also_with_linear_layers_inside
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return self.out(x * self.gate(x.mean((2, 3)))[:, :, None, None]).flatten(1)
 
-    with pytest.raises(InvalidValueError, match="10 outputs of Gated may be features or the logits"):
+    with pytest.raises(
+        InvalidValueError, match="10 outputs of Gated may be features or the logits"
+    ):
         find_features(Gated(), torch.randn(2, 1, 8, 8), classes=10)
 
 
@@ -244,7 +246,7 @@ def test_features_do_not_come_from_a_head_that_was_not_loaded(tmp_path: Path, di
     weights.save(build("tiny", 4, 1), tmp_path / "w.safetensors")
     config = EmbedConfig(model="tiny", weights=tmp_path / "w.safetensors", split="test")
     for layer in ("output", "fc"):
-        with pytest.raises(InvalidValueError, match='no layer "fc" of this size.*would be random'):
+        with pytest.raises(InvalidValueError, match=r'no layer "fc" of this size.*would be random'):
             embed_pack(replace(config, features_from=layer), Pack.open(digits), tmp_path / "f")
     pack = Pack.open(digits)
     assert embed_pack(config, pack, tmp_path / "f").array.shape == (360, 64)

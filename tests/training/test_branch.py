@@ -77,7 +77,9 @@ def test_a_branch_may_have_another_batch_and_rate(few: Path, trunk: Path, tmp_pa
 
 def test_what_a_branch_cannot_continue_is_refused(few: Path, trunk: Path, tmp_path: Path) -> None:
     out = tmp_path / "branch"
-    with pytest.raises(InvalidValueError, match=r"has `head_lr` 1.0, not 0.5; branch with the same"):
+    with pytest.raises(
+        InvalidValueError, match=r"has `head_lr` 1.0, not 0.5; branch with the same"
+    ):
         train(_config(few, out, branch_from=str(trunk), head_lr=0.5), quiet=True)
     with pytest.raises(NotFoundError, match="; train the run with `keep_checkpoint`"):
         train(_config(few, out, branch_from=str(tmp_path)), quiet=True)

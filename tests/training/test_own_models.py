@@ -59,7 +59,7 @@ def test_the_check_leaves_the_model_as_it_was() -> None:
     check_model(model, "own", SHAPE, 10, alone=True)
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
     assert torch.equal(random, torch.get_rng_state())
-    with pytest.raises(InvalidValueError, match='does not depend on its parameter "aux.weight"'):
+    with pytest.raises(InvalidValueError, match=r'does not depend on its parameter "aux.weight"'):
         check_model(model, "own", SHAPE, 10, alone=False)
     model.aux.requires_grad_(False)
     check_model(model, "own", SHAPE, 10, alone=False)

@@ -81,7 +81,9 @@ def find_features(
 def check_trained(model: nn.Module, features_from: str) -> None:
     """Refuse features that depend on a head which the file of weights did not have."""
     head = find_head(model)
-    if head is not None and (features_from == OUTPUT or f"{head[0]}.".startswith(f"{features_from}.")):
+    if head is not None and (
+        features_from == OUTPUT or f"{head[0]}.".startswith(f"{features_from}.")
+    ):
         raise InvalidValueError(
             f'features_from: the weights have no layer "{head[0]}" of this size, so its output '
             "would be random",
