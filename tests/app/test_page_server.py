@@ -24,7 +24,7 @@ from PIL import Image
 
 from thresher.app import static_files
 from thresher.app.config import ServerConfig
-from thresher.app.map_layout import MapLayout, neighbourhood_labels
+from thresher.app.map_layout import MapLayout, map_layout, neighbourhood_labels
 from thresher.app.selection_view import SelectionView
 from thresher.app.server import create_server
 from thresher.app.workspace import Workspace, find_selections
@@ -191,6 +191,14 @@ def test_places_of_many_are_found_as_by_counting_each_ones_neighbours() -> None:
         near = labels[order[1:11]]
         votes = {label: (near == label).sum() + 0.5 * (label == own) for label in range(4)}
         assert found[row] == max(votes, key=lambda label: votes[label])
+
+
+def test_columns_without_a_map_put_unknown_scores_where_the_gallery_has_them() -> None:
+    score = np.array([-3.0, -1.0, np.nan, np.inf, -2.0])
+    selection = Selection(
+        *([str(n) for n in range(5)], np.zeros(5, int), np.ones(5, bool), score, [""] * 5, "f")
+    )
+    assert np.argsort(map_layout(selection, 1).y, kind="stable").tolist() == [0, 2, 4, 1, 3]
 
 
 def test_images_that_browsers_do_not_show_are_sent_as_png(tmp_path: Path) -> None:

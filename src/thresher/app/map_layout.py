@@ -36,13 +36,21 @@ def map_layout(selection: Selection, classes: int) -> MapLayout:
         return MapLayout(x.astype(np.float32), y.astype(np.float32), "map")
     # A golden-ratio sequence spreads the points of a column evenly and reproducibly.
     spread = (np.arange(n) * 0.6180339887498949) % 1.0
-    score = np.nan_to_num(np.asarray(selection.score, np.float64), posinf=0.0, neginf=0.0)
+    score = finite_scores(selection.score).astype(np.float64)
     score_range = np.ptp(score) if n else 0.0
     even = np.arange(n) * 0.7548776662466927 % 1.0
     height = (score - score.min()) / score_range if score_range > 0 else even
     x = selection.labels + 0.1 + 0.8 * spread
     y = height * 0.6 * max(classes, 1)
     return MapLayout(x.astype(np.float32), y.astype(np.float32), "score")
+
+
+def finite_scores(score: np.ndarray) -> np.ndarray:
+    """Return scores as (n,) float32; NaN and -inf become the lowest finite one, inf the highest."""
+    score = np.asarray(score, np.float32)
+    finite = score[np.isfinite(score)]
+    low, high = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 0.0)
+    return np.nan_to_num(score, nan=low, posinf=high, neginf=low)
 
 
 def neighbourhood_labels(layout: MapLayout, labels: np.ndarray) -> np.ndarray:

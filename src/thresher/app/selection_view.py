@@ -15,7 +15,12 @@ import pyarrow as pa
 
 from thresher.app import arrow
 from thresher.app.feature_index import FeatureIndex
-from thresher.app.map_layout import MapLayout, map_layout, neighbourhood_labels
+from thresher.app.map_layout import (
+    MapLayout,
+    finite_scores,
+    map_layout,
+    neighbourhood_labels,
+)
 from thresher.app.near_copies import NearCopies, near_copies
 from thresher.data.images import decode, encode_png
 from thresher.data.overrides import Override, OverrideLog, effective_overrides, undo_stacks
@@ -366,11 +371,7 @@ class SelectionView:
 
     @cached_property
     def _scores(self) -> np.ndarray:
-        """(n,) float32; NaN and -inf become the lowest finite score, inf the highest."""
-        score = np.asarray(self.selection.score, np.float32).copy()
-        finite = score[np.isfinite(score)]
-        low, high = (finite.min(), finite.max()) if len(finite) else (0.0, 0.0)
-        return np.nan_to_num(score, nan=float(low), posinf=float(high), neginf=float(low))
+        return finite_scores(self.selection.score)
 
 
 def _pack_of(selection: Selection) -> Pack:
