@@ -1,7 +1,9 @@
 """The report of a study with known numbers: verdicts, files, a self-contained page."""
 
+import html
 import math
 import re
+import shlex
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
@@ -12,8 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 from scipy import stats
 
+from thresher.auditing.findings import Audit
 from thresher.data.pack import Pack
 from thresher.data.selection import Selection
+from thresher.report import audit_page
 from thresher.report.drawing import INK, inline
 from thresher.report.figures import draw_all
 from thresher.report.page import render, write_report
@@ -74,6 +78,27 @@ def test_one_seed_is_reported_without_intervals(digits: Path, tmp_path: Path) ->
     assert {c.verdict for c in found.verdicts} == {"not enough runs"}
     assert found.to_dict()["cells"][0]["low"] is None
     assert "not enough runs" in write_report(found).read_text()
+
+
+def test_commands_of_an_audit_page_can_be_copied(digits: Path) -> None:
+    found = Audit(
+        data="my photos",
+        fingerprint="0a1b",
+        classes=2,
+        train=9,
+        test=0,
+        kept=9,
+        network="tiny",
+        findings=(),
+        selection="my audit/selection.parquet",
+        page="my audit/index.html",
+    )
+    text = audit_page.render(found, Pack.open(digits))
+    commands = [html.unescape(code) for code in re.findall("<code>(.*?)</code>", text)]
+    assert [shlex.split(command) for command in commands] == [
+        ["thresher", "train", "--data", str(digits), "--selection", found.selection],
+        ["thresher", "view", found.selection],
+    ]
 
 
 @pytest.mark.slow

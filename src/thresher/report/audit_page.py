@@ -7,6 +7,7 @@ forbids them.
 import base64
 import html
 import json
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -51,10 +52,9 @@ def render(audit: Audit, pack: Pack) -> str:
         "<section><h2>Summary</h2>",
         html_table(["finding", "found", "share", "dropped"], [_row(f) for f in audit.findings]),
         f"<p>The selection keeps {audit.kept:,} of {audit.train:,} training images and drops "
-        f"{dropped:,}. Look at them before you trust it. Train on the rest with <code>thresher "
-        f"train --data {html.escape(str(pack.root))} --selection {html.escape(audit.selection)}"
-        "</code>; review single images with <code>thresher view "
-        f"{html.escape(audit.selection)}</code>.</p></section>",
+        f"{dropped:,}. Look at them before you trust it. Train on the rest with "
+        f"{_command('train', '--data', str(pack.root), '--selection', audit.selection)}; review "
+        f"single images with {_command('view', audit.selection)}.</p></section>",
         *(_section(finding, pack) for finding in audit.findings if finding.count),
         _details(audit),
     ]
@@ -66,6 +66,10 @@ def render(audit: Audit, pack: Pack) -> str:
         f"<title>{title}</title><style>{CSS}{_STYLE}</style></head>\n"
         f"<body><main>{''.join(parts)}</main></body></html>\n"
     )
+
+
+def _command(*words: str) -> str:
+    return f"<code>{html.escape(shlex.join(['thresher', *words]))}</code>"
 
 
 def _details(audit: Audit) -> str:
