@@ -228,8 +228,9 @@ def test_layers_with_a_forward_pass_of_their_own_are_refused(mode: str) -> None:
         InvalidValueError, match=r'cannot replace layer "1" of class WithAct.*local'
     ):
         convert(model, mode)
-    assert isinstance(convert(model, "local")[1], WithActivation)
-    assert not isinstance(convert(nn.Sequential(Renamed(4)), mode)[0], Renamed)
+    convert(model, "local")
+    assert isinstance(model[1], WithActivation)
+    assert not isinstance(convert(Renamed(4), mode), Renamed)
 
 
 def test_sums_of_a_layer_without_running_statistics_can_be_forgotten() -> None:
