@@ -216,9 +216,9 @@ def test_a_headless_extractor_from_weights_to_features(tmp_path: Path, digits: P
         embed_pack(replace(config, std=(0.0,)), pack, tmp_path / "g")
     with pytest.raises(InvalidValueError, match="mean and std come from the run"):
         embed_pack(EmbedConfig(run=tmp_path, mean=(0.5,)), pack, tmp_path / "g")
-    for name in ("crop", "image_size"):
-        with pytest.raises(InvalidValueError, match=f"{name} comes from the run"):
-            embed_pack(replace(EmbedConfig(run=tmp_path), **{name: 4}), pack, tmp_path / "g")
+    for own in (EmbedConfig(run=tmp_path, crop=4), EmbedConfig(run=tmp_path, image_size=4)):
+        with pytest.raises(InvalidValueError, match="comes from the run"):
+            embed_pack(own, pack, tmp_path / "g")
 
 
 def test_weights_with_and_without_a_head_load(tmp_path: Path) -> None:
