@@ -68,8 +68,6 @@ def load_into(model: nn.Module, file: Path, name: str = "the model") -> list[str
     state = read(file)
     wanted = unwrapped(model)
     skipped = _head_to_skip(model, state, wanted)
-    if skipped:
-        logger.info("Not loading %s from %s: a new head is used", ", ".join(skipped), file)
     _remove_surplus_head(state, wanted, file)
     for key, tensor in wanted.items():
         if key in skipped:
@@ -88,6 +86,8 @@ def load_into(model: nn.Module, file: Path, name: str = "the model") -> list[str
     extra = next((key for key in state if key not in wanted), None)
     if extra is not None:
         raise InvalidValueError(f'{name} has no tensor "{extra}", which {file} has', fix)
+    if skipped:
+        logger.info("Not loading %s from %s: a new head is used", ", ".join(skipped), file)
     with torch.no_grad():
         for key, tensor in wanted.items():
             if key not in skipped:
