@@ -8,6 +8,8 @@ import pytest
 from thresher.data.flip import ORACLE, FlipOptions, flip_labels
 from thresher.data.pack import Pack
 from thresher.data.selection import Selection
+from thresher.data.sources.npz import Npz
+from thresher.data.write import WriteOptions, write_pack
 from thresher.errors import ThresherError
 
 
@@ -39,6 +41,21 @@ def test_it_can_be_called_again(digits: Path, tmp_path: Path) -> None:
         flip_labels(pack, out, FlipOptions(share=0.2))
     with pytest.raises(ThresherError, match="share must be"):
         flip_labels(pack, tmp_path / "x", FlipOptions(share=1.0))
+
+
+def test_a_copy_with_other_splits_is_another_one(tmp_path: Path) -> None:
+    rows = np.arange(40)
+    images = (rows[:, None, None, None] * np.ones((1, 4, 4, 1))).astype(np.uint8)
+    np.savez(tmp_path / "images.npz", images=images, labels=rows % 2)
+    packs = [
+        write_pack(Npz(tmp_path / "images.npz"), tmp_path / str(share), WriteOptions(test=share))
+        for share in (0.1, 0.3)
+    ]
+    assert packs[0].fingerprint == packs[1].fingerprint
+    flip_labels(packs[0], tmp_path / "flipped")
+    flip_labels(packs[0], tmp_path / "flipped")
+    with pytest.raises(ThresherError, match="exists already"):
+        flip_labels(packs[1], tmp_path / "flipped")
 
 
 def test_the_command(digits: Path, tmp_path: Path, thresher) -> None:  # type: ignore[no-untyped-def]

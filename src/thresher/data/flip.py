@@ -90,13 +90,22 @@ def flip_labels(pack: Pack, out: Path | str, options: FlipOptions | None = None)
     validate(options)
     source = FlippedSource(pack, options)
     paths = PackPaths(Path(out))
-    if paths.meta.exists() and (existing := Pack.open(out)).meta.source == source.key():
+    existing = Pack.open(out) if paths.meta.exists() else None
+    if existing is not None and _is_copy(existing, source):
         copy = existing  # made before, perhaps by a process that was killed before the next lines
     else:
         copy = write_pack(source, out)
     if not (paths.root / ORACLE).exists():
         _oracle(pack, copy).save(paths.root / ORACLE)
     return copy
+
+
+def _is_copy(existing: Pack, source: FlippedSource) -> bool:
+    """Return whether a pack is that copy; the fingerprint does not tell splits apart."""
+    if existing.meta.source != source.key():
+        return False
+    at = pa.array(source.pack.positions(existing.ids))
+    return existing.splits.to_pylist() == source.pack.splits.take(at).to_pylist()
 
 
 def _oracle(pack: Pack, copy: Pack) -> Selection:

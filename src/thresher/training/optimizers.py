@@ -25,7 +25,7 @@ class OptimizerConfig:
     momentum: float = option(0.9, ge=0, lt=1)
     """Momentum of sgd, nesterov, lars and muon; decay of the first moment of lamb and adamw."""
     weight_decay: float = option(5e-4, ge=0)
-    """Weight decay."""
+    """Weight decay; muon applies it to biases, norm layers and the head only."""
     decay_norm_bias: bool = True
     """Apply weight decay to biases and norm layers too; lars and lamb never do."""
     bias_lr: float = option(1.0, ge=0)
