@@ -412,3 +412,13 @@ def test_a_second_fit_leaves_nothing_of_the_first(
     assert network.map_ is not None
     network.set_params(components=3).fit_inputs(samples)
     assert network.map_ is None
+
+
+def test_a_class_that_is_dropped_as_a_whole_is_mentioned() -> None:
+    def warnings(drop: float, labels: list[int]) -> list[str]:
+        error = {"el2n": np.array([1.0, 0.9, 0.4, 0.3, 0.2, 0.1])}
+        return EL2NFilter(drop=drop).fit(None, labels, dynamics=error).warnings_
+
+    assert warnings(1 / 3, [0, 1, 0, 1, 2, 2]) == []
+    assert warnings(1 / 3, [0, 0, 1, 1, 2, 2]) == ["no sample of class 0 is kept"]
+    assert warnings(2 / 3, [0, 0, 1, 1, 2, 2]) == ["no sample of 2 classes is kept, such as 0"]

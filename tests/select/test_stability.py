@@ -72,4 +72,4 @@ def test_a_vote_that_meets_the_share_does_not_say_otherwise() -> None:
     assert one.warnings_[0].startswith("no eps drops 99.00%")
     found = NetworkFilter(drop=0.99, reduce="pca", votes=2).fit(x, labels)
     assert (~found.keep_).sum() == 201
-    assert found.warnings_ == []
+    assert not any("eps" in warning for warning in found.warnings_)

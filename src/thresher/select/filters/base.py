@@ -124,6 +124,12 @@ class Filter(abc.ABC):
             if len(getattr(self, name)) != len(inputs):
                 own = type(self).__name__
                 raise InvalidValueError(f"{own}.{name} must have {len(inputs)} rows")
+        gone = np.setdiff1d(inputs.labels, inputs.labels[self.keep_])
+        if len(gone):
+            first = inputs.class_name(int(gone[0]))
+            several = f"{len(gone):,} classes is kept, such as {first}"
+            which = f"class {first} is kept" if len(gone) == 1 else several
+            self.warnings_.append(f"no sample of {which}")
         return self
 
     @abc.abstractmethod
