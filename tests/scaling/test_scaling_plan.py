@@ -59,11 +59,13 @@ def test_the_rate_is_linear_in_small_batches_and_flat_in_large_ones() -> None:
     assert rates[2**20] / rates[2**19] == pytest.approx(1, rel=0.01)
 
 
-def test_warm_up_is_that_of_the_published_runs() -> None:
-    stats = dataclasses.replace(STATS, samples=90 * 50_000, critical_batch=1e9)
-    assert stats.warmup_at(7_680) == pytest.approx(5, abs=0.3)
-    assert stats.warmup_at(30_720) == pytest.approx(10, abs=0.3)
-    assert stats.warmup_at(10**7) <= 0.2 * 90 * 1.02
+def test_warm_up_is_that_of_the_published_runs_at_equal_steps_per_epoch() -> None:
+    for images, batches in [(1_281_167, (7_680, 30_720)), (50_000, (299.7, 1_198.9))]:
+        stats = dataclasses.replace(
+            STATS, samples=90 * images, critical_batch=1e12, train_samples=images
+        )
+        assert [stats.warmup_at(b) for b in batches] == pytest.approx([5, 10], rel=1e-3)
+        assert stats.warmup_at(10**7) == pytest.approx(0.2 * 90, rel=1e-3)
 
 
 def test_the_critical_batch_comes_out_of_the_courses_it_went_into() -> None:

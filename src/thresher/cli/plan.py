@@ -16,8 +16,8 @@ from thresher.scaling.sample_fit import SampleFit
 from thresher.scaling.schedule_offer import ScheduleOffer
 
 WARMUP = (
-    "The warm-up follows a rule that is fitted to two published points (5 of 90 epochs at batch "
-    "7,680, 10 at 30,720)."
+    "The warm-up follows a rule that is fitted to two published points (ImageNet: 5 of 90 epochs "
+    "at batch 7,680, 10 at 30,720)."
 )
 
 

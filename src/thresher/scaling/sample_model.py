@@ -9,11 +9,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-WARMUP = 0.01
-WARMUP_BATCH = 256
-"""Warm-up is `WARMUP` of the epochs times √(B/256). The rule has two constants and is fitted to two
-published points (McCord and Dash 2021: 5 of 90 epochs at 7,680, 10 at 30,720); nothing else
-supports it."""
+WARMUP = 0.7175
+"""Warm-up is this share of the epochs, divided by the root of the steps per epoch. It gives both
+published points (McCord and Dash 2021: 5 of 90 epochs at batch 7,680 on ImageNet, 10 at 30,720)."""
 WARMUP_MOST = 0.2
 
 
@@ -71,7 +69,8 @@ class SampleModel:
     def warmup_at(self, batch: float) -> float:
         """Return the epochs of warm-up at a batch size."""
         epochs = self.samples_at(batch) / self.train_samples
-        return epochs * min(WARMUP_MOST, WARMUP * math.sqrt(batch / WARMUP_BATCH))
+        steps_per_epoch = self.train_samples / batch
+        return epochs * min(WARMUP_MOST, WARMUP / math.sqrt(steps_per_epoch))
 
 
 def estimate(value: float, batch: float, draws: tuple[tuple[float, float], ...]) -> Estimate:
