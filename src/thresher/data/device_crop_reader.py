@@ -10,16 +10,12 @@ from torch import Tensor
 from thresher.data.crop_reader import Draw, undecodable
 from thresher.data.crops import ResizedCrop
 from thresher.data.images import JPEG, decode, is_turned, jpeg_frame
-from thresher.data.nvjpeg import JpegEngines
 from thresher.data.pack import Pack
 from thresher.errors import MissingDependencyError
 
 PACKAGES = ("torchvision", "triton")
 """What decoding on a GPU needs."""
-USE_ENGINES = False
-"""Whether a GPU's engines are used directly; off until their tests pass on a GPU with torch's
-allocators."""
-_UNKNOWN, _ENGINES, _FAST, _SLOW = range(4)
+_UNKNOWN, _FAST, _SLOW = range(3)
 
 
 def missing_package() -> str | None:
@@ -30,10 +26,9 @@ def missing_package() -> str | None:
 class DeviceCropReader:
     """Reads batches of crops onto a GPU.
 
-    Its engines for JPEG decode baseline files, torchvision's binding of nvJPEG the others. What
-    nvJPEG does not read (other formats, CMYK, images that EXIF turns, damaged files) is decoded on
-    the CPU. Takes 29 bytes for each image of the pack. `read` may be called in several threads,
-    each with a stream of its own.
+    torchvision's binding of nvJPEG decodes JPEGs. What it does not read (other formats, CMYK,
+    images that EXIF turns, damaged files) is decoded on the CPU. Takes 25 bytes for each image of
+    the pack. `read` may be called in several threads, each with a stream of its own.
     """
 
     def __init__(self, pack: Pack, crop: ResizedCrop, device: torch.device) -> None:
@@ -49,11 +44,7 @@ class DeviceCropReader:
             # The map is read-only, and nothing writes to these tensors.
             warnings.filterwarnings("ignore", "The given NumPy array is not writable")
             self._data = [torch.from_numpy(part) for part in self._files.data]
-        self._memory = np.array([part.ctypes.data for part in self._files.data], np.uint64)
-        self._engines = JpegEngines.open(device) if USE_ENGINES else None
         self._kinds = np.full(len(pack), _UNKNOWN, np.uint8)
-        self._sizes = np.zeros((len(pack), 2), np.uint16)
-        """Height and width of what the engines decode."""
 
     @property
     def slow_images(self) -> np.ndarray:
@@ -63,13 +54,16 @@ class DeviceCropReader:
     def read(self, positions: np.ndarray, keys: np.ndarray, draw: Draw | None) -> Tensor:
         """Return random crops (n, size, size, 3) uint8; without `draw`, the centres.
 
-        The work is queued on the current stream, and finished when this returns.
+        Waits for the current stream, before and after.
         """
         from thresher.data.crop_kernel import crop_images
 
         size = self.crop.size
         if not len(positions):
             return torch.empty((0, size, size, 3), dtype=torch.uint8, device=self.device)
+        # nvJPEG writes at once to memory that torch takes to be free, since its last use is queued
+        # on the current stream (github.com/pytorch/vision/pull/9606).
+        _wait()
         sources, held = self._decode(positions)
         if draw is None:
             boxes = self.crop.centre_boxes(sources[:, 1:])
@@ -79,12 +73,7 @@ class DeviceCropReader:
         crops = torch.empty(shape, dtype=torch.uint8, device=self.device)
         tables = torch.from_numpy(sources), torch.from_numpy(boxes)
         crop_images(*tables, crops, draw is not None)
-        # torchvision decodes on a stream of its own, which does not wait for this one. So the
-        # memory of these images may be used again only when the crops have been cut out. The
-        # engines, too, want the call before to have ended.
-        done = torch.cuda.Event(blocking=True)
-        done.record()
-        done.synchronize()
+        _wait()  # for the crops, after which the memory of the images may be used again
         del held
         return crops
 
@@ -95,40 +84,21 @@ class DeviceCropReader:
         """
         for position in positions[self._kinds[positions] == _UNKNOWN].tolist():
             self._classify(position)
-        kinds, held = self._kinds[positions], []
-        sources = np.empty((len(positions), 3), np.int64)
-        rows = np.flatnonzero(kinds == _ENGINES)
-        decoded = self._by_engines(positions[rows]) if len(rows) else None
-        if decoded is not None:
-            sources[rows, 0], sources[rows, 1:] = decoded[1], self._sizes[positions[rows]]
-            held.append(decoded[0])
-        others = np.flatnonzero(kinds != _ENGINES) if decoded is not None else np.arange(len(kinds))
-        fast = others[kinds[others] != _SLOW]
+        fast = np.flatnonzero(self._kinds[positions] == _FAST)
         images = dict(zip(fast.tolist(), self._by_nvjpeg(positions[fast]), strict=True))
-        for row in others.tolist():
+        sources, held = np.empty((len(positions), 3), np.int64), []
+        for row, position in enumerate(positions):
             image = images.get(row)
-            held.append(self._by_cpu(positions[row]) if image is None else image)
+            held.append(self._by_cpu(position) if image is None else image)
             sources[row] = held[-1].data_ptr(), *held[-1].shape[1:]
         return sources, held
 
     def _classify(self, position: int) -> None:
         """Find out how to decode an image."""
         file = self.pack.encoded(position)
-        height, width, channels = jpeg_frame(file) if file[:3] == JPEG else (0, 0, 0)
-        if channels not in (1, 3) or is_turned(file):
-            self._kinds[position] = _SLOW
-        elif height and self._engines is not None and self._engines.supports(file):
-            self._sizes[position] = height, width
-            self._kinds[position] = _ENGINES
-        else:
-            self._kinds[position] = _FAST
-
-    def _by_engines(self, positions: np.ndarray) -> tuple[Tensor, np.ndarray] | None:
-        """Decode in one call; None if one of the files is refused."""
-        assert self._engines is not None
-        begin, end = self._files.begin[positions], self._files.end[positions]
-        addresses = self._memory[self._files.shard[positions]] + begin.astype(np.uint64)
-        return self._engines.decode(addresses, end - begin, self._sizes[positions].astype(np.int64))
+        channels = jpeg_frame(file)[2] if file[:3] == JPEG else 0
+        known = channels in (1, 3) and not is_turned(file)
+        self._kinds[position] = _FAST if known else _SLOW
 
     def _by_nvjpeg(self, positions: np.ndarray) -> "list[Tensor | None]":
         """Decode JPEGs in one call; None for those that nvJPEG cannot read."""
@@ -158,3 +128,10 @@ class DeviceCropReader:
         except (OSError, ValueError, SyntaxError) as error:
             raise undecodable(self.pack, position, error) from None
         return torch.from_numpy(pixels.transpose(2, 0, 1).copy()).to(self.device)
+
+
+def _wait() -> None:
+    """Wait for the current stream without using the processor."""
+    done = torch.cuda.Event(blocking=True)
+    done.record()
+    done.synchronize()

@@ -35,8 +35,8 @@ _PROCESSES_FROM = 1000
 """Images from which it pays to start processes that decode; fewer are decoded in threads."""
 _QUEUED = 4
 """Batches on a GPU that wait for a step, at most: so far the host runs ahead."""
-_DECODERS = 3
-"""Threads that decode on a GPU: nvJPEG works for one of them, the others prepare or crop."""
+_DECODERS = 2
+"""Threads that decode on a GPU: nvJPEG works for one of them, the other prepares or crops."""
 
 
 class Batch(NamedTuple):

@@ -56,7 +56,8 @@ class CapturedStep:
             self.graph = torch.cuda.CUDAGraph()
             # NCCL looks at its own events in another thread meanwhile.
             mode = "global" if step.group.alone else "thread_local"
-            with torch.cuda.graph(self.graph, pool=pool, capture_error_mode=mode):
+            stream = _capture_stream(device, torch.cuda.current_stream(device).priority)
+            with torch.cuda.graph(self.graph, pool, stream, mode):
                 self._body()
         self.at.zero_()
 
@@ -94,6 +95,12 @@ class CapturedStep:
 def _side_stream(device: torch.device) -> torch.cuda.Stream:
     # One for all runs of the process: cuBLAS keeps 65 MB for every stream that it ever saw.
     return torch.cuda.Stream(device)
+
+
+@functools.cache
+def _capture_stream(device: torch.device, priority: int) -> torch.cuda.Stream | None:
+    """Return the stream whose priority captured kernels keep; None: that of torch."""
+    return torch.cuda.Stream(device, priority) if priority else None
 
 
 def capture(step: Step, counts: dict[int, int], losses: Tensor) -> dict[int, CapturedStep]:

