@@ -2,7 +2,8 @@
 
 Weighted least squares in the logarithm. The rows of a batch size are averaged; the variance of
 that mean is σ²/n + τ²: σ² is the scatter of repeats, n the number of runs, and τ² what the form
-itself misses, estimated by the method of moments (DerSimonian and Laird 1986). Intervals are from
+itself misses, estimated by the method of moments (DerSimonian and Laird 1986) and taken to be none
+where repeats explain the residuals (Bancroft 1964). Intervals are from
 a parametric bootstrap with that variance, and are as wide as its few degrees of freedom require.
 """
 
@@ -24,6 +25,9 @@ GRID = 800
 MISFIT = 0.10
 """The form does not fit if a batch is off by more, and by more than the scatter of repeats."""
 LEVEL = 0.05
+POOLED = 0.25
+"""Residuals as large as this likely come from the scatter of repeats, and are pooled with it: on
+their own, those of three batch sizes have one degree of freedom and give no usable interval."""
 
 
 @dataclass(frozen=True)
@@ -161,12 +165,12 @@ def _fit_points(points: _Points) -> _Law:
     squares = float((weights * errors**2).sum())
     if points.scatter is None:
         return _Law(critical, least, squares / (count - 2) / weights, count - 2)
+    if _chance(points, squares) > POOLED:
+        pooled = (squares + points.freedom * points.scatter) / (points.freedom + count - 2)
+        return _Law(critical, least, pooled / weights, points.freedom + count - 2)
     # What the form misses beyond the scatter of the repeats, the same for each batch size.
     spare = squares - (count - 2) * points.scatter
     between = spare / float(weights.sum() - (weights**2).sum() / weights.sum())
-    if between <= 0:
-        pooled = (squares + points.freedom * points.scatter) / (points.freedom + count - 2)
-        return _Law(critical, least, pooled / weights, points.freedom + count - 2)
     variance = between + points.scatter / weights
     critical, least = _least_squares(points, 1 / variance)
     return _Law(critical, least, variance, count - 2)
@@ -273,10 +277,17 @@ def _misfit(points: _Points, errors: np.ndarray) -> bool:
         return False
     if not points.scatter:
         return True
+    return _chance(points, float((points.runs * errors**2).sum())) < LEVEL
+
+
+def _chance(points: _Points, squares: float) -> float:
+    """Return how likely repeats alone leave such squares, by the F test."""
     from scipy.special import fdtrc
 
-    ratio = float((points.runs * errors**2).sum()) / (count - 2) / points.scatter
-    return bool(fdtrc(count - 2, points.freedom, ratio) < LEVEL)
+    if not points.scatter:
+        return 1.0 if squares == 0 else 0.0
+    count = len(points.batches)
+    return float(fdtrc(count - 2, points.freedom, squares / (count - 2) / points.scatter))
 
 
 def _warnings(points: _Points, b_crit: float, errors: np.ndarray, fits: bool) -> list[str]:
