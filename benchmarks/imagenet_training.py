@@ -39,9 +39,11 @@ from thresher.environment import core_count
 from thresher.models import registry
 from thresher.paths import RunPaths
 from thresher.training.config import TrainConfig
+from thresher.training.gpu_streams import open_queues
 from thresher.training.train import train
 
 CLASSES = 100
+open_queues()  # `train` would, but the bare loops use the GPU before it
 ON_GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if ON_GPU else "cpu")
 
