@@ -10,6 +10,7 @@ import json
 import os
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -51,11 +52,12 @@ class Noise:
 
 
 class Watch:
-    """The largest sum of anonymous memory of this process and its children, in bytes."""
+    """Anonymous memory of this process and its children, in bytes, as (time, bytes)."""
 
-    def __init__(self) -> None:
-        self.peak, self._stop = 0, threading.Event()
-        self._thread = threading.Thread(target=self._look, daemon=True)
+    def __init__(self, every: float = 0.05) -> None:
+        self.seen: list[tuple[float, int]] = []
+        self._every, self._stop = every, threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
 
     def __enter__(self) -> "Watch":
         self._thread.start()
@@ -65,9 +67,17 @@ class Watch:
         self._stop.set()
         self._thread.join()
 
-    def _look(self) -> None:
-        while not self._stop.wait(0.05):
-            self.peak = max(self.peak, sum(map(anonymous, [os.getpid(), *children()])))
+    @property
+    def peak(self) -> int:
+        return max(size for _, size in self.seen)
+
+    def look(self) -> None:
+        size = sum(map(anonymous, [os.getpid(), *children()]))
+        self.seen.append((time.perf_counter(), size))
+
+    def _watch(self) -> None:
+        while not self._stop.wait(self._every):
+            self.look()
 
 
 def children() -> list[int]:
