@@ -215,7 +215,7 @@ def main() -> None:
     parser.add_argument("--factors", default="0.5,1", help="on the plan's rate, to tune it")
     parser.add_argument("--tuning-seeds", type=int, default=2)
     parser.add_argument("--pilot-batch", type=int)
-    parser.add_argument("--pilot-seeds", type=int, default=3)
+    parser.add_argument("--pilot-seeds", type=int)
     parser.add_argument("--pilot-epochs", type=float)
     parser.add_argument("--critical-batch", choices=["pilots", "branch"], default="pilots")
     parser.add_argument("--lr", type=float, help="the pilot's rate at its batch")

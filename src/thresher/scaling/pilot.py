@@ -6,6 +6,7 @@ end before it only give a guess: the geometric mean of the fit to a lower accura
 noise scale.
 """
 
+import logging
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -38,6 +39,7 @@ from thresher.training.config import TrainConfig
 if TYPE_CHECKING:
     from thresher.training.result import RunResult
 
+logger = logging.getLogger(__name__)
 RATIOS = (4, 16)
 """How many times larger the other batches are."""
 FEWEST = 4 * RATIOS[-1]
@@ -56,6 +58,10 @@ RUN_SPREAD = 0.25
 """Standard deviation of the logarithm of a run's samples to a target: 0.13 to 0.29 in six groups
 of six runs on digits."""
 DRAWS = 1000
+FEWEST_RUNS, MOST_RUNS = 3, 9
+MEAN_KNOWN_TO = 0.10
+"""Standard error of the mean logarithm of samples above which pilots are repeated: with three runs
+on digits it is 0.16, and predictions were off by 37 %."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,8 +78,9 @@ class PilotConfig:
     """Most epochs of each run of the pilots."""
     pilot_batch: int = option(16, ge=1)
     """Batch size of the smallest pilot; the others' are four and sixteen times larger."""
-    pilot_seeds: int = option(3, ge=1)
-    """Runs of each pilot; their samples to the target are averaged."""
+    pilot_seeds: int | None = option(None, ge=1)
+    """Runs of each pilot; their samples to the target are averaged (default: 3, and up to 9 if
+    they differ so much that the mean is not known to 10 %)."""
     lr: float | None = option(None, gt=0)
     """A learning rate that works at the smallest pilot's batch size (default: 0.03); with a table
     that has no rates, at its smallest batch size."""
@@ -187,15 +194,53 @@ def run_pilot(config: PilotConfig) -> Pilot:
         batch_size=small,
         lr=config.lr or RATE,
     )
-    seeds = range(config.seed, config.seed + config.pilot_seeds)
-    results = {small: [stable_run(replace(base, seed=seed), pack) for seed in seeds]}
+    count = config.pilot_seeds or FEWEST_RUNS
+    seeds = range(config.seed, config.seed + count)
     if branch:
+        results = {small: _runs(base, seeds, pack)}
         return _with_branches(_pilot(config, results), base, seeds)
+    pilots = {small: base}
     for batch in batches[1:]:
         rate = _tuned_rate(replace(base, batch_size=batch, seed=config.seed), base, pack)
-        run = replace(base, batch_size=batch, lr=rate)
-        results[batch] = [stable_run(replace(run, seed=seed), pack) for seed in seeds]
+        pilots[batch] = replace(base, batch_size=batch, lr=rate)
+    results = {batch: _runs(run, seeds, pack) for batch, run in pilots.items()}
+    while config.pilot_seeds is None:
+        needed = runs_needed(_counts(runs, config.target_accuracy) for runs in results.values())
+        if needed <= count:
+            break
+        more = range(config.seed + count, config.seed + needed)
+        logger.info(
+            f"pilot: the samples of {count} runs scatter, so {needed} are trained at each batch"
+        )
+        for batch, run in pilots.items():
+            results[batch] += _runs(run, more, pack)
+        count = needed
     return _pilot(config, results)
+
+
+def _runs(run: TrainConfig, seeds: Iterable[int], pack: Pack) -> "list[RunResult]":
+    return [stable_run(replace(run, seed=seed), pack) for seed in seeds]
+
+
+def _counts(runs: "list[RunResult]", target: float | None) -> list[float | None]:
+    """Return the samples of each run until the target."""
+    return [None if target is None else samples_until(accuracy_curve(run), target) for run in runs]
+
+
+def runs_needed(counts: Iterable[Sequence[float | None]]) -> int:
+    """Return the runs of each batch size after which their mean is known well enough.
+
+    Args:
+        counts: For each batch size, the samples of each run to the target; None: not reached.
+    """
+    squares, freedom = 0.0, 0
+    for group in counts:
+        if any(count is None for count in group):
+            return FEWEST_RUNS  # the critical batch will be a guess
+        logs = np.log(np.array(group, float))
+        squares += float(((logs - logs.mean()) ** 2).sum())
+        freedom += len(group) - 1
+    return int(np.clip(math.ceil(squares / freedom / MEAN_KNOWN_TO**2), FEWEST_RUNS, MOST_RUNS))
 
 
 def _with_branches(pilot: Pilot, base: TrainConfig, seeds: Sequence[int]) -> Pilot:
@@ -246,7 +291,7 @@ def _pilot(config: PilotConfig, results: dict[int, "list[RunResult]"]) -> Pilot:
     accuracy = fmean(float(run.validation_accuracy or 0.0) for run in first)
     critical, low, high = critical_of(fit, noise, accuracy if target is None else target)
     # Between two evaluations: whole epochs would count too many samples.
-    counts = [None if target is None else samples_until(curve, target) for curve in curves[small]]
+    counts = _counts(first, target)
     seen = [run.samples if n is None else n for run, n in zip(first, counts, strict=True)]
     return Pilot(
         batch_size=small,
@@ -264,7 +309,7 @@ def _pilot(config: PilotConfig, results: dict[int, "list[RunResult]"]) -> Pilot:
         reached=target is None or all(run.status == "target" for run in first),
         accuracy=accuracy,
         train_samples=train_samples,
-        runs=config.pilot_seeds,
+        runs=len(first),
         folders=tuple(run.config.out for runs in results.values() for run in runs),
         noise_curve=_noise_curve(first, geometric_mean(seen)),
     )
