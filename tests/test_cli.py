@@ -6,10 +6,13 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from planted import ArraySource
 from thresher import __version__
 from thresher.cli import COMMANDS, Command
+from thresher.data.write import write_pack
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -109,3 +112,21 @@ def test_json_is_one_object_on_standard_output(thresher: Run, digits: Path) -> N
     keys = {"name", "splits", "classes", "image_shape", "mean", "std", "fingerprint", "bytes"}
     assert keys <= json.loads(done.stdout).keys()
     assert done.stdout.count("\n") == 1
+
+
+def test_names_are_printed_as_they_are(thresher: Run, tmp_path: Path) -> None:
+    """Brackets are no markup, and a class may have the name of the last row of a table."""
+    images, labels = np.zeros((8, 4, 4, 1), np.uint8), np.array([0, 1] * 4)
+    source = ArraySource(
+        images, labels, ["train"] * 8, [f"{n}" for n in range(8)], ["all", "cat [old] :cat:"]
+    )
+    pack = write_pack(source, tmp_path / "pack [old]")
+    info = thresher("data", "info", pack.root).stdout
+    assert str(pack.root).replace(" ", "") in "".join(info.split())
+    out = tmp_path / "keep [b].parquet"
+    options = ("--drop", 0.25, "--per-class", "--out", out)
+    printed = thresher("select", "random", "--data", pack.root, *options).stdout
+    _, *rows, last = printed.splitlines()
+    names, numbers = zip(*(row.rsplit(maxsplit=3)[:2] for row in rows), strict=True)
+    assert (names, numbers) == (("all", "cat [old] :cat:", "all"), ("3", "3", "6"))
+    assert last.startswith(f"{out} in ")

@@ -65,11 +65,11 @@ def bar(
     from rich.console import Console
 
     columns = (
-        progress.TextColumn("{task.description}"),
+        progress.TextColumn("{task.description}", markup=False),
         progress.BarColumn(),
         progress.MofNCompleteColumn(),
         progress.TimeRemainingColumn(),
-        progress.TextColumn("{task.fields[remark]}"),
+        progress.TextColumn("{task.fields[remark]}", markup=False),
     )
     with progress.Progress(*columns, console=Console(stderr=True), transient=True) as live:
         task = live.add_task(label, total=total, remark="")

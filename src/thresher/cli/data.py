@@ -60,7 +60,8 @@ def info(config: PackConfig) -> Outcome:
     from rich.table import Table
 
     summary = open_pack(config.pack).info()
-    table = Table(show_header=False, box=None)
+    table = Table("", "", show_header=False, box=None)
+    table.columns[1].overflow = "fold"  # a long path is not cut
     for key, value in asdict(summary).items():
         table.add_row(key, str(value))
     return Outcome(summary, table)

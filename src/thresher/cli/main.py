@@ -144,7 +144,9 @@ def _show(text: Any) -> None:
     elif text is not None:
         from rich.console import Console
 
-        Console(soft_wrap=not sys.stdout.isatty()).print(text)
+        # Names and paths are printed as they are, also with [brackets] or :colons:.
+        console = Console(soft_wrap=not sys.stdout.isatty(), markup=False, emoji=False)
+        console.print(text)
 
 
 def _plain(value: Any) -> Any:

@@ -99,10 +99,10 @@ def _outcome(selection: "Selection", out: Path) -> Outcome:
     names = (*shown, "stability", "warnings", "seconds")
     data: dict[str, Any] = {name: selection.meta.get(name) for name in names}
     table = Table(box=None, pad_edge=False)
-    table.add_column("class")
+    table.add_column("class", overflow="fold")
     for name in ("kept", "dropped", "share"):
         table.add_column(name, justify="right")
-    for name, row in {**data["per_class"], "all": data}.items():
+    for name, row in [*data["per_class"].items(), ("all", data)]:
         counts = (f"{row['kept']:,}", f"{row['dropped']:,}", f"{row['dropped_share']:.2%}")
         table.add_row(name, *counts)
     lines = []

@@ -101,9 +101,11 @@ def status(config: Status) -> Outcome:
     study = Study.open(config.folder)
     state = study.status()
     if state.held_by is not None and sys.stdout.isatty() and not config.once:
+        from rich.console import Console
         from rich.live import Live
 
-        with Live(_status_table(state), refresh_per_second=2) as live:
+        console = Console(markup=False, emoji=False)
+        with Live(_status_table(state), console=console, refresh_per_second=2) as live:
             while state.held_by is not None:
                 time.sleep(REFRESH_S)
                 state = study.status()
@@ -157,6 +159,7 @@ def import_runs(config: Import) -> Outcome:
 def _status_table(status: "StudyStatus") -> Any:
     from rich.console import Group
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(box=None, pad_edge=False, header_style="dim")
     for name in ("state", "task", "epoch", "accuracy", "where"):
@@ -165,8 +168,7 @@ def _status_table(status: "StudyStatus") -> Any:
     for task in [*status.steps, *status.trials]:
         epoch = f"{task.epoch:.4g}/{task.epochs:g}" if task.epoch is not None else ""
         accuracy = f"{100 * task.accuracy:.2f}" if task.accuracy is not None else ""
-        colour = colours.get(task.state, "dim")
-        state = f"[{colour}]{task.state}[/{colour}]"
+        state = Text(task.state, style=colours.get(task.state, "dim"))
         table.add_row(state, task.name, epoch, accuracy, task.where or task.error)
     running = f"run by {status.held_by}" if status.held_by else "not running"
     counts = ", ".join(f"{n} {state}" for state, n in status.to_dict()["counts"].items() if n)
