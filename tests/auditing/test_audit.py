@@ -3,7 +3,7 @@
 import json
 import subprocess
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,14 @@ from planted import ArraySource, plant
 from thresher.auditing.audit import audit
 from thresher.auditing.checks import Checks
 from thresher.auditing.config import AuditConfig
-from thresher.auditing.findings import KINDS, Audit, Finding
+from thresher.auditing.findings import KINDS, Audit, Example, Finding
 from thresher.data.pack import Pack
 from thresher.data.selection import Selection
+from thresher.data.sources.folder import Folder
 from thresher.data.sources.npz import Npz
 from thresher.data.write import write_pack
 from thresher.errors import ThresherError
+from thresher.report.audit_page import render
 from thresher.report.page import write_report
 from thresher.select.run import training_inputs
 
@@ -228,7 +230,49 @@ def test_one_class_has_no_label_errors(tmp_path: Path, digits: Path) -> None:
     made = ArraySource(source.images(train), np.zeros(50, int), ["train"] * 50, ids, ["a"])
     pack = write_pack(made, tmp_path / "pack")
     result = audit(pack, tmp_path / "out", AuditConfig(features=pixels(pack, tmp_path / "f.npy")))
-    assert result.notes == ("Label errors were not looked for: there is one class.",)
+    assert result.notes == (
+        "Label errors were not looked for: there is one class. Outliers are hints, and nothing is "
+        "dropped for them.",
+    )
+
+
+def test_a_class_of_one_image_and_broken_files(tmp_path: Path, digits: Path) -> None:
+    source, images = Pack.open(digits), tmp_path / "images"
+    zeros, ones, twos = (np.flatnonzero(source.labels == label)[:20] for label in range(3))
+    for name, positions in (("a", zeros), ("b", ones), ("c", twos[:1]), ("broken", ())):
+        (images / name).mkdir(parents=True)
+        for row, position in enumerate(positions):
+            picture = Image.fromarray(source.view(int(position))[:, :, 0])
+            picture.save(images / name / f"{row}.png")
+    for row in range(59):
+        (images / "broken" / f"{row}.png").write_bytes(b"no image")
+    pack = write_pack(Folder(images), tmp_path / "pack")
+    file = pixels(pack, tmp_path / "f.npy")
+    features = np.load(file)
+    features[7] *= 100
+    np.save(file, features)
+    result = audit(pack, tmp_path / "out", AuditConfig(features=file))
+    assert "class c has one image" in result.notes[0]
+    assert finding(result, "outliers").count > 0
+    assert finding(result, "outliers").dropped == 0
+    assert result.kept == 41
+    unreadable = finding(result, "unreadable")
+    assert (unreadable.count, unreadable.share) == (59, 0.59)  # of all 100 files
+
+
+def test_the_page_shows_no_image_for_a_class_and_commands_that_run(digits: Path) -> None:
+    """An id such as "3" may also be the name of a class."""
+    small = Finding(kind="small-classes", count=1, share=0.1, examples=(Example(id="digits/0007"),))
+    blank = replace(small, kind="blank")
+    made = Audit(
+        data="digits", fingerprint="", classes=10, train=1437, test=360, kept=1437, network="",
+        findings=(small,), selection="an audit/selection.parquet", page="",
+    )  # fmt: skip
+    page = render(made, Pack.open(digits))
+    assert "<img" not in page
+    assert "<img" in render(replace(made, findings=(blank,)), Pack.open(digits))
+    command = "--selection &#x27;an audit/selection.parquet&#x27; --out RUN</code>"
+    assert command in page
 
 
 @pytest.mark.slow  # trains a network

@@ -83,14 +83,15 @@ class Checks:
         """Find images that are blank, noise, blurred or of an odd shape, and unreadable files."""
         for fault, (kind, reason) in _FAULTS.items():
             reasons = {int(row): reason for row in np.flatnonzero(self.faults[fault])}
-            shown, files = self._examples(reasons), 0
+            shown, files, total = self._examples(reasons), 0, len(self.inputs)
             if fault == "unreadable":
                 files = len(self.pack.meta.broken)
+                total = len(self.pack) + files  # of all splits
                 left_out = (Example(id=str(name)) for name in self.pack.meta.broken)
                 shown = (*left_out, *shown)[: self.examples]
             drop = fault not in ("blurred", "shape")
             dropped = self._drop(reasons) if drop else self._mark(reasons)
-            self._add(kind, len(reasons) + files, shown, dropped)
+            self._add(kind, len(reasons) + files, shown, dropped, total)
 
     def label_errors(self) -> None:
         """Find labels that a cross-validated classifier on the features contradicts."""
@@ -98,7 +99,11 @@ class Checks:
         if len(labels) < 2 or counts.min() < 2:
             few = self.inputs.class_name(int(labels[counts.argmin()]))
             what = "there is one class" if len(labels) < 2 else f"class {few} has one image"
-            self.notes.append(f"Label errors were not looked for: {what}.")
+            self.trusted = False
+            self.notes.append(
+                f"Label errors were not looked for: {what}. Outliers are hints, and nothing is "
+                "dropped for them."
+            )
             return
         fitted = LabelErrorsFilter(seed=self.seed).fit_inputs(self.inputs)
         self.doubt = fitted.score_

@@ -37,7 +37,9 @@ KINDS: Mapping[str, Kind] = {
         explanation="They add little and count twice. All but the first are dropped.",
     ),
     "unreadable": Kind(
-        title="Unreadable files", explanation="They cannot be decoded and are not in the pack."
+        title="Unreadable files",
+        explanation="They cannot be decoded and are not in the pack.",
+        of="files",
     ),
     "blank": Kind(title="Blank images", explanation="Images without contrast."),
     "noise": Kind(

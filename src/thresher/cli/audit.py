@@ -1,6 +1,7 @@
 """`thresher audit`: find copies, leaks, label errors, outliers and broken images."""
 
 import dataclasses
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -64,12 +65,12 @@ def _text(found: "Audit", pack: "Pack") -> Any:
     for finding in found.findings:
         counts = (f"{finding.count:,}", f"{finding.share:.2%}", f"{finding.dropped:,}")
         table.add_row(KINDS[finding.kind].title, *counts)
+    train = ("train", "--data", str(pack.root), "--selection", found.selection, "--out", "RUN")
     notes = [finding.note for finding in found.findings if finding.note] + list(found.notes)
     lines = [
         *notes,
         f"{found.selection} keeps {found.kept:,} of {found.train:,} training images",
         f"Look at them: {found.page}",
-        f"Train without them: thresher train --data {pack.root} --selection {found.selection} "
-        "--out RUN",
+        f"Train without them: {shlex.join(('thresher', *train))}",
     ]
     return Group(table, "", *lines)

@@ -45,6 +45,7 @@ def render(audit: Audit, pack: Pack) -> str:
     """Return the page as text."""
     title = html.escape(f"Audit of {audit.data}")
     dropped = audit.train - audit.kept
+    train = ("train", "--data", str(pack.root), "--selection", audit.selection, "--out", "RUN")
     parts = [
         f"<header><h1>{title}</h1><p class='sub'>{audit.train:,} training and {audit.test:,} other "
         f"images of {audit.classes:,} classes, seen with {html.escape(audit.network)}</p></header>",
@@ -53,8 +54,8 @@ def render(audit: Audit, pack: Pack) -> str:
         html_table(["finding", "found", "share", "dropped"], [_row(f) for f in audit.findings]),
         f"<p>The selection keeps {audit.kept:,} of {audit.train:,} training images and drops "
         f"{dropped:,}. Look at them before you trust it. Train on the rest with "
-        f"{_command('train', '--data', str(pack.root), '--selection', audit.selection)}; review "
-        f"single images with {_command('view', audit.selection)}.</p></section>",
+        f"{_command(*train)}; review single images with {_command('view', audit.selection)}.</p>"
+        "</section>",
         *(_section(finding, pack) for finding in audit.findings if finding.count),
         _details(audit),
     ]
@@ -88,7 +89,8 @@ def _section(finding: Finding, pack: Pack) -> str:
     shown = len(finding.examples)
     more = f" The first {shown} are shown." if shown < finding.count else ""
     note = f'<p class="warning">{html.escape(finding.note)}</p>' if finding.note else ""
-    items = "".join(_example(example, pack) for example in finding.examples)
+    of_images = kind.of != "classes"  # the name of a class may be the id of an image
+    items = "".join(_example(example, pack if of_images else None) for example in finding.examples)
     return (
         f"<section><h2>{html.escape(kind.title)}: {finding.count:,}</h2>"
         f"<p>{html.escape(kind.explanation)}{more}</p>{note}"
@@ -96,8 +98,9 @@ def _section(finding: Finding, pack: Pack) -> str:
     )
 
 
-def _example(example: Example, pack: Pack) -> str:
-    images = "".join(_image(id, pack) for id in (example.id, example.other) if id is not None)
+def _example(example: Example, pack: Pack | None) -> str:
+    ids = [id for id in (example.id, example.other) if id is not None]
+    images = "" if pack is None else "".join(_image(id, pack) for id in ids)
     labels = " / ".join(
         html.escape(label) for label in (example.label, example.other_label) if label
     )
