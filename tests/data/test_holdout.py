@@ -71,6 +71,12 @@ def test_what_cannot_be_is_refused(pictures: Path, tmp_path: Path, thresher: Any
         _pack(pictures, tmp_path / "x", group="a")
     with pytest.raises(ThresherError, match="not a regular expression"):
         _pack(pictures, tmp_path / "x", test=0.1, group="(")
+    with pytest.raises(ThresherError, match=r'group "patent-\(\\d\+\)" matches no image'):
+        _pack(pictures, tmp_path / "x", test=0.1, group=r"patent-(\d+)")
+    with pytest.raises(ThresherError, match='no image is in the split "test" because groups'):
+        _pack(pictures, tmp_path / "x", test=0.1, group="patient")
+    with pytest.raises(ThresherError, match='no image is in the split "train" because groups'):
+        _pack(pictures, tmp_path / "x", test=0.99, group="patient")
     (tmp_path / "split" / "train").mkdir(parents=True)
     (tmp_path / "split" / "test").mkdir()
     for split in ("train", "test"):

@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -65,6 +66,31 @@ def hold_out(block: Block, options: HoldOutOptions) -> Block:
             count = int(options.test * len(rows) + extra)
             chosen[rows[np.argsort(draws[rows], kind="stable")[:count]]] = True
     return replace(block, splits=np.where(chosen, "test", "train").tolist())
+
+
+def check_held_out(options: HoldOutOptions, splits: Iterable[str], ids: Iterable[str]) -> None:
+    """Raise if the splits of a written pack are not what `options` ask for.
+
+    Args:
+        options: What was asked for.
+        splits: Names of the splits that have samples.
+        ids: All ids; they are read up to the first that `group` matches.
+    """
+    if options.test is None:
+        return
+    group = options.group
+    if group is not None and not any(re.search(group, id) for id in ids):
+        raise InvalidValueError(
+            f'group "{group}" matches no image, so images that belong together would be separated',
+            "correct the regular expression",
+            "group",
+        )
+    for split in {"train", "test"}.difference(splits):
+        many = " because groups are drawn as a whole" if group is not None else ""
+        raise InvalidValueError(
+            f'with this seed no image is in the split "{split}"{many}',
+            "choose another `seed`, or another share as `test`",
+        )
 
 
 def _group(id: str, pattern: str | None) -> str:

@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from thresher.data.digest import fingerprint
+from thresher.data.holdout import check_held_out
 from thresher.data.labels import check_classes
 from thresher.data.meta import PackMeta
 from thresher.data.pack import Pack
@@ -106,7 +107,11 @@ def write_pack(
                 f"(fingerprint {meta.fingerprint[:8]}…, expected {expect[:8]}…)",
                 "get them again",
             )
-        _check_unique_ids(meta, staging)
+        ids = pa.chunked_array(
+            [batch.column("id") for batch in map_shards(staging, meta)], type=pa.string()
+        )
+        _check_unique(ids)
+        check_held_out(options, meta.splits, (id.as_py() for id in ids))
         if is_small(meta):
             meta = dataclasses.replace(meta, shards=(merge(meta, staging),))
         _remove_all_but(staging, {shard.file for shard in meta.shards})
@@ -269,9 +274,8 @@ def _describe(
     )
 
 
-def _check_unique_ids(meta: PackMeta, staging: Path) -> None:
-    columns = [batch.column("id") for batch in map_shards(staging, meta)]
-    counts = pa.chunked_array(columns, type=pa.string()).value_counts()
+def _check_unique(ids: pa.ChunkedArray) -> None:
+    counts = ids.value_counts()
     repeated = counts.filter(pc.greater(counts.field("counts"), 1))
     if len(repeated):
         id, count = repeated[0].as_py().values()
