@@ -135,7 +135,10 @@ def test_a_finished_audit_is_returned_and_another_is_refused(
     assert (out / "selection.parquet").stat().st_mtime_ns == stamp
     other = thresher("audit", *flags, "--seed", 1)
     assert other.returncode == 2
-    assert "holds an audit of other data or with other options; choose" in other.stderr
+    assert (
+        "holds an audit of other data, with other options or another network; choose"
+        in other.stderr
+    )
 
 
 def pixels(pack: Pack, file: Path) -> Path:
@@ -236,7 +239,7 @@ def test_one_class_has_no_label_errors(tmp_path: Path, digits: Path) -> None:
     )
 
 
-def test_a_class_of_one_image_and_broken_files(tmp_path: Path, digits: Path) -> None:
+def test_a_class_of_one_image_broken_files_and_other_features(tmp_path: Path, digits: Path) -> None:
     source, images = Pack.open(digits), tmp_path / "images"
     zeros, ones, twos = (np.flatnonzero(source.labels == label)[:20] for label in range(3))
     for name, positions in (("a", zeros), ("b", ones), ("c", twos[:1]), ("broken", ())):
@@ -258,6 +261,11 @@ def test_a_class_of_one_image_and_broken_files(tmp_path: Path, digits: Path) -> 
     assert result.kept == 41
     unreadable = finding(result, "unreadable")
     assert (unreadable.count, unreadable.share) == (59, 0.59)  # of all 100 files
+    np.save(file, features + 1)  # another network, with the same options
+    with pytest.raises(ThresherError, match="with other options or another network; choose"):
+        audit(pack, tmp_path / "out", AuditConfig(features=file))
+    file.unlink()
+    assert audit(pack, tmp_path / "out", AuditConfig(features=file)) == result
 
 
 def test_the_page_shows_no_image_for_a_class_and_commands_that_run(digits: Path) -> None:

@@ -14,14 +14,15 @@ from typing import Any
 from thresher.auditing.checks import Checks
 from thresher.auditing.config import AuditConfig
 from thresher.auditing.findings import FORMAT, KINDS, Audit
+from thresher.data.digest import file_sha256
 from thresher.data.pack import Pack
 from thresher.data.selection import Selection
 from thresher.data.sources.known import NAMES
 from thresher.environment import versions
 from thresher.errors import AlreadyExistsError, InvalidValueError, ThresherError
 from thresher.locks import exclusive_lock
-from thresher.models.embed_config import EmbedConfig
-from thresher.models.features import Features
+from thresher.models.embed_config import HUGGING_FACE, EmbedConfig
+from thresher.models.features import FeaturePaths, Features
 from thresher.options import to_mapping
 from thresher.paths import (
     AuditPaths,
@@ -54,7 +55,8 @@ def audit(data: Pack | str | Path, out: str | Path, config: AuditConfig | None =
         The findings, most serious first, and the path of the selection.
 
     Raises:
-        AlreadyExistsError: `out` holds something else, or an audit with other options.
+        AlreadyExistsError: `out` holds something else, or an audit with other options, or the run
+            or the features have changed since.
         InvalidValueError: An option is wrong, or there are no training images.
         NotFoundError: There is no such data.
 
@@ -73,6 +75,9 @@ def audit(data: Pack | str | Path, out: str | Path, config: AuditConfig | None =
         "fingerprint": pack.fingerprint,
         "settings": to_mapping(config),
     }
+    seen_with = _given_file(config)
+    if seen_with is not None and seen_with.is_file():
+        plan["seen_with"] = file_sha256(seen_with)
     check_audit_folder(paths)
     training_inputs(pack)  # raises if there are none, before anything is written
     busy = f"another process is writing to {paths.root}"
@@ -143,12 +148,28 @@ def _nothing_left(paths: AuditPaths) -> Iterator[None]:
         raise
 
 
+def _given_file(config: AuditConfig) -> Path | None:
+    """Return the weights or features that the options name; None for a network of its own."""
+    if config.run is not None:
+        return RunPaths(config.run).model
+    if config.features is not None:
+        return FeaturePaths(config.features).array if config.features.is_dir() else config.features
+    if config.model is not None:
+        return Path(config.model.removeprefix(HUGGING_FACE)) / "model.safetensors"
+    return None
+
+
 def _check_plan(paths: AuditPaths, plan: dict[str, Any]) -> None:
     if not paths.plan.exists():
         write_json(paths.plan, plan)
-    elif read_json(paths.plan) != plan:
+        return
+    stored = read_json(paths.plan)
+    if isinstance(stored, dict) and not ("seen_with" in stored and "seen_with" in plan):
+        # The file is gone, or the audit is of an earlier version, which did not store it.
+        stored, plan = ({**one, "seen_with": None} for one in (stored, plan))
+    if stored != plan:
         raise AlreadyExistsError(
-            f"{paths.root} holds an audit of other data or with other options",
+            f"{paths.root} holds an audit of other data, with other options or another network",
             "choose another name or remove it",
         )
 
