@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 from few_digits import make_pack
 
+from planted import ArraySource
 from thresher.data.overrides import OverrideLog
 from thresher.data.pack import Pack
 from thresher.data.selection import Selection
+from thresher.data.write import write_pack
 from thresher.errors import InvalidValueError, ThresherError
 from thresher.paths import SelectionPaths, write_text
 from thresher.study import reading
@@ -183,8 +185,23 @@ def test_changed_data_is_noticed(pack: str, tmp_path: Path) -> None:
     more = Study.from_dict({**values, "seeds": 2}, tmp_path / "out")
     with pytest.raises(InvalidValueError, match=r"was changed after 1 run of the study had fin"):
         more.run()
+    data.rename(tmp_path / "first")
+    other = _other_splits(Pack.open(pack), data)
+    assert other.fingerprint == meta["fingerprint"], "the same images, split differently"
+    with pytest.raises(InvalidValueError, match=r"was changed after 1 run of the study had fin"):
+        more.run()
+    shutil.rmtree(data)
+    (tmp_path / "first").rename(data)
     write_text(data / "pack.json", json.dumps(meta))
     assert more.run().count("finished") == 2
+
+
+def _other_splits(pack: Pack, out: Path) -> Pack:
+    """Write the pack again, with the split of each sample moved to the next one."""
+    images, splits = pack.images(np.arange(len(pack))), pack.splits.to_pylist()
+    moved = [*splits[1:], splits[0]]
+    source = ArraySource(images, pack.labels, moved, pack.ids.to_pylist(), list(pack.classes))
+    return write_pack(source, out)
 
 
 @pytest.mark.slow

@@ -63,15 +63,26 @@ def check_inputs(plan: StudyPlan, programs: bool = True) -> None:
 
 def _check_data(plan: StudyPlan) -> None:
     """Refuse to mix new runs with finished ones that used other data of the same name."""
-    open_pack = cache(Pack.open)
+    open_pack, samples = cache(Pack.open), cache(_samples)
+
+    def changed(task: StudyTask) -> bool:
+        used = read_run_json(RunPaths(task.out).config, "run").get("data", {})
+        name = str(task.settings["data"])
+        now = open_pack(name).fingerprint
+        if used.get("fingerprint", now) != now:
+            return True
+        if "samples" not in used or task.settings.get("selection") is not None:
+            return False  # those with a selection are checked with its decisions
+        # The fingerprint says nothing of splits: packed again, others may be for training.
+        held = hold_out(task.settings)
+        return bool(used["samples"] != samples(name, None, held.size, held.seed))
+
     stale = []
     for task in plan.tasks.values():
         if task.kind == "train" and task.finished:
             # As below: data that is gone cannot have been changed.
             with contextlib.suppress(ThresherError):
-                data = read_run_json(RunPaths(task.out).config, "run").get("data", {})
-                now = open_pack(str(task.settings["data"])).fingerprint
-                if data.get("fingerprint", now) != now:
+                if changed(task):
                     stale.append(task)
     if stale:
         what = "run" if len(stale) == 1 else "runs"
@@ -117,7 +128,7 @@ def _digest(selection: str) -> str:
     return Selection.load(selection).digest
 
 
-def _samples(data: str, selection: str, size: float | None, seed: int) -> str:
+def _samples(data: str, selection: str | None, size: float | None, seed: int) -> str:
     """Return the digest of the samples that a run with these options would train on."""
     from thresher.training.folder import samples_digest  # loads torch
     from thresher.training.split import DataConfig, split_samples
