@@ -1,6 +1,7 @@
 """Audits find what was planted, drop it and little else, and can be repeated."""
 
 import json
+import shutil
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -232,11 +233,17 @@ def test_one_class_has_no_label_errors(tmp_path: Path, digits: Path) -> None:
     ids = [str(row) for row in range(50)]
     made = ArraySource(source.images(train), np.zeros(50, int), ["train"] * 50, ids, ["a"])
     pack = write_pack(made, tmp_path / "pack")
-    result = audit(pack, tmp_path / "out", AuditConfig(features=pixels(pack, tmp_path / "f.npy")))
+    config = AuditConfig(features=pixels(pack, tmp_path / "f.npy"))
+    result = audit(pack, tmp_path / "out", config)
     assert result.notes == (
         "Label errors were not looked for: there is one class. Outliers are hints, and nothing is "
         "dropped for them.",
     )
+    shutil.rmtree(pack.root)
+    again = write_pack(replace(made, splits=["test", *made.splits[1:]]), pack.root)
+    assert again.fingerprint == pack.fingerprint
+    with pytest.raises(ThresherError, match="holds an audit of other data"):
+        audit(again, tmp_path / "out", config)
 
 
 def test_a_class_of_one_image_broken_files_and_other_features(tmp_path: Path, digits: Path) -> None:

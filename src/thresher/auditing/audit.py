@@ -73,6 +73,7 @@ def audit(data: Pack | str | Path, out: str | Path, config: AuditConfig | None =
     plan = {
         "data": str(pack.root.resolve()),
         "fingerprint": pack.fingerprint,
+        "checksum": pack.checksum,  # the fingerprint does not tell splits apart
         "settings": to_mapping(config),
     }
     seen_with = _given_file(config)

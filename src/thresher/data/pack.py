@@ -6,6 +6,7 @@ file. Raw images are read as zero-copy views of the map. Any Arrow reader (panda
 opens the shards.
 """
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -128,6 +129,12 @@ class Pack:
     def identity(self) -> tuple[str, ...]:
         """The folder and the checksums of its shards: equal if positions mean the same samples."""
         return str(self.root.resolve()), *(shard.sha256 for shard in self.meta.shards)
+
+    @property
+    def checksum(self) -> str:
+        """Of the shards: unlike the fingerprint, it depends on splits and order, too."""
+        shards = " ".join(shard.sha256 for shard in self.meta.shards)
+        return hashlib.sha256(shards.encode()).hexdigest()[:32]
 
     def __repr__(self) -> str:
         return f"Pack({str(self.root)!r}, {len(self):,} samples, {len(self.classes)} classes)"

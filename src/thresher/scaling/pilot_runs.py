@@ -29,7 +29,7 @@ def cached_run(run: TrainConfig, pack: Pack) -> "RunResult":
     from thresher.training.train import train
 
     # The key holds all that the run depends on: other defaults of another version are another run.
-    identity = {**run.to_dict(), "data": pack.fingerprint}
+    identity = {**run.to_dict(), "data": pack.checksum}
     key = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
     model = run.model.replace(":", "-").replace("/", "-")
     out = home() / "pilots" / f"{pack.name}-{model}-{run.batch_size}-{key}"
