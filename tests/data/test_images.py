@@ -95,3 +95,15 @@ def test_the_size_is_that_of_the_decoded_image(kind: str, orientation: int) -> N
     file = io.BytesIO()
     _photograph().save(file, kind, exif=exif)
     assert images.file_size(file.getvalue()) == images.decode(file.getvalue()).shape[:2]
+
+
+@pytest.mark.parametrize("size", [(61, 125), (70, 70), (130, 97), (130, 260), (375, 500)])
+def test_small_versions_of_a_jpeg_and_of_a_png_are_alike(size: tuple[int, int]) -> None:
+    """The audit compares them; JPEG is decoded at a fraction of its size."""
+    image = _photograph().resize((9, 7)).resize(size)
+    png = io.BytesIO()
+    image.save(png, "PNG")
+    files = (_jpeg(image, quality=90), png.getvalue())
+    for side in (8, 32):
+        first, second = (images.squashed(file, side).ravel() for file in files)
+        assert np.corrcoef(first, second)[0, 1] > 0.99
