@@ -59,6 +59,17 @@ def test_folder_of_classes_in_many_formats(tmp_path: Path) -> None:
     assert "class 1/below/3.tiff" in pack.ids.to_pylist()
 
 
+def test_files_that_pillow_cannot_read_are_mentioned(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    images = class_folder(tmp_path / "images", each=1)
+    for name in ("1.HEIC", "2.heic", "notes", ".DS_Store"):
+        (images / "train" / "cat" / name).write_bytes(b"")
+    open_source(images)
+    assert "3 files in" in caplog.text
+    assert caplog.text.rstrip().endswith("that Pillow reads: .heic (2), none (1)")
+
+
 def test_grey_images_stay_grey_and_16_bits_keep_the_high_byte(tmp_path: Path) -> None:
     from PIL import Image
 

@@ -3,7 +3,9 @@
 import contextlib
 import csv
 import hashlib
+import logging
 import os
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +13,8 @@ from pathlib import Path
 from thresher.data.sources import encoded
 from thresher.data.sources.base import Block
 from thresher.errors import InvalidValueError, NotFoundError
+
+logger = logging.getLogger(__name__)
 
 INDEX = "samples.csv"
 """Written by an export beside thresher.json: file, id, label, split, bytes."""
@@ -97,9 +101,18 @@ def _image_suffixes() -> set[str]:
 def _list_files(root: Path) -> tuple[list[str], list[ImageFile]]:
     if not root.is_dir():
         raise NotFoundError(f"there is no folder {root}", "check the path")
-    files = sorted(_walk(root, _image_suffixes()))
+    others: Counter[str] = Counter()
+    files = sorted(_walk(root, _image_suffixes(), others))
     if not files:
         raise InvalidValueError(f"{root} has no image file", LAYOUT)
+    if others:
+        endings = ", ".join(
+            f"{_printable(end) or 'none'} ({n:,})" for end, n in others.most_common(9)
+        )
+        logger.warning(
+            f"{others.total():,} files in {root} are left out because their endings are not those "
+            f"of images that Pillow reads: {endings}"
+        )
     tops = {path.split("/", 1)[0] for path, _, _ in files if "/" in path}
     split_first = bool(tops) and all(top.lower() in encoded.SPLITS for top in tops)
     if not split_first:
@@ -136,8 +149,13 @@ def _check_no_splits(root: Path, tops: set[str], paths: list[str]) -> None:
         )
 
 
-def _walk(root: Path, suffixes: set[str]) -> Iterator[tuple[str, int, int]]:
-    """Yield path, size and modification time of image files; linked folders are followed once."""
+def _walk(
+    root: Path, suffixes: set[str], others: Counter[str] | None = None
+) -> Iterator[tuple[str, int, int]]:
+    """Yield path, size and modification time of image files; linked folders are followed once.
+
+    `others` counts the endings of other files, except hidden ones.
+    """
 
     def refuse(error: OSError) -> None:
         message = f"cannot read the folder {error.filename} ({error.strerror})"
@@ -152,7 +170,12 @@ def _walk(root: Path, suffixes: set[str]) -> Iterator[tuple[str, int, int]]:
         seen.add(real)
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in names:
-            if name.startswith(".") or os.path.splitext(name)[1].lower() not in suffixes:
+            ending = os.path.splitext(name)[1].lower()
+            if name.startswith("."):
+                continue
+            if ending not in suffixes:
+                if others is not None:
+                    others[ending] += 1
                 continue
             file = Path(folder, name)
             size = changed = 0  # of a dangling link: listed as broken when it is read
