@@ -37,8 +37,11 @@ def test_opening_does_not_make_a_pack(home: Path, name: str) -> None:
 def test_other_names_and_folders(home: Path, tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match='there is no pack "digit"; did you mean "digits"'):
         Pack.open("digit")
-    with pytest.raises(InvalidValueError, match=r"is not a pack: it has no pack\.json"):
-        Pack.open(tmp_path)
+    photos = tmp_path / "my photos"
+    photos.mkdir()
+    with pytest.raises(InvalidValueError, match=r"is not a pack: it has no pack\.json") as caught:
+        Pack.open(photos)
+    assert str(caught.value).endswith(f"pack it: `thresher data pack '{photos}' OUT`")
 
 
 def test_digits_are_made_and_others_are_not_asked_for_without_a_terminal(home: Path) -> None:

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import shlex
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -60,7 +61,7 @@ def _export(workspace: "Workspace", folder: Path) -> Outcome:
     return Outcome(
         asdict(result),
         f"{result.folder}: {result.files:,} files, {result.bytes / 1e6:,.1f} MB; copy it to any "
-        f"web server (to try it: python -m http.server -d {result.folder})",
+        f"web server (to try it: python -m http.server -d {shlex.quote(str(result.folder))})",
     )
 
 

@@ -165,7 +165,7 @@ def _checked(rows: np.ndarray, names: Sequence[str], what: str) -> np.ndarray:
         raise InvalidValueError(
             f"{len(unknown):,} of the data set's {len(rows):,} {what} are not in the selection, "
             f'such as "{names[unknown[0]]}"',
-            "apply it to the training set that it was made on",
+            "apply it to the training set that it was made on, without files that cannot be read",
         )
     return rows
 

@@ -7,6 +7,7 @@ opens the shards.
 """
 
 import hashlib
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -317,7 +318,7 @@ def find_pack(name_or_path: str | Path) -> Path:
     if path.exists():
         raise InvalidValueError(
             f"{name} is not a pack: it has no pack.json",
-            f"pack it: `thresher data pack {name} OUT`",
+            f"pack it: `thresher data pack {shlex.quote(name)} OUT`",
         )
     packs = {p.name for p in (home() / "packs").glob("*") if PackPaths(p).meta.exists()}
     raise NotFoundError(f'there is no pack "{name}"', nearest(name, packs | set(NAMES)))

@@ -1,6 +1,7 @@
 """Plan a training run: batch size, learning rate, warm-up and number of workers."""
 
 import math
+import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -199,7 +200,7 @@ def _trained_at(config: PlanConfig) -> Literal["fp32", "bf16", "fp16"]:
 
 def _command(config: PlanConfig, run: CandidateRun) -> str:
     words = [
-        f"thresher train --data {config.data} --model {config.model}",
+        f"thresher train --data {shlex.quote(str(config.data))} --model {config.model}",
         f"--batch-size {run.batch_size} --workers {run.workers}",
         *([] if run.lr is None else [f"--lr {run.lr:.4g}"]),
         f"--warmup-epochs {run.warmup_epochs:.3g}",
