@@ -293,6 +293,27 @@ def test_npz_with_a_pair_per_split(tmp_path: Path, save: Any, names: str) -> Non
     assert (got == first.transpose(0, 2, 3, 1)).all()
 
 
+@pytest.mark.parametrize(
+    ("stored", "shape"),
+    [
+        ((4, 5, 6), (5, 6, 4)),
+        ((2, 5, 6), (5, 6, 2)),
+        ((5, 8, 8), (8, 8, 5)),
+        ((5, 6, 4), (5, 6, 4)),
+        ((8, 8, 5), (8, 8, 5)),
+    ],
+)
+def test_the_axis_of_the_channels_is_found(
+    tmp_path: Path, stored: tuple[int, ...], shape: tuple[int, ...]
+) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (2, *stored), dtype=np.uint8)
+    np.savez(tmp_path / "a.npz", images=images, labels=[0, 1])
+    pack = packed(tmp_path / "a.npz", tmp_path / "pack")
+    assert pack.image_shape == shape
+    wanted = images if stored == shape else images.transpose(0, 2, 3, 1)
+    assert (pack.images(np.arange(2)) == wanted).all()
+
+
 def test_npz_with_images_without_labels(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     images = np.zeros((3, 2, 2), np.uint8)
     np.savez(tmp_path / "a.npz", x_train=images, y_train=[0, 1, 1], x_test=images)

@@ -48,7 +48,8 @@ def accepted_names(kind: str) -> str:
 def as_images(array: np.ndarray, where: str) -> np.ndarray:
     """Return images as (n, height, width, channels) uint8.
 
-    Accepts that, (n, height, width), or channels first.
+    Accepts that, (n, height, width), or channels first: at most four of them, or fewer than the
+    pixels of a side of square images.
     """
     array = np.asarray(array)
     if array.dtype != np.uint8:
@@ -59,6 +60,7 @@ def as_images(array: np.ndarray, where: str) -> np.ndarray:
         array = array[..., None]
     if array.ndim != 4:
         raise InvalidValueError(f"the images in {where} must have 3 or 4 axes, got {array.ndim}")
-    if array.shape[3] not in (1, 3, 4) and array.shape[1] in (1, 3):
+    _, first, second, last = array.shape
+    if last > 4 and (first <= 4 or first < second == last):
         array = array.transpose(0, 2, 3, 1)
     return array
