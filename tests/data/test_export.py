@@ -121,6 +121,22 @@ def test_an_exported_folder_that_was_sorted_by_hand_is_not_read_as_before(tmp_pa
     assert back.labels[back.positions(["train/c/1.png"])].tolist() == [2]
 
 
+@pytest.mark.parametrize("channels", [2, 4])
+def test_alpha_comes_back(tmp_path: Path, channels: int) -> None:
+    made = Made(rows=6, chunks=1, shape=(4, 4, channels))
+    pack = write_pack(made, tmp_path / "pack", ONE)
+    export(pack, tmp_path / "out", "folder")
+    assert again(tmp_path / "out", tmp_path / "back").fingerprint == pack.fingerprint
+
+
+def test_files_cannot_hold_more_than_four_channels(tmp_path: Path) -> None:
+    made = Made(rows=6, chunks=1, shape=(4, 4, 5))
+    pack = write_pack(made, tmp_path / "pack", ONE)
+    with pytest.raises(ThresherError, match="images of 5 channels cannot be written as files"):
+        export(pack, tmp_path / "out", "folder")
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_damaged_export_is_refused(tmp_path: Path) -> None:
     pack = write_pack(Made(), tmp_path / "pack", ONE)
     export(pack, tmp_path / "out", "folder")

@@ -107,3 +107,15 @@ def test_small_versions_of_a_jpeg_and_of_a_png_are_alike(size: tuple[int, int]) 
     for side in (8, 32):
         first, second = (images.squashed(file, side).ravel() for file in files)
         assert np.corrcoef(first, second)[0, 1] > 0.99
+
+
+@pytest.mark.parametrize("channels", [2, 4, 5])
+def test_channels_are_scaled_each_on_its_own(channels: int) -> None:
+    random = np.random.default_rng(0)
+    raw = random.integers(0, 256, (1, 12, 9, channels), dtype=np.uint8)
+    wanted = np.concatenate([images.resized(raw[..., n, None], 5) for n in range(channels)], 3)
+    assert np.array_equal(images.resized(raw, 5), wanted)
+    if channels in images.MODES:
+        file = images.encode_png(raw[0])
+        assert np.array_equal(images.decode(file, channels=channels), raw[0])
+        assert np.array_equal(images.decode(file, 5, channels), wanted[0])

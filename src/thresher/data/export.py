@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from thresher.data.images import encode_png
+from thresher.data.images import MODES, encode_png
 from thresher.data.pack import Pack
 from thresher.data.selection import Selection
 from thresher.data.sources.encoded import Description
@@ -87,6 +87,12 @@ def samples_at(
 def _file(pack: Pack, sample: ExportedSample) -> tuple[str, bytes]:
     """Return the image as a file: its usual suffix, and its bytes."""
     if pack.image_shape is not None:
+        if pack.image_shape[2] not in MODES:
+            raise InvalidValueError(
+                f"images of {pack.image_shape[2]} channels cannot be written as files",
+                "export to hdf5 or lmdb",
+                "format",
+            )
         return "png", encode_png(pack.view(sample.position), fast=True)
     from PIL import Image
 

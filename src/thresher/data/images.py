@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 JPEG = b"\xff\xd8\xff"
 """First bytes of a JPEG file."""
 PILLOW = "Pillow"
+MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
+"""Pillow's mode of images with so many channels."""
 _ORIENTATION = 0x0112
 _APP1 = 0xE1
 """Kind of the segments of a JPEG file that hold EXIF or XMP data."""
@@ -31,10 +33,11 @@ Resample = Literal["bilinear", "bicubic"]
 def decode(
     data: bytes, size: int | None = None, channels: int = 3, resample: Resample = "bilinear"
 ) -> np.ndarray:
-    """Decode an image file to (height, width, channels) uint8, RGB or grey.
+    """Decode an image file to (height, width, channels) uint8.
 
-    `size` scales the short side to this many pixels and cuts out the centre square. An image that
-    its camera marked as turned (EXIF) is turned upright.
+    Three channels are RGB, one is grey; with alpha they are four and two. `size` scales the short
+    side to this many pixels and cuts out the centre square. An image that its camera marked as
+    turned (EXIF) is turned upright.
     """
     if size is None and channels == 3:
         array = _colour_jpeg(data)
@@ -197,14 +200,14 @@ def _by_pillow(data: bytes, channels: int, least: tuple[int, int] | None) -> "Pi
 
     with Image.open(io.BytesIO(data)) as image:
         if least is not None:
-            image.draft("RGB" if channels == 3 else "L", least[::-1])
+            image.draft("L" if channels == 1 else "RGB", least[::-1])
         image.load()
         turned = image.getexif().get(_ORIENTATION, 1) != 1
         return eight_bit(ImageOps.exif_transpose(image) if turned else image, channels)
 
 
 def eight_bit(image: "PilImage", channels: int) -> "PilImage":
-    """Convert to 8-bit RGB or grey; 16-bit grey keeps its high byte (Pillow would clip it).
+    """Convert to one of `MODES`; 16-bit grey keeps its high byte (Pillow would clip it).
 
     Raises:
         ValueError: The pixels are floats, whose range is unknown: 0 … 1 would become black.
@@ -216,7 +219,7 @@ def eight_bit(image: "PilImage", channels: int) -> "PilImage":
     if image.mode.startswith("I"):
         high = np.clip(np.asarray(image).astype(np.int64) >> 8, 0, 255).astype(np.uint8)
         image = Image.fromarray(high)
-    mode = "RGB" if channels == 3 else "L"
+    mode = MODES[channels]
     if image.mode == mode:  # convert() would make a copy
         image.load()
         return image
@@ -234,7 +237,12 @@ def square(image: "PilImage", size: int | None, resample: Resample = "bilinear")
     side = min(width, height)
     left, top = (width - side) / 2, (height - side) / 2
     box = (left, top, left + side, top + side)
-    return image.resize((size, size), Image.Resampling[resample.upper()], box=box)
+    method = Image.Resampling[resample.upper()]
+    if image.mode not in ("LA", "RGBA"):
+        return image.resize((size, size), method, box=box)
+    # Pillow would weight the other channels by the last one.
+    bands = [band.resize((size, size), method, box=box) for band in image.split()]
+    return Image.merge(image.mode, bands)
 
 
 def pixels(image: "PilImage") -> np.ndarray:
@@ -254,11 +262,14 @@ def resized(
 
     method = Image.Resampling[resample.upper()]
     channels = images.shape[3]
+    step = 3 if channels == 3 else 1  # Pillow knows no other numbers of equal channels
     out = np.empty((len(images), size, size, channels), np.uint8)
-    for n, image in enumerate(images):
-        picture = Image.fromarray(_flat(image))
-        scaled = picture.resize((size, size), method) if whole else square(picture, size, resample)
-        out[n] = pixels(scaled)
+    for image, result in zip(images, out, strict=True):
+        for part in (slice(n, n + step) for n in range(0, channels, step)):
+            picture = Image.fromarray(_flat(image[:, :, part]))
+            result[:, :, part] = pixels(
+                picture.resize((size, size), method) if whole else square(picture, size, resample)
+            )
     return out
 
 
