@@ -362,6 +362,38 @@ def test_hugging_face_from_disk(tmp_path: Path) -> None:
         open_source(tmp_path, SourceOptions(format="huggingface"))
 
 
+def test_hugging_face_splits_that_were_made_one_by_one(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+
+    def split(names: list[str], column: str = "image", *rows: bytes | None) -> Any:
+        images = [data and {"bytes": data, "path": None} for data in rows or (picture(1, 9, 9),)]
+        kinds = {column: datasets.Image(), "label": datasets.ClassLabel(names=names)}
+        content = {column: images, "label": [0] * len(images)}
+        return datasets.Dataset.from_dict(content, features=datasets.Features(kinds))
+
+    parts = {
+        "test": split(["cow"]),
+        "val": split(["bee", "ant"]),
+        "validation": split(["cow", "bee"]),
+        "train": split(["ant", "bee"], "image", picture(2, 9, 9), None),
+    }
+    datasets.DatasetDict(parts).save_to_disk(str(tmp_path / "saved"))
+    pack = packed(tmp_path / "saved", tmp_path / "pack")
+    labels = zip(pack.ids.to_pylist(), pack.labels.tolist(), strict=True)
+    assert {id: pack.classes[label] for id, label in labels} == {
+        "test/00000": "cow",
+        "val/00000": "bee",
+        "validation/00000": "cow",
+        "train/00000": "ant",
+    }
+    assert pack.meta.splits == {"train": 1, "validation": 2, "test": 1}
+    assert pack.meta.broken == ["train/00001"]
+    other = {**parts, "test": split(["cow"], "photo")}
+    datasets.DatasetDict(other).save_to_disk(str(tmp_path / "other"))
+    with pytest.raises(ThresherError, match="different columns of images or labels"):
+        open_source(tmp_path / "other")
+
+
 @pytest.mark.slow
 def test_fashion_mnist_of_the_system(tmp_path: Path) -> None:
     folder = fashion_mnist.installed()

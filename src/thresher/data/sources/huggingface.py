@@ -24,24 +24,29 @@ class HuggingFace(encoded.EncodedSource):
     def __init__(self, where: str, name: str | None = None) -> None:
         self.where = str(where)
         splits = self._load()
-        first = next(iter(splits.values()))
-        self.image_column, self.label_column = _columns(first, self.where)
+        columns = {_columns(part, self.where) for part in splits.values()}
+        if len(columns) > 1:
+            raise InvalidValueError(
+                f"the splits of {self.where} have different columns of images or labels",
+                "rename them",
+            )
+        ((self.image_column, self.label_column),) = columns
         self.name = name or Path(self.where.removeprefix("hf:").split(":")[0]).name
-        names = getattr(first.features[self.label_column], "names", None)
-        if names is None:
-            names = class_names(
+        self.classes, self._numbers = _merged_classes(splits, self.label_column)
+        if not self.classes:
+            self.classes = class_names(
                 None,
                 lambda: [label for part in splits.values() for label in part[self.label_column]],
                 self.where,
             )
-        self.classes = list(names)
         self._rows = {split: len(part) for split, part in splits.items()}
         self._fingerprints = [str(getattr(part, "_fingerprint", "")) for part in splits.values()]
-        self.image_shape = encoded.common_shape(
+        probes = (
             self._file(part[n])
             for part in splits.values()
             for n in encoded.spread(range(len(part)))
         )
+        self.image_shape = encoded.common_shape(data for data in probes if data is not None)
 
     @staticmethod
     def matches(where: str) -> bool:
@@ -63,7 +68,7 @@ class HuggingFace(encoded.EncodedSource):
             for n in range(int(begin), end):
                 row = part[n]
                 id = str(row["id"]) if "id" in row else f"{split}/{n:0{width}d}"
-                yield id, row[self.label_column], split, self._file(row)
+                yield id, self._label(row, split), split, self._file(row)
 
         yield from encoded.in_blocks(samples())
 
@@ -87,14 +92,36 @@ class HuggingFace(encoded.EncodedSource):
             image, _ = _columns(part, self.where)
             plain = part.cast_column(image, datasets.Image(decode=False))
             usual = encoded.usual_split(split)
-            splits[split if usual in splits else usual] = plain
+            taken = usual in splits or (usual != split and usual in dict(parts))
+            splits[split if taken else usual] = plain
         return splits
 
-    def _file(self, row: dict[str, Any]) -> bytes:
-        image = row[self.image_column]
+    def _label(self, row: dict[str, Any], split: str) -> Any:
+        label, numbers = row[self.label_column], self._numbers.get(split, [])
+        return numbers[label] if label in range(len(numbers)) else label
+
+    def _file(self, row: dict[str, Any]) -> bytes | None:
+        """Return the image file; None if the row has none, or if it cannot be read."""
+        image = row[self.image_column] or {}
         if image.get("bytes") is not None:
             return bytes(image["bytes"])
-        return Path(image["path"]).read_bytes()
+        try:
+            return Path(image["path"]).read_bytes()
+        except (KeyError, TypeError, OSError):
+            return None
+
+
+def _merged_classes(splits: dict[str, Any], column: str) -> tuple[list[str], dict[str, list[int]]]:
+    """Return the class names of all splits, and the number among them of each split's own classes.
+
+    Splits that were made one by one may number the same classes in another way.
+    """
+    features = {split: part.features.get(column) for split, part in splits.items()}
+    names = {split: list(getattr(kind, "names", None) or []) for split, kind in features.items()}
+    first = sorted(names, key=lambda split: split != "train")
+    classes = list(dict.fromkeys(name for split in first for name in names[split]))
+    numbers = {name: number for number, name in enumerate(classes)}
+    return classes, {split: [numbers[name] for name in own] for split, own in names.items()}
 
 
 def _columns(part: Any, where: str) -> tuple[str, str]:
