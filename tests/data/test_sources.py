@@ -321,6 +321,32 @@ def test_npz_with_images_without_labels(tmp_path: Path, caplog: pytest.LogCaptur
     assert "x_test in" in caplog.text
 
 
+@pytest.mark.parametrize("kind", ["S9", "U9"])
+def test_npz_with_ids_and_splits(tmp_path: Path, kind: str) -> None:
+    images = np.arange(12, dtype=np.uint8).reshape(3, 2, 2)
+    names = {"ids": np.array(["a", "b", "c"], kind), "splits": np.array(["test", "val", "x"], kind)}
+    np.savez(tmp_path / "a.npz", images=images, labels=[0, 1, 1], **names)
+    pack = packed(tmp_path / "a.npz", tmp_path / "pack")
+    assert pack.ids.to_pylist() == ["a", "b", "c"]
+    assert pack.splits.to_pylist() == ["test", "validation", "x"]
+
+
+def test_arrays_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
+    images = np.zeros((3, 2, 2), np.uint8)
+    pair = {"val_x": images, "val_y": [0, 1, 1]}
+    np.savez(tmp_path / "a.npz", **pair, valid_x=images, valid_y=[0, 1, 1])
+    with pytest.raises(ThresherError, match=r"val_x and valid_x in .* are both for the validation"):
+        open_source(tmp_path / "a.npz")
+    for name in ("ids", "splits"):
+        np.savez(tmp_path / "b.npz", images=images, labels=[0, 1, 1], **{name: list("abcd")})
+        with pytest.raises(ThresherError, match=f"has 3 images and 4 {name}"):
+            packed(tmp_path / "b.npz", tmp_path / "pack")
+        with h5py.File(tmp_path / "c.h5", "w") as file:
+            file["images"], file["labels"], file[name] = images, [0, 1, 1], [b"a"] * 4
+        with pytest.raises(ThresherError, match=f"has 3 images and 4 {name}"):
+            open_source(tmp_path / "c.h5")
+
+
 def test_npz_that_is_wrong(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", images=np.zeros((3, 4, 4), np.uint8))
     with pytest.raises(ThresherError, match=r"no pair of images and labels \(it has images\)"):

@@ -118,15 +118,12 @@ def _pair(file: Any, group: str, path: Path) -> tuple[Any, Any]:
             f"{path}{group} has images but no labels", arrays.accepted_names("labels")
         )
     images, labels = members[names[0]], members[names[1]]
-    if len(images) != len(labels):
-        raise InvalidValueError(f"{path}{group} has {len(images)} images and {len(labels)} labels")
+    for name in (names[1], "ids", "splits"):
+        if name in members:
+            kind = "labels" if name == names[1] else name
+            arrays.check_length(kind, len(members[name]), len(images), f"{path}{group}")
     return images, labels
 
 
 def _strings(file: Any, group: str, name: str, begin: int, end: int) -> list[str]:
-    if name not in file[group]:
-        return []
-    return [
-        value.decode("utf-8") if isinstance(value, bytes) else str(value)
-        for value in file[group][name][begin:end]
-    ]
+    return arrays.as_texts(file[group][name][begin:end]) if name in file[group] else []

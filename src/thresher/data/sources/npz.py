@@ -1,4 +1,4 @@
-"""NumPy's .npz: `images` and `labels`, or a pair per split such as `x_train`, `y_train`."""
+"""NumPy's .npz: `images`, `labels`, optional `splits`, or a pair per split such as `x_train`."""
 
 import contextlib
 import logging
@@ -26,6 +26,7 @@ class _Arrays(NamedTuple):
     images: str
     labels: str
     ids: str | None
+    splits: str | None
 
 
 class Npz:
@@ -62,13 +63,14 @@ class Npz:
         labels = self._labels(chunk)
         with self._stream(names.images) as file:
             shape, dtype = self._header(file)
-            if len(labels) != shape[0]:
-                raise InvalidValueError(
-                    f"{self.path} has {shape[0]} images and {len(labels)} labels"
-                )
             ids = [f"{chunk}/{number:06d}" for number in range(shape[0])]
             if names.ids:
-                ids = [str(id) for id in self._array(names.ids).tolist()]
+                ids = arrays.as_texts(self._array(names.ids).tolist())
+            splits = [chunk] * shape[0]
+            if names.splits:
+                splits = arrays.as_texts(self._array(names.splits).tolist())
+            for name, values in (("labels", labels), ("ids", ids), ("splits", splits)):
+                arrays.check_length(name, len(values), shape[0], str(self.path))
             row = int(np.prod(shape[1:])) * dtype.itemsize
             step = max(1, BLOCK_BYTES // max(row, 1))
             for begin in range(0, shape[0], step):
@@ -78,7 +80,7 @@ class Npz:
                     arrays.as_images(block, f"{self.path}:{names.images}")
                 )
                 rows = slice(begin, begin + n)
-                yield Block(ids[rows], labels[rows], [chunk] * n, images)
+                yield Block(ids[rows], labels[rows], splits[rows], images)
 
     def _members(self) -> list[str]:
         with self._reading(), zipfile.ZipFile(self.path) as file:
@@ -134,7 +136,11 @@ def _splits(names: list[str], path: Path) -> dict[str, _Arrays]:
         words = name.lower().split("_")
         split = next((SPLITS[word] for word in words if word in SPLITS), "train")
         bare_name = "_".join(word for word in words if word not in SPLITS)
-        by_split.setdefault(split, {})[bare_name] = name
+        other = by_split.setdefault(split, {}).setdefault(bare_name, name)
+        if other != name and bare_name in arrays.KNOWN:
+            raise InvalidValueError(
+                f"{other} and {name} in {path} are both for the {split} split", "rename one"
+            )
     splits = {}
     for split, bare in by_split.items():
         images, labels = (
@@ -144,7 +150,8 @@ def _splits(names: list[str], path: Path) -> dict[str, _Arrays]:
         if images and not labels:
             logger.warning(f"{bare[images]} in {path} has no labels and is left out")
         if images and labels:
-            splits[split] = _Arrays(bare[images], bare[labels], bare.get("ids"))
+            optional = bare.get("ids"), bare.get("splits")
+            splits[split] = _Arrays(bare[images], bare[labels], *optional)
     if not splits:
         raise InvalidValueError(
             f"{path} has no pair of images and labels (it has {', '.join(names) or 'nothing'})",
