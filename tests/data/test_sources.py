@@ -1,8 +1,10 @@
 """Each kind of source gives its images, labels, splits and ids, written by its own library."""
 
 import gzip
+import io
 import os
 import struct
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +147,25 @@ def test_webdataset_as_its_own_library_writes_it(tmp_path: Path) -> None:
     at = int(pack.positions(["train-0001/k3"])[0])
     assert pack.encoded(at) == picture(13, 33, 20)
     assert pack.labels[at] == 4
+
+
+def test_webdataset_of_other_tools(tmp_path: Path) -> None:
+    def tar(name: str, *members: tuple[str, bytes]) -> Path:
+        with tarfile.open(tmp_path / name, "w") as file:
+            for member, content in members:
+                info = tarfile.TarInfo(member)
+                info.size = len(content)
+                file.addfile(info, io.BytesIO(content))
+        return tmp_path / name
+
+    image = picture(1, 9, 9)
+    empty = b'{"label": 1, "id": null, "split": null}'
+    pack = packed(tar("val.tar", ("1.jpg", image), ("1.json", empty)), tmp_path / "pack")
+    assert pack.ids.to_pylist() == ["val/1"]
+    assert pack.splits.to_pylist() == ["validation"]
+    twice = [("1.jpg", image), ("1.cls", b"0"), ("1.jpg", image), ("1.cls", b"1")]
+    with pytest.raises(ThresherError, match='2 samples have the id "b/1"'):
+        packed(tar("b.tar", *twice), tmp_path / "other")
 
 
 def test_webdataset_without_labels_or_cut(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def webdataset_id(sample: Mapping[str, Any]) -> str:
     fields = sample.get("json")
     if isinstance(fields, bytes | str):
         fields = json.loads(fields)
-    if isinstance(fields, Mapping) and "id" in fields:
+    if isinstance(fields, Mapping) and fields.get("id") is not None:
         return str(fields["id"])
     try:
         tar = PurePosixPath(str(sample["__url__"])).name.partition(".")[0]

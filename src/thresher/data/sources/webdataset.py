@@ -103,7 +103,10 @@ class WebDataset(encoded.EncodedSource):
 
 
 def grouped(tar: Path, kinds: frozenset[str]) -> Iterator[tuple[str, dict[str, bytes]]]:
-    """Yield the samples of a tar file in order: the key, and members of these kinds by suffix."""
+    """Yield the samples of a tar file in order: the key, and members of these kinds by suffix.
+
+    A second member of a kind begins another sample, so that none is lost if a key repeats.
+    """
     key = ""
     members: dict[str, bytes] = {}
     if tar.suffix == ".tar":
@@ -115,7 +118,7 @@ def grouped(tar: Path, kinds: frozenset[str]) -> Iterator[tuple[str, dict[str, b
             current = (path.parent / stem).as_posix()
             if not member.isfile() or not stem:
                 continue
-            if current != key and members:
+            if members and (current != key or kind.lower() in members):
                 yield key, members
                 members = {}
             key = current
@@ -140,8 +143,12 @@ def _parse(key: str, members: dict[str, bytes], tar: Path, chunk: str) -> tuple[
         fields = json.loads(members["json"]) if "json" in members else {}
         label = int(members["cls"]) if "cls" in members else fields["label"]
         stem = PurePosixPath(chunk).name.partition(".")[0]
-        id = str(fields.get("id", f"{stem}/{key}"))
-        return id, label, str(fields.get("split", encoded.split_of(chunk)))
+        id, split = fields.get("id"), fields.get("split")
+        return (
+            f"{stem}/{key}" if id is None else str(id),
+            label,
+            encoded.split_of(chunk) if split is None else str(split),
+        )
     except (KeyError, ValueError, TypeError, AttributeError):
         raise InvalidValueError(
             f'sample "{key}" of {tar} has no label',
