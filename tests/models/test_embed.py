@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from planted import ArraySource
+from thresher.data.ids import rows_by_id
 from thresher.data.pack import Pack
 from thresher.data.write import write_pack
 from thresher.errors import ThresherError
@@ -168,6 +169,36 @@ def test_what_another_plan_left_is_not_gone_on_with(
     (staging / "0.done").touch()
     features = embed(Network.from_run(run, pack), pack, tmp_path / "f")
     assert np.abs(features.array[:100]).sum() > 0
+
+
+def test_rows_that_are_done_are_not_those_of_a_pack_in_another_order(
+    tmp_path: Path, digits: Path, run: Path
+) -> None:
+    pack = Pack.open(digits)
+    order = np.random.default_rng(0).permutation(len(pack))
+    ids, splits = pack.ids.take(order).to_pylist(), pack.splits.take(order).to_pylist()
+    images, labels = pack.images(order), pack.labels[order]
+    source = ArraySource(images, labels, splits, ids, pack.classes, pack.name)
+    again = write_pack(source, tmp_path / "again")
+    assert again.fingerprint == pack.fingerprint
+    network, options = Network.from_run(run, pack), EmbedOptions(dtype="float32", batch_size=64)
+    whole = embed(network, pack, tmp_path / "whole", options)
+
+    left = [None] * 9  # to learn the shape, and the first chunk of eight batches
+
+    def stop_in_time(*_: object) -> None:
+        if not left:
+            raise KeyboardInterrupt
+        left.pop()
+
+    hook = network.model.register_forward_pre_hook(stop_in_time)
+    with pytest.raises(KeyboardInterrupt):
+        embed(network, pack, tmp_path / "f", options)
+    hook.remove()
+    assert (tmp_path / ".f.partial" / "0.done").exists()
+    features = embed(network, again, tmp_path / "f", options)
+    rows = rows_by_id(features.ids, whole.ids)
+    assert np.allclose(features.array, whole.array[rows], atol=1e-5)
 
 
 def test_another_head_gives_features_but_no_probabilities(tmp_path: Path, digits: Path) -> None:

@@ -87,8 +87,7 @@ def features_of_run(run: str | Path, pack: Pack, options: EmbedOptions | None = 
     other = folder.with_name(f"{folder.name}-{suffix}")
     # The fingerprint says nothing of splits: packed again, other samples may be in this one.
     ids = sorted(pack.ids.take(pa.array(_positions(pack, options.split))).to_pylist())
-    samples = hashlib.sha256("\n".join(ids).encode()).hexdigest()[:12]
-    for path in (folder, other, other.with_name(f"{other.name}-{samples}")):
+    for path in (folder, other, other.with_name(f"{other.name}-{_digest(ids)}")):
         if not path.exists():
             return embed(Network.from_run(run, pack), pack, path, options)
         features = Features.open(path)
@@ -98,6 +97,10 @@ def features_of_run(run: str | Path, pack: Pack, options: EmbedOptions | None = 
         if same and sorted(features.ids) == ids:
             return features
     raise AlreadyExistsError(f"{path} holds features of another network", "remove it")
+
+
+def _digest(ids: list[str]) -> str:
+    return hashlib.sha256("\n".join(ids).encode()).hexdigest()[:12]
 
 
 def _positions(pack: Pack, split: str) -> np.ndarray:
@@ -134,7 +137,7 @@ def embed(
         inputs = _Inputs(loader, augment, images.image_size)
         source = _find_source(network, pack, inputs)
         probabilities = network.has_probabilities and source.is_head
-        plan = _plan(replace(network, has_probabilities=probabilities), pack, options, len(loader))
+        plan = _plan(replace(network, has_probabilities=probabilities), pack, options, positions)
         shape = (source.width, source.classes)
         group.on_first(lambda: _stage(paths, plan, shape))
         work = _ChunkWork(model, inputs, source, paths.staging, plan, options.batch_size)
@@ -216,14 +219,19 @@ class _ChunkWork:
         return stored
 
 
-def _plan(network: Network, pack: Pack, options: EmbedOptions, n: int) -> FeaturesMeta:
+def _plan(
+    network: Network, pack: Pack, options: EmbedOptions, positions: np.ndarray
+) -> FeaturesMeta:
     """Return everything that determines the result; a partial folder is resumed if it is equal."""
+    # The fingerprint says nothing of the order: rows that are done may be of other samples.
+    ids = pack.ids.take(pa.array(positions)).to_pylist()
     return FeaturesMeta(
         format=FORMAT,
         pack=pack.name,
         fingerprint=pack.fingerprint,
         split=options.split,
-        samples=n,
+        samples=len(ids),
+        order=_digest(ids),
         model=network.name,
         run=network.run,
         weights=network.weights,

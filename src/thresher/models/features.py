@@ -55,6 +55,8 @@ class FeaturesMeta:
     """Fingerprint of the pack."""
     split: str | None = None
     samples: int | None = None
+    order: str | None = None
+    """Digest of the ids in the order of the rows."""
     model: str | None = None
     """Name of the network in the model registry."""
     run: str | None = None
