@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 import torch
 
+from planted import ArraySource
 from thresher.data.digest import file_sha256
 from thresher.data.ids import rows_by_id
 from thresher.data.pack import Pack
 from thresher.data.selection import Selection
 from thresher.data.split import HoldOut
+from thresher.data.write import write_pack
 from thresher.errors import AlreadyExistsError, InvalidValueError, NotFoundError
 from thresher.models import weights
 from thresher.models.features import Features
@@ -93,3 +95,22 @@ def test_el2n_of_checkpoints_is_the_error_of_each_network_without_augmentation(
     both = run_filter(EL2NFilter(checkpoint=True), pack, FilterSources(run=run, also=(other,)))
     np.testing.assert_allclose(both.score, np.nanmean(errors, axis=0), atol=1e-4)
     assert both.meta["runs"] == 2
+
+
+def test_what_a_run_held_out_does_not_depend_on_the_order_of_the_pack(
+    digits: Path, run: Path, tmp_path: Path
+) -> None:
+    pack = Pack.open(digits)
+    order = np.random.default_rng(0).permutation(len(pack))
+    ids, splits = pack.ids.take(order).to_pylist(), pack.splits.take(order).to_pylist()
+    source = ArraySource(pack.images(order), pack.labels[order], splits, ids, pack.classes)
+    again = write_pack(source, tmp_path / "again")
+    config = {"model": "tiny", "validation": 0.1, "data": str(digits)}
+    write_json(run / "run.json", {"config": config, "data": {"fingerprint": pack.fingerprint}})
+    first, second = (
+        run_filter(EL2NFilter(checkpoint=True), one, FilterSources(run=run))
+        for one in (pack, again)
+    )
+    rows = rows_by_id(first.ids, second.ids)
+    np.testing.assert_array_equal(first.keep, second.keep[rows])
+    np.testing.assert_array_equal(first.score, second.score[rows])

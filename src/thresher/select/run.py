@@ -1,5 +1,6 @@
 """Run a filter on a pack and write the selection: the one way from files to a selection."""
 
+import contextlib
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
@@ -17,7 +18,7 @@ from thresher.data.selection import Selection
 from thresher.data.selection_file import check_free
 from thresher.data.split import HoldOut
 from thresher.environment import versions
-from thresher.errors import AlreadyExistsError, InvalidValueError, NotFoundError
+from thresher.errors import AlreadyExistsError, InvalidValueError, NotFoundError, ThresherError
 from thresher.models.embed_config import EmbedOptions
 from thresher.models.features import Features
 from thresher.options import to_mapping
@@ -223,13 +224,22 @@ def _dynamics(
     # As in the record: nothing is known of samples that the run did not train on.
     config = read_run_json(RunPaths(run).config, "run")["config"]
     held = HoldOut(config.get("validation"), int(config.get("split_seed") or 0))
-    trained = training_inputs(pack, held).ids
+    trained = training_inputs(_pack_of_run(config, pack), held).ids
     error[rows_by_id(inputs.ids, trained) < 0] = np.nan
     if config.get("selection"):
         used = Selection.load(config["selection"])
         kept = pack.ids.take(pa.array(used.indices(pack))).to_pylist()
         error[rows_by_id(inputs.ids, kept) < 0] = np.nan
     return {"el2n": error}
+
+
+def _pack_of_run(config: Mapping[str, Any], pack: Pack) -> Pack:
+    """Return the pack that a run was trained on, if it is there: its order decides what was held
+    out, and `pack` may hold the same samples in another order."""
+    with contextlib.suppress(ThresherError):
+        own = Pack.open(config["data"]) if config.get("data") else pack
+        return own if own.fingerprint == pack.fingerprint else pack
+    return pack
 
 
 def _errors(p: np.ndarray, labels: np.ndarray) -> np.ndarray:
