@@ -88,7 +88,7 @@ def test_float_pixels_are_refused_and_not_made_black() -> None:
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "TIFF", "WEBP"])
-@pytest.mark.parametrize("orientation", [1, 3, 6, 8])
+@pytest.mark.parametrize("orientation", [1, 3, 6, 8, 9])
 def test_the_size_is_that_of_the_decoded_image(kind: str, orientation: int) -> None:
     exif = Image.Exif()
     exif[0x0112] = orientation
@@ -119,3 +119,27 @@ def test_channels_are_scaled_each_on_its_own(channels: int) -> None:
         file = images.encode_png(raw[0])
         assert np.array_equal(images.decode(file, channels=channels), raw[0])
         assert np.array_equal(images.decode(file, 5, channels), wanted[0])
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_a_jpeg_at_a_fraction_of_its_size_is_not_stretched(mode: str, orientation: int) -> None:
+    """Sides that eight does not divide are rounded up when they are decoded at an eighth."""
+    ramp = np.linspace(0, 255, 137)[:131]
+    waves = 127 + 100 * np.sin(ramp[:, None] / 40 + ramp / 90)
+    image, exif = Image.fromarray(waves.astype(np.uint8)[:, :121]).convert(mode), Image.Exif()
+    exif[0x0112] = orientation
+    data = _jpeg(image, quality=98, exif=exif)
+    whole = Image.fromarray(images.decode(data))
+    box = (1.0, 2.0, 110.0, 112.0)
+    part = whole.crop((2, 1, 114, 111)).resize((9, 9), Image.Resampling.BILINEAR)
+    left, top = (whole.width - 121) / 2, (whole.height - 121) / 2
+    centre = (left, top, left + 121, top + 121)
+    middle = whole.resize((13, 13), Image.Resampling.BILINEAR, centre)
+    for got, wanted in (
+        (images.decode_box(data, box, 9, inside=True), part),
+        (images.decode(data, 13), middle),
+    ):
+        apart = np.abs(got.astype(int) - np.asarray(wanted))
+        assert apart.max() <= 7
+        assert apart.mean() <= 1.5  # 3.4 to 12 if it is stretched
