@@ -87,6 +87,9 @@ def test_what_is_refused(tmp_path: Path) -> None:
     assert 'has no column "id"' in says(tmp_path / "f.parquet")
     pq.write_table(pa.table({"id": ["a"]}), tmp_path / "f.parquet")
     assert "has 0 columns of lists" in says(tmp_path / "f.parquet")
+    for lists in ([[1.0], [1.0, 2.0]], [[1.0], None]):
+        pq.write_table(pa.table({"id": ["a", "b"], "x": lists}), tmp_path / "l.parquet")
+        assert "are not numbers of one length" in says(tmp_path / "l.parquet")
 
 
 def test_a_pickle_is_never_loaded(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from thresher.select.filters.near_duplicates import NearDuplicatesFilter
 from thresher.select.filters.network import NetworkFilter
 from thresher.select.filters.random import RandomFilter
 from thresher.select.filters.recursive import RecursiveFilter
+from thresher.select.filters.registry import load_filter
 from thresher.select.inputs import FilterInputs
 
 N, CLASSES = 600, 4
@@ -422,3 +423,12 @@ def test_a_class_that_is_dropped_as_a_whole_is_mentioned() -> None:
     assert warnings(1 / 3, [0, 1, 0, 1, 2, 2]) == []
     assert warnings(1 / 3, [0, 0, 1, 1, 2, 2]) == ["no sample of class 0 is kept"]
     assert warnings(2 / 3, [0, 0, 1, 1, 2, 2]) == ["no sample of 2 classes is kept, such as 0"]
+
+
+@pytest.mark.parametrize("name", ["knn", "near-duplicates", "moderate", "prototypes", "outliers"])
+def test_features_that_are_not_finite_are_refused(name: str) -> None:
+    features = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)
+    for bad in (np.nan, np.inf):
+        features[7, 2] = bad
+        with pytest.raises(ThresherError, match='must be finite, but those of sample "7" are not'):
+            load_filter(name)().fit(features, np.arange(20) % 2)

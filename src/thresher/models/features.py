@@ -248,7 +248,12 @@ def _from_parquet(path: Path) -> Features:
     columns = [name for name in names if name not in ("id", "label")]
     lists = [name for name in columns if _is_list(table.schema.field(name).type)]
     if len(lists) == 1:
-        array = np.array(table[lists[0]].to_pylist(), dtype=np.float32)
+        try:
+            array = np.array(table[lists[0]].to_pylist(), dtype=np.float32)
+        except (ValueError, TypeError):
+            raise InvalidValueError(
+                f"the lists in the column {lists[0]} of {path} are not numbers of one length"
+            ) from None
     elif columns and not lists:
         try:
             array = np.stack([table[name].to_numpy().astype(np.float32) for name in columns], 1)

@@ -38,6 +38,9 @@ Need = Literal[
 Retrain = Callable[[int, np.ndarray], np.ndarray]
 """(round, keep (n,) bool) to features (n, d) of all samples, by a network trained on the kept."""
 
+_ROWS = 1 << 14
+"""Rows of features that are checked together."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class FilterInputs:
@@ -91,6 +94,21 @@ class FilterInputs:
         if self.features is None:
             raise InvalidValueError("this filter needs features", "give `features` or `run`")
         return self.features
+
+    def check_finite(self) -> None:
+        """Raise InvalidValueError if a feature is NaN or infinite; reads all of them once."""
+        own = [] if self.features is None else [self.features]
+        for features in (*own, *self.other_features):
+            for begin in range(0, len(features), _ROWS):
+                block = np.asarray(features[begin : begin + _ROWS])
+                wrong = ~np.isfinite(block).reshape(len(block), -1).all(axis=1)
+                if wrong.any():
+                    raise InvalidValueError(
+                        "features must be finite, but those of sample "
+                        f'"{self.ids[begin + int(wrong.argmax())]}" are not',
+                        "embed again in float32",
+                        "features",
+                    )
 
     def need_dynamics(self, name: str) -> np.ndarray:
         """Return the (n,) array `name` of the training dynamics, or raise InvalidValueError."""

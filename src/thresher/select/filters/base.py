@@ -110,6 +110,8 @@ class Filter(abc.ABC):
         validate(self)
         if len(inputs) == 0:
             raise InvalidValueError("there are no training samples")
+        if "features" in self.needs:
+            inputs.check_finite()
         for fitted in [key for key in vars(self) if key.endswith("_")]:
             delattr(self, fitted)
         self.report_, self.warnings_, self.seconds_ = {}, [], {}
