@@ -246,12 +246,17 @@ def test_dropout_is_the_same_in_a_second_run_and_in_a_resumed_one(
     def killed(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Trainer, "_end_epoch", killed)
+    # The epoch is recorded, and the newest checkpoint is that of its last step.
+    monkeypatch.setattr(Trainer, "_grow_batch", killed)
     with pytest.raises(KeyboardInterrupt):
         train(_config(few, tmp_path / "broken", **options), quiet=True)
     monkeypatch.undo()
     resumed = train(_config(few, tmp_path / "broken", **options, resume=True), quiet=True)
     assert _same(tmp_path / "whole", tmp_path / "broken")
+    files = (tmp_path / run / "metrics.jsonl" for run in ("whole", "broken"))
+    records = [[json.loads(line) for line in file.read_text().splitlines()] for file in files]
+    keys = [[(line["kind"], line["step"]) for line in record] for record in records]
+    assert keys[0] == keys[1], "a line twice"
     assert resumed.wall_seconds >= resumed.seconds, "time before the checkpoint was forgotten"
 
 

@@ -33,7 +33,7 @@ def _log(run: Path, name: SinkName, begin: int, end: int) -> None:
     """Log the steps after `begin` up to `end`, as a run does that continues at `begin`."""
     run.mkdir(exist_ok=True)
     metrics = Metrics(run / "metrics.jsonl", True)
-    metrics.begin(begin, [name], {"lr": 0.1, "model": None})
+    metrics.begin(begin, 0, [name], {"lr": 0.1, "model": None})
     for step in range(begin + 1, end + 1):
         metrics.write("step", step, loss=1.0 / step, samples=step, note="text")
     metrics.close()

@@ -79,8 +79,14 @@ class Metrics:
         self._flushed = time.monotonic()
         self._sinks: dict[SinkName, Sink] = {}
 
-    def begin(self, step: int, sinks: Collection[SinkName], options: Mapping[str, Any]) -> None:
-        """Begin after `step`: open the sinks, and drop later lines, which are written again."""
+    def begin(
+        self, step: int, epoch: int, sinks: Collection[SinkName], options: Mapping[str, Any]
+    ) -> None:
+        """Begin after `step`, with `epoch` epochs ended: open the sinks, and drop later lines.
+
+        Those are written again, also that of an epoch whose last step is `step` if the checkpoint
+        was taken before the epoch ended.
+        """
         if not self.active:
             return
         self._sinks = open_sinks(sinks, self.path.parent, step, options)
@@ -89,9 +95,11 @@ class Metrics:
         kept = []
         for line in self.path.read_text(encoding="utf-8", errors="replace").splitlines():
             try:
-                if json.loads(line)["step"] <= step:
+                known = json.loads(line)
+                ended = known.get("kind") != "epoch" or known["epoch"] <= epoch
+                if known["step"] <= step and ended:
                     kept.append(line)
-            except (ValueError, KeyError, TypeError):
+            except (ValueError, KeyError, TypeError, AttributeError):
                 continue
         write_text(self.path, "".join(f"{line}\n" for line in kept))
 

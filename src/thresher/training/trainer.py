@@ -95,8 +95,10 @@ class Trainer:
             self.group.on_first(
                 lambda: folder.write_config(self.config, self.resolved, self.pack, self.split)
             )
-            at, options = self.state.progress.step, self.config.to_dict()
-            self.group.on_first(lambda: self.metrics.begin(at, self.config.sinks, options))
+            done, options = self.state.progress, self.config.to_dict()
+            self.group.on_first(
+                lambda: self.metrics.begin(done.step, done.epoch, self.config.sinks, options)
+            )
             if shown:
                 self._show_settings()
             self.prepared.capture(self.resolved)
