@@ -174,6 +174,22 @@ def test_an_unknown_optimizer_is_refused() -> None:
         make("lasr", problem(0), 0.1)
 
 
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_first_step_that_is_skipped_leaves_no_momentum(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A gradient scaler skips steps whose gradients overflow, often the first ones."""
+    model = nn.Linear(100, 10, bias=False)
+    optimizer, scaler = make(name, model, 0.1), torch.amp.GradScaler("cpu")
+    before = model.weight.detach().clone()
+    scaler.scale(model(torch.full((1, 100), torch.inf)).sum()).backward()
+    # Memory that is not zero, as it may be.
+    monkeypatch.setattr(torch, "empty_like", lambda like: torch.full_like(like, 7e3))
+    scaler.step(optimizer)
+    assert torch.equal(model.weight, before)
+    assert not any(value.any() for value in optimizer.state[model.weight].values())
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_step_can_be_captured_in_a_graph(name: str) -> None:

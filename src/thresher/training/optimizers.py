@@ -71,7 +71,13 @@ def make_optimizer(
     nesterov = name == "nesterov"
     if nesterov and config.momentum <= 0:
         raise InvalidValueError("momentum must be greater than 0 for nesterov", "", "momentum")
-    return torch.optim.SGD(groups, lr=lr, momentum=config.momentum, nesterov=nesterov, fused=True)
+    made = torch.optim.SGD(groups, lr=lr, momentum=config.momentum, nesterov=nesterov, fused=True)
+    if config.momentum:
+        # If the first step is skipped, as in fp16 when gradients overflow, torch makes the momenta
+        # and leaves their memory as it is.
+        for parameter in (p for group in made.param_groups for p in group["params"]):
+            made.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+    return made
 
 
 def parameter_groups(model: "nn.Module", config: OptimizerConfig) -> "list[ParameterGroup]":
