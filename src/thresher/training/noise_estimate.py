@@ -44,7 +44,13 @@ class NoiseEstimate:
     signal: list[float] = field(default_factory=list)
 
     def add(self, g_small: float, small: float, g_big: float, big: float) -> None:
-        """Take the squared norms of the gradients of a batch of `small` and of `big` samples."""
+        """Take the squared norms of the gradients of a batch of `small` and of `big` samples.
+
+        Norms that are not finite do not count: a gradient scaler begins with scales that overflow,
+        and skips those steps.
+        """
+        if not (math.isfinite(g_small) and math.isfinite(g_big)):
+            return
         signal = (big * g_big - small * g_small) / (big - small)
         noise = (g_small - g_big) / (1 / small - 1 / big)
         self.signal = [*self.signal, signal][-WINDOW:]

@@ -3,6 +3,7 @@
 Both norms are free in data-parallel training: before and after the reduction.
 """
 
+import math
 from typing import Any
 
 import torch
@@ -57,9 +58,11 @@ class NoiseObserver:
         if self.halves or (self.group.alone and step.pieces(count) == 1):
             self._compare_halves(step, part, count)
         elif not self.group.alone:
-            scale = (count / n) ** 2 * _unscaled(step) if n else 0.0
-            batch = count / self.group.world
-            step.exchange.observe(lambda norm: self.small(norm * scale, batch))
+            # Weighted by samples, uneven parts are on average those of count / (parts with any):
+            # Σ n/count · (|G|² + S/n). `settle` takes the mean over the workers.
+            parts = min(self.group.world, math.ceil(count / step.align))
+            scale = self.group.world * count / n * _unscaled(step) if n else 0.0
+            step.exchange.observe(lambda norm: self.small(norm * scale, count / parts))
 
     def _compare_halves(self, step: Step, part: Part, count: int) -> None:
         half = slices(count, 2, step.align)[0][1]

@@ -121,13 +121,15 @@ class NoiseScale:
                 "call optimizer.zero_grad() after each step",
             )
         own = self._backward(losses)
-        sums = torch.stack([own, own.new_tensor(len(losses))])
+        # The workers' gradients count alike, however many samples each has: their mean is as noisy
+        # as that of batches of the harmonic mean of the sizes.
+        sums = torch.stack([own, own.new_tensor(1 / len(losses))])
         torch.distributed.all_reduce(sums, group=self._group)
         world = torch.distributed.get_world_size(self._group)
         reduced = [p.grad for p in self.model.parameters() if p.grad is not None]
         norms = torch.stack([sums[0] / world, squared_norm(reduced)])
-        total = int(sums[1].item())
-        self._add(norms, total / world, total)
+        small = world / sums[1].item()
+        self._add(norms, small, world * small)
 
     def _backward(
         self, losses: Tensor, note: Callable[[int, Tensor], None] | None = None
@@ -155,6 +157,4 @@ class NoiseScale:
 
     def _add(self, norms: Tensor, small: float, big: float) -> None:
         g_small, g_big = norms.tolist()
-        # A gradient scaler begins with scales that overflow, and skips those steps.
-        if all(map(torch.isfinite, norms)):
-            self._estimate.add(g_small, small, g_big, big)
+        self._estimate.add(g_small, small, g_big, big)
