@@ -35,6 +35,7 @@ SwitchType=switch/none
 MpiDefault=none
 ReturnToService=2
 KillWait=5
+MaxArraySize=4
 JobRequeue=1
 SlurmdTimeout=300
 MessageTimeout=30

@@ -123,6 +123,8 @@ def test_eight_trials_one_of_two_workers_one_out_of_time(
     subprocess.run(command, env=environment, check=True, timeout=300)
     assert study.status().complete
     assert _book(out) == before, "a job that was there was submitted again"
+    # Seven trials of one worker in arrays of at most four, and one of two workers.
+    assert len({entry["job"] for entry in before.values()}) == 3
     two = json.loads(RunPaths(by_arm["two workers"].out).result.read_text())
     assert two["resolved"]["workers"] == 2
     assert re.search(r"resuming .* from step \d+", log.read_text())
@@ -162,6 +164,9 @@ def test_a_failure_on_a_node_comes_back_with_its_reason(
     (trial,) = status.trials
     assert trial.state == "failed"
     assert "larger than the 240 training samples" in trial.error
+    content["executor"] = {**EXECUTOR, "partition": "nope"}
+    with pytest.raises(ThresherError, match="sbatch failed: invalid partition specified: nope"):
+        Study.from_dict(content, tmp_path / "nowhere").run()
 
 
 @pytest.mark.slow  # waits for SLURM

@@ -7,6 +7,7 @@ time saves a checkpoint and is requeued.
 
 import logging
 import math
+import re
 import secrets
 import shutil
 import subprocess
@@ -140,22 +141,35 @@ class SlurmExecutor(Executor):
         self._send(new)
 
     def _send(self, tasks: list[StudyTask], attempt: int = 1) -> None:
-        from submitit import SlurmExecutor as SubmititExecutor
-
+        most = _largest_array() if len(tasks) > 1 else 1
         for workers in sorted({task.workers for task in tasks}, reverse=True):
             group = [task for task in tasks if task.workers == workers]
-            name = f"thresher-{secrets.token_hex(4)}"
-            for task in group:
-                outcome_file(self.root, task.name).unlink(missing_ok=True)
-            # Recorded first: a kill in between leaves only a job name that nobody uses.
-            for index, task in enumerate(group):
-                self.records[task.name] = JobRecord(name, index, attempt, time.time())
-            write_json(self.records_file, {t: asdict(r) for t, r in self.records.items()})
-            cpus, requeues = self.config.cpus, self.config.most_requeues
-            jobs = [SlurmJob(task.to_json(), str(self.root), cpus, requeues) for task in group]
-            executor = SubmititExecutor(folder=self.root / "slurm" / "jobs")
-            executor.update_parameters(**self.config.parameters(workers, name))
+            for begin in range(0, len(group), most):
+                self._send_array(group[begin : begin + most], workers, attempt)
+
+    def _send_array(self, tasks: list[StudyTask], workers: int, attempt: int) -> None:
+        """Submit tasks of `workers` workers each as one array."""
+        from submitit import SlurmExecutor as SubmititExecutor
+        from submitit.core.utils import FailedJobError
+
+        name = f"thresher-{secrets.token_hex(4)}"
+        for task in tasks:
+            outcome_file(self.root, task.name).unlink(missing_ok=True)
+        # Recorded first: a kill in between leaves only a job name that nobody uses.
+        for index, task in enumerate(tasks):
+            self.records[task.name] = JobRecord(name, index, attempt, time.time())
+        write_json(self.records_file, {t: asdict(r) for t, r in self.records.items()})
+        cpus, requeues = self.config.cpus, self.config.most_requeues
+        jobs = [SlurmJob(task.to_json(), str(self.root), cpus, requeues) for task in tasks]
+        executor = SubmititExecutor(folder=self.root / "slurm" / "jobs")
+        executor.update_parameters(**self.config.parameters(workers, name))
+        try:
             executor.map_array(_run, jobs)
+        except FailedJobError as error:
+            lines = (line.removeprefix("sbatch: error: ") for line in str(error).splitlines())
+            reason = "; ".join(filter(None, map(str.strip, lines)))
+            fix = "check [executor] and run the study again"
+            raise ThresherError(f"sbatch failed: {reason}", fix) from error
 
     def wait(self) -> list[TaskOutcome]:
         if not self.submitted:
@@ -228,6 +242,14 @@ class SlurmExecutor(Executor):
             name, index, state = line.strip().split("|")
             queue[name, int(index) if index.isdigit() else 0] = state
         return queue
+
+
+def _largest_array() -> int:
+    """Return how many jobs an array may have on this cluster."""
+    done = subprocess.run(["scontrol", "show", "config"], capture_output=True, text=True)
+    match = re.search(r"^MaxArraySize\s*=\s*(\d+)", done.stdout, re.MULTILINE)
+    # Indices are below MaxArraySize, which is 1001 by default and 0 if there are no arrays.
+    return max(1, int(match.group(1))) if match else 1001
 
 
 def _run(job: SlurmJob) -> None:
