@@ -121,10 +121,17 @@ def test_a_target_stops_the_run_and_says_when(few: Path, tmp_path: Path) -> None
 
 
 def test_a_diverged_run_is_a_result(few: Path, tmp_path: Path) -> None:
-    result = _run(few, tmp_path / "run", lr=1e20, epochs=3)
+    result = _run(few, tmp_path / "run", lr=1e20, epochs=3, validation=20)
     assert result.status == "diverged"
-    assert result.loss is None
+    # A network of nan predicts nothing: argmax would give it the share of the first class.
+    assert result.accuracy is result.validation_accuracy is result.loss is None
     assert json.loads((tmp_path / "run" / "result.json").read_text())["status"] == "diverged"
+
+
+def test_a_run_may_diverge_in_its_last_step(few: Path, tmp_path: Path) -> None:
+    result = _run(few, tmp_path / "run", lr=1e25, epochs=1, batch_size=287)
+    assert result.steps == 1
+    assert (result.status, result.accuracy, result.train_loss) == ("diverged", None, None)
 
 
 @pytest.mark.slow

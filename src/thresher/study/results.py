@@ -160,6 +160,7 @@ def _read(task: StudyTask, metric: str, guess: dict[str, float], **state: Any) -
     paths = RunPaths(task.out)
     result = read_run_json(paths.result, "run's result") if paths.result.exists() else {}
     resolved = _table(result, "resolved")
+    predicts = result.get("accuracy") is not None
     if result.get("status") == "diverged":
         result |= {key: value for key, value in guess.items() if result.get(key) is None}
     numbers: Values = {key: result.get(key) for key in _COPIED}
@@ -194,7 +195,7 @@ def _read(task: StudyTask, metric: str, guess: dict[str, float], **state: Any) -
         name=task.name,
         train_samples=resolved.get("samples"),
         device=_device_name(result.get("hardware") or {}),
-        correct=_correct(paths) if metric == "accuracy" else None,
+        correct=_correct(paths) if metric == "accuracy" and predicts else None,
         made_with=_made_with(result),
         **numbers,
         **state,

@@ -20,8 +20,8 @@ def evaluate(
 ) -> tuple[float, float]:
     """Return accuracy and mean loss on the samples at `positions`; nan if there are none.
 
-    `correct`, (n,) zeros on the group's device, is set to 1 where the prediction is right, on every
-    worker.
+    Logits that are nan predict no class; if all are, the accuracy is nan too. `correct`, (n,) zeros
+    on the group's device, is set to 1 where the prediction is right, on every worker.
     """
     if not len(positions):
         return float("nan"), float("nan")
@@ -29,7 +29,7 @@ def evaluate(
     mine = part(positions, group.rank, group.world)
     done, _ = bounds(len(positions), group.rank, group.world)
     cuts = [mine[begin : begin + BATCH] for begin in range(0, len(mine), BATCH)]
-    sums = torch.zeros(2, dtype=torch.float64, device=group.device)
+    sums = torch.zeros(3, dtype=torch.float64, device=group.device)
     was_training = model.training
     model.eval()
     with torch.no_grad(), averaged(model, group, weights=not step.exchange.synchronised):
@@ -39,8 +39,11 @@ def evaluate(
                     [model(view) for view in views(data.augment.evaluate(batch.images), kind)]
                 ).mean(0)
             logits = logits.double()
-            right = logits.argmax(1) == batch.labels
+            # argmax would take the first class for nan, which may be the most frequent one.
+            known = ~logits.isnan().any(1)
+            right = (logits.argmax(1) == batch.labels) & known
             sums[0] += right.sum()
+            sums[2] += known.sum()
             if correct is not None:
                 correct[done : done + len(right)] = right
                 done += len(right)
@@ -48,8 +51,9 @@ def evaluate(
     model.train(was_training)
     if correct is not None:
         group.all_reduce_sum(correct)
-    count, loss = group.all_reduce_sum(sums).tolist()
-    return count / len(positions), loss / len(positions)
+    count, loss, known_count = group.all_reduce_sum(sums).tolist()
+    accuracy = count / len(positions) if known_count else float("nan")
+    return accuracy, loss / len(positions)
 
 
 def views(images: Tensor, kind: str) -> list[Tensor]:

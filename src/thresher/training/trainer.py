@@ -199,7 +199,9 @@ class Trainer:
         if reached:
             return "target"
         if over:
-            return "finished"
+            # The last update may be the one that diverges; no training loss follows it.
+            nothing_predicted = done.accuracy is None and len(self.split.watched) > 0
+            return "diverged" if nothing_predicted else "finished"
         self._grow_batch()
         if self._stop_requested and self.step.exchange.synchronised:
             self._save()
@@ -337,7 +339,8 @@ class Trainer:
             loss=finite(loss),
             validation_accuracy=finite(validation[0]),
             validation_loss=finite(validation[1]),
-            train_loss=finite(done.train_loss),
+            # That of the last whole epoch is from before it diverged.
+            train_loss=None if status == "diverged" else finite(done.train_loss),
             steps=done.step,
             samples=done.samples,
             epochs=done.samples / self.resolved.samples,
