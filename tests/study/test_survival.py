@@ -126,3 +126,22 @@ def test_the_test_and_the_mean_must_agree(end: float, verdict: str) -> None:
     assert found.verdict == verdict
     disagree = "neither is faster, because most runs of fast are earlier, but not their mean"
     assert (disagree in found.sentence) == (verdict != "better")
+
+
+@pytest.mark.parametrize(
+    ("early", "late", "end"),
+    [([10.0], [None], 50.0), ([10.0] * 3, [None] * 3, 50.0), ([None] * 3, [None] * 3, 50.0)],
+)
+def test_runs_without_spread_have_no_interval(
+    early: list[float | None], late: list[float | None], end: float
+) -> None:
+    """One run in each arm, equal times, or a target that nothing reaches."""
+    trials = [
+        Trial(cell={"arm": arm}, seed=seed, value=value, seconds=end)
+        for arm, values in (("early", early), ("late", late))
+        for seed, value in enumerate(values)
+    ]
+    (found,) = analyse(trials, ComparisonConfig(metric="time_to_target")).verdicts
+    assert (found.low, found.high) == (-np.inf, np.inf)
+    assert (found.adjusted_low, found.adjusted_high) == (-np.inf, np.inf)
+    assert "spread unknown" in found.sentence

@@ -1,5 +1,7 @@
 """Verdicts in words."""
 
+import math
+
 from thresher.study import statistics
 from thresher.study.power import MOST_SEEDS
 from thresher.study.statistics import Paired, Verdict
@@ -37,9 +39,11 @@ def _times(verdict: Verdict, tested: CensoredTimes, arm: str, baseline: str, uni
     """Return the verdict on times to a target that some runs did not reach."""
     low, high = tested.interval
     digits = statistics.decimals(tested.mean, low, high)
+    interval = f"95 % interval {low:+.{digits}f} to {high:+.{digits}f}"
     evidence = (
-        f"restricted mean difference {tested.mean:+.{digits}f} {unit}, 95 % interval "
-        f"{low:+.{digits}f} to {high:+.{digits}f}, log-rank {_p(verdict.p)}, {tested.runs} seeds; "
+        f"restricted mean difference {tested.mean:+.{digits}f} {unit}, "
+        f"{interval if math.isfinite(high) else 'spread unknown'}, log-rank {_p(verdict.p)}, "
+        f"{tested.runs} {'seed' if tested.runs == 1 else 'seeds'}; "
         f"{tested.censored} runs did not reach the target and are censored"
     )
     if verdict.word in ("better", "worse"):

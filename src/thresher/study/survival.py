@@ -68,7 +68,12 @@ class CensoredTimes(Paired):
         return self.student_interval(0.05)
 
     def student_interval(self, alpha: float) -> tuple[float, float]:
-        """Return the normal 1 - alpha interval; a restricted mean has no degrees of freedom."""
+        """Return the normal 1 - alpha interval; a restricted mean has no degrees of freedom.
+
+        Infinite if the runs show no spread: one run in each arm, or equal times in each.
+        """
+        if self.difference_error == 0:
+            return -math.inf, math.inf
         half = float(special.ndtri(1 - alpha / 2)) * self.difference_error
         return self.difference - half, self.difference + half
 
