@@ -42,12 +42,19 @@ def _linear(*eigenvalues: float) -> tuple[nn.Module, list[tuple[Tensor, Tensor]]
 
 
 @pytest.mark.parametrize(
-    "eigenvalues", [(7.0, 2.0, 0.5, 0.1), (-9.0, 4.0, 1.0, -2.0), (-3.0, -2.0, -1.0, -0.5)]
+    "eigenvalues",
+    [
+        (7.0, 2.0, 0.5, 0.1),
+        (-9.0, 4.0, 1.0, -2.0),
+        (-3.0, -2.0, -1.0, -0.5),
+        # Power iteration mixes both ends: it gave 0.09 here. So is a network early in training.
+        (-5.0, 4.9, 1.0, 0.0),
+    ],
 )
 def test_the_top_eigenvalue_of_a_quadratic_loss(eigenvalues: tuple[float, ...]) -> None:
     model, batches, _ = _linear(*eigenvalues)
     measured = measure_sharpness(model, _weighted_squares, batches)
-    assert measured.top_eigenvalue == pytest.approx(max(eigenvalues), rel=0.03)
+    assert measured.top_eigenvalue == pytest.approx(max(eigenvalues), rel=1e-3)
     assert measured.samples == 4
 
 

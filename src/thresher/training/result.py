@@ -34,7 +34,7 @@ class Sharpness:
     """Largest eigenvalue of the Hessian of the mean loss; None if it is not finite, as is every
     loss here."""
     iterations: int
-    """Hessian-vector products that it took; at most 50."""
+    """Hessian-vector products that it took; at most 25."""
     loss: float | None
     """Mean loss."""
     perturbed_loss: float | None

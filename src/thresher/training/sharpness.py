@@ -1,14 +1,16 @@
 """Sharpness of the loss at the end of a run.
 
 Two measures on a fixed subset of the training samples, without augmentation and with batch norm in
-evaluation mode: the largest eigenvalue of the Hessian of the mean loss (power iteration with exact
+evaluation mode: the largest eigenvalue of the Hessian of the mean loss (Lanczos iteration, exact
 Hessian-vector products), and the mean loss after random perturbations of the weights. Weight decay
 is not part of the loss.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -56,31 +58,39 @@ def measure_sharpness(model: nn.Module, loss: Loss, batches: Batches) -> Sharpne
 
 
 def top_eigenvalue(model: nn.Module, loss: Loss, batches: Batches) -> tuple[float, int]:
-    """Return the largest eigenvalue of the Hessian of the mean loss, and the products it took."""
-    value, products = _power(model, loss, batches, 0.0)
-    if value < 0:
-        # Power iteration finds the eigenvalue of largest magnitude. Adding that magnitude to all
-        # eigenvalues makes the largest one also that of largest magnitude.
-        shifted, more = _power(model, loss, batches, -value)
-        value, products = shifted + value, products + more
-    return value, products
+    """Return the largest eigenvalue of the Hessian of the mean loss, and the products it took.
 
-
-def _power(model: nn.Module, loss: Loss, batches: Batches, shift: float) -> tuple[float, int]:
-    """Return the eigenvalue of largest magnitude of the Hessian plus `shift` times identity."""
+    Lanczos iteration. Power iteration would find the eigenvalue of largest magnitude, and mixes the
+    two ends of the spectrum where they are about equally far from 0, as early in training.
+    """
     parameters = _parameters(model)
-    random = torch.Generator().manual_seed(0)
-    vector = _scaled(_normal(parameters, random), 1.0)
-    value = 0.0
+    vector = _scaled(_normal(parameters, torch.Generator().manual_seed(0)), 1.0)
+    previous = [torch.zeros_like(v) for v in vector]
+    diagonal: list[float] = []
+    beside = [0.0]
+    value = math.nan
     for count in range(1, ITERATIONS + 1):
-        product = _hessian_product(model, loss, batches, vector)
-        product = [h + shift * v for h, v in zip(product, vector, strict=True)]
-        before, value = value, _dot(vector, product)
-        norm = _dot(product, product) ** 0.5
-        if norm == 0 or abs(value - before) <= TOLERANCE * abs(value):
+        rest = _added(_hessian_product(model, loss, batches, vector), previous, -beside[-1])
+        diagonal.append(_dot(vector, rest))
+        rest = _added(rest, vector, -diagonal[-1])
+        if not math.isfinite(diagonal[-1]):
+            return math.nan, count
+        matrix = np.diag(diagonal) + np.diag(beside[1:], 1) + np.diag(beside[1:], -1)
+        eigenvalues = np.linalg.eigvalsh(matrix)
+        before, value = value, float(eigenvalues[-1])
+        norm = _dot(rest, rest) ** 0.5
+        # What is left of a space that is used up is rounding error.
+        used_up = norm <= 1e-6 * float(np.abs(eigenvalues).max())
+        if used_up or abs(value - before) <= TOLERANCE * abs(value):
             return value, count
-        vector = [p / norm for p in product]
+        beside.append(norm)
+        previous, vector = vector, [r / norm for r in rest]
     return value, ITERATIONS
+
+
+def _added(first: list[Tensor], second: list[Tensor], factor: float) -> list[Tensor]:
+    """Return first + factor · second."""
+    return [torch.add(a, b, alpha=factor) for a, b in zip(first, second, strict=True)]
 
 
 def _hessian_product(
