@@ -21,6 +21,7 @@ from thresher.report import audit_page
 from thresher.report.drawing import INK, inline
 from thresher.report.figures import draw_all
 from thresher.report.page import render, write_report
+from thresher.report.tables import cell_table
 from thresher.report.work import class_counts, class_table, work_table
 from thresher.study.analysis import Analysis, analyse
 from thresher.study.definition import ComparisonConfig
@@ -228,6 +229,21 @@ def test_a_diverged_run_counts_as_a_guess(digits: Path, tmp_path: Path) -> None:
         "2 finished runs have no seconds, so the verdicts leave them out (2 of them diverged)."
     )
     assert left_out in by_time.notes
+
+
+def test_runs_that_did_not_reach_the_target_are_named() -> None:
+    """Without a word, the mean of the one run that arrives is that of the other arm."""
+    times = {"early": [9.0, 10.0, 11.0], "late": [10.0, None, None]}
+    trials = [
+        Trial(cell={"arm": arm}, seed=seed, value=value, seconds=50.0)
+        for arm, values in times.items()
+        for seed, value in enumerate(values)
+    ]
+    found = analyse(trials, ComparisonConfig(metric="time_to_target"))
+    early, late = cell_table(found).split("<tr>")[2:]
+    assert "not reached" not in early
+    assert "2 left out: target not reached" in late
+    assert "Left out: 2 that did not reach the target." in draw_all(found)[0].caption
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from thresher.data.selection import Selection
 from thresher.report.drawing import COLOURS, GRID, INK, SIZE, Drawing, draw, line_style
 from thresher.study.analysis import Analysis
 from thresher.study.expand import bounded_name
+from thresher.study.reported import TO_TARGET
 from thresher.study.summaries import CellSummary, describe_cell, preferred_batches
 from thresher.study.tasks import Values
 
@@ -77,6 +78,12 @@ def _metric_label(analysis: Analysis) -> str:
     return f"{name} ({analysis.unit})" if analysis.unit else name
 
 
+def _censored(analysis: Analysis) -> str:
+    """Return a sentence about the runs that a mean of times to a target leaves out."""
+    runs = sum(len(c.censored) for c in analysis.cells) if analysis.metric in TO_TARGET else 0
+    return f" Left out: {runs} that did not reach the target." if runs else ""
+
+
 def _is_numeric(analysis: Analysis, axis: str) -> bool:
     """Return whether the study has the axis and all of its values are numbers."""
     values = [c.cell[axis] for c in analysis.cells if axis in c.cell]
@@ -103,7 +110,7 @@ def _against(analysis: Analysis, axis: str, label: str) -> list[Drawing]:
 
         where = f" at {describe_cell(here)}" if here else ""
         title = f"{_metric_name(analysis).capitalize()} vs. {label}{where}"
-        caption = "Mean over seeds; bars are 95 % intervals of the mean."
+        caption = f"Mean over seeds; bars are 95 % intervals of the mean.{_censored(analysis)}"
         drawings.append(draw(_name(f"{analysis.metric}-{axis}", here), title, caption, paint))
     return drawings
 
@@ -201,7 +208,7 @@ def _by_compared(analysis: Analysis) -> list[Drawing]:
         axes.set(xlabel=label, ylabel=_metric_label(analysis), xlim=(-0.6, len(names) - 0.4))
 
     title = f"{_metric_name(analysis).capitalize()} by {label}"
-    caption = "Each dot is a run; the line is the mean."
+    caption = f"Each dot is a run; the line is the mean.{_censored(analysis)}"
     return [draw(_name(f"{analysis.metric}-{axis}", {}), title, caption, paint)]
 
 

@@ -13,6 +13,7 @@ from thresher.paths import atomic_file
 from thresher.study.analysis import Analysis
 from thresher.study.comparisons import ArmComparison
 from thresher.study.definition import METRICS
+from thresher.study.reported import TO_TARGET
 from thresher.study.results import to_json_values
 from thresher.study.statistics import decimals
 from thresher.study.summaries import describe_cell, format_value
@@ -117,6 +118,8 @@ def cell_table(analysis: Analysis) -> str:
         chosen = c.chosen or {}
         notes = [f"{c.diverged} diverged"] if c.diverged else []
         notes += [f"{c.missing} missing"] if c.missing else []
+        if analysis.metric in TO_TARGET and c.censored:
+            notes.append(f"{len(c.censored)} left out: target not reached")
         rows.append(
             [
                 *(format_value(c.cell[axis]) for axis in analysis.axes),
