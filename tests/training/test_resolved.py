@@ -30,6 +30,13 @@ def test_legw_scales_rate_and_warm_up() -> None:
     assert found.warmup_steps == 40
 
 
+def test_steps_of_the_warm_up_count_the_last_batch_of_each_epoch() -> None:
+    common: dict[str, Any] = {"batch_size": 300, "epochs": 4, "warmup_epochs": 2}
+    assert _resolve(1000, **common).warmup_steps == 2 * 4
+    assert _resolve(1000, **common, batch_schedule="double@1").warmup_steps == 4 + 2
+    assert _resolve(1000, **{**common, "warmup_epochs": 1.31}).warmup_steps == 4 + 2
+
+
 @pytest.mark.parametrize(
     ("budget", "steps", "samples"),
     [("epochs", 2 * 4, 2 * 310), ("samples", 3 * 4 + 1, 1000), ("steps", 10, 2 * 310 + 200)],

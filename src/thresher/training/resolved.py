@@ -142,7 +142,7 @@ def resolve(
         base_batch=base,
         peak_lr=rate.peak_lr,
         warmup_epochs=rate.warmup_epochs,
-        warmup_steps=min(steps, ceil(warmup_samples / batch)),
+        warmup_steps=min(steps, _steps(ceil(warmup_samples), samples, phases)),
         warmup_samples=warmup_samples,
         steps_per_epoch=ceil(samples / batch),
         last_batch=samples - (ceil(samples / batch) - 1) * batch,
@@ -185,13 +185,18 @@ def _budget(config: BatchConfig, samples: int, full: int, phases: Phases) -> tup
     total = round(config.epochs * (full if config.budget == "samples" else samples))
     if total < 1:
         raise InvalidValueError(f"{config.epochs} epochs are less than one sample", "", "epochs")
+    return _steps(total, samples, phases), total
+
+
+def _steps(total: int, samples: int, phases: Phases) -> int:
+    """Return the steps on the first `total` samples of a run on epochs of `samples`."""
     whole, rest = divmod(total, samples)
     ends = [*(min(epoch, whole) for epoch, _ in phases[1:]), whole]
     steps = sum(
         max(0, end - begin) * ceil(samples / size)
         for (begin, size), end in zip(phases, ends, strict=True)
     )
-    return steps + ceil(rest / batch_at(phases, whole)), total
+    return steps + ceil(rest / batch_at(phases, whole))
 
 
 def schedule(config: RateConfig, resolved: Resolved) -> Schedule:
