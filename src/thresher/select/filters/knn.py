@@ -17,7 +17,7 @@ class KNNFilter(ShareFilter):
     another label (Bahri, Jiang and Gupta, "Deep k-NN for Noisy Labels", ICML 2020; Wilson's edited
     nearest neighbours, 1972). The paper keeps a sample if the neighbours' majority agrees with its
     label; this filter drops a share, and of equal scores the sample that is farther from its
-    neighbours. Costs n²·d operations, in blocks; above 200,000 samples, 98 % of the neighbours
+    neighbours. Costs n²·d operations, in blocks; above 200,000 samples, 99 % of the neighbours
     are found, much faster.
 
     Examples:
