@@ -145,3 +145,22 @@ def test_runs_without_spread_have_no_interval(
     assert (found.low, found.high) == (-np.inf, np.inf)
     assert (found.adjusted_low, found.adjusted_high) == (-np.inf, np.inf)
     assert "spread unknown" in found.sentence
+
+
+@pytest.mark.parametrize("steps", [None, 13])
+def test_steps_to_a_target_are_not_censored_at_seconds(steps: int | None) -> None:
+    """Runs of a few seconds that end after many steps, of which a command may not report how many,
+    are still there when the others arrive."""
+    known: dict[str, list[float | None]] = {
+        "early": [10, 10.2, 10.4, 10.6, 10.8, 11],
+        "late": [12, None, 12.5, None, 13, None],
+    }
+    trials = [
+        Trial(cell={"arm": arm}, seed=seed, value=value, seconds=0.1, steps=steps)
+        for arm, values in known.items()
+        for seed, value in enumerate(values)
+    ]
+    (found,) = analyse(trials, ComparisonConfig(metric="steps_to_target")).verdicts
+    assert found.verdict == "worse"
+    # The three that never arrive count as 13 steps.
+    assert found.difference == pytest.approx((12 + 12.5 + 4 * 13) / 6 - 10.5)

@@ -222,6 +222,10 @@ def _build(
         hint = nearest(str(value), map(str, values))
         raise InvalidValueError(f'"{value}" is not a value of {axis}', hint)
     reported = [trial for trial in trials if trial.reported]
+    if config.metric == "steps_to_target":
+        # Seconds are not steps; the end of a run that does not say its steps is not known.
+        ends = ((t.end if t.end is not None else t.steps) or math.inf for t in reported)
+        reported = [replace(t, end=end) for t, end in zip(reported, ends, strict=True)]
     study: Study | None = known.get("study")
     planned = list(study.definition.cells) if study is not None else []
     cells = summarise(reported, list(axes), known.get("choices", ()), planned)

@@ -66,7 +66,7 @@ class Trial:
     steps_to_target: int | None = None
     """Steps until the target was reached."""
     end: float | None = field(default=None, repr=False)
-    """Time or steps at which a run without `value` was last seen; default: `seconds`."""
+    """Time or steps at which a run without `value` was last seen; default: `seconds` or `steps`."""
     peak_lr: float | None = None
     """Learning rate after warm-up."""
     warmup_epochs: float | None = None

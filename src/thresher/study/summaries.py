@@ -50,7 +50,8 @@ class CellSummary:
     draws: dict[int, dict[str, str]] = field(default_factory=dict, repr=False)
     """Which outcome of each random step a trial uses, by seed and name of the step."""
     censored: dict[int, float] = field(default_factory=dict, repr=False)
-    """Seconds at which trials ended without a target reached, by seed; infinite if one diverged."""
+    """Seconds or steps at which trials ended without a value, by seed; infinite if one diverged or
+    its end is not known."""
     correct: dict[int, np.ndarray] = field(default_factory=dict, repr=False, compare=False)
     """Which test images each trial predicts correctly, by seed."""
 
@@ -139,7 +140,7 @@ def summarise(
                 time_to_target=mean(trial.time_to_target for trial in finished),
                 train_samples=mean(trial.train_samples for trial in finished),
                 draws={trial.seed: trial.draws for trial in finished if trial.draws},
-                censored={t.seed: _end(t) for t in finished if t.value is None and _last(t)},
+                censored={t.seed: _end(t) for t in finished if t.value is None},
                 correct={t.seed: t.correct for t in finished if t.correct is not None},
             )
         )
@@ -147,12 +148,10 @@ def summarise(
 
 
 def _end(trial: Trial) -> float:
-    """Return when a trial was last seen without its target; one that diverged never gets there."""
-    return math.inf if trial.status == "diverged" else _last(trial)
-
-
-def _last(trial: Trial) -> float:
-    return (trial.seconds if trial.end is None else trial.end) or 0.0
+    """Return when a trial was last seen without its target; infinite if that is not known, or if it
+    diverged and never gets there."""
+    last = trial.seconds if trial.end is None else trial.end
+    return math.inf if trial.status == "diverged" or not last else last
 
 
 def preferred_batches(
