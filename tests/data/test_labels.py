@@ -51,6 +51,13 @@ def test_integers_in_any_form_are_labels() -> None:
     assert class_names(None, lambda: [1, 0, 2], "it") == ["0", "1", "2"]
 
 
+def test_class_names_from_an_editor_of_windows(tmp_path: Path) -> None:
+    """Such a file begins with a byte order mark, which is no part of the first name."""
+    file = tmp_path / "names.txt"
+    file.write_bytes("cat\r\ndög\r\n".encode("utf-8-sig"))
+    assert class_names(file, list, "it") == ["cat", "dög"]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

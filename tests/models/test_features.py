@@ -32,7 +32,7 @@ def test_an_array_with_its_ids_beside_it(tmp_path: Path) -> None:
     np.save(tmp_path / "f.npy", ROWS)
     with pytest.raises(ThresherError, match=r"have no ids; write them, one per line, to"):
         Features.open(tmp_path / "f.npy")
-    (tmp_path / "f.ids.txt").write_text("\n".join(IDS) + "\n")
+    (tmp_path / "f.ids.txt").write_text("\r\n".join(IDS) + "\r\n", encoding="utf-8-sig")
     features = Features.open(tmp_path / "f.npy")
     assert features.ids == IDS
     assert np.array_equal(features.array, ROWS)

@@ -23,7 +23,8 @@ def _parsed(*arguments: object) -> Any:
 
 def test_flags_win_over_the_file_and_the_file_over_the_model(tmp_path: Path) -> None:
     file = tmp_path / "run.toml"
-    file.write_text('data = "digits"\nout = "A"\nmodel = "fast-cifar"\nlr = 1\nmomentum = 0.5\n')
+    text = 'data = "digits"\nout = "A"\nmodel = "fast-cifar"\nlr = 1\nmomentum = 0.5\n'
+    file.write_text(text, encoding="utf-8-sig")  # editors of Windows write a byte order mark
     given = _parsed("--config", file, "--out", "B", "--momentum", 0.25)
     assert (given.data, given.out, given.model) == ("digits", "B", "fast-cifar")
     assert (given.lr, given.momentum, given.optimizer) == (1.0, 0.25, "muon")

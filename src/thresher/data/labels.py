@@ -49,7 +49,7 @@ def class_names(
         largest = as_labels(list(labels()), where).max(initial=-1)
         return [str(label) for label in range(int(largest) + 1)]
     try:
-        lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
+        lines = [line.strip() for line in file.read_text(encoding="utf-8-sig").splitlines()]
     except FileNotFoundError:
         raise NotFoundError(f"{file} does not exist", "check `classes`") from None
     except (OSError, UnicodeDecodeError):

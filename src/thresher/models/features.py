@@ -171,7 +171,7 @@ class Features:
                 raise NotFoundError(
                     f"the features in {path} have no ids", f"write them, one per line, to {beside}"
                 )
-            ids = beside.read_text(encoding="utf-8").splitlines() if path.exists() else []
+            ids = beside.read_text(encoding="utf-8-sig").splitlines() if path.exists() else []
         index = pa.table({"id": pa.array(list(ids), pa.string())})
         return cls(_map(path), index, None, FeaturesMeta(source=str(path)), path)._checked()
 

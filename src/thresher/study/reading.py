@@ -54,7 +54,7 @@ def check_stored(path: Path) -> None:
 
 def _text(path: Path | str) -> str:
     try:
-        return Path(path).read_text(encoding="utf-8")
+        return Path(path).read_text(encoding="utf-8-sig")
     except (FileNotFoundError, NotADirectoryError):
         raise NotFoundError(f"study file {path} not found", "check the path") from None
     except (IsADirectoryError, UnicodeDecodeError):

@@ -94,7 +94,7 @@ def file_options(file: Path | str) -> dict[str, Any]:
     """Return the options that a file sets: TOML, JSON, or the `run.json` of a run."""
     path = Path(file)
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
         content = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
     except (FileNotFoundError, NotADirectoryError):
         raise NotFoundError(f"there is no configuration at {path}", "check the path") from None
