@@ -345,8 +345,8 @@ def test_npz_with_images_without_labels(tmp_path: Path, caplog: pytest.LogCaptur
 @pytest.mark.parametrize("kind", ["S9", "U9"])
 def test_npz_with_ids_and_splits(tmp_path: Path, kind: str) -> None:
     images = np.arange(12, dtype=np.uint8).reshape(3, 2, 2)
-    names = {"ids": np.array(["a", "b", "c"], kind), "splits": np.array(["test", "val", "x"], kind)}
-    np.savez(tmp_path / "a.npz", images=images, labels=[0, 1, 1], **names)
+    ids, splits = np.array(["a", "b", "c"], kind), np.array(["test", "val", "x"], kind)
+    np.savez(tmp_path / "a.npz", images=images, labels=[0, 1, 1], ids=ids, splits=splits)
     pack = packed(tmp_path / "a.npz", tmp_path / "pack")
     assert pack.ids.to_pylist() == ["a", "b", "c"]
     assert pack.splits.to_pylist() == ["test", "validation", "x"]
@@ -354,12 +354,13 @@ def test_npz_with_ids_and_splits(tmp_path: Path, kind: str) -> None:
 
 def test_arrays_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
     images = np.zeros((3, 2, 2), np.uint8)
-    pair = {"val_x": images, "val_y": [0, 1, 1]}
-    np.savez(tmp_path / "a.npz", **pair, valid_x=images, valid_y=[0, 1, 1])
-    with pytest.raises(ThresherError, match=r"val_x and valid_x in .* are both for the validation"):
+    arrays: dict[str, Any] = {"val_x": images, "val_y": [0, 1, 1]}
+    np.savez(tmp_path / "a.npz", valid_x=images, valid_y=[0, 1, 1], **arrays)
+    with pytest.raises(ThresherError, match=r"valid_x and val_x in .* are both for the validation"):
         open_source(tmp_path / "a.npz")
     for name in ("ids", "splits"):
-        np.savez(tmp_path / "b.npz", images=images, labels=[0, 1, 1], **{name: list("abcd")})
+        arrays = {name: list("abcd")}
+        np.savez(tmp_path / "b.npz", images=images, labels=[0, 1, 1], **arrays)
         with pytest.raises(ThresherError, match=f"has 3 images and 4 {name}"):
             packed(tmp_path / "b.npz", tmp_path / "pack")
         with h5py.File(tmp_path / "c.h5", "w") as file:
