@@ -121,6 +121,17 @@ def test_an_exported_folder_that_was_sorted_by_hand_is_not_read_as_before(tmp_pa
     assert back.labels[back.positions(["train/c/1.png"])].tolist() == [2]
 
 
+@pytest.mark.parametrize("format", sorted(WRITERS))
+def test_splits_of_any_name_come_back(tmp_path: Path, format: str) -> None:
+    names = ["train", "Extra set", "Test-A", "ext/ra"]
+    images = np.zeros((4, 4, 4, 1), np.uint8)
+    source = ArraySource(images, np.zeros(4, int), names, list("abcd"), ["x"])
+    export(write_pack(source, tmp_path / "pack", ONE), tmp_path / "out", format)
+    back = again(tmp_path / "out", tmp_path / "back")
+    ids = zip(back.ids.to_pylist(), back.splits.to_pylist(), strict=True)
+    assert dict(ids) == dict(zip("abcd", names, strict=True))
+
+
 @pytest.mark.parametrize("channels", [2, 4])
 def test_alpha_comes_back(tmp_path: Path, channels: int) -> None:
     made = Made(rows=6, chunks=1, shape=(4, 4, channels))

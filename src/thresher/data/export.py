@@ -65,7 +65,10 @@ def export(pack: Pack, out: Path, format: str, selection: Selection | None = Non
     fingerprint = pack.fingerprint if selection is None else ""
     with atomic_folder(Path(out)) as folder:
         WRITERS[format](pack, samples, folder)
-        Description(pack.name, pack.classes, pack.image_shape, fingerprint).write(folder)
+        names = {_safe_name(split): split for split in pack.meta.splits}
+        renamed = {name: split for name, split in names.items() if name != split}
+        description = Description(pack.name, pack.classes, pack.image_shape, fingerprint, renamed)
+        description.write(folder)
     return len(samples)
 
 

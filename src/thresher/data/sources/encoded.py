@@ -5,7 +5,7 @@ import hashlib
 import io
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import Any, TypeVar
 
@@ -40,6 +40,8 @@ class Description:
     image_shape: tuple[int, int, int] | None = option(ge=1)
     fingerprint: str = ""
     """Of the exported pack; empty if a selection was applied."""
+    splits: dict[str, str] = field(default_factory=dict)
+    """Names of splits by that of their files or folder, where the two differ."""
 
     def write(self, folder: Path) -> None:
         """Write `thresher.json` to `folder`."""

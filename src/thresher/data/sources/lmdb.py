@@ -34,10 +34,8 @@ class Lmdb(encoded.EncodedSource):
         if not first:
             raise InvalidValueError(f"{path} has no samples", "check the path")
         self.raw, shape = first[0]
-        self.described = self._use_description(
-            encoded.Description.find(self.root), name, self.root.resolve().name
-        )
-        if self.described:
+        self.description = encoded.Description.find(self.root)
+        if self._use_description(self.description, name, self.root.resolve().name):
             return
         self.classes = class_names(classes, self._labels, str(path))
         if self.raw:
@@ -68,7 +66,9 @@ class Lmdb(encoded.EncodedSource):
         number, begin = (int(part) for part in chunk.split(":"))
         rows = self._rows(self.folders[number], begin, ROWS_PER_CHUNK)
         folder = self.folders[number].name
-        split = folder if self.described else encoded.split_of(folder)  # as it was exported
+        split = encoded.split_of(folder)
+        if self.description is not None:  # as it was exported
+            split = self.description.splits.get(folder, folder)
         if self.raw:
             yield from self._raw_blocks(rows, split)
         else:
