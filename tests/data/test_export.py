@@ -12,7 +12,7 @@ from thresher.data.export import WRITERS, export
 from thresher.data.pack import Pack
 from thresher.data.selection import Selection
 from thresher.data.sources.folder import Folder
-from thresher.data.sources.registry import detect, open_source
+from thresher.data.sources.registry import SourceOptions, detect, open_source
 from thresher.data.write import WriteOptions, write_pack
 from thresher.errors import ThresherError
 
@@ -146,6 +146,13 @@ def test_files_cannot_hold_more_than_four_channels(tmp_path: Path) -> None:
     with pytest.raises(ThresherError, match="images of 5 channels cannot be written as files"):
         export(pack, tmp_path / "out", "folder")
     assert not (tmp_path / "out").exists()
+
+
+def test_an_export_keeps_its_class_names(tmp_path: Path) -> None:
+    export(write_pack(Made(), tmp_path / "pack", ONE), tmp_path / "out", "webdataset")
+    (tmp_path / "names").write_text("a\nb\nx\n")
+    with pytest.raises(ThresherError, match=r"classes cannot be set: .* names its own; remove"):
+        open_source(tmp_path / "out", SourceOptions(classes=tmp_path / "names"))
 
 
 def test_a_damaged_export_is_refused(tmp_path: Path) -> None:

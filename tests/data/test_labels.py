@@ -75,6 +75,11 @@ def test_bad_files_of_class_names(tmp_path: Path, text: bytes, message: str) -> 
         class_names(tmp_path / "gone", list, "it")
 
 
+def test_a_file_of_class_names_from_windows(tmp_path: Path) -> None:
+    (tmp_path / "names").write_bytes("\ufeffcat\r\ndog\r\n".encode())
+    assert class_names(tmp_path / "names", list, "it") == ["cat", "dog"]
+
+
 def test_class_names_are_text_and_not_empty() -> None:
     wrong: list[Any] = [["a", ""], ["a", 3]]
     for names in wrong:

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from thresher.data.labels import class_names
 from thresher.data.sources.base import Source
+from thresher.data.sources.encoded import DESCRIPTION, EncodedSource
 from thresher.errors import InvalidValueError, NotFoundError, ThresherError
 from thresher.paths import PackPaths
 from thresher.plugins import Registry
@@ -91,4 +93,11 @@ def open_source(where: str | Path, options: SourceOptions | None = None) -> Sour
             )
         arguments["classes"] = options.classes
     opened: Source = source(where, **arguments)
+    own = options.classes is not None and isinstance(opened, EncodedSource)
+    if own and opened.classes != class_names(options.classes, list, where):
+        raise InvalidValueError(
+            f"classes cannot be set: {where} is an export that names its own",
+            f"remove {DESCRIPTION} to read it without them",
+            "classes",
+        )
     return opened
