@@ -233,7 +233,7 @@ def test_a_diverged_run_counts_as_a_guess(digits: Path, tmp_path: Path) -> None:
 
 def test_runs_that_did_not_reach_the_target_are_named() -> None:
     """Without a word, the mean of the one run that arrives is that of the other arm."""
-    times = {"early": [9.0, 10.0, 11.0], "late": [10.0, None, None]}
+    times: dict[str, list[float | None]] = {"early": [9, 10, 11], "late": [10, None, None]}
     trials = [
         Trial(cell={"arm": arm}, seed=seed, value=value, seconds=50.0)
         for arm, values in times.items()
