@@ -19,6 +19,7 @@ from thresher.data.write import write_pack
 from thresher.errors import InvalidValueError, ThresherError
 from thresher.paths import SelectionPaths, write_text
 from thresher.study import reading
+from thresher.study.analysis import analyse
 from thresher.study.study import Study
 from thresher.study.toml import dumps
 
@@ -261,3 +262,21 @@ def test_changed_decisions_on_a_used_selection_are_noticed(
     (used,) = (task.out for task in study.plan().trials.values() if "selection" in task.settings)
     shutil.rmtree(used)
     assert study.run().count("finished") == 2
+
+
+def test_a_rule_without_a_base_batch_is_named(pack: str, tmp_path: Path) -> None:
+    """By default the base is the batch of each run, so that the rule scales nothing."""
+
+    def notes(**base: Any) -> list[str]:
+        study = Study.from_dict(
+            content(pack, base=base, grid={"batch_size": [16, 32]}), tmp_path / "study"
+        )
+        return [note for note in analyse(study).notes if "no effect" in note]
+
+    assert notes(lr_rule="linear") == [
+        "lr_rule linear has no effect without base_batch, the batch size that lr belongs to: by "
+        "default it is that of the run."
+    ]
+    assert notes(lr_rule="linear", base_batch=16) == []
+    assert notes(lr_rule="linear", batch_schedule="double@1") == []
+    assert notes() == []

@@ -20,6 +20,7 @@ from thresher.study.definition import (
 )
 from thresher.study.draws import notes
 from thresher.study.history import changes
+from thresher.study.preflight import idle_rules
 from thresher.study.primary import Compared, named_comparisons
 from thresher.study.reported import POINTS, TO_TARGET
 from thresher.study.results import Trial, open_data, to_json_values
@@ -192,7 +193,7 @@ def _analyse_study(study: Study, config: ComparisonConfig | None) -> Analysis:
         {axis: definition.values(axis) for axis in definition.untuned_axes},
         config,
         _resolution(plan, config.metric) if config.metric in POINTS else 0.0,
-        changes(study.root, config, status.count("finished")),
+        [*changes(study.root, config, status.count("finished")), *idle_rules(plan)],
         choices=choices(definition, plan),
         tuned=definition.tune,
         cost=_cost(trials, list(plan.steps.values())),
@@ -208,7 +209,7 @@ def _build(
     axes: dict[str, list[Any]],
     config: ComparisonConfig,
     resolution: float = 0.0,
-    changed: Sequence[str] = (),
+    remarks: Sequence[str] = (),
     **known: Any,
 ) -> Analysis:
     """Compare the reported trials; `axes` are those that are not tuned, with their values."""
@@ -246,7 +247,7 @@ def _build(
         level=scale.level,
         higher_is_better=higher,
         notes=[
-            *changed,
+            *remarks,
             *(notes(cells, axis) if axis is not None else []),
             *_without_value(reported, config.metric),
             *_doubts(cells, config, higher),

@@ -14,6 +14,7 @@ from thresher.errors import InvalidValueError, NotFoundError, ThresherError
 from thresher.paths import RunPaths, read_run_json
 from thresher.study.selecting import hold_out
 from thresher.study.tasks import StudyPlan, StudyTask
+from thresher.training.schedules import idle_rule
 
 FILES = ("run", "dynamics", "features", "also", "weights")
 SELECTIONS = ("selection", "selections", "like")
@@ -59,6 +60,13 @@ def check_inputs(plan: StudyPlan, programs: bool = True) -> None:
             place = task.name if task.is_trial else f"[steps.{task.step}]"
             error.what = f"{place}: {error.what}"
             raise
+
+
+def idle_rules(plan: StudyPlan) -> list[str]:
+    """Return a sentence for each rule of the learning rate that changes nothing in some trials."""
+    trained = [trial for trial in plan.trials.values() if trial.kind == "train"]
+    sentences = dict.fromkeys(idle_rule(trial.settings) for trial in trained)
+    return [f"{sentence}." for sentence in sentences if sentence]
 
 
 def _check_data(plan: StudyPlan) -> None:

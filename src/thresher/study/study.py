@@ -7,6 +7,7 @@ checkpoints.
 """
 
 import contextlib
+import logging
 import signal
 import threading
 from collections.abc import Iterator, Mapping
@@ -23,12 +24,14 @@ from thresher.study.definition import StudyDefinition
 from thresher.study.driver import Driver
 from thresher.study.executors import executor_config, make_executor
 from thresher.study.expand import expand
-from thresher.study.preflight import check_inputs
+from thresher.study.preflight import check_inputs, idle_rules
 from thresher.study.results import Trial, read_trials
 from thresher.study.slurm import SlurmConfig, check_commands
 from thresher.study.status import Failures, StudyStatus, hold, read_status, running_file
 from thresher.study.tasks import StudyPlan, Values
 from thresher.study.toml import dumps
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -134,6 +137,8 @@ class Study:
         if isinstance(config, SlurmConfig):
             check_commands()
         check_inputs(plan, programs=not isinstance(config, SlurmConfig))
+        for sentence in idle_rules(plan):
+            logger.warning(sentence)
         with hold(self.root), _terminate_as_interrupt():
             stored = StudyPaths(self.root).definition
             reading.check_stored(stored)

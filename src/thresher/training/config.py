@@ -46,7 +46,7 @@ class TrainConfig(
     None means the default. `data` and `out` are required.
 
     Example:
-        >>> config = TrainConfig(data="digits", out="runs/a", batch_size=64, lr_rule="linear")
+        >>> config = TrainConfig(data="digits", out="runs/a", batch_size=64, lr=0.05)
         >>> config.optimizer
         'sgd'
     """

@@ -8,8 +8,9 @@ Its peak and warm-up at a large batch follow from those of a base batch. With k 
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from thresher.errors import InvalidValueError, nearest
 from thresher.options import option
@@ -38,6 +39,17 @@ class RateConfig:
     """Epochs at which the step schedule multiplies the rate by 0.1."""
     poly_power: float = option(2.0, gt=0)
     """Exponent of the poly schedule."""
+
+
+def idle_rule(values: Mapping[str, Any]) -> str:
+    """Return a sentence if the `lr_rule` of a run with these options changes nothing, else ""."""
+    rule = values.get("lr_rule") or "none"
+    if rule == "none" or values.get("base_batch") or values.get("batch_schedule"):
+        return ""
+    return (
+        f"lr_rule {rule} has no effect without base_batch, the batch size that lr belongs to: by "
+        "default it is that of the run"
+    )
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,7 @@ from thresher.training.record import Metrics, finite
 from thresher.training.rehearsal import resilient_step
 from thresher.training.resolved import Resolved, tiny_last_batch
 from thresher.training.result import PackIdentity, RunResult, Sharpness, Status, TargetReached
+from thresher.training.schedules import idle_rule
 from thresher.training.sharpness import BATCH, SAMPLES, measure_sharpness
 from thresher.training.state import RunState, Saver
 from thresher.training.stop import StopRequest
@@ -300,6 +301,8 @@ class Trainer:
                 f"{self.pack.name} has no test images: {len(self.split.validation):,} training "
                 "images are held out to measure accuracy"
             )
+        if idle := idle_rule(config.to_dict()):
+            logger.warning(idle)
         few = tiny_last_batch(numbers)
         if few:
             logger.warning(
