@@ -301,6 +301,22 @@ def test_the_preferred_batch_is_that_of_the_metric() -> None:
     assert (best.batch_size, best.chosen_by) == (32, "validation accuracy")
 
 
+def test_the_best_batch_for_a_target_is_not_that_of_one_lucky_run() -> None:
+    times: dict[int, list[float | None]] = {
+        64: [20, 21, 22],
+        128: [15, 16, 17],
+        1024: [5, None, None],
+    }
+    trials = [
+        Trial(cell={"batch_size": batch}, seed=seed, value=value, seconds=50.0)
+        for batch, values in times.items()
+        for seed, value in enumerate(values)
+    ]
+    found = analyse(trials, ComparisonConfig(metric="time_to_target"))
+    (best,) = preferred_batches(found.cells, 0.5, False, "time_to_target")
+    assert (best.batch_size, best.as_good) == (128, [128])
+
+
 def test_runs_without_the_metric_are_mentioned(digits: Path, tmp_path: Path) -> None:
     content = finished_study.definition(grid={"lr": [0.1, 0.2]}, steps={}, seeds=2)
     study = Study.from_dict(content, tmp_path)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from thresher.study.reported import TO_TARGET
 from thresher.study.results import Trial
 from thresher.study.tasks import Values
 from thresher.study.tune import TuningChoice
@@ -163,7 +164,7 @@ def preferred_batches(
     """Return the best batch size for each combination of the other axes.
 
     The metric chooses; in place of the test accuracy, the validation accuracy if every cell has
-    one.
+    one. Of times to a target, the batch size that fewest runs did not reach it with comes first.
     """
     sign = 1 if higher_is_better else -1
     groups: dict[tuple[Any, ...], list[CellSummary]] = {}
@@ -174,9 +175,12 @@ def preferred_batches(
     for members in groups.values():
         held_out = all(member.validation_accuracy is not None for member in members)
         by = "validation_accuracy" if held_out and metric == "accuracy" else "mean"
-        best = max(members, key=lambda member: sign * getattr(member, by))
+        # Of times to a target, the mean is that of the lucky runs.
+        least = min(map(_missed, members)) if metric in TO_TARGET else 1.0
+        sound = [member for member in members if _missed(member) <= least]
+        best = max(sound, key=lambda member: sign * getattr(member, by))
         top = getattr(best, by)
-        near = [m for m in members if sign * (top - getattr(m, by)) <= margin]
+        near = [m for m in sound if sign * (top - getattr(m, by)) <= margin]
         preferred.append(
             PreferredBatch(
                 cell=_others(best),
@@ -187,6 +191,11 @@ def preferred_batches(
             )
         )
     return preferred
+
+
+def _missed(summary: CellSummary) -> float:
+    """Return the share of the finished trials that have no value."""
+    return len(summary.censored) / max(1, len(summary.censored) + summary.n)
 
 
 def _others(summary: CellSummary) -> Values:
