@@ -199,6 +199,10 @@ def test_tuning_is_reported_by_validation_and_never_by_test(digits: Path, tmp_pa
     text = render(found, [])
     assert ">Tuning<" in text
     assert "The test set was not used" in text
+    # Runs that stop at a target have about the same validation accuracy at any rate.
+    to_target = analyse(study, ComparisonConfig(metric="steps_to_target"))
+    assert any("lr was tuned by validation accuracy" in note for note in to_target.notes)
+    assert not any("tuned" in note for note in found.notes)
 
 
 def test_a_diverged_run_counts_as_a_guess(digits: Path, tmp_path: Path) -> None:

@@ -188,12 +188,18 @@ def _analyse_study(study: Study, config: ComparisonConfig | None) -> Analysis:
     definition, plan, status = study.definition, study.plan(), study.status()
     config = config or definition
     trials = study.trials(config.metric)
+    remarks = changes(study.root, config, status.count("finished")) + idle_rules(plan)
+    if definition.tune and config.metric in TO_TARGET:
+        remarks.append(
+            f"{', '.join(definition.tune)} was tuned by validation accuracy, which is about equal "
+            "in all runs that stop at a target: the chosen value need not be the fastest."
+        )
     return _build(
         trials,
         {axis: definition.values(axis) for axis in definition.untuned_axes},
         config,
         _resolution(plan, config.metric) if config.metric in POINTS else 0.0,
-        [*changes(study.root, config, status.count("finished")), *idle_rules(plan)],
+        remarks,
         choices=choices(definition, plan),
         tuned=definition.tune,
         cost=_cost(trials, list(plan.steps.values())),
