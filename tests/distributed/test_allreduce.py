@@ -74,17 +74,28 @@ def test_hierarchical(world: int, node_size: int) -> None:
     _check(world, "hierarchical", node_size)
 
 
-def _from_environment(rank: int, world: int) -> bool:
-    import os
-
-    os.environ["LOCAL_WORLD_SIZE"] = "2"
-    tensor = torch.arange(9.0) * (rank + 1)
-    allreduce.make("hierarchical")(tensor)
-    return torch.equal(tensor, torch.arange(9.0) * sum(range(1, world + 1)))
+def _from_environment(rank: int, world: int) -> list[int]:
+    """Return the ranks per node by torchrun on nodes of 2 + 2 and of 3 + 1, and by SLURM."""
+    slurm = {"STEP_NUM_TASKS": world, "PROCID": rank, "LOCALID": rank % 2}
+    variables: list[dict[str, object]] = [
+        {"LOCAL_WORLD_SIZE": 2},
+        {"LOCAL_WORLD_SIZE": 3 if rank < 3 else 1},
+        {f"SLURM_{k}": v for k, v in {**slurm, "STEP_TASKS_PER_NODE": "2(x2)"}.items()},
+    ]
+    found = []
+    for names in variables:
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in names.items():
+                patch.setenv(name, str(value))
+            tensor = torch.arange(9.0) * (rank + 1)
+            allreduce.make("hierarchical")(tensor)
+            assert torch.equal(tensor, torch.arange(9.0) * sum(range(1, world + 1)))
+            found.append(allreduce._node_size(None, None, world))
+    return found
 
 
 def test_node_size_comes_from_the_environment() -> None:
-    assert run_ranks(4, _from_environment) == [True] * 4
+    assert run_ranks(4, _from_environment) == [[2, 3, 2]] * 4
 
 
 def test_torus_is_as_square_as_it_can_be() -> None:

@@ -20,6 +20,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from thresher.distributed.exchange import Reduce, whole
+from thresher.distributed.group import placement
 from thresher.errors import InvalidValueError, nearest
 
 
@@ -27,7 +28,8 @@ def make(name: str, group: dist.ProcessGroup | None = None, node_size: int | Non
     """Make an all-reduce (ring, hierarchical or torus) that sums a tensor over `group` in place.
 
     Every rank must call it at the same point: it makes process groups of rows and columns.
-    `node_size` is the ranks per node; by default LOCAL_WORLD_SIZE, or one node without that.
+    `node_size` is the ranks per node; by default that of torchrun or SLURM (of the largest node),
+    or one node without those.
     """
     ranks = dist.get_process_group_ranks(whole(group))
     world = len(ranks)
@@ -36,7 +38,7 @@ def make(name: str, group: dist.ProcessGroup | None = None, node_size: int | Non
     if name == "torus":
         width = torus_width(world)
     elif name == "hierarchical":
-        width = _node_size(node_size, world)
+        width = _node_size(node_size, group, world)
         if world % width:
             return _whole(_Leaders(ranks, width))
     else:
@@ -50,8 +52,15 @@ def torus_width(world: int) -> int:
     return max(d for d in range(1, math.isqrt(world) + 1) if world % d == 0)
 
 
-def _node_size(given: int | None, world: int) -> int:
-    size = int(os.environ.get("LOCAL_WORLD_SIZE", world)) if given is None else given
+def _node_size(given: int | None, group: dist.ProcessGroup | None, world: int) -> int:
+    size = given
+    if size is None:
+        where = placement()
+        own = where.local_world if where.world > 1 else world
+        # Nodes may differ in size, but every rank must make the same groups.
+        sizes: list[int] = [0] * world
+        dist.all_gather_object(sizes, int(os.environ.get("LOCAL_WORLD_SIZE", own)), group=group)
+        size = max(sizes)
     if size < 1:
         raise InvalidValueError(f"node_size must be at least 1, got {size}", "", "node_size")
     return min(size, world)

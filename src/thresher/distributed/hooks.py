@@ -39,7 +39,7 @@ def make_exchange(
         compress: none, fp16, bf16, int8, powersgd or topk.
         allreduce: default, ring, hierarchical or torus.
         group: The ranks; by default all.
-        node_size: Ranks per node for hierarchical and torus; by default LOCAL_WORLD_SIZE.
+        node_size: Ranks per node for hierarchical; by default that of torchrun or SLURM.
         share: Share of the elements that top-k sends.
         power_rank: PowerSGD's rank.
     """
