@@ -105,6 +105,9 @@ def test_workers_do_not_change_the_path(
         ]
         assert [end["status"] for end in ends] == ["target", "finished"]
         assert ends[0]["loss"] == ends[1]["loss"]
+        # The target was measured with the weights that the run ends with.
+        (*_, line) = (tmp_path / "target" / "metrics.jsonl").read_text().splitlines()
+        assert json.loads(line)["loss"] == pytest.approx(ends[0]["loss"], rel=1e-6)
         assert _distance(tmp_path / "target", tmp_path / "budget") == 0
 
 

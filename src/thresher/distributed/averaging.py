@@ -41,7 +41,9 @@ class LocalSGD:
             raise InvalidValueError(f"every must be at least 1, got {every}", "", "every")
         self.model, self.optimizer, self.every = model, optimizer, every
         self.world = dist.get_world_size() if dist.is_initialized() else 1
-        self._steps = self._samples = 0
+        self._steps = 0
+        self.samples = 0
+        """Samples of this rank since the last average."""
 
     @property
     def synchronised(self) -> bool:
@@ -51,7 +53,7 @@ class LocalSGD:
     def step(self, samples: int = 1) -> bool:
         """Call after each optimizer step with this rank's samples; return whether it averaged."""
         self._steps += 1
-        self._samples += samples
+        self.samples += samples
         if self._steps < self.every:
             return False
         self.finish()
@@ -66,10 +68,10 @@ class LocalSGD:
                 kinds.setdefault((tensor.dtype, tensor.device), []).append(tensor)
             for tensors in kinds.values():
                 self._average(tensors)
-        self._steps = self._samples = 0
+        self._steps = self.samples = 0
 
     def _average(self, tensors: list[Tensor]) -> None:
-        weight = tensors[0].new_tensor([float(self._samples)])
+        weight = tensors[0].new_tensor([float(self.samples)])
         flat = torch.cat([*(tensor.reshape(-1) for tensor in tensors), weight.new_ones(1)])
         flat.mul_(weight)
         dist.all_reduce(flat)

@@ -32,7 +32,7 @@ def evaluate(
     sums = torch.zeros(3, dtype=torch.float64, device=group.device)
     was_training = model.training
     model.eval()
-    with torch.no_grad(), averaged(model, group, weights=not step.exchange.synchronised):
+    with torch.no_grad(), averaged(model, group, step.exchange.samples_apart):
         for batch in data.loader.batches(cuts):
             with step.autocast():
                 logits = torch.stack(
@@ -71,20 +71,23 @@ def views(images: Tensor, kind: str) -> list[Tensor]:
 
 
 @contextlib.contextmanager
-def averaged(model: nn.Module, group: Group, weights: bool = False) -> Iterator[None]:
-    """Use the workers' mean running statistics (with `weights`, mean weights too) in the block.
+def averaged(model: nn.Module, group: Group, samples_apart: int | None = None) -> Iterator[None]:
+    """Use the workers' mean running statistics in the block; each gets its own back afterwards.
 
-    Each worker gets its own back afterwards, so that evaluating does not change the run. Weights
-    differ between workers with local SGD, between two averages.
+    Weights differ between workers with local SGD, between two averages. With `samples_apart`, those
+    that this worker has trained on since the last one, the block uses what an average would give:
+    mean weights too, weighted by those samples.
     """
     floats = [buffer for buffer in model.buffers() if buffer.is_floating_point()]
-    if weights:
+    if samples_apart is not None:
         floats += [parameter.data for parameter in model.parameters()]
     if group.alone or not floats:
         yield
         return
     own = torch.cat([buffer.detach().flatten() for buffer in floats])
-    _set(floats, group.all_reduce_sum(own.clone()).div_(group.world))
+    share = own.new_tensor([1 if samples_apart is None else samples_apart])
+    sums = group.all_reduce_sum(torch.cat([own * share, share]))
+    _set(floats, sums[:-1] / sums[-1])
     try:
         yield
     finally:

@@ -377,7 +377,7 @@ class Trainer:
         """Measure the sharpness if asked for, on the first worker; the others wait for it."""
         if not self.config.sharpness:
             return None
-        with averaged(self.model, self.group, weights=not self.step.exchange.synchronised):
+        with averaged(self.model, self.group, self.step.exchange.samples_apart):
             if not self.group.first:
                 return None
             split, keys = self.split, self.data.loader.keys.cpu().numpy()

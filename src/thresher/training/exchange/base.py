@@ -110,6 +110,11 @@ class GradientExchange:
         """Whether all workers hold the same weights now; checkpoints are taken only then."""
         return True
 
+    @property
+    def samples_apart(self) -> int | None:
+        """Samples of this worker since all had the same weights; None while they have."""
+        return None
+
     def state_dict(self) -> "dict[str, Tensor]":
         """Return this worker's own state, such as error feedback or a gradient under way."""
         return {}

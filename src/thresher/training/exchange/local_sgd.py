@@ -24,3 +24,7 @@ class LocalSGDExchange(GradientExchange):
     @property
     def synchronised(self) -> bool:
         return self._averager.synchronised
+
+    @property
+    def samples_apart(self) -> int | None:
+        return None if self.synchronised else self._averager.samples
