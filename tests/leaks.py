@@ -15,6 +15,7 @@ PROCESS_GRACE_SECONDS = 5.0
 # Libraries set these at import, whichever test imports them first.
 _TOLERATED = {
     "CUBLAS_WORKSPACE_CONFIG",
+    "CUDA_DEVICE_MAX_CONNECTIONS",  # `train`, on a machine with a GPU
     "CUDA_MODULE_LOADING",
     "KMP_DUPLICATE_LIB_OK",
     "KMP_INIT_AT_FORK",

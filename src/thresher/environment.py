@@ -106,7 +106,12 @@ def likely_device(name: str = "auto") -> str:
         return name
     if name != "auto" or "torch" in sys.modules or sys.platform != "linux":
         return str(choose_device(name))
+    return "cuda" if has_gpu_files() else "cpu"
+
+
+def has_gpu_files() -> bool:
+    """Return whether the driver of a GPU that this process may use has left its files."""
     if os.environ.get("CUDA_VISIBLE_DEVICES") == "":
-        return "cpu"
+        return False
     files = ("nvidia[0-9]*", "dxg", "kfd")
-    return "cuda" if any(any(Path("/dev").glob(pattern)) for pattern in files) else "cpu"
+    return any(any(Path("/dev").glob(pattern)) for pattern in files)

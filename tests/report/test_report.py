@@ -96,8 +96,9 @@ def test_commands_of_an_audit_page_can_be_copied(digits: Path) -> None:
     )
     text = audit_page.render(found, Pack.open(digits))
     commands = [html.unescape(code) for code in re.findall("<code>(.*?)</code>", text)]
+    data = ["--data", str(digits), "--selection", found.selection]
     assert [shlex.split(command) for command in commands] == [
-        ["thresher", "train", "--data", str(digits), "--selection", found.selection],
+        ["thresher", "train", *data, "--out", "RUN"],
         ["thresher", "view", found.selection],
     ]
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from thresher.training import gpu_streams
 from thresher.training.gpu_streams import QUEUES, few_queues, open_queues, stream_of_steps
 from thresher.training.input_remarks import warn_of_waiting
 
@@ -15,6 +16,7 @@ MPS = "CUDA_MPS_PIPE_DIRECTORY"
 
 @pytest.fixture(autouse=True)
 def environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_streams, "has_gpu_files", lambda: True)
     # Set first, so that what a test writes is undone.
     for name in (QUEUES, MPS):
         monkeypatch.setenv(name, "")
@@ -26,6 +28,12 @@ def test_a_run_asks_for_all_queues() -> None:
     open_queues()
     assert os.environ[QUEUES] == "32"
     assert not few_queues()
+
+
+def test_without_a_gpu_nothing_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_streams, "has_gpu_files", lambda: False)
+    open_queues()
+    assert QUEUES not in os.environ
 
 
 def test_what_the_user_chose_stays(monkeypatch: pytest.MonkeyPatch) -> None:

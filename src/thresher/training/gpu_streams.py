@@ -13,6 +13,8 @@ import sys
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
+from thresher.environment import has_gpu_files
+
 if TYPE_CHECKING:
     import torch
 
@@ -30,7 +32,7 @@ def open_queues() -> None:
     """
     loaded = sys.modules.get("torch")
     in_use = loaded is not None and loaded.cuda.is_initialized()
-    if not in_use and "CUDA_MPS_PIPE_DIRECTORY" not in os.environ:
+    if has_gpu_files() and not in_use and "CUDA_MPS_PIPE_DIRECTORY" not in os.environ:
         os.environ.setdefault(QUEUES, str(MOST_QUEUES))
 
 
