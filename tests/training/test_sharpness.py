@@ -16,7 +16,7 @@ from thresher.data.pack import Pack
 from thresher.data.selection import Selection
 from thresher.errors import InvalidValueError
 from thresher.study.study import Study
-from thresher.training import sharpness, trainer
+from thresher.training import sharpness
 from thresher.training.config import TrainConfig
 from thresher.training.result import RunResult
 from thresher.training.sharpness import measure_sharpness
@@ -119,7 +119,7 @@ SAMPLES = 40
 @pytest.fixture
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Measure on few samples with few products."""
-    monkeypatch.setattr(trainer, "SAMPLES", SAMPLES)
+    monkeypatch.setattr(sharpness, "SAMPLES", SAMPLES)
     monkeypatch.setattr(sharpness, "ITERATIONS", 3)
 
 

@@ -9,13 +9,20 @@ is not part of the loss.
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from thresher.training.record import finite
 from thresher.training.result import Sharpness
+
+if TYPE_CHECKING:
+    from thresher.training.split import TrainingSplit
+    from thresher.training.step import Step
 
 SAMPLES = 512
 """Training samples that the loss is measured on: those with the smallest keys, which are hashes of
@@ -33,6 +40,20 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 """Sum of the losses of a batch, from outputs and labels."""
 Batches = Sequence[tuple[Tensor, Tensor]]
 """Images and labels."""
+
+
+def sharpness_of(step: "Step", split: "TrainingSplit") -> Sharpness:
+    """Measure the sharpness on some of the samples that a run trained on."""
+    data, keys = step.data, step.data.loader.keys.cpu().numpy()
+    rows = np.flatnonzero(split.kept)
+    positions = split.train[rows[np.argsort(keys[rows], kind="stable")[:SAMPLES]]]
+    cuts = [positions[n : n + BATCH] for n in range(0, len(positions), BATCH)]
+    batches = [
+        (data.augment.evaluate(batch.images), batch.labels) for batch in data.loader.batches(cuts)
+    ]
+    smoothing = step.config.label_smoothing
+    loss = partial(F.cross_entropy, reduction="sum", label_smoothing=smoothing)
+    return measure_sharpness(step.model, loss, batches)
 
 
 def measure_sharpness(model: nn.Module, loss: Loss, batches: Batches) -> Sharpness:

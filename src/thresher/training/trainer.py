@@ -4,12 +4,9 @@ import logging
 import math
 import time
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
-import numpy as np
 import torch
-from torch.nn import functional as F
 
 from thresher.distributed.group import Group
 from thresher.environment import git_commit, hardware, versions
@@ -35,7 +32,7 @@ from thresher.training.rehearsal import resilient_step
 from thresher.training.resolved import Resolved, tiny_last_batch
 from thresher.training.result import PackIdentity, RunResult, Sharpness, Status, TargetReached
 from thresher.training.schedules import idle_rule
-from thresher.training.sharpness import BATCH, SAMPLES, measure_sharpness
+from thresher.training.sharpness import sharpness_of
 from thresher.training.state import RunState, Saver
 from thresher.training.stop import StopRequest
 from thresher.training.trace import start_trace
@@ -380,17 +377,7 @@ class Trainer:
         with averaged(self.model, self.group, self.step.exchange.samples_apart):
             if not self.group.first:
                 return None
-            split, keys = self.split, self.data.loader.keys.cpu().numpy()
-            rows = np.flatnonzero(split.kept)
-            positions = split.train[rows[np.argsort(keys[rows], kind="stable")[:SAMPLES]]]
-            cuts = [positions[n : n + BATCH] for n in range(0, len(positions), BATCH)]
-            batches = [
-                (self.data.augment.evaluate(batch.images), batch.labels)
-                for batch in self.data.loader.batches(cuts)
-            ]
-            smoothing = self.config.label_smoothing
-            loss = partial(F.cross_entropy, reduction="sum", label_smoothing=smoothing)
-            return measure_sharpness(self.model, loss, batches)
+            return sharpness_of(self.step, self.split)
 
     def _save_result(self, result: RunResult) -> None:
         """Write the weights first and `result.json`, which says that all else is there, last."""
