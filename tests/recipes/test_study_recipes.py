@@ -31,7 +31,7 @@ from thresher.recipes.base import Recipe, RecipeResult
 from thresher.recipes.support import mccord, studies
 from thresher.study.analysis import analyse
 from thresher.study.study import Study
-from thresher.training import sharpness, trainer
+from thresher.training import sharpness
 
 sys.path.append(str(Path(__file__).parent.parent / "study"))
 from few_digits import make_pack
@@ -161,7 +161,7 @@ def test_the_mechanism(few: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     small["grid"] = {"batch_size": BATCHES[:1]}
     monkeypatch.setitem(ornl_mechanism.STUDIES, "smoke", small)
     # The sharpness, too, is measured on less.
-    monkeypatch.setattr(trainer, "SAMPLES", 32)
+    monkeypatch.setattr(sharpness, "SAMPLES", 32)
     monkeypatch.setattr(sharpness, "ITERATIONS", 4)
     result = ornl_mechanism.RECIPE.run("smoke", tmp_path)
     _check(result, "O4", 3)
