@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 import torch
 
+from thresher.errors import InvalidValueError
 from thresher.select import tsne
 from thresher.select.affinities import affinities, conditional, symmetric
 from thresher.select.neighbours import neighbours
 from thresher.select.repulsion import Grid, field
+from thresher.select.tsne_kernels import DescentState
 
 
 @pytest.fixture(scope="module")
@@ -124,3 +126,29 @@ def test_cuda_kernels_follow_plain_torch_and_give_the_same_bytes_twice(
     assert torch.equal(y, again)
     _, plain = tsne.tsne(digits_x, iterations=120, early_iterations=80)
     assert kl == pytest.approx(plain, rel=0.03)
+
+
+@pytest.mark.gpu
+def test_captured_steps_keep_their_memory(digits_x: torch.Tensor) -> None:
+    """A grid that was taken before is used again if the map shrinks, as large maps do."""
+    p = affinities(digits_x.cuda(), 30)
+    state = DescentState.start(100 * tsne.principal_start(digits_x.cuda()))
+    step = tsne._stepper(state, p, 128)
+    before = state.y.clone()
+    step()
+    expected = state.y.clone()
+    # Other tensors take whatever memory of the grid was given back.
+    other = [torch.full((2**n,), torch.nan, device="cuda") for n in range(8, 20) for _ in range(8)]
+    state.y.copy_(before)
+    state.update.zero_()
+    state.gains.fill_(1)
+    step()
+    assert len(other) == 96
+    assert torch.equal(state.y, expected)
+
+
+def test_a_map_that_is_not_finite_is_refused(digits_x: torch.Tensor) -> None:
+    start = tsne.principal_start(digits_x)
+    start[3] = torch.nan
+    with pytest.raises(InvalidValueError, match="not finite"):
+        tsne.descend(affinities(digits_x, 30), start, tsne.Descent(2, 2))

@@ -6,11 +6,14 @@ spacing would exceed half a unit. On a CPU the same computation runs in plain to
 for tests; openTSNE is faster there.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
+from thresher.errors import InvalidValueError
 from thresher.progress import Bar, bar
 from thresher.select.affinities import Affinities, affinities
 from thresher.select.repulsion import Grid, field
@@ -91,6 +94,11 @@ def _run(
 def _grid_size(y: torch.Tensor) -> int:
     """Return a power of two whose spacing is at most `SPACING`, with a quarter to spare."""
     span = float((y.amax(0) - y.amin(0)).amax())
+    if not math.isfinite(span):
+        raise InvalidValueError(
+            "the t-SNE map has coordinates that are not finite",
+            "check the features, or set a lower learning rate",
+        )
     size = SMALLEST_GRID
     while size < LARGEST_GRID and 1.25 * span / SPACING > size - 8:
         size *= 2
@@ -120,7 +128,12 @@ def _captured(step: Callable[[], None], state: DescentState) -> Callable[[], Non
         step()
     for tensor, before in zip((state.y, state.update, state.gains), kept, strict=True):
         tensor.copy_(before)
-    return graph.replay
+    return partial(_replay, graph, step)
+
+
+def _replay(graph: torch.cuda.CUDAGraph, step: Callable[[], None]) -> None:
+    """Replay `graph`; `step` holds the grid and scratch arrays, whose memory the graph uses."""
+    graph.replay()
 
 
 def _step(
