@@ -10,7 +10,7 @@ import numpy as np
 
 from thresher.data.crops import ResizedCrop
 from thresher.data.gather import run_in_threads
-from thresher.data.images import Resample, decode, decode_box, read_header
+from thresher.data.images import Header, Resample, decode, decode_box, read_header
 from thresher.data.pack import Pack
 from thresher.errors import InvalidValueError
 
@@ -89,20 +89,21 @@ class CropReader:
         def read_rows(begin: int, end: int) -> None:
             rows = range(begin, end)
             files = [self.pack.encoded(int(positions[row])) for row in rows]
-            sizes = np.empty((len(files), 2), np.int64)
+            headers: list[Header] = []
             row = begin
             try:
                 for row in rows:
-                    sizes[row - begin], by_pillow = read_header(files[row - begin])
-                    if by_pillow:
+                    headers.append(read_header(files[row - begin]))
+                    if headers[-1].by_pillow:
                         slow.append(int(positions[row]))
+                sizes = np.array([header.size for header in headers], np.int64)
                 if draw is None:
                     boxes = self.crop.centre_boxes(sizes).tolist()
                 else:
                     boxes = self.crop.random_boxes(keys[begin:end], *draw, sizes).tolist()
-                for row in rows:
-                    file, box = files[row - begin], boxes[row - begin]
-                    out[row] = decode_box(file, box, self.crop.size, draw is not None)
+                inside = draw is not None
+                for row, file, box, header in zip(rows, files, boxes, headers, strict=True):
+                    out[row] = decode_box(file, box, self.crop.size, inside, header)
             except (OSError, ValueError, SyntaxError) as error:
                 raise undecodable(self.pack, int(positions[row]), error) from None
 

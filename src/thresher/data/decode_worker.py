@@ -17,7 +17,7 @@ from thresher.data.crop_reader import Draw, Reader
 
 HEADER = 4096
 """Bytes at the begin of the shared memory; the first eight hold the oldest job still wanted."""
-STEP = 8
+STEP = 16
 """Images between two looks at whether a job is still wanted."""
 _PARENT_CHECK_S = 5.0
 Answer = list[int] | Exception

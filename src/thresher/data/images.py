@@ -9,7 +9,7 @@ import importlib.util
 import io
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
@@ -30,6 +30,15 @@ Corners = tuple[float, float, float, float]
 """Left, top, right and bottom of such a part, as Pillow gives them."""
 Resample = Literal["bilinear", "bicubic"]
 """How images are scaled; both average over the pixels that they merge."""
+
+
+class Header(NamedTuple):
+    """What the header of an image file says."""
+
+    size: tuple[int, int]
+    """Height and width of the decoded image."""
+    by_pillow: bool
+    """Whether only Pillow can decode it."""
 
 
 def decode(
@@ -57,24 +66,24 @@ def jpeg_decoder() -> str:
 
 def file_size(data: bytes) -> tuple[int, int]:
     """Return height and width of the decoded image, from the header of the file."""
-    return read_header(data)[0]
+    return read_header(data).size
 
 
-def read_header(data: bytes) -> tuple[tuple[int, int], bool]:
-    """Return (height, width) of the decoded image, and whether only Pillow can decode it."""
+def read_header(data: bytes) -> Header:
+    """Return what the header of an image file says."""
     if data[:3] == JPEG and not is_turned(data):
         with contextlib.suppress(ImportError, ValueError):
             import simplejpeg
 
             height, width, space, _ = simplejpeg.decode_jpeg_header(data)
-            return (int(height), int(width)), space != "YCbCr"
+            return Header((int(height), int(width)), space != "YCbCr")
     from PIL import Image
 
     with Image.open(io.BytesIO(data)) as image:
         # Of a TIFF file, Pillow gives the size after turning.
         on_its_side = image.format != "TIFF" and _orientation(image) >= 5
         size = (image.width, image.height) if on_its_side else (image.height, image.width)
-        return size, True
+        return Header(size, True)
 
 
 def is_grey(data: bytes) -> bool:
@@ -120,17 +129,19 @@ def squashed(data: bytes, side: int) -> np.ndarray:
     return pixels(image.resize((side, side), Image.Resampling.BOX, content))
 
 
-def decode_box(data: bytes, box: Box, size: int, inside: bool) -> np.ndarray:
+def decode_box(
+    data: bytes, box: Box, size: int, inside: bool, header: Header | None = None
+) -> np.ndarray:
     """Decode a part of an image file and scale it to (size, size, 3) uint8, antialiased.
 
     A JPEG is decoded at 1/2, 1/4 or 1/8 of its size where that is enough. With `inside`, no pixel
-    outside of the box is used.
+    outside of the box is used. `header` is that of the file, if it was read before.
     """
     from PIL import Image
 
     shrink = next((n for n in (8, 4, 2) if min(box[2:]) >= n * size), 1)
-    array = _colour_jpeg(data, shrink)
-    full = file_size(data) if shrink > 1 or array is None else array.shape[:2]
+    full, by_pillow = header or read_header(data)
+    array = None if by_pillow else _fast_jpeg(data, full, shrink)
     if array is None:
         image, content = _by_pillow(data, 3, (full[0] // shrink, full[1] // shrink))
         array = pixels(image)
@@ -164,9 +175,18 @@ def _colour_jpeg(data: bytes, shrink: int = 1) -> np.ndarray | None:
 
         height, width, space, _ = simplejpeg.decode_jpeg_header(data)
         if space == "YCbCr":
-            least = {"min_height": height // shrink, "min_width": width // shrink}
-            array: np.ndarray = simplejpeg.decode_jpeg(data, min_factor=shrink, **least)
-            return array
+            return _fast_jpeg(data, (height, width), shrink)
+    return None
+
+
+def _fast_jpeg(data: bytes, full: tuple[int, int], shrink: int) -> np.ndarray | None:
+    """Decode an upright colour JPEG of this size; return None if it cannot be decoded."""
+    with contextlib.suppress(ImportError, ValueError):
+        import simplejpeg
+
+        least = {"min_height": full[0] // shrink, "min_width": full[1] // shrink}
+        array: np.ndarray = simplejpeg.decode_jpeg(data, min_factor=shrink, **least)
+        return array
     return None
 
 
