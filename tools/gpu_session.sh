@@ -1,0 +1,65 @@
+#!/usr/bin/env bash
+# Run the GPU tests and benchmarks one after the other, each with a time limit and a log of its own:
+#
+#     tools/gpu_session.sh OUT [STEP…]      steps: tests training filters packing cold million
+#                                           fast fig7 plan; default: all but plan, in this order
+#
+# CIFAR-10 must be in the cache (`thresher data get cifar10`). AIRBENCH names the file of airbench94
+# that `fast` runs beside ours. What is finished stays in OUT if the session is cut off; another
+# call of the same steps repeats them, but `fig7` and `plan` resume.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+out=$(realpath -m "${1:?usage: tools/gpu_session.sh OUT [STEP…]}")
+shift
+mkdir -p "$out"
+export PYTHONPATH="$PWD/src:$PWD${PYTHONPATH:+:$PYTHONPATH}"
+unset PYTHONDONTWRITEBYTECODE # commands are timed from their start
+python -m compileall -q src benchmarks
+
+# step NAME SECONDS COMMAND…
+step() {
+  local name=$1 limit=$2 begun=$SECONDS code=0
+  shift 2
+  timeout -k 5 "$limit" "$@" >"$out/$name.log" 2>&1 || code=$?
+  echo "$name: code $code after $((SECONDS - begun)) s" | tee -a "$out/session.log"
+}
+
+tests() {
+  step tests 200 python -m pytest -q -m gpu -n 4 -p no:cacheprovider --timeout 150 tests/training \
+    tests/select tests/data tests/models tests/scaling
+}
+training() {
+  step training 300 python -m benchmarks.imagenet_training --quality 68 --epochs 3 \
+    --out "$out/imagenet_training.json"
+}
+filters() { step filters 320 python -m benchmarks.imagenet_filters --out "$out/imagenet_filters.json"; }
+packing() { step packing 100 python -m benchmarks.packing --images 20000 --out "$out/packing.json"; }
+cold() { step cold 150 python -m benchmarks.cold_start --data cifar10 --out "$out/cold_start"; }
+million() {
+  step million 120 python -m benchmarks.selection_speed --device cuda --n 50000 --million \
+    --out "$out/selection.json"
+}
+fast() {
+  step fast 300 python -m benchmarks.fast_cifar --seeds 20 --share-steps --out "$out/fast_cifar.json" \
+    ${AIRBENCH:+--beside "$AIRBENCH" --beside-runs 20}
+}
+fig7() {
+  sed 's/^workers = .*/workers = 8\nmps = true/' examples/ornl-fig7.toml >"$out/fig7.toml"
+  step fig7 420 python -m thresher study run "$out/fig7.toml" --out "$out/fig7"
+}
+plan() {
+  # Its trainings share the GPU through NVIDIA's multi-process service.
+  export CUDA_MPS_PIPE_DIRECTORY="$out/mps" CUDA_MPS_LOG_DIRECTORY="$out/mps"
+  mkdir -p "$out/mps"
+  nvidia-cuda-mps-control -d
+  step plan 700 python -m benchmarks.plan_check --data cifar10 --factors 0.5,1,2 --seeds 6 --jobs 14 \
+    --out "$out/plan"
+  echo quit | nvidia-cuda-mps-control
+  unset CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY
+}
+
+[ $# -gt 0 ] || set -- tests training filters packing cold million fast fig7
+for name in "$@"; do
+  [ "$(type -t "$name")" = function ] && [ "$name" != step ] || { echo "there is no step $name"; exit 2; }
+done
+for name in "$@"; do "$name"; done
