@@ -7,6 +7,7 @@ it.
 """
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ import pytest
 from thresher.errors import InvalidValueError
 from thresher.scaling.batch_plan import TableChoice, plan_batches
 from thresher.scaling.batch_table import BatchRow, read_batch_table
-from thresher.scaling.sample_fit import SampleFit, fit_samples
+from thresher.scaling.sample_fit import ENOUGH, FORM_ERROR, SampleFit, fit_samples, form_error
 
 BATCHES = (32, 64, 128, 256, 512, 1024, 2048)
 MLPERF = Path(__file__).parent / "mlperf.csv"
@@ -128,6 +129,73 @@ def test_scatter_alone_is_not_a_misfit() -> None:
     assert sum(fits) >= 16
 
 
+# ---- few batch sizes --------------------------------------------------------------------------
+
+PILOTS = (32, 128, 512)
+
+
+def drawn(batches: Sequence[int], form: float, noise: float, seed: int) -> list[BatchRow]:
+    """Three runs of each batch size, which the form with B_crit 500 misses by `form`."""
+    generator = np.random.default_rng(seed)
+    missed = form * generator.standard_normal(len(batches))
+    return [
+        BatchRow(batch, 1e6 * (1 + batch / 500) * math.exp(error + noise * generator.normal()))
+        for batch, error in zip(batches, missed, strict=True)
+        for _ in range(3)
+    ]
+
+
+def form_alone(batches: Sequence[int], critical: float) -> float:
+    """Standard error of log B_crit if the form misses each batch by `FORM_ERROR`, linearised."""
+    slope = np.array([batch / (batch + critical) for batch in batches])
+    return FORM_ERROR / math.sqrt(((slope - slope.mean()) ** 2).sum())
+
+
+@pytest.mark.parametrize("batches", [(32, 512), PILOTS, (32, 128, 512, 2048)])
+def test_few_batches_that_hardly_scatter_are_as_uncertain_as_the_form(
+    batches: tuple[int, ...],
+) -> None:
+    fit = fit_samples(drawn(batches, form=0, noise=0.001, seed=0))
+    assert fit.b_crit_low is not None
+    assert fit.b_crit_high is not None
+    least = 2 * 1.96 * form_alone(batches, 500)
+    assert 0.9 * least < math.log(fit.b_crit_high / fit.b_crit_low) < 1.3 * least
+    # Predictions are as uncertain: E_min and B_crit are drawn together.
+    samples = [e * (1 + 512 / b) for e, b in fit.draws]
+    assert 0.5 * FORM_ERROR < np.std(np.log(samples)) < 1.2 * FORM_ERROR
+
+
+def test_few_batches_without_repeats_are_as_uncertain_as_the_form() -> None:
+    fit = fit_samples([BatchRow(batch, 1e6 * (1 + batch / 500)) for batch in PILOTS])
+    assert fit.b_crit_low is not None
+    assert fit.b_crit_high is not None
+    least = 2 * 1.96 * form_alone(PILOTS, 500)
+    assert math.log(fit.b_crit_high / fit.b_crit_low) > 0.9 * least
+
+
+def test_intervals_of_three_batches_cover_the_truth_and_have_bounds() -> None:
+    covered = bounded = 0
+    for seed in range(40):
+        fit = fit_samples(drawn(PILOTS, form=FORM_ERROR, noise=0.09, seed=seed))
+        low, high = fit.b_crit_low or 0.0, fit.b_crit_high or math.inf
+        covered += low <= 500 <= high
+        bounded += 0 < low < high < math.inf
+    assert covered >= 35
+    assert bounded >= 32
+
+
+def test_the_error_of_the_form_is_that_of_stored_tables() -> None:
+    results = Path(__file__).parents[2] / "benchmarks/results"
+    errors = []
+    for path in (MLPERF, *results.glob("plan_check*.csv")):
+        rows = read_batch_table(path)
+        for target in {row.target for row in rows}:
+            table = [row for row in rows if row.target == target]
+            assert len({row.batch for row in table}) >= ENOUGH
+            errors.append(form_error(table))
+    assert math.sqrt(np.mean(np.square(errors))) == pytest.approx(FORM_ERROR, abs=0.01)
+
+
 # ---- published tables -------------------------------------------------------------------------
 
 
@@ -148,6 +216,18 @@ def test_published_tables_are_fitted_to_five_percent(
     assert fit.b_crit_low is not None
     assert fit.b_crit_high is not None
     assert fit.b_crit_low < fit.b_crit < fit.b_crit_high
+
+
+@pytest.mark.parametrize(
+    ("name", "low", "high"),
+    [("R-GAT", 106_172, 128_408), ("Llama 3.1 405B", 5_475, 6_455), ("BERT", 10_048, 15_976)],
+)
+def test_tables_of_many_batches_estimate_the_error_of_the_form_themselves(
+    published: dict[str, SampleFit], name: str, low: float, high: float
+) -> None:
+    """The intervals are those from before `FORM_ERROR`, which is larger than the errors here."""
+    fit = published[name]
+    assert (fit.b_crit_low, fit.b_crit_high) == pytest.approx((low, high), rel=1e-3)
 
 
 def test_the_published_table_of_resnet_is_fitted_to_seven_percent(

@@ -2,9 +2,10 @@
 
 Weighted least squares in the logarithm. The rows of a batch size are averaged; the variance of
 that mean is σ²/n + τ²: σ² is the scatter of repeats, n the number of runs, and τ² what the form
-itself misses, estimated by the method of moments (DerSimonian and Laird 1986) and taken to be none
-where repeats explain the residuals (Bancroft 1964). Intervals are from
-a parametric bootstrap with that variance, and are as wide as its few degrees of freedom require.
+itself misses. A table of few batch sizes cannot tell τ², so it is at least that of other tables.
+Larger tables estimate it by the method of moments (DerSimonian and Laird 1986); it is taken to be
+none where repeats explain the residuals (Bancroft 1964). Intervals are from a parametric bootstrap
+with that variance; the part that the table estimates is as uncertain as its degrees of freedom.
 """
 
 import math
@@ -26,8 +27,14 @@ MISFIT = 0.10
 """The form does not fit if a batch is off by more, and by more than the scatter of repeats."""
 LEVEL = 0.05
 POOLED = 0.25
-"""Residuals as large as this likely come from the scatter of repeats, and are pooled with it: on
-their own, those of three batch sizes have one degree of freedom and give no usable interval."""
+"""Residuals as large as this likely come from the scatter of repeats, and are pooled with it."""
+FORM_ERROR = 0.11
+"""τ of tables that cannot tell it: the root mean square of the 13 tables with tuned rates in
+docs/scaling.md (`python -m benchmarks.form_error`). The mean of τ², not the median, since the
+variance of a prediction is the mean one."""
+ENOUGH = 5
+"""From so many batch sizes on, a table estimates its own τ. Below, its residuals have one or two
+degrees of freedom: an estimate of τ could be low by a factor of 32 or 6."""
 
 
 @dataclass(frozen=True)
@@ -91,10 +98,12 @@ class _Law:
 
     critical: float
     least: float
-    variance: np.ndarray
-    """Of the mean of each batch size."""
+    estimated: np.ndarray
+    """Variance of the mean of each batch size, as far as the table shows it."""
     freedom: int
-    """Degrees of freedom of `variance`."""
+    """Degrees of freedom of `estimated`."""
+    known: float = 0.0
+    """Variance beside it that is taken as known."""
 
     def at(self, batches: np.ndarray) -> np.ndarray:
         return self.least + np.log1p(batches / math.exp(self.critical))
@@ -156,24 +165,43 @@ def _points(rows: Sequence[BatchRow]) -> _Points:
     return _Points(np.array(batches, float), np.array(means), np.array(runs), scatter, freedom)
 
 
+def form_error(rows: Sequence[BatchRow]) -> float:
+    """Return τ of a table by the method of moments; 0 if repeats explain the residuals.
+
+    Without repeats it includes their scatter, so it is an upper bound.
+    """
+    points = _points(rows)
+    law = _Law(*_least_squares(points, points.runs), points.runs, 0)
+    return math.sqrt(max(0.0, _missed(points, _squares(points, law))))
+
+
+def _squares(points: _Points, law: _Law) -> float:
+    return float((points.runs * (points.means - law.at(points.batches)) ** 2).sum())
+
+
+def _missed(points: _Points, squares: float) -> float:
+    """Return τ², what the form misses beyond repeats, the same for each batch size."""
+    weights = points.runs
+    spare = squares - (len(weights) - 2) * (points.scatter or 0.0)
+    return spare / float(weights.sum() - (weights**2).sum() / weights.sum())
+
+
 def _fit_points(points: _Points) -> _Law:
-    weights, count = points.runs, len(points.batches)
+    weights, spare = points.runs, len(points.batches) - 2
     critical, least = _least_squares(points, weights)
-    if count == 2:
-        return _Law(critical, least, (points.scatter or 0.0) / weights, points.freedom)
-    errors = points.means - _Law(critical, least, weights, 0).at(points.batches)
-    squares = float((weights * errors**2).sum())
+    squares = _squares(points, _Law(critical, least, weights, 0))
     if points.scatter is None:
-        return _Law(critical, least, squares / (count - 2) / weights, count - 2)
+        return _Law(critical, least, squares / max(spare, 1) / weights, spare)
+    scatter = points.scatter / weights
+    if len(points.batches) < ENOUGH:
+        form = max(FORM_ERROR**2, _missed(points, squares))
+        return _Law(*_least_squares(points, 1 / (form + scatter)), scatter, points.freedom, form)
     if _chance(points, squares) > POOLED:
-        pooled = (squares + points.freedom * points.scatter) / (points.freedom + count - 2)
-        return _Law(critical, least, pooled / weights, points.freedom + count - 2)
-    # What the form misses beyond the scatter of the repeats, the same for each batch size.
-    spare = squares - (count - 2) * points.scatter
-    between = spare / float(weights.sum() - (weights**2).sum() / weights.sum())
-    variance = between + points.scatter / weights
-    critical, least = _least_squares(points, 1 / variance)
-    return _Law(critical, least, variance, count - 2)
+        freedom = points.freedom + spare
+        pooled = (squares + points.freedom * points.scatter) / freedom
+        return _Law(critical, least, pooled / weights, freedom)
+    variance = _missed(points, squares) + scatter
+    return _Law(*_least_squares(points, 1 / variance), variance, spare)
 
 
 def _grid(points: _Points) -> np.ndarray:
@@ -247,10 +275,13 @@ def _bootstrap(points: _Points, law: _Law, seed: int) -> np.ndarray:
         return np.empty((0, 2))
     generator = np.random.default_rng(seed)
     chi = generator.chisquare(law.freedom, (DRAWS, 1))
-    spread = np.sqrt(law.variance * law.freedom / chi)
+    drawn = law.known + law.estimated * law.freedom / chi
+    # Without repeats nothing is known apart, and few residuals may be small by chance.
+    if len(points.batches) < ENOUGH:
+        drawn = np.maximum(drawn, FORM_ERROR**2)
     noise = generator.standard_normal((DRAWS, len(points.batches)))
-    means = law.at(points.batches) + spread * noise
-    weights = 1 / np.maximum(law.variance, 1e-12)
+    means = law.at(points.batches) + np.sqrt(drawn) * noise
+    weights = 1 / np.maximum(law.known + law.estimated, 1e-12)
     critical = _best_critical(points, weights / weights.max(), means)
     shape = np.log1p(points.batches / np.exp(critical)[:, None])
     least = np.average(means - shape, axis=1, weights=weights)
