@@ -9,8 +9,8 @@ the best of several factors on the plan's rate, tuned with seeds of its own on v
 The plan is held to three marks: the recommended batch needs at most 1.25 times the samples of the
 sweep's best, predicted samples are within 30 % up to 16 times the recommended batch, and the
 interval of the critical batch covers the one fitted to the sweep. The folder holds the report
-(plan_check.md), the sweep as a table for `thresher plan --from` (plan_check.csv), and the runs: the
-same command again resumes.
+(plan_check.md), the sweep and the pilots as tables for `thresher plan --from` (plan_check.csv,
+pilots.csv), and the runs: the same command again resumes.
 """
 
 import argparse
@@ -27,11 +27,13 @@ from benchmarks.machine import markdown
 from thresher.data.pack import Pack
 from thresher.paths import write_text
 from thresher.scaling.batch_table import BatchRow
+from thresher.scaling.pilot import Pilot
 from thresher.scaling.pilot_runs import accuracy_curve, hold_out, samples_until
 from thresher.scaling.plan import PlanConfig, TrainingPlan, plan
 from thresher.scaling.sample_fit import SampleFit, fit_samples
 from thresher.scaling.sample_model import SampleModel
 from thresher.training.config import TrainConfig
+from thresher.training.result import RunResult
 from thresher.training.train import train
 
 TUNING_SEED = 1000
@@ -196,6 +198,24 @@ class Check:
         ]
 
 
+def pilot_rows(pilot: Pilot, target: float) -> list[BatchRow]:
+    """Return the samples of each pilot that reached the target."""
+    rows = []
+    for folder in pilot.folders:
+        result = RunResult.load(folder)
+        samples = samples_until(accuracy_curve(result), target)
+        if samples is not None:
+            config = result.config
+            rows.append(BatchRow(config.batch_size, samples, f"{target:g}", lr=config.lr))
+    return rows
+
+
+def write_table(path: Path, rows: Sequence[BatchRow]) -> None:
+    """Write rows as CSV."""
+    table = [f"{r.batch},{r.samples:.0f},{r.target},{r.lr:.6g}" for r in rows]
+    write_text(path, "\n".join(["batch,samples,target,lr", *table]) + "\n")
+
+
 def _holds(value: bool) -> str:
     return "holds" if value else "DOES NOT HOLD"
 
@@ -291,9 +311,8 @@ def main() -> None:
         *check.marks(),
     ]
     write_text(args.out / "plan_check.md", "\n".join(lines) + "\n")
-    table = [f"{r.batch},{r.samples:.0f},{r.target},{r.lr:.6g}" for r in rows]
-    table = ["batch,samples,target,lr", *table]
-    write_text(args.out / "plan_check.csv", "\n".join(table) + "\n")
+    write_table(args.out / "plan_check.csv", rows)
+    write_table(args.out / "pilots.csv", pilot_rows(pilot, args.target))
     print("\n".join(lines))
 
 
