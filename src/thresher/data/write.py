@@ -11,7 +11,6 @@ import logging
 import multiprocessing
 import os
 import shutil
-import signal
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -26,6 +25,7 @@ from thresher.data.digest import fingerprint
 from thresher.data.holdout import check_held_out
 from thresher.data.labels import check_classes
 from thresher.data.meta import PackMeta
+from thresher.data.normalisation import from_counts, of_files
 from thresher.data.pack import Pack
 from thresher.data.shard import is_small, map_shards, merge
 from thresher.data.shard_writer import (
@@ -33,13 +33,12 @@ from thresher.data.shard_writer import (
     WriteOptions,
     check_no_broken,
     digests_file,
-    normalisation,
     record_file,
     write_shard,
 )
 from thresher.data.sources.base import Source
 from thresher.data.sources.encoded import ColourFoundError, EncodedSource, UnevenShapesError
-from thresher.distributed.launch import die_with_parent
+from thresher.data.write_worker import Job, job_file, start_worker, write_one
 from thresher.environment import core_count
 from thresher.errors import AlreadyExistsError, InvalidValueError, ThresherError
 from thresher.locks import exclusive_lock
@@ -49,7 +48,7 @@ from thresher.progress import Bar, bar
 
 __all__ = ["WriteOptions", "write_pack"]
 
-STAGING_FORMAT = 2
+STAGING_FORMAT = 3
 _logger = logging.getLogger(__name__)
 
 
@@ -85,6 +84,9 @@ def write_pack(
     options = options or WriteOptions()
     validate(options)
     options.check()
+    # Options of a subclass, such as those of a command, would make workers import its module.
+    own = {field.name: getattr(options, field.name) for field in dataclasses.fields(WriteOptions)}
+    options = WriteOptions(**own)
     check_classes(source.classes, source.name)
     paths = PackPaths(Path(out))
     if paths.root.exists():
@@ -158,7 +160,7 @@ def _write_shards(source: Source, staging: Path, options: WriteOptions) -> list[
     with bar(f"packing {source.name}", len(chunks), "shards") as progress:
         progress.advance(len(chunks) - len(todo))
         if processes > 1:
-            _in_processes(processes, todo, (source, chunks, staging, options), progress)
+            _in_processes(processes, todo, Job(source, chunks, staging, options), progress)
         else:
             for n in todo:
                 write_shard(source, chunks[n], n, staging, options)
@@ -191,17 +193,15 @@ def _remove_temporary(staging: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-Job = tuple[Source, list[str], Path, WriteOptions]
-"""Source, chunks, staging folder and options."""
-
-
 def _in_processes(processes: int, todo: list[int], job: Job, progress: Bar) -> None:
-    source, _, staging, _ = job
     # Spawned, not forked: threads of the parent (torch, Arrow) do not survive a fork.
     context = multiprocessing.get_context("spawn")
     before = set(multiprocessing.active_children())
-    with ProcessPoolExecutor(processes, context, _start_worker, (job,)) as pool:
-        tasks = [pool.submit(_write_one, n) for n in todo]
+    with (
+        job_file(job) as file,
+        ProcessPoolExecutor(processes, context, start_worker, (file,)) as pool,
+    ):
+        tasks = [pool.submit(write_one, n) for n in todo]
         try:
             for task in as_completed(tasks):
                 task.result()
@@ -211,10 +211,10 @@ def _in_processes(processes: int, todo: list[int], job: Job, progress: Bar) -> N
             for child in set(multiprocessing.active_children()) - before:
                 child.terminate()
                 child.join()
-            _remove_temporary(staging)
+            _remove_temporary(job.staging)
             if isinstance(error, BrokenProcessPool):
                 raise WorkerKilledError(
-                    f"a worker process packing {source.name} was killed",
+                    f"a worker process packing {job.source.name} was killed",
                     "run the same command again to resume; if memory is short, use fewer "
                     "`processes`",
                 ) from None
@@ -223,26 +223,6 @@ def _in_processes(processes: int, todo: list[int], job: Job, progress: Bar) -> N
 
 class WorkerKilledError(ThresherError):
     """A worker process died, perhaps for lack of memory."""
-
-
-_job: Job | None = None
-
-
-def _start_worker(job: Job) -> None:
-    """Receive the job once per process, not once per task: a source may list a million files."""
-    global _job
-    parent = multiprocessing.parent_process()
-    die_with_parent(parent.pid if parent else None)
-    _job = job
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and ends its workers
-    pa.set_cpu_count(1)
-
-
-def _write_one(number: int) -> None:
-    assert _job is not None
-    source, chunks, staging, options = _job
-    with disk_errors(staging):
-        write_shard(source, chunks[number], number, staging, options)
 
 
 def _describe(
@@ -258,20 +238,27 @@ def _describe(
             f"{source.name} has no readable image"
             + (f" ({len(broken)} could not be read, such as {broken[0]})" if broken else "")
         )
-    mean, std = normalisation([record.histograms for record in records])
     order = ["train", "validation", "test"]
-    return PackMeta(
+    shape = options.image_shape(source)
+    raw = shape is not None
+    mean, std = from_counts([record.histograms for record in records]) if raw else ([], [])
+    meta = PackMeta(
         name=source.name,
         classes=list(source.classes),
         splits={s: splits[s] for s in sorted(splits, key=lambda s: [*order, s].index(s))},
-        image_shape=options.image_shape(source),
+        image_shape=shape,
         mean=mean,
         std=std,
         fingerprint=fingerprint(digests),
         source=source.key(),
         broken=broken,
         shards=tuple(record.meta for record in records if record.meta.samples),
+        digests="pixels" if raw else "files",
     )
+    if raw:
+        return meta
+    mean, std = of_files(map_shards(staging, meta), options.processes or core_count())
+    return dataclasses.replace(meta, mean=mean, std=std)
 
 
 def _check_unique(ids: pa.ChunkedArray) -> None:
