@@ -3,6 +3,7 @@
 import io
 import random
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from PIL import Image
 from thresher.data import images
 
 
-def jpeg(mode: str = "RGB", **options: object) -> bytes:
+def jpeg(mode: str = "RGB", **options: Any) -> bytes:
     pixels = np.random.default_rng(0).integers(0, 256, (12, 15, 3), dtype=np.uint8)
     image = Image.fromarray(pixels).resize((120, 96), Image.Resampling.BICUBIC).convert(mode)
     file = io.BytesIO()

@@ -4,7 +4,6 @@ Counts are integers, so that the result does not depend on the order in which th
 """
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pyarrow as pa
@@ -56,27 +55,26 @@ def value_counts(images: np.ndarray) -> np.ndarray:
     return np.stack([np.bincount(flat_bytes[:, c], minlength=256) for c in range(channels)])
 
 
-def of_files(batches: Sequence[pa.RecordBatch], threads: int) -> tuple[list[float], list[float]]:
-    """Return mean and standard deviation per channel of the training images of an encoded pack.
+def sampled_rows(batches: Sequence[pa.RecordBatch]) -> np.ndarray:
+    """Return the rows of an encoded pack, given its batches, whose images are counted; sorted.
 
-    They are those of a sixteenth of the images, at least 1,024, or all if there are fewer: the
-    images whose ids have the smallest hashes. So they depend on the images and their ids only.
+    They are a sixteenth of the training images, at least 1,024, or all if there are fewer: those
+    whose ids have the smallest hashes. So they depend on the ids only, not on order or shards.
     """
-    splits = [split for batch in batches for split in batch.column("split").to_pylist()]
+    ids, splits = (
+        [value for batch in batches for value in batch.column(name).to_pylist()]
+        for name in ("id", "split")
+    )
     train = [n for n, split in enumerate(splits) if split == "train"]
     rows = np.array(train or range(len(splits)), np.int64)
-    ids = pa.chunked_array([batch.column("id") for batch in batches])
-    keys = sample_keys(ids.take(pa.array(rows)).to_pylist())
-    count = max(LEAST, len(rows) // SHARE)
-    chosen = np.sort(rows[np.argsort(keys)[:count]])
+    keys = sample_keys(ids[n] for n in rows)
+    return np.sort(rows[np.argsort(keys)[: max(LEAST, len(rows) // SHARE)]])
+
+
+def count_files(batches: Sequence[pa.RecordBatch], rows: np.ndarray) -> np.ndarray:
+    """Decode the image files at `rows` of some batches and count their values, (3, 256) int64."""
     files = pa.chunked_array([batch.column("image") for batch in batches])
-
-    def counted(some: np.ndarray) -> np.ndarray:
-        total = np.zeros((3, 256), np.int64)
-        for row in some.tolist():
-            total += value_counts(subsample(decode(files[row].as_py()))[None, None])
-        return total
-
-    with ThreadPoolExecutor(threads) as pool:
-        parts = list(pool.map(counted, np.array_split(chosen, 4 * threads)))
-    return from_counts([{"train": part} for part in parts])
+    counts = np.zeros((3, 256), np.int64)
+    for row in rows.tolist():
+        counts += value_counts(subsample(decode(files[row].as_py()))[None, None])
+    return counts

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from thresher.data.digest import file_sha256, fingerprint
 from thresher.data.meta import PackMeta
-from thresher.data.normalisation import from_counts, of_files
+from thresher.data.normalisation import count_files, from_counts, sampled_rows
 from thresher.data.shard import raw_pixels
 from thresher.data.shard_writer import ShardContent, WriteOptions
 from thresher.data.sources.base import Block
@@ -55,10 +55,10 @@ def wrong_fields(meta: PackMeta, batches: Sequence[pa.RecordBatch]) -> list[str]
         wrong.append("splits")
     if any(content.broken for content in contents):
         return wrong
-    if meta.image_shape is None and meta.digests == "files":
-        mean, std = of_files(batches, core_count())
-    else:
-        mean, std = from_counts([content.histograms for content in contents])
+    histograms = [content.histograms for content in contents]
+    if meta.digests == "files":
+        histograms = [{"sampled": count_files(batches, sampled_rows(batches))}]
+    mean, std = from_counts(histograms)
     for name, computed in (("mean", mean), ("std", std)):
         if not np.allclose(computed, getattr(meta, name), rtol=1e-6, atol=1e-9):
             wrong.append(name)

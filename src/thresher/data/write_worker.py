@@ -1,19 +1,25 @@
-"""A worker process of the pack writer; this module imports only what such a process needs."""
+"""What worker processes of the pack writer do; imports only what such a process needs."""
 
-import contextlib
 import multiprocessing
 import pickle
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
+import numpy as np
 import pyarrow as pa
 
+from thresher.data.meta import ShardMeta
+from thresher.data.normalisation import count_files
+from thresher.data.shard import map_shard
 from thresher.data.shard_writer import WriteOptions, write_shard
 from thresher.data.sources.base import Source
 from thresher.distributed.launch import die_with_parent
 from thresher.paths import disk_errors
+
+A = TypeVar("A")
+B = TypeVar("B")
 
 
 class Job(NamedTuple):
@@ -25,22 +31,18 @@ class Job(NamedTuple):
     options: WriteOptions
 
 
+def write_one(job: Job, number: int) -> None:
+    """Write one shard."""
+    write_shard(job.source, job.chunks[number], number, job.staging, job.options)
+
+
+def count_one(job: Job, part: tuple[ShardMeta, np.ndarray]) -> np.ndarray:
+    """Count the values of some encoded images, given their shard and their rows in it."""
+    shard, rows = part
+    return count_files(map_shard(job.staging, shard, None), rows)
+
+
 _job: Job | None = None
-
-
-@contextlib.contextmanager
-def job_file(job: Job) -> Iterator[Path]:
-    """Write a job to a temporary file that workers read when they start.
-
-    A source may list a million files. As an argument it would go through a pipe to one process
-    after the other, and the next would start only when the last had read it.
-    """
-    file = job.staging / ".job.tmp"
-    try:
-        file.write_bytes(pickle.dumps(job))
-        yield file
-    finally:
-        file.unlink(missing_ok=True)
 
 
 def start_worker(file: Path) -> None:
@@ -53,8 +55,8 @@ def start_worker(file: Path) -> None:
     pa.set_cpu_count(1)
 
 
-def write_one(number: int) -> None:
-    """Write one shard of the job."""
+def in_worker(function: Callable[[Job, A], B], argument: A) -> B:
+    """Call a function with the job of this process."""
     assert _job is not None
     with disk_errors(_job.staging):
-        write_shard(_job.source, _job.chunks[number], number, _job.staging, _job.options)
+        return function(_job, argument)
