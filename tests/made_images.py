@@ -1,9 +1,12 @@
 """Images made for the tests, and a source of them that worker processes can import."""
 
 import io
+import os
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -86,3 +89,38 @@ def mixed_folder(root: Path) -> Path:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_bytes(content)
     return root
+
+
+class Meeting(Made):
+    """Can be read by a worker only when a second one has started.
+
+    Its state is read before the long names of its chunks, which do not fit into a pipe.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(rows=4, chunks=2)
+        self.folder = folder
+
+    def chunks(self) -> list[str]:
+        return [f"{n}{' ' * 500_000}" for n in range(self.parts)]
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        (self.folder / str(os.getpid())).touch()
+        end = time.monotonic() + 60
+        while len(list(self.folder.iterdir())) < 2:
+            if time.monotonic() > end:
+                raise TimeoutError("no second worker started")
+            time.sleep(0.01)
+
+
+class Modules(Made):
+    """Each worker writes down which modules it has imported."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(rows=4, chunks=2)
+        self.folder = folder
+
+    def read(self, chunk: str) -> Iterator[Block]:
+        (self.folder / chunk).write_text("\n".join(sys.modules))
+        yield from super().read(chunk)

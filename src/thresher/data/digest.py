@@ -13,6 +13,13 @@ def sample_digest(id: str, label: int, pixels: np.ndarray) -> bytes:
     return digest.digest()[:16]
 
 
+def file_digest(id: str, label: int, data: bytes) -> bytes:
+    """Return 16 bytes that identify the id, the label and the encoded file of a sample."""
+    digest = hashlib.sha256(f"{id}\0{label}\0file\0".encode())
+    digest.update(data)
+    return digest.digest()[:16]
+
+
 def fingerprint(digests: np.ndarray) -> str:
     """Identify a set of samples by their digests (n, 16) uint8, independent of their order."""
     rows = np.ascontiguousarray(digests).view("S16").ravel()

@@ -1,7 +1,8 @@
 """Write a pack, or the samples that a selection keeps, in another format.
 
-Ids, labels, splits and pixels are kept: packing the export of a whole pack gives the same
-fingerprint. What a format cannot store is written to `thresher.json` beside it.
+Ids, labels, splits and pixels are kept, and encoded files byte by byte: packing the export of a
+whole pack gives the same fingerprint. What a format cannot store is written to `thresher.json`
+beside it.
 """
 
 import csv

@@ -59,6 +59,15 @@ def decode(
     return pixels(square(*_by_pillow(data, channels, least), size, resample))
 
 
+def check(data: bytes) -> None:
+    """Raise what `decode` raises for a damaged file, but read a colour JPEG in less time.
+
+    At an eighth of the size, every coded coefficient is still read, but only means are computed.
+    """
+    if _colour_jpeg(data, 8) is None:
+        decode(data)
+
+
 def jpeg_decoder() -> str:
     """Return the name of the package that decodes colour JPEG files."""
     return "simplejpeg" if importlib.util.find_spec("simplejpeg") else PILLOW

@@ -5,6 +5,7 @@ import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from thresher.errors import InvalidValueError
 from thresher.options import from_mapping, option
@@ -38,7 +39,7 @@ class PackMeta:
     image_shape: Shape | None = option(ge=1)
     """(height, width, channels) of raw images; None if the images are encoded files."""
     mean: list[float] = option()
-    """Per channel, of the training images scaled to [0, 1]."""
+    """Per channel, of the training images scaled to [0, 1]; of encoded files, of some of them."""
     std: list[float] = option(ge=0)
     fingerprint: str = option()
     source: str = ""
@@ -48,6 +49,9 @@ class PackMeta:
     shards: tuple[ShardMeta, ...] = ()
     checksums: dict[str, str] = dataclasses.field(default_factory=dict)
     """Of the fields that cannot be recomputed from the images, as they were written."""
+    digests: Literal["pixels", "files"] = "pixels"
+    """What the fingerprint is computed from. Encoded packs of older versions have "pixels", too,
+    and their mean and standard deviation are of all images."""
 
     @property
     def bytes(self) -> int:
@@ -90,6 +94,8 @@ class PackMeta:
     def write(self, root: Path) -> None:
         """Write `pack.json` to the folder `root`."""
         content = dataclasses.asdict(dataclasses.replace(self, checksums=self.field_checksums()))
+        if self.digests == "pixels":  # so that raw packs are the same files as before
+            del content["digests"]
         write_json(PackPaths(root).meta, {"format": FORMAT, **content})
 
     def field_checksums(self) -> dict[str, str]:

@@ -75,9 +75,11 @@ class Pack:
         meta: The content of `pack.json`.
         name: Name of the data set.
         classes: Class names; a label is an index into them.
-        fingerprint: Identifies ids, labels and pixels, independent of order and encoding.
+        fingerprint: Identifies ids, labels and images, independent of their order: by the pixels of
+            raw images, by the bytes of encoded files.
         image_shape: (height, width, channels) of raw images; None if the images are encoded files.
-        mean: (channels,) float64, of the training images scaled to [0, 1].
+        mean: (channels,) float64, of the training images scaled to [0, 1]; of encoded files, of a
+            sixteenth of them.
         std: (channels,) float64, likewise.
 
     Example:
@@ -279,7 +281,7 @@ class Pack:
         Returns:
             The file names of damaged shards. If there are none, the fields of `pack.json` that
             are not those of the images: fingerprint, splits, classes, mean, std and others. For
-            that, every image is decoded.
+            that, every image is read by its decoder.
         """
         return damaged_shards(self.root, self.meta) or wrong_fields(self.meta, self._batches)
 

@@ -25,10 +25,11 @@ def shard_schema(shape: Shape | None) -> pa.Schema:
 
 def map_shards(root: Path, meta: PackMeta) -> list[pa.RecordBatch]:
     """Map the shards of a pack into memory and return their record batches, in order."""
-    return [batch for shard in meta.shards for batch in _map(root, shard, meta.image_shape)]
+    return [batch for shard in meta.shards for batch in map_shard(root, shard, meta.image_shape)]
 
 
-def _map(root: Path, shard: ShardMeta, shape: Shape | None) -> list[pa.RecordBatch]:
+def map_shard(root: Path, shard: ShardMeta, shape: Shape | None) -> list[pa.RecordBatch]:
+    """Map one shard into memory and return its record batches."""
     path = root / shard.file
     try:
         with pa.memory_map(str(path)) as file:  # the batches keep the map, not the descriptor

@@ -6,7 +6,7 @@ shard. A shard is finished when its record (`N.json`, renamed into place last) e
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -15,10 +15,11 @@ import numpy as np
 import pyarrow as pa
 
 from thresher.data import images as image_files
-from thresher.data.digest import file_sha256, sample_digest
+from thresher.data.digest import file_digest, file_sha256, sample_digest
 from thresher.data.holdout import HoldOutOptions, hold_out
 from thresher.data.labels import as_labels, check_samples
 from thresher.data.meta import PackMeta, Shape, ShardMeta
+from thresher.data.normalisation import subsample, value_counts
 from thresher.data.shard import COLUMNS, shard_schema
 from thresher.data.sources.base import Block, Source
 from thresher.data.sources.encoded import ColourFoundError, UnevenShapesError, usual_split
@@ -140,6 +141,8 @@ class ShardContent:
     def __init__(self, source: Source | PackMeta, options: WriteOptions) -> None:
         self.source, self.resize = source, options.resize
         self.shape = options.image_shape(source)
+        old = isinstance(source, PackMeta) and source.digests == "pixels"
+        self.of_files = self.shape is None and not old
         self.digests: list[bytes] = []
         self.splits: Counter[str] = Counter()
         self.broken: list[str] = []
@@ -154,7 +157,8 @@ class ShardContent:
         images: pa.Array
         if self.shape is None:
             assert not isinstance(block.images, np.ndarray)
-            samples, images = self._keep_encoded(samples, block.images)
+            keep = self._keep_files if self.of_files else self._keep_decoded
+            samples, images = keep(samples, block.images)
         elif isinstance(block.images, np.ndarray):
             raw = block.images
             if self.resize and raw.shape[1:3] != self.shape[:2]:
@@ -179,15 +183,31 @@ class ShardContent:
             else:
                 yield sample, data, image
 
-    def _keep_encoded(
+    def _keep_files(
         self, samples: list[_Sample], files: list[bytes]
     ) -> tuple[list[_Sample], pa.Array]:
-        """Keep encoded images unchanged; each is decoded once, to check, count and hash it."""
+        """Keep encoded images unchanged; each is checked and its file hashed."""
+        kept, payload = [], []
+        for sample, data in zip(samples, files, strict=True):
+            try:
+                image_files.check(data)
+            except Exception:  # Pillow raises a dozen types for damaged files
+                self.broken.append(sample.id)
+                continue
+            self._add(sample, file_digest(sample.id, sample.label, data))
+            kept.append(sample)
+            payload.append(data)
+        return kept, pa.array(payload, pa.large_binary())
+
+    def _keep_decoded(
+        self, samples: list[_Sample], files: list[bytes]
+    ) -> tuple[list[_Sample], pa.Array]:
+        """Do the same as older versions: decode each image once, to check, count and hash it."""
         kept, payload = [], []
         pixels: dict[str, list[np.ndarray]] = {}
         for sample, data, image in self._decoded(samples, files):
-            self._add(sample, image)
-            pixels.setdefault(sample.split, []).append(_subsample(image))
+            self._add(sample, sample_digest(sample.id, sample.label, image))
+            pixels.setdefault(sample.split, []).append(subsample(image))
             kept.append(sample)
             payload.append(data)
         for split, some in pixels.items():
@@ -221,7 +241,7 @@ class ShardContent:
             )
         images = np.ascontiguousarray(images)
         for sample, image in zip(samples, images, strict=True):
-            self._add(sample, image)
+            self._add(sample, sample_digest(sample.id, sample.label, image))
         splits = np.array([sample.split for sample in samples])
         for split in set(splits.tolist()):
             rows = splits == split
@@ -230,53 +250,12 @@ class ShardContent:
             pa.binary(int(np.prod(shape))), len(images), [None, pa.py_buffer(images)]
         )
 
-    def _add(self, sample: _Sample, image: np.ndarray) -> None:
-        self.digests.append(sample_digest(sample.id, sample.label, image))
+    def _add(self, sample: _Sample, digest: bytes) -> None:
+        self.digests.append(digest)
         self.splits[sample.split] += 1
 
     def _count(self, split: str, images: np.ndarray) -> None:
         self.histograms[split] = self.histograms.get(split, 0) + value_counts(images)
-
-
-Histograms = Mapping[str, np.ndarray | list[list[int]]]
-"""Per split, the number of pixels with each value, (channels, 256)."""
-
-
-def normalisation(parts: Sequence[Histograms]) -> tuple[list[float], list[float]]:
-    """Return mean and standard deviation per channel of the training images."""
-    found = {split for part in parts for split in part}
-    # Of the training images, so that test images do not influence the normalisation.
-    splits = {"train"} if "train" in found else found
-    counts = np.sum(
-        [np.asarray(part[split], np.int64) for part in parts for split in splits if split in part],
-        axis=0,
-    )
-    values = np.arange(256, dtype=np.int64)
-    total = counts.sum(axis=1)
-    mean = counts @ values / total
-    std = np.sqrt(np.maximum(counts @ values**2 / total - mean**2, 0))
-    return (mean / 255).tolist(), (std / 255).tolist()
-
-
-def _subsample(image: np.ndarray) -> np.ndarray:
-    """Return every eighth pixel each way of an image that is not tiny, (n, 3)."""
-    # Counting all pixels of a photograph would cost a quarter of its decoding.
-    step = 8 if image.size > 3 * 64 * 64 else 1
-    return image[::step, ::step].reshape(-1, 3)
-
-
-def value_counts(images: np.ndarray) -> np.ndarray:
-    """Count the byte values per channel, (channels, 256) int64, of uint8 images."""
-    channels = images.shape[3]
-    if channels in (1, 3) and len(images):
-        from PIL import Image
-
-        # Pillow counts bytes; numpy would convert each of them to eight bytes first.
-        tall = images.reshape(-1, images.shape[2], channels)
-        flat = Image.fromarray(tall[:, :, 0] if channels == 1 else tall)
-        return np.array(flat.histogram(), np.int64).reshape(channels, 256)
-    flat_bytes = images.reshape(-1, channels)
-    return np.stack([np.bincount(flat_bytes[:, c], minlength=256) for c in range(channels)])
 
 
 def _format(shape: tuple[int, ...]) -> str:

@@ -8,14 +8,10 @@ is written and the folder renamed, so that an unfinished pack cannot be opened.
 import contextlib
 import dataclasses
 import logging
-import multiprocessing
 import os
 import shutil
-import signal
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import numpy as np
@@ -26,30 +22,30 @@ from thresher.data.digest import fingerprint
 from thresher.data.holdout import check_held_out
 from thresher.data.labels import check_classes
 from thresher.data.meta import PackMeta
+from thresher.data.normalisation import from_counts, sampled_rows
 from thresher.data.pack import Pack
-from thresher.data.shard import is_small, map_shards, merge
+from thresher.data.shard import is_small, map_shard, map_shards, merge
 from thresher.data.shard_writer import (
     ShardRecord,
     WriteOptions,
     check_no_broken,
     digests_file,
-    normalisation,
     record_file,
-    write_shard,
 )
 from thresher.data.sources.base import Source
 from thresher.data.sources.encoded import ColourFoundError, EncodedSource, UnevenShapesError
-from thresher.distributed.launch import die_with_parent
+from thresher.data.write_pool import Run, WorkerKilledError, remove_temporary, workers
+from thresher.data.write_worker import Job, count_one, write_one
 from thresher.environment import core_count
 from thresher.errors import AlreadyExistsError, InvalidValueError, ThresherError
 from thresher.locks import exclusive_lock
 from thresher.options import validate
 from thresher.paths import PackPaths, disk_errors, new_parents, read_json, write_json
-from thresher.progress import Bar, bar
+from thresher.progress import bar
 
 __all__ = ["WriteOptions", "write_pack"]
 
-STAGING_FORMAT = 2
+STAGING_FORMAT = 3
 _logger = logging.getLogger(__name__)
 
 
@@ -85,6 +81,9 @@ def write_pack(
     options = options or WriteOptions()
     validate(options)
     options.check()
+    # Options of a subclass, such as those of a command, would make workers import its module.
+    own = {field.name: getattr(options, field.name) for field in dataclasses.fields(WriteOptions)}
+    options = WriteOptions(**own)
     check_classes(source.classes, source.name)
     paths = PackPaths(Path(out))
     if paths.root.exists():
@@ -154,19 +153,34 @@ def _write_shards(source: Source, staging: Path, options: WriteOptions) -> list[
         plan["test"] = [options.test, options.group, options.seed]
     _keep_finished(staging, plan)
     todo = [n for n in range(len(chunks)) if not record_file(staging, n).exists()]
-    processes = min(options.processes or core_count(), len(todo))
-    with bar(f"packing {source.name}", len(chunks), "shards") as progress:
+    processes = min(options.processes or core_count(), len(chunks))
+    with (
+        workers(Job(source, chunks, staging, options), processes) as run,
+        bar(f"packing {source.name}", len(chunks), "shards") as progress,
+    ):
         progress.advance(len(chunks) - len(todo))
-        if processes > 1:
-            _in_processes(processes, todo, (source, chunks, staging, options), progress)
-        else:
-            for n in todo:
-                write_shard(source, chunks[n], n, staging, options)
-                progress.advance()
-    records = [ShardRecord.read(staging, n) for n in range(len(chunks))]
+        for _ in run(write_one, todo):
+            progress.advance()
+        records = [ShardRecord.read(staging, n) for n in range(len(chunks))]
+        if shape is None:
+            records[0] = dataclasses.replace(records[0], histograms=_sampled(staging, records, run))
     if options.strict:  # shards may be of an interrupted call that was not strict
         check_no_broken([name for record in records for name in record.broken])
     return records
+
+
+def _sampled(staging: Path, records: list[ShardRecord], run: Run) -> dict[str, list[list[int]]]:
+    """Decode some of the images of an encoded pack and count their values."""
+    shards = [record.meta for record in records]
+    rows = sampled_rows([batch for shard in shards for batch in map_shard(staging, shard, None)])
+    ends = np.cumsum([shard.samples for shard in shards])
+    parts = np.split(rows, np.searchsorted(rows, ends[:-1]))
+    todo = [
+        (shard, part - (end - shard.samples))
+        for shard, part, end in zip(shards, parts, ends.tolist(), strict=True)
+        if len(part)
+    ]
+    return {"sampled": sum(run(count_one, todo), np.zeros((3, 256), np.int64)).tolist()}
 
 
 def _keep_finished(staging: Path, plan: dict[str, object]) -> None:
@@ -174,7 +188,7 @@ def _keep_finished(staging: Path, plan: dict[str, object]) -> None:
     plan_file = staging / "plan.json"
     with contextlib.suppress(ThresherError):
         if read_json(plan_file) == plan:
-            _remove_temporary(staging)
+            remove_temporary(staging)
             return
     _remove_all_but(staging, set())
     write_json(plan_file, plan)
@@ -184,65 +198,6 @@ def _remove_all_but(staging: Path, keep: set[str]) -> None:
     for path in staging.iterdir():
         if path.name not in keep:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
-
-
-def _remove_temporary(staging: Path) -> None:
-    for path in staging.glob(".*.tmp"):
-        path.unlink(missing_ok=True)
-
-
-Job = tuple[Source, list[str], Path, WriteOptions]
-"""Source, chunks, staging folder and options."""
-
-
-def _in_processes(processes: int, todo: list[int], job: Job, progress: Bar) -> None:
-    source, _, staging, _ = job
-    # Spawned, not forked: threads of the parent (torch, Arrow) do not survive a fork.
-    context = multiprocessing.get_context("spawn")
-    before = set(multiprocessing.active_children())
-    with ProcessPoolExecutor(processes, context, _start_worker, (job,)) as pool:
-        tasks = [pool.submit(_write_one, n) for n in todo]
-        try:
-            for task in as_completed(tasks):
-                task.result()
-                progress.advance()
-        except BaseException as error:
-            pool.shutdown(wait=False, cancel_futures=True)
-            for child in set(multiprocessing.active_children()) - before:
-                child.terminate()
-                child.join()
-            _remove_temporary(staging)
-            if isinstance(error, BrokenProcessPool):
-                raise WorkerKilledError(
-                    f"a worker process packing {source.name} was killed",
-                    "run the same command again to resume; if memory is short, use fewer "
-                    "`processes`",
-                ) from None
-            raise
-
-
-class WorkerKilledError(ThresherError):
-    """A worker process died, perhaps for lack of memory."""
-
-
-_job: Job | None = None
-
-
-def _start_worker(job: Job) -> None:
-    """Receive the job once per process, not once per task: a source may list a million files."""
-    global _job
-    parent = multiprocessing.parent_process()
-    die_with_parent(parent.pid if parent else None)
-    _job = job
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and ends its workers
-    pa.set_cpu_count(1)
-
-
-def _write_one(number: int) -> None:
-    assert _job is not None
-    source, chunks, staging, options = _job
-    with disk_errors(staging):
-        write_shard(source, chunks[number], number, staging, options)
 
 
 def _describe(
@@ -258,19 +213,21 @@ def _describe(
             f"{source.name} has no readable image"
             + (f" ({len(broken)} could not be read, such as {broken[0]})" if broken else "")
         )
-    mean, std = normalisation([record.histograms for record in records])
+    mean, std = from_counts([record.histograms for record in records])
     order = ["train", "validation", "test"]
+    shape = options.image_shape(source)
     return PackMeta(
         name=source.name,
         classes=list(source.classes),
         splits={s: splits[s] for s in sorted(splits, key=lambda s: [*order, s].index(s))},
-        image_shape=options.image_shape(source),
+        image_shape=shape,
         mean=mean,
         std=std,
         fingerprint=fingerprint(digests),
         source=source.key(),
         broken=broken,
         shards=tuple(record.meta for record in records if record.meta.samples),
+        digests="files" if shape is None else "pixels",
     )
 
 

@@ -169,6 +169,8 @@ def _walk(
             continue
         seen.add(real)
         folders[:] = sorted(name for name in folders if not name.startswith("."))
+        below = os.path.relpath(folder, root)
+        prefix = "" if below == os.curdir else f"{below}/"
         for name in names:
             ending = os.path.splitext(name)[1].lower()
             if name.startswith("."):
@@ -177,12 +179,11 @@ def _walk(
                 if others is not None:
                     others[ending] += 1
                 continue
-            file = Path(folder, name)
             size = changed = 0  # of a dangling link: listed as broken when it is read
             with contextlib.suppress(OSError):
-                status = file.stat()
+                status = os.stat(os.path.join(folder, name))
                 size, changed = status.st_size, status.st_mtime_ns
-            yield file.relative_to(root).as_posix(), size, changed
+            yield prefix + name, size, changed
 
 
 def _check_index(root: Path, listed: set[str]) -> None:
