@@ -6,12 +6,14 @@
 Every command runs in a process of its own, `--rounds` times; the table has the median. The map is
 of made features, 512 numbers for each training sample of `--data`. A cold map starts without any
 compiled kernel, the second one with those of the first, and neither finds a stored map. Writes
-OUT.json and OUT.md.
+OUT.json and OUT.md, and with `--profile` OUT-cold.txt and OUT-second.txt: where the time of one
+more cold and one more second map goes, in Python's profiler.
 """
 
 import argparse
 import json
 import os
+import pstats
 import resource
 import shutil
 import statistics
@@ -20,7 +22,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -135,11 +137,19 @@ class Bench:
         medians = statistics.median(seconds), statistics.median(cpu)
         return Row(case.name, case.limit_s, *medians, seconds)
 
-    def run(self, arguments: list[str]) -> float:
-        """Run a command; return its wall time."""
+    def profile(self, case: Case, out: Path) -> None:
+        """Run a command in Python's profiler, and write its longest functions to `out`."""
+        case.before()
+        stored = str(self.root / "profile")
+        self.run([*case.arguments, *self.new_selection()], ["-m", "cProfile", "-o", stored])
+        with out.open("w") as file:
+            pstats.Stats(stored, stream=file).sort_stats("cumulative").print_stats(150)
+
+    def run(self, arguments: list[str], python: Sequence[str] = ()) -> float:
+        """Run a command, with options of the interpreter; return its wall time."""
         begun = time.perf_counter()
         done = subprocess.run(
-            [sys.executable, "-m", "thresher", *arguments],
+            [sys.executable, *python, "-m", "thresher", *arguments],
             env=self.environment,
             capture_output=True,
             text=True,
@@ -219,11 +229,15 @@ def main() -> None:
     parser.add_argument("--data", default="digits")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--note", default="", help="a sentence on the state of the machine")
+    parser.add_argument("--profile", action="store_true", help="needs --out")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(Path(folder), options.data)
+        if options.profile:
+            for name, case in zip(("cold", "second"), bench.cases(), strict=False):
+                bench.profile(case, Path(f"{options.out}-{name}.txt"))
         for case in bench.cases():
             rows.append(bench.measure(case, options.rounds))
             print(f"{rows[-1].median_s:6.2f} s  {case.name} (limit {case.limit_s:g} s)", flush=True)

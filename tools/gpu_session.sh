@@ -34,7 +34,9 @@ training() {
 }
 filters() { step filters 320 python -m benchmarks.imagenet_filters --out "$out/imagenet_filters.json"; }
 packing() { step packing 100 python -m benchmarks.packing --images 20000 --out "$out/packing.json"; }
-cold() { step cold 150 python -m benchmarks.cold_start --data cifar10 --out "$out/cold_start"; }
+cold() {
+  step cold 150 python -m benchmarks.cold_start --data cifar10 --profile --out "$out/cold_start"
+}
 million() {
   step million 120 python -m benchmarks.selection_speed --device cuda --n 50000 --million \
     --out "$out/selection.json"
