@@ -2,11 +2,12 @@
 # Run the GPU tests and benchmarks one after the other, each with a time limit and a log of its own:
 #
 #     tools/gpu_session.sh OUT [STEP…]      steps: tests training filters packing cold million
-#                                           fast fig7 plan; default: all but plan, in this order
+#                                           fast fig7 plan, or the name of a recipe;
+#                                           default: all up to fig7, in this order
 #
 # CIFAR-10 must be in the cache (`thresher data get cifar10`). AIRBENCH names the file of airbench94
 # that `fast` runs beside ours. What is finished stays in OUT if the session is cut off; another
-# call of the same steps repeats them, but `fig7` and `plan` resume.
+# call of the same steps repeats them, but `fig7`, `plan` and recipes resume.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 out=$(realpath -m "${1:?usage: tools/gpu_session.sh OUT [STEP…]}")
@@ -60,8 +61,17 @@ plan() {
   unset CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY
 }
 
+is_step() { [ "$(type -t "$1")" = function ] && [[ ! "$1" =~ ^(step|is_step|is_recipe)$ ]]; }
+is_recipe() { [ -f "src/thresher/recipes/${1//-/_}.py" ]; }
+
 [ $# -gt 0 ] || set -- tests training filters packing cold million fast fig7
 for name in "$@"; do
-  [ "$(type -t "$name")" = function ] && [ "$name" != step ] || { echo "there is no step $name"; exit 2; }
+  is_step "$name" || is_recipe "$name" || { echo "there is no step $name"; exit 2; }
 done
-for name in "$@"; do "$name"; done
+for name in "$@"; do
+  if is_step "$name"; then
+    "$name"
+  else
+    step "$name" 1700 python -m thresher reproduce "$name" --preset gpu --out "$out/$name"
+  fi
+done
