@@ -15,9 +15,11 @@ import torch
 from torch import Tensor
 
 from thresher.distributed.group import Group
+from thresher.errors import InvalidValueError
 from thresher.training.config import TrainConfig
 from thresher.training.device_data import DeviceData, Part
 from thresher.training.epochs import EpochPlan
+from thresher.training.host_random import host_random_state
 from thresher.training.optimizers import set_rate
 from thresher.training.step import Step
 
@@ -25,6 +27,13 @@ WARM_UP = 3
 DDP_WARM_UP = 11
 """Steps that DDP needs before it can be captured."""
 logger = logging.getLogger(__name__)
+
+
+class DrawsOnHost(RuntimeError):
+    """A step draws random numbers that are not part of a graph."""
+
+    def __init__(self) -> None:
+        super().__init__("the network draws random numbers on the CPU, which a graph would repeat")
 
 
 class Batches:
@@ -86,9 +95,12 @@ class CapturedStep:
             side.wait_stream(torch.cuda.current_stream(device))
             with torch.cuda.stream(side):
                 for _ in range(WARM_UP if step.group.alone else DDP_WARM_UP):
+                    before = host_random_state()
                     self.batches.at.zero_()
                     self._body()
             torch.cuda.current_stream(device).wait_stream(side)
+            if host_random_state() != before:
+                raise DrawsOnHost
             self.batches.at.zero_()
             step.optimizer.zero_grad(set_to_none=True)
             self.graph = torch.cuda.CUDAGraph()
@@ -149,6 +161,8 @@ def capture(step: Step, counts: dict[int, int], losses: Tensor) -> dict[int, Cap
     except RuntimeError as error:
         # Out of memory is one of the reasons: a graph holds its memory beside what is cached.
         if step.config.graph == "on":
+            if isinstance(error, DrawsOnHost):
+                raise graph_refused(str(error)) from None
             raise
         captured.clear()
         torch.cuda.synchronize()
@@ -156,6 +170,11 @@ def capture(step: Step, counts: dict[int, int], losses: Tensor) -> dict[int, Cap
         reason = str(error).strip().splitlines()[:1] or [type(error).__name__]
         logger.warning("steps run eagerly, they cannot be captured in a CUDA graph: %s", reason[0])
         return {}
+
+
+def graph_refused(reason: str) -> InvalidValueError:
+    """Return the error for `graph` on where steps cannot be captured."""
+    return InvalidValueError(f"graph cannot be on: {reason}", "use auto or off", "graph")
 
 
 def why_not(config: TrainConfig, group: Group) -> str | None:
