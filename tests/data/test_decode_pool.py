@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -77,6 +78,31 @@ def test_an_iteration_that_ends_early_leaves_nothing_pending(encoded: Pack) -> N
     assert _pool(loader)._processes is processes  # they are started once
     del loader  # ends them
     assert all(process.returncode == 0 for process in processes)
+
+
+@pytest.mark.gpu
+def test_an_iteration_waits_for_the_copies_of_the_one_before(
+    encoded: Pack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stream of the copies is busy, so that the first batch is copied half a second late."""
+    make = torch.cuda.Stream
+
+    def busy(*place: Any, **options: Any) -> torch.cuda.Stream:
+        stream = make(*place, **options)
+        if "stream_id" not in options:  # a new one, and not the current one
+            with torch.cuda.stream(stream):
+                torch.cuda._sleep(1 << 30)
+        return stream
+
+    loader = Loader(encoded, device="cuda", size=ResizedCrop(12), threads=2)
+    one, other = np.arange(10), np.arange(10, 20)
+    (expected,) = [batch.images.cpu() for batch in loader.batches([one], DRAW)]
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.cuda, "Stream", busy)
+        (late,) = list(loader.batches([one], DRAW))
+    list(loader.batches([other], DRAW))  # into the same memory
+    assert torch.equal(late.images.cpu(), expected)
+    loader.close()
 
 
 def test_a_damaged_image_is_named(encoded: Pack, tmp_path: Path) -> None:

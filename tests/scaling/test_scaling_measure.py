@@ -15,7 +15,7 @@ from thresher.cli.scale import measure as measure_command
 from thresher.environment import choose_device
 from thresher.errors import ThresherError
 from thresher.models.registry import build
-from thresher.scaling.captured import is_captured, with_captured
+from thresher.scaling.captured import _capture, is_captured, with_captured
 from thresher.scaling.catalog import load_cluster
 from thresher.scaling.layers import batches_down, flops_of, time_layers
 from thresher.scaling.links import measure_group
@@ -201,3 +201,14 @@ def test_on_a_gpu_captured_steps_are_timed(tmp_path: Path) -> None:
     assert Profile.load(tmp_path / "p.json").steps == "captured"
     half = measure(replace(config, precision="fp16", batch_size=2), min)
     assert half.steps == "ordinary"
+
+
+@pytest.mark.gpu
+def test_the_memory_of_a_captured_step_is_not_given_to_others() -> None:
+    """Tensors of the sizes of the momenta, which the step writes to, keep their values."""
+    network = build("resnet20", 10, 3).cuda()
+    replay = _capture(network, SyntheticBatch((3, 32, 32), 10, 16), "fp32")
+    others = [torch.full_like(parameter, 7) for parameter in network.parameters()]
+    replay()
+    torch.cuda.synchronize()
+    assert all(bool((other == 7).all()) for other in others)

@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from safetensors.torch import load_file
+from torch import Tensor, nn
 
 from thresher.data.pack import Pack
 from thresher.data.selection import Selection
@@ -110,6 +112,36 @@ def test_an_option_means_the_same_captured_and_eager(
     assert _distance(tmp_path / "eager", tmp_path / "captured") < 1e-6
 
 
+class Skips(nn.Module):
+    """Leaves out a layer in half of the steps, by a draw on the host."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(64, 64), nn.Linear(64, 64)
+        self.head = nn.Linear(64, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x.flatten(1)).relu()
+        if not self.training or float(torch.rand(())) < 0.5:
+            x = x + self.second(x).relu()
+        logits: Tensor = self.head(x)
+        return logits
+
+
+def skips(classes: int) -> nn.Module:
+    return Skips(classes)
+
+
+def test_a_network_that_draws_on_the_host_is_not_captured(few: Path, tmp_path: Path) -> None:
+    """A graph would leave out the same layer in every step."""
+    common: dict[str, Any] = {"model": "test_train_gpu:skips", "precision": "fp64", "lr": 0.05}
+    _run(few, tmp_path / "eager", graph="off", **common)
+    _run(few, tmp_path / "auto", graph="auto", **common)
+    assert _distance(tmp_path / "eager", tmp_path / "auto") < 1e-6
+    with pytest.raises(InvalidValueError, match="graph cannot be on: the network draws random"):
+        _run(few, tmp_path / "on", graph="on", **common)
+
+
 @pytest.mark.parametrize("options", [{}, {"graph": "off"}, {"record_dynamics": True}], ids=str)
 def test_a_deterministic_run_gives_the_same_bits_twice(
     few: Path, tmp_path: Path, options: dict[str, Any]
@@ -124,7 +156,6 @@ def test_a_group_can_be_captured(
     few: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One rank that behaves as one of several: DDP, and sums through NCCL."""
-    import torch
     import torch.distributed as dist
 
     class OneOfSeveral(Group):
@@ -206,8 +237,6 @@ def test_a_captured_step_taken_over_gives_the_bits_of_a_fresh_process(
 
 
 def test_sharing_leaves_no_memory_behind(few: Path, tmp_path: Path) -> None:
-    import torch
-
     _run(few, tmp_path / "first")
     before = torch.cuda.memory_allocated()
     with sharing(steps=True):
@@ -227,8 +256,6 @@ def test_accumulation_and_dynamics_can_be_captured(few: Path, tmp_path: Path) ->
 
 
 def test_many_runs_leave_no_memory_behind(few: Path, tmp_path: Path) -> None:
-    import torch
-
     held = []
     for number in range(4):
         _run(few, tmp_path / str(number))
@@ -238,8 +265,6 @@ def test_many_runs_leave_no_memory_behind(few: Path, tmp_path: Path) -> None:
 
 def test_auto_survives_a_full_device(few: Path, tmp_path: Path) -> None:
     """First with all the memory, then with a third of what that took."""
-    import torch
-
     gc.collect()
     before = torch.cuda.memory_allocated()
     more: dict[str, Any] = {"model": "resnet110", "batch_size": 256, "epochs": 1, "graph": "off"}

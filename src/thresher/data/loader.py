@@ -253,6 +253,8 @@ class Loader:
                 free.append(slot)
                 yield Batch(images, self.labels[rows], self.keys[rows])
         finally:
+            for event in copied.values():  # the next iteration may decode into any slot
+                event.synchronize()
             pool.cancel()
             pool.busy = False
 

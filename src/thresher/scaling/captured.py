@@ -2,8 +2,9 @@
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from statistics import quantiles
 
 import torch
@@ -78,7 +79,8 @@ def _config(precision: str) -> TrainConfig:
     return TrainConfig.from_dict({"data": "-", "out": "-", "precision": precision})
 
 
-def _capture(model: nn.Module, batch: SyntheticBatch, precision: str) -> torch.cuda.CUDAGraph:
+def _capture(model: nn.Module, batch: SyntheticBatch, precision: str) -> Callable[[], None]:
+    """Return a function that replays a captured step."""
     device = next(model.parameters()).device
     images, labels = batch.tensors(device)
     config = _config(precision)
@@ -103,13 +105,18 @@ def _capture(model: nn.Module, batch: SyntheticBatch, precision: str) -> torch.c
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         step()
-    return graph
+    return partial(_replay, graph, step)
 
 
-def _repeated(graph: torch.cuda.CUDAGraph, seconds: float) -> list[float]:
+def _replay(graph: torch.cuda.CUDAGraph, step: Callable[[], None]) -> None:
+    """Replay `graph`; `step` holds the images and momenta, whose memory the graph uses."""
+    graph.replay()
+
+
+def _repeated(replay: Callable[[], None], seconds: float) -> list[float]:
     """Return the seconds of 3 to 50 replays, after one of warm-up."""
     times: list[float] = []
-    graph.replay()
+    replay()
     torch.cuda.synchronize()
     begun = time.perf_counter()
     while len(times) < 3 or (
@@ -117,7 +124,7 @@ def _repeated(graph: torch.cuda.CUDAGraph, seconds: float) -> list[float]:
     ):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
-        graph.replay()
+        replay()
         end.record()
         torch.cuda.synchronize()
         times.append(begin.elapsed_time(end) / 1e3)

@@ -94,10 +94,7 @@ class DeviceData:
     ) -> Iterator[Part]:
         """Yield this worker's part of each batch `order[begin:end]`; `order` is rows, (n,)."""
         rows = torch.from_numpy(order).to(self.group.device)
-        spans = []
-        for begin, end in cuts:
-            first, last = bounds(end - begin, self.group.rank, self.group.world, align)
-            spans.append((begin + first, begin + last))
+        spans = [self.span(cut, align) for cut in cuts]
         if self.resident:
             for begin, end in spans:
                 yield Part(rows[begin:end])
@@ -107,9 +104,15 @@ class DeviceData:
         for (begin, end), batch in zip(spans, batches, strict=True):
             yield Part(rows[begin:end], batch.images)
 
+    def span(self, cut: tuple[int, int], align: int = 1) -> tuple[int, int]:
+        """Return begin and end of this worker's part of a batch in an epoch's order."""
+        begin, end = cut
+        first, last = bounds(end - begin, self.group.rank, self.group.world, align)
+        return begin + first, begin + last
+
     def first_part(self, count: int, align: int = 1) -> Part:
         """Return this worker's part of a batch of the first `count` samples, for a rehearsal."""
-        begin, end = bounds(count, self.group.rank, self.group.world, align)
+        begin, end = self.span((0, count), align)
         rows = torch.arange(begin, end, device=self.group.device)
         if self.resident:
             return Part(rows)

@@ -15,9 +15,11 @@ import torch
 from torch import Tensor
 
 from thresher.distributed.group import Group
+from thresher.errors import InvalidValueError
 from thresher.training.config import TrainConfig
-from thresher.training.device_data import Part
+from thresher.training.device_data import DeviceData, Part
 from thresher.training.epochs import EpochPlan
+from thresher.training.host_random import host_random_state
 from thresher.training.optimizers import set_rate
 from thresher.training.step import Step
 
@@ -25,6 +27,56 @@ WARM_UP = 3
 DDP_WARM_UP = 11
 """Steps that DDP needs before it can be captured."""
 logger = logging.getLogger(__name__)
+
+
+class DrawsOnHost(RuntimeError):
+    """A step draws random numbers that are not part of a graph."""
+
+    def __init__(self) -> None:
+        super().__init__("the network draws random numbers on the CPU, which a graph would repeat")
+
+
+class Batches:
+    """This worker's parts of an epoch's batches of one size, on the device; `at` is the next one.
+
+    `capacity` is the number of batches of this size in an epoch, at most.
+    """
+
+    def __init__(self, data: DeviceData, batch: int, capacity: int, align: int = 1) -> None:
+        device = data.group.device
+        self.data, self.batch, self.align = data, batch, align
+        first = data.first_part(batch, align)
+        self.rows = first.rows.repeat(capacity, 1)
+        self.rates = torch.zeros(capacity, dtype=torch.float32, device=device)
+        self.numbers = torch.zeros(capacity, dtype=torch.int64, device=device)
+        self.at = torch.zeros(1, dtype=torch.int64, device=device)
+        self.images = first.images
+        """(samples, height, width, channels) uint8: where streamed images are copied to."""
+
+    def begin(self, plan: EpochPlan) -> None:
+        """Set the batches of this size that are still to come in an epoch."""
+        numbers = [i for i, (begin, end) in enumerate(plan.cuts) if end - begin == self.batch]
+        if numbers:
+            spans = [self.data.span(plan.cuts[i], self.align) for i in numbers]
+            n, rows = len(numbers), np.stack([plan.order[slice(*span)] for span in spans])
+            self.rows[:n].copy_(torch.from_numpy(rows))
+            self.rates[:n].copy_(torch.tensor([plan.rates[i] for i in numbers]))
+            self.numbers[:n].copy_(torch.tensor(numbers))
+            self.at.zero_()
+
+    # index_select, since indexing by a 0-d tensor would fetch it to the host.
+
+    def part(self) -> Part:
+        """Return this worker's part of the next batch."""
+        return Part(self.rows.index_select(0, self.at).view(-1), self.images)
+
+    def rate(self) -> Tensor:
+        """Return the rate of the next batch, 0-d."""
+        return self.rates.index_select(0, self.at).view(())
+
+    def number(self) -> Tensor:
+        """Return the number of the next batch in the epoch, (1,)."""
+        return self.numbers.index_select(0, self.at)
 
 
 class CapturedStep:
@@ -37,21 +89,19 @@ class CapturedStep:
     def __init__(self, step: Step, batch: int, capacity: int, losses: Tensor, pool: Any) -> None:
         device = step.group.device
         self.step, self.batch, self.losses = step, batch, losses
-        self.rows = torch.arange(batch, device=device).repeat(capacity, 1)
-        self.rates = torch.zeros(capacity, dtype=torch.float32, device=device)
-        self.numbers = torch.zeros(capacity, dtype=torch.int64, device=device)
-        self.at = torch.zeros(1, dtype=torch.int64, device=device)
-        self.images = None if step.data.resident else step.data.first_part(batch).images
-        """(batch, height, width, channels) uint8: where streamed images are copied to."""
+        self.batches = Batches(step.data, batch, capacity, step.align)
         with step.undone():
             side = _side_stream(device)
             side.wait_stream(torch.cuda.current_stream(device))
             with torch.cuda.stream(side):
                 for _ in range(WARM_UP if step.group.alone else DDP_WARM_UP):
-                    self.at.zero_()
+                    before = host_random_state()
+                    self.batches.at.zero_()
                     self._body()
             torch.cuda.current_stream(device).wait_stream(side)
-            self.at.zero_()
+            if host_random_state() != before:
+                raise DrawsOnHost
+            self.batches.at.zero_()
             step.optimizer.zero_grad(set_to_none=True)
             self.graph = torch.cuda.CUDAGraph()
             # NCCL looks at its own events in another thread meanwhile.
@@ -59,36 +109,27 @@ class CapturedStep:
             stream = _capture_stream(device, torch.cuda.current_stream(device).priority)
             with torch.cuda.graph(self.graph, pool, stream, mode):
                 self._body()
-        self.at.zero_()
+        self.batches.at.zero_()
 
     def _body(self) -> None:
-        # index_select, since indexing by a 0-d tensor would fetch it to the host.
-        rows = self.rows.index_select(0, self.at).view(-1)
-        set_rate(self.step.optimizer, self.rates.index_select(0, self.at).view(()))
-        loss = self.step(Part(rows, self.images), self.batch)
-        number = self.numbers.index_select(0, self.at)
-        self.losses.index_copy_(0, number, loss.view(1).to(self.losses.dtype))
-        self.at += 1
+        set_rate(self.step.optimizer, self.batches.rate())
+        loss = self.step(self.batches.part(), self.batch)
+        self.losses.index_copy_(0, self.batches.number(), loss.view(1).to(self.losses.dtype))
+        self.batches.at += 1
 
     def begin(self, plan: EpochPlan) -> None:
         """Set the batches of this size that are still to come in an epoch."""
-        numbers = [i for i, (begin, end) in enumerate(plan.cuts) if end - begin == self.batch]
-        if numbers:
-            n, rows = len(numbers), np.stack([plan.order[slice(*plan.cuts[i])] for i in numbers])
-            self.rows[:n].copy_(torch.from_numpy(rows))
-            self.rates[:n].copy_(torch.tensor([plan.rates[i] for i in numbers]))
-            self.numbers[:n].copy_(torch.tensor(numbers))
-            self.at.zero_()
+        self.batches.begin(plan)
 
     def __call__(self, part: Part) -> None:
-        if self.images is not None:
+        if self.batches.images is not None:
             assert part.images is not None
-            self.images.copy_(part.images)
+            self.batches.images.copy_(part.images)
         self.graph.replay()
 
     def skip(self) -> None:
         """Leave out the next batch, which runs eagerly."""
-        self.at += 1
+        self.batches.at += 1
 
 
 @functools.cache
@@ -120,6 +161,8 @@ def capture(step: Step, counts: dict[int, int], losses: Tensor) -> dict[int, Cap
     except RuntimeError as error:
         # Out of memory is one of the reasons: a graph holds its memory beside what is cached.
         if step.config.graph == "on":
+            if isinstance(error, DrawsOnHost):
+                raise graph_refused(str(error)) from None
             raise
         captured.clear()
         torch.cuda.synchronize()
@@ -127,6 +170,11 @@ def capture(step: Step, counts: dict[int, int], losses: Tensor) -> dict[int, Cap
         reason = str(error).strip().splitlines()[:1] or [type(error).__name__]
         logger.warning("steps run eagerly, they cannot be captured in a CUDA graph: %s", reason[0])
         return {}
+
+
+def graph_refused(reason: str) -> InvalidValueError:
+    """Return the error for `graph` on where steps cannot be captured."""
+    return InvalidValueError(f"graph cannot be on: {reason}", "use auto or off", "graph")
 
 
 def why_not(config: TrainConfig, group: Group) -> str | None:

@@ -152,7 +152,8 @@ class PrunedLoader:
                 'compute them with reduction="none"',
                 "losses",
             )
-        self._observed.append((self._indices, losses.detach()))
+        # A copy: the output of a CUDA graph has the same memory for every batch.
+        self._observed.append((self._indices, losses.detach().clone()))
         weights = torch.from_numpy(self._weights[self._rows(self._indices)])
         return (losses * weights.to(losses.device, losses.dtype)).mean()
 

@@ -27,7 +27,7 @@ from thresher.training.execution import (
     weight_dtype,
 )
 from thresher.training.gpu_streams import open_queues, stream_of_steps
-from thresher.training.graph import why_not
+from thresher.training.graph import graph_refused, why_not
 from thresher.training.model import build_model, check_model, initialize_from_data
 from thresher.training.prepared import Workload
 from thresher.training.pruners import DynamicPruner, make_pruner
@@ -132,7 +132,7 @@ def _train_here(config: TrainConfig, pruner: DynamicPruner | None, quiet: bool) 
     work = replace(work, resolved=resolved)
     reason = why_not(config, group)
     if config.graph == "on" and reason is not None:
-        raise InvalidValueError(f"graph cannot be on: {reason}", "use auto or off", "graph")
+        raise graph_refused(reason)
     if config.decoder == "gpu":
         _check_gpu_decoder(work.resolved.decoder, group.device.type)
     stream = stream_of_steps(group.device, decodes=decoder == NVJPEG)
