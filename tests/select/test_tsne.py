@@ -75,6 +75,22 @@ def test_equal_points_do_not_break_it() -> None:
     assert np.isfinite(kl)
 
 
+def test_probabilities_of_zero_add_nothing_to_the_divergence() -> None:
+    """With fewer points in a cluster than neighbours, those of other clusters have none."""
+    random = torch.Generator().manual_seed(0)
+    centres = 100 * torch.randn(12, 5, generator=random)
+    x = centres.repeat_interleave(25, 0) + 0.01 * torch.randn(300, 5, generator=random)
+    p = affinities(x, 20)
+    y = tsne.principal_start(x)
+    assert (p.value == 0).any()
+    q = torch.zeros(p.n, p.n, dtype=torch.float64)
+    q[p.rows(), p.column.long()] = p.value.double()
+    apart = torch.cdist(y.double(), y.double()).square()
+    z = (1 / (1 + apart)).sum() - p.n
+    exact = torch.xlogy(q, q * z * (1 + apart)).sum()
+    assert tsne.divergence(p, y) == pytest.approx(float(exact), rel=1e-4)
+
+
 @pytest.mark.slow
 def test_the_map_keeps_classes_apart_and_is_the_same_twice(digits_x: torch.Tensor) -> None:
     from sklearn.datasets import load_digits

@@ -161,7 +161,8 @@ def divergence(p: Affinities, y: torch.Tensor) -> float:
     apart2 = (y[p.rows()] - y[p.column.long()]).square().sum(1).double()
     value = p.value.double()
     log_q = -torch.log1p(apart2) - z.double().log()
-    return float((value * (value.log() - log_q)).sum())
+    # Neighbours that are far away may have a probability of 0, which adds nothing.
+    return float((torch.xlogy(value, value) - value * log_q).sum())
 
 
 def principal_start(x: torch.Tensor) -> torch.Tensor:
