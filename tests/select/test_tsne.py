@@ -75,6 +75,25 @@ def test_equal_points_do_not_break_it() -> None:
     assert np.isfinite(kl)
 
 
+def test_a_map_smaller_than_its_digits_stays_on_the_grid() -> None:
+    y = 1 + 2e-7 * torch.randn(300, 2, generator=torch.Generator().manual_seed(0))
+    grid = Grid(128, y.device)
+    origin, spacing = grid.place(y)
+    cell = ((y - origin) / spacing).floor()
+    assert cell.min() >= 1
+    assert cell.max() <= grid.size - 3
+    _, z = field(y, grid)
+    assert float(z) == pytest.approx(300 * 299, rel=1e-5)
+
+
+def test_few_points_that_exaggeration_pulls_together() -> None:
+    """All of them are neighbours, so the map shrinks to 1e-9 before it grows."""
+    x = torch.randn(60, 10, generator=torch.Generator().manual_seed(0))
+    y, kl = tsne.tsne(x, iterations=150, early_iterations=250)
+    assert y.std() > 1
+    assert 0 < kl < 1
+
+
 def test_probabilities_of_zero_add_nothing_to_the_divergence() -> None:
     """With fewer points in a cluster than neighbours, those of other clusters have none."""
     random = torch.Generator().manual_seed(0)

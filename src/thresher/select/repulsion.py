@@ -22,6 +22,8 @@ import torch
 FIXED_POINT = float(1 << 32)
 MARGIN = 3
 """Grid points kept free beyond the outermost sample, for the spline's support."""
+DIGITS = 2.0**-20
+"""Finest spacing, as a share of the largest coordinate; float32 has 24 bits."""
 
 
 class Grid:
@@ -43,7 +45,9 @@ class Grid:
         """Return origin (2,) and spacing (0-d) of a grid that holds `y` (n, 2) and its margin."""
         low, high = y.amin(0), y.amax(0)
         span = (high - low).amax().clamp_min(1e-30)
-        spacing = span / (self.size - 2 * MARGIN - 1)
+        # Below the digits of the coordinates, points would fall beside the grid.
+        digits = torch.maximum(low.abs(), high.abs()).amax() * DIGITS
+        spacing = torch.maximum(span / (self.size - 2 * MARGIN - 1), digits)
         return low - MARGIN * spacing, spacing
 
     def convolve(self, spacing: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

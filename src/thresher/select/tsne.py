@@ -82,6 +82,8 @@ def _run(
     state: DescentState, p: Affinities, count: int, steps: dict[int, Callable[[], None]], shown: Bar
 ) -> None:
     for done in range(0, count, CHUNK):
+        # A map that shrinks by orders of magnitude, as few points do, keeps its digits.
+        state.y.sub_(state.y.mean(0))
         size = _grid_size(state.y)
         if size not in steps:
             steps[size] = _stepper(state, p, size)
