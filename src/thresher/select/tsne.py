@@ -16,7 +16,7 @@ import torch
 from thresher.errors import InvalidValueError
 from thresher.progress import Bar, bar
 from thresher.select.affinities import Affinities, affinities
-from thresher.select.repulsion import Grid, field
+from thresher.select.repulsion import FEW, Grid, field
 from thresher.select.tsne_kernels import AVAILABLE, DescentState, Kernels
 
 SPACING = 0.5
@@ -110,7 +110,7 @@ def _grid_size(y: torch.Tensor) -> int:
 def _stepper(state: DescentState, p: Affinities, size: int) -> Callable[[], None]:
     """Return a function that does one step of the descent on a grid of `size`²."""
     grid = Grid(size, state.y.device)
-    if AVAILABLE and state.y.device.type == "cuda":
+    if AVAILABLE and state.y.device.type == "cuda" and p.n > FEW:
         kernels = Kernels(p)
         return _captured(lambda: kernels.step(state, grid), state)
     rows, columns = p.rows(), p.column.long()
