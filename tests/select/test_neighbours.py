@@ -101,6 +101,17 @@ def test_small_blocks_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     assert _recall(approximate_neighbours(x, K)[1], indices) > 0.999
 
 
+def test_the_memory_of_the_input_is_used_only_if_allowed() -> None:
+    x = _points("clustered")
+    given = x.clone()
+    kept = approximate_neighbours(x, K)
+    assert torch.equal(x, given)
+    taken = approximate_neighbours(x, K, overwrite=True)
+    assert not torch.equal(x, given)
+    assert torch.equal(kept[0], taken[0])
+    assert torch.equal(kept[1], taken[1])
+
+
 def test_large_data_is_searched_approximately(monkeypatch: pytest.MonkeyPatch) -> None:
     """The affinities of a map hardly differ."""
     x = _points("clustered", 3000)
@@ -119,3 +130,19 @@ def test_on_a_gpu_the_same_neighbours_twice() -> None:
     (_, first), (_, second) = (approximate_neighbours(x, 90) for _ in range(2))
     assert torch.equal(first, second)
     assert _recall(first.cpu(), neighbours(x, 90)[1].cpu()) >= 0.97
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_many_columns_take_little_memory(overwrite: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with ImageNet's features, of which four copies would not fit."""
+    monkeypatch.setattr(module, "BLOCK_BYTES", 1 << 24)
+    random = torch.Generator("cuda").manual_seed(0)
+    centres = 5 * torch.randn(40, 1024, generator=random, device="cuda")
+    x = centres.repeat(1000, 1)
+    x += torch.randn(40_000, 1024, generator=random, device="cuda")
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    approximate_neighbours(x, 10, overwrite=overwrite)
+    more = (torch.cuda.max_memory_allocated() - before) / (x.numel() * 4)
+    assert more < (1.5 if overwrite else 2.5)

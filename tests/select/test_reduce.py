@@ -1,5 +1,6 @@
 """Reduction: PCA equals scikit-learn's, maps keep neighbourhoods, the same seed the same bytes."""
 
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -60,6 +61,21 @@ def test_pca_reads_a_half_precision_memory_map(
         reduce(mapped, MapOptions(components=5), "pca").points,
         reduce(x, MapOptions(components=5), "pca").points,
     )
+
+
+def test_features_move_to_a_device_without_a_copy_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = np.random.default_rng(0).normal(size=(4000, 256)).astype(np.float16)
+    np.save(tmp_path / "f.npy", x)
+    mapped = np.load(tmp_path / "f.npy", mmap_mode="r")
+    monkeypatch.setattr(feature_blocks, "BLOCK_BYTES", x.nbytes // 10)
+    tracemalloc.start()
+    moved = feature_blocks.on_device(mapped, torch.device("cpu"))
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    np.testing.assert_array_equal(moved.numpy(), x)
+    assert most < x.nbytes / 3  # what numpy held, which the tensor is not part of
 
 
 def test_pca_refuses_numbers_that_are_not_finite() -> None:

@@ -75,6 +75,52 @@ def test_equal_points_do_not_break_it() -> None:
     assert np.isfinite(kl)
 
 
+def test_a_map_smaller_than_its_digits_stays_on_the_grid() -> None:
+    y = 3 + 6e-7 * torch.randn(300, 2, generator=torch.Generator().manual_seed(0))
+    grid = Grid(128, y.device)
+    origin, spacing = grid.place(y)
+    cell = ((y - origin) / spacing).floor()
+    assert cell.min() >= 1
+    assert cell.max() <= grid.size - 3
+    _, z = field(y, grid)
+    assert float(z) == pytest.approx(300 * 299, rel=1e-5)
+
+
+def test_points_that_exaggeration_pulls_together() -> None:
+    """A third of the points are neighbours of each, so the map shrinks before it grows."""
+    random = torch.Generator().manual_seed(0)
+    x = 100 * torch.randn(135, 10, generator=random).repeat_interleave(2, 0)
+    x += 1e-3 * torch.randn(270, 10, generator=random)
+    y, kl = tsne.tsne(x, iterations=150, early_iterations=250)
+    assert y.std() > 1
+    assert 0 < kl < 1.5
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_a_handful_of_points(device: str) -> None:
+    """They drift far apart, where a grid would have given a normaliser below 0."""
+    x = torch.randn(10, 10, generator=torch.Generator().manual_seed(0)).to(device)
+    y, kl = tsne.tsne(x)
+    assert torch.isfinite(y).all()
+    assert 0 < kl < 0.4
+
+
+def test_probabilities_of_zero_add_nothing_to_the_divergence() -> None:
+    """With fewer points in a cluster than neighbours, those of other clusters have none."""
+    random = torch.Generator().manual_seed(0)
+    centres = 100 * torch.randn(12, 5, generator=random)
+    x = centres.repeat_interleave(25, 0) + 0.01 * torch.randn(300, 5, generator=random)
+    p = affinities(x, 20)
+    y = tsne.principal_start(x)
+    assert (p.value == 0).any()
+    q = torch.zeros(p.n, p.n, dtype=torch.float64)
+    q[p.rows(), p.column.long()] = p.value.double()
+    apart = torch.cdist(y.double(), y.double()).square()
+    z = (1 / (1 + apart)).sum() - p.n
+    exact = torch.xlogy(q, q * z * (1 + apart)).sum()
+    assert tsne.divergence(p, y) == pytest.approx(float(exact), rel=1e-4)
+
+
 @pytest.mark.slow
 def test_the_map_keeps_classes_apart_and_is_the_same_twice(digits_x: torch.Tensor) -> None:
     from sklearn.datasets import load_digits

@@ -19,6 +19,17 @@ def blocks(features: np.ndarray | Tensor, device: torch.device) -> Iterator[tupl
         yield begin, block.to(device).to(torch.float64)
 
 
+def on_device(features: np.ndarray, device: torch.device) -> Tensor:
+    """Return the features (n, d) on the device, without a copy of them in the host's memory."""
+    kind = torch.from_numpy(np.array(features[:1])).dtype
+    out = torch.empty(features.shape, dtype=kind, device=device)
+    rows = max(1, BLOCK_BYTES // (features.itemsize * features.shape[1]))
+    for begin in range(0, len(features), rows):
+        part = torch.from_numpy(np.array(features[begin : begin + rows]))
+        out[begin : begin + rows] = part
+    return out
+
+
 def mean_of(features: np.ndarray | Tensor, device: torch.device) -> Tensor:
     """Return the mean of the rows, (d,) float64 on the device."""
     mean = torch.zeros(features.shape[1], dtype=torch.float64, device=device)

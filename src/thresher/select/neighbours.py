@@ -23,9 +23,11 @@ FAR = 0.02
 cells near their centre are not those near them."""
 
 
-def nearest(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
+def nearest(x: Tensor, k: int, overwrite: bool = False) -> tuple[Tensor, Tensor]:
     """Return `neighbours`, or `approximate_neighbours` of more than `EXACT_LIMIT` points."""
-    return neighbours(x, k) if len(x) <= EXACT_LIMIT else approximate_neighbours(x, k)
+    if len(x) <= EXACT_LIMIT:
+        return neighbours(x, k)
+    return approximate_neighbours(x, k, overwrite=overwrite)
 
 
 def neighbours(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -40,7 +42,7 @@ def neighbours(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 def approximate_neighbours(
-    x: Tensor, k: int, recall: float = RECALL, seed: int = 0
+    x: Tensor, k: int, recall: float = RECALL, seed: int = 0, overwrite: bool = False
 ) -> tuple[Tensor, Tensor]:
     """Return squared distances, ascending, and indices (n, k) of almost all nearest neighbours.
 
@@ -50,17 +52,18 @@ def approximate_neighbours(
     `recall` to be found; with all cells the search is exact. Distances are exact, no point is its
     own neighbour, and the same input gives the same result on the same machine.
 
-    Costs about n·d·√n multiply-adds per percent of the cells, and at most 2 GiB of memory beside
-    the result and a copy of `x`.
+    Costs about n·d·√n multiply-adds per percent of the cells. Memory beside the result: a copy of
+    `x`, the points of the cells searched together, and about 4 GiB. `overwrite` takes the memory
+    of a float32 `x` instead of the copy.
     """
     _check(x, k)
-    x, squared = _centred(x)
+    x, squared = _centred(x, overwrite)
     with _full_precision():
         return _Cells(x, squared, seed).search(k, recall)
 
 
 class _Cells:
-    """Points (n, d) in the order of their cells."""
+    """Points (n, d) in the order of their cells, in the memory of `x`."""
 
     def __init__(self, x: Tensor, squared: Tensor, seed: int) -> None:
         self.random = torch.Generator().manual_seed(seed)
@@ -68,8 +71,10 @@ class _Cells:
         cell = _nearest_centre(x, centres)
         self.cell, self.order = torch.sort(cell, stable=True)
         """Cell of each point, and its index in the input."""
-        self.x, self.squared = x[self.order], squared[self.order]
-        from_centre = (self.x - centres[self.cell]).square().sum(1)
+        self.x, self.squared = _reordered(x, self.order), squared[self.order]
+        rows = _rows(self.x)
+        parts = zip(self.x.split(rows), self.cell.split(rows), strict=True)
+        from_centre = torch.cat([(part - centres[own]).square().sum(1) for part, own in parts])
         ranked = from_centre.argsort(stable=True)
         self.inner, self.far = ranked.tensor_split([len(x) - int(FAR * len(x))])
         """Rows of the points near to their centres, and of the outliers."""
@@ -113,8 +118,8 @@ class _Cells:
                 continue
             rows = self._members(self.near[cell, :probes], total)
             # Around the centre of the cell, differences lose fewer digits.
-            x = self.x[rows] - self.centres[cell]
-            squared = x.square().sum(1)
+            x = self.x[rows].sub_(self.centres[cell])
+            squared = _squared(x)
             step = max(1, BLOCK_BYTES // (4 * total))
             for begin in range(0, size, step):  # the cell's own points come first
                 own = torch.arange(begin, min(begin + step, size), device=device)
@@ -175,10 +180,28 @@ def _nearest_centre(x: Tensor, centres: Tensor) -> Tensor:
     return torch.cat(parts)
 
 
-def _centred(x: Tensor) -> tuple[Tensor, Tensor]:
+def _centred(x: Tensor, overwrite: bool = False) -> tuple[Tensor, Tensor]:
     """Return x and its squared norms; centred, |a|² + |b|² - 2ab loses the fewest digits."""
-    x = (x - x.mean(0, keepdim=True)).float()
-    return x, x.square().sum(1)
+    mean = x.mean(0, keepdim=True)
+    x = x.sub_(mean) if overwrite and x.dtype == torch.float32 else (x - mean).float()
+    return x, _squared(x)
+
+
+def _squared(x: Tensor) -> Tensor:
+    """Return the squared norm of each row, (n,)."""
+    return torch.cat([part.square().sum(1) for part in x.split(_rows(x))])
+
+
+def _rows(x: Tensor) -> int:
+    """Return how many rows of x (n, d) float32 are a block."""
+    return max(1, BLOCK_BYTES // (4 * x.shape[1]))
+
+
+def _reordered(x: Tensor, order: Tensor) -> Tensor:
+    """Sort the rows of x (n, d) in place, some columns at a time."""
+    for part in x.split(max(1, BLOCK_BYTES // (4 * len(x))), dim=1):
+        part.copy_(part[order])
+    return x
 
 
 def _check(x: Tensor, k: int) -> None:

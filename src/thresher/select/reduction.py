@@ -240,15 +240,14 @@ def reduce(
 
 def _principal(features: np.ndarray, options: MapOptions) -> "tuple[torch.Tensor, float]":
     """Return the principal components (n, m) on the device, and the variance they explain."""
-    import torch
-
+    from thresher.select.feature_blocks import on_device
     from thresher.select.pca import fit_pca
 
     device = choose_device(options.device)
     resident: np.ndarray | torch.Tensor = features
     if device.type == "cuda" and features.nbytes <= RESIDENT_BYTES:
         # PCA reads the features three times; up to a few gigabytes they move to the device once.
-        resident = torch.from_numpy(np.array(features)).to(device)
+        resident = on_device(features, device)
     pca = fit_pca(resident, options.components, options.seed, device)
     return pca.project(resident), float(pca.explained.sum())
 

@@ -22,6 +22,11 @@ import torch
 FIXED_POINT = float(1 << 32)
 MARGIN = 3
 """Grid points kept free beyond the outermost sample, for the spline's support."""
+FEW = 256
+"""Points up to which all pairs are summed: few points may drift so far apart that Z is below the
+error of a grid."""
+DIGITS = 2.0**-20
+"""Finest spacing, as a share of the largest coordinate; float32 has 24 bits."""
 
 
 class Grid:
@@ -43,7 +48,9 @@ class Grid:
         """Return origin (2,) and spacing (0-d) of a grid that holds `y` (n, 2) and its margin."""
         low, high = y.amin(0), y.amax(0)
         span = (high - low).amax().clamp_min(1e-30)
-        spacing = span / (self.size - 2 * MARGIN - 1)
+        # Below the digits of the coordinates, points would fall beside the grid.
+        digits = torch.maximum(low.abs(), high.abs()).amax() * DIGITS
+        spacing = torch.maximum(span / (self.size - 2 * MARGIN - 1), digits)
         return low - MARGIN * spacing, spacing
 
     def convolve(self, spacing: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -73,6 +80,8 @@ def field(y: torch.Tensor, grid: Grid) -> tuple[torch.Tensor, torch.Tensor]:
     Plain torch: the reference for the CUDA kernels, and the fallback without Triton.
     """
     n = len(y)
+    if n <= FEW:
+        return _all_pairs(y)
     origin, spacing = grid.place(y)
     position = (y - origin) / spacing
     cell = position.floor()
@@ -91,3 +100,10 @@ def field(y: torch.Tensor, grid: Grid) -> tuple[torch.Tensor, torch.Tensor]:
     dy = (around * (weight[:, 0, :, None] * slope[:, 1, None, :])).sum((1, 2))
     z = phi.double().sum() + constant * float(n) ** 2 - n
     return torch.stack([dx, dy], 1) * (-0.5 / spacing), z.float()
+
+
+def _all_pairs(y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    apart = y[:, None] - y[None]
+    kernel = 1 / (1 + apart.square().sum(-1))
+    kernel.fill_diagonal_(0)
+    return (kernel.square()[..., None] * apart).sum(1), kernel.sum()

@@ -16,7 +16,7 @@ import torch
 from thresher.errors import InvalidValueError
 from thresher.progress import Bar, bar
 from thresher.select.affinities import Affinities, affinities
-from thresher.select.repulsion import Grid, field
+from thresher.select.repulsion import FEW, Grid, field
 from thresher.select.tsne_kernels import AVAILABLE, DescentState, Kernels
 
 SPACING = 0.5
@@ -82,6 +82,8 @@ def _run(
     state: DescentState, p: Affinities, count: int, steps: dict[int, Callable[[], None]], shown: Bar
 ) -> None:
     for done in range(0, count, CHUNK):
+        # A map that shrinks by orders of magnitude, as few points do, keeps its digits.
+        state.y.sub_(state.y.mean(0))
         size = _grid_size(state.y)
         if size not in steps:
             steps[size] = _stepper(state, p, size)
@@ -108,7 +110,7 @@ def _grid_size(y: torch.Tensor) -> int:
 def _stepper(state: DescentState, p: Affinities, size: int) -> Callable[[], None]:
     """Return a function that does one step of the descent on a grid of `size`²."""
     grid = Grid(size, state.y.device)
-    if AVAILABLE and state.y.device.type == "cuda":
+    if AVAILABLE and state.y.device.type == "cuda" and p.n > FEW:
         kernels = Kernels(p)
         return _captured(lambda: kernels.step(state, grid), state)
     rows, columns = p.rows(), p.column.long()
@@ -161,7 +163,8 @@ def divergence(p: Affinities, y: torch.Tensor) -> float:
     apart2 = (y[p.rows()] - y[p.column.long()]).square().sum(1).double()
     value = p.value.double()
     log_q = -torch.log1p(apart2) - z.double().log()
-    return float((value * (value.log() - log_q)).sum())
+    # Neighbours that are far away may have a probability of 0, which adds nothing.
+    return float((torch.xlogy(value, value) - value * log_q).sum())
 
 
 def principal_start(x: torch.Tensor) -> torch.Tensor:

@@ -37,7 +37,7 @@ class KNNFilter(ShareFilter):
         from thresher.select.neighbours import nearest
 
         x = unit_rows(inputs.need_features(), choose_device())
-        distances, near = nearest(x, min(self.k, len(x) - 1))
+        distances, near = nearest(x, min(self.k, len(x) - 1), overwrite=True)
         other = (inputs.labels[near.cpu().numpy()] != inputs.labels[:, None]).mean(axis=1)
         # Squared distances of unit vectors are at most 4; shares differ by at least 1 / k.
         tie = distances.mean(dim=1).cpu().numpy() / (5 * self.k)
