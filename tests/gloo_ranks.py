@@ -13,7 +13,6 @@ from typing import Any
 
 from forks import FORKS
 
-
 NOT_JOINED = "connectFullMesh failed"
 """A port that gloo chose may be taken by another test between its choice and its use."""
 
