@@ -16,7 +16,13 @@ from thresher.options import to_mapping
 from thresher.select.filters.grid import GridFilter
 from thresher.select.filters.network import NetworkFilter
 from thresher.select.inputs import FilterInputs
-from thresher.select.reduction import PACKAGES, MapOptions, Reduction, cached_reduction
+from thresher.select.reduction import (
+    PACKAGES,
+    MapOptions,
+    Reduction,
+    _engine,
+    cached_reduction,
+)
 
 
 def test_a_map_is_cached_by_features_and_settings(tmp_path: Path) -> None:
@@ -111,3 +117,10 @@ def test_on_a_gpu_the_same_bytes_and_what_was_planted() -> None:
     assert a.reduction_.points.tobytes() == b.reduction_.points.tobytes()
     assert a.reduction_.kl == b.reduction_.kl
     assert flipped[~a.keep_].mean() > 0.6
+
+
+def test_maps_of_an_older_engine_on_a_gpu_are_not_used_again() -> None:
+    """Those of openTSNE on a CPU are, and principal components."""
+    assert _engine("tsne", "cuda:0") == {"device": "cuda:0", "engine": 2}
+    assert _engine("tsne", "cpu") == {"device": "cpu"}
+    assert _engine("pca", "cuda") == {"device": "cuda"}

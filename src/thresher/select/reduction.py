@@ -35,6 +35,9 @@ JITTER = 0.01
 RESIDENT_BYTES = 8 << 30
 BLOCK_ROWS = 1 << 14
 PACKAGES = ("numpy", "torch", "openTSNE", "umap-learn")
+ENGINE = 2
+"""Version of our t-SNE on a GPU. Maps of the first, which could be wrong, are not taken from the
+cache."""
 logger = logging.getLogger(__name__)
 
 
@@ -135,8 +138,8 @@ def cached_reduction(
         "components": options.components,
         "perplexity": options.perplexity,
         "seed": options.seed,
-        "device": likely_device(options.device),
         "start": start,
+        **_engine(method, likely_device(options.device)),
     }
     tsne = tsne_settings(options, start)
     if method == "tsne" and tsne != TsneSettings(start=start):
@@ -149,7 +152,7 @@ def cached_reduction(
     if stored is None:
         # From here on torch is needed, which knows the device and, as in the names of version 0.1,
         # the version of CUDA.
-        settings["device"] = str(choose_device(options.device))
+        settings |= _engine(method, str(choose_device(options.device)))
         path = folder / _map_name(digest, settings)
         former = folder / _map_name(digest, settings, versions(PACKAGES))
         stored = _stored(path, len(features)) or _stored(former, len(features))
@@ -163,6 +166,12 @@ def cached_reduction(
     except ThresherError as error:
         logger.warning("The map is not cached: %s", error)
     return reduction
+
+
+def _engine(method: Method, device: str) -> dict[str, Any]:
+    """Return the settings that say what computes a map."""
+    own = method == "tsne" and device.startswith("cuda")
+    return {"device": device, **({"engine": ENGINE} if own else {})}
 
 
 def _map_name(
