@@ -10,7 +10,8 @@
 # call of the same steps repeats them, but `fig7`, `plan` and recipes resume.
 set -uo pipefail
 cd "$(dirname "$0")/.."
-out=$(realpath -m "${1:?usage: tools/gpu_session.sh OUT [STEP…]}")
+[ $# -gt 0 ] || { echo "usage: tools/gpu_session.sh OUT [STEP…]"; exit 2; }
+out=$(realpath -m "$1")
 shift
 mkdir -p "$out"
 export PYTHONPATH="$PWD/src:$PWD${PYTHONPATH:+:$PYTHONPATH}"
