@@ -172,6 +172,15 @@ def loaders(pack: Pack, root: Path, setting: Setting) -> Iterator[Row]:
         yield Row("torchvision's DataLoader", images_per_s(images for images, _ in batches))
 
 
+def measured_cpu(pack: Pack, setting: Setting) -> Iterator[Row]:
+    """Measure only the CPU's decoder beside the bare eager loop, twice in turn."""
+    for _ in range(2):
+        speed = bare(setting, compiled=False)
+        yield Row("bare loop, eager", speed)
+        row = ours(pack, setting, "decoder cpu, eager", decoder="cpu", graph="off")
+        yield replace(row, of_eager=row.images_per_s / speed)
+
+
 def measured(pack: Pack, root: Path, setting: Setting, everything: bool) -> Iterator[Row]:
     """Measure the bare loops, ours with their ratios to these, and the loaders alone."""
     speeds = {}
@@ -226,6 +235,7 @@ def main() -> None:
     parser.add_argument("--image-size", type=int, default=224 if ON_GPU else 32)
     parser.add_argument("--batch", type=int, default=256 if ON_GPU else 8)
     parser.add_argument("--all", action="store_true", help="every decoder with every kind of step")
+    parser.add_argument("--cpu", action="store_true", help="only the CPU's decoder, eager steps")
     parser.add_argument("--epochs", type=int, default=2, help="the first one is left out")
     parser.add_argument("--folder", type=Path, help="where images and pack are kept")
     parser.add_argument("--out", type=Path, help="write JSON here and a table beside it")
@@ -240,7 +250,12 @@ def main() -> None:
         about = {"setting": vars(setting), "quality": given.quality, "images": samples}
         title = f"# Training {given.model} from {samples:,} JPEGs\n\n{markdown()}\n\n"
         rows: list[Row] = []
-        for row in measured(pack, folder / "images", setting, given.all):
+        measurements = (
+            measured_cpu(pack, setting)
+            if given.cpu
+            else measured(pack, folder / "images", setting, given.all)
+        )
+        for row in measurements:
             rows.append(row)
             print(row, flush=True)
             if given.out:

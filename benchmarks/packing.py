@@ -1,6 +1,7 @@
 """How fast are image files packed, compared with copying them?
 
     python -m benchmarks.packing --images 3000
+    python -m benchmarks.packing --images 4000 --copies 15      a large folder, made quickly
 
 `cp -r` and `sync` against `thresher data pack` and `sync`, of the same JPEGs, in turn, several
 rounds. The system's cache of files is dropped before each, where that is allowed (root on Linux).
@@ -25,6 +26,13 @@ from thresher.environment import core_count
 from thresher.paths import write_json
 
 PACKAGES = ("numpy", "pyarrow", "pillow", "simplejpeg", "thresher")
+
+
+def copy_files(folder: Path, copies: int) -> None:
+    """Copy each file, so that there are `copies` of it."""
+    for file in [file for file in folder.rglob("*") if file.is_file()]:
+        for n in range(1, copies):
+            shutil.copyfile(file, file.with_name(f"{file.stem}-{n}{file.suffix}"))
 
 
 def drop_caches() -> bool:
@@ -84,6 +92,7 @@ def measure(folder: Path, rounds: int, processes: int) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--images", type=int, default=3000)
+    parser.add_argument("--copies", type=int, default=1, help="of each image")
     parser.add_argument("--folder", type=Path, help="pack this folder of images instead")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--processes", type=int, default=core_count())
@@ -94,6 +103,7 @@ def main() -> None:
         if folder is None:
             folder = Path(temporary, "images")
             write(folder, options.images, 100, quality=68)
+            copy_files(folder, options.copies)
         result = measure(folder.resolve(), options.rounds, options.processes)
     for name, runs in result["rounds"].items():
         shown = ", ".join(f"{run['seconds']:.1f}" for run in runs)

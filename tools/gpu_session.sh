@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Run the GPU tests and benchmarks one after the other, each with a time limit and a log of its own:
 #
-#     tools/gpu_session.sh OUT [STEP…]      steps: tests training filters packing cold million
-#                                           fast fig7 plan, or the name of a recipe;
-#                                           default: all up to fig7, in this order
+#     tools/gpu_session.sh OUT [STEP…]      steps: tests training decode filters packing cold
+#                                           million fast fig7 plan, or the name of a recipe;
+#                                           default: all up to fig7 but decode, in this order
 #
 # CIFAR-10 must be in the cache (`thresher data get cifar10`). AIRBENCH names the file of airbench94
 # that `fast` runs beside ours. What is finished stays in OUT if the session is cut off; another
@@ -27,15 +27,19 @@ step() {
 }
 
 tests() {
-  step tests 200 python -m pytest -q -m gpu -n 4 -p no:cacheprovider --timeout 150 tests/training \
+  step tests 200 python -m pytest -q -m gpu -n 8 -p no:cacheprovider --timeout 150 tests/training \
     tests/select tests/data tests/models tests/scaling
 }
 training() {
   step training 300 python -m benchmarks.imagenet_training --quality 68 --epochs 3 \
     --out "$out/imagenet_training.json"
 }
+decode() {
+  step decode 120 python -m benchmarks.imagenet_training --quality 68 --epochs 3 --cpu \
+    --out "$out/imagenet_training_cpu.json"
+}
 filters() { step filters 320 python -m benchmarks.imagenet_filters --out "$out/imagenet_filters.json"; }
-packing() { step packing 100 python -m benchmarks.packing --images 20000 --out "$out/packing.json"; }
+packing() { step packing 150 python -m benchmarks.packing --images 4000 --copies 15 --rounds 3 --out "$out/packing.json"; }
 cold() {
   step cold 150 python -m benchmarks.cold_start --data cifar10 --profile --out "$out/cold_start"
 }

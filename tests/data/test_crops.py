@@ -130,7 +130,8 @@ def test_a_decoded_box_is_that_of_the_whole_image(kind: str, mode: str) -> None:
     for box, inside in (((10, 20, 60, 80), True), ((12.5, 32.5, 75.0, 75.0), False)):
         expected = resample(whole, torch.tensor([box], dtype=torch.float64), 48, inside)
         ours = decode_box(file, box, 48, inside)
-        assert np.abs(ours.astype(int) - expected[0].numpy()).max() <= 1
+        rough = inside and (kind, mode) == ("JPEG", "RGB")  # the faster cosine transform
+        assert np.abs(ours.astype(int) - expected[0].numpy()).max() <= (4 if rough else 1)
 
 
 def test_a_large_jpeg_is_decoded_at_a_fraction_of_its_size() -> None:

