@@ -100,6 +100,38 @@ import thresher.cli
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+def test_a_quick_end_waits_for_threads_and_handlers_and_keeps_the_code() -> None:
+    code = """
+import atexit, sys, threading, time
+from thresher.cli import run
+def main():
+    atexit.register(print, "handler")
+    threading.Thread(target=lambda: (time.sleep(0.2), print("thread"))).start()
+    print("main")
+    raise SystemExit(3)
+sys.modules["thresher.cli.main"].main = main
+run()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (3, "")
+    assert done.stdout.split() == ["main", "thread", "handler"]
+
+
+def test_pandas_is_loaded_only_where_it_is_used() -> None:
+    code = """
+import sys
+import pyarrow as pa
+from thresher.cli.skip_pandas import skip_pandas
+skip_pandas()
+table = pa.table({"a": ["x", None]})
+assert "pandas" not in sys.modules
+frame = table.to_pandas()
+assert frame["a"].tolist()[0] == "x"
+assert pa.Table.from_pandas(frame).num_rows == 2 and pa.array(frame["a"]).null_count == 1
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_debug_shows_the_traceback(thresher: Run) -> None:
     done = thresher("data", "info", "nothing-here", env={"THRESHER_DEBUG": "1"})
     assert done.returncode == 2

@@ -116,7 +116,10 @@ def test_help_answers_at_once_and_does_not_load_torch() -> None:
         assert f" {heavy}\n" not in loaded, f"thresher --help imports {heavy}"
 
 
-LIBRARIES = {"torch", "sklearn", "scipy", "matplotlib", "openTSNE", "starlette", "transformers"}
+LIBRARIES = {
+    *("torch", "sklearn", "scipy", "matplotlib", "openTSNE", "starlette", "transformers"),
+    "pandas",  # pyarrow would load it
+}
 """Slow to import: a command that only reads files loads none of them."""
 
 

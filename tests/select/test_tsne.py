@@ -1,5 +1,8 @@
 """Our t-SNE engine against exact sums, SciPy, scikit-learn and openTSNE."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +13,7 @@ from thresher.select.affinities import affinities, conditional, symmetric
 from thresher.select.neighbours import neighbours
 from thresher.select.repulsion import Grid, field
 from thresher.select.tsne_kernels import DescentState
+from thresher.select.tsne_loading import finish_loading, start_loading
 
 
 @pytest.fixture(scope="module")
@@ -191,6 +195,32 @@ def test_captured_steps_keep_their_memory(digits_x: torch.Tensor) -> None:
     step()
     assert len(other) == 96
     assert torch.equal(state.y, expected)
+
+
+@pytest.mark.gpu
+def test_kernels_that_were_loaded_ahead_are_those_of_the_map() -> None:
+    """In a process of its own, which has loaded none."""
+    code = """
+import torch
+from thresher.select import tsne, tsne_kernels, tsne_loading
+kernels = (tsne_kernels._spread, tsne_kernels._read, tsne_kernels._move)
+loaded = lambda: [[len(part[0]) for part in kernel.device_caches.values()] for kernel in kernels]
+assert loaded() == [[], [], []]
+tsne_loading.start_loading(600, torch.device("cuda"))
+tsne_loading.finish_loading()
+assert loaded() == [[1], [1], [1]], loaded()
+x = torch.randn(600, 20, generator=torch.Generator().manual_seed(0)).cuda()
+ahead, _ = tsne.tsne(x, iterations=50, early_iterations=50)
+assert loaded() == [[1], [1], [1]], loaded()
+again, _ = tsne.tsne(x, iterations=50, early_iterations=50)
+assert torch.equal(ahead, again)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_what_cannot_be_loaded_ahead_does_not_stop_the_map() -> None:
+    start_loading(1000, torch.device("cuda:77"))
+    finish_loading()
 
 
 def test_a_map_that_is_not_finite_is_refused(digits_x: torch.Tensor) -> None:

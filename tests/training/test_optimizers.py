@@ -204,6 +204,7 @@ def test_a_step_can_be_captured_in_a_graph(name: str) -> None:
         optimizer.step()
 
     side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())  # which writes x
     with torch.cuda.stream(side):
         for _ in range(3):
             step(captured, two)

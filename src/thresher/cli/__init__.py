@@ -6,6 +6,6 @@ answers at once and does not load torch.
 """
 
 from thresher.cli.commands import COMMANDS, Command, Outcome
-from thresher.cli.main import main
+from thresher.cli.main import main, run
 
-__all__ = ["COMMANDS", "Command", "Outcome", "main"]
+__all__ = ["COMMANDS", "Command", "Outcome", "main", "run"]

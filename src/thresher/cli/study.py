@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from thresher.cli.commands import Outcome
 from thresher.cli.packs import ensure_packs_of_study
+from thresher.cli.skip_pandas import skip_pandas
 from thresher.errors import AlreadyExistsError, InvalidValueError, ThresherError
 from thresher.options import option
 from thresher.study.definition import ComparisonConfig, MetricConfig
@@ -121,6 +122,7 @@ def report(config: Report) -> Outcome:
     """
     from thresher.study.analysis import analyse
 
+    skip_pandas()
     analysis = analyse(config.folder)
 
     def written() -> Path:

@@ -229,7 +229,12 @@ def reduce(
             raise InvalidValueError("features must be finite", "", "features")
         return Reduction(points)
     begin = time.perf_counter()
-    x, explained = _principal(features, options)
+    device = choose_device(options.device)
+    if method == "tsne" and device.type == "cuda":
+        from thresher.select.tsne_loading import start_loading
+
+        start_loading(len(features), device)
+    x, explained = _principal(features, options, device)
     seconds = {"pca": time.perf_counter() - begin}
     if method == "pca":
         return Reduction(x.cpu().numpy(), explained=explained, seconds=seconds)
@@ -247,12 +252,13 @@ def reduce(
     return Reduction(points, kl, explained, seconds)
 
 
-def _principal(features: np.ndarray, options: MapOptions) -> "tuple[torch.Tensor, float]":
+def _principal(
+    features: np.ndarray, options: MapOptions, device: "torch.device"
+) -> "tuple[torch.Tensor, float]":
     """Return the principal components (n, m) on the device, and the variance they explain."""
     from thresher.select.feature_blocks import on_device
     from thresher.select.pca import fit_pca
 
-    device = choose_device(options.device)
     resident: np.ndarray | torch.Tensor = features
     if device.type == "cuda" and features.nbytes <= RESIDENT_BYTES:
         # PCA reads the features three times; up to a few gigabytes they move to the device once.

@@ -18,6 +18,7 @@ from thresher.progress import Bar, bar
 from thresher.select.affinities import Affinities, affinities
 from thresher.select.repulsion import FEW, Grid, field
 from thresher.select.tsne_kernels import AVAILABLE, DescentState, Kernels
+from thresher.select.tsne_loading import finish_loading
 
 SPACING = 0.5
 """The coarsest grid allowed: the kernel 1/(1+d²) varies over one unit."""
@@ -119,6 +120,7 @@ def _stepper(state: DescentState, p: Affinities, size: int) -> Callable[[], None
 
 def _captured(step: Callable[[], None], state: DescentState) -> Callable[[], None]:
     """Capture `step` in a CUDA graph; `state` is restored after the warm-up that this needs."""
+    finish_loading()
     kept = [t.clone() for t in (state.y, state.update, state.gains)]
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())

@@ -21,6 +21,8 @@ try:
 except ImportError:  # torch without CUDA comes without Triton
     AVAILABLE = False
 
+BLOCK = 128
+
 
 @dataclass
 class DescentState:
@@ -59,18 +61,37 @@ class Kernels:
 
     def step(self, state: DescentState, grid: Grid) -> None:
         """Do one step of the descent."""
-        n, block = self.p.n, 128
-        origin, spacing = grid.place(state.y)
+        place = grid.place(state.y)
         grid.charge.zero_()
-        blocks = (triton.cdiv(n, block),)
-        _spread[blocks](state.y, origin, spacing, grid.charge, n, grid.size, FIXED_POINT, block)
-        potential, constant = grid.convolve(spacing)
-        _read[blocks](
-            state.y, origin, spacing, potential, self.force, self.phi, n, grid.size, block
+        self.spread(state.y, grid, place)
+        potential, constant = grid.convolve(place[1])
+        self.read(state.y, grid, place, potential)
+        n = self.p.n
+        state.z.copy_(self.phi.double().sum() + constant * float(n) ** 2 - n)
+        self.move(state)
+        state.y.copy_(self.moved)
+
+    def spread(self, y: torch.Tensor, grid: Grid, place: tuple[torch.Tensor, torch.Tensor]) -> None:
+        """Add the charges of the points `y` to a grid at origin and spacing `place`."""
+        n = self.p.n
+        _spread[(triton.cdiv(n, BLOCK),)](y, *place, grid.charge, n, grid.size, FIXED_POINT, BLOCK)
+
+    def read(
+        self,
+        y: torch.Tensor,
+        grid: Grid,
+        place: tuple[torch.Tensor, torch.Tensor],
+        potential: torch.Tensor,
+    ) -> None:
+        """Read `force` and `phi` of the points `y` from the potential on the grid."""
+        n = self.p.n
+        _read[(triton.cdiv(n, BLOCK),)](
+            y, *place, potential, self.force, self.phi, n, grid.size, BLOCK
         )
-        z = self.phi.double().sum() + constant * float(n) ** 2 - n
-        state.z.copy_(z)
-        _move[(n,)](
+
+    def move(self, state: DescentState) -> None:
+        """Compute the points after the step, `moved`."""
+        _move[(self.p.n,)](
             state.y,
             self.moved,
             state.update,
@@ -82,10 +103,14 @@ class Kernels:
             state.exaggeration,
             state.rate,
             state.z,
-            128,
+            BLOCK,
             num_warps=1,
         )
-        state.y.copy_(self.moved)
+
+
+def start_driver() -> None:
+    """Let Triton build what it needs to launch kernels; once, before several threads do."""
+    triton.runtime.driver.active.get_current_device()
 
 
 if AVAILABLE:

@@ -1,0 +1,67 @@
+"""Load and compile the kernels of t-SNE on a GPU while features and neighbours are still computed.
+
+The first map on a machine compiles three kernels and plans FFTs of several sizes, about 2.5 s, most
+of it outside of Python. Here this happens in threads, on made points.
+"""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from threading import Thread
+
+import torch
+
+from thresher.select.affinities import Affinities
+from thresher.select.repulsion import FEW, Grid
+from thresher.select.tsne_kernels import AVAILABLE, DescentState, Kernels, start_driver
+
+SIZES = (128, 256, 512, 1024)
+"""Grids that maps of some 10,000 samples need."""
+_loading: list[Thread] = []
+
+
+def start_loading(n: int, device: torch.device) -> None:
+    """Begin to load what a map of `n` samples needs."""
+    thread = Thread(target=_load, args=(n, device), name="t-SNE kernels")
+    _loading.append(thread)
+    thread.start()
+
+
+def finish_loading() -> None:
+    """Wait for what was begun: no other thread may load kernels while a CUDA graph is captured."""
+    while _loading:
+        _loading.pop().join()
+
+
+def _load(n: int, device: torch.device) -> None:
+    # What fails here fails again where it is needed, with a message.
+    with suppress(Exception):
+        if AVAILABLE and n > FEW:
+            start_driver()
+            with ThreadPoolExecutor() as pool:
+                for job in _jobs(n, device):
+                    pool.submit(job)
+
+
+def _jobs(n: int, device: torch.device) -> list[Callable[[], object]]:
+    """Return functions that each use one kernel, or the FFTs of all sizes."""
+    # Triton compiles for numbers that are multiples of 16, or not.
+    few = 2 * FEW + n % 16
+    at = torch.arange(few + 1, device=device)
+    p = Affinities(at, at[1:].int() % few, torch.full((few,), 1 / few, device=device))
+    grid, kernels = Grid(SIZES[0], device), Kernels(p)
+    state = DescentState.start(torch.rand(few, 2, device=device))
+    place = grid.place(state.y)
+    potential = torch.zeros(grid.size, grid.size, device=device)
+
+    def plan() -> None:
+        for size in SIZES:
+            Grid(size, device).convolve(place[1])
+
+    return [
+        plan,
+        partial(kernels.spread, state.y, grid, place),
+        partial(kernels.read, state.y, grid, place, potential),
+        partial(kernels.move, state),
+    ]
