@@ -1,11 +1,13 @@
 """Time and memory of the filters and the page with as many images and classes as ImageNet has.
 
     python -m benchmarks.imagenet_filters --out benchmarks/results/imagenet_filters.json
+    python -m benchmarks.imagenet_filters --filters embed network
 
 Features (2,048 numbers for each image, float16) and training dynamics are made up: each class is a
 cloud with a few wrong labels and copies. Every row is a command in a process of its own. Memory is
 what the process itself holds (not the pages of mapped files, which the system drops if it needs
-them) and what the GPU has in use beyond the state before.
+them) and what the GPU has in use beyond the state before. `embed` is an untrained ResNet-50 on
+images of 32×32 pixels: its memory is that of larger images but for the batch, its time is not.
 """
 
 import argparse
@@ -25,11 +27,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
+from safetensors.torch import save_file
 
 from benchmarks.machine import describe, markdown
 from thresher.data.pack import Pack
 from thresher.data.sources.base import Block
 from thresher.data.write import write_pack
+from thresher.models import registry
 from thresher.models.features import FORMAT, FeaturePaths, FeaturesMeta
 from thresher.paths import RUN_FORMAT, RunPaths, write_json
 
@@ -185,6 +189,19 @@ def watched(
     return row
 
 
+def embed(pack: Pack, out: Path) -> Row:
+    def ended(process: "subprocess.Popen[str]") -> None:
+        process.communicate()
+        if process.returncode:
+            raise SystemExit("embed failed")
+
+    weights = out / "resnet50.safetensors"
+    save_file(registry.build("resnet50", len(pack.classes)).state_dict(), weights)
+    words = ["--model", "resnet50", "--weights", str(weights), "--image-size", "32"]
+    words += ["--data", str(pack.root), "--out", str(out / "embedded")]
+    return watched("embed", ["embed", *words], ended)
+
+
 def select(name: str, source: list[str], out: Path, *more: str) -> Row:
     def ended(process: "subprocess.Popen[str]") -> int | None:
         answer = process.communicate()[0]
@@ -230,7 +247,7 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=IMAGES)
     parser.add_argument("--classes", type=int, default=CLASSES)
     parser.add_argument("--dimension", type=int, default=DIMENSION)
-    parser.add_argument("--filters", nargs="*", help="only these, without the page")
+    parser.add_argument("--filters", nargs="*", help="only these (embed, too), without the page")
     parser.add_argument("--out", type=Path, help="write JSON here and a table beside it")
     options = parser.parse_args()
     rows: list[Row] = []
@@ -251,9 +268,9 @@ def main() -> None:
             **dict.fromkeys(("moderate", "knn"), features),
             **dict.fromkeys(("el2n", "forgetting", "aum"), run),
         }
-        chosen = options.filters or list(sources)
-        for name in chosen:
-            rows.append(select(name, sources[name], root))
+        for name in options.filters or ["embed", *sources]:
+            row = embed(pack, root) if name == "embed" else select(name, sources[name], root)
+            rows.append(row)
         if not options.filters:
             rows.append(view(root / "network.parquet", pack.root))
     if options.out:

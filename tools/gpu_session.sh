@@ -38,7 +38,7 @@ decode() {
   step decode 120 python -m benchmarks.imagenet_training --quality 68 --epochs 3 --cpu \
     --out "$out/imagenet_training_cpu.json"
 }
-filters() { step filters 320 python -m benchmarks.imagenet_filters --out "$out/imagenet_filters.json"; }
+filters() { step filters 420 python -m benchmarks.imagenet_filters --out "$out/imagenet_filters.json"; }
 packing() { step packing 150 python -m benchmarks.packing --images 4000 --copies 15 --rounds 3 --out "$out/packing.json"; }
 cold() {
   step cold 150 python -m benchmarks.cold_start --data cifar10 --profile --out "$out/cold_start"

@@ -14,6 +14,8 @@ from thresher.cli.plan import plan as plan_command
 from thresher.data.write import write_pack
 from thresher.errors import ThresherError
 from thresher.scaling.candidates import (
+    OF_PILOTS,
+    SAFE,
     Budget,
     CandidateRun,
     Machine,
@@ -53,6 +55,12 @@ def test_a_faster_option_is_never_passed_over_within_the_rules() -> None:
         if o.device_hours <= 2 * thrifty:
             assert best.seconds <= 1.021 * o.seconds
     assert "critical batch" in reason
+
+
+@pytest.mark.parametrize("share", [SAFE, OF_PILOTS])
+def test_a_recommended_batch_is_at_most_a_share_of_the_critical_one(share: float) -> None:
+    best, _ = recommend(on_summit(64), STATS.critical_batch, Budget(), share=share)
+    assert best.batch_size == STATS.critical_batch * share
 
 
 def test_the_overhead_is_that_of_pilots_which_train_in_fp32() -> None:

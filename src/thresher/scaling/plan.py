@@ -108,7 +108,8 @@ def plan(config: PlanConfig) -> TrainingPlan:
         low, high = table.fit.b_crit_low, table.fit.b_crit_high
     runs = candidates.candidate_runs(samples, machine, config.max_workers)
     because = None if table is None or table.fit.fits else table.reason
-    best, reason = candidates.recommend(runs, samples.critical_batch, budget, because)
+    share = candidates.SAFE if pilot is None else candidates.OF_PILOTS
+    best, reason = candidates.recommend(runs, samples.critical_batch, budget, because, share)
     assumed = pilot is not None and not pilot.reached
     return TrainingPlan(
         model=config.model,
