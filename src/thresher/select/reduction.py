@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
-from thresher.environment import choose_device, core_count, likely_device, versions
+from thresher.environment import (
+    choose_device,
+    core_count,
+    importing,
+    likely_device,
+    start_gpu,
+    versions,
+)
 from thresher.errors import InvalidValueError, MissingDependencyError, ThresherError, nearest
 from thresher.options import option
 from thresher.paths import atomic_file
@@ -152,6 +159,8 @@ def cached_reduction(
     if stored is None:
         # From here on torch is needed, which knows the device and, as in the names of version 0.1,
         # the version of CUDA.
+        if settings["device"] == "cuda":
+            start_gpu()
         settings |= _engine(method, str(choose_device(options.device)))
         path = folder / _map_name(digest, settings)
         former = folder / _map_name(digest, settings, versions(PACKAGES))
@@ -292,10 +301,11 @@ def _own_tsne(
     from thresher.select.tsne import Descent, descend
 
     early, late = settings.phases
-    p = affinities(x.float(), options.perplexity)
-    start = torch.from_numpy(initial).to(x.device, torch.float32)
-    descent = Descent(late, early, settings.exaggeration, settings.rate)
-    y, kl = descend(p, start, descent, options.seed)
+    with importing("scipy.spatial"):  # which DBSCAN needs next
+        p = affinities(x.float(), options.perplexity)
+        start = torch.from_numpy(initial).to(x.device, torch.float32)
+        descent = Descent(late, early, settings.exaggeration, settings.rate)
+        y, kl = descend(p, start, descent, options.seed)
     return y.float().cpu().numpy(), round(float(kl), 6)
 
 

@@ -38,14 +38,21 @@ def _load(n: int, device: torch.device) -> None:
     # What fails here fails again where it is needed, with a message.
     with suppress(Exception):
         if AVAILABLE and n > FEW:
-            start_driver()
             with ThreadPoolExecutor() as pool:
-                for job in _jobs(n, device):
-                    pool.submit(job)
+                pool.submit(_plan, device)
+                start_driver()
+                for launch in _launches(n, device):
+                    pool.submit(launch)
 
 
-def _jobs(n: int, device: torch.device) -> list[Callable[[], object]]:
-    """Return functions that each use one kernel, or the FFTs of all sizes."""
+def _plan(device: torch.device) -> None:
+    """Use the FFTs of all sizes."""
+    for size in SIZES:
+        Grid(size, device).convolve(torch.ones((), device=device))
+
+
+def _launches(n: int, device: torch.device) -> list[Callable[[], None]]:
+    """Return functions that launch one kernel each."""
     # Triton compiles for numbers that are multiples of 16, or not.
     few = 2 * FEW + n % 16
     at = torch.arange(few + 1, device=device)
@@ -54,13 +61,7 @@ def _jobs(n: int, device: torch.device) -> list[Callable[[], object]]:
     state = DescentState.start(torch.rand(few, 2, device=device))
     place = grid.place(state.y)
     potential = torch.zeros(grid.size, grid.size, device=device)
-
-    def plan() -> None:
-        for size in SIZES:
-            Grid(size, device).convolve(place[1])
-
     return [
-        plan,
         partial(kernels.spread, state.y, grid, place),
         partial(kernels.read, state.y, grid, place, potential),
         partial(kernels.move, state),
