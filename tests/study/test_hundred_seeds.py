@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from benchmarks.fast_cifar import Workload, read_airbench
 
-from thresher.study.local import next_task
+from thresher.study.local import BEHIND, gpu_environment, in_order, next_task
 from thresher.study.reading import load
 from thresher.study.tasks import StudyTask
 
@@ -47,3 +47,19 @@ def test_a_worker_goes_on_with_the_cell_of_its_last_trial() -> None:
     assert next_task(queue, None) is queue[0]
     assert next_task(queue, {"batch_size": 64, "lr": 0.2}) is queue[1]
     assert next_task(queue, {"batch_size": 512, "lr": 0.1}) is queue[0]
+
+
+def test_steps_come_before_trials_and_long_trials_before_short_ones() -> None:
+    step = StudyTask("features", "embed", {}, Path(), "")
+    trials = [_trial(512, 0.1, 0), _trial(64, 0.1, 0)]
+    assert in_order([*trials, step]) == [step, trials[1], trials[0]]
+
+
+def test_the_first_worker_of_a_gpu_goes_before_the_others() -> None:
+    """It gets the step that the trials of the others wait for."""
+    shared = {"CUDA_MPS_PIPE_DIRECTORY": "pipe"}
+    workers = [gpu_environment(number, ["3", "5"], shared) for number in range(4)]
+    assert [worker["CUDA_VISIBLE_DEVICES"] for worker in workers] == ["3", "5", "3", "5"]
+    assert [BEHIND.items() <= worker.items() for worker in workers] == [False, False, True, True]
+    assert gpu_environment(3, ["0"], None) == {"CUDA_VISIBLE_DEVICES": "0"}
+    assert gpu_environment(3, [], shared) == {}
