@@ -2,7 +2,7 @@
 # Run the GPU tests and benchmarks one after the other, each with a time limit and a log of its own:
 #
 #     tools/gpu_session.sh OUT [STEP…]      steps: tests training decode filters packing cold
-#                                           million fast fig7 plan, or the name of a recipe;
+#                                           million fast fig7 fig7_compiled plan, or a recipe;
 #                                           default: all up to fig7 but decode, in this order
 #
 # CIFAR-10 must be in the cache (`thresher data get cifar10`). AIRBENCH names the file of airbench94
@@ -54,6 +54,13 @@ fast() {
 fig7() {
   sed 's/^workers = .*/workers = 8\nmps = true/' examples/ornl-fig7.toml >"$out/fig7.toml"
   step fig7 420 python -m thresher study run "$out/fig7.toml" --out "$out/fig7"
+}
+fig7_compiled() {
+  # The filter's network is trained once: compiling it would take longer than it saves.
+  sed -e 's/^workers = .*/workers = 8\nmps = true/' -e 's/^precision = .*/&\ncompile = true/' \
+    -e 's/^model = "resnet101"/&\ncompile = false/' examples/ornl-fig7.toml >"$out/fig7_compiled.toml"
+  step fig7_compiled 420 python -m thresher study run "$out/fig7_compiled.toml" \
+    --out "$out/fig7_compiled"
 }
 plan() {
   # Its trainings share the GPU through NVIDIA's multi-process service.
