@@ -1,6 +1,5 @@
 """Versions, hardware, commit, cores and devices, compared with what the system says."""
 
-import gc
 import os
 import platform
 import re
@@ -17,7 +16,6 @@ from thresher.environment import (
     core_count,
     git_commit,
     hardware,
-    quick_imports,
     versions,
 )
 from thresher.errors import InvalidValueError
@@ -100,37 +98,3 @@ def test_an_unknown_device_is_refused(name: str) -> None:
         choose_device(name)
     assert str(caught.value) == f'device "{name}" is not available here; use cpu'
     assert caught.value.parameter == "device"
-
-
-def test_a_module_is_imported_while_the_block_runs() -> None:
-    code = (
-        "import sys; from thresher.environment import importing\n"
-        "with importing('fractions'): pass\n"
-        "sys.exit('fractions' not in sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
-
-
-def test_a_machine_without_a_driver_gets_no_message_of_the_early_connection() -> None:
-    code = "import thresher.environment as e; e.start_gpu()"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout + done.stderr == ""
-
-
-@pytest.mark.gpu
-def test_torch_uses_the_connection_that_was_begun() -> None:
-    code = """
-import thresher.environment as e
-e.start_gpu()
-device = e.choose_device("cuda")
-import torch
-assert float(torch.ones(3, device=device).sum()) == 3
-"""
-    subprocess.run([sys.executable, "-c", code], check=True)
-
-
-def test_garbage_is_collected_again_after_imports() -> None:
-    assert gc.isenabled()
-    with quick_imports():
-        assert not gc.isenabled()
-    assert gc.isenabled()

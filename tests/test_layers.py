@@ -14,7 +14,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "thresher"
 # so are `study` and `auditing`, `report` and `app`: neither imports the other.
 LAYERS: list[set[str]] = [
     {"version"},
-    {"errors"},
+    {"errors", "startup"},
     {"paths", "progress", "options", "plugins", "environment"},
     {"locks"},
     {"distributed"},

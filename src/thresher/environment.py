@@ -1,21 +1,17 @@
 """What a result was made on: versions, hardware, commit; and which cores and device to use."""
 
-import contextlib
-import ctypes
 import functools
-import gc
-import importlib
 import importlib.metadata
 import os
 import platform
 import subprocess
 import sys
-import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from thresher.errors import InvalidValueError
+from thresher.startup import quick_imports
 from thresher.version import __version__
 
 if TYPE_CHECKING:
@@ -87,21 +83,6 @@ def core_count() -> int:
     return os.cpu_count() or 1
 
 
-@contextlib.contextmanager
-def quick_imports() -> Iterator[None]:
-    """Do not collect garbage: an import makes many objects, none of which is garbage.
-
-    Importing torch takes a tenth less time.
-    """
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collects:
-            gc.enable()
-
-
 def choose_device(name: str = "auto") -> "torch.device":
     """Return the torch device for "auto" (a GPU if there is one), "cpu", "cuda" or "mps"."""
     with quick_imports():
@@ -128,33 +109,6 @@ def likely_device(name: str = "auto") -> str:
     if name != "auto" or "torch" in sys.modules or sys.platform != "linux":
         return str(choose_device(name))
     return "cuda" if has_gpu_files() else "cpu"
-
-
-@contextlib.contextmanager
-def importing(module: str) -> Iterator[None]:
-    """Import a module in a thread while the block waits for something else, such as a GPU."""
-    thread = threading.Thread(target=importlib.import_module, args=(module,), name=module)
-    thread.start()
-    try:
-        yield
-    finally:
-        thread.join()
-
-
-def start_gpu() -> None:
-    """Begin to connect to the first GPU in a thread: 0.3 s, in which torch can be imported."""
-    if "torch" in sys.modules or sys.platform != "linux":
-        return
-    threading.Thread(target=_open_context, name="CUDA").start()
-
-
-def _open_context() -> None:
-    """Create the CUDA context that torch will use; what fails here fails again in torch."""
-    with contextlib.suppress(OSError, AttributeError):
-        cuda = ctypes.CDLL("libcuda.so.1")
-        device, context = ctypes.c_int(), ctypes.c_void_p()
-        if cuda.cuInit(0) == 0 and cuda.cuDeviceGet(ctypes.byref(device), 0) == 0:
-            cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
 
 
 def has_gpu_files() -> bool:

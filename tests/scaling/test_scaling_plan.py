@@ -14,7 +14,7 @@ from thresher.cli.plan import plan as plan_command
 from thresher.data.write import write_pack
 from thresher.errors import ThresherError
 from thresher.scaling.candidates import (
-    OF_PILOTS,
+    PILOT_SHARE,
     SAFE,
     Budget,
     CandidateRun,
@@ -57,7 +57,7 @@ def test_a_faster_option_is_never_passed_over_within_the_rules() -> None:
     assert "critical batch" in reason
 
 
-@pytest.mark.parametrize("share", [SAFE, OF_PILOTS])
+@pytest.mark.parametrize("share", [SAFE, PILOT_SHARE])
 def test_a_recommended_batch_is_at_most_a_share_of_the_critical_one(share: float) -> None:
     best, _ = recommend(on_summit(64), STATS.critical_batch, Budget(), share=share)
     assert best.batch_size == STATS.critical_batch * share

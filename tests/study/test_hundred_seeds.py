@@ -61,5 +61,7 @@ def test_the_first_worker_of_a_gpu_goes_before_the_others() -> None:
     workers = [gpu_environment(number, ["3", "5"], shared) for number in range(4)]
     assert [worker["CUDA_VISIBLE_DEVICES"] for worker in workers] == ["3", "5", "3", "5"]
     assert [BEHIND.items() <= worker.items() for worker in workers] == [False, False, True, True]
+    # A daemon that somebody else started needs no variables.
+    assert gpu_environment(3, ["0"], {}) == {"CUDA_VISIBLE_DEVICES": "0", **BEHIND}
     assert gpu_environment(3, ["0"], None) == {"CUDA_VISIBLE_DEVICES": "0"}
     assert gpu_environment(3, [], shared) == {}

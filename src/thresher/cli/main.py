@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from thresher.cli.commands import COMMANDS, GROUPS, SELECT, Command, Outcome
-from thresher.environment import quick_imports
 from thresher.errors import InvalidValueError, ThresherError, nearest
 from thresher.paths import user_error
 from thresher.select.filters.registry import FILTERS
+from thresher.startup import quick_imports
 from thresher.version import __version__
 
 INTERRUPTED = 130

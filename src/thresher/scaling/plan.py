@@ -108,7 +108,7 @@ def plan(config: PlanConfig) -> TrainingPlan:
         low, high = table.fit.b_crit_low, table.fit.b_crit_high
     runs = candidates.candidate_runs(samples, machine, config.max_workers)
     because = None if table is None or table.fit.fits else table.reason
-    share = candidates.SAFE if pilot is None else candidates.OF_PILOTS
+    share = candidates.SAFE if pilot is None else candidates.PILOT_SHARE
     best, reason = candidates.recommend(runs, samples.critical_batch, budget, because, share)
     assumed = pilot is not None and not pilot.reached
     return TrainingPlan(

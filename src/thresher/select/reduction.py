@@ -16,18 +16,12 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
-from thresher.environment import (
-    choose_device,
-    core_count,
-    importing,
-    likely_device,
-    start_gpu,
-    versions,
-)
+from thresher.environment import choose_device, core_count, likely_device, versions
 from thresher.errors import InvalidValueError, MissingDependencyError, ThresherError, nearest
 from thresher.options import option
 from thresher.paths import atomic_file
 from thresher.progress import bar
+from thresher.startup import importing, start_gpu
 
 if TYPE_CHECKING:
     import torch

@@ -139,11 +139,11 @@ def in_order(tasks: Sequence[StudyTask]) -> list[StudyTask]:
 def gpu_environment(
     number: int, gpus: Sequence[str], shared: dict[str, str] | None
 ) -> dict[str, str]:
-    """Return the variables that give a worker its GPU; `shared` are those of MPS."""
+    """Return the variables that give a worker its GPU; `shared` are those of MPS, if it is used."""
     if not gpus:
         return {}
     environment = {"CUDA_VISIBLE_DEVICES": gpus[number % len(gpus)], **(shared or {})}
-    return environment | (BEHIND if shared and number >= len(gpus) else {})
+    return environment | (BEHIND if shared is not None and number >= len(gpus) else {})
 
 
 def next_task(queue: Sequence[StudyTask], cell: Values | None) -> StudyTask:
