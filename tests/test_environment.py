@@ -61,7 +61,7 @@ def test_an_installed_package_in_a_repository_has_no_commit(tmp_path: Path) -> N
     """site-packages inside a user's repository: that commit says nothing about Thresher."""
     site = tmp_path / "env" / "site-packages" / "thresher"
     site.mkdir(parents=True)
-    for name in ("__init__.py", "environment.py", "errors.py", "version.py"):
+    for name in ("__init__.py", "environment.py", "errors.py", "startup.py", "version.py"):
         source = (ROOT / "src" / "thresher" / name).read_text() if name != "__init__.py" else ""
         (site / name).write_text(source)
     for command in (["init", "-q"], ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q",
