@@ -28,7 +28,7 @@ step() {
 
 tests() {
   step tests 200 python -m pytest -q -m gpu -n 8 -p no:cacheprovider --timeout 150 tests/training \
-    tests/select tests/data tests/models tests/scaling
+    tests/select tests/data tests/models tests/scaling tests/test_startup.py
 }
 training() {
   step training 300 python -m benchmarks.imagenet_training --quality 68 --epochs 3 \
