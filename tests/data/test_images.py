@@ -143,3 +143,9 @@ def test_a_jpeg_at_a_fraction_of_its_size_is_not_stretched(mode: str, orientatio
         apart = np.abs(got.astype(int) - np.asarray(wanted))
         assert apart.max() <= 7
         assert apart.mean() <= 1.5  # 3.4 to 12 if it is stretched
+
+
+@pytest.mark.parametrize("count", [0, 2, 7])
+def test_scaling_in_threads_gives_the_same_pixels(count: int) -> None:
+    raw = np.random.default_rng(0).integers(0, 256, (count, 9, 12, 3), dtype=np.uint8)
+    assert np.array_equal(images.resized(raw, 100, threads=3), images.resized(raw, 100))

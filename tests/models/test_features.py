@@ -92,6 +92,15 @@ def test_what_is_refused(tmp_path: Path) -> None:
         assert "are not numbers of one length" in says(tmp_path / "l.parquet")
 
 
+def test_accuracy_is_computed_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("thresher.models.features._ROWS", 2)
+    index = pa.table({"id": list("abcde"), "label": [0, 1, 2, 0, 1]})
+    probabilities = np.eye(3, dtype=np.float32)[[0, 1, 1, 2, 1]]
+    features = Features(np.zeros((5, 1), np.float32), index, probabilities)
+    assert features.accuracy == 3 / 5
+    assert replace(features, probabilities=None).accuracy is None
+
+
 def test_a_pickle_is_never_loaded(tmp_path: Path) -> None:
     np.save(tmp_path / "f.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
     (tmp_path / "f.ids.txt").write_text("a\n")

@@ -46,13 +46,12 @@ def _outcome(config: Embed, features: Features) -> Outcome:
     meta = features.meta
     keys = ("samples", "dimension", "dtype", "split", "model", "fingerprint", "seconds", "workers")
     data = {"path": str(config.out), **{key: getattr(meta, key) for key in keys}}
+    data["accuracy"] = features.accuracy
     text = (
         f"{meta.samples:,} × {meta.dimension} features of {meta.model} as {meta.dtype} "
         f"in {config.out}, {meta.seconds:,.1f} s"
     )
-    data["accuracy"] = None
-    if features.probabilities is not None and features.labels is not None:
-        accuracy = float((features.probabilities.argmax(1) == features.labels).mean())
-        data["accuracy"] = accuracy
-        text += f"; the network classifies {100 * accuracy:.2f} % of these samples correctly"
+    if features.accuracy is not None:
+        percent = 100 * features.accuracy
+        text += f"; the network classifies {percent:.2f} % of these samples correctly"
     return Outcome(data, text)

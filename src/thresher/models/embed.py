@@ -264,7 +264,8 @@ class _Inputs:
         """Scale raw images as encoded ones are when they are decoded, then normalise them."""
         size = self.image_size
         if size is not None and images.shape[1:3] != (size, size):
-            scaled = resized(images.cpu().numpy(), size, self.loader.resample)
+            raw = images.cpu().numpy()
+            scaled = resized(raw, size, self.loader.resample, threads=self.loader.threads)
             images = torch.from_numpy(scaled).to(images.device)
         return self.augment.evaluate(images)
 

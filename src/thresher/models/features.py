@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 FORMAT = 1
+_ROWS = 65536
 _FIXED_LIST = pa.list_(pa.float32(), 1).id
 
 
@@ -131,6 +132,16 @@ class Features:
         if "label" not in self.index.column_names:
             return None
         return self.index.column("label").to_numpy().astype(np.int64)
+
+    @cached_property
+    def accuracy(self) -> float | None:
+        """Share of the samples that the network classifies as labelled; None if it has no head."""
+        if self.probabilities is None or self.labels is None or not len(self):
+            return None
+        # In parts, because numpy copies a memory map that it may not write to.
+        begins = range(0, len(self), _ROWS)
+        parts = [self.probabilities[begin : begin + _ROWS].argmax(1) for begin in begins]
+        return float((np.concatenate(parts) == self.labels).mean())
 
     @classmethod
     def open(cls, path: str | Path) -> "Features":
