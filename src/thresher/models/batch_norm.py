@@ -23,7 +23,7 @@ import math
 import os
 import shutil
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 import torch.distributed as dist
@@ -138,10 +138,10 @@ class GhostBatchNorm(_AnyBatchNorm):
         if not self.training:
             return super().forward(input)
         self._check_input_dim(input)
+        if _kernel_works(input):
+            return self.by_kernel(input)
         n = input.shape[0]
         whole = n - n % self.size
-        if _kernel_works(input):
-            return self._by_kernel(input, whole)
         if n == whole:
             return self._normalised(input, self.size)
         rest = self._normalised(input[whole:], n - whole)
@@ -155,16 +155,19 @@ class GhostBatchNorm(_AnyBatchNorm):
             self._add(mean, var, size, x.shape[3])
         return y.reshape(input.shape)
 
-    def _by_kernel(self, input: Tensor, whole: int) -> Tensor:
-        from thresher.models.ghost_kernel import GhostNormalise
+    def by_kernel(self, input: Tensor, added: Tensor | None = None, relu: bool = False) -> Tensor:
+        """Normalise on a GPU, and do what follows in a ResNet; see `normalise`."""
+        from thresher.models.norm_kernel import Norm, Normalise
 
-        y, mean, var = GhostNormalise.apply(input, self.weight, self.bias, self.size, self.eps)
+        norm = Norm(self.size, self.eps, relu)
+        y, mean, var = Normalise.apply(input, self.weight, self.bias, added, norm)
         if self.track_running_stats:
-            groups, pixels = whole // self.size, math.prod(input.shape[2:])
+            groups, rest = divmod(len(input), self.size)
+            pixels = math.prod(input.shape[2:])
             if groups:
                 self._add(mean[:groups], var[:groups], self.size, pixels)
-            if len(input) > whole:
-                self._add(mean[groups:], var[groups:], len(input) - whole, pixels)
+            if rest:
+                self._add(mean[groups:], var[groups:], rest, pixels)
         return y
 
     @torch.no_grad()
@@ -195,6 +198,43 @@ class GhostBatchNorm(_AnyBatchNorm):
         some = samples.clamp(min=1)
         _move_running(self, mean / some, var / some, (samples > 0).to(mean.dtype))
         self.pending_sums().zero_()
+
+
+def normalise(
+    layer: nn.Module, x: Tensor, added: Tensor | None = None, relu: bool = True
+) -> Tensor:
+    """Return relu(layer(x) + added), `added` and the ReLU if wanted.
+
+    Batches of bfloat16 on a GPU are trained with kernels that do all of it in few passes. For other
+    types torch has those of cuDNN.
+    """
+    if _fuses(layer, x, added):
+        if isinstance(layer, GhostBatchNorm):
+            return layer.by_kernel(x, added, relu)
+        from thresher.models.norm_kernel import Norm, Normalise
+
+        norm = Norm(len(x), layer.eps, relu, layer)
+        return Normalise.apply(x, layer.weight, layer.bias, added, norm)[0]
+    y = layer(x)
+    y = y if added is None else y + added
+    return nn.functional.relu(y, inplace=True) if relu else y
+
+
+def _fuses(layer: nn.Module, x: Tensor, added: Tensor | None) -> TypeGuard[_BatchNorm]:
+    """Whether there are kernels for the layer with these inputs."""
+    if type(layer) not in (nn.BatchNorm2d, GhostBatchNorm) or not layer.training:
+        return False
+    watched = layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks
+    if watched or layer.momentum is None or not layer.track_running_stats:
+        return False
+    return (
+        _kernel_works(x)
+        and x.dtype == torch.bfloat16
+        and x.dim() == 4
+        and x.numel() > x.shape[1]
+        and x.is_contiguous(memory_format=torch.channels_last)
+        and (added is None or (added.dtype, added.shape) == (x.dtype, x.shape))
+    )
 
 
 def _kernel_works(x: Tensor) -> bool:

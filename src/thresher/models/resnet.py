@@ -10,6 +10,7 @@ from functools import partial
 
 from torch import Tensor, nn
 
+from thresher.models.batch_norm import normalise
 from thresher.models.convolution import Conv2d
 
 
@@ -28,15 +29,14 @@ class BasicBlock(nn.Module):
         super().__init__()
         self.conv1 = _conv3x3(inputs, width, stride)
         self.bn1 = nn.BatchNorm2d(width)
-        self.relu = nn.ReLU(inplace=True)
         self.conv2 = _conv3x3(width, width)
         self.bn2 = nn.BatchNorm2d(width)
         self.downsample = downsample
 
     def forward(self, x: Tensor) -> Tensor:
         shortcut = x if self.downsample is None else self.downsample(x)
-        x = self.relu(self.bn1(self.conv1(x)))
-        return self.relu(self.bn2(self.conv2(x)) + shortcut)
+        x = normalise(self.bn1, self.conv1(x))
+        return normalise(self.bn2, self.conv2(x), shortcut)
 
 
 class Bottleneck(nn.Module):
@@ -54,14 +54,24 @@ class Bottleneck(nn.Module):
         self.bn2 = nn.BatchNorm2d(width)
         self.conv3 = Conv2d(width, width * self.expansion, 1, bias=False)
         self.bn3 = nn.BatchNorm2d(width * self.expansion)
-        self.relu = nn.ReLU(inplace=True)
         self.downsample = downsample
 
     def forward(self, x: Tensor) -> Tensor:
         shortcut = x if self.downsample is None else self.downsample(x)
-        x = self.relu(self.bn1(self.conv1(x)))
-        x = self.relu(self.bn2(self.conv2(x)))
-        return self.relu(self.bn3(self.conv3(x)) + shortcut)
+        x = normalise(self.bn1, self.conv1(x))
+        x = normalise(self.bn2, self.conv2(x))
+        return normalise(self.bn3, self.conv3(x), shortcut)
+
+
+class Projection(nn.Sequential):
+    """Shortcut by a 1×1 convolution and its batch norm (option B)."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        convolution = nn.Conv2d(inputs, outputs, 1, stride, bias=False)
+        super().__init__(convolution, nn.BatchNorm2d(outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return normalise(self[1], self[0](x), relu=False)
 
 
 class Subsample(nn.Module):
@@ -104,7 +114,6 @@ class ResNet(nn.Module):
             self.conv1 = _conv3x3(channels, self.inputs)
             self.maxpool = nn.Identity()
         self.bn1 = nn.BatchNorm2d(self.inputs)
-        self.relu = nn.ReLU(inplace=True)
         self.stages = len(depths)
         for number, (depth, width) in enumerate(zip(depths, widths, strict=True), start=1):
             stage = self._stage(block, depth, width, stride=1 if number == 1 else 2)
@@ -122,7 +131,7 @@ class ResNet(nn.Module):
 
     def forward_features(self, x: Tensor) -> Tensor:
         """Return features (n, feature_dim) of images (n, channels, height, width)."""
-        x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
+        x = self.maxpool(normalise(self.bn1, self.conv1(x)))
         for number in range(1, self.stages + 1):
             x = self.get_submodule(f"layer{number}")(x)
         return x.mean((2, 3))
@@ -138,8 +147,7 @@ class ResNet(nn.Module):
         downsample: nn.Module | None = None
         if stride != 1 or self.inputs != outputs:
             if self.projection:
-                conv = nn.Conv2d(self.inputs, outputs, 1, stride, bias=False)
-                downsample = nn.Sequential(conv, nn.BatchNorm2d(outputs))
+                downsample = Projection(self.inputs, outputs, stride)
             else:
                 downsample = Subsample(self.inputs, outputs, stride)
         blocks = [block(self.inputs, width, stride, downsample)]

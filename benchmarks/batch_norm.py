@@ -1,0 +1,148 @@
+"""Batch norm with ReLU on a GPU: our kernels, torch's operations and torch.compile, in one run.
+
+    python -m benchmarks.batch_norm --out benchmarks/results
+
+Layers of ResNet-18 on images of 28×28 and of ResNet-50 at 224×224, bf16, channels last, forward and
+backward, replayed in a CUDA graph. Then steps of whole networks on random images, captured as
+well. Numbers are speeds as ratios to torch's operations; the ways take turns.
+"""
+
+import argparse
+import statistics
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from benchmarks.machine import markdown
+from thresher.models import batch_norm, registry
+from thresher.models.batch_norm import normalise
+
+LAYERS = (
+    (256, 64, 14, 14),
+    (256, 512, 1, 1),
+    (1024, 128, 4, 4),
+    (6272, 64, 7, 7),
+    (64, 256, 56, 56),
+    (64, 1024, 14, 14),
+)
+NETWORKS = (
+    ("resnet18", 256, 28),
+    ("resnet18", 1024, 28),
+    ("resnet18", 6272, 28),
+    ("resnet20", 256, 32),
+    ("resnet101", 256, 28),
+    ("resnet50", 256, 224),
+)
+FUSES = batch_norm._fuses
+
+
+def use_kernels(wanted: bool) -> None:
+    batch_norm._fuses = FUSES if wanted else (lambda *inputs: False)  # type: ignore[assignment]
+
+
+def captured(work: Callable[[], object]) -> torch.cuda.CUDAGraph:
+    """Return a graph that repeats `work`."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            work()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        work()
+    return graph
+
+
+def milliseconds(graph: torch.cuda.CUDAGraph, repeats: int) -> float:
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    for _ in range(repeats):
+        graph.replay()
+    end.record()
+    end.synchronize()
+    return begin.elapsed_time(end) / repeats
+
+
+def compare(graphs: dict[str, torch.cuda.CUDAGraph], repeats: int) -> dict[str, float]:
+    """Return the median milliseconds of each graph; they take turns."""
+    times: dict[str, list[float]] = {way: [] for way in graphs}
+    for _ in range(6):
+        for way, graph in graphs.items():
+            times[way].append(milliseconds(graph, repeats))
+    return {way: statistics.median(each[1:]) for way, each in times.items()}
+
+
+def layer_times(shape: tuple[int, ...], compiles: bool) -> dict[str, float]:
+    def random() -> Tensor:
+        x = torch.randn(shape, device="cuda", dtype=torch.bfloat16)
+        return x.contiguous(memory_format=torch.channels_last).requires_grad_()
+
+    def step(way: Callable[..., Tensor], layer: nn.Module) -> None:
+        torch.autograd.backward(way(layer, x, added), slope)
+
+    x, added, slope = random(), random(), random().detach()
+    graphs = {}
+    for way in ("torch", "ours", "compiled")[: 3 if compiles else 2]:
+        use_kernels(way == "ours")
+        layer = nn.BatchNorm2d(shape[1]).cuda().train()
+        function = torch.compile(normalise) if way == "compiled" else normalise
+        graphs[way] = captured(partial(step, function, layer))
+    return compare(graphs, 50)
+
+
+def network_times(name: str, batch: int, side: int) -> dict[str, float]:
+    x = torch.randn(batch, 3, side, side, device="cuda")
+    x = x.contiguous(memory_format=torch.channels_last)
+    labels = torch.arange(batch, device="cuda") % 10
+
+    def step(model: nn.Module) -> None:
+        with torch.autocast("cuda", torch.bfloat16):
+            loss = functional.cross_entropy(model(x), labels)
+        loss.backward()
+
+    graphs = {}
+    for way in ("torch", "ours"):
+        use_kernels(way == "ours")
+        model = registry.build(name, 10).cuda().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        graphs[way] = captured(partial(step, model.train()))
+    return compare(graphs, 10)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--compile", action="store_true", help="also torch.compile of a layer")
+    parser.add_argument("--out", type=Path)
+    flags = parser.parse_args()
+    if not torch.cuda.is_available():
+        print("needs a GPU")
+        return
+    lines = ["# Batch norm with ReLU on a GPU", "", markdown(), ""]
+    lines += [
+        "Speed as a ratio to torch's operations.",
+        "",
+        "| layer or network | torch, ms | ours",
+    ]
+    lines[-1] += " | compiled |" if flags.compile else " |"
+    lines += ["|---" * (4 if flags.compile else 3) + "|"]
+    rows = [("×".join(map(str, shape)), layer_times(shape, flags.compile)) for shape in LAYERS]
+    rows += [
+        (f"{name}, batch {batch}, {side}×{side}", network_times(name, batch, side))
+        for name, batch, side in NETWORKS
+    ]
+    for what, times in rows:
+        ratios = [f"{times['torch'] / times[way]:.2f}" for way in times if way != "torch"]
+        ratios += [""] * (1 + flags.compile - len(ratios))
+        lines.append(f"| {what} | {times['torch']:.3f} | " + " | ".join(ratios) + " |")
+    text = "\n".join(lines) + "\n"
+    print(text)
+    if flags.out:
+        (flags.out / "batch_norm.md").write_text(text)
+
+
+if __name__ == "__main__":
+    main()
