@@ -33,6 +33,13 @@ start_gpu()
 device = choose_device("cuda")
 import torch
 assert float(torch.ones(3, device=device).sum()) == 3
+import threading
+for thread in threading.enumerate():
+    if thread.name == "_read_triton":
+        thread.join()
+import triton
+key = getattr(triton.runtime.cache, "triton_key", None) or triton.compiler.compiler.triton_key
+assert key.cache_info().currsize == 1
 """
     subprocess.run([sys.executable, "-c", code], check=True)
 

@@ -36,10 +36,22 @@ def importing(module: str) -> Iterator[None]:
 
 
 def start_gpu() -> None:
-    """Begin to connect to the first GPU in a thread: 0.3 s, in which torch can be imported."""
+    """Begin in threads, while torch is imported, what takes long before the first kernel runs.
+
+    To connect to the first GPU takes 0.3 s, and as long that Triton reads itself.
+    """
     if "torch" in sys.modules or sys.platform != "linux":
         return
-    threading.Thread(target=_open_context, name="CUDA").start()
+    for work in (_open_context, _read_triton):
+        threading.Thread(target=work, name=work.__name__).start()
+
+
+def _read_triton() -> None:
+    """Let Triton compute the hash of itself that names its compiled kernels; it remembers it."""
+    for module in ("triton.runtime.cache", "triton.compiler.compiler"):  # 3.4 and before
+        with contextlib.suppress(ImportError, AttributeError, OSError):
+            importlib.import_module(module).triton_key()
+            return
 
 
 def _open_context() -> None:

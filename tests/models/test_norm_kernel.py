@@ -15,7 +15,7 @@ from thresher.models import batch_norm, registry
 from thresher.models.batch_norm import GhostBatchNorm, convert, normalise
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-pytestmark = [] if INTERPRETED else pytest.mark.gpu
+pytestmark: Any = [] if INTERPRETED else pytest.mark.gpu
 DEVICE = "cpu" if INTERPRETED else "cuda"
 
 
