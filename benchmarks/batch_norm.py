@@ -36,6 +36,7 @@ NETWORKS = (
     ("resnet20", 256, 32),
     ("resnet101", 256, 28),
     ("resnet50", 256, 224),
+    ("fast-cifar", 2000, 32),
 )
 FUSES = batch_norm._fuses
 

@@ -11,6 +11,7 @@ import itertools
 import torch
 from torch import Tensor, nn
 
+from thresher.models.batch_norm import normalise
 from thresher.models.convolution import Conv2d
 
 WIDTHS = (64, 256, 256)
@@ -95,7 +96,10 @@ class _Stage(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = self.first(x)
         # Images below 16 pixels are too small for three poolings.
-        return self.rest(self.pool(x) if min(x.shape[2:]) > 1 else x)
+        x = self.pool(x) if min(x.shape[2:]) > 1 else x
+        norm, activation, convolution, last_norm, last_activation = self.rest
+        x = convolution(activation(normalise(norm, x, relu=False)))
+        return last_activation(normalise(last_norm, x, relu=False))
 
 
 def _identity_like(inputs: int, width: int) -> Conv2d:
