@@ -173,10 +173,12 @@ class GhostBatchNorm(_AnyBatchNorm):
     @torch.no_grad()
     def _add(self, mean: Tensor, var: Tensor, size: int, pixels: int) -> None:
         """Add (groups, channels) means and variances to the sums; the variance is unbiased."""
-        unbiased = var.sum(0) * (size * pixels / max(1, size * pixels - 1))
-        samples = mean.new_full((1,), size * mean.shape[0])
+        unbiased = size * pixels / max(1, size * pixels - 1)
         # In place, because a captured graph adds to the same tensor.
-        self.pending_sums(mean).add_(torch.cat([mean.sum(0) * size, unbiased * size, samples]))
+        means, variances, samples = self.pending_sums(mean).split([*(self.num_features,) * 2, 1])
+        means.add_(mean.sum(0), alpha=size)
+        variances.add_(var.sum(0), alpha=size * unbiased)
+        samples.add_(size * len(mean))
 
     def forget_sums(self) -> None:
         """Drop the sums since the last `update_running_statistics`."""
