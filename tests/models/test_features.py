@@ -2,6 +2,7 @@
 
 import json
 import logging
+import tracemalloc
 from collections import OrderedDict
 from dataclasses import replace
 from pathlib import Path
@@ -57,6 +58,26 @@ def test_parquet_in_its_usual_forms(tmp_path: Path, kind: str) -> None:
     assert features.labels is not None
     assert features.labels.tolist() == [1, 0, 1]
     assert np.array_equal(features.array, ROWS)
+
+
+@pytest.mark.parametrize("kind", ["columns", "lists", "fixed lists"])
+def test_parquet_is_read_into_one_array(tmp_path: Path, kind: str) -> None:
+    rows = np.random.default_rng(0).standard_normal((2000, 500), np.float32)
+    columns: dict[str, object] = {"id": [str(n) for n in range(len(rows))]}
+    if kind == "columns":
+        columns |= {f"f{n}": rows[:, n] for n in range(500)}
+    else:
+        size = 500 if kind == "fixed lists" else -1
+        columns["embedding"] = pa.array(list(rows), pa.list_(pa.float32(), size))
+    pq.write_table(pa.table(columns), tmp_path / "f.parquet", row_group_size=300)
+    ids = pq.read_table(tmp_path / "f.parquet", columns=["id"])["id"].to_pylist()
+    tracemalloc.start()
+    features = Features.open(tmp_path / "f.parquet")
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert features.ids == ids
+    np.testing.assert_array_equal(features.array, rows)
+    assert most < 1.5 * rows.nbytes  # the memory of Arrow is not traced
 
 
 def test_what_is_refused(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ the margin.
 import itertools
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -320,9 +320,9 @@ def test_with_a_large_effect_a_recipe_says_yes(name: str) -> None:
     assert [row.paper for row in rows if row.holds != "yes"] == []
 
 
-def test_a_row_names_the_rule_that_never_reached_the_loss() -> None:
-    config = cunha_strong.StrongScalingConfig()
-    runs = [
+def _never_strong(config: cunha_strong.StrongScalingConfig) -> list[cunha_strong.ScalingRun]:
+    """Runs of one and two workers, of which only strong scaling never reaches the loss."""
+    return [
         cunha_strong.ScalingRun(
             *(workers, rule, seed),
             reached=rule != "strong",
@@ -337,4 +337,24 @@ def test_a_row_names_the_rule_that_never_reached_the_loss() -> None:
         for rule in cunha_strong.RULES[: None if workers > 1 else 1]
         for seed in range(config.seeds)
     ]
-    assert cunha_strong.rows(runs, config)[0].measured == "strong never reached the loss"
+
+
+def test_a_row_names_the_rule_that_never_reached_the_loss() -> None:
+    config = cunha_strong.StrongScalingConfig()
+    rows = cunha_strong.rows(_never_strong(config), config)
+    assert rows[0].measured == "strong never reached the loss"
+
+
+@pytest.mark.parametrize("most_workers", [1, 2])
+def test_runs_that_all_diverged_do_not_show_the_same_path(most_workers: int) -> None:
+    config = cunha_strong.StrongScalingConfig()
+    runs = [
+        replace(run, reached=False, loss=None, norm=None) if run.workers <= most_workers else run
+        for run in _never_strong(config)
+    ]
+    (row,) = (row for row in cunha_strong.rows(runs, config) if row.claim == "S2")
+    assert row.holds == "not enough runs"
+    assert row.measured == "nothing to compare: all runs of one worker diverged"
+    one = [replace(run, loss=0.0, norm=1.0) if run.seed == 0 else run for run in runs]
+    (row,) = (row for row in cunha_strong.rows(one, config) if row.claim == "S2")
+    assert row.holds == "yes"  # the runs of one seed can be compared

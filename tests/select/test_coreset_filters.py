@@ -56,6 +56,23 @@ def test_ccs_drops_its_share_even_below_the_cutoff(drop: float) -> None:
     assert (~constant.keep_).sum() == round(400 * drop)
 
 
+def test_ccs_puts_infinite_scores_into_the_outer_strata() -> None:
+    """As those of a run that diverged; the strata are (-inf, 0.1), (0.5), (0.9, inf)."""
+    values = (-np.inf, 0.1, 0.5, 0.9, np.inf)
+    score = np.repeat(values, [10, 30, 40, 20, 40])
+    fitted = CoverageFilter(drop=0.5, cutoff=0.1, strata=3).fit(
+        None, np.zeros(140, int), selections=[scored(score)]
+    )
+    kept = [int(fitted.keep_[score == value].sum()) for value in values]
+    assert (kept[0] + kept[1], kept[2], kept[3] + kept[4]) == (23, 23, 24)
+    assert fitted.reason_.count("above the cutoff") == 14
+    np.testing.assert_array_equal(fitted.score_, score.astype(np.float32))
+    nothing_finite = CoverageFilter(drop=0.5).fit(
+        None, np.zeros(4, int), selections=[scored(np.array([np.inf, -np.inf, np.inf, np.inf]))]
+    )
+    assert nothing_finite.keep_.sum() == 2
+
+
 def test_ccs_takes_the_scores_of_one_selection() -> None:
     labels = np.zeros(4, int)
     with pytest.raises(ThresherError, match="selections must name one, whose scores are used, got"):

@@ -1,5 +1,6 @@
 """run_filter: from files to a selection, with an honest record of where it came from."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,7 @@ from thresher.select.filters.dynamics import EL2NFilter
 from thresher.select.filters.near_duplicates import NearDuplicatesFilter
 from thresher.select.filters.random import RandomFilter
 from thresher.select.inputs import FilterSources
-from thresher.select.run import open_features, run_filter
+from thresher.select.run import open_features, run_filter, training_inputs, with_features
 
 
 @pytest.fixture
@@ -114,3 +115,30 @@ def test_what_a_run_held_out_does_not_depend_on_the_order_of_the_pack(
     rows = rows_by_id(first.ids, second.ids)
     np.testing.assert_array_equal(first.keep, second.keep[rows])
     np.testing.assert_array_equal(first.score, second.score[rows])
+
+
+def test_rows_that_follow_each_other_stay_a_memory_map(digits: Path, tmp_path: Path) -> None:
+    pack = Pack.open(digits)
+    train, test = pack.indices("train"), pack.indices("test")
+    order = np.concatenate([test[:3], train, test[3:]])
+    pixels = pack.images(order).reshape(len(order), -1).astype(np.float16)
+    np.save(tmp_path / "f.npy", pixels)
+    features = Features.from_array(tmp_path / "f.npy", pack.ids.take(order).to_pylist())
+    features = replace(features, probabilities=features.array[:, :10])
+    inputs = with_features(training_inputs(pack), features, pack)
+    for part in (inputs, inputs.take(np.arange(len(train))), inputs.take(np.arange(5, 90))):
+        for own, whole in (
+            (part.features, features.array),
+            (part.probabilities, features.probabilities),
+        ):
+            assert own is not None
+            assert whole is not None
+            assert np.shares_memory(own, whole)
+            begin = 3 + (5 if len(part) == 85 else 0)
+            np.testing.assert_array_equal(own, whole[begin : begin + len(part)])
+    held = with_features(training_inputs(pack, HoldOut(0.1)), features, pack)
+    rows = rows_by_id(held.ids, features.ids)
+    np.testing.assert_array_equal(held.need_features(), pixels[rows])
+    for some in ([4, 3, 2], [1, 2, 4], [7], []):
+        taken = inputs.take(np.array(some, int)).need_features()
+        np.testing.assert_array_equal(taken, pixels[3:][np.array(some, int)])

@@ -76,6 +76,25 @@ def test_columns_that_are_not_axes_are_left_out(tmp_path: Path) -> None:
     assert {*read_runs(file, "accuracy", ("arm", "batch_size"))[0].cell} == {"arm", "batch_size"}
 
 
+@pytest.mark.parametrize("metric", ["accuracy", "validation_accuracy"])
+def test_shares_and_percents_in_one_column_are_refused(metric: str, tmp_path: Path) -> None:
+    file = tmp_path / "runs.csv"
+
+    def read(*values: float) -> list[float | None]:
+        rows = [f"{'ab'[n % 2]},{n // 2},{value}\n" for n, value in enumerate(values)]
+        file.write_text(f"arm,seed,{metric}\n" + "".join(rows))
+        return [trial.value for trial in read_runs(file, metric)]
+
+    mixed = rf"line 4 of .*: {metric} 0\.93 is a share, but 93\.1 in line 2 is in percent; write"
+    with pytest.raises(ThresherError, match=mixed):
+        read(93.1, 94, 0.93, 92)
+    with pytest.raises(ThresherError, match=r"line 2 .* 1 is a share, but 92 in line 5"):
+        read(1, 0.94, 0.93, 92)
+    assert read(0, 0.5, 0.25, 1) == [0, 50, 25, 100]
+    assert read(0, 50, 25, 100) == [0, 50, 25, 100]  # 0 is the same in both units
+    assert read(0, 0, 0, 0) == [0, 0, 0, 0]
+
+
 GOOD = "arm,seed,score\na,0,1\nb,0,2\na,1,1.5\nb,1,2\n"
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from thresher.errors import InvalidValueError, NotFoundError
@@ -260,14 +261,16 @@ def _from_parquet(path: Path) -> Features:
     lists = [name for name in columns if _is_list(table.schema.field(name).type)]
     if len(lists) == 1:
         try:
-            array = np.array(table[lists[0]].to_pylist(), dtype=np.float32)
+            array = _stacked(table[lists[0]])
         except (ValueError, TypeError):
             raise InvalidValueError(
                 f"the lists in the column {lists[0]} of {path} are not numbers of one length"
             ) from None
     elif columns and not lists:
         try:
-            array = np.stack([table[name].to_numpy().astype(np.float32) for name in columns], 1)
+            array = np.empty((len(table), len(columns)), np.float32)
+            for n, name in enumerate(columns):
+                array[:, n] = table[name].to_numpy()
         except (ValueError, TypeError):
             raise InvalidValueError(f"not all feature columns of {path} hold numbers") from None
     else:
@@ -276,6 +279,18 @@ def _from_parquet(path: Path) -> Features:
             "give features as one column of lists, or as a number column each",
         )
     return Features(array, index, None, FeaturesMeta(source=str(path)), path)
+
+
+def _stacked(column: pa.ChunkedArray) -> np.ndarray:
+    """Return lists as (n, d) float32; raise ValueError or TypeError if they cannot be stacked."""
+    (width,) = pc.unique(pc.list_value_length(column)).to_pylist()
+    array = np.empty((len(column), width), np.float32)  # a missing list has the length None
+    begin = 0
+    for chunk in column.chunks:
+        values = chunk.flatten().to_numpy(zero_copy_only=False)
+        array[begin : begin + len(chunk)] = values.reshape(len(chunk), width)
+        begin += len(chunk)
+    return array
 
 
 def _is_list(kind: pa.DataType) -> bool:

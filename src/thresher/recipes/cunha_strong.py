@@ -268,18 +268,24 @@ def _sooner(runs: list[ScalingRun], comparison: ArmComparison) -> ClaimRow:
 
 def _same_path(runs: list[ScalingRun], config: StrongScalingConfig) -> ClaimRow:
     """S2: after as many steps, the weights of k workers equal those of one, to rounding."""
-    apart = 0.0
+    differences = []
     alone = {run.seed: run for run in _of(runs, 1, RULES[0])}
     for run in runs:
         one = alone[run.seed]
         if run.rule == RULES[0] and run.workers > 1 and one.norm:
             same = run.steps == one.steps and run.norm
-            apart = max(apart, abs((run.norm or 0.0) / one.norm - 1) if same else math.inf)
+            differences.append(abs((run.norm or 0.0) / one.norm - 1) if same else math.inf)
+    measured = "nothing to compare: all runs of one worker diverged"
+    verdict: Verdict = "not enough runs"
+    if differences:
+        apart = max(differences)
+        measured = f"weights differ by {apart:.1e}" if math.isfinite(apart) else "steps differ"
+        verdict = "yes" if apart < 1e-3 else "no"
     return ClaimRow(
         "S2",
         f"the same path as one worker; never more workers than the batch ({config.batch})",
-        f"weights differ by {apart:.1e}" if math.isfinite(apart) else "steps differ",
-        "yes" if apart < 1e-3 else "no",
+        measured,
+        verdict,
         note="relative difference of the weights' norm at the target, float32",
     )
 

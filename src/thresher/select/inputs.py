@@ -125,13 +125,14 @@ class FilterInputs:
 
     def take(self, rows: np.ndarray) -> "FilterInputs":
         """Return the inputs of some rows, an ascending index array."""
+        features, probabilities = self.features, self.probabilities
         return replace(
             self,
             ids=[self.ids[row] for row in rows],
             labels=self.labels[rows],
-            features=None if self.features is None else self.features[rows],
-            probabilities=None if self.probabilities is None else self.probabilities[rows],
-            other_features=[features[rows] for features in self.other_features],
+            features=None if features is None else take_rows(features, rows),
+            probabilities=None if probabilities is None else take_rows(probabilities, rows),
+            other_features=[take_rows(other, rows) for other in self.other_features],
             statistics=None if self.statistics is None else self.statistics.take(rows),
             dynamics={name: values[rows] for name, values in self.dynamics.items()},
             other_dynamics=[
@@ -139,6 +140,16 @@ class FilterInputs:
                 for record in self.other_dynamics
             ],
         )
+
+
+def take_rows(array: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Return `array[rows]`; a view if the rows follow each other, so that a memory map stays one.
+
+    Other rows are copied to memory.
+    """
+    if len(rows) and rows[0] >= 0 and (np.diff(rows) == 1).all():
+        return array[rows[0] : rows[-1] + 1]
+    return array[rows]
 
 
 @dataclass(kw_only=True)

@@ -24,7 +24,7 @@ from thresher.models.features import Features
 from thresher.options import to_mapping
 from thresher.paths import RunPaths, SelectionPaths, read_run_json
 from thresher.select.filters.base import Filter
-from thresher.select.inputs import FilterInputs, FilterSources, Retrain
+from thresher.select.inputs import FilterInputs, FilterSources, Retrain, take_rows
 
 DYNAMICS = ("el2n", "forgetting", "learned_epoch", "loss")
 LATER_DYNAMICS = ("margin", "uncertainty")
@@ -184,7 +184,7 @@ def open_features(path: Path, pack: Pack, device: str = "auto") -> Features:
 def with_features(inputs: FilterInputs, features: Features, pack: Pack) -> FilterInputs:
     """Add the rows of `features` for these samples; it may hold others, in any order.
 
-    Rows that are already in order are not copied, so a memory map stays one.
+    Rows that follow each other in the file are not copied, so a memory map stays one.
     """
     fingerprint = features.meta.fingerprint
     if fingerprint and fingerprint != pack.fingerprint:
@@ -203,10 +203,9 @@ def with_features(inputs: FilterInputs, features: Features, pack: Pack) -> Filte
             "embed the training split of this pack",
             "features",
         )
-    array, probabilities = features.array, features.probabilities
-    if not np.array_equal(rows, np.arange(len(array))):
-        array = array[rows]
-        probabilities = None if probabilities is None else probabilities[rows]
+    array, probabilities = take_rows(features.array, rows), features.probabilities
+    if probabilities is not None:
+        probabilities = take_rows(probabilities, rows)
     return replace(inputs, features=array, probabilities=probabilities)
 
 

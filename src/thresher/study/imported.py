@@ -21,8 +21,8 @@ DELIMITERS = ",;\t"
 def read_runs(file: Path | str, metric: str, axes: Sequence[str] = ()) -> list[Trial]:
     """Read the runs of a CSV file, for `analyse`.
 
-    The file has a header with the columns `seed` and `metric`; the others are axes. Accuracies of
-    at most 1 are shares and become points.
+    The file has a header with the columns `seed` and `metric`; the others are axes. Accuracies that
+    are all at most 1 are shares and become points.
 
     Args:
         file: Comma-, semicolon- or tab-separated text in UTF-8.
@@ -31,8 +31,9 @@ def read_runs(file: Path | str, metric: str, axes: Sequence[str] = ()) -> list[T
 
     Raises:
         NotFoundError: The file does not exist.
-        InvalidValueError: The file is not CSV, a column is missing, a value is not a number, two
-            rows are the same run, or there is only one seed.
+        InvalidValueError: The file is not CSV, a column is missing, a value is not a number,
+            accuracies are partly shares and partly in percent, two rows are the same run, or there
+            is only one seed.
     """
     head, rows = _read(Path(file))
     for name in (SEED, metric, *axes):
@@ -45,8 +46,8 @@ def read_runs(file: Path | str, metric: str, axes: Sequence[str] = ()) -> list[T
             raise InvalidValueError(f'column "{name}" of {file} cannot be an axis', fix)
     columns = {name: _axis(file, name, [row[head.index(name)] for row in rows]) for name in chosen}
     numbers = [_number(file, n, metric, row[head.index(metric)]) for n, row in enumerate(rows, 2)]
-    if metric in POINTS and all(0 <= number <= 1 for number in numbers):
-        numbers = [100 * number for number in numbers]
+    if metric in POINTS:
+        numbers = _points(file, metric, numbers)
     trials: list[Trial] = []
     lines: dict[tuple[Any, ...], int] = {}
     for line, (row, number) in enumerate(zip(rows, numbers, strict=True), 2):
@@ -138,6 +139,20 @@ def _number(file: Path | str, line: int, name: str, text: str) -> float:
     if not math.isfinite(number):
         raise InvalidValueError(f'line {line} of {file}: {name} must be a number, got "{text}"')
     return number
+
+
+def _points(file: Path | str, name: str, numbers: list[float]) -> list[float]:
+    """Return accuracies, all shares or all in percent, in percent; 0 is the same in both."""
+    share = next((n for n, number in enumerate(numbers) if 0 < number <= 1), None)
+    percent = next((n for n, number in enumerate(numbers) if number > 1), None)
+    if share is not None and percent is not None:
+        raise InvalidValueError(
+            f"line {share + 2} of {file}: {name} {numbers[share]:g} is a share, but "
+            f"{numbers[percent]:g} in line {percent + 2} is in percent",
+            "write all of them as shares in [0, 1]",
+        )
+    shares = all(0 <= number <= 1 for number in numbers)
+    return [100 * number for number in numbers] if shares else numbers
 
 
 def _seed(file: Path | str, line: int, text: str) -> int:

@@ -21,7 +21,7 @@ class CoverageFilter(Filter):
     width, and the samples to keep are drawn at random, as evenly from all strata as their sizes
     allow (Zheng et al., "Coverage-centric Coreset Selection for High Pruning Rates", ICLR 2023).
     The paper tunes the cutoff for each share to drop; here it is an option, and never drops more
-    than `drop`. Costs a sort.
+    than `drop`. Infinite scores belong to the first or the last stratum. Costs a sort.
 
     Examples:
         >>> from thresher import Selection
@@ -53,11 +53,14 @@ class CoverageFilter(Filter):
                 "selections",
             )
         (scored,) = inputs.selections
-        score = np.nan_to_num(scored.score[rows_of(scored, inputs.ids)].astype(np.float64))
+        score = scored.score[rows_of(scored, inputs.ids)].astype(np.float64)
+        score[np.isnan(score)] = 0.0
         hardest = highest(score, min(self.cutoff, self.drop))
-        rest = score[~hardest]
-        width = (rest.max() - rest.min()) / self.strata or 1.0
-        stratum = np.minimum((score - rest.min()) / width, self.strata - 1).astype(int)
+        finite = score[~hardest & np.isfinite(score)]
+        low, high = (finite.min(), finite.max()) if len(finite) else (0.0, 0.0)
+        width = (high - low) / self.strata or 1.0
+        places = (np.clip(score, low, high) - low) / width
+        stratum = np.minimum(places, self.strata - 1).astype(int)
         stratum[hardest] = -1
         random = np.random.Generator(np.random.Philox(key=[self.seed, 0xC0FE7]))
         keep, left = np.zeros(len(inputs), bool), len(inputs) - round(self.drop * len(inputs))
