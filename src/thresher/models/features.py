@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from thresher.errors import InvalidValueError, NotFoundError
@@ -283,6 +282,8 @@ def _from_parquet(path: Path) -> Features:
 
 def _stacked(column: pa.ChunkedArray) -> np.ndarray:
     """Return lists as (n, d) float32; raise ValueError or TypeError if they cannot be stacked."""
+    import pyarrow.compute as pc
+
     (width,) = pc.unique(pc.list_value_length(column)).to_pylist()
     array = np.empty((len(column), width), np.float32)  # a missing list has the length None
     begin = 0
