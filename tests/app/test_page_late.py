@@ -4,8 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import httpx
 import numpy as np
-from page_eyes import counts, wait_for
+from page_eyes import counts, focus_by_search, wait_for
 from page_site import Made, Opener, Serve, Site
 
 from thresher.data.overrides import OverrideLog
@@ -99,3 +100,62 @@ def test_a_comparison_follows_decisions_in_both_selections(
         log.undo(dict.fromkeys(kept, True))
         page.wait_for_selector(f'.group[data-group="only {group} drops"] b:text-is("0")')
     assert page.input_value("#colour") == "class", "the map keeps the colours that were chosen"
+
+
+def make_anew(path: Path) -> list[str]:
+    """Replace a selection by one of other samples; returns the ids of the old one."""
+    old = Selection.load(path)
+    for file in (path, path.with_suffix(".json")):
+        file.unlink()
+    half = len(old.ids) // 2
+    Selection(
+        ids=old.ids[half:],
+        labels=old.labels[half:],
+        keep=~np.asarray(old.keep)[half:],
+        score=np.asarray(old.score)[half:],
+        reason=old.reason[half:],
+        fingerprint=old.fingerprint,
+        meta=old.meta,
+    ).save(path)
+    return old.ids
+
+
+def test_no_request_is_answered_for_a_selection_that_was_made_anew(few_site: Site) -> None:
+    path = few_site.made.path
+    headers = {"Authorization": f"Bearer {few_site.token}"}
+    with httpx.Client(base_url=few_site.base, headers=headers, timeout=60) as http:
+        assert http.get("/api/points").status_code == 200
+        ids = make_anew(path)
+        decision = {"ids": ids[:2], "keep": False}
+        for answer in (
+            http.get("/api/points"),
+            http.get("/api/state"),
+            http.post("/api/overrides", json=decision),
+            http.post("/api/undo"),
+            http.post("/api/redo"),
+            http.post("/api/use", json={"share": 0.3, "name": "third"}),
+        ):
+            assert answer.status_code == 409, answer.url
+            assert answer.json()["error"] == (
+                "chosen.parquet was made anew or removed since it was opened; "
+                "start `thresher view` again"
+            )
+        path.unlink()
+        assert http.post("/api/overrides", json=decision).status_code == 409
+    assert not SelectionPaths(path).overrides.exists()
+    assert not path.with_name("third.parquet").exists()
+
+
+def test_the_page_says_that_its_selection_was_made_anew(
+    few_site: Site, chromium: "Browser"
+) -> None:
+    page = chromium.new_page()
+    page.goto(few_site.url)
+    page.wait_for_selector(".filter-panel[data-ready]")
+    ids = make_anew(few_site.made.path)
+    focus_by_search(page, ids[0])
+    page.keyboard.press("d")
+    page.wait_for_selector('.toast.wrong:has-text("start `thresher view` again")')
+    page.reload()
+    page.wait_for_selector('.loading.wrong:has-text("chosen.parquet was made anew")')
+    page.close()

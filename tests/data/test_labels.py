@@ -62,6 +62,8 @@ def test_class_names_from_an_editor_of_windows(tmp_path: Path) -> None:
     ("text", "message"),
     [
         (b"\n \n", "names.txt has no classes"),
+        (b"cat\n \ndog\n\n", "line 2 of .*names.txt is blank; give one class name per line"),
+        (b"\ncat\n", "line 1 of .*names.txt is blank"),
         (b"cat\ndog\n cat \n", 'names.txt has two classes named "cat"'),
         (b"\xff\xfe", "names.txt cannot be read as a list of class names"),
     ],
@@ -77,6 +79,11 @@ def test_bad_files_of_class_names(tmp_path: Path, text: bytes, message: str) -> 
 
 def test_a_file_of_class_names_from_windows(tmp_path: Path) -> None:
     (tmp_path / "names").write_bytes("\ufeffcat\r\ndog\r\n".encode())
+    assert class_names(tmp_path / "names", list, "it") == ["cat", "dog"]
+
+
+def test_blank_lines_after_the_last_class_name(tmp_path: Path) -> None:
+    (tmp_path / "names").write_text("cat\ndog\n\n  \n")
     assert class_names(tmp_path / "names", list, "it") == ["cat", "dog"]
 
 

@@ -181,6 +181,41 @@ def test_hugging_face_splits_that_were_made_one_by_one(tmp_path: Path) -> None:
         open_source(tmp_path / "other")
 
 
+@pytest.mark.parametrize("named", [True, False])
+def test_hugging_face_with_a_row_without_a_label(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: bool
+) -> None:
+    datasets = pytest.importorskip("datasets")
+    kind = datasets.ClassLabel(names=["no", "yes"]) if named else datasets.Value("int64")
+    images = [{"bytes": picture(n, 9, 9), "path": None} for n in range(8)]
+    whole = datasets.Dataset.from_dict(
+        {"image": images, "label": [0, 1, 0, 1, 0, None, 0, None]},
+        features=datasets.Features({"image": datasets.Image(), "label": kind}),
+    )
+    datasets.DatasetDict({"val": whole}).save_to_disk(tmp_path / "saved", num_shards={"val": 2})
+    message = "row 1 of {}, counted from 0, has no label; label it, or remove the row"
+    with pytest.raises(ThresherError) as caught:
+        open_source(tmp_path / "saved")
+    assert str(caught.value) == message.format(tmp_path / "saved/val/data-00001-of-00002.arrow")
+
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    for n in range(2):
+        part = whole.select(range(4 * n, 4 * n + 4))
+        part.to_parquet(tmp_path / "tables" / f"train-{n}.parquet")
+    with pytest.raises(ThresherError) as caught:
+        open_source(f"hf:{tmp_path / 'tables'}")
+    assert str(caught.value) == message.format(tmp_path / "tables/train-1.parquet")
+
+    (tmp_path / "lines").mkdir()
+    (tmp_path / "lines" / "metadata.jsonl").write_text(
+        '{"file_name": "a.png", "label": 1}\n{"file_name": "b.png", "label": null}\n'
+    )
+    for name in "ab":
+        (tmp_path / "lines" / f"{name}.png").write_bytes(picture(1, 9, 9))
+    with pytest.raises(ThresherError, match=r'row 1 of the split "train" of hf:.*lines, counted'):
+        open_source(f"hf:{tmp_path / 'lines'}")
+
+
 @pytest.mark.slow
 def test_fashion_mnist_of_the_system(tmp_path: Path) -> None:
     folder = fashion_mnist.installed()

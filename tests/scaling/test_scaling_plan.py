@@ -264,7 +264,7 @@ def test_the_plan_of_digits_holds_in_a_small_sweep(digits: str, tmp_path: Path) 
     assert data["samples_to_target"] == "measured"
     assert len(data["rows"]) > 5
     assert f"--batch-size {best['batch_size']}" in best["command"]
-    assert best["epochs"] == pytest.approx(best["samples"] / 1437)  # pilots train on fewer
+    assert best["epochs"] == pytest.approx(best["samples"] / data["pilot"]["train_samples"])
 
     def samples(batch: int, lr: float) -> float:
         result = train(

@@ -24,6 +24,7 @@ from thresher.app.events import EventHub
 from thresher.app.filter_preview import MIN_SAMPLES_LIMIT, PreviewSettings, known_values
 from thresher.app.guard import BodyRefusedError, Guard, SafeJSONResponse
 from thresher.app.selection_view import SelectionView, UnknownSampleError
+from thresher.app.workspace import ChangedSelectionError
 from thresher.errors import InvalidValueError, ThresherError
 from thresher.options import from_mapping
 
@@ -68,6 +69,7 @@ def build_app(hub: EventHub, token: str, hosts: set[str], embed: bool = False) -
         lifespan=lifespan,
         exception_handlers={
             UnknownSampleError: _error_handler(404),
+            ChangedSelectionError: _error_handler(409),
             ThresherError: _error_handler(400),
             ClientDisconnect: _error_handler(400),
             BodyRefusedError: lambda _, error: error.response,
@@ -160,6 +162,7 @@ class Api:
         body = await _json_body(request)
         name = body.pop("name", "")
         settings = from_mapping(PreviewSettings, body)
+        self._current(request)
         previewer = self.workspace.previewer(self._name(request))
         path = await run_in_threadpool(previewer.write, settings, name)
         added = self.workspace.add(path)
@@ -176,15 +179,15 @@ class Api:
         return await self._stream(request, lambda view: view.copies.stream())
 
     async def override(self, request: Request) -> Response:
-        await run_in_threadpool(self._view(request).decide, *await _decision(request))
+        await run_in_threadpool(self._current(request).decide, *await _decision(request))
         return await self._new_state(request)
 
     async def undo(self, request: Request) -> Response:
-        entry = await run_in_threadpool(self._view(request).undo)
+        entry = await run_in_threadpool(self._current(request).undo)
         return await self._new_state(request, entry is not None)
 
     async def redo(self, request: Request) -> Response:
-        entry = await run_in_threadpool(self._view(request).redo)
+        entry = await run_in_threadpool(self._current(request).redo)
         return await self._new_state(request, entry is not None)
 
     async def events(self, request: Request) -> Response:
@@ -200,13 +203,16 @@ class Api:
 
     async def _stream(self, request: Request, make: Callable[[SelectionView], bytes]) -> Response:
         """Open the selection and make an Arrow stream of it, both in a thread."""
-        return _arrow(await run_in_threadpool(lambda: make(self._view(request))))
+        return _arrow(await run_in_threadpool(lambda: make(self._current(request))))
 
     def _name(self, request: Request) -> str:
         return request.query_params.get("s") or self.workspace.first
 
     def _view(self, request: Request) -> SelectionView:
         return self.workspace.view(self._name(request))
+
+    def _current(self, request: Request) -> SelectionView:
+        return self.workspace.current(self._name(request))
 
 
 def _error_handler(status: int) -> Callable[[Request, Exception], Response]:

@@ -13,8 +13,11 @@ from thresher.app.filter_preview import FilterPreviewer
 from thresher.app.selection_view import SelectionView
 from thresher.data.ids import rows_by_id
 from thresher.data.pack import Pack
-from thresher.errors import InvalidValueError, NotFoundError, nearest
+from thresher.errors import InvalidValueError, NotFoundError, ThresherError, nearest
 from thresher.paths import StudyPaths
+
+FileStamp = tuple[int, int, int] | None
+"""Inode, size and time of a file."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,10 @@ class Comparison:
     """(n,) bool: b contains the sample."""
 
 
+class ChangedSelectionError(ThresherError):
+    """The file of a selection is no longer the one that was opened."""
+
+
 class Workspace:
     """Selections by name, at least one. Each is opened on first use; more can be added.
 
@@ -53,6 +60,7 @@ class Workspace:
         self._pack = pack
         self._paths: dict[str, Path] = {}
         self._opened: dict[str, tuple[SelectionView, FilterPreviewer]] = {}
+        self._stamps: dict[str, FileStamp] = {}
         self._lock = threading.Lock()
         for path in paths:
             self.add(path)
@@ -84,6 +92,20 @@ class Workspace:
     def view(self, name: str | None = None) -> SelectionView:
         return self._open(name or self.first)[0]
 
+    def current(self, name: str | None = None) -> SelectionView:
+        """Return `view`; raise ChangedSelectionError if its file was made anew since it was opened.
+
+        Decisions about the samples of the old file would be applied to those of the new one.
+        """
+        name = name or self.first
+        view = self.view(name)
+        if _stamp(view.path) != self._stamps[name]:
+            raise ChangedSelectionError(
+                f"{view.path.name} was made anew or removed since it was opened",
+                "start `thresher view` again",
+            )
+        return view
+
     def previewer(self, name: str | None = None) -> FilterPreviewer:
         return self._open(name or self.first)[1]
 
@@ -110,7 +132,7 @@ class Workspace:
 
     def compare(self, name: str, other: str) -> Comparison:
         """Compare the decisions in force in two selections of one pack."""
-        a, b = self.view(name), self.view(other)
+        a, b = self.current(name), self.current(other)
         if a.pack.fingerprint != b.pack.fingerprint:
             raise InvalidValueError(
                 f"{name} and {other} were made on different packs", "compare selections of one pack"
@@ -138,9 +160,19 @@ class Workspace:
             if name not in self._paths:
                 raise NotFoundError(f'no selection "{name}" is open', nearest(name, self.names))
             if name not in self._opened:
+                self._stamps[name] = _stamp(self._paths[name])
                 view = SelectionView(self._paths[name], self._pack)
                 self._opened[name] = (view, FilterPreviewer(view))
             return self._opened[name]
+
+
+def _stamp(path: Path) -> FileStamp:
+    """Return what changes if a file is made anew; None if there is none."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def find_selections(paths: Iterable[Path]) -> list[Path]:

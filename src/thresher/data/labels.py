@@ -43,6 +43,7 @@ def class_names(
 ) -> list[str]:
     """Return the class names: the lines of `file`, or the numbers up to the largest label.
 
+    Blank lines at the end of `file` do not count; others would shift the numbers of the classes.
     `labels` returns all labels, or the largest of each part; it is called only without `file`.
     """
     if file is None:
@@ -54,9 +55,14 @@ def class_names(
         raise NotFoundError(f"{file} does not exist", "check `classes`") from None
     except (OSError, UnicodeDecodeError):
         raise InvalidValueError(f"{file} cannot be read as a list of class names") from None
-    names = [line for line in lines if line]
-    check_classes(names, str(file))
-    return names
+    while lines and not lines[-1]:
+        lines.pop()
+    if "" in lines:
+        raise InvalidValueError(
+            f"line {lines.index('') + 1} of {file} is blank", "give one class name per line"
+        )
+    check_classes(lines, str(file))
+    return lines
 
 
 def check_classes(names: Sequence[str], where: str) -> None:

@@ -56,7 +56,8 @@ def embed_pack(config: EmbedConfig, pack: Pack, out: str | Path) -> Features:
     if config.is_hugging_face:
         from thresher.models.hugging_face import load_extractor
 
-        return embed(load_extractor(config), pack, out, config)
+        positions = _positions(pack, config.split)
+        return embed(load_extractor(config, pack, positions), pack, out, config)
     if config.run is not None:
         network = Network.from_run(config.run, pack)
     else:

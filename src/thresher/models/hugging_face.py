@@ -15,13 +15,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from torch import Tensor, nn
 
 from thresher.data.digest import file_sha256
 from thresher.data.images import Resample
+from thresher.data.pack import Pack
 from thresher.errors import InvalidValueError, MissingDependencyError, NotFoundError, nearest
 from thresher.models.embed_config import HUGGING_FACE, EmbedConfig, Pooling
 from thresher.models.network import Network, Preprocessing
+from thresher.models.own_size import at_own_size, check_size
 from thresher.paths import read_json
 
 logger = logging.getLogger(__name__)
@@ -97,14 +100,16 @@ class Extractor(nn.Module):
         return pooled.flatten(1)
 
 
-def load_extractor(config: EmbedConfig) -> Network:
+def load_extractor(config: EmbedConfig, pack: Pack, positions: np.ndarray) -> Network:
     """Load the network that `config.model`, `hf:FOLDER_OR_NAME`, names.
 
-    A name is looked up in the local cache of Hugging Face.
+    A name is looked up in the local cache of Hugging Face. It is for the images at `positions` of
+    `pack`.
 
     Raises:
         NotFoundError: There is no folder, configuration or file of weights.
-        InvalidValueError: The type of the model is not supported, or the files do not fit.
+        InvalidValueError: The type of the model is not supported, or the files or the sizes of the
+            images do not fit.
         MissingDependencyError: transformers is not installed.
     """
     assert config.model is not None
@@ -128,10 +133,16 @@ def load_extractor(config: EmbedConfig) -> Network:
             f"{len(images.mean)} values",
             "give `mean` and `std`",
         )
+    scaled = images.image_size is not None
+    if not scaled:
+        images = at_own_size(images, pack, positions)
     prefix = int(family.has_cls) + (getattr(own, "num_register_tokens", 0) or 0)
+    extractor = Extractor(model, pooling, prefix)
+    if not scaled or config.image_size or config.crop:
+        check_size(extractor, images, pack, str(folder))
     logger.info("%s: %s with pooling %s, images of %s", folder, kind, pooling, _side(images))
     return Network(
-        model=Extractor(model, pooling, prefix),
+        model=extractor,
         name=config.model,
         preprocessing=images,
         has_probabilities=False,
@@ -269,8 +280,12 @@ def _read_preprocessing(values: Any, family: Family, own: Any) -> Preprocessing:
     if values.get("do_rescale", True):
         white *= float(values.get("rescale_factor") or 1 / 255)
     side = min(getattr(own, "image_size", 224) or 224, family.largest or 1 << 30)
-    size, crop = round(side * family.margin), side if family.margin > 1 else None
-    if values.get("size") is not None:
+    size: int | None = round(side * family.margin)
+    crop = side if family.margin > 1 else None
+    if not values.get("do_resize", True):
+        cropped = values.get("do_center_crop", values.get("crop_size") is not None)
+        size, crop = None, _side_of(values.get("crop_size") or side) if cropped else None
+    elif values.get("size") is not None:
         size, crop = _side_of(values["size"]), None
         if values.get("crop_pct") and size < 384:  # as ConvNextImageProcessor: scale, then crop
             size, crop = int(size / values["crop_pct"]), size
@@ -306,4 +321,5 @@ def _side_of(size: Any) -> int:
 
 def _side(images: Preprocessing) -> str:
     crop = f", cropped to {images.crop}" if images.crop else ""
-    return f"{images.image_size} pixels{crop}"
+    side = "their own size" if images.image_size is None else f"{images.image_size} pixels"
+    return f"{side}{crop}"

@@ -98,8 +98,11 @@ def plan(config: PlanConfig) -> TrainingPlan:
     pilot: Pilot | None = None
     low: float | None
     high: float | None
+    held: int | None = None
     if table is None:
         pilot = run_pilot(config)
+        held = _held_out(config, pilot)
+        train_samples = train_samples if held is None else pilot.train_samples
         samples = pilot.sample_model(config.epochs, train_samples)
         machine = machine.with_overhead(pilot.batch_size, pilot.images_per_s)
         low, high = pilot.critical_batch_low, pilot.critical_batch_high
@@ -124,7 +127,7 @@ def plan(config: PlanConfig) -> TrainingPlan:
         samples_to_target="assumed" if assumed else "fitted" if table else "measured",
         recommended=best,
         reason=f"{reason}; {candidates.uncertainty(best, assumed)}",
-        command=_command(config, best),
+        command=_command(config, best, held),
         candidates=runs,
         schedule=None if pilot is None else _schedule(config, pilot, best, train_samples),
     )
@@ -191,7 +194,20 @@ def _schedule(
     # Far below the critical batch the rate that works is proportional to the batch.
     grown = replace(best, epochs=offer.samples / train_samples)
     options = f" --base-batch {best.batch_size} --lr-rule linear --batch-schedule noise --out RUN"
-    return replace(offer, command=_command(config, grown).removesuffix(" --out RUN") + options)
+    command = _command(config, grown, _held_out(config, pilot))
+    return replace(offer, command=command.removesuffix(" --out RUN") + options)
+
+
+def _held_out(config: PlanConfig, pilot: Pilot) -> int | None:
+    """Return how many training samples the planned run holds out to watch its target on.
+
+    As many as the pilots, which counted samples to the target on them; without, the run would watch
+    the test images. None if there is no target, or if the pack has a validation split.
+    """
+    pack = Pack.open(required(config.data))
+    if config.target_accuracy is None or pack.meta.splits.get("validation"):
+        return None
+    return len(pack.indices("train")) - pilot.train_samples
 
 
 def _trained_at(config: PlanConfig) -> Literal["fp32", "bf16", "fp16"]:
@@ -199,7 +215,7 @@ def _trained_at(config: PlanConfig) -> Literal["fp32", "bf16", "fp16"]:
     return "fp32" if config.precision == "tf32" else config.precision
 
 
-def _command(config: PlanConfig, run: CandidateRun) -> str:
+def _command(config: PlanConfig, run: CandidateRun, held: int | None) -> str:
     words = [
         f"thresher train --data {shlex.quote(str(config.data))} --model {config.model}",
         f"--batch-size {run.batch_size} --workers {run.workers}",
@@ -208,6 +224,8 @@ def _command(config: PlanConfig, run: CandidateRun) -> str:
         f"--epochs {math.ceil(run.epochs)}",
     ]
     words.append(f"--precision {_trained_at(config)}")
+    if held is not None:
+        words.append(f"--validation {held}")
     if config.target_accuracy is not None:
         words.append(f"--target-accuracy {config.target_accuracy:g}")
     return " ".join([*words, "--out RUN"])

@@ -5,6 +5,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from thresher.data.labels import class_names
 from thresher.data.sources import encoded
 from thresher.data.sources.base import Block
@@ -31,6 +35,8 @@ class HuggingFace(encoded.EncodedSource):
                 "rename them",
             )
         ((self.image_column, self.label_column),) = columns
+        for part in splits.values():
+            _check_labels(part, self.label_column, self.where)
         self.name = name or Path(self.where.removeprefix("hf:").split(":")[0]).name
         self.classes, self._numbers = _merged_classes(splits, self.label_column)
         if not self.classes:
@@ -135,3 +141,41 @@ def _columns(part: Any, where: str) -> tuple[str, str]:
             "cast them to datasets.Image and datasets.ClassLabel",
         )
     return images[0], labels[0]
+
+
+def _check_labels(part: Any, column: str, where: str) -> None:
+    """Refuse a row without a label; reads that column only."""
+    labels = part.select_columns([column]).with_format("arrow")[:].column(column)
+    if labels.null_count:
+        row = int(np.flatnonzero(labels.is_null())[0])
+        raise InvalidValueError(
+            f"{_place(part, row, where)} has no {column}", "label it, or remove the row"
+        )
+
+
+def _place(part: Any, row: int, where: str) -> str:
+    """Return a row of a split for messages: the file and its row there, if they are known."""
+    begin, found = 0, None
+    files = _files(part, where)
+    for file, rows in files.items():
+        if begin <= row < begin + rows:
+            found = f"row {row - begin} of {file}"
+        begin += rows
+    if found is None or begin != len(part):
+        found = f'row {row} of the split "{part.split or "train"}" of {where}'
+    return f"{found}, counted from 0,"
+
+
+def _files(part: Any, where: str) -> dict[str, int]:
+    """Return the files on this machine that a split was read from, with their rows."""
+    try:
+        if not where.startswith("hf:"):
+            names = [str(file["filename"]) for file in part.cache_files]
+            tables = {name: pa.ipc.open_stream(pa.memory_map(name)).read_all() for name in names}
+            return {name: table.num_rows for name, table in tables.items()}
+        datasets = import_optional("datasets", "huggingface")
+        builder = datasets.load_dataset_builder(*where.removeprefix("hf:").split(":"))
+        names = [str(name) for name in builder.config.data_files[str(part.split)]]
+        return {name: pq.read_metadata(name).num_rows for name in names}
+    except Exception:  # on the hub, of another format, or no longer there
+        return {}
