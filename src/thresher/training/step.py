@@ -98,6 +98,8 @@ class Step:
         if self.observer is not None:
             self.observer.before_step(self, part, count)
         loss = self.gradients(part, count)
+        if self.scaler.is_enabled():
+            self.scaler.unscale_(self.optimizer)
         if self.observer is not None:
             self.observer.after_gradients(self, count)
         self.update(len(part.rows))
@@ -108,12 +110,14 @@ class Step:
         return piece_count(count, self.group.world, self.micro, self.align)
 
     def gradients(self, part: Part, count: int) -> Tensor:
-        """Leave the gradient of the global mean loss in the parameters; return the loss."""
+        """Leave the gradient of the global mean loss in the parameters; return the loss.
+
+        In fp16 it is multiplied by the loss scale. A rehearsal, which no update follows, calls this
+        several times, but gradients are unscaled once for each update.
+        """
         self.optimizer.zero_grad(set_to_none=True)
         loss = self._pieces(part, slice(0, len(part.rows)), count, self.pieces(count))
         self.exchange.after_backward()
-        if self.scaler.is_enabled():
-            self.scaler.unscale_(self.optimizer)
         return loss
 
     def update(self, samples: int) -> None:
