@@ -116,6 +116,9 @@ class Step:
         several times, but gradients are unscaled once for each update.
         """
         self.optimizer.zero_grad(set_to_none=True)
+        if self.scaler.is_enabled():
+            one = torch.ones((), device=self.group.device)
+            self.exchange.set_loss_scale(self.scaler.scale(one))
         loss = self._pieces(part, slice(0, len(part.rows)), count, self.pieces(count))
         self.exchange.after_backward()
         return loss
