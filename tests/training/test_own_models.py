@@ -8,7 +8,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from thresher.data.pack import Pack
 from thresher.errors import InvalidValueError
+from thresher.models.embed import features_of_run
+from thresher.models.registry import build
+from thresher.models.weights import read
+from thresher.paths import RunPaths
 from thresher.training.config import TrainConfig
 from thresher.training.model import check_model
 from thresher.training.step import Objective
@@ -77,3 +82,63 @@ def test_a_worker_without_a_sample_does_not_run_the_model() -> None:
     for parameter in model.parameters():
         assert parameter.grad is not None
         assert not parameter.grad.any()
+
+
+def lazy(classes: int) -> nn.Module:
+    """Layers whose sizes follow from the images, and one batch norm that is not lazy."""
+    return nn.Sequential(
+        nn.LazyConv2d(4, 3),
+        nn.LazyBatchNorm2d(),
+        nn.ReLU(),
+        nn.BatchNorm2d(4),
+        nn.Flatten(),
+        nn.LazyLinear(classes),
+    )
+
+
+def unused(classes: int) -> nn.Module:
+    model = Own()
+    model.aux = nn.LazyLinear(3)
+    return model
+
+
+def test_lazy_layers_are_initialised_by_the_seed(few: Path, tmp_path: Path) -> None:
+    weights = []
+    for number, seed in enumerate((0, 0, 1)):
+        torch.manual_seed(number)  # as if another process
+        config = TrainConfig(
+            data=str(few),
+            out=str(tmp_path / str(number)),
+            model="test_own_models:lazy",
+            seed=seed,
+            epochs=1,
+            lr=1e-9,
+            device="cpu",
+        )
+        assert train(config, quiet=True).status == "finished"
+        weights.append(read(RunPaths(Path(config.out)).model))
+    first, same, other = weights
+    assert all(torch.equal(first[name], same[name]) for name in first)
+    assert not torch.equal(first["0.weight"], other["0.weight"])
+    pack = Pack.open(few)
+    assert features_of_run(config.out, pack).array.shape == (len(pack.indices("train")), 144)
+
+
+def test_statistics_of_lazy_models_are_those_of_no_image() -> None:
+    model = build("test_own_models:lazy", 10, 1, sides=(8, 8))
+    for layer in (model[1], model[3]):  # type: ignore[index]
+        assert type(layer) is nn.BatchNorm2d
+        assert layer.num_batches_tracked == 0
+        assert layer.running_mean is not None
+        assert layer.running_var is not None
+        assert not layer.running_mean.any()
+        assert torch.equal(layer.running_var, torch.ones(4))
+
+
+def test_lazy_layers_that_cannot_get_their_size_are_refused() -> None:
+    with pytest.raises(InvalidValueError, match="lazy layers, and the size of the images"):
+        build("test_own_models:lazy", 10, 1)
+    with pytest.raises(InvalidValueError, match="fails on images of 1×2×2: Calculated padded"):
+        build("test_own_models:lazy", 10, 1, sides=(2, 2))
+    with pytest.raises(InvalidValueError, match='passes through the lazy layer "aux" of model'):
+        build("test_own_models:unused", 10, 1, sides=(8, 8))
