@@ -6,10 +6,13 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
+from gloo_ranks import run_ranks
 from thresher.data.pack import Pack
 from thresher.errors import InvalidValueError
+from thresher.models.batch_norm import convert
 from thresher.models.embed import features_of_run
 from thresher.models.registry import build
 from thresher.models.weights import read
@@ -142,3 +145,33 @@ def test_lazy_layers_that_cannot_get_their_size_are_refused() -> None:
         build("test_own_models:lazy", 10, 1, sides=(2, 2))
     with pytest.raises(InvalidValueError, match='passes through the lazy layer "aux" of model'):
         build("test_own_models:unused", 10, 1, sides=(8, 8))
+
+
+def _summed(rank: int, world: int, empty: int) -> list[dict[str, Tensor]]:
+    """Gradients, summed over ranks, and statistics after two steps; rank `empty` has no sample."""
+    torch.manual_seed(0)
+    model = Own().double()
+    model.aux.requires_grad_(False)
+    objective = Objective(convert(model, "sync").train(), 0.1, per_sample=False)
+    images, labels = torch.randn(5, *SHAPE, dtype=torch.float64), torch.arange(5)
+    part = slice(0, 0) if rank == empty else slice(0, 5)
+    for _ in range(2):
+        loss, _, _ = objective(images[part], labels[part])
+        loss.backward()
+    gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    if world > 1:
+        for gradient in gradients.values():
+            dist.all_reduce(gradient)
+    assert model.norm.training
+    return [gradients, dict(model.named_buffers())]
+
+
+@pytest.mark.xdist_group("ranks")
+@pytest.mark.parametrize("empty", [0, 1])
+def test_sync_batch_norm_of_models_that_do_not_accept_an_empty_batch(empty: int) -> None:
+    alone = _summed(0, 1, empty=-1)
+    for rank in run_ranks(2, _summed, empty):
+        for ours, expected in zip(rank, alone, strict=True):
+            assert ours.keys() == expected.keys()
+            for name, value in expected.items():
+                torch.testing.assert_close(ours[name], value, rtol=1e-10, atol=1e-10)
