@@ -112,8 +112,13 @@ def test_cast_through_our_algorithms(compress: str) -> None:
     assert weights == other[2]
 
 
-def _sums(rank: int, world: int, compress: str) -> tuple[Tensor, Tensor, Tensor, bool]:
-    """The sum of 12 steps' own gradients, of what the hook gave, and what is left in the errors."""
+def _sums(
+    rank: int, world: int, compress: str, scales: tuple[float, ...] = (1.0,) * 12
+) -> tuple[Tensor, Tensor, Tensor, bool]:
+    """The sum of the steps' own gradients, of what the hook gave, and what is left in the errors.
+
+    The loss of each step is multiplied by a scale, which may overflow.
+    """
     net = nn.Linear(50, 40, dtype=torch.float64)
     nn.init.zeros_(net.weight)
     nn.init.zeros_(net.bias)
@@ -124,14 +129,18 @@ def _sums(rank: int, world: int, compress: str) -> tuple[Tensor, Tensor, Tensor,
     given = torch.zeros_like(own)
     exact = True
     torch.manual_seed(100 + rank)
-    for _ in range(12):
+    for scale in scales:
         x = torch.randn(7 + 5 * rank, 50, dtype=torch.float64)
         target = torch.randn(7 + 5 * rank, 40, dtype=torch.float64)
         # The weights never change, so this rank's own gradient is known in closed form.
         net.zero_grad()
-        (ddp(x) * target).sum().backward()
+        state.set_loss_scale(torch.tensor(scale, dtype=torch.float64))
+        (ddp(x) * target * scale).sum().backward()
         mine = torch.cat([(target.T @ x).flatten(), target.sum(0)])
         got = torch.cat([p.grad.flatten() for p in net.parameters() if p.grad is not None])
+        if not got.isfinite().all():
+            continue  # such a step is skipped
+        got /= scale
         whole = mine.clone()
         dist.all_reduce(whole)
         exact &= torch.allclose(got, whole, rtol=1e-9)
@@ -150,6 +159,17 @@ def test_error_feedback_sums_to_the_uncompressed_gradient(compress: str, world: 
     ranks = run_ranks(world, _sums, compress)
     whole = torch.stack([own for own, *_ in ranks]).sum(0)
     left = torch.stack([left for _, _, left, _ in ranks]).sum(0)
+    for _, given, _, exact in ranks:
+        assert not exact, "nothing was compressed, so nothing is tested"
+        torch.testing.assert_close(given + left, whole, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("compress", WITH_FEEDBACK)
+def test_errors_do_not_depend_on_the_scale_of_the_loss(compress: str) -> None:
+    """As fp16 changes it; the steps that overflow add nothing and take nothing away."""
+    inf = float("inf")
+    ranks = run_ranks(2, _sums, compress, (1024.0, 512.0, inf, 2.0, 4.0, inf, 2.0, 4096.0))
+    whole, left = (torch.stack([r[i] for r in ranks]).sum(0) for i in (0, 2))
     for _, given, _, exact in ranks:
         assert not exact, "nothing was compressed, so nothing is tested"
         torch.testing.assert_close(given + left, whole, rtol=1e-9, atol=1e-9)
@@ -212,26 +232,32 @@ def test_errors_survive_another_number_of_workers() -> None:
     assert redistribute(states, 3, 5) is states[3]
 
 
-def _overflow(rank: int, world: int, compress: str) -> tuple[bool, bool]:
-    """Whether an infinite gradient is seen by all, and whether the step after it is clean."""
+def _overflow(rank: int, world: int, compress: str) -> tuple[bool, bool, bool, bool]:
+    """Whether an infinite gradient is seen by all, whether the step after it is clean, and whether
+    the errors change only in the latter."""
     net = nn.Linear(30, 20)
-    ddp = DistributedDataParallel(net)
+    # The gradient of the bias, in a bucket of its own, does not overflow.
+    ddp = DistributedDataParallel(net, bucket_cap_mb=1 / 1024)
     state, hook = gradient_hook(compress, "default", net.named_parameters())
     ddp.register_comm_hook(state, hook)
-    seen = []
-    for step in range(5):
+    seen, errors = [], []
+    torch.manual_seed(rank)
+    for step in range(6):
         net.zero_grad()
-        x = torch.ones(2, 30) * (float("inf") if step == 3 and rank == 1 else 1.0)
-        ddp(x).sum().backward()
+        x = torch.randn(2, 30) * (float("inf") if step == 4 and rank == 1 else 1.0)
+        (ddp(x) * torch.randn(2, 20)).sum().backward()
         grads = [p.grad for p in net.parameters() if p.grad is not None]
         seen.append(all(bool(g.isfinite().all()) for g in grads))
+        errors.append({k: v for k, v in state.state_dict().items() if k.startswith("error.")})
     state.close()
-    return not seen[3], seen[4]
+    unchanged = all(torch.equal(errors[3][name], errors[4][name]) for name in errors[3])
+    changed = any(not torch.equal(errors[4][name], errors[5][name]) for name in errors[4])
+    return not seen[4], seen[5], unchanged, changed
 
 
-@pytest.mark.parametrize("compress", ["int8", "topk"])
+@pytest.mark.parametrize("compress", WITH_FEEDBACK)
 def test_divergence_is_seen_and_does_not_poison_the_errors(compress: str) -> None:
-    assert run_ranks(2, _overflow, compress) == [(True, True)] * 2
+    assert run_ranks(2, _overflow, compress) == [(True, True, True, True)] * 2
 
 
 def test_refusals() -> None:

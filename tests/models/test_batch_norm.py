@@ -125,6 +125,46 @@ def test_local_differs_between_worker_counts(folder: Path) -> None:
     assert distance(spread(folder, "local", 2)[0], train("local")) > 1e-4
 
 
+def _layer(rank: int, world: int, empty: int, dtype: torch.dtype) -> list[list[Tensor]]:
+    """Outputs and input gradients, then summed gradients and statistics, of two steps of a layer.
+
+    Rank `empty` has none of the samples.
+    """
+    torch.manual_seed(0)
+    plain = nn.BatchNorm2d(4, dtype=torch.float64 if dtype == torch.float64 else None)
+    nn.init.normal_(plain.weight)
+    layer = convert(plain, "sync")
+    part = slice(0, 0) if rank == empty else slice(None)
+    own = []
+    for _ in range(2):
+        x, slope = ((2 * torch.randn(6, 4, 3, 3) + 1).to(dtype)[part] for _ in range(2))
+        x.requires_grad_()
+        y = layer(x)
+        y.backward(slope)
+        assert x.grad is not None
+        own += [y.detach(), x.grad]
+    shared = [p.grad for p in layer.parameters() if p.grad is not None]
+    if world > 1:
+        for gradient in shared:
+            dist.all_reduce(gradient)
+    return [own, [*shared, *layer.buffers()]]
+
+
+@pytest.mark.parametrize("empty", [0, 1])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_a_worker_without_samples_changes_nothing(empty: int, dtype: torch.dtype) -> None:
+    alone = _layer(0, 1, -1, dtype)
+    ranks = run_ranks(2, _layer, empty, dtype)
+    near = 1e-12 if dtype == torch.float64 else 0.03
+    for rank, (own, shared) in enumerate(ranks):
+        if rank == empty:
+            assert all(tensor.shape == (0, 4, 3, 3) for tensor in own)
+        else:
+            torch.testing.assert_close(own, alone[0], rtol=near, atol=near)
+        torch.testing.assert_close(shared, alone[1], rtol=near, atol=near)
+    assert len(alone[1]) == 5
+
+
 def test_sync_on_one_worker_is_torchs_batch_norm() -> None:
     assert distance(train("sync"), train("local")) == 0
 

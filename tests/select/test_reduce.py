@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from thresher.errors import ThresherError
-from thresher.select import feature_blocks
+from thresher.select import feature_blocks, reduction, tsne_loading
 from thresher.select.pca import fit_pca
 from thresher.select.reduction import (
     MapOptions,
@@ -142,6 +142,16 @@ def test_unknown_method_and_missing_device_are_named() -> None:
     if not torch.cuda.is_available():
         with pytest.raises(ThresherError, match='device "cuda" is not available'):
             reduce(x, MapOptions(device="cuda"))
+
+
+def test_a_map_that_fails_waits_for_the_kernels_that_it_loads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On a GPU that is not there, to which the features cannot move."""
+    monkeypatch.setattr(reduction, "choose_device", lambda name: torch.device("cuda:77"))
+    with pytest.raises((AssertionError, RuntimeError)):
+        reduce(np.random.default_rng(0).normal(size=(1000, 4)), MapOptions())
+    assert tsne_loading._loading == []
 
 
 def _spread(points: np.ndarray) -> float:

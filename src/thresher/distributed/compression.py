@@ -189,6 +189,8 @@ class PowerSGD(Rounds):
 
     def _take_factors(self, bucket: Bucket) -> None:
         memory, first = self._power.q_memory_dict.pop(bucket.number), 0
+        if not memory.isfinite().all():
+            return  # a gradient overflowed: the next step starts from the factors before it
         for name, _, columns, rank in self._matrices(bucket):
             self._factors[name] = memory[first : first + columns * rank]
             first += columns * rank

@@ -62,14 +62,25 @@ class Bucket:
 
 
 class Residual:
-    """Error feedback: what compression left out so far, by parameter; each rank has its own."""
+    """Error feedback: what compression left out so far, by parameter; each rank has its own.
+
+    Gradients may be multiplied by a loss scale (`scale`, 0-d) that changes from step to step. The
+    residual is stored without it.
+    """
+
+    scale: Tensor | None = None
 
     def __init__(self) -> None:
         self._pieces: dict[str, Tensor] = {}
         self._flat: dict[tuple[str, ...], Tensor] = {}
+        self._new: list[tuple[Tensor, Tensor, Tensor]] = []
 
     def of(self, bucket: Bucket) -> Tensor:
-        """Return the residual of a bucket, (n,) like its buffer; writes to it are kept."""
+        """Return the residual of a bucket in the scale of its gradients, (n,) like its buffer."""
+        stored = self._stored(bucket)
+        return stored if self.scale is None else stored * self.scale
+
+    def _stored(self, bucket: Bucket) -> Tensor:
         if bucket.names not in self._flat:
             flat = torch.zeros_like(bucket.flat)
             for name, first, count in bucket.slices():
@@ -82,14 +93,23 @@ class Residual:
         return self._flat[bucket.names]
 
     def keep(self, bucket: Bucket, left_out: Tensor) -> None:
-        """Store `left_out`; a gradient that overflowed must not affect later steps."""
-        self.of(bucket).copy_(torch.nan_to_num(left_out, nan=0.0, posinf=0.0, neginf=0.0))
+        """Store `left_out` when the last bucket is there, unless a sum of the step overflowed.
+
+        Such a step is skipped with all of its buckets, so the residual stays as before it.
+        """
+        left_out = left_out if self.scale is None else left_out / self.scale
+        self._new.append((self._stored(bucket), left_out, bucket.flat.isfinite().all()))
+        if bucket.last:
+            finite = torch.stack([each for *_, each in self._new]).all()
+            for stored, new, _ in self._new:
+                stored.copy_(torch.where(finite, new, stored))
+            self._new.clear()
 
     def state_dict(self) -> dict[str, Tensor]:
         return {f"error.{name}": piece.clone() for name, piece in self._pieces.items()}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        self._flat = {}
+        self._flat, self._new = {}, []
         self._pieces = {
             key.removeprefix("error."): value.flatten()
             for key, value in state.items()
@@ -152,6 +172,10 @@ class Exchange:
             future.set_result(flat)
         return future
 
+    def set_loss_scale(self, scale: Tensor) -> None:
+        """Say what the gradients of the next step are multiplied by, 0-d."""
+        del scale
+
     def state_dict(self) -> dict[str, Tensor]:
         """Return this rank's state as tensors; call it between steps."""
         return {}
@@ -202,6 +226,9 @@ class Rounds(Exchange):
             future.set_exception(cast(Any, error))
         else:
             future.set_result(bucket.flat)
+
+    def set_loss_scale(self, scale: Tensor) -> None:
+        self.residual.scale = scale
 
     def state_dict(self) -> dict[str, Tensor]:
         return self.residual.state_dict()

@@ -22,6 +22,7 @@ import importlib.util
 import math
 import os
 import shutil
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import Any, TypeGuard
 
@@ -83,6 +84,22 @@ def update_running_statistics(model: nn.Module) -> None:
         layer.apply_sums(part)
 
 
+@contextlib.contextmanager
+def standing_in(model: nn.Module) -> Iterator[None]:
+    """Let sync layers take part in the exchange without a sample, whatever passes through.
+
+    For networks that do not accept an empty batch.
+    """
+    layers = [layer for layer in model.modules() if isinstance(layer, SyncBatchNorm)]
+    for layer in layers:
+        layer.stands_in = True
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.stands_in = False
+
+
 def offload_saved_tensors(device: torch.device, enabled: bool) -> AbstractContextManager[Any]:
     """Keep the tensors that autograd saves in pinned host memory; does nothing on a CPU.
 
@@ -110,10 +127,19 @@ class SyncBatchNorm(_AnyBatchNorm):
     2 · channels. Unlike torch.nn.SyncBatchNorm it also runs on a CPU, and never waits for a GPU.
     """
 
+    stands_in = False
+    """Whether the input only stands in for an empty part (`standing_in`)."""
+
     def forward(self, input: Tensor) -> Tensor:
         if not self.training or _world(self.group) == 1:
             return super().forward(input)
         self._check_input_dim(input)
+        if self.stands_in:
+            # Depends on the input through none of its samples: gradients of it are zero.
+            return torch.zeros_like(input) + self._normalised(input[:0]).sum()
+        return self._normalised(input)
+
+    def _normalised(self, input: Tensor) -> Tensor:
         x = input.reshape(1, *input.shape[:2], math.prod(input.shape[2:]))
         y, mean, var, count = _Normalise.apply(
             x, self.weight, self.bias, self.eps, True, self.group

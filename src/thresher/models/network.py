@@ -80,6 +80,13 @@ class Preprocessing:
         )
         return images
 
+    def sides(self, pack: Pack) -> tuple[int, int] | None:
+        """Return height and width of the images of `pack` as prepared; None if they differ."""
+        side = self.crop or self.image_size
+        if side is None and pack.image_shape is not None:
+            return pack.image_shape[0], pack.image_shape[1]
+        return None if side is None else (side, side)
+
     def replaced(
         self,
         crop: int | None = None,
@@ -158,7 +165,8 @@ class Network:
     @classmethod
     def _load(cls, name: str, file: Path, pack: Pack, **facts: Any) -> "Network":
         channels = pack.image_shape[2] if pack.image_shape else 3
-        model = registry.build(name, len(pack.classes), channels)
+        sides = facts["preprocessing"].sides(pack)
+        model = registry.build(name, len(pack.classes), channels, sides=sides)
         skipped = weights.load_into(model, file, name)
         return cls(
             model=model, name=name, has_probabilities=not skipped, sha256=file_sha256(file), **facts

@@ -10,6 +10,7 @@ from torch import nn
 
 from thresher.errors import InvalidValueError, MissingDependencyError, nearest
 from thresher.models.embed_config import HUGGING_FACE
+from thresher.models.lazy import materialise
 from thresher.models.weights import load_into
 from thresher.plugins import Registry
 
@@ -32,7 +33,11 @@ MODELS = Registry(
 
 
 def build(
-    name: str, classes: int, channels: int = 3, weights: str | Path | None = None
+    name: str,
+    classes: int,
+    channels: int = 3,
+    weights: str | Path | None = None,
+    sides: tuple[int, int] | None = None,
 ) -> nn.Module:
     """Build a network on the CPU.
 
@@ -43,6 +48,7 @@ def build(
         channels: Number of channels of the images.
         weights: Safetensors file or state dict to start from; its head is not loaded if the number
             of classes differs.
+        sides: Height and width of the images, which only a network with lazy layers needs.
 
     Raises:
         InvalidValueError: The name is unknown, or the function does not build a network.
@@ -63,6 +69,7 @@ def build(
         model = _LIBRARIES[source](inner, classes, channels)
     else:
         model = _call(MODELS.load(name), name, classes, channels)
+    materialise(model, name, (channels, *sides) if sides else None)
     if weights is not None:
         load_into(model, Path(weights), name)
     return model

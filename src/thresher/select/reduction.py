@@ -231,12 +231,24 @@ def reduce(
         if not np.isfinite(points).all():
             raise InvalidValueError("features must be finite", "", "features")
         return Reduction(points)
-    begin = time.perf_counter()
     device = choose_device(options.device)
     if method == "tsne" and device.type == "cuda":
-        from thresher.select.tsne_loading import start_loading
+        from thresher.select.tsne_loading import loading
 
-        start_loading(len(features), device)
+        with loading(len(features), device):
+            return _reduced(features, options, method, start, iterations, device)
+    return _reduced(features, options, method, start, iterations, device)
+
+
+def _reduced(
+    features: np.ndarray,
+    options: MapOptions,
+    method: Method,
+    start: Start,
+    iterations: int | None,
+    device: "torch.device",
+) -> Reduction:
+    begin = time.perf_counter()
     x, explained = _principal(features, options, device)
     seconds = {"pca": time.perf_counter() - begin}
     if method == "pca":

@@ -4,9 +4,9 @@ The first map on a machine compiles three kernels and plans FFTs of several size
 of it outside of Python. Here this happens in threads, on made points.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from threading import Thread
 
@@ -19,6 +19,16 @@ from thresher.select.tsne_kernels import AVAILABLE, DescentState, Kernels, start
 SIZES = (128, 256, 512, 1024)
 """Grids that maps of some 10,000 samples need."""
 _loading: list[Thread] = []
+
+
+@contextmanager
+def loading(n: int, device: torch.device) -> Iterator[None]:
+    """Load what a map of `n` samples needs during the block; nothing is loaded after it."""
+    start_loading(n, device)
+    try:
+        yield
+    finally:
+        finish_loading()
 
 
 def start_loading(n: int, device: torch.device) -> None:

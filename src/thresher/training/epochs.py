@@ -29,7 +29,7 @@ class Progress:
     seconds: float = 0.0
     """Training time, evaluations not counted."""
     input_wait: float = 0.0
-    """Seconds of it for which the device waited for input."""
+    """Seconds of it for which the device waited for input, from the first batch on."""
     wall: float = 0.0
     epoch_loss: float = 0.0
     """Sum of the losses of this epoch's samples so far."""

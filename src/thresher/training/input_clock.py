@@ -16,15 +16,18 @@ class InputClock:
     """
 
     def __init__(self, device: torch.device) -> None:
-        self.device, self._seconds = device, 0.0
+        self.device = device
+        self._waits: list[float] = []
         self._events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
+        self._first: float | None = None
+        self._later = 0.0
 
     def next(self, parts: Iterator[Part]) -> Part:
         """Return the next part."""
         if self.device.type != "cuda":
             begun = time.perf_counter()
             part = next(parts)
-            self._seconds += time.perf_counter() - begun
+            self._waits.append(time.perf_counter() - begun)
             return part
         before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         before.record()
@@ -35,7 +38,21 @@ class InputClock:
 
     def take(self) -> float:
         """Return the seconds since the last call; the device has finished its work."""
-        waited = sum(before.elapsed_time(after) for before, after in self._events) / 1000
-        waited, self._seconds = waited + self._seconds, 0.0
+        waits = [before.elapsed_time(after) / 1000 for before, after in self._events]
+        waits += self._waits
         self._events.clear()
-        return waited
+        self._waits.clear()
+        later = waits
+        if waits and self._first is None:
+            self._first, *later = waits
+        self._later += sum(later)
+        return sum(waits)
+
+    def share_after_start(self, seconds: float) -> float:
+        """Return the share of the training time of this process that was spent waiting.
+
+        `seconds` is that time. The wait for the first part, in which processes that decode start,
+        is left out of both.
+        """
+        rest = seconds - (self._first or 0.0)
+        return self._later / rest if rest > 0 else 0.0

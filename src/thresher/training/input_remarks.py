@@ -12,7 +12,7 @@ from thresher.distributed.group import Group
 from thresher.training.gpu_streams import MOST_QUEUES, QUEUES, few_queues
 
 ENOUGH = 0.05
-"""Share of the time spent waiting for images above which a run says so."""
+"""Share of the first epoch, after its first batch came, above which a run says that it waits."""
 logger = logging.getLogger(__name__)
 
 

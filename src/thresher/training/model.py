@@ -33,8 +33,13 @@ class ModelConfig:
     """Share of the target that is spread over all classes."""
 
 
-def build_model(config: ModelConfig, pack: "Pack", seed: int) -> "nn.Module":
-    """Build the network on the CPU; the same seed gives the same weights in any process."""
+def build_model(
+    config: ModelConfig, pack: "Pack", seed: int, sides: tuple[int, int]
+) -> "nn.Module":
+    """Build the network on the CPU; the same seed gives the same weights in any process.
+
+    `sides` are height and width of the images that it is trained on.
+    """
     import torch
 
     from thresher.models import registry
@@ -42,7 +47,7 @@ def build_model(config: ModelConfig, pack: "Pack", seed: int) -> "nn.Module":
     channels = pack.image_shape[2] if pack.image_shape else 3
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return registry.build(config.model, len(pack.classes), channels, config.weights)
+        return registry.build(config.model, len(pack.classes), channels, config.weights, sides)
 
 
 def initialize_from_data(
@@ -71,6 +76,7 @@ def check_model(
     """
     import torch
 
+    from thresher.models.lazy import failed_on
     from thresher.models.registry import MODELS
     from thresher.training.undo import buffers_kept
 
@@ -81,9 +87,7 @@ def check_model(
         try:
             logits = model(images)
         except (RuntimeError, ValueError) as error:
-            lines = str(error).strip().splitlines() or [type(error).__name__]
-            what = f'model "{name}" fails on images of {"×".join(map(str, shape))}: {lines[0]}'
-            raise InvalidValueError(what, "THRESHER_DEBUG=1 shows where") from error
+            raise failed_on(shape, name, error) from error
         given = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
         if given != (2, classes):
             raise InvalidValueError(

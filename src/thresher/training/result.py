@@ -105,7 +105,8 @@ class RunResult:
     hardware: dict[str, str | int]
     """Processor, cores and GPU."""
     input_wait_share: float | None = None
-    """Share of `seconds` for which the device waited for images."""
+    """Share of `seconds` for which the device waited for images, the wait for the first batch, in
+    which processes that decode start, included."""
     git_commit: str | None
     """Commit of the checkout that trained; None for an installed package."""
     data: PackIdentity

@@ -47,6 +47,7 @@ class Objective(nn.Module):
         # workers need every worker.
         synced = (isinstance(module, batch_norm.SyncBatchNorm) for module in model.modules())
         self.runs_empty = any(synced)
+        self._accepts_empty: bool | None = None
 
     def forward(
         self, images: Tensor, labels: Tensor, weights: Tensor | None = None
@@ -59,6 +60,10 @@ class Objective(nn.Module):
         if len(images) == 0 and not self.runs_empty:
             zero = torch.stack([p.sum() * 0 for p in self.parameters()]).sum()
             return zero, images.new_empty(0), images.new_empty(0)
+        if len(images) == 0 and not self.accepts_empty(images):
+            with batch_norm.standing_in(self.model):
+                logits = self.model(images.new_zeros(1, *images.shape[1:]))
+            return logits.sum() * 0, images.new_empty(0), images.new_empty(0)
         logits = self.model(images).float() if images.dtype != torch.float64 else self.model(images)
         reduction, smoothing = "none" if self.per_sample else "sum", self.label_smoothing
         losses = F.cross_entropy(logits, labels, reduction=reduction, label_smoothing=smoothing)
@@ -66,6 +71,20 @@ class Objective(nn.Module):
             return losses, losses.new_empty(0), losses.new_empty(0)
         weighted = losses if weights is None else losses * weights
         return weighted.sum(), losses.detach(), logits.detach()
+
+    def accepts_empty(self, images: Tensor) -> bool:
+        """Return whether the network runs on an empty batch: tried once, in evaluation mode."""
+        if self._accepts_empty is None:
+            modes = {module: module.training for module in self.model.modules()}
+            try:
+                self.model.eval()(images)
+                self._accepts_empty = True
+            except Exception:  # whatever a network of the user's raises
+                self._accepts_empty = False
+            finally:
+                for module, mode in modes.items():
+                    module.training = mode
+        return self._accepts_empty
 
 
 class Step:
@@ -98,6 +117,8 @@ class Step:
         if self.observer is not None:
             self.observer.before_step(self, part, count)
         loss = self.gradients(part, count)
+        if self.scaler.is_enabled():
+            self.scaler.unscale_(self.optimizer)
         if self.observer is not None:
             self.observer.after_gradients(self, count)
         self.update(len(part.rows))
@@ -108,12 +129,17 @@ class Step:
         return piece_count(count, self.group.world, self.micro, self.align)
 
     def gradients(self, part: Part, count: int) -> Tensor:
-        """Leave the gradient of the global mean loss in the parameters; return the loss."""
+        """Leave the gradient of the global mean loss in the parameters; return the loss.
+
+        In fp16 it is multiplied by the loss scale. A rehearsal, which no update follows, calls this
+        several times, but gradients are unscaled once for each update.
+        """
         self.optimizer.zero_grad(set_to_none=True)
+        if self.scaler.is_enabled():
+            one = torch.ones((), device=self.group.device)
+            self.exchange.set_loss_scale(self.scaler.scale(one))
         loss = self._pieces(part, slice(0, len(part.rows)), count, self.pieces(count))
         self.exchange.after_backward()
-        if self.scaler.is_enabled():
-            self.scaler.unscale_(self.optimizer)
         return loss
 
     def update(self, samples: int) -> None:

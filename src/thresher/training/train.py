@@ -154,7 +154,7 @@ def _open(config: TrainConfig, pruner: DynamicPruner | None) -> Workload:
     augment = make_augment(config, pack, weight_dtype(config))
     sides = augment.output_size(*image_sides(config, pack))
     resolved = replace(resolved, augment=augment_kind(config, pack), image_size=sides[0])
-    model = build_model(config, pack, config.seed)
+    model = build_model(config, pack, config.seed, sides)
     initialize_from_data(model, config, pack, split.train[split.kept], augment)
     summed = placement().world > 1 and config.engine == "ddp" and not config.delay
     shape, classes = (len(pack.mean), *sides), len(pack.classes)

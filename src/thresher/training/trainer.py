@@ -138,6 +138,7 @@ class Trainer:
     def _epoch(self, shown: Bar) -> Status | None:
         """Train one epoch, or the rest of it; return how the run ended if it did."""
         done = self.state.progress
+        before = done.seconds
         plan = self._plan_epoch()
         parts = self.data.parts(plan.order, plan.cuts, self.step.align)
         read = 0
@@ -170,7 +171,7 @@ class Trainer:
                         return "stopped"
                 begun = time.perf_counter()
         done.seconds += time.perf_counter() - begun
-        return self._end_epoch(len(plan.order))
+        return self._end_epoch(len(plan.order), done.seconds - before)
 
     def _plan_epoch(self) -> EpochPlan:
         """Choose the samples, batches and rates of this epoch and send them to the device."""
@@ -183,9 +184,9 @@ class Trainer:
             captured.begin(plan)
         return plan
 
-    def _end_epoch(self, epoch_size: int) -> Status | None:
+    def _end_epoch(self, epoch_size: int, seconds: float) -> Status | None:
         if self.state.progress.epoch == 0 and self.group.first:
-            warn_of_waiting(self.state.progress.input_wait_share or 0, self.data.loader)
+            warn_of_waiting(self.input_clock.share_after_start(seconds), self.data.loader)
         self.state.end_epoch(epoch_size)
         done, every = self.state.progress, self.config.evaluate_every
         over = self.planner.is_over(done)

@@ -91,6 +91,9 @@ class GradientExchange:
         """Give `listener` the squared norm (0-d) of this worker's gradient in the next exchange."""
         raise NotImplementedError
 
+    def set_loss_scale(self, scale: "Tensor") -> None:
+        """Say what the loss of the next backward passes is multiplied by, 0-d."""
+
     def after_backward(self) -> None:
         """Wait until the parameters hold the exchanged gradients."""
 

@@ -68,6 +68,10 @@ class DDPExchange(GradientExchange):
     def observe(self, listener: Callable[[Tensor], None]) -> None:
         self._listener, self._norms = listener, []
 
+    def set_loss_scale(self, scale: Tensor) -> None:
+        if self._hook is not None:
+            self._hook.set_loss_scale(scale)
+
     def state_dict(self) -> dict[str, Tensor]:
         return {} if self._hook is None else self._hook.state_dict()
 

@@ -1,0 +1,47 @@
+"""Training in fp16, whose loss is multiplied by a scale."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from thresher.paths import RunPaths
+from thresher.training import checkpoint
+from thresher.training.config import TrainConfig
+from thresher.training.train import train
+
+pytest_plugins = ["train_data"]
+
+
+def _config(few: Path, out: Path, **more: Any) -> TrainConfig:
+    options = {"epochs": 1, "batch_size": 96, "evaluate_every": 0, "lr": 0.01, "device": "cpu"}
+    return TrainConfig(**{"data": str(few), "out": str(out), **options, **more})
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"micro_batch": "auto"}, pytest.param({"workers": 2}, marks=pytest.mark.slow)],
+    ids=["micro_batch", "workers"],
+)
+def test_runs_that_rehearse_a_step_train(few: Path, tmp_path: Path, options: Any) -> None:
+    result = train(_config(few, tmp_path / "run", precision="fp16", **options), quiet=True)
+    assert (result.status, result.steps) == ("finished", 3)
+
+
+def _errors(few: Path, out: Path, precision: str) -> torch.Tensor:
+    """Return what compression left out in all steps, summed over the workers."""
+    more = {"workers": 2, "compress": "topk", "keep_checkpoint": True}
+    train(_config(few, out, precision=precision, **more), quiet=True)
+    saved = checkpoint.newest(RunPaths(out).checkpoints)
+    assert saved is not None
+    assert precision != "fp16" or saved.meta["scaler"]["scale"] > 1000
+    kept = [saved.part(f"rank.{rank}.exchange") for rank in range(2)]
+    return torch.stack([torch.cat([part[n] for n in sorted(part)]) for part in kept]).sum(0)
+
+
+@pytest.mark.slow  # trains on two processes
+def test_what_compression_leaves_out_is_kept_without_the_scale(few: Path, tmp_path: Path) -> None:
+    half, full = (_errors(few, tmp_path / kind, kind) for kind in ("fp16", "fp32"))
+    assert half.isfinite().all()
+    assert (half - full).norm() < 0.2 * full.norm()
