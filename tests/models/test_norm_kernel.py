@@ -3,6 +3,7 @@
 Without a GPU, but with Triton: `TRITON_INTERPRET=1 pytest tests/models/test_norm_kernel.py`.
 """
 
+import contextlib
 import copy
 import os
 from typing import Any
@@ -21,6 +22,7 @@ DEVICE = "cpu" if INTERPRETED else "cuda"
 
 @pytest.fixture(autouse=True)
 def kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_norm, "LARGE", 0)
     if INTERPRETED:
         monkeypatch.setattr(batch_norm, "_kernel_works", lambda x: x.dtype == torch.bfloat16)
 
@@ -110,6 +112,17 @@ def test_a_network_trains_as_with_torchs_operations(monkeypatch: pytest.MonkeyPa
         outputs.append((loss.detach(), head, first.running_var, first.num_batches_tracked))
     for ours, torchs in zip(*outputs, strict=True):
         torch.testing.assert_close(ours, torchs, rtol=3e-2, atol=3e-2)
+
+
+def test_small_layers_use_them_only_in_captured_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_norm, "LARGE", 1000)
+    layer = _layer(16, "local").to(DEVICE)
+    for samples, captured, kernel in ((3, False, False), (3, True, True), (4, False, True)):
+        x = torch.randn(samples, 16, 4, 4, device=DEVICE).bfloat16()
+        x = x.contiguous(memory_format=torch.channels_last).requires_grad_()
+        with batch_norm.in_captured_steps() if captured else contextlib.nullcontext():
+            made_by = normalise(layer, x, relu=False).grad_fn
+        assert (type(made_by).__name__ == "NormaliseBackward") == kernel
 
 
 def test_not_a_number_stays() -> None:

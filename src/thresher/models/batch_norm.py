@@ -24,6 +24,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
+from contextvars import ContextVar
 from typing import Any, TypeGuard
 
 import torch
@@ -39,6 +40,10 @@ _TRITON = importlib.util.find_spec("triton") is not None and any(
     shutil.which(compiler) for compiler in (os.environ.get("CC", "cc"), "gcc", "clang")
 )
 """Whether kernels for GPUs can be built: Triton needs a C compiler."""
+LARGE = 1 << 24
+"""Values of a layer's input from which its time on a GPU is longer than the launch of our kernels
+from Python, about twice that of torch's. In a captured step launches take no time."""
+_captured: ContextVar[bool] = ContextVar("captured", default=False)
 
 
 def convert(model: nn.Module, mode: str, group: Any = None) -> nn.Module:
@@ -98,6 +103,16 @@ def standing_in(model: nn.Module) -> Iterator[None]:
     finally:
         for layer in layers:
             layer.stands_in = False
+
+
+@contextlib.contextmanager
+def in_captured_steps() -> Iterator[None]:
+    """Say that the steps in the block are captured in a CUDA graph, or warm up for it."""
+    token = _captured.set(True)
+    try:
+        yield
+    finally:
+        _captured.reset(token)
 
 
 def offload_saved_tensors(device: torch.device, enabled: bool) -> AbstractContextManager[Any]:
@@ -233,8 +248,8 @@ def normalise(
 ) -> Tensor:
     """Return relu(layer(x) + added), `added` and the ReLU if wanted.
 
-    Batches of bfloat16 on a GPU are trained with kernels that do all of it in few passes. For other
-    types torch has those of cuDNN.
+    Large batches of bfloat16 on a GPU, and in captured steps all, are trained with kernels that do
+    all of it in few passes. For other types torch has those of cuDNN.
     """
     if _fuses(layer, x, added):
         if isinstance(layer, GhostBatchNorm):
@@ -257,6 +272,7 @@ def _fuses(layer: nn.Module, x: Tensor, added: Tensor | None) -> TypeGuard[_Batc
         return False
     return (
         _kernel_works(x)
+        and (_captured.get() or x.numel() >= LARGE)
         and x.dtype == torch.bfloat16
         and x.dim() == 4
         and x.numel() > x.shape[1]

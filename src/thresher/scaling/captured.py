@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from thresher.distributed.group import Group, Placement
+from thresher.models.batch_norm import in_captured_steps
 from thresher.scaling.layers import Statistic, frozen_norms
 from thresher.scaling.profile import BatchTimes, Layer
 from thresher.scaling.synthetic import SyntheticBatch
@@ -40,7 +41,8 @@ def time_captured(
     try:
         for size in sizes:
             shaped = replace(batch, batch_size=size)
-            with frozen_norms(model, size), torch_settings(_config(precision), group):
+            settings = torch_settings(_config(precision), group)
+            with frozen_norms(model, size), settings, in_captured_steps():
                 times[size] = _repeated(_capture(model, shaped, precision), seconds)
     except RuntimeError as error:
         torch.cuda.synchronize()

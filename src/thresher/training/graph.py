@@ -16,6 +16,7 @@ from torch import Tensor
 
 from thresher.distributed.group import Group
 from thresher.errors import InvalidValueError
+from thresher.models.batch_norm import in_captured_steps
 from thresher.training.config import TrainConfig
 from thresher.training.device_data import DeviceData, Part
 from thresher.training.epochs import EpochPlan
@@ -90,7 +91,7 @@ class CapturedStep:
         device = step.group.device
         self.step, self.batch, self.losses = step, batch, losses
         self.batches = Batches(step.data, batch, capacity, step.align)
-        with step.undone():
+        with step.undone(), in_captured_steps():
             side = _side_stream(device)
             side.wait_stream(torch.cuda.current_stream(device))
             with torch.cuda.stream(side):
