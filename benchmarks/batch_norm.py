@@ -9,7 +9,7 @@ well. Numbers are speeds as ratios to torch's operations; the ways take turns.
 
 import argparse
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -46,7 +46,7 @@ def use_kernels(wanted: bool) -> None:
 
 
 def captured(work: Callable[[], object]) -> torch.cuda.CUDAGraph:
-    """Return a graph that repeats `work`."""
+    """Return a graph that repeats `work`; what `work` refers to must live as long as the graph."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with batch_norm.in_captured_steps():
@@ -70,8 +70,12 @@ def milliseconds(graph: torch.cuda.CUDAGraph, repeats: int) -> float:
     return begin.elapsed_time(end) / repeats
 
 
-def compare(graphs: dict[str, torch.cuda.CUDAGraph], repeats: int) -> dict[str, float]:
-    """Return the median milliseconds of each graph; they take turns."""
+def compare(steps: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, float]:
+    """Return the median milliseconds of each way; they take turns."""
+    graphs = {}
+    for way, step in steps.items():
+        use_kernels(way == "ours")
+        graphs[way] = captured(step)
     times: dict[str, list[float]] = {way: [] for way in graphs}
     for _ in range(6):
         for way, graph in graphs.items():
@@ -88,13 +92,12 @@ def layer_times(shape: tuple[int, ...], compiles: bool) -> dict[str, float]:
         torch.autograd.backward(way(layer, x, added), slope)
 
     x, added, slope = random(), random(), random().detach()
-    graphs = {}
+    steps = {}
     for way in ("torch", "ours", "compiled")[: 3 if compiles else 2]:
-        use_kernels(way == "ours")
         layer = nn.BatchNorm2d(shape[1]).cuda().train()
         function = torch.compile(normalise) if way == "compiled" else normalise
-        graphs[way] = captured(partial(step, function, layer))
-    return compare(graphs, 50)
+        steps[way] = partial(step, function, layer)
+    return compare(steps, 50)
 
 
 def network_times(name: str, batch: int, side: int) -> dict[str, float]:
@@ -107,12 +110,11 @@ def network_times(name: str, batch: int, side: int) -> dict[str, float]:
             loss = functional.cross_entropy(model(x), labels)
         loss.backward()
 
-    graphs = {}
+    steps = {}
     for way in ("torch", "ours"):
-        use_kernels(way == "ours")
         model = registry.build(name, 10).cuda().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        graphs[way] = captured(partial(step, model.train()))
-    return compare(graphs, 10)
+        steps[way] = partial(step, model.train())
+    return compare(steps, 10)
 
 
 def main() -> None:
