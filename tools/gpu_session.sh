@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # Run the GPU tests and benchmarks one after the other, each with a time limit and a log of its own:
 #
-#     tools/gpu_session.sh OUT [STEP…]      steps: tests norm training decode filters packing cold
-#                                           million fast fig7 fig7_compiled plan, or a recipe;
+#     tools/gpu_session.sh OUT [STEP…]      steps: tests norm stem training decode filters packing
+#                                           cold million fast fig7 plan, or a recipe;
 #                                           default: all up to fig7 but decode, in this order
 #
 # CIFAR-10 must be in the cache (`thresher data get cifar10`). AIRBENCH names the file of airbench94
-# that `fast` runs beside ours. What is finished stays in OUT if the session is cut off; another
-# call of the same steps repeats them, but `fig7`, `plan` and recipes resume.
+# that `fast` runs beside ours, WORKERS the trials of `fig7` at a time (8). What is finished stays
+# in OUT if the session is cut off; another call of the same steps repeats them, but `fig7`, `plan`
+# and recipes resume.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 [ $# -gt 0 ] || { echo "usage: tools/gpu_session.sh OUT [STEP…]"; exit 2; }
@@ -31,6 +32,7 @@ tests() {
     tests/select tests/data tests/models tests/scaling tests/test_startup.py
 }
 norm() { step norm 120 python -m benchmarks.batch_norm --out "$out"; }
+stem() { step stem 60 python -m benchmarks.stem_convolution --out "$out"; }
 training() {
   step training 300 python -m benchmarks.imagenet_training --quality 68 --epochs 3 \
     --out "$out/imagenet_training.json"
@@ -53,22 +55,15 @@ fast() {
     ${AIRBENCH:+--beside "$AIRBENCH" --beside-runs 20}
 }
 fig7() {
-  sed 's/^workers = .*/workers = 8\nmps = true/' examples/ornl-fig7.toml >"$out/fig7.toml"
+  sed "s/^workers = .*/workers = ${WORKERS:-8}\nmps = true/" examples/ornl-fig7.toml >"$out/fig7.toml"
   step fig7 420 python -m thresher study run "$out/fig7.toml" --out "$out/fig7"
-}
-fig7_compiled() {
-  # The filter's network is trained once: compiling it would take longer than it saves.
-  sed -e 's/^workers = .*/workers = 8\nmps = true/' -e 's/^precision = .*/&\ncompile = true/' \
-    -e 's/^model = "resnet101"/&\ncompile = false/' examples/ornl-fig7.toml >"$out/fig7_compiled.toml"
-  step fig7_compiled 420 python -m thresher study run "$out/fig7_compiled.toml" \
-    --out "$out/fig7_compiled"
 }
 plan() {
   # Its trainings share the GPU through NVIDIA's multi-process service.
   export CUDA_MPS_PIPE_DIRECTORY="$out/mps" CUDA_MPS_LOG_DIRECTORY="$out/mps"
   mkdir -p "$out/mps"
   nvidia-cuda-mps-control -d
-  step plan 700 python -m benchmarks.plan_check --data cifar10 --factors 0.5,1,2 --seeds 6 --jobs 14 \
+  step plan 760 python -m benchmarks.plan_check --data cifar10 --factors 0.5,1,2 --seeds 6 --jobs 14 \
     --out "$out/plan"
   echo quit | nvidia-cuda-mps-control
   unset CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY
@@ -77,7 +72,7 @@ plan() {
 is_step() { [ "$(type -t "$1")" = function ] && [[ ! "$1" =~ ^(step|is_step|is_recipe)$ ]]; }
 is_recipe() { [ -f "src/thresher/recipes/${1//-/_}.py" ]; }
 
-[ $# -gt 0 ] || set -- tests norm training filters packing cold million fast fig7
+[ $# -gt 0 ] || set -- tests norm stem training filters packing cold million fast fig7
 for name in "$@"; do
   is_step "$name" || is_recipe "$name" || { echo "there is no step $name"; exit 2; }
 done

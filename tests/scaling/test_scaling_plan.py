@@ -60,7 +60,7 @@ def test_a_faster_option_is_never_passed_over_within_the_rules() -> None:
 @pytest.mark.parametrize("share", [SAFE, PILOT_SHARE])
 def test_a_recommended_batch_is_at_most_a_share_of_the_critical_one(share: float) -> None:
     best, _ = recommend(on_summit(64), STATS.critical_batch, Budget(), share=share)
-    assert best.batch_size == STATS.critical_batch * share
+    assert best.batch_size <= STATS.critical_batch * share < 2 * best.batch_size
 
 
 def test_the_overhead_is_that_of_pilots_which_train_in_fp32() -> None:

@@ -23,7 +23,7 @@ WARMUP = (
 
 def plan(config: PlanConfig) -> Outcome:
     """Recommend batch size, learning rate, warm-up and number of workers, with time and cost.
-    Short pilots at three batch sizes on this machine estimate the critical batch, and from it the
+    Short pilots at several batch sizes on this machine estimate the critical batch, and from it the
     samples that each batch size needs; with `from_`, a table of your own runs is fitted instead.
     The profile and the cluster give the time of a step.
     """

@@ -1,6 +1,6 @@
 """Short training runs that estimate the critical batch: how large a batch pays off.
 
-A few runs at a small batch, and as many at four and at sixteen times it, whose rates are tuned.
+A few runs at a small batch, and as many at 4, 16 and 64 times it, whose rates are tuned.
 E(B) = E_min(1 + B/B_crit) is fitted to the samples that all of them needed to the target. Runs that
 end before it only give a guess: the geometric mean of the fit to a lower accuracy and the gradient
 noise scale.
@@ -25,14 +25,16 @@ from thresher.scaling.pilot_runs import (
     VALIDATION,
     Curve,
     accuracy_curve,
-    cached_run,
     hold_out,
+    ranked_rates,
     records,
     samples_until,
     stable_run,
+    stable_runs,
+    train_seeds,
 )
 from thresher.scaling.sample_fit import BEYOND, SampleFit, fit_samples
-from thresher.scaling.sample_model import SampleModel, rate_at
+from thresher.scaling.sample_model import SampleModel
 from thresher.scaling.schedule_offer import CriticalCurve
 from thresher.training.config import TrainConfig
 
@@ -40,15 +42,12 @@ if TYPE_CHECKING:
     from thresher.training.result import RunResult
 
 logger = logging.getLogger(__name__)
-RATIOS = (4, 16)
-"""How many times larger the other batches are."""
-FEWEST = 4 * RATIOS[-1]
-"""Training samples needed."""
-FACTORS = (0.5, 1.0)
-"""Factors on the rate by the rule that are tried at the larger batches, with the first seed."""
-RATE_CRITICAL = 256.0
-"""Critical batch assumed for the learning rates of the larger batches."""
-
+RATIOS = (4, 16, 64)
+"""How many times larger the other batches are. Large ones give way where the data are few. They are
+needed: E(B) bends, so that fits to batches 32 to 512 of four sweeps on CIFAR-10 gave 390 to 610,
+fits to 32 to 4,096 gave 800 to 960 (benchmarks/results/plan_check_cifar10.md)."""
+STEPS = 4
+"""Steps of an epoch, at least."""
 RATE = 0.03
 """Default learning rate of the smallest batch."""
 OFF_BY = 4.0
@@ -77,7 +76,8 @@ class PilotConfig:
     pilot_epochs: float = option(8.0, gt=0)
     """Most epochs of each run of the pilots."""
     pilot_batch: int = option(16, ge=1)
-    """Batch size of the smallest pilot; the others' are four and sixteen times larger."""
+    """Batch size of the smallest pilot; the others' are 4, 16 and, if the data allow it, 64 times
+    larger."""
     pilot_seeds: int | None = option(None, ge=1)
     """Runs of each pilot; their samples to the target are averaged (default: 3, and up to 9 if
     they differ so much that the mean is not known to 10 %)."""
@@ -85,7 +85,7 @@ class PilotConfig:
     """A learning rate that works at the smallest pilot's batch size (default: 0.03); with a table
     that has no rates, at its smallest batch size."""
     critical_batch: Literal["pilots", "branch"] = "pilots"
-    """How the critical batch is measured: by pilots at three batch sizes, or by short branches at
+    """How the critical batch is measured: by pilots at several batch sizes, or by short branches at
     several batch sizes from states of one, early, in the middle and late in training."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where the pilots run."""
@@ -169,16 +169,15 @@ class Pilot:
 
 
 def run_pilot(config: PilotConfig) -> Pilot:
-    """Train at three batch sizes for a few epochs at constant rates, or at one and its branches.
+    """Train at several batch sizes for a few epochs at constant rates, or at one and its branches.
 
     The runs are kept in the cache: a second call with the same data and options trains nothing, and
     a killed pilot resumes.
     """
     pack = Pack.open(required(config.data))
-    small = _smallest_batch(config, pack)
     branch = config.critical_batch == "branch"
-    ratios = branches.RATIOS[1:] if branch else RATIOS
-    batches = (small, *(ratio * small for ratio in ratios))
+    batches = _batches(config, pack, branches.RATIOS[1:] if branch else RATIOS)
+    small, count = batches[0], config.pilot_seeds or FEWEST_RUNS
     base = TrainConfig(
         data=required(config.data),
         out="",
@@ -186,7 +185,7 @@ def run_pilot(config: PilotConfig) -> Pilot:
         epochs=config.pilot_epochs,
         schedule="constant",
         validation=hold_out(len(pack.indices("train")), batches[-1]),
-        noise_scale=True,
+        noise_scale=count == 1,
         target_accuracy=config.target_accuracy,
         device=config.device,
         precision="fp32",
@@ -194,16 +193,14 @@ def run_pilot(config: PilotConfig) -> Pilot:
         batch_size=small,
         lr=config.lr or RATE,
     )
-    count = config.pilot_seeds or FEWEST_RUNS
     seeds = range(config.seed, config.seed + count)
     if branch:
-        results = {small: _runs(base, seeds, pack)}
+        results = {small: train_seeds(base, seeds, pack)}
         return _with_branches(_pilot(config, results), base, seeds)
-    pilots = {small: base}
+    results = {small: train_seeds(base, seeds, pack)}
     for batch in batches[1:]:
-        rate = _tuned_rate(replace(base, batch_size=batch, seed=config.seed), base, pack)
-        pilots[batch] = replace(base, batch_size=batch, lr=rate)
-    results = {batch: _runs(run, seeds, pack) for batch, run in pilots.items()}
+        rates = ranked_rates(replace(base, batch_size=batch, seed=config.seed), base, pack)
+        results[batch] = stable_runs(replace(base, batch_size=batch), rates, seeds, pack)
     while config.pilot_seeds is None:
         needed = runs_needed(_counts(runs, config.target_accuracy) for runs in results.values())
         if needed <= count:
@@ -212,14 +209,11 @@ def run_pilot(config: PilotConfig) -> Pilot:
         logger.info(
             f"pilot: the samples of {count} runs scatter, so {needed} are trained at each batch"
         )
-        for batch, run in pilots.items():
-            results[batch] += _runs(run, more, pack)
+        for batch, runs in results.items():
+            again = replace(base, batch_size=batch, lr=runs[0].config.lr)
+            runs += [stable_run(replace(again, seed=seed), pack) for seed in more]
         count = needed
     return _pilot(config, results)
-
-
-def _runs(run: TrainConfig, seeds: Iterable[int], pack: Pack) -> "list[RunResult]":
-    return [stable_run(replace(run, seed=seed), pack) for seed in seeds]
 
 
 def _counts(runs: "list[RunResult]", target: float | None) -> list[float | None]:
@@ -255,29 +249,18 @@ def _with_branches(pilot: Pilot, base: TrainConfig, seeds: Sequence[int]) -> Pil
     )
 
 
-def _smallest_batch(config: PilotConfig, pack: Pack) -> int:
+def _batches(config: PilotConfig, pack: Pack, ratios: Sequence[int]) -> tuple[int, ...]:
+    """Return the batch sizes of the pilots, ascending: three or more."""
     count = int(len(pack.indices("train")) * (1 - VALIDATION))
-    small = max(4, min(config.pilot_batch, count // FEWEST))
-    if RATIOS[-1] * small > count:
+    most = count // STEPS
+    small = max(4, min(config.pilot_batch, most // RATIOS[1]))
+    if RATIOS[1] * small > count:
+        needed = STEPS * RATIOS[1]
         raise InvalidValueError(
-            f"a pilot needs at least {FEWEST} training samples, {config.data} has {count}"
+            f"a pilot needs at least {needed} training samples, {config.data} has {count}"
         )
-    return small
-
-
-def _tuned_rate(run: TrainConfig, base: TrainConfig, pack: Pack) -> float:
-    """Return the rate of a larger batch that gets farthest with one seed."""
-    rule = rate_at(run.batch_size, RATE_CRITICAL, base.batch_size, base.lr)
-    results = {f * rule: cached_run(replace(run, lr=f * rule), pack) for f in FACTORS}
-    stable = {lr: result for lr, result in results.items() if result.status != "diverged"}
-    if not stable:
-        what = f"the pilots diverged at rate {FACTORS[0] * rule:g} and batch {run.batch_size}"
-        raise ThresherError(what, "lower `lr`")
-    curves = {lr: accuracy_curve(result) for lr, result in stable.items()}
-    best = {lr: max((a for _, a in curve), default=0.0) for lr, curve in curves.items()}
-    # By the samples to the highest accuracy that all of them reached; 0 if there is none.
-    common = min(best.values())
-    return min(stable, key=lambda lr: (samples_until(curves[lr], common) or 0.0, -best[lr]))
+    larger = [ratio * small for ratio in ratios]
+    return small, *larger[:2], *(batch for batch in larger[2:] if batch <= most)
 
 
 def _pilot(config: PilotConfig, results: dict[int, "list[RunResult]"]) -> Pilot:

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from thresher.data.pack import Pack
 from thresher.errors import ThresherError
 from thresher.paths import RunPaths, home
+from thresher.scaling.sample_model import rate_at
 from thresher.training.config import TrainConfig
 
 if TYPE_CHECKING:
@@ -19,6 +21,10 @@ logger = logging.getLogger(__name__)
 VALIDATION = 0.15
 """Least share of the training samples that is held out for the pilots' accuracy; the test set is
 not used."""
+FACTORS = (0.5, 1.0, 2.0)
+"""Factors on the rate by the rule that are tried at the larger batches, with the first seed."""
+RATE_CRITICAL = 256.0
+"""Critical batch assumed for the learning rates of the larger batches."""
 
 Curve = list[tuple[float, float]]
 """(samples, validation accuracy) after each epoch."""
@@ -29,8 +35,10 @@ def cached_run(run: TrainConfig, pack: Pack) -> "RunResult":
     from thresher.training.train import train
 
     # The key holds all that the run depends on: other defaults of another version are another run.
-    identity = {**run.to_dict(), "data": pack.checksum}
-    key = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
+    text = json.dumps({**run.to_dict(), "data": pack.checksum}, sort_keys=True)
+    # 8 and 8.0 epochs are the same.
+    text = json.dumps(json.loads(text, parse_int=float))
+    key = hashlib.sha256(text.encode()).hexdigest()[:16]
     model = run.model.replace(":", "-").replace("/", "-")
     out = home() / "pilots" / f"{pack.name}-{model}-{run.batch_size}-{key}"
     if not RunPaths(out).result.exists():
@@ -39,13 +47,50 @@ def cached_run(run: TrainConfig, pack: Pack) -> "RunResult":
     return train(replace(run, out=str(out)), quiet=True)
 
 
+class DivergedPilotError(ThresherError):
+    """A pilot whose loss is not finite any more."""
+
+
 def stable_run(run: TrainConfig, pack: Pack) -> "RunResult":
-    """Return `cached_run`; one that diverged is an error."""
+    """Return `cached_run`; one that diverged raises DivergedPilotError."""
     result = cached_run(run, pack)
     if result.status == "diverged":
         what = f"the pilot diverged at rate {run.lr:g} and batch {run.batch_size}"
-        raise ThresherError(what, "lower `lr`")
+        raise DivergedPilotError(what, "lower `lr`")
     return result
+
+
+def train_seeds(run: TrainConfig, seeds: Sequence[int], pack: Pack) -> "list[RunResult]":
+    """Train with each seed; the last one measures the noise scale, which takes time on a GPU."""
+    pilots = [replace(run, seed=seed, noise_scale=seed == seeds[-1]) for seed in seeds]
+    return [stable_run(pilot, pack) for pilot in pilots]
+
+
+def stable_runs(
+    run: TrainConfig, rates: Sequence[float], seeds: Sequence[int], pack: Pack
+) -> "list[RunResult]":
+    """Train at the first of the rates at which no seed diverges."""
+    for rate in rates[:-1]:
+        try:
+            return train_seeds(replace(run, lr=rate), seeds, pack)
+        except DivergedPilotError as error:
+            logger.info(f"{error.what}: the next rate is tried")
+    return train_seeds(replace(run, lr=rates[-1]), seeds, pack)
+
+
+def ranked_rates(run: TrainConfig, base: TrainConfig, pack: Pack) -> list[float]:
+    """Return the rates of a larger batch with which one seed does not diverge, the best first."""
+    rule = rate_at(run.batch_size, RATE_CRITICAL, base.batch_size, base.lr)
+    results = {f * rule: cached_run(replace(run, lr=f * rule), pack) for f in FACTORS}
+    stable = {lr: result for lr, result in results.items() if result.status != "diverged"}
+    if not stable:
+        what = f"the pilots diverged at rate {FACTORS[0] * rule:g} and batch {run.batch_size}"
+        raise ThresherError(what, "lower `lr`")
+    curves = {lr: accuracy_curve(result) for lr, result in stable.items()}
+    best = {lr: max((a for _, a in curve), default=0.0) for lr, curve in curves.items()}
+    # By the samples to the highest accuracy that all of them reached; 0 if there is none.
+    common = min(best.values())
+    return sorted(stable, key=lambda lr: (samples_until(curves[lr], common) or 0.0, -best[lr]))
 
 
 def hold_out(samples: int, batch: int) -> int:

@@ -80,7 +80,7 @@ class TrainingPlan:
 def plan(config: PlanConfig) -> TrainingPlan:
     """Recommend a batch size, learning rate, warm-up and number of workers.
 
-    Short pilots at three batch sizes on this machine estimate the critical batch, which gives the
+    Short pilots at several batch sizes on this machine estimate the critical batch, which gives the
     samples that each batch size needs; with `from_` they are fitted to a table instead. The profile
     and the cluster give the seconds of a step. Takes minutes the first time, for the pilots.
     """
