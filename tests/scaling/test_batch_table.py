@@ -45,9 +45,18 @@ def test_optional_columns_and_a_byte_order_mark_are_read(tmp_path: Path) -> None
     ]
 
 
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+def test_tables_of_spreadsheets_are_read(tmp_path: Path, separator: str) -> None:
+    text = ",batch,samples,lr\n0,8,100,0.1\n\n1,16,200\n,,,\n,,,,\n"
+    path = write(tmp_path, text.replace(",", separator))
+    assert read_batch_table(path) == [BatchRow(8, 100, lr=0.1), BatchRow(16, 200)]
+
+
 BAD = {
     "batch,samples\n": "has 0 rows; the fit needs two batch sizes or more",
-    "": "has no column batch; its columns are none",
+    "": "is not a CSV file: it has no header",
+    "batch,epochs,lr\n32,9,1,0,02\n": "line 2 of .* has 5 values, but the header has 3; write dec",
+    "batch,samples,batch\n32,9,1\n": 'has two columns "batch"',
     "batch,samples\n16,1000\n": "has 1 row; the fit needs two batch sizes or more",
     "batch,samples\n16,1000\n16,1100\n": "has rows of one batch size only",
     "batch,samples\n16,-5\n64,10\n": "line 2: samples must be greater than 0 .*, got -5",
@@ -77,7 +86,7 @@ def test_bad_tables_are_refused_in_a_sentence(tmp_path: Path, text: str) -> None
 
 
 def test_what_is_no_table_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(NotFoundError, match="there is no table at"):
+    with pytest.raises(NotFoundError, match=r"nothing\.csv not found"):
         read_batch_table(tmp_path / "nothing.csv")
     with pytest.raises(NotFoundError, match="holds no run that reached a target"):
         read_batch_table(tmp_path)

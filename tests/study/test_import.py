@@ -76,6 +76,16 @@ def test_columns_that_are_not_axes_are_left_out(tmp_path: Path) -> None:
     assert {*read_runs(file, "accuracy", ("arm", "batch_size"))[0].cell} == {"arm", "batch_size"}
 
 
+def test_a_column_that_numbers_the_rows_is_no_axis(tmp_path: Path) -> None:
+    """As pandas writes it."""
+    head, *rows = _csv().splitlines()
+    file = tmp_path / "runs.csv"
+    file.write_text("\n".join([f",{head}", "", *(f"{n},{row}" for n, row in enumerate(rows))]))
+    trials = read_runs(file, "accuracy")
+    assert {*trials[0].cell} == {"arm", "batch_size"}
+    assert trials[0].name == "line 3"
+
+
 @pytest.mark.parametrize("metric", ["accuracy", "validation_accuracy"])
 def test_shares_and_percents_in_one_column_are_refused(metric: str, tmp_path: Path) -> None:
     file = tmp_path / "runs.csv"
