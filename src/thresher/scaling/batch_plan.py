@@ -55,16 +55,13 @@ class BatchPlan:
         """Return the samples by batch size for a data set of `train_samples`."""
         fit, best = self.fit, self.recommended
         # Where the form does not fit, the rows of the table count, and nothing between them.
-        points = {} if fit.fits else {row.batch: row.samples for row in fit.points}
-        batches = tuple(row.batch_size for row in self.rows)
-        if points:
-            batches = tuple(batch for batch in points if batch <= best.batch_size)
+        rows = [row for row in self.rows if fit.fits or row.measured]
         return SampleModel(
             *(fit.b_crit, best.samples, best.batch_size, best.lr, train_samples),
             largest=self.largest if fit.fits else best.batch_size,
-            batches=batches,
+            batches=tuple(row.batch_size for row in rows),
             rates=self.rates,
-            measured=points,
+            measured={} if fit.fits else {row.batch: row.samples for row in fit.points},
             draws=fit.draws,
         )
 

@@ -71,7 +71,7 @@ class SampleModel:
     """The batch sizes to consider; by default powers of two."""
     rates: Mapping[int, float] = field(default_factory=dict)
     """Learning rates that work at other batch sizes; there they count instead of the rule."""
-    measured: Mapping[int, float] = field(default_factory=dict)
+    measured: Mapping[float, float] = field(default_factory=dict)
     """Samples to the target of batch sizes for which the form does not count."""
     draws: tuple[tuple[float, float], ...] = field(default=(), repr=False)
     """(E_min, B_crit) that are as likely as the values above; empty if unknown."""
@@ -83,13 +83,13 @@ class SampleModel:
             return min(self.measured.values())
         return self.samples / (1 + self.batch_size / self.critical_batch)
 
-    def samples_at(self, batch: int) -> float:
+    def samples_at(self, batch: float) -> float:
         """Return the samples to the target, E(B) = E_min(1 + B/B_crit)."""
         if batch in self.measured:
             return self.measured[batch]
         return self.samples_min * (1 + batch / self.critical_batch)
 
-    def estimate_at(self, batch: int) -> Estimate:
+    def estimate_at(self, batch: float) -> Estimate:
         """Return `samples_at` with its interval, which is not known without draws."""
         return estimate(self.samples_at(batch), batch, self.draws)
 
@@ -98,7 +98,7 @@ class SampleModel:
         rates = self.rates or ({} if self.lr is None else {self.batch_size: self.lr})
         return rate_between(batch, self.critical_batch, rates) if rates else None
 
-    def warmup_at(self, batch: int) -> float:
+    def warmup_at(self, batch: float) -> float:
         """Return the epochs of warm-up at a batch size."""
         epochs = self.samples_at(batch) / self.train_samples
         steps_per_epoch = self.train_samples / batch
