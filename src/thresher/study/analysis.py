@@ -24,6 +24,7 @@ from thresher.study.preflight import idle_rules
 from thresher.study.primary import Compared, named_comparisons
 from thresher.study.reported import POINTS, TO_TARGET
 from thresher.study.results import Trial, open_data, to_json_values
+from thresher.study.rounding import written_step
 from thresher.study.selecting import hold_out
 from thresher.study.status import StudyStatus
 from thresher.study.study import Study
@@ -78,7 +79,8 @@ class Analysis:
     """What limits the verdicts: comparisons that were changed after runs had finished, arms without
     runs, and draws that all seeds share."""
     resolution: float = 0.0
-    """Smallest step of the metric, whose rounding is part of the error; 0 if unknown."""
+    """Smallest step of the metric, whose rounding is part of the error: one test image, or the last
+    decimal of the values; 0 if they are exact."""
     title: str = ""
     study: Study | None = field(default=None, repr=False)
     """The study; None if trials were given."""
@@ -233,6 +235,8 @@ def _build(
         # Seconds are not steps; the end of a run that does not say its steps is not known.
         ends = ((t.end if t.end is not None else t.steps) or math.inf for t in reported)
         reported = [replace(t, end=end) for t, end in zip(reported, ends, strict=True)]
+    # Without test images to count, as for runs made elsewhere, the digits show the rounding.
+    resolution = resolution or written_step(t.value for t in reported if t.value is not None)
     study: Study | None = known.get("study")
     planned = list(study.definition.cells) if study is not None else []
     cells = summarise(reported, list(axes), known.get("choices", ()), planned)
