@@ -19,7 +19,7 @@ from thresher.study.definition import (
     compared_pairs,
 )
 from thresher.study.draws import notes
-from thresher.study.history import changes
+from thresher.study.history import changes, left_out
 from thresher.study.preflight import idle_rules
 from thresher.study.primary import Compared, named_comparisons
 from thresher.study.reported import POINTS, TO_TARGET
@@ -190,7 +190,8 @@ def _analyse_study(study: Study, config: ComparisonConfig | None) -> Analysis:
     definition, plan, status = study.definition, study.plan(), study.status()
     config = config or definition
     trials = study.trials(config.metric)
-    remarks = changes(study.root, config, status.count("finished")) + idle_rules(plan)
+    remarks = changes(study.root, config, status.count("finished")) + left_out(study.root, plan)
+    remarks += idle_rules(plan)
     if definition.tune and config.metric in TO_TARGET:
         remarks.append(
             f"{', '.join(definition.tune)} was tuned by validation accuracy, which is about equal "
