@@ -261,6 +261,7 @@ def _build(
             *remarks,
             *(notes(cells, axis) if axis is not None else []),
             *_without_value(reported, config.metric),
+            *_stopped(reported, config.metric),
             *_doubts(cells, config, higher),
         ],
         resolution=resolution,
@@ -286,6 +287,18 @@ def _without_value(trials: Sequence[Trial], metric: str) -> list[str]:
     if metric == "accuracy" and any(t.validation_accuracy is not None for t in without):
         hint = '; metric = "validation_accuracy" compares them'
     return [f"{text} no {metric.replace('_', ' ')}, so the verdicts leave them out{hint}."]
+
+
+def _stopped(trials: Sequence[Trial], metric: str) -> list[str]:
+    """Return a sentence about runs that trained only until their target."""
+    count = sum(trial.status == "target" for trial in trials)
+    if not count or metric in (*TO_TARGET, "seconds", "images_per_s"):
+        return []
+    text = "1 run" if count == 1 else f"{count} of {len(trials)} runs"
+    return [
+        f"{text} stopped at the target, so the {metric.replace('_', ' ')} is that of unequal "
+        f'training; metric = "{TO_TARGET[1]}" compares how soon runs reach it.'
+    ]
 
 
 def _doubts(cells: list[CellSummary], config: ComparisonConfig, higher: bool) -> list[str]:
