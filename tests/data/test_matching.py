@@ -276,3 +276,9 @@ def test_hugging_face_data_sets() -> None:
         selection.select(bare.remove_columns("label"))
     rows = selection.select(bare.remove_columns("label"), order="pack")["row"]
     assert list(rows) == [0, 2, 3]
+    # A transform sees whole columns, and may leave out those that samples are matched by.
+    unseen = {"known": known, "bare": bare}
+    for name, dataset in unseen.items():
+        prepared = dataset.with_transform(lambda rows: {"size": [len(rows) for _ in rows["label"]]})
+        assert len(selection.select(prepared)) == 3, name
+        assert selection.select(prepared)[0] == {"size": len(dataset.column_names)}

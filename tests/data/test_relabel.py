@@ -227,6 +227,10 @@ def test_data_sets_of_others_get_the_new_labels(made: Any) -> None:
     chosen = loaded.select(Dataset.from_dict(table, features=names))
     assert chosen["label"] == loaded.final_labels[loaded.keep].tolist()
     assert chosen.features["label"].names == pack.classes
+    prepared = Dataset.from_dict(table, features=names).with_transform(
+        lambda rows: {"twice": [2 * label for label in rows["label"]]}
+    )
+    assert loaded.select(prepared)[number] == {"twice": 16}
 
 
 def test_labels_that_cannot_be_handed_on_are_refused_or_named(

@@ -1,5 +1,6 @@
 """Checks that every source shares: class names, labels and sample ids."""
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ import numpy as np
 
 from thresher.errors import InvalidValueError, NotFoundError
 
+logger = logging.getLogger(__name__)
 MAX_CLASSES = 1_000_000
 """Checked before names are made, so that a wrong label cannot exhaust memory."""
 
@@ -95,4 +97,34 @@ def check_samples(ids: Sequence[str], labels: np.ndarray, classes: int, where: s
         row = int(outside[0])
         raise InvalidValueError(
             f'label of sample "{ids[row]}" of {where} must be in [0, {classes}), got {labels[row]}'
+        )
+
+
+def mention_untrained(names: Sequence[str], labels: np.ndarray, training: np.ndarray) -> None:
+    """Log classes without images, and classes that are tested but never trained on.
+
+    The latter are often one class under two names: `train/dog` and `test/Dog`.
+
+    Args:
+        names: Class names.
+        labels: (n,) labels of all samples.
+        training: (n,) whether a sample is for training.
+    """
+    count = np.bincount(labels, minlength=len(names))
+    trained = np.bincount(labels[training], minlength=len(names))
+    empty = np.flatnonzero(count == 0).tolist()
+    unseen = np.flatnonzero((count > 0) & (trained == 0)).tolist()
+    if len(empty):
+        logger.warning(
+            '%d of %d classes have no images, such as "%s"; labels count from 0',
+            *(len(empty), len(names), names[empty[0]]),
+        )
+    if len(unseen) and training.any():
+        first = names[unseen[0]]
+        known = [names[row] for row in np.flatnonzero(trained).tolist()]
+        same = [f' (is it "{name}"?)' for name in known if name.casefold() == first.casefold()]
+        logger.warning(
+            '%d of %d classes have images in other splits, but none for training, such as "%s"%s: '
+            "no network can learn them",
+            *(len(unseen), len(names), first, "".join(same[:1])),
         )

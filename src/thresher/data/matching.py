@@ -86,10 +86,15 @@ def webdataset_id(sample: Mapping[str, Any]) -> str:
         ) from None
 
 
+def column(dataset: Any, name: str) -> Any:
+    """Return a column of a Hugging Face data set without its transform, which may drop it."""
+    return dataset.with_format(None)[name] if hasattr(dataset, "with_format") else dataset[name]
+
+
 def _ids(dataset: Any) -> list[str] | None:
     values = getattr(dataset, "ids", None)
     if values is None and "id" in _columns(dataset):
-        values = dataset["id"]
+        values = column(dataset, "id")
     if values is None or callable(values):
         return None
     if isinstance(values, pa.Array | pa.ChunkedArray):
@@ -122,7 +127,7 @@ def _labels(dataset: Any) -> np.ndarray | None:
         kinds = features if isinstance(features, Mapping) else {}
         classes = [n for n in _columns(dataset) if type(kinds.get(n)).__name__ == "ClassLabel"]
         classes += [n for n in ("label", "labels", "fine_label") if n in _columns(dataset)]
-        values = dataset[classes[0]] if classes else None
+        values = column(dataset, classes[0]) if classes else None
     if values is None or callable(values):
         return None
     try:
