@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from thresher.csv_table import read_csv_table
 from thresher.errors import InvalidValueError, NotFoundError
 from thresher.options import changes_result
-from thresher.paths import RunPaths, StudyPaths
+from thresher.paths import RunPaths, StudyPaths, read_json
 
 if TYPE_CHECKING:
     from thresher.training.result import RunResult
@@ -207,11 +207,22 @@ def read_study(root: Path) -> list[BatchRow]:
     return chosen
 
 
+def study_hold_out(root: Path) -> float | None:
+    """Return the training samples that the runs of a study held out: a count, or a share below 1;
+    None if they held out none, or if `root` is not the folder of a study."""
+    first = next(_results(StudyPaths(root).trials), None)
+    return None if first is None else first.config.validation
+
+
 def _results(trials: Path) -> "Iterator[RunResult]":
     from thresher.training.result import RunResult
 
     for folder in sorted(trials.iterdir()) if trials.is_dir() else ():
-        if RunPaths(folder).result.is_file():
+        paths = RunPaths(folder)
+        if paths.result.is_file():
+            if "config" not in read_json(paths.result, "run's result"):
+                what = f"{folder} is the trial of a command, whose batch size is not known"
+                raise InvalidValueError(what, "write batch sizes and samples to a CSV file")
             yield RunResult.load(folder)
 
 
