@@ -287,6 +287,25 @@ def test_training_samples_that_a_selection_does_not_name_are_mentioned(
     assert split_samples(whole, pack).unnamed == 0
 
 
+def test_a_class_that_a_selection_drops_whole_is_mentioned(
+    made: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its test images count as wrong, and other readers number the folders of an export anew."""
+    pack, selection, _ = made
+    dataclasses.replace(selection, keep=selection.labels != 3).save(tmp_path / "no3.parquet")
+    data, out = str(pack.root), str(tmp_path / "run")
+    config = TrainConfig(data=data, out=out, model="tiny", epochs=0.1, batch_size=512)
+    text = '1 of 10 classes have images in other splits, but none for training, such as "3"'
+    train(config, quiet=True)
+    export(pack, tmp_path / "a", "folder", selection)
+    assert text not in caplog.text
+    no3 = str(tmp_path / "no3.parquet")
+    train(dataclasses.replace(config, out=f"{out}3", selection=no3), quiet=True)
+    assert caplog.text.count(text) == 1
+    export(pack, tmp_path / "b", "folder", Selection.load(no3))
+    assert caplog.text.count(text) == 2
+
+
 def test_combined_selections_keep_the_labels(made: Any, tmp_path: Path) -> None:
     pack, selection, _ = made
     loaded = relabel(made, [3], 8)

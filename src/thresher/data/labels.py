@@ -100,31 +100,35 @@ def check_samples(ids: Sequence[str], labels: np.ndarray, classes: int, where: s
         )
 
 
-def mention_untrained(names: Sequence[str], labels: np.ndarray, training: np.ndarray) -> None:
-    """Log classes without images, and classes that are tested but never trained on.
-
-    The latter are often one class under two names: `train/dog` and `test/Dog`.
-
-    Args:
-        names: Class names.
-        labels: (n,) labels of all samples.
-        training: (n,) whether a sample is for training.
-    """
-    count = np.bincount(labels, minlength=len(names))
-    trained = np.bincount(labels[training], minlength=len(names))
-    empty = np.flatnonzero(count == 0).tolist()
-    unseen = np.flatnonzero((count > 0) & (trained == 0)).tolist()
-    if len(empty):
+def mention_empty(names: Sequence[str], labels: np.ndarray) -> None:
+    """Log classes without images, as of labels that count from 1."""
+    empty = np.flatnonzero(np.bincount(labels, minlength=len(names)) == 0).tolist()
+    if empty:
         logger.warning(
             '%d of %d classes have no images, such as "%s"; labels count from 0',
             *(len(empty), len(names), names[empty[0]]),
         )
-    if len(unseen) and training.any():
-        first = names[unseen[0]]
-        known = [names[row] for row in np.flatnonzero(trained).tolist()]
-        same = [f' (is it "{name}"?)' for name in known if name.casefold() == first.casefold()]
-        logger.warning(
-            '%d of %d classes have images in other splits, but none for training, such as "%s"%s: '
-            "no network can learn them",
-            *(len(unseen), len(names), first, "".join(same[:1])),
-        )
+
+
+def mention_untrained(names: Sequence[str], trained: np.ndarray, tested: np.ndarray) -> None:
+    """Log classes that are tested but never trained on.
+
+    They are often one class under two names, as `train/dog` and `test/Dog`, or a selection drops
+    all their images.
+
+    Args:
+        names: Class names.
+        trained: (n,) labels of the training samples.
+        tested: (m,) labels of the others.
+    """
+    unseen = np.setdiff1d(tested, trained).tolist()
+    if not unseen or not len(trained):
+        return
+    first = names[unseen[0]]
+    known = [names[label] for label in np.unique(trained).tolist()]
+    same = [f' (is it "{name}"?)' for name in known if name.casefold() == first.casefold()]
+    logger.warning(
+        '%d of %d classes have images in other splits, but none for training, such as "%s"%s: no '
+        "network can learn them",
+        *(len(unseen), len(names), first, "".join(same[:1])),
+    )

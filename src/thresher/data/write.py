@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from thresher.data.digest import fingerprint
 from thresher.data.holdout import check_held_out
-from thresher.data.labels import check_classes, mention_untrained
+from thresher.data.labels import check_classes, mention_empty, mention_untrained
 from thresher.data.meta import PackMeta
 from thresher.data.normalisation import from_counts, sampled_rows
 from thresher.data.pack import Pack
@@ -117,7 +117,9 @@ def write_pack(
         meta.write(staging)
         os.rename(staging, paths.root)
     pack = Pack.open(paths.root)
-    mention_untrained(pack.classes, pack.labels, pc.equal(pack.splits, "train").to_numpy())
+    training = pc.equal(pack.splits, "train").to_numpy()
+    mention_empty(pack.classes, pack.labels)
+    mention_untrained(pack.classes, pack.labels[training], pack.labels[~training])
     return pack
 
 
