@@ -220,6 +220,7 @@ def test_a_planned_run_holds_out_what_the_runs_of_the_study_did(
     assert f"--precision fp32{watched} --target-accuracy 0.9" in made.command
     best = made.recommended
     assert best.epochs == pytest.approx(best.samples / (1437 - (held or 0)))
+    assert "Recommended: 1 worker, batch" in str(plan_command(config).text)
 
 
 def test_a_study_of_commands_is_refused_in_a_sentence(study: StudyFolder) -> None:

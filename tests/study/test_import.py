@@ -131,7 +131,9 @@ def test_exact_values_have_no_rounding() -> None:
         for arm in (0, 1)
         for seed in range(3)
     ]
-    assert analyse(trials).resolution == 0
+    analysis = analyse(trials)
+    assert analysis.resolution == 0
+    assert "p < 1e-15" in analysis.verdicts[0].sentence
 
 
 GOOD = "arm,seed,score\na,0,1\nb,0,2\na,1,1.5\nb,1,2\n"
