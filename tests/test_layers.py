@@ -15,7 +15,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "thresher"
 LAYERS: list[set[str]] = [
     {"version"},
     {"errors", "startup"},
-    {"paths", "progress", "options", "plugins", "environment"},
+    {"paths", "progress", "options", "plugins", "environment", "csv_table"},
     {"locks"},
     {"distributed"},
     {"data"},

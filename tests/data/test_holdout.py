@@ -66,6 +66,29 @@ def test_groups_stay_together(pictures: Path, tmp_path: Path) -> None:
     assert 0.1 < share < 0.5
 
 
+def test_a_share_that_groups_miss_is_mentioned(
+    pictures: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, thresher: Any
+) -> None:
+    """Few groups, drawn as a whole, may hold much less or more than was asked for."""
+    for seed in range(6):
+        caplog.clear()
+        pack = _pack(pictures, tmp_path / f"{seed}", test=0.3, group=r"patient-(\d)", seed=seed)
+        share = pack.meta.splits["test"] / 160
+        text = f"{100 * share:.0f} % of the images are test images, not 30 %"
+        assert (text in caplog.text) == (abs(share - 0.3) > 0.06)
+    done = thresher("data", "pack", pictures, tmp_path / "y", "--test", "0.25")
+    assert "160 images of 2 classes (120 train, 40 test)" in done.stdout
+
+
+def test_images_of_no_group_are_mentioned(
+    pictures: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    _pack(pictures, tmp_path / "a", test=0.3, group=r"(patient-\d+)-")
+    assert "all but" not in caplog.text
+    _pack(pictures, tmp_path / "b", test=0.3, group=r"(patient-\d\d)-")
+    assert 'matches all but 40 of 160 images, such as "ill/patient-0-0.png"' in caplog.text
+
+
 def test_what_cannot_be_is_refused(pictures: Path, tmp_path: Path, thresher: Any) -> None:
     with pytest.raises(ThresherError, match="group is used with `test` only"):
         _pack(pictures, tmp_path / "x", group="a")

@@ -167,3 +167,26 @@ def test_a_field_of_negative_length_does_not_hang() -> None:
     negative = b"\x0a" + b"\xff" * 9 + b"\x01"  # field 1, bytes, of length -1
     with pytest.raises(ValueError, match="extends beyond"):
         list(fields(memoryview(negative)))
+
+
+def test_classes_that_cannot_be_learned_are_mentioned(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number, name in enumerate(("train/cat", "train/dog", "test/cat", "test/Dog")):
+        (tmp_path / "images" / name).mkdir(parents=True)
+        file = tmp_path / "images" / name / f"{number}.png"
+        file.write_bytes(picture(number, 8, 8, "PNG"))
+    write_pack(open_source(str(tmp_path / "images"), SourceOptions()), tmp_path / "a", ONE)
+    assert (
+        '1 of 3 classes have images in other splits, but none for training, such as "Dog" (is it '
+        '"dog"?)' in caplog.text
+    )
+    caplog.clear()
+    pixels = np.zeros((4, 8, 8), np.uint8)
+    np.savez(tmp_path / "from_one.npz", images=pixels, labels=[1, 2, 1, 2])
+    write_pack(open_source(str(tmp_path / "from_one.npz"), SourceOptions()), tmp_path / "b", ONE)
+    assert '1 of 3 classes have no images, such as "0"; labels count from 0' in caplog.text
+    caplog.clear()
+    np.savez(tmp_path / "tested.npz", x_test=pixels, y_test=[0, 1, 0, 1])
+    write_pack(open_source(str(tmp_path / "tested.npz"), SourceOptions()), tmp_path / "c", ONE)
+    assert not caplog.text

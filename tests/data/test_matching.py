@@ -1,6 +1,7 @@
 """A selection keeps its own samples in any data set, or refuses the data set."""
 
 import logging
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +141,75 @@ def test_ids_decide_in_any_order(digits: Path) -> None:
         selection.apply(WithIds([*shuffled[:-1], "other"]))
 
 
+@pytest.mark.parametrize("kind", [torch.tensor, np.array, lambda ids: np.array(ids, "S9")])
+def test_ids_may_be_numbers_or_bytes_in_an_array(kind: Any) -> None:
+    selection = Selection(
+        ids=["3", "1", "2"],
+        labels=np.zeros(3, np.int64),
+        keep=np.array([True, True, False]),
+        score=np.zeros(3, np.float32),
+        reason=[""] * 3,
+        fingerprint="",
+    )
+    assert selection.apply(WithIds(kind([1, 2, 3]))).indices == [0, 2]
+
+
+class Longer(WithIds):
+    """Has one more sample than ids."""
+
+    def __len__(self) -> int:
+        return len(self.ids) + 1
+
+
+def test_a_data_set_without_an_id_or_path_for_each_sample_is_refused(
+    digits: Path, tmp_path: Path
+) -> None:
+    """The samples without one would be left out, as if they had been dropped."""
+    pack = Pack.open(digits)
+    selection = select_on(pack, np.ones(len(pack.indices("train")), bool))
+    with pytest.raises(InvalidValueError, match="has 1,437 samples, but 1,436 ids"):
+        selection.apply(Longer(selection.ids[:-1]))
+    write_images(tmp_path / "images")
+    folder = ImageFolder(tmp_path / "images")
+    pack = write_pack(Folder(tmp_path / "images"), tmp_path / "pack")
+    folder.__class__ = type("Twice", (ImageFolder,), {"__len__": lambda self: 18})
+    with pytest.raises(InvalidValueError, match="has 18 samples, but 9 paths"):
+        without_cat_big(pack).apply(folder)
+
+
+@pytest.mark.parametrize("kind", [np.asarray, torch.as_tensor])
+def test_pixels_are_not_taken_for_paths_or_columns(digits: Path, kind: Any) -> None:
+    pack = Pack.open(digits)
+    train = pack.indices("train")
+    selection = select_on(pack, np.arange(len(train)) % 2 == 0)
+    dataset = TensorDataset(torch.zeros(len(train)), torch.from_numpy(pack.labels[train]))
+    for name in ("samples", "imgs", "features"):
+        setattr(dataset, name, kind(pack.images(train)))
+    assert len(selection.apply(dataset)) == 719
+    del dataset.tensors
+    dataset.__class__ = type("Pixels", (TensorDataset,), {"__len__": lambda self: len(train)})
+    with pytest.raises(InvalidValueError, match="cannot be verified"):
+        selection.apply(dataset)
+
+
+class Stream(torch.utils.data.IterableDataset[int]):
+    """A stream that knows its length."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(1437))
+
+    def __len__(self) -> int:
+        return 1437
+
+
+def test_a_stream_is_refused(digits: Path) -> None:
+    pack = Pack.open(digits)
+    selection = select_on(pack, np.ones(len(pack.indices("train")), bool))
+    for stream in (Stream(), iter(range(1437))):
+        with pytest.raises(InvalidValueError, match="have no positions"):
+            selection.apply(stream, order="pack")  # type: ignore[arg-type]
+
+
 def test_labels_show_pack_order(digits: Path) -> None:
     pack = Pack.open(digits)
     labels = torch.from_numpy(pack.labels[pack.indices("train")])
@@ -206,3 +276,9 @@ def test_hugging_face_data_sets() -> None:
         selection.select(bare.remove_columns("label"))
     rows = selection.select(bare.remove_columns("label"), order="pack")["row"]
     assert list(rows) == [0, 2, 3]
+    # A transform sees whole columns, and may leave out those that samples are matched by.
+    unseen = {"known": known, "bare": bare}
+    for name, dataset in unseen.items():
+        prepared = dataset.with_transform(lambda rows: {"size": [len(rows) for _ in rows["label"]]})
+        assert len(selection.select(prepared)) == 3, name
+        assert selection.select(prepared)[0] == {"size": len(dataset.column_names)}

@@ -227,6 +227,10 @@ def test_data_sets_of_others_get_the_new_labels(made: Any) -> None:
     chosen = loaded.select(Dataset.from_dict(table, features=names))
     assert chosen["label"] == loaded.final_labels[loaded.keep].tolist()
     assert chosen.features["label"].names == pack.classes
+    prepared = Dataset.from_dict(table, features=names).with_transform(
+        lambda rows: {"twice": [2 * label for label in rows["label"]]}
+    )
+    assert loaded.select(prepared)[number] == {"twice": 16}
 
 
 def test_labels_that_cannot_be_handed_on_are_refused_or_named(
@@ -281,6 +285,25 @@ def test_training_samples_that_a_selection_does_not_name_are_mentioned(
     assert "20 training samples are left out because the selection" in caplog.text
     whole = dataclasses.replace(config, selection=str(selection.path))
     assert split_samples(whole, pack).unnamed == 0
+
+
+def test_a_class_that_a_selection_drops_whole_is_mentioned(
+    made: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its test images count as wrong, and other readers number the folders of an export anew."""
+    pack, selection, _ = made
+    dataclasses.replace(selection, keep=selection.labels != 3).save(tmp_path / "no3.parquet")
+    data, out = str(pack.root), str(tmp_path / "run")
+    config = TrainConfig(data=data, out=out, model="tiny", epochs=0.1, batch_size=512)
+    text = '1 of 10 classes have images in other splits, but none for training, such as "3"'
+    train(config, quiet=True)
+    export(pack, tmp_path / "a", "folder", selection)
+    assert text not in caplog.text
+    no3 = str(tmp_path / "no3.parquet")
+    train(dataclasses.replace(config, out=f"{out}3", selection=no3), quiet=True)
+    assert caplog.text.count(text) == 1
+    export(pack, tmp_path / "b", "folder", Selection.load(no3))
+    assert caplog.text.count(text) == 2
 
 
 def test_combined_selections_keep_the_labels(made: Any, tmp_path: Path) -> None:

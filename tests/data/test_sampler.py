@@ -45,6 +45,11 @@ def test_the_data_set_of_a_pack(pack: Pack) -> None:
         pack.dataset(split="tset")
 
 
+def test_a_split_in_place_of_a_transform_is_refused(pack: Pack) -> None:
+    with pytest.raises(InvalidValueError, match="name a split with `split='test'`"):
+        pack.dataset("test")  # type: ignore[arg-type]
+
+
 def test_a_data_set_of_encoded_images(tmp_path: Path) -> None:
     write_images(tmp_path / "images")
     larger = np.random.default_rng(1).integers(0, 256, (9, 7, 3), dtype=np.uint8)

@@ -146,6 +146,114 @@ def test_three_ranks_make_one_choice_and_equal_steps(method: str, tmp_path: Path
         assert sum(map(len, parts)) - len({n for part in parts for n in part}) <= 4
 
 
+def test_the_length_is_that_of_the_epoch_that_an_iterator_begins() -> None:
+    """A trainer that takes as many batches as the last epoch had would cut the last, full one."""
+    loader = prune(DataLoader(Numbers(), BATCH, shuffle=True), "infobatch", epochs=EPOCHS)
+    lengths, full = [], -(-N // BATCH)
+    assert len(loader) == full
+    for _ in range(EPOCHS):
+        batches = iter(loader)
+        lengths.append(len(loader))
+        seen = [loader.loss(fake_losses(batch)) for batch in batches]
+        assert len(seen) == len(loader) == lengths[-1]
+    assert lengths[0] == lengths[-1] == full > max(lengths[1:-1])
+
+
+def test_an_iterator_that_is_not_used_counts_as_no_epoch() -> None:
+    """Lightning makes one before it trains."""
+
+    def fresh() -> PrunedLoader:
+        return prune(DataLoader(Numbers(), BATCH), "random:0.4", epochs=EPOCHS)
+
+    expected, loader = fresh(), fresh()
+    for number in range(3):
+        iter(loader)
+        assert len(loader) == (len(expected) if number else -(-N // BATCH))
+        assert epoch(loader) == epoch(expected)
+    assert loader.left_out == expected.left_out
+    assert loader.state_dict()["epoch"] == 3
+
+
+def test_lightning_trains_whole_epochs_and_validates_after_each() -> None:
+    import pytorch_lightning as lightning
+
+    class Module(lightning.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.seen, self.validated = torch.nn.Linear(1, 1), [0], 0
+            full = DataLoader(Numbers(), BATCH, shuffle=True)
+            self.loader = prune(full, "random:0.4", epochs=EPOCHS)
+
+        def train_dataloader(self) -> PrunedLoader:
+            return self.loader
+
+        def val_dataloader(self) -> DataLoader[int]:
+            return DataLoader(Numbers(), N)
+
+        def on_train_batch_start(self, *_: Any) -> None:
+            self.trainer.val_check_batch = len(self.loader)
+
+        def training_step(self, batch: Tensor, *_: Any) -> Tensor:
+            self.seen[-1] += len(batch)
+            return self.loader.loss(self.layer(batch.float()[:, None])[:, 0])
+
+        def validation_step(self, *_: Any) -> None:
+            self.validated += 1
+
+        def on_train_epoch_end(self) -> None:
+            self.seen.append(0)
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), lr=0.0)
+
+    module = Module()
+    trainer = lightning.Trainer(
+        max_epochs=EPOCHS,
+        accelerator="cpu",
+        num_sanity_val_steps=0,
+        logger=False,
+        enable_progress_bar=False,
+        enable_checkpointing=False,
+    )
+    trainer.fit(module)
+    expected = prune(DataLoader(Numbers(), BATCH), "random:0.4", epochs=EPOCHS)
+    assert module.seen[:-1] == [len(epoch(expected)) for _ in range(EPOCHS)]
+    assert module.seen[EPOCHS - 1] == N
+    assert module.validated == EPOCHS
+
+
+def test_losses_of_batches_that_were_taken_together_are_refused() -> None:
+    """They would get the weights of the last one of them."""
+    loader = prune(DataLoader(Numbers(), BATCH), epochs=EPOCHS)
+    batches = iter(loader)
+    first, second = next(batches), next(batches)
+    loader.loss(fake_losses(first))
+    with pytest.raises(InvalidValueError, match="two batches were taken before their losses"):
+        loader.loss(fake_losses(second))
+
+
+def test_a_batch_may_have_two_losses_or_none() -> None:
+    loader = prune(DataLoader(Numbers(), BATCH), epochs=EPOCHS)
+    for number, batch in enumerate(loader):
+        for _ in range((2, 2, 0, 1)[number % 4]):
+            loader.loss(fake_losses(batch))
+
+
+def test_a_state_from_the_middle_of_an_epoch_is_mentioned(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    loader = prune(DataLoader(Numbers(), BATCH), epochs=EPOCHS)
+    for number, batch in enumerate(loader, 1):
+        loader.loss(fake_losses(batch))
+        if number == len(loader):
+            loader.state_dict()
+    loader.state_dict()
+    assert not caplog.text
+    next(iter(loader))
+    loader.state_dict()
+    assert "in the middle of epoch 1" in caplog.text
+
+
 class Stream(IterableDataset[int]):
     def __iter__(self) -> Iterator[int]:
         return iter(range(N))

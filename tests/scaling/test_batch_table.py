@@ -4,12 +4,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from scaling_profiles import make_profile
 
 from thresher.cli.plan import plan as plan_command
 from thresher.errors import InvalidValueError, NotFoundError, ThresherError
 from thresher.paths import RunPaths, StudyPaths
 from thresher.scaling.batch_table import BatchRow, read_batch_table
-from thresher.scaling.plan import PlanConfig
+from thresher.scaling.plan import PlanConfig, plan
 from thresher.training.config import TrainConfig
 from thresher.training.result import RunResult, TargetReached
 from thresher.training.train import train
@@ -45,9 +46,18 @@ def test_optional_columns_and_a_byte_order_mark_are_read(tmp_path: Path) -> None
     ]
 
 
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+def test_tables_of_spreadsheets_are_read(tmp_path: Path, separator: str) -> None:
+    text = ",batch,samples,lr\n0,8,100,0.1\n\n1,16,200\n,,,\n,,,,\n"
+    path = write(tmp_path, text.replace(",", separator))
+    assert read_batch_table(path) == [BatchRow(8, 100, lr=0.1), BatchRow(16, 200)]
+
+
 BAD = {
     "batch,samples\n": "has 0 rows; the fit needs two batch sizes or more",
-    "": "has no column batch; its columns are none",
+    "": "is not a CSV file: it has no header",
+    "batch,epochs,lr\n32,9,1,0,02\n": "line 2 of .* has 5 values, but the header has 3; write dec",
+    "batch,samples,batch\n32,9,1\n": 'has two columns "batch"',
     "batch,samples\n16,1000\n": "has 1 row; the fit needs two batch sizes or more",
     "batch,samples\n16,1000\n16,1100\n": "has rows of one batch size only",
     "batch,samples\n16,-5\n64,10\n": "line 2: samples must be greater than 0 .*, got -5",
@@ -77,7 +87,7 @@ def test_bad_tables_are_refused_in_a_sentence(tmp_path: Path, text: str) -> None
 
 
 def test_what_is_no_table_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(NotFoundError, match="there is no table at"):
+    with pytest.raises(NotFoundError, match=r"nothing\.csv not found"):
         read_batch_table(tmp_path / "nothing.csv")
     with pytest.raises(NotFoundError, match="holds no run that reached a target"):
         read_batch_table(tmp_path)
@@ -189,4 +199,33 @@ def test_a_study_that_varies_the_model_is_refused(study: StudyFolder) -> None:
     study.add(16, 1000)
     study.add(64, 1500, model="resnet20")
     with pytest.raises(InvalidValueError, match="differ in model: tiny and resnet20"):
+        read_batch_table(study.root)
+
+
+@pytest.mark.parametrize(("validation", "held"), [(200.0, 200), (0.1, 144), (None, None)])
+def test_a_planned_run_holds_out_what_the_runs_of_the_study_did(
+    study: StudyFolder, digits: Path, tmp_path: Path, validation: float | None, held: int | None
+) -> None:
+    """It would watch its target on the test images, and count the epochs of other samples."""
+    for batch, samples in ((16, 20_000), (64, 24_000), (256, 40_000)):
+        study.add(batch, samples, validation=validation)
+    profile = tmp_path / "profile.json"
+    dataclasses.replace(make_profile(), model="tiny", channels=1).save(profile)
+    config = PlanConfig(
+        from_=study.root, data=str(digits), cluster="summit", profile=profile, max_workers=1
+    )
+    assert "--validation" not in plan(config).command  # without a target nothing is watched
+    made = plan(dataclasses.replace(config, target_accuracy=0.9))
+    watched = "" if held is None else f" --validation {held}"
+    assert f"--precision fp32{watched} --target-accuracy 0.9" in made.command
+    best = made.recommended
+    assert best.epochs == pytest.approx(best.samples / (1437 - (held or 0)))
+    assert "Recommended: 1 worker, batch" in str(plan_command(config).text)
+
+
+def test_a_study_of_commands_is_refused_in_a_sentence(study: StudyFolder) -> None:
+    folder = RunPaths(StudyPaths(study.root).trials / "trial")
+    folder.root.mkdir(parents=True)
+    folder.result.write_text(json.dumps({"accuracy": 0.9}))
+    with pytest.raises(InvalidValueError, match="is the trial of a command, whose batch size"):
         read_batch_table(study.root)

@@ -34,6 +34,16 @@ def test_the_rate_is_linear_in_small_batches_and_flat_in_large_ones() -> None:
     assert rates[2**20] / rates[2**19] == pytest.approx(1, rel=0.01)
 
 
+def test_rates_that_are_known_count_and_others_lie_between_them() -> None:
+    known = dataclasses.replace(STATS, rates={16: 0.02, 256: 0.05})
+    assert known.rate_at(16) == 0.02
+    assert known.rate_at(256) == 0.05
+    assert known.rate_at(64) == pytest.approx(math.sqrt(0.02 * 0.05))
+    assert known.rate_at(8) == pytest.approx(0.01, rel=0.02)
+    assert known.rate_at(512) == pytest.approx(0.05 * (1 + 512 / 256) / (1 + 512 / 512))
+    assert dataclasses.replace(STATS, lr=None).rate_at(64) is None
+
+
 def test_pilots_are_repeated_if_their_samples_scatter() -> None:
     generator = np.random.default_rng(0)
     for scatter, fewest, most in [(0.05, 3, 3), (0.2, 4, 5), (0.27, 6, 9), (1.0, 9, 9)]:

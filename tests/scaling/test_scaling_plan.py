@@ -29,7 +29,7 @@ from thresher.scaling.candidates import (
 )
 from thresher.scaling.catalog import load_cluster
 from thresher.scaling.pilot_runs import cached_run
-from thresher.scaling.plan import PlanConfig, plan
+from thresher.scaling.plan import PlanConfig, plan, plan_table
 from thresher.scaling.predict import powers
 from thresher.scaling.sample_fit import FORM_ERROR
 from thresher.scaling.sample_model import SampleModel
@@ -211,9 +211,7 @@ def test_a_plan_from_a_table_trains_nothing(digits: str, tmp_path: Path) -> None
     best = data["recommended"]
     assert best["batch_size"] <= 300 / 4
     assert best["epochs"] == pytest.approx(20 * (1 + best["batch_size"] / 300), rel=1e-3)
-    # The rate of the table at 64, where the table alone would recommend, by the rule.
-    rule = 0.05 * (1 + 300 / 64) / (1 + 300 / best["batch_size"])
-    assert best["lr"] == pytest.approx(rule, rel=1e-3)
+    assert best["lr"] == pytest.approx(0.05)  # that of the table at the batches around it
     assert best["samples_low"] <= best["samples"] <= best["samples_high"]
     # The rows are exact, but four batch sizes do not show that the form is.
     assert best["samples_high"] / best["samples_low"] > math.exp(2 * FORM_ERROR)
@@ -241,6 +239,51 @@ def test_a_plan_follows_the_rows_of_a_table_that_the_form_does_not_fit(
     assert made.recommended.batch_size == 128
     assert made.recommended.samples == pytest.approx(101_000)
     assert "the form does not fit" in made.reason
+
+
+def test_a_plan_takes_batches_and_rates_from_the_table(digits: str, tmp_path: Path) -> None:
+    """Rates that were tuned count where they were tuned; the rule is for batches between them."""
+    table = tmp_path / "runs.csv"
+    rates = {24: 0.02, 96: 0.05, 384: 0.06}
+    rows = [f"{batch},{20 * (1 + batch / 300)},{lr}" for batch, lr in rates.items()]
+    table.write_text("\n".join(["batch,epochs,lr", *rows]))
+    profile = quick_profile(tmp_path / "p.json")
+    config = PlanConfig(data=digits, from_=table, cluster="summit", profile=profile, max_workers=64)
+    made = plan(config)
+    alone = {row.batch_size: row for row in plan_table(config, 1437).rows}
+    assert (
+        {run.batch_size for run in made.candidates} == set(alone) == {24, 32, 64, 96, 128, 256, 384}
+    )
+    for run in made.candidates:
+        assert run.lr == pytest.approx(alone[run.batch_size].lr)
+        assert run.samples == pytest.approx(alone[run.batch_size].samples)
+        assert run.lr == pytest.approx(rates.get(run.batch_size, run.lr))
+        assert run.batch_size % run.workers == 0
+
+
+def test_a_plan_recommends_a_row_of_a_table_that_the_form_does_not_fit(
+    digits: str, tmp_path: Path
+) -> None:
+    table = tmp_path / "runs.csv"
+    table.write_text("batch,samples,lr\n24,10000,0.01\n96,30000,0.04\n384,11000,0.1\n768,4e4,1\n")
+    profile = quick_profile(tmp_path / "p.json")
+    config = PlanConfig(data=digits, from_=table, cluster="summit", profile=profile, max_workers=2)
+    made = plan(config)
+    best = made.recommended
+    assert (best.batch_size, best.samples, best.lr) == pytest.approx((384, 11_000, 0.1))
+    assert "batch 384 is the largest of the table" in made.reason
+    assert {run.batch_size: run.samples for run in made.candidates} == pytest.approx(
+        {24: 10_000, 96: 30_000, 384: 11_000}
+    )
+    assert "--batch-size 384 " in made.command
+
+
+def test_a_critical_batch_below_one_is_not_written_as_zero(tmp_path: Path) -> None:
+    table = tmp_path / "runs.csv"
+    table.write_text("batch,steps\n32,1000\n64,1000\n128,1000\n256,1000\n")
+    text = str(plan_command(PlanConfig(from_=table)).text)
+    assert "the critical batch is 0.32 (95 % interval unknown to" in text
+    assert "(1 + batch / 0.32)" in text
 
 
 @pytest.mark.slow  # trains pilots and a sweep

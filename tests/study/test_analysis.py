@@ -260,3 +260,22 @@ def test_draws_that_all_seeds_share_are_noted(digits: Path, tmp_path: Path) -> N
         )
     (note,) = analyse(study).notes
     assert 'network: all 3 seeds share one outcome of "extractor" and "network"' in note
+
+
+def test_runs_that_stopped_at_a_target_are_noted() -> None:
+    """Their accuracies are those at which they stopped, which says little about the arms."""
+    trials = [
+        Trial(
+            cell={"lr": lr},
+            seed=seed,
+            value=90 + lr + seed / 7,
+            status="target" if seed else "finished",
+        )
+        for lr in (0.1, 0.2)
+        for seed in range(3)
+    ]
+    (note,) = analyse(trials).notes
+    assert note.startswith("4 of 6 runs stopped at the target, so the accuracy is that of unequal")
+    assert '"steps_to_target"' in note
+    for metric in ("time_to_target", "steps_to_target", "images_per_s", "seconds"):
+        assert analyse(trials, ComparisonConfig(metric=metric)).notes == []

@@ -57,6 +57,22 @@ def test_a_primary_comparison_chosen_after_runs_is_marked(
     assert [note.split(",")[0] for note in back] == 2 * ["primary was changed after 9 runs"]
 
 
+@pytest.mark.parametrize(
+    "change", [{"seeds": [0, 2]}, {"grid": {"lr": [0.1, 0.2]}}], ids=["seed", "value"]
+)
+def test_trials_that_were_removed_after_they_finished_are_mentioned(
+    content: dict[str, Any], change: dict[str, Any], tmp_path: Path
+) -> None:
+    root = tmp_path / "study"
+    content = {key: value for key, value in content.items() if key != "primary"}
+    before = _run(content, root)
+    assert analyse(before).notes == []
+    removed = _run(content | change, root)
+    count = len({*before.plan().trials} - {*removed.plan().trials})
+    (note,) = analyse(removed).notes
+    assert note.startswith(f"{count} finished trials in the folder, such as lr=0.")
+
+
 def test_an_edited_file_in_the_folder_is_noticed(content: dict[str, Any], tmp_path: Path) -> None:
     root = tmp_path / "study"
     _run(content, root)

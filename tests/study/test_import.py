@@ -1,6 +1,7 @@
 """`thresher study import`: verdicts and report on runs that were made elsewhere."""
 
 import json
+import math
 import re
 import subprocess
 from collections.abc import Callable
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy.stats
 
 from thresher.cli.study import Import, import_runs
 from thresher.errors import ThresherError
@@ -76,6 +78,16 @@ def test_columns_that_are_not_axes_are_left_out(tmp_path: Path) -> None:
     assert {*read_runs(file, "accuracy", ("arm", "batch_size"))[0].cell} == {"arm", "batch_size"}
 
 
+def test_a_column_that_numbers_the_rows_is_no_axis(tmp_path: Path) -> None:
+    """As pandas writes it."""
+    head, *rows = _csv().splitlines()
+    file = tmp_path / "runs.csv"
+    file.write_text("\n".join([f",{head}", "", *(f"{n},{row}" for n, row in enumerate(rows))]))
+    trials = read_runs(file, "accuracy")
+    assert {*trials[0].cell} == {"arm", "batch_size"}
+    assert trials[0].name == "line 3"
+
+
 @pytest.mark.parametrize("metric", ["accuracy", "validation_accuracy"])
 def test_shares_and_percents_in_one_column_are_refused(metric: str, tmp_path: Path) -> None:
     file = tmp_path / "runs.csv"
@@ -93,6 +105,35 @@ def test_shares_and_percents_in_one_column_are_refused(metric: str, tmp_path: Pa
     assert read(0, 0.5, 0.25, 1) == [0, 50, 25, 100]
     assert read(0, 50, 25, 100) == [0, 50, 25, 100]  # 0 is the same in both units
     assert read(0, 0, 0, 0) == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize(("unit", "step"), [(1, 1.0), (0.01, 1.0), (0.1, 0.1)])
+def test_the_rounding_of_the_values_is_part_of_the_error(
+    unit: float, step: float, tmp_path: Path
+) -> None:
+    """Differences that are equal only because they are rounded are not certain."""
+    values = {"old": [91, 92, 93], "new": [92, 93, 94]}
+    rows = [f"{a},{n},{v * unit:.9g}" for a, vs in values.items() for n, v in enumerate(vs)]
+    file = tmp_path / "runs.csv"
+    file.write_text("\n".join(["arm,seed,accuracy", *rows]))
+    analysis = analyse(read_runs(file, "accuracy"))
+    (verdict,) = analysis.verdicts
+    assert analysis.resolution == pytest.approx(step)
+    assert verdict.sd == pytest.approx(step / math.sqrt(6))
+    n, error = 3, step / math.sqrt(6) / math.sqrt(3)
+    assert verdict.p == pytest.approx(2 * scipy.stats.t.sf(verdict.difference / error, n - 1))
+    assert verdict.verdict != "better"
+
+
+def test_exact_values_have_no_rounding() -> None:
+    trials = [
+        Trial(cell={"arm": arm}, seed=seed, value=90 + arm + (seed + arm) / 7)
+        for arm in (0, 1)
+        for seed in range(3)
+    ]
+    analysis = analyse(trials)
+    assert analysis.resolution == 0
+    assert "p < 1e-15" in analysis.verdicts[0].sentence
 
 
 GOOD = "arm,seed,score\na,0,1\nb,0,2\na,1,1.5\nb,1,2\n"

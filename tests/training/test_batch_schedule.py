@@ -50,7 +50,9 @@ def test_phases_are_read_from_every_form(tmp_path: Path) -> None:
     expected = ((0, 20), (1, 40), (2, 80))
     table = tmp_path / "batches.csv"
     table.write_text("epoch,batch\n0,20\n1,40\n2,80\n")
-    for text in ("double@1,2", "0:20,1:40,2:80", str(table)):
+    spreadsheet = tmp_path / "semicolons.csv"
+    spreadsheet.write_text("epoch;batch\n0;20\n1;40\n2;80\n;\n")
+    for text in ("double@1,2", "0:20,1:40,2:80", str(table), str(spreadsheet)):
         assert batch_phases(_config(batch_schedule=text), 20) == expected
     assert batch_phases(_config(batch_schedule=None), 20) == ((0, 20),)
 
@@ -150,8 +152,13 @@ def test_wrong_schedules_are_refused(change: dict[str, Any], message: str) -> No
 
 def test_a_file_without_the_columns_is_refused(tmp_path: Path) -> None:
     table = tmp_path / "batches.csv"
-    for content in ("", "epoch,size\n0,20\n"):
+    for content, message in {
+        "": "is not a CSV file: it has no header",
+        "epoch,size\n0,20\n": "is not a CSV file with columns epoch",
+        "epoch,batch\n": "is not a CSV file with columns epoch",
+        "epoch,batch\n0,20\n1,1,024\n": "line 3 of .* has 3 values, but the header has 2",
+    }.items():
         table.write_text(content)
-        with pytest.raises(InvalidValueError, match="is not a CSV file with columns epoch"):
+        with pytest.raises(InvalidValueError, match=message):
             resolve(_config(batch_schedule=str(table)), 287)
     check(_config(batch_schedule="double@1"))

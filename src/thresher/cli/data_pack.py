@@ -31,7 +31,11 @@ def pack(config: WriteConfig) -> Outcome:
 
     pack = write_pack(open_source(config.source, config), config.out, config)
     broken = pack.meta.broken
-    text = f"{pack.root}: {len(pack):,} images of {len(pack.classes)} classes, {pack.fingerprint}"
+    splits = ", ".join(f"{count:,} {split}" for split, count in pack.meta.splits.items())
+    text = (
+        f"{pack.root}: {len(pack):,} images of {len(pack.classes)} classes ({splits}), "
+        f"{pack.fingerprint}"
+    )
     if broken:
         shown = "".join(f"\n  {name}" for name in broken[:20])
         more = f"\n  … and {len(broken) - 20} more (in pack.json)" if len(broken) > 20 else ""

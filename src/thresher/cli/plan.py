@@ -13,6 +13,7 @@ from thresher.scaling.pilot import Pilot
 from thresher.scaling.plan import PlanConfig, TrainingPlan, plan_table
 from thresher.scaling.plan import plan as make_plan
 from thresher.scaling.sample_fit import SampleFit
+from thresher.scaling.sample_model import size_text
 from thresher.scaling.schedule_offer import ScheduleOffer
 
 WARMUP = (
@@ -84,8 +85,9 @@ def _text(result: TrainingPlan) -> str:
     lines = [
         table,
         "",
-        f"Recommended: {best.workers} workers, batch {best.batch_size}, learning rate "
-        f"{_rate(best.lr)}, warm-up {best.warmup_epochs:.2g} epochs.",
+        f"Recommended: {best.workers} {'worker' if best.workers == 1 else 'workers'}, batch "
+        f"{best.batch_size}, learning rate {_rate(best.lr)}, warm-up "
+        f"{best.warmup_epochs:.2g} epochs.",
         f"95 % intervals: {best.samples:,.0f} samples "
         f"({_range(best.samples_low, best.samples_high, ' to ')}), {_time(best.seconds)} "
         f"({_time(best.seconds_low)} to {_time(best.seconds_high)}){cost}.",
@@ -139,7 +141,7 @@ def _pilot_text(pilot: Pilot) -> str:
         f"The pilot trained at {pilot.images_per_s:,.0f} images/s and reached "
         f"{pilot.accuracy:.3f} after {pilot.samples:,} samples. Critical batch: "
         f"{_count(pilot.noise_scale)} by the gradient noise scale, {how}{early}. The plan uses "
-        f"{pilot.critical_batch:,.0f}, whose 95 % interval is {ends}."
+        f"{size_text(pilot.critical_batch)}, whose 95 % interval is {ends}."
     )
 
 
@@ -173,7 +175,7 @@ def _table_text(result: BatchPlan) -> str:
 
 def _fit_lines(fit: SampleFit) -> list[str]:
     worst = max(map(abs, fit.residuals))
-    exact = f"Fit: samples = {fit.e_min:,.0f} × (1 + batch / {fit.b_crit:,.0f})"
+    exact = f"Fit: samples = {fit.e_min:,.0f} × (1 + batch / {size_text(fit.b_crit)})"
     found = "through both points" if fit.method == "two points" else f"residuals to {worst:.1%}"
     return [f"{exact}, {found}.", *(f"Warning: {text}." for text in fit.warnings)]
 

@@ -9,6 +9,7 @@ import torch
 from torch.utils.data import Dataset
 
 from thresher.data.images import decode
+from thresher.errors import InvalidValueError
 
 if TYPE_CHECKING:
     from PIL.Image import Image as PilImage
@@ -44,6 +45,12 @@ class PackDataset(Dataset[tuple[Any, int]]):
     def __init__(
         self, pack: ImageStore, split: str, transform: "Callable[[PilImage], Any] | None" = None
     ) -> None:
+        if transform is not None and not callable(transform):
+            raise InvalidValueError(
+                f"transform must be a function of an image, got {transform!r}",
+                f"name a split with `split={transform!r}`" if isinstance(transform, str) else "",
+                "transform",
+            )
         self.pack, self.split, self.transform = pack, split, transform
         self.positions = pack.indices(split)
         self.ids: list[str] = pack.ids.take(pa.array(self.positions)).to_pylist()

@@ -17,8 +17,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow.compute as pc
 
 from thresher.data.images import MODES, encode_png
+from thresher.data.labels import mention_untrained
 from thresher.data.pack import Pack
 from thresher.data.selection import Selection
 from thresher.data.sources.encoded import Description
@@ -62,6 +64,9 @@ def export(pack: Pack, out: Path, format: str, selection: Selection | None = Non
         keep[pack.positions(selection.ids)] = False
         keep[selection.indices(pack)] = True
         labels = selection.labels_of(pack)
+        training = pc.equal(pack.splits, "train").to_numpy()
+        # Readers that number the folders of each split, as torchvision's, would disagree on labels.
+        mention_untrained(pack.classes, labels[training & keep], labels[~training])
     samples = samples_at(pack, np.flatnonzero(keep), labels)
     fingerprint = pack.fingerprint if selection is None else ""
     with atomic_folder(Path(out)) as folder:

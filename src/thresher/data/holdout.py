@@ -1,8 +1,9 @@
 """Choose test images while a pack is written."""
 
 import hashlib
+import logging
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,6 +11,10 @@ import numpy as np
 from thresher.data.sources.base import Block
 from thresher.errors import InvalidValueError
 from thresher.options import option
+
+logger = logging.getLogger(__name__)
+FAR = 0.2
+"""By how much of the share that was asked for a share of groups may be off without a warning."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,18 +73,22 @@ def hold_out(block: Block, options: HoldOutOptions) -> Block:
     return replace(block, splits=np.where(chosen, "test", "train").tolist())
 
 
-def check_held_out(options: HoldOutOptions, splits: Iterable[str], ids: Iterable[str]) -> None:
+def check_held_out(options: HoldOutOptions, splits: Mapping[str, int], ids: Iterable[str]) -> None:
     """Raise if the splits of a written pack are not what `options` ask for.
+
+    Images that `group` does not match, and a share of test images that is far from `test`, are
+    logged.
 
     Args:
         options: What was asked for.
-        splits: Names of the splits that have samples.
-        ids: All ids; they are read up to the first that `group` matches.
+        splits: Samples of each split.
+        ids: All ids.
     """
     if options.test is None:
         return
-    group = options.group
-    if group is not None and not any(re.search(group, id) for id in ids):
+    group, count = options.group, sum(splits.values())
+    unmatched = [id for id in ids if group is not None and not re.search(group, id)]
+    if len(unmatched) == count:
         raise InvalidValueError(
             f'group "{group}" matches no image, so images that belong together would be separated',
             "correct the regular expression",
@@ -90,6 +99,19 @@ def check_held_out(options: HoldOutOptions, splits: Iterable[str], ids: Iterable
         raise InvalidValueError(
             f'with this seed no image is in the split "{split}"{many}',
             "choose another `seed`, or another share as `test`",
+        )
+    if unmatched:
+        logger.warning(
+            'the regular expression of the groups matches all but %d of %d images, such as "%s": '
+            "those are drawn one by one",
+            *(len(unmatched), count, unmatched[0]),
+        )
+    share = splits["test"] / count
+    if group is not None and abs(share - options.test) > FAR * options.test:
+        logger.warning(
+            "%.0f %% of the images are test images, not %.0f %%: groups are drawn as a whole; "
+            "another seed gives another share",
+            *(100 * share, 100 * options.test),
         )
 
 

@@ -1,5 +1,6 @@
 """Checks that every source shares: class names, labels and sample ids."""
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ import numpy as np
 
 from thresher.errors import InvalidValueError, NotFoundError
 
+logger = logging.getLogger(__name__)
 MAX_CLASSES = 1_000_000
 """Checked before names are made, so that a wrong label cannot exhaust memory."""
 
@@ -96,3 +98,37 @@ def check_samples(ids: Sequence[str], labels: np.ndarray, classes: int, where: s
         raise InvalidValueError(
             f'label of sample "{ids[row]}" of {where} must be in [0, {classes}), got {labels[row]}'
         )
+
+
+def mention_empty(names: Sequence[str], labels: np.ndarray) -> None:
+    """Log classes without images, as of labels that count from 1."""
+    empty = np.flatnonzero(np.bincount(labels, minlength=len(names)) == 0).tolist()
+    if empty:
+        logger.warning(
+            '%d of %d classes have no images, such as "%s"; labels count from 0',
+            *(len(empty), len(names), names[empty[0]]),
+        )
+
+
+def mention_untrained(names: Sequence[str], trained: np.ndarray, tested: np.ndarray) -> None:
+    """Log classes that are tested but never trained on.
+
+    They are often one class under two names, as `train/dog` and `test/Dog`, or a selection drops
+    all their images.
+
+    Args:
+        names: Class names.
+        trained: (n,) labels of the training samples.
+        tested: (m,) labels of the others.
+    """
+    unseen = np.setdiff1d(tested, trained).tolist()
+    if not unseen or not len(trained):
+        return
+    first = names[unseen[0]]
+    known = [names[label] for label in np.unique(trained).tolist()]
+    same = [f' (is it "{name}"?)' for name in known if name.casefold() == first.casefold()]
+    logger.warning(
+        '%d of %d classes have images in other splits, but none for training, such as "%s"%s: no '
+        "network can learn them",
+        *(len(unseen), len(names), first, "".join(same[:1])),
+    )

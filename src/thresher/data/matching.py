@@ -4,6 +4,7 @@ A data set is matched by its ids, or by the paths of its files. If it has only l
 pack order, and its labels must show that it is.
 """
 
+import contextlib
 import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
@@ -38,6 +39,13 @@ def match_samples(
     """
     if order not in (None, "pack"):
         raise InvalidValueError(f'order must be "pack" or None, got {order!r}', "", "order")
+    # By name: torch need not be loaded, and the streams of Hugging Face have the same one.
+    streamed = any(base.__name__ == "IterableDataset" for base in type(dataset).__mro__)
+    if streamed or not hasattr(dataset, "__len__"):
+        raise InvalidValueError(
+            f"the samples of {type(dataset).__name__} have no positions, so none can be picked",
+            "give a map-style data set, or ask `selection.keeps` for each sample as it is read",
+        )
     if order == "pack":
         _check_length(dataset, ids)
         own = _labels(dataset)
@@ -51,9 +59,11 @@ def match_samples(
         return match_samples(dataset.dataset, ids, labels)[np.asarray(dataset.indices, np.int64)]
     own_ids = _ids(dataset)
     if own_ids is not None:
+        _check_one_each(dataset, len(own_ids), "ids")
         return _checked(rows_by_id(own_ids, ids), own_ids, "ids")
     paths = _paths(dataset)
     if paths is not None:
+        _check_one_each(dataset, len(paths), "paths")
         return _rows_by_path(paths, getattr(dataset, "root", None), ids)
     _check_labels(dataset, ids, labels)
     return np.arange(len(ids))
@@ -76,24 +86,33 @@ def webdataset_id(sample: Mapping[str, Any]) -> str:
         ) from None
 
 
+def column(dataset: Any, name: str) -> Any:
+    """Return a column of a Hugging Face data set without its transform, which may drop it."""
+    return dataset.with_format(None)[name] if hasattr(dataset, "with_format") else dataset[name]
+
+
 def _ids(dataset: Any) -> list[str] | None:
     values = getattr(dataset, "ids", None)
     if values is None and "id" in _columns(dataset):
-        values = dataset["id"]
+        values = column(dataset, "id")
     if values is None or callable(values):
         return None
     if isinstance(values, pa.Array | pa.ChunkedArray):
         values = values.to_pylist()
-    return [str(value) for value in values]
+    if hasattr(values, "tolist"):  # an element of a tensor is a tensor
+        values = values.tolist()
+    return [value.decode() if isinstance(value, bytes) else str(value) for value in values]
 
 
 def _paths(dataset: Any) -> list[PurePath] | None:
     """Return the files of torchvision's ImageFolder and of data sets with the same attributes."""
-    samples = getattr(dataset, "samples", None) or getattr(dataset, "imgs", None)
-    try:
-        return [PurePath(path) for path, _ in samples or ()] or None
-    except (TypeError, ValueError):
-        return None
+    for name in ("samples", "imgs"):
+        # Arrays and tensors of these names hold pixels.
+        samples = getattr(dataset, name, None)
+        with contextlib.suppress(TypeError, ValueError):
+            if isinstance(samples, list | tuple) and samples:
+                return [PurePath(path) for path, _ in samples]
+    return None
 
 
 def _labels(dataset: Any) -> np.ndarray | None:
@@ -104,10 +123,11 @@ def _labels(dataset: Any) -> np.ndarray | None:
     if values is None and getattr(dataset, "tensors", None):  # a torch TensorDataset
         values = dataset.tensors[-1]
     if values is None:
-        features = getattr(dataset, "features", None) or {}
-        classes = [n for n in _columns(dataset) if type(features.get(n)).__name__ == "ClassLabel"]
+        features = getattr(dataset, "features", None)
+        kinds = features if isinstance(features, Mapping) else {}
+        classes = [n for n in _columns(dataset) if type(kinds.get(n)).__name__ == "ClassLabel"]
         classes += [n for n in ("label", "labels", "fine_label") if n in _columns(dataset)]
-        values = dataset[classes[0]] if classes else None
+        values = column(dataset, classes[0]) if classes else None
     if values is None or callable(values):
         return None
     try:
@@ -168,6 +188,15 @@ def _checked(rows: np.ndarray, names: Sequence[str], what: str) -> np.ndarray:
             "apply it to the training set that it was made on, without files that cannot be read",
         )
     return rows
+
+
+def _check_one_each(dataset: Any, count: int, what: str) -> None:
+    """Raise if the data set does not have one id or path for each of its samples."""
+    if len(dataset) != count:
+        raise InvalidValueError(
+            f"the data set has {len(dataset):,} samples, but {count:,} {what}",
+            "apply the selection to one that has one for each sample",
+        )
 
 
 def _check_length(dataset: Any, ids: Sequence[str]) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch.utils.data import Subset
 
+from thresher.data.matching import column
 from thresher.errors import InvalidValueError
 
 LABEL_COLUMNS = ("label", "labels", "target", "targets", "fine_label")
@@ -58,11 +59,13 @@ def relabel_columns(dataset: Any, changes: Mapping[int, Change]) -> Any:
             "the selection has new labels, but the data set has no column of labels",
             f"name it {LABEL_COLUMNS[0]}",
         )
-    labels, kind = list(dataset[name]), dataset.features[name]
+    labels, kind, format = list(column(dataset, name)), dataset.features[name], dataset.format
     for row, (old, new) in changes.items():
         check_numbering(labels[row], old)
         labels[row] = new
-    return dataset.remove_columns(name).add_column(name, labels).cast_column(name, kind)
+    # A transform would be called while the column is missing.
+    changed = dataset.with_format(None).remove_columns(name).add_column(name, labels)
+    return changed.cast_column(name, kind).with_format(**format)
 
 
 def check_numbering(label: Any, old: int) -> None:

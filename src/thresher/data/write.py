@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from thresher.data.digest import fingerprint
 from thresher.data.holdout import check_held_out
-from thresher.data.labels import check_classes
+from thresher.data.labels import check_classes, mention_empty, mention_untrained
 from thresher.data.meta import PackMeta
 from thresher.data.normalisation import from_counts, sampled_rows
 from thresher.data.pack import Pack
@@ -116,7 +116,11 @@ def write_pack(
         _remove_all_but(staging, {shard.file for shard in meta.shards})
         meta.write(staging)
         os.rename(staging, paths.root)
-    return Pack.open(paths.root)
+    pack = Pack.open(paths.root)
+    training = pc.equal(pack.splits, "train").to_numpy()
+    mention_empty(pack.classes, pack.labels)
+    mention_untrained(pack.classes, pack.labels[training], pack.labels[~training])
+    return pack
 
 
 @contextlib.contextmanager

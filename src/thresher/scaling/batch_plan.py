@@ -1,7 +1,7 @@
 """Plan from a table of batch sizes and samples to a target, in place of pilots."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from thresher.errors import InvalidValueError
 from thresher.scaling.batch_table import BatchRow, read_batch_table
 from thresher.scaling.predict import powers
 from thresher.scaling.sample_fit import SampleFit, fit_samples
-from thresher.scaling.sample_model import SampleModel, estimate, rate_at
+from thresher.scaling.sample_model import SampleModel, estimate, rate_between, size_text
 from thresher.training.batch_growth import SAFE
 
 
@@ -24,7 +24,7 @@ class BatchEstimate:
     samples_high: float | None
     steps: int
     sample_efficiency: float
-    """E_min/E: progress per sample against the smallest batch."""
+    """E_min/E: progress per sample against very small batches."""
     lr: float | None
     """None if the table has no rates and none was given."""
     measured: float | None
@@ -53,15 +53,15 @@ class BatchPlan:
 
     def sample_model(self, train_samples: int) -> SampleModel:
         """Return the samples by batch size for a data set of `train_samples`."""
-        fit = self.fit
-        known = list(self.rates) or [row.batch for row in fit.points]
-        batch = min(known, key=_distance_to(self.recommended.batch_size))
-        samples = fit.samples_at(batch)
-        if not fit.fits and batch == self.recommended.batch_size:
-            samples = self.recommended.measured or samples
+        fit, best = self.fit, self.recommended
+        # Where the form does not fit, the rows of the table count, and nothing between them.
+        rows = [row for row in self.rows if fit.fits or row.measured]
         return SampleModel(
-            *(fit.b_crit, samples, batch, self.rates.get(batch), train_samples),
-            largest=self.largest if fit.fits else self.recommended.batch_size,
+            *(fit.b_crit, best.samples, best.batch_size, best.lr, train_samples),
+            largest=self.largest if fit.fits else best.batch_size,
+            batches=tuple(row.batch_size for row in rows),
+            rates=self.rates,
+            measured={} if fit.fits else {row.batch: row.samples for row in fit.points},
             draws=fit.draws,
         )
 
@@ -149,11 +149,6 @@ def _rates(rows: Sequence[BatchRow]) -> dict[int, float]:
     return {batch: math.exp(sum(values) / len(values)) for batch, values in sorted(logs.items())}
 
 
-def _distance_to(batch: float) -> Callable[[int], float]:
-    """Return the distance of other batch sizes to `batch`, in the logarithm."""
-    return lambda other: abs(math.log(other / batch))
-
-
 def _estimates(fit: SampleFit, rates: dict[int, float]) -> list[BatchEstimate]:
     """Return the batches of the table and the powers of two between them."""
     measured = {row.batch: row.samples for row in fit.points}
@@ -162,10 +157,7 @@ def _estimates(fit: SampleFit, rates: dict[int, float]) -> list[BatchEstimate]:
     estimates = []
     for batch in sorted({*measured, *between}):
         samples = estimate(fit.samples_at(batch), batch, fit.draws)
-        rate = rates.get(batch)
-        if rate is None and rates:
-            near = min(rates, key=_distance_to(batch))
-            rate = rate_at(batch, fit.b_crit, near, rates[near])
+        rate = rate_between(batch, fit.b_crit, rates) if rates else None
         estimates.append(
             BatchEstimate(
                 batch_size=batch,
@@ -184,10 +176,10 @@ def _estimates(fit: SampleFit, rates: dict[int, float]) -> list[BatchEstimate]:
 def interval_text(fit: SampleFit) -> str:
     """Return the critical batch with its interval, in words."""
     if not fit.draws:
-        return f"{fit.b_crit:,.0f} (no interval: two points)"
-    low = "unknown" if fit.b_crit_low is None else f"{fit.b_crit_low:,.0f}"
-    high = "unbounded" if fit.b_crit_high is None else f"{fit.b_crit_high:,.0f}"
-    return f"{fit.b_crit:,.0f} (95 % interval {low} to {high})"
+        return f"{size_text(fit.b_crit)} (no interval: two points)"
+    low = "unknown" if fit.b_crit_low is None else size_text(fit.b_crit_low)
+    high = "unbounded" if fit.b_crit_high is None else size_text(fit.b_crit_high)
+    return f"{size_text(fit.b_crit)} (95 % interval {low} to {high})"
 
 
 def _reason(fit: SampleFit, best: BatchEstimate) -> str:
@@ -198,5 +190,5 @@ def _reason(fit: SampleFit, best: BatchEstimate) -> str:
         )
     return (
         f"the critical batch is {interval_text(fit)}; at batch {best.batch_size:,} a sample is "
-        f"{100 * best.sample_efficiency:.0f} % as effective as at the smallest batch"
+        f"{100 * best.sample_efficiency:.0f} % as effective as at very small batches"
     )

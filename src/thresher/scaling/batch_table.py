@@ -9,10 +9,10 @@ Read from a CSV file or from the folder of a study. Columns of a CSV file:
     lr                        the learning rate of the row
     samples_per_epoch         training samples, for `epochs`
 
-Other columns are ignored. Rows with the same batch and target are repeats.
+Cells are separated by commas, semicolons or tabs. Other columns are ignored. Rows with the same
+batch and target are repeats.
 """
 
-import csv
 import logging
 import math
 from collections.abc import Iterator, Mapping
@@ -20,9 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from thresher.csv_table import read_csv_table
 from thresher.errors import InvalidValueError, NotFoundError
 from thresher.options import changes_result
-from thresher.paths import RunPaths, StudyPaths
+from thresher.paths import RunPaths, StudyPaths, read_json
 
 if TYPE_CHECKING:
     from thresher.training.result import RunResult
@@ -86,22 +87,16 @@ def _refuse_mixed_targets(path: Path, rows: list[BatchRow]) -> None:
 
 def read_csv(path: Path, samples_per_epoch: float | None = None) -> list[BatchRow]:
     """Read the rows of a CSV file."""
-    try:
-        with open(path, newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader(file, strict=True)
-            heads = [(head or "").strip().lower() for head in reader.fieldnames or ()]
-            reader.fieldnames = heads
-            count = _count_column(path, heads)
-            return [
-                _row(_Cells(f"{path}, line {reader.line_num}", cells), count, samples_per_epoch)
-                for cells in reader
-            ]
-    except FileNotFoundError:
-        raise NotFoundError(f"there is no table at {path}", "check the path") from None
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise InvalidValueError(f"{path} is not a CSV file: {error}") from None
-    except OSError as error:
-        raise InvalidValueError(f"{path} cannot be read: {error.strerror}") from None
+    table = read_csv_table(path, lower=True, pad=True)
+    count = _count_column(path, table.head)
+    return [
+        _row(
+            _Cells(f"{path}, line {line}", dict(zip(table.head, row, strict=True))),
+            count,
+            samples_per_epoch,
+        )
+        for line, row in zip(table.lines, table.rows, strict=True)
+    ]
 
 
 def _count_column(path: Path, heads: list[str]) -> str:
@@ -120,10 +115,10 @@ class _Cells:
     """The cells of one line, and its place for messages."""
 
     where: str
-    cells: Mapping[str, str | None]
+    cells: Mapping[str, str]
 
     def text(self, name: str) -> str:
-        return (self.cells.get(name) or "").strip()
+        return self.cells.get(name, "")
 
     def number(self, name: str) -> float:
         text = self.text(name)
@@ -212,11 +207,22 @@ def read_study(root: Path) -> list[BatchRow]:
     return chosen
 
 
+def study_hold_out(root: Path) -> float | None:
+    """Return the training samples that the runs of a study held out: a count, or a share below 1;
+    None if they held out none, or if `root` is not the folder of a study."""
+    first = next(_results(StudyPaths(root).trials), None)
+    return None if first is None else first.config.validation
+
+
 def _results(trials: Path) -> "Iterator[RunResult]":
     from thresher.training.result import RunResult
 
     for folder in sorted(trials.iterdir()) if trials.is_dir() else ():
-        if RunPaths(folder).result.is_file():
+        paths = RunPaths(folder)
+        if paths.result.is_file():
+            if "config" not in read_json(paths.result, "run's result"):
+                what = f"{folder} is the trial of a command, whose batch size is not known"
+                raise InvalidValueError(what, "write batch sizes and samples to a CSV file")
             yield RunResult.load(folder)
 
 

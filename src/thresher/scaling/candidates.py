@@ -10,7 +10,7 @@ from thresher.scaling.cluster import Cluster, DevicePrecision
 from thresher.scaling.compute import measured_here
 from thresher.scaling.predict import powers
 from thresher.scaling.profile import Profile
-from thresher.scaling.sample_model import Estimate, SampleModel
+from thresher.scaling.sample_model import Estimate, SampleModel, size_text
 from thresher.scaling.step import StepConfig, limit_of, predict_step
 from thresher.training.batch_growth import SAFE
 
@@ -77,7 +77,7 @@ class CandidateRun:
     efficiency: float
     """Images per second against perfect scaling of one worker at this batch."""
     sample_efficiency: float
-    """E_min/E: progress per sample against the smallest batch."""
+    """E_min/E: progress per sample against very small batches."""
     limit: str
     """What costs most against perfect scaling."""
 
@@ -109,17 +109,19 @@ def candidate_runs(
 ) -> list[CandidateRun]:
     """Return every batch size on every number of workers that it can be split over.
 
-    Both are powers of two; batches go up to eight times the critical one. Runs that do not fit the
-    memory of a device are left out.
+    Workers are powers of two, and so are batches, up to eight times the critical one, unless the
+    model names those to consider. Runs that do not fit the memory of a device are left out.
     """
     profile, cluster = machine.profile, machine.cluster
     largest = max(samples.batch_size, 8 * samples.critical_batch)
     largest = int(min(samples.train_samples, samples.largest, largest))
+    named = [batch for batch in samples.batches if batch <= largest]
     runs = [
         candidate_run(samples, machine, batch, workers)
-        for batch in powers(min(8, largest), largest)
+        for batch in named or powers(min(8, largest), largest)
         for workers in powers(1, min(max_workers, cluster.capacity, batch))
-        if memory_bytes(profile, batch / workers) <= cluster.device.memory_gb * 1e9
+        if batch % workers == 0
+        and memory_bytes(profile, batch / workers) <= cluster.device.memory_gb * 1e9
     ]
     if not runs:
         what = f"{profile.model} does not fit the memory of {cluster.device.name} at any batch"
@@ -215,8 +217,8 @@ def recommend(
     near = [run for run in allowed if run.seconds <= 1.02 * fastest]
     best = min(near, key=lambda run: (run.workers, run.batch_size))
     text = largest_because or (
-        f"the critical batch is about {critical_batch:,.0f}; at batch {best.batch_size:,} a sample "
-        f"is {100 * best.sample_efficiency:.0f} % as effective as at the smallest batch"
+        f"the critical batch is about {size_text(critical_batch)}; at batch {best.batch_size:,} a "
+        f"sample is {100 * best.sample_efficiency:.0f} % as effective as at very small batches"
     )
     return best, text + _against_more_workers(best, runs, cheapest)
 

@@ -12,6 +12,7 @@ from thresher.errors import InvalidValueError
 from thresher.options import option, validate
 from thresher.scaling import candidates
 from thresher.scaling.batch_plan import BatchPlan, TableChoice, plan_batches
+from thresher.scaling.batch_table import study_hold_out
 from thresher.scaling.candidates import CandidateRun, Machine
 from thresher.scaling.catalog import load_cluster
 from thresher.scaling.cluster import DevicePrecision
@@ -107,6 +108,9 @@ def plan(config: PlanConfig) -> TrainingPlan:
         machine = machine.with_overhead(pilot.batch_size, pilot.images_per_s)
         low, high = pilot.critical_batch_low, pilot.critical_batch_high
     else:
+        held = _held_out_in_study(config)
+        if held is not None:
+            train_samples = len(Pack.open(data).indices("train")) - held
         samples = table.sample_model(train_samples)
         low, high = table.fit.b_crit_low, table.fit.b_crit_high
     runs = candidates.candidate_runs(samples, machine, config.max_workers)
@@ -208,6 +212,15 @@ def _held_out(config: PlanConfig, pilot: Pilot) -> int | None:
     if config.target_accuracy is None or pack.meta.splits.get("validation"):
         return None
     return len(pack.indices("train")) - pilot.train_samples
+
+
+def _held_out_in_study(config: PlanConfig) -> int | None:
+    """Return how many training samples the runs of the study `from_` held out to watch their target
+    on; None if they held out none, or if there is no study or no target."""
+    share = None if config.from_ is None else study_hold_out(config.from_)
+    if config.target_accuracy is None or share is None:
+        return None
+    return int(HoldOut(share).mask(Pack.open(required(config.data))).sum()) or None
 
 
 def _trained_at(config: PlanConfig) -> Literal["fp32", "bf16", "fp16"]:

@@ -55,7 +55,7 @@ class SampleFit:
     target: str
     """The target that the rows reached; "" if the table does not say."""
     e_min: float
-    """Samples to the target at the smallest batch."""
+    """Samples to the target in the limit of small batches."""
     s_min: float
     """Steps to the target at the largest batch."""
     b_crit: float

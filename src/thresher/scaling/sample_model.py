@@ -5,6 +5,7 @@ E = E_min(1 + B/B_crit) samples, which is (S/S_min − 1)(E/E_min − 1) = 1.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,6 +19,28 @@ WARMUP_MOST = 0.2
 def rate_at(batch: float, critical: float, base_batch: float, base_lr: float) -> float:
     """Return ε(B) = ε_max/(1 + B_crit/B): linear in the batch while it is small, then flat."""
     return base_lr * (1 + critical / base_batch) / (1 + critical / batch)
+
+
+def size_text(batch: float) -> str:
+    """Return a critical batch in words; one below 10 has two digits."""
+    return f"{batch:,.0f}" if batch >= 10 else f"{batch:.2g}"
+
+
+def rate_between(batch: int, critical: float, rates: Mapping[int, float]) -> float:
+    """Return the rate at a batch size by those that are known.
+
+    Between two of them it is interpolated in the logarithm of both; beyond them the nearest one
+    changes by the rule, as in `rate_at`.
+    """
+    low = max((known for known in rates if known <= batch), default=None)
+    high = min((known for known in rates if known >= batch), default=None)
+    if low is None or high is None:
+        near = min(rates) if low is None else low
+        return rate_at(batch, critical, near, rates[near])
+    if low == high:
+        return rates[low]
+    share = math.log(batch / low) / math.log(high / low)
+    return rates[low] ** (1 - share) * rates[high] ** share
 
 
 @dataclass(frozen=True)
@@ -44,27 +67,36 @@ class SampleModel:
     train_samples: int
     largest: float = math.inf
     """The largest batch to consider."""
+    batches: tuple[int, ...] = ()
+    """The batch sizes to consider; by default powers of two."""
+    rates: Mapping[int, float] = field(default_factory=dict)
+    """Learning rates that work at other batch sizes; there they count instead of the rule."""
+    measured: Mapping[float, float] = field(default_factory=dict)
+    """Samples to the target of batch sizes for which the form does not count."""
     draws: tuple[tuple[float, float], ...] = field(default=(), repr=False)
     """(E_min, B_crit) that are as likely as the values above; empty if unknown."""
 
     @property
     def samples_min(self) -> float:
-        """E_min: samples to the target at the smallest batch."""
+        """E_min: samples to the target in the limit of small batches, or the fewest measured."""
+        if self.measured:
+            return min(self.measured.values())
         return self.samples / (1 + self.batch_size / self.critical_batch)
 
     def samples_at(self, batch: float) -> float:
         """Return the samples to the target, E(B) = E_min(1 + B/B_crit)."""
+        if batch in self.measured:
+            return self.measured[batch]
         return self.samples_min * (1 + batch / self.critical_batch)
 
     def estimate_at(self, batch: float) -> Estimate:
         """Return `samples_at` with its interval, which is not known without draws."""
         return estimate(self.samples_at(batch), batch, self.draws)
 
-    def rate_at(self, batch: float) -> float | None:
+    def rate_at(self, batch: int) -> float | None:
         """Return the learning rate at a batch size; None if none is known."""
-        if self.lr is None:
-            return None
-        return rate_at(batch, self.critical_batch, self.batch_size, self.lr)
+        rates = self.rates or ({} if self.lr is None else {self.batch_size: self.lr})
+        return rate_between(batch, self.critical_batch, rates) if rates else None
 
     def warmup_at(self, batch: float) -> float:
         """Return the epochs of warm-up at a batch size."""

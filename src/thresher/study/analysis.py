@@ -19,11 +19,12 @@ from thresher.study.definition import (
     compared_pairs,
 )
 from thresher.study.draws import notes
-from thresher.study.history import changes
+from thresher.study.history import changes, left_out
 from thresher.study.preflight import idle_rules
 from thresher.study.primary import Compared, named_comparisons
 from thresher.study.reported import POINTS, TO_TARGET
 from thresher.study.results import Trial, open_data, to_json_values
+from thresher.study.rounding import written_step
 from thresher.study.selecting import hold_out
 from thresher.study.status import StudyStatus
 from thresher.study.study import Study
@@ -78,7 +79,8 @@ class Analysis:
     """What limits the verdicts: comparisons that were changed after runs had finished, arms without
     runs, and draws that all seeds share."""
     resolution: float = 0.0
-    """Smallest step of the metric, whose rounding is part of the error; 0 if unknown."""
+    """Smallest step of the metric, whose rounding is part of the error: one test image, or the last
+    decimal of the values; 0 if they are exact."""
     title: str = ""
     study: Study | None = field(default=None, repr=False)
     """The study; None if trials were given."""
@@ -188,7 +190,8 @@ def _analyse_study(study: Study, config: ComparisonConfig | None) -> Analysis:
     definition, plan, status = study.definition, study.plan(), study.status()
     config = config or definition
     trials = study.trials(config.metric)
-    remarks = changes(study.root, config, status.count("finished")) + idle_rules(plan)
+    remarks = changes(study.root, config, status.count("finished")) + left_out(study.root, plan)
+    remarks += idle_rules(plan)
     if definition.tune and config.metric in TO_TARGET:
         remarks.append(
             f"{', '.join(definition.tune)} was tuned by validation accuracy, which is about equal "
@@ -233,6 +236,8 @@ def _build(
         # Seconds are not steps; the end of a run that does not say its steps is not known.
         ends = ((t.end if t.end is not None else t.steps) or math.inf for t in reported)
         reported = [replace(t, end=end) for t, end in zip(reported, ends, strict=True)]
+    # Without test images to count, as for runs made elsewhere, the digits show the rounding.
+    resolution = resolution or written_step(t.value for t in reported if t.value is not None)
     study: Study | None = known.get("study")
     planned = list(study.definition.cells) if study is not None else []
     cells = summarise(reported, list(axes), known.get("choices", ()), planned)
@@ -256,6 +261,7 @@ def _build(
             *remarks,
             *(notes(cells, axis) if axis is not None else []),
             *_without_value(reported, config.metric),
+            *_stopped(reported, config.metric),
             *_doubts(cells, config, higher),
         ],
         resolution=resolution,
@@ -281,6 +287,18 @@ def _without_value(trials: Sequence[Trial], metric: str) -> list[str]:
     if metric == "accuracy" and any(t.validation_accuracy is not None for t in without):
         hint = '; metric = "validation_accuracy" compares them'
     return [f"{text} no {metric.replace('_', ' ')}, so the verdicts leave them out{hint}."]
+
+
+def _stopped(trials: Sequence[Trial], metric: str) -> list[str]:
+    """Return a sentence about runs that trained only until their target."""
+    count = sum(trial.status == "target" for trial in trials)
+    if not count or metric in (*TO_TARGET, "seconds", "images_per_s"):
+        return []
+    text = "1 run" if count == 1 else f"{count} of {len(trials)} runs"
+    return [
+        f"{text} stopped at the target, so the {metric.replace('_', ' ')} is that of unequal "
+        f'training; metric = "{TO_TARGET[1]}" compares how soon runs reach it.'
+    ]
 
 
 def _doubts(cells: list[CellSummary], config: ComparisonConfig, higher: bool) -> list[str]:

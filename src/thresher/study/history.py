@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from thresher.errors import InvalidValueError
-from thresher.paths import StudyPaths, write_text
+from thresher.paths import RunPaths, StudyPaths, write_text
 from thresher.study import reading
 from thresher.study.definition import ComparisonConfig
-from thresher.study.tasks import Values
+from thresher.study.tasks import StudyPlan, Values
 
 KEYS = tuple(field.name for field in fields(ComparisonConfig))
 
@@ -65,6 +65,25 @@ def changes(root: Path, config: ComparisonConfig, finished: int) -> list[str]:
             if runs and old.get(key) != new.get(key)
         ]
     return texts
+
+
+def left_out(root: Path, plan: StudyPlan) -> list[str]:
+    """Return a sentence about finished trials in the folder that the study no longer has.
+
+    Those of an arm, a value or a seed that was removed after its results were seen.
+    """
+    folder = StudyPaths(root).trials
+    known = {trial.out.name for trial in plan.trials.values()}
+    names = [path.parent.name for path in folder.glob(f"*/{RunPaths(folder).result.name}")]
+    others = sorted(set(names) - known)
+    if not others:
+        return []
+    text = "1 finished trial" if len(others) == 1 else f"{len(others)} finished trials"
+    return [
+        f"{text} in the folder, such as {others[0]}, {'is' if len(others) == 1 else 'are'} not in "
+        "the study file any more, so the verdicts leave them out: what is removed after seeing "
+        "results makes the rest exploratory."
+    ]
 
 
 def _read(path: Path) -> list[Line]:

@@ -1,13 +1,12 @@
 """Read runs that were made elsewhere, one row of a CSV file each, as trials to analyse."""
 
-import csv
-import io
 import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from thresher.errors import InvalidValueError, NotFoundError, nearest
+from thresher.csv_table import CsvTable, read_csv_table
+from thresher.errors import InvalidValueError, nearest
 from thresher.options import LARGEST_INT
 from thresher.study.analysis import Analysis
 from thresher.study.reading import RESERVED
@@ -15,7 +14,6 @@ from thresher.study.reported import POINTS
 from thresher.study.results import Trial
 
 SEED = "seed"
-DELIMITERS = ",;\t"
 
 
 def read_runs(file: Path | str, metric: str, axes: Sequence[str] = ()) -> list[Trial]:
@@ -35,23 +33,23 @@ def read_runs(file: Path | str, metric: str, axes: Sequence[str] = ()) -> list[T
             accuracies are partly shares and partly in percent, two rows are the same run, or there
             is only one seed.
     """
-    head, rows = _read(Path(file))
+    table = read_csv_table(Path(file))
+    head, rows = table.head, table.rows
     for name in (SEED, metric, *axes):
         if name not in head:
             raise InvalidValueError(f'{file} has no column "{name}"', nearest(name, head))
-    chosen = list(axes) or [name for name in head if name not in (SEED, metric)]
+    # A column without a name numbers the rows, as pandas does.
+    chosen = list(axes) or [name for name in head if name not in ("", SEED, metric)]
     for name in chosen:
         if name in RESERVED or name in (SEED, metric):
             fix = "name the columns that are axes with `axes`"
             raise InvalidValueError(f'column "{name}" of {file} cannot be an axis', fix)
-    columns = {name: _axis(file, name, [row[head.index(name)] for row in rows]) for name in chosen}
-    numbers = [_number(file, n, metric, row[head.index(metric)]) for n, row in enumerate(rows, 2)]
-    if metric in POINTS:
-        numbers = _points(file, metric, numbers)
+    columns = {name: _axis(file, table, name) for name in chosen}
+    numbers = _numbers(file, table, metric)
     trials: list[Trial] = []
     lines: dict[tuple[Any, ...], int] = {}
-    for line, (row, number) in enumerate(zip(rows, numbers, strict=True), 2):
-        cell = {name: columns[name][line - 2] for name in chosen}
+    for n, (line, row, number) in enumerate(zip(table.lines, rows, numbers, strict=True)):
+        cell = {name: columns[name][n] for name in chosen}
         seed = _seed(file, line, row[head.index(SEED)])
         first = lines.setdefault((seed, *cell.values()), line)
         if first != line:
@@ -84,41 +82,10 @@ def check_paired(file: Path | str, analysis: Analysis) -> None:
     )
 
 
-def _read(file: Path) -> tuple[list[str], list[list[str]]]:
-    """Return the header and the rows, each as long as the header."""
-    try:
-        with open(file, encoding="utf-8-sig", newline="") as opened:
-            text = opened.read()
-    except (FileNotFoundError, NotADirectoryError):
-        raise NotFoundError(f"{file} not found", "check the path") from None
-    except (IsADirectoryError, UnicodeDecodeError):
-        raise InvalidValueError(f"{file} is not a CSV file", "give a text file in UTF-8") from None
-    first = text.partition("\n")[0]
-    delimiter = max(DELIMITERS, key=first.count)
-    try:
-        read = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
-        rows = [[value.strip() for value in row] for row in read]
-    except csv.Error as error:
-        raise InvalidValueError(f"{file} is not a CSV file: {error}") from None
-    if not rows or not any(rows[0]):
-        raise InvalidValueError(f"{file} is not a CSV file: it has no header")
-    head = rows[0]
-    for name in head:
-        if head.count(name) > 1:
-            raise InvalidValueError(f'{file} has two columns "{name}"', "rename one")
-    while rows and not any(rows[-1]):
-        rows.pop()
-    for line, row in enumerate(rows, 1):
-        if len(row) != len(head):
-            raise InvalidValueError(
-                f"line {line} of {file} has {len(row)} values, but the header has {len(head)}"
-            )
-    return head, rows[1:]
-
-
-def _axis(file: Path | str, name: str, texts: list[str]) -> list[Any]:
+def _axis(file: Path | str, table: CsvTable, name: str) -> list[Any]:
     """Return the values of an axis: integers or numbers if all are, otherwise text."""
-    for line, text in enumerate(texts, 2):
+    texts = [row[table.head.index(name)] for row in table.rows]
+    for line, text in zip(table.lines, texts, strict=True):
         if not text:
             raise InvalidValueError(f"line {line} of {file} has no {name}")
     for kind in (int, float):
@@ -131,28 +98,35 @@ def _axis(file: Path | str, name: str, texts: list[str]) -> list[Any]:
     return texts
 
 
-def _number(file: Path | str, line: int, name: str, text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not math.isfinite(number):
-        raise InvalidValueError(f'line {line} of {file}: {name} must be a number, got "{text}"')
-    return number
+def _numbers(file: Path | str, table: CsvTable, metric: str) -> list[float]:
+    """Return the values of the metric; accuracies in percent."""
+    numbers = []
+    for line, row in zip(table.lines, table.rows, strict=True):
+        text = row[table.head.index(metric)]
+        try:
+            numbers.append(float(text))
+        except ValueError:
+            numbers.append(math.nan)
+        if not math.isfinite(numbers[-1]):
+            what = f'line {line} of {file}: {metric} must be a number, got "{text}"'
+            raise InvalidValueError(what)
+    return _points(file, table, metric, numbers) if metric in POINTS else numbers
 
 
-def _points(file: Path | str, name: str, numbers: list[float]) -> list[float]:
+def _points(
+    file: Path | str, table: CsvTable, metric: str, numbers: Sequence[float]
+) -> list[float]:
     """Return accuracies, all shares or all in percent, in percent; 0 is the same in both."""
     share = next((n for n, number in enumerate(numbers) if 0 < number <= 1), None)
     percent = next((n for n, number in enumerate(numbers) if number > 1), None)
     if share is not None and percent is not None:
         raise InvalidValueError(
-            f"line {share + 2} of {file}: {name} {numbers[share]:g} is a share, but "
-            f"{numbers[percent]:g} in line {percent + 2} is in percent",
+            f"line {table.lines[share]} of {file}: {metric} {numbers[share]:g} is a share, but "
+            f"{numbers[percent]:g} in line {table.lines[percent]} is in percent",
             "write all of them as shares in [0, 1]",
         )
     shares = all(0 <= number <= 1 for number in numbers)
-    return [100 * number for number in numbers] if shares else numbers
+    return [100 * number for number in numbers] if shares else list(numbers)
 
 
 def _seed(file: Path | str, line: int, text: str) -> int:

@@ -112,4 +112,6 @@ def _seeds(needed: int | None, ends: tuple[int | None, int | None]) -> str:
 
 
 def _p(p: float) -> str:
+    if p < 1e-15:
+        return "p < 1e-15"
     return f"p = {p:.3f}" if p >= 0.001 else f"p = {p:.0e}"

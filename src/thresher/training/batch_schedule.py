@@ -4,11 +4,11 @@ Within an epoch it is constant, so that it is a function of the epoch alone: the
 of workers and after a restart. With `noise` it is chosen while training (see `batch_growth`).
 """
 
-import csv
 from dataclasses import replace
 from pathlib import Path
 
-from thresher.errors import InvalidValueError
+from thresher.csv_table import read_csv_table
+from thresher.errors import InvalidValueError, NotFoundError
 from thresher.training.config import TrainConfig
 
 Phases = tuple[tuple[int, int], ...]
@@ -68,16 +68,14 @@ def with_schedule_inline(config: TrainConfig) -> TrainConfig:
 
 def _read(path: Path) -> list[tuple[int, int]]:
     try:
-        with open(path, newline="", encoding="utf-8-sig") as file:
-            rows = list(csv.DictReader(file))
-    except OSError:
+        table = read_csv_table(path)
+    except NotFoundError:
         raise _unknown(str(path)) from None
-    except (UnicodeDecodeError, csv.Error):
-        raise InvalidValueError(f"{path} is not a CSV file with columns epoch and batch") from None
-    if not rows or not {"epoch", "batch"} <= set(rows[0]):
+    if not table.rows or not {"epoch", "batch"} <= set(table.head):
         raise InvalidValueError(f"{path} is not a CSV file with columns epoch and batch")
+    epoch, batch = (table.head.index(name) for name in ("epoch", "batch"))
     where = f"{path}"
-    return [(_whole(row["epoch"] or "", where), _whole(row["batch"] or "", where)) for row in rows]
+    return [(_whole(row[epoch], where), _whole(row[batch], where)) for row in table.rows]
 
 
 def _whole(word: str, text: str) -> int:

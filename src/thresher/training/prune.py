@@ -1,5 +1,6 @@
 """Dynamic pruning around a DataLoader of one's own."""
 
+import logging
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,11 +14,15 @@ from thresher.distributed.group import Group, Placement
 from thresher.errors import InvalidValueError
 from thresher.training.pruners import DynamicPruner, make_pruner
 
+logger = logging.getLogger(__name__)
+
 # Settings of a DataLoader that a copy of it takes over.
 _COPIED = (
     *("num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn", "generator"),
     *("multiprocessing_context", "prefetch_factor", "persistent_workers", "pin_memory_device"),
 )
+
+ONE_BY_ONE = "call it before the next batch is taken, also where gradients are accumulated"
 
 
 def prune(
@@ -102,6 +107,7 @@ class PrunedLoader:
         self._weights = np.empty(0, np.float32)
         self._indices: np.ndarray | None = None
         self._observed: list[tuple[np.ndarray, Tensor]] = []
+        self._started = self._begun = self._skipped = self._answered = False
         self._restored: dict[str, np.ndarray] | None = None
         self._plan = _Plan()
         settings = {name: getattr(loader, name) for name in _COPIED if hasattr(loader, name)}
@@ -116,24 +122,37 @@ class PrunedLoader:
             self._full.sampler.set_epoch(epoch)
 
     def __len__(self) -> int:
-        """Return the batches of this worker in the current epoch; before the first, in a full one.
+        """Return the batches of this worker in the epoch; before the first batch, in a full one.
 
-        Later epochs have fewer, so let a schedule of learning rates count samples or epochs.
+        Most epochs have fewer, so let a schedule of learning rates count samples or epochs. A
+        trainer that asks once, before it trains, takes it for the most that an epoch has.
         """
-        return len(self._plan.batches) or len(self._full)
+        return len(self._plan.batches) if self._started else len(self._full)
 
     def __iter__(self) -> Iterator[Any]:
+        # Planned here, since a trainer asks for the length next. Counted with the first batch: a
+        # trainer may ask for an iterator that it does not use.
         self._observe()
         self.set_epoch(self._epoch)  # of the sampler too, if the epochs are counted here
-        order = self._choose(_interleaved(self._group.gather(self._order())))
-        self._epoch += 1
+        full = _interleaved(self._group.gather(self._order()))
+        order = self._choose(full)
         # As in torch's DistributedSampler, the first samples are repeated to fill the last row.
         rows = -(-len(order) // self._group.world)
         own = np.resize(order, rows * self._group.world)[self._group.rank :: self._group.world]
         self._plan.cut(own, self._full.batch_size, self._full.drop_last)
+        return self._batches(len(full) - len(order))
+
+    def _batches(self, left_out: int) -> Iterator[Any]:
+        self._started = True
+        self._epoch += 1
+        self.left_out += left_out
+        self._skipped = self._answered = False
         # Batches arrive in the order of the sampler, also from worker processes.
-        for indices, batch in zip(self._plan.batches, self._loader, strict=True):
-            self._indices = np.array(indices)
+        planned = self._plan.batches
+        for number, (indices, batch) in enumerate(zip(planned, self._loader, strict=True), 1):
+            self._skipped = number > 1 and not self._answered
+            self._indices, self._answered = np.array(indices), False
+            self._begun = number < len(planned)
             yield batch
         self._indices = None
 
@@ -144,7 +163,7 @@ class PrunedLoader:
             losses: (n,) losses of the samples of the batch that was yielded last.
         """
         if self._indices is None:
-            raise InvalidValueError("loss must be called after a batch of the loader")
+            raise InvalidValueError("loss must be called after a batch of the loader", ONE_BY_ONE)
         if losses.shape != self._indices.shape:
             raise InvalidValueError(
                 f"losses must have one value for each of the {len(self._indices)} samples of the "
@@ -152,6 +171,11 @@ class PrunedLoader:
                 'compute them with reduction="none"',
                 "losses",
             )
+        # A second loss of a batch is fine, as for an optimizer of two passes, but not right after a
+        # batch that has none: it is then the loss of that batch, with the weights of this one.
+        if self._answered and self._skipped:
+            raise InvalidValueError("two batches were taken before their losses", ONE_BY_ONE)
+        self._answered = True
         # A copy: the output of a CUDA graph has the same memory for every batch.
         self._observed.append((self._indices, losses.detach().clone()))
         weights = torch.from_numpy(self._weights[self._rows(self._indices)])
@@ -159,6 +183,12 @@ class PrunedLoader:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint at the end of an epoch must hold; every worker calls it."""
+        if self._begun:
+            logger.warning(
+                "the state of a pruned loader was taken in the middle of epoch %d: a training that "
+                "resumes from it leaves the rest of that epoch out",
+                self._epoch - 1,
+            )
         self._observe()
         pruner = self._restored or {} if self._samples is None else self._pruner.state()
         return {"epoch": self._epoch, "left_out": self.left_out, "pruner": pruner}
@@ -170,6 +200,7 @@ class PrunedLoader:
         self._restored = state["pruner"] or None
         # The pruner begins anew in the next epoch, from the restored state.
         self._samples, self._indices, self._observed = None, None, []
+        self._begun = False
 
     @property
     def _group(self) -> Group:
@@ -189,7 +220,6 @@ class PrunedLoader:
         chosen = order[keep[self._rows(order)]]
         if not len(chosen):
             raise InvalidValueError(f"the pruner left no sample for epoch {self._epoch}")
-        self.left_out += len(order) - len(chosen)
         return chosen
 
     def _begin(self, order: np.ndarray) -> None:

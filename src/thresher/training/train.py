@@ -6,8 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from thresher.data.device_crop_reader import missing_package
 from thresher.data.images import jpeg_decoder
+from thresher.data.labels import mention_untrained
 from thresher.data.pack import Pack
 from thresher.distributed.group import join, placement
 from thresher.distributed.launch import GroupStopped
@@ -150,6 +153,10 @@ def _open(config: TrainConfig, pruner: DynamicPruner | None) -> Workload:
             f"{config.selection} does not name them; if the splits of the pack have changed, "
             "select again"
         )
+    if placement().rank == 0:
+        labels = pack.labels[split.train] if split.labels is None else split.labels
+        tested = pack.labels[np.concatenate([split.validation, split.test])]
+        mention_untrained(pack.classes, labels[split.kept], tested)
     resolved = resolve(config, split.count, len(split.train), placement().world)
     augment = make_augment(config, pack, weight_dtype(config))
     sides = augment.output_size(*image_sides(config, pack))

@@ -1,0 +1,79 @@
+"""Read a table that a person or a spreadsheet wrote: comma-, semicolon- or tab-separated text."""
+
+import csv
+import io
+from dataclasses import dataclass
+from pathlib import Path
+
+from thresher.errors import InvalidValueError, NotFoundError
+
+DELIMITERS = ",;\t"
+
+
+@dataclass(frozen=True)
+class CsvTable:
+    """The cells of a file, without the spaces around them."""
+
+    head: list[str]
+    """Column names, each of them once; unnamed columns are empty."""
+    rows: list[list[str]]
+    """One list per row, as long as `head`. Blank lines are left out."""
+    lines: list[int]
+    """Line number of each row in the file, from 1."""
+
+
+def read_csv_table(file: Path, lower: bool = False, pad: bool = False) -> CsvTable:
+    """Read a table in UTF-8 with a header; the separator is that of the header.
+
+    Args:
+        file: The file.
+        lower: Return column names in lower case.
+        pad: Fill rows that are shorter than the header. Longer ones are always refused: their
+            cells would move to other columns, as those of numbers with a decimal comma.
+
+    Raises:
+        NotFoundError: The file does not exist.
+        InvalidValueError: The file is not a table.
+    """
+    try:
+        with open(file, encoding="utf-8-sig", newline="") as opened:
+            text = opened.read()
+    except (FileNotFoundError, NotADirectoryError):
+        raise NotFoundError(f"{file} not found", "check the path") from None
+    except (IsADirectoryError, UnicodeDecodeError):
+        raise InvalidValueError(f"{file} is not a CSV file", "give a text file in UTF-8") from None
+    except OSError as error:
+        raise InvalidValueError(f"{file} cannot be read: {error.strerror}") from None
+    delimiter = max(DELIMITERS, key=text.partition("\n")[0].count)
+    table = CsvTable([], [], [])
+    try:
+        read = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+        for row in read:
+            table.rows.append([value.strip() for value in row])
+            table.lines.append(read.line_num)
+    except csv.Error as error:
+        raise InvalidValueError(f"{file} is not a CSV file: {error}") from None
+    if not table.rows or not any(table.rows[0]):
+        raise InvalidValueError(f"{file} is not a CSV file: it has no header")
+    head = [name.lower() if lower else name for name in table.rows[0]]
+    for name in filter(None, head):
+        if head.count(name) > 1:
+            raise InvalidValueError(f'{file} has two columns "{name}"', "rename one")
+    filled = [n for n, row in enumerate(table.rows) if n and any(row)]
+    rows = [_fit(file, table.lines[n], table.rows[n], len(head), pad) for n in filled]
+    return CsvTable(head, rows, [table.lines[n] for n in filled])
+
+
+def _fit(file: Path, line: int, row: list[str], width: int, pad: bool) -> list[str]:
+    """Return a row as long as the header; empty cells beyond it do not count."""
+    while len(row) > width and not row[-1]:
+        row = row[:-1]
+    if len(row) > width or (len(row) < width and not pad):
+        values = f"{len(row)} {'value' if len(row) == 1 else 'values'}"
+        raise InvalidValueError(
+            f"line {line} of {file} has {values}, but the header has {width}",
+            "write decimals with a point, and text that holds a separator in quotes"
+            if len(row) > width
+            else "",
+        )
+    return row + [""] * (width - len(row))
