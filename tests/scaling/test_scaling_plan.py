@@ -63,6 +63,21 @@ def test_a_recommended_batch_is_at_most_a_share_of_the_critical_one(share: float
     assert best.batch_size <= STATS.critical_batch * share < 2 * best.batch_size
 
 
+def test_a_much_faster_run_at_a_larger_batch_is_mentioned() -> None:
+    found = on_summit(64)
+    best, reason = recommend(found, STATS.critical_batch, Budget(), share=1 / 64)
+    quick = min(found, key=lambda run: run.seconds)
+    assert best.batch_size == 8 < quick.batch_size
+    samples = (1 + quick.batch_size / 512) / (1 + 8 / 512)
+    words = f"batch {quick.batch_size:,} on {quick.workers} workers would need"
+    assert (
+        f"{words} {100 * quick.seconds / best.seconds:.0f} % of the time, and {samples:.2g} times"
+        in reason
+    )
+    alone = [run for run in found if run.batch_size == 8]
+    assert "budget" not in recommend(alone, STATS.critical_batch, Budget())[1]
+
+
 def test_the_overhead_is_that_of_pilots_which_train_in_fp32() -> None:
     profile, cluster = make_profile(), load_cluster("summit")
     step_s = 10 * 3e-4 * 64 + 1e-3

@@ -19,6 +19,8 @@ PILOT_SHARE = 1 / 12
 1.25 times the samples of the best batch. In four sweeps on CIFAR-10, which fit a critical batch of
 800 to 960, batch 128 cost 1.18, 1.25, 1.33 and 1.29 times, and batch 64 1.15, 1.00, 1.13 and 1.07
 times."""
+MUCH_LESS = 0.8
+"""A larger batch is mentioned if its time is at most this share of the recommended one's."""
 WASTE = 2.0
 """A recommended run uses at most this many times the device time of the cheapest one."""
 
@@ -220,7 +222,7 @@ def recommend(
         f"the critical batch is about {size_text(critical_batch)}; at batch {best.batch_size:,} a "
         f"sample is {100 * best.sample_efficiency:.0f} % as effective as at very small batches"
     )
-    return best, text + _against_more_workers(best, runs, cheapest)
+    return best, text + _against_more_workers(best, runs, cheapest) + _against_larger(best, runs)
 
 
 def _fastest_for(runs: Sequence[CandidateRun], money: float) -> tuple[CandidateRun, str]:
@@ -257,7 +259,21 @@ def _against_more_workers(best: CandidateRun, runs: Sequence[CandidateRun], chea
         gain = best.seconds / more[0].seconds
         text += f", while {more[0].workers} workers would be only {gain:.2f}× as fast"
     used = best.device_hours / cheapest
-    return text + f"; it uses {used:.2f}× the device time of the cheapest run"
+    return text + f"; it uses {used:.2f}× the device time of the cheapest run at such batches"
+
+
+def _against_larger(best: CandidateRun, runs: Sequence[CandidateRun]) -> str:
+    """Say what a larger batch would save, and cost in samples."""
+    quick = min(runs, key=lambda run: (run.seconds, run.workers))
+    if quick.batch_size <= best.batch_size or quick.seconds > MUCH_LESS * best.seconds:
+        return ""
+    workers = "1 worker" if quick.workers == 1 else f"{quick.workers:,} workers"
+    return (
+        f"; batch {quick.batch_size:,} on {workers} would need "
+        f"{100 * quick.seconds / best.seconds:.0f} % of the time, and "
+        f"{quick.samples / best.samples:.2g} times the samples: to choose by time "
+        "or cost, give a budget"
+    )
 
 
 def uncertainty(run: CandidateRun, assumed: bool) -> str:
