@@ -50,6 +50,7 @@ FORKS.set_forkserver_preload(
         "pytest",
         "tyro",
         "thresher.cli.main",
+        "parsed_commands",
         "thresher.distributed.hooks",
         "thresher.distributed.worker",
         "thresher.models.batch_norm",
@@ -66,6 +67,20 @@ SERVER: Any = forkserver._forkserver
 if forkserver.get_inherited_fds() is not None:
     # This process is a child of the server and uses it, too, instead of starting one.
     SERVER.ensure_running = lambda: None
+else:
+    _start_server = SERVER.ensure_running
+
+    def _ensure_running() -> None:
+        """Start the server where it finds the tests' modules: Python 3.11 drops `sys.path`."""
+        given = os.environ.get("PYTHONPATH")
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [given, TESTS]))
+        try:
+            _start_server()
+        finally:
+            os.environ.pop("PYTHONPATH")
+            os.environ.update({} if given is None else {"PYTHONPATH": given})
+
+    SERVER.ensure_running = _ensure_running
 
 _RESERVED_FD = 200
 """The fork server's own file descriptors are from here on, so that a command can have any other."""

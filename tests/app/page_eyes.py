@@ -1,7 +1,9 @@
 """Looking at the page: what it says, where samples stand on the screen, which colour they have."""
 
+import base64
 import io
 import time
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +11,9 @@ import numpy as np
 from page_site import Made
 
 if TYPE_CHECKING:
-    from playwright.sync_api import FloatRect, Page
+    from playwright.sync_api import CDPSession, FloatRect, Page
+
+_sessions: "weakref.WeakKeyDictionary[Page, CDPSession]" = weakref.WeakKeyDictionary()
 
 
 def counts(page: "Page") -> dict[str, int]:
@@ -70,6 +74,16 @@ def lonely(screen: np.ndarray, rows: np.ndarray, box: dict[str, Any], gap: float
     return int(found[0])
 
 
+def screenshot(page: "Page", clip: "FloatRect | None" = None) -> bytes:
+    """Return a PNG of the window, written in half of the time that Playwright's takes."""
+    if page not in _sessions:
+        _sessions[page] = page.context.new_cdp_session(page)
+    options: dict[str, Any] = {"format": "png", "optimizeForSpeed": True}
+    if clip is not None:
+        options["clip"] = {**clip, "scale": 1}
+    return base64.b64decode(_sessions[page].send("Page.captureScreenshot", options)["data"])
+
+
 def picture(page: "Page", clip: "FloatRect | None" = None) -> np.ndarray:
     """Pixels of the window, (height, width, 3), once the map shows what the page says."""
     from PIL import Image
@@ -77,9 +91,8 @@ def picture(page: "Page", clip: "FloatRect | None" = None) -> np.ndarray:
     # A slow machine shows a sample of the points for a moment after a change.
     page.wait_for_selector(".map:not([data-stale]):not([data-thinned])")
     page.evaluate("() => new Promise(done => requestAnimationFrame(() => setTimeout(done)))")
-    return np.asarray(Image.open(io.BytesIO(page.screenshot(clip=clip))).convert("RGB")).astype(
-        np.int16
-    )
+    image = Image.open(io.BytesIO(screenshot(page, clip))).convert("RGB")
+    return np.asarray(image).astype(np.int16)
 
 
 def colour_at(picture: np.ndarray, place: np.ndarray) -> np.ndarray:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from page_eyes import screenshot
 from page_site import Few, Made, Opener, Serve, Site, select
 
 from thresher.app.server import create_server
@@ -140,7 +141,7 @@ def look(
         if page.is_closed():
             continue
         name = request.node.name.replace("[", "-").replace("]", "")
-        page.screenshot(path=SCREENSHOTS / f"{name}-{number}.png")
+        (SCREENSHOTS / f"{name}-{number}.png").write_bytes(screenshot(page))
         page.evaluate("localStorage.clear()")
         page.goto("about:blank")
         page.remove_listener("pageerror", on_error)

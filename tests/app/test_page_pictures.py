@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from page_eyes import screenshot
 from page_site import Made, Opener
 from PIL import Image
 
@@ -81,7 +82,7 @@ def cells(page: "Page") -> np.ndarray:
     box = page.locator(".map").bounding_box()
     assert box is not None
     assert (box["width"], box["height"]) == (480, 360)
-    shot = Image.open(io.BytesIO(page.screenshot(clip=box))).convert("RGB")
+    shot = Image.open(io.BytesIO(screenshot(page, box))).convert("RGB")
     pixels = np.asarray(shot, np.float64).reshape(360 // CELL, CELL, 480 // CELL, CELL, 3)
     return np.round(pixels.mean(axis=(1, 3))).astype(np.uint8)
 

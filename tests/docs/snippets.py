@@ -196,9 +196,9 @@ def parse_thresher(arguments: list[str]) -> None:
 # ---- running: children of a fork server that has loaded torch, once for all pages ----------------
 
 
-def _enter(folder: Path, output: Path) -> None:
+def _enter(folder: Path, output: Path, environment: dict[str, str]) -> None:
     os.chdir(folder)
-    os.environ["NO_COLOR"] = "1"
+    os.environ.update(environment)
     handle = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for stream in (1, 2):
         os.dup2(handle, stream)
@@ -208,17 +208,17 @@ def _enter(folder: Path, output: Path) -> None:
         importlib.import_module(f"thresher.{package.name}").__path__.append(str(package))
 
 
-def _thresher(arguments: list[str], folder: Path, output: Path) -> None:
+def _thresher(arguments: list[str], *place: Any) -> None:
     """Run the command line in this process."""
     from thresher.cli import main
 
-    _enter(folder, output)
+    _enter(*place)
     main(arguments)
 
 
-def _python(pipe: Connection, folder: Path, output: Path) -> None:
+def _python(pipe: Connection, *place: Any) -> None:
     """Execute the blocks that arrive in one namespace; answer each with a traceback, or None."""
-    _enter(folder, output)
+    _enter(*place)
     names: dict[str, Any] = {"__name__": "__page__"}
     while snippet := pipe.recv():
         try:
@@ -231,10 +231,15 @@ def _python(pipe: Connection, folder: Path, output: Path) -> None:
 
 
 class Page:
-    """Runs the blocks of one page in one folder; Python blocks share their names."""
+    """Runs the blocks of one page in one folder; Python blocks share their names.
 
-    def __init__(self, folder: Path) -> None:
+    `home` is Thresher's own folder, where the packs lie that a page names.
+    """
+
+    def __init__(self, folder: Path, home: Path) -> None:
         self.folder, self.output = folder, folder / ".output"
+        environment = {"NO_COLOR": "1", "THRESHER_HOME": str(home)}
+        self._place = (folder, self.output, environment)
         self._interpreter: tuple[Connection, Any] | None = None
         scripts = folder / ".bin"
         scripts.mkdir()
@@ -243,7 +248,8 @@ class Page:
             script.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)}{command} "$@"\n')
             script.chmod(0o755)
         installed = Path(sys.executable).parent
-        self._path = os.pathsep.join([str(scripts), str(installed), os.environ["PATH"]])
+        path = os.pathsep.join([str(scripts), str(installed), os.environ["PATH"]])
+        self._environment = {**os.environ, **environment, "PATH": path}
         (folder / "examples").symlink_to(ROOT / "examples")
 
     def __enter__(self) -> "Page":
@@ -278,7 +284,7 @@ class Page:
 
     def _run_thresher(self, snippet: Snippet, arguments: list[str]) -> None:
         self.output.unlink(missing_ok=True)
-        process = FORKS.Process(target=_thresher, args=(arguments, self.folder, self.output))
+        process = FORKS.Process(target=_thresher, args=(arguments, *self._place))
         process.start()
         process.join(TIMEOUT_S)
         if process.is_alive():
@@ -297,7 +303,7 @@ class Page:
         done = subprocess.run(
             words,
             cwd=self.folder,
-            env={**os.environ, "PATH": self._path, "NO_COLOR": "1"},
+            env=self._environment,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -309,7 +315,7 @@ class Page:
     def _run_python(self, snippet: Snippet) -> None:
         if self._interpreter is None:
             ours, theirs = FORKS.Pipe()
-            process = FORKS.Process(target=_python, args=(theirs, self.folder, self.output))
+            process = FORKS.Process(target=_python, args=(theirs, *self._place))
             process.start()
             theirs.close()
             self._interpreter = (ours, process)

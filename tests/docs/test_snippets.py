@@ -1,10 +1,15 @@
 """Every command and snippet of README, CONTRIBUTING and the guides runs as shown."""
 
 import re
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from snippets import CHECKED, PLAIN, ROOT, RUN, Page, Snippet, check, collect
+
+sys.path.append(str(ROOT / "tests" / "study"))
+from few_digits import make_pack
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 BY_NAME = {page.relative_to(ROOT).as_posix(): collect(page) for page in PAGES}
@@ -14,10 +19,21 @@ def _all_snippets() -> list[Snippet]:
     return [snippet for snippets in BY_NAME.values() for snippet in snippets]
 
 
+@pytest.fixture(scope="session")
+def home(once: Callable[..., Path]) -> Path:
+    """Return a folder of Thresher whose pack `digits` has a third of the images."""
+
+    def make(folder: Path) -> None:
+        (folder / "packs").mkdir()
+        Path(make_pack(folder, rows=600)).rename(folder / "packs" / "digits")
+
+    return once("docs-home", make)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", BY_NAME)
-def test_the_snippets_of_a_page_run_in_order(name: str, tmp_path: Path, digits: Path) -> None:
-    with Page(tmp_path) as page:
+def test_the_snippets_of_a_page_run_in_order(name: str, tmp_path: Path, home: Path) -> None:
+    with Page(tmp_path, home) as page:
         for snippet in BY_NAME[name]:
             if snippet.mark in ("run", "file"):
                 page.run(snippet)

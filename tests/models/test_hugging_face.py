@@ -24,7 +24,12 @@ from thresher.models.features import Features
 from thresher.models.hugging_face import FAMILIES, _read_preprocessing
 from thresher.models.registry import check
 
-transformers = pytest.importorskip("transformers")
+
+@pytest.fixture(autouse=True)
+def _transformers() -> None:
+    """Skip where it is missing; not imported by workers that only collect these tests."""
+    pytest.importorskip("transformers")
+
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 Once = Callable[[str, Callable[[Path], None]], Path]
@@ -39,6 +44,7 @@ _BOTH = {"vision_config": _VISION, "text_config": _TEXT, "projection_dim": 16}
 
 def make(folder: Path, kind: str, **options: Any) -> Any:
     """Save a small model with random weights; return it in evaluation mode."""
+    transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
     names: dict[str, tuple[str, dict[str, Any]]] = {
         "dinov2": ("Dinov2", {**_SMALL, "image_size": 28, "patch_size": 14}),
@@ -118,6 +124,7 @@ def test_a_dinov2_without_a_description_is_fed_as_its_family(
 @torch.no_grad()
 def test_a_clip_is_fed_as_its_folder_says(tmp_path: Path, digits: Path) -> None:
     """The reference is transformers' own image processor and its vision tower."""
+    transformers = pytest.importorskip("transformers")
     pack, model = Pack.open(digits), make(tmp_path / "m", "clip")
     processor = transformers.CLIPImageProcessorPil(
         size={"shortest_edge": 40}, crop_size={"height": 32, "width": 32}, image_std=[0.3] * 3
@@ -138,6 +145,7 @@ def test_a_clip_is_fed_as_its_folder_says(tmp_path: Path, digits: Path) -> None:
 @pytest.mark.slow
 @torch.no_grad()
 def test_a_resnet_and_its_half_precision_twin(tmp_path: Path, digits: Path) -> None:
+    transformers = pytest.importorskip("transformers")
     pack, model = Pack.open(digits), make(tmp_path / "m", "resnet")
     processor = transformers.ConvNextImageProcessorPil(
         size={"shortest_edge": 56}, image_mean=IMAGENET[0], image_std=IMAGENET[1]
@@ -300,5 +308,6 @@ def test_another_way_to_scale_is_warned_of(caplog: pytest.LogCaptureFixture) -> 
 
 
 def test_every_family_names_a_class_of_transformers() -> None:
+    transformers = pytest.importorskip("transformers")
     for family in FAMILIES.values():
         assert hasattr(transformers, family.model)

@@ -35,16 +35,18 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PlanConfig:
 
 
 def test_the_target_is_reached_on_images_held_out_as_by_the_pilots(
-    config: PlanConfig, digits: Path, tmp_path: Path, thresher: Run
+    config: PlanConfig, tmp_path: Path, thresher: Run
 ) -> None:
-    config = dataclasses.replace(config, data=str(digits), target_accuracy=0.9, pilot_epochs=15)
+    few = make_pack(tmp_path)
+    config = dataclasses.replace(config, data=few, target_accuracy=0.8, pilot_epochs=15)
     made = plan(config)
-    train = len(Pack.open(digits).indices("train"))
+    train = len(Pack.open(few).indices("train"))
     assert made.samples_to_target == "measured"
     assert made.pilot is not None
-    watched = f"--validation {train - made.pilot.train_samples} --target-accuracy 0.9"
+    watched = f"--validation {train - made.pilot.train_samples} --target-accuracy 0.8"
     assert watched in made.command
-    assert made.schedule is None or watched in made.schedule.command
+    assert made.schedule is not None
+    assert watched in made.schedule.command
     best = made.recommended
     assert best.epochs == pytest.approx(best.samples / made.pilot.train_samples)
     words = shlex.split(made.command)
@@ -53,7 +55,7 @@ def test_the_target_is_reached_on_images_held_out_as_by_the_pilots(
     assert done.returncode == 0, done.stderr
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert result["status"] == "target"
-    assert result["validation_accuracy"] >= 0.9
+    assert result["validation_accuracy"] >= 0.8
     assert result["resolved"]["samples"] == made.pilot.train_samples
 
 

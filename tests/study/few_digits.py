@@ -8,28 +8,29 @@ from thresher.data.sources.base import Block
 from thresher.data.sources.digits import Digits
 from thresher.data.write import write_pack
 
-ROWS = 300
-
 
 class FewDigits(Digits):
     name = "few-digits"
 
+    def __init__(self, rows: int) -> None:
+        self.rows = rows
+
     def key(self) -> str:
-        return f"the first {ROWS} digits"
+        return f"the first {self.rows} digits"
 
     def read(self, chunk: str) -> Iterator[Block]:
         for block in super().read(chunk):
             yield replace(
                 block,
-                ids=block.ids[:ROWS],
-                labels=block.labels[:ROWS],
-                splits=block.splits[:ROWS],
-                images=block.images[:ROWS],
+                ids=block.ids[: self.rows],
+                labels=block.labels[: self.rows],
+                splits=block.splits[: self.rows],
+                images=block.images[: self.rows],
             )
 
 
-def make_pack(folder: Path) -> str:
-    """Write a pack of 240 training and 60 test digits and return its folder."""
+def make_pack(folder: Path, rows: int = 300) -> str:
+    """Write a pack of the first digits, every fifth of them to test on, and return its folder."""
     out = folder / "few-digits"
-    write_pack(FewDigits(), out)
+    write_pack(FewDigits(rows), out)
     return str(out)
