@@ -1,65 +1,79 @@
 """The runs of pilots: their batch sizes, rates, seeds and where they are kept."""
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from thresher.data.pack import Pack
+from thresher.scaling import pilot
 from thresher.scaling.pilot import PilotConfig, run_pilot
 from thresher.scaling.pilot_runs import cached_run, stable_runs
 from thresher.training.config import TrainConfig
 from thresher.training.result import RunResult
 
+sys.path.append(str(Path(__file__).parent.parent / "study"))
+from few_digits import make_pack
+
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return 240 training images, whose pilots have 1, 2, 4 and 8 times the smallest batch."""
     monkeypatch.setenv("THRESHER_HOME", str(tmp_path / "home"))
-    return tmp_path / "home"
+    monkeypatch.setattr(pilot, "RATIOS", (2, 4, 8))
+    return make_pack(tmp_path)
 
 
-def run(digits: Path) -> TrainConfig:
+def run(data: str) -> TrainConfig:
     return TrainConfig(
-        data=str(digits), model="tiny", epochs=0.1, batch_size=64, resume=True, out="", threads=1
+        data=data, model="tiny", epochs=0.5, batch_size=64, resume=True, out="", threads=1
     )
 
 
-@pytest.mark.slow  # trains eleven pilots
-def test_batches_reach_as_far_as_the_data_and_the_last_seed_measures_the_noise(
-    digits: Path, home: Path
-) -> None:
-    """Digits have 1,437 training images: four pilots from batch 4 on, three from batch 16 on."""
-    config = PilotConfig(data=str(digits), pilot_epochs=1, pilot_seeds=2, pilot_batch=4)
-    pilot = run_pilot(config)
-    assert pilot.batches == (4, 16, 64, 256)
+@pytest.mark.slow  # trains fourteen pilots
+def test_the_last_seed_of_each_batch_measures_the_noise(few: str, tmp_path: Path) -> None:
+    config = PilotConfig(
+        data=few, pilot_epochs=1, pilot_seeds=2, pilot_batch=6, target_accuracy=0.01
+    )
+    made = run_pilot(config)
+    assert made.batches == (6, 12, 24, 48)
     measures = {
         (result.config.batch_size, result.config.seed)
-        for result in map(RunResult.load, pilot.folders)
+        for result in map(RunResult.load, made.folders)
         if result.config.noise_scale
     }
-    assert measures == {(batch, 1) for batch in pilot.batches}
-    assert pilot.noise_curve
+    assert measures == {(batch, 1) for batch in made.batches}
     # The runs with which rates were tuned are not trained again: 3 × 3, of which 3 are seed 0.
-    assert len(list((home / "pilots").iterdir())) == 4 * 2 + 3 * 2
+    assert len(list((tmp_path / "home" / "pilots").iterdir())) == 4 * 2 + 3 * 2
 
 
-@pytest.mark.slow  # trains eight pilots
-def test_fewer_batches_where_the_data_are_few(digits: Path, home: Path) -> None:
-    pilot = run_pilot(PilotConfig(data=str(digits), pilot_epochs=1, pilot_seeds=1, pilot_batch=16))
-    assert pilot.batches == (16, 64, 256)
-    assert pilot.noise_curve
+@pytest.mark.slow  # trains up to ten pilots
+@pytest.mark.parametrize(
+    ("batch", "target", "batches"),
+    [(12, 0.01, (12, 24, 48)), (6, None, (6, 12, 24)), (6, 0.9, (6, 12, 24))],
+    ids=["few data", "no target", "not reached"],
+)
+def test_pilots_at_three_batches(
+    few: str, batch: int, target: float | None, batches: tuple[int, ...]
+) -> None:
+    """A fourth that does not reach the target would leave only a guess."""
+    config = PilotConfig(
+        data=few, pilot_epochs=1, pilot_seeds=1, pilot_batch=batch, target_accuracy=target
+    )
+    assert run_pilot(config).batches == batches
 
 
 def test_a_rate_with_which_a_seed_diverges_gives_way_to_the_next(
-    digits: Path, home: Path, caplog: pytest.LogCaptureFixture
+    few: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    results = stable_runs(run(digits), [1e30, 0.03], [0, 1], Pack.open(digits))
+    results = stable_runs(run(few), [1e30, 0.03], [0, 1], Pack.open(few))
     assert [result.config.lr for result in results] == [0.03, 0.03]
     assert "diverged at rate 1e+30 and batch 64: the next rate is tried" in caplog.text
 
 
-def test_a_whole_number_of_epochs_is_the_same_as_a_fraction(digits: Path, home: Path) -> None:
-    pack = Pack.open(digits)
-    whole, fraction = (replace(run(digits), epochs=epochs, batch_size=512) for epochs in (1, 1.0))
+def test_a_whole_number_of_epochs_is_the_same_as_a_fraction(few: str) -> None:
+    pack = Pack.open(few)
+    whole, fraction = (replace(run(few), epochs=epochs, batch_size=128) for epochs in (1, 1.0))
     assert cached_run(whole, pack).config.out == cached_run(fraction, pack).config.out

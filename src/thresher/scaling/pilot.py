@@ -176,7 +176,9 @@ def run_pilot(config: PilotConfig) -> Pilot:
     """
     pack = Pack.open(required(config.data))
     branch = config.critical_batch == "branch"
-    batches = _batches(config, pack, branches.RATIOS[1:] if branch else RATIOS)
+    # Without a target, the accuracy that all reach counts, and far larger batches reach little.
+    known = RATIOS if config.target_accuracy is not None else RATIOS[:2]
+    batches = _batches(config, pack, branches.RATIOS[1:] if branch else known)
     small, count = batches[0], config.pilot_seeds or FEWEST_RUNS
     base = TrainConfig(
         data=required(config.data),
@@ -201,6 +203,7 @@ def run_pilot(config: PilotConfig) -> Pilot:
     for batch in batches[1:]:
         rates = ranked_rates(replace(base, batch_size=batch, seed=config.seed), base, pack)
         results[batch] = stable_runs(replace(base, batch_size=batch), rates, seeds, pack)
+    _leave_out_unfinished(results, config)
     while config.pilot_seeds is None:
         needed = runs_needed(_counts(runs, config.target_accuracy) for runs in results.values())
         if needed <= count:
@@ -214,6 +217,17 @@ def run_pilot(config: PilotConfig) -> Pilot:
             runs += [stable_run(replace(again, seed=seed), pack) for seed in more]
         count = needed
     return _pilot(config, results)
+
+
+def _leave_out_unfinished(results: dict[int, "list[RunResult]"], config: PilotConfig) -> None:
+    """Remove batches above the third whose runs did not reach the target: three are enough."""
+    for batch in list(results)[3:]:
+        if None in _counts(results[batch], config.target_accuracy):
+            del results[batch]
+            logger.info(
+                f"pilot: batch {batch} is left out, it did not reach the target in "
+                f"{config.pilot_epochs:g} epochs"
+            )
 
 
 def _counts(runs: "list[RunResult]", target: float | None) -> list[float | None]:
