@@ -120,7 +120,7 @@ def test_files_that_the_selection_does_not_name_are_refused(tmp_path: Path) -> N
 
 
 class WithIds:
-    def __init__(self, ids: list[str]) -> None:
+    def __init__(self, ids: Any) -> None:
         self.ids = ids
 
     def __len__(self) -> int:
@@ -152,6 +152,8 @@ def test_ids_may_be_numbers_or_bytes_in_an_array(kind: Any) -> None:
         fingerprint="",
     )
     assert selection.apply(WithIds(kind([1, 2, 3]))).indices == [0, 2]
+    with pytest.raises(InvalidValueError, match="ids are not in the selection"):
+        selection.apply(WithIds(np.array([b"1", b"2", b"\xff"])))
 
 
 class Longer(WithIds):

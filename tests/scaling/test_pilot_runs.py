@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from thresher.data.pack import Pack
+from thresher.errors import InvalidValueError
 from thresher.scaling import pilot
 from thresher.scaling.pilot import PilotConfig, run_pilot
 from thresher.scaling.pilot_runs import cached_run, stable_runs
@@ -77,3 +78,10 @@ def test_a_whole_number_of_epochs_is_the_same_as_a_fraction(few: str) -> None:
     pack = Pack.open(few)
     whole, fraction = (replace(run(few), epochs=epochs, batch_size=128) for epochs in (1, 1.0))
     assert cached_run(whole, pack).config.out == cached_run(fraction, pack).config.out
+
+
+def test_too_few_images_for_pilots(few: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pilot, "RATIOS", (16, 64, 256))
+    held_out = "at least 256 training samples beside the 15 % that it holds out, .* has 204"
+    with pytest.raises(InvalidValueError, match=held_out):
+        run_pilot(PilotConfig(data=few, target_accuracy=0.5))

@@ -101,7 +101,8 @@ def _ids(dataset: Any) -> list[str] | None:
         values = values.to_pylist()
     if hasattr(values, "tolist"):  # an element of a tensor is a tensor
         values = values.tolist()
-    return [value.decode() if isinstance(value, bytes) else str(value) for value in values]
+    # Bytes that are no text match no id, which is said.
+    return [v.decode(errors="replace") if isinstance(v, bytes) else str(v) for v in values]
 
 
 def _paths(dataset: Any) -> list[PurePath] | None:

@@ -270,9 +270,9 @@ def _batches(config: PilotConfig, pack: Pack, ratios: Sequence[int]) -> tuple[in
     small = max(4, min(config.pilot_batch, most // RATIOS[1]))
     if RATIOS[1] * small > count:
         needed = STEPS * RATIOS[1]
-        raise InvalidValueError(
-            f"a pilot needs at least {needed} training samples, {config.data} has {count}"
-        )
+        held = f"beside the {100 * VALIDATION:.0f} % that it holds out"
+        what = f"a pilot needs at least {needed} training samples {held}, {config.data} has {count}"
+        raise InvalidValueError(what)
     larger = [ratio * small for ratio in ratios]
     return small, *larger[:2], *(batch for batch in larger[2:] if batch <= most)
 
