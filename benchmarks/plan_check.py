@@ -28,7 +28,7 @@ from thresher.data.pack import Pack
 from thresher.paths import write_text
 from thresher.scaling.batch_table import BatchRow
 from thresher.scaling.pilot import Pilot
-from thresher.scaling.pilot_runs import accuracy_curve, hold_out, samples_until
+from thresher.scaling.pilot_runs import accuracy_curve, samples_until
 from thresher.scaling.plan import PlanConfig, TrainingPlan, plan
 from thresher.scaling.sample_fit import SampleFit, fit_samples
 from thresher.scaling.sample_model import SampleModel
@@ -269,7 +269,7 @@ def main() -> None:
             model=args.model,
             epochs=args.limit,
             schedule="constant",
-            validation=hold_out(len(Pack.open(args.data).indices("train")), pilot.batches[-1]),
+            validation=len(Pack.open(args.data).indices("train")) - pilot.train_samples,
             target_accuracy=args.target,
             threads=1,
         ),

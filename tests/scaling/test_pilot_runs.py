@@ -1,13 +1,18 @@
 """The runs of pilots: their batch sizes, rates, seeds and where they are kept."""
 
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from planted import ArraySource
 from thresher.data.pack import Pack
+from thresher.data.write import write_pack
 from thresher.errors import InvalidValueError
+from thresher.paths import home
 from thresher.scaling import pilot
 from thresher.scaling.pilot import PilotConfig, run_pilot
 from thresher.scaling.pilot_runs import cached_run, stable_runs
@@ -62,7 +67,12 @@ def test_pilots_at_three_batches(
     config = PilotConfig(
         data=few, pilot_epochs=1, pilot_seeds=1, pilot_batch=batch, target_accuracy=target
     )
-    assert run_pilot(config).batches == batches
+    made = run_pilot(config)
+    assert made.batches == batches
+    # The only seed measures the noise, which takes time: the speed is that of another run.
+    own = [path for path in home().joinpath("pilots").glob(f"*-{batch}-*")]
+    plain = [run for run in map(RunResult.load, own) if not run.config.noise_scale]
+    assert [run.images_per_s for run in plain] == [made.images_per_s]
 
 
 def test_a_rate_with_which_a_seed_diverges_gives_way_to_the_next(
@@ -85,3 +95,20 @@ def test_too_few_images_for_pilots(few: str, monkeypatch: pytest.MonkeyPatch) ->
     held_out = "at least 256 training samples beside the 15 % that it holds out, .* has 204"
     with pytest.raises(InvalidValueError, match=held_out):
         run_pilot(PilotConfig(data=few, target_accuracy=0.5))
+
+
+def test_pilots_of_other_splits_are_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fingerprint of a pack does not tell its splits apart."""
+    monkeypatch.setenv("THRESHER_HOME", str(tmp_path / "home"))
+    images, ids = np.zeros((12, 8, 8, 1), np.uint8), [str(n) for n in range(12)]
+    runs = []
+    for split in ("train", "test"):
+        splits = [split, *["train"] * 10, "test"]
+        source = ArraySource(images, np.arange(12) % 2, splits, ids, ["a", "b"])
+        pack = write_pack(source, tmp_path / "pack")
+        config = TrainConfig(
+            data=str(pack.root), model="tiny", epochs=1, batch_size=4, resume=True, out=""
+        )
+        runs.append(cached_run(config, pack).config.out)
+        shutil.rmtree(pack.root)
+    assert runs[0] != runs[1]

@@ -1,7 +1,6 @@
 import dataclasses
 import json
 import math
-import shutil
 import sys
 from pathlib import Path
 
@@ -9,7 +8,6 @@ import numpy as np
 import pytest
 from scaling_profiles import make_profile
 
-from planted import ArraySource
 from thresher.cli.plan import plan as plan_command
 from thresher.data.write import write_pack
 from thresher.errors import ThresherError
@@ -28,7 +26,6 @@ from thresher.scaling.candidates import (
     uncertainty,
 )
 from thresher.scaling.catalog import load_cluster
-from thresher.scaling.pilot_runs import cached_run
 from thresher.scaling.plan import PlanConfig, plan, plan_table
 from thresher.scaling.predict import powers
 from thresher.scaling.sample_fit import FORM_ERROR
@@ -154,7 +151,6 @@ def test_an_option_multiplies_out() -> None:
 @pytest.fixture
 def digits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     from thresher.data.sources.digits import Digits
-    from thresher.data.write import write_pack
 
     monkeypatch.setenv("THRESHER_HOME", str(tmp_path / "home"))
     write_pack(Digits(), tmp_path / "digits")
@@ -348,23 +344,6 @@ def test_the_plan_of_digits_holds_in_a_small_sweep(digits: str, tmp_path: Path) 
     found = {batch: samples(batch, rates[batch]) for batch in batches}
     # One epoch is the step of the count: that much is rounding, not a worse batch.
     assert found[best["batch_size"]] <= 2 * min(found.values()) + 1300
-
-
-def test_pilots_of_other_splits_are_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fingerprint of a pack does not tell its splits apart."""
-    monkeypatch.setenv("THRESHER_HOME", str(tmp_path / "home"))
-    images, ids = np.zeros((12, 8, 8, 1), np.uint8), [str(n) for n in range(12)]
-    runs = []
-    for split in ("train", "test"):
-        splits = [split, *["train"] * 10, "test"]
-        source = ArraySource(images, np.arange(12) % 2, splits, ids, ["a", "b"])
-        pack = write_pack(source, tmp_path / "pack")
-        config = TrainConfig(
-            data=str(pack.root), model="tiny", epochs=1, batch_size=4, resume=True, out=""
-        )
-        runs.append(cached_run(config, pack).config.out)
-        shutil.rmtree(pack.root)
-    assert runs[0] != runs[1]
 
 
 @pytest.mark.slow  # trains ten pilots

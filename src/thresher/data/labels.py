@@ -121,11 +121,12 @@ def mention_untrained(names: Sequence[str], trained: np.ndarray, tested: np.ndar
         trained: (n,) labels of the training samples.
         tested: (m,) labels of the others.
     """
-    unseen = np.setdiff1d(tested, trained).tolist()
+    seen, wanted = (np.bincount(labels, minlength=len(names)) > 0 for labels in (trained, tested))
+    unseen = np.flatnonzero(wanted & ~seen).tolist()
     if not unseen or not len(trained):
         return
     first = names[unseen[0]]
-    known = [names[label] for label in np.unique(trained).tolist()]
+    known = [name for name, trains in zip(names, seen.tolist(), strict=True) if trains]
     same = [f' (is it "{name}"?)' for name in known if name.casefold() == first.casefold()]
     logger.warning(
         '%d of %d classes have images in other splits, but none for training, such as "%s"%s: no '

@@ -29,6 +29,7 @@ from thresher.scaling.pilot_runs import (
     ranked_rates,
     records,
     samples_until,
+    speed_of,
     stable_run,
     stable_runs,
     train_seeds,
@@ -196,10 +197,10 @@ def run_pilot(config: PilotConfig) -> Pilot:
         lr=config.lr or RATE,
     )
     seeds = range(config.seed, config.seed + count)
-    if branch:
-        results = {small: train_seeds(base, seeds, pack)}
-        return _with_branches(_pilot(config, results), base, seeds)
     results = {small: train_seeds(base, seeds, pack)}
+    speed = speed_of(results[small], replace(base, seed=config.seed), pack)
+    if branch:
+        return _with_branches(_pilot(config, results, speed), base, seeds)
     for batch in batches[1:]:
         rates = ranked_rates(replace(base, batch_size=batch, seed=config.seed), base, pack)
         results[batch] = stable_runs(replace(base, batch_size=batch), rates, seeds, pack)
@@ -216,7 +217,7 @@ def run_pilot(config: PilotConfig) -> Pilot:
             again = replace(base, batch_size=batch, lr=runs[0].config.lr)
             runs += [stable_run(replace(again, seed=seed), pack) for seed in more]
         count = needed
-    return _pilot(config, results)
+    return _pilot(config, results, speed)
 
 
 def _leave_out_unfinished(results: dict[int, "list[RunResult]"], config: PilotConfig) -> None:
@@ -277,7 +278,7 @@ def _batches(config: PilotConfig, pack: Pack, ratios: Sequence[int]) -> tuple[in
     return small, *larger[:2], *(batch for batch in larger[2:] if batch <= most)
 
 
-def _pilot(config: PilotConfig, results: dict[int, "list[RunResult]"]) -> Pilot:
+def _pilot(config: PilotConfig, results: dict[int, "list[RunResult]"], speed: float) -> Pilot:
     """Estimate the critical batch from the runs of each batch size."""
     small, first = next(iter(results.items()))
     train_samples, target = first[0].resolved.samples, config.target_accuracy
@@ -300,7 +301,7 @@ def _pilot(config: PilotConfig, results: dict[int, "list[RunResult]"]) -> Pilot:
         critical_batch_high=high,
         noise_scale=noise,
         fit=fit,
-        images_per_s=max(float(run.images_per_s or 0.0) for run in first),
+        images_per_s=speed,
         samples=round(geometric_mean(seen)),
         target=accuracy if target is None else target,
         reached=target is None or all(run.status == "target" for run in first),

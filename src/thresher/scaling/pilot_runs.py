@@ -66,6 +66,16 @@ def train_seeds(run: TrainConfig, seeds: Sequence[int], pack: Pack) -> "list[Run
     return [stable_run(pilot, pack) for pilot in pilots]
 
 
+def speed_of(runs: "Sequence[RunResult]", plain: TrainConfig, pack: Pack) -> float:
+    """Return the images per second of the fastest run that does not measure the noise scale.
+
+    If all of them do, `plain` is trained without.
+    """
+    timed = [run for run in runs if not run.config.noise_scale]
+    timed = timed or [stable_run(replace(plain, noise_scale=False), pack)]
+    return max(float(run.images_per_s or 0.0) for run in timed)
+
+
 def stable_runs(
     run: TrainConfig, rates: Sequence[float], seeds: Sequence[int], pack: Pack
 ) -> "list[RunResult]":
