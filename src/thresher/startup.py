@@ -38,11 +38,12 @@ def importing(module: str) -> Iterator[None]:
 def start_gpu() -> None:
     """Begin in threads, while torch is imported, what takes long before the first kernel runs.
 
-    To connect to the first GPU takes 0.3 s, and as long that Triton reads itself.
+    To connect to the first GPU takes 0.3 s, as long as Triton takes to read itself, and to compile
+    its driver on a machine where it never ran.
     """
     if "torch" in sys.modules or sys.platform != "linux":
         return
-    for work in (_open_context, _read_triton):
+    for work in (_open_context, _read_triton, _build_driver):
         threading.Thread(target=work, name=work.__name__).start()
 
 
@@ -52,6 +53,12 @@ def _read_triton() -> None:
         with contextlib.suppress(ImportError, AttributeError, OSError):
             importlib.import_module(module).triton_key()
             return
+
+
+def _build_driver() -> None:
+    """Let Triton compile its driver, in a process; it loads the compiled one later."""
+    with contextlib.suppress(Exception):  # what fails here fails again where it is needed
+        importlib.import_module("triton.backends.nvidia.driver").CudaUtils()
 
 
 def _open_context() -> None:

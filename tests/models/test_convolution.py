@@ -113,3 +113,44 @@ def test_autocast_and_double_precision_are_left_alone(monkeypatch: pytest.Monkey
     with torch.autocast("cpu", torch.bfloat16):
         assert "_FastGradient" not in type(layer(x).grad_fn).__name__
     assert "_FastGradient" not in type(layer.double()(x.double()).grad_fn).__name__
+
+
+@pytest.mark.parametrize("size", [(28, 28), (9, 8), (7, 12), (5, 5)])
+@pytest.mark.parametrize(("kernel", "padding"), [(7, (3, 3)), (5, (0, 2)), (3, (1, 0))])
+@pytest.mark.parametrize("channels", [1, 3, 4])
+def test_blocks_of_pixels_give_the_same_convolution(
+    size: tuple[int, int], kernel: int, padding: tuple[int, int], channels: int
+) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(3, channels, *size, dtype=torch.float64)
+    layer = nn.Conv2d(channels, 6, kernel, 2, padding, dtype=torch.float64)
+    theirs, ours = layer(x), convolution._in_blocks(x, layer.weight, layer.bias, padding)
+    torch.testing.assert_close(ours, theirs)
+    gradients = [torch.autograd.grad(y.pow(2).sum(), layer.weight) for y in (ours, theirs)]
+    torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.gpu
+def test_a_first_layer_on_many_images_takes_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    ours = Conv2d(3, 64, 7, 2, padding=3, bias=False).cuda()
+    theirs = nn.Conv2d(3, 64, 7, 2, padding=3, bias=False).cuda()
+    theirs.load_state_dict(ours.state_dict())
+    calls = []
+    whole = convolution._in_blocks
+    monkeypatch.setattr(convolution, "_in_blocks", lambda *a: calls.append(1) or whole(*a))
+    x = torch.randn(700, 3, 28, 28, device="cuda")
+    made = []
+    for layer in (ours, theirs):
+        with torch.autocast("cuda", torch.bfloat16):
+            y = layer(x)
+        y.float().pow(2).mean().backward()
+        made.append((y, layer.weight.grad))
+    assert made[0][0].dtype == torch.bfloat16
+    torch.testing.assert_close(made[0], made[1], rtol=0.02, atol=0.02)
+    assert calls == [1]
+    with torch.autocast("cuda", torch.bfloat16):
+        ours(x[:256])  # few images
+        ours(x.clone().requires_grad_())
+    ours(x)  # float32
+    assert calls == [1]

@@ -1,11 +1,20 @@
 """The study of a hundred seeds, the order of its trials, and the reading of what is beside it."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from benchmarks.fast_cifar import Workload, read_airbench
 
-from thresher.study.local import BEHIND, gpu_environment, in_order, next_task
+from thresher.study.local import (
+    BEHIND,
+    LocalConfig,
+    LocalExecutor,
+    Mps,
+    gpu_environment,
+    in_order,
+    next_task,
+)
 from thresher.study.reading import load
 from thresher.study.tasks import StudyTask
 
@@ -53,6 +62,24 @@ def test_steps_come_before_trials_and_long_trials_before_short_ones() -> None:
     step = StudyTask("features", "embed", {}, Path(), "")
     trials = [_trial(512, 0.1, 0), _trial(64, 0.1, 0)]
     assert in_order([*trials, step]) == [step, trials[1], trials[0]]
+
+
+@pytest.mark.parametrize(("gpus", "mps", "beside"), [(1, True, 4), (2, True, 8), (1, False, 8)])
+def test_half_of_the_trials_run_beside_a_step_on_a_shared_gpu(
+    gpus: int, mps: bool, beside: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where trials share a GPU; other steps and trials after the step have all slots."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(gpus))))
+    executor = LocalExecutor(tmp_path, LocalConfig(workers=8))
+    if mps:
+        monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))  # a daemon of somebody else
+        executor.mps = Mps()
+    step = StudyTask("features", "embed", {}, Path(), "")
+    executor.workers = [SimpleNamespace(task=step)]  # type: ignore[list-item]
+    assert executor._open_slots(_trial(64, 0.1, 0)) == beside
+    assert executor._open_slots(step) == 8
+    executor.workers = [SimpleNamespace(task=_trial(64, 0.1, 1))]  # type: ignore[list-item]
+    assert executor._open_slots(_trial(64, 0.1, 0)) == 8
 
 
 def test_the_first_worker_of_a_gpu_goes_before_the_others() -> None:

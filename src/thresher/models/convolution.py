@@ -1,8 +1,12 @@
-"""Convolutions that are faster than torch's: small images, and gradients on ARM processors.
+"""Convolutions faster than torch's: small images, first layers, gradients on ARM processors.
 
 Where one pixel comes out, as in the last layers of a network for large images that is given small
 ones, the kernel lies on the image only once, and only a part of it: one matrix product, where
 cuDNN also multiplies the padding.
+
+Tensor cores want many channels, and an image has three. The first layer of a ResNet, 7×7 with
+stride 2, is a convolution with stride 1 of 2×2 blocks of pixels, each with the channels of its four
+pixels: see `benchmarks/results/stem_convolution.md`.
 
 oneDNN has no fast ARM kernels for the gradients of a convolution; they take two to ten times as
 long as the convolution. The gradient with respect to the weights is a matrix product with the
@@ -24,6 +28,11 @@ WINDOW_VALUES = 2**20
 """Values of the input's windows that are held at a time (4 MiB): fewer keep several threads less
 busy, more gain nothing."""
 
+BLOCK_CHANNELS = 16
+"""Channels of a block of pixels, filled up with zeros: tensor cores take them in multiples of 8."""
+BLOCK_PIXELS = 1 << 19
+"""Pixels of all images from which blocks are faster than torch's convolution."""
+
 Pair = tuple[int, int]
 
 
@@ -33,6 +42,8 @@ class Conv2d(nn.Conv2d):
     def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         if self._supported and self._gives_one_pixel(input):
             return _one_pixel(input, weight, bias, self._pads)
+        if self._supported and self._reads_images(input):
+            return _in_blocks(*_to_half(input, weight), bias, self._pads)
         if ARM and self._supported and _on_cpu_with_gradient(input):
             output: Tensor = _FastGradient.apply(input, weight, self.stride, self.padding)
             return output if bias is None else output + bias[:, None, None]
@@ -59,6 +70,43 @@ class Conv2d(nn.Conv2d):
             return False
         sizes = zip(x.shape[2:], self.kernel_size, self._pads, self.stride, strict=True)
         return all(0 <= n + 2 * p - k < s for n, k, p, s in sizes)
+
+    def _reads_images(self, x: Tensor) -> bool:
+        """Return whether this is a first layer of the kind that was measured, on many images."""
+        return (
+            x.device.type == "cuda"
+            and x.dim() == 4
+            and not x.requires_grad
+            and (self.kernel_size, self.stride) == ((7, 7), (2, 2))
+            and 4 * self.in_channels <= BLOCK_CHANNELS
+            and x.numel() >= BLOCK_PIXELS * self.in_channels
+            and _half(x) is not None
+        )
+
+
+def _half(x: Tensor) -> torch.dtype | None:
+    """Return the type of two bytes in which a convolution of x on a GPU computes, if it does."""
+    dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x.dtype
+    return dtype if dtype in (torch.bfloat16, torch.float16) else None
+
+
+def _to_half(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    dtype = _half(x)
+    return x.to(dtype), weight.to(dtype)
+
+
+def _in_blocks(x: Tensor, weight: Tensor, bias: Tensor | None, padding: Pair) -> Tensor:
+    """Return a convolution with stride 2 and an odd kernel, as one of 2×2 blocks of pixels."""
+    top, left = padding
+    image = functional.pad(x, (left, left + x.shape[3] % 2, top, top + x.shape[2] % 2))
+    kernel = functional.pad(weight, (0, 1, 0, 1))
+    image, kernel = functional.pixel_unshuffle(image, 2), functional.pixel_unshuffle(kernel, 2)
+    zeros = (0, 0, 0, 0, 0, BLOCK_CHANNELS - image.shape[1])
+    image, kernel = functional.pad(image, zeros), functional.pad(kernel, zeros)
+    last = torch.channels_last
+    return functional.conv2d(
+        image.contiguous(memory_format=last), kernel.contiguous(memory_format=last), bias
+    )
 
 
 def _one_pixel(x: Tensor, weight: Tensor, bias: Tensor | None, padding: Pair) -> Tensor:

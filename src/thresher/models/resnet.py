@@ -108,7 +108,7 @@ class ResNet(nn.Module):
         self.projection = shortcut == "projection"
         self.inputs = widths[0]
         if stem == "imagenet":
-            self.conv1 = nn.Conv2d(channels, self.inputs, 7, 2, padding=3, bias=False)
+            self.conv1 = Conv2d(channels, self.inputs, 7, 2, padding=3, bias=False)
             self.maxpool: nn.Module = nn.MaxPool2d(3, 2, padding=1)
         else:
             self.conv1 = _conv3x3(channels, self.inputs)

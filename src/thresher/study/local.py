@@ -108,13 +108,24 @@ class LocalExecutor(Executor):
         while self.queue:
             task = self.queue[0]
             taken = sum(self._width(w.task) for w in self.workers if w.task is not None)
-            if taken + self._width(task) > self.slots:
+            if taken + self._width(task) > self._open_slots(task):
                 return
             idle = next((w for w in self.workers if w.task is None), None)
             worker = idle or self._spawn()
             task = next_task(self.queue, worker.cell)
             self.queue.remove(task)
             worker.send(task, self.logs / f"{task.name}.log")
+
+    def _open_slots(self, task: StudyTask) -> int:
+        """Return how many slots may be taken, with this task.
+
+        Beside a step that others wait for, half as many trials keep one shared GPU as busy, and the
+        step ends sooner: in figure 7 of the 2020 paper the GPU waited for it for 38 s of 336 s.
+        """
+        if self.mps is None or len(self.gpus) > 1 or not task.is_trial:
+            return self.slots
+        step = any(w.task is not None and not w.task.is_trial for w in self.workers)
+        return max(2, self.slots // 2) if step else self.slots
 
     def _width(self, task: StudyTask) -> int:
         return min(task.workers, self.slots)
