@@ -20,6 +20,7 @@ import numpy as np
 from benchmarks.plan_check import ERROR_MOST, RATIO_MOST, REACH
 from thresher.scaling.batch_table import BatchRow, read_batch_table
 from thresher.scaling.sample_fit import SampleFit, fit_samples
+from thresher.scaling.sample_model import SampleModel
 
 STORED = sorted((Path(__file__).parent / "results").glob("plan_check_cifar10*.csv"))
 PILOTS = ((32, 128, 512), (32, 128, 1024), (32, 256, 2048), (32, 128, 512, 2048))
@@ -55,7 +56,9 @@ class Sweep:
         allowed = [batch for batch in self.means if batch <= share * fit.b_crit]
         chosen = max(allowed or [min(self.means)])
         reach = {b: mean for b, mean in self.means.items() if b <= REACH * chosen}
-        error = max(abs(fit.samples_at(b) / mean - 1) for b, mean in reach.items())
+        at_one = fit.samples_at(1)
+        model = SampleModel(fit.b_crit, at_one, 1, lr=None, train_samples=1, bends=fit.bends)
+        error = max(abs(model.samples_at(b) / mean - 1) for b, mean in reach.items())
         ratio = self.means[chosen] / min(self.means.values())
         low, high = fit.b_crit_low or 0.0, fit.b_crit_high or math.inf
         return ratio <= RATIO_MOST, error <= ERROR_MOST, low <= self.critical <= high

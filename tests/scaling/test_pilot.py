@@ -120,6 +120,41 @@ def test_a_fit_at_the_target_decides_alone() -> None:
     assert pilot.critical_batch_low > 80 / 2
 
 
+def test_predictions_follow_the_pilots_where_they_leave_the_form() -> None:
+    """E(B) bends: on CIFAR-10 the form had 20 % more samples at batch 32 than the pilots there."""
+    rows = [
+        BatchRow(batch, samples * scatter, "0.9")
+        for batch, samples in ((32, 223e3), (128, 333e3), (512, 448e3), (2048, 727e3))
+        for scatter in (0.9, 1, 1 / 0.9)
+    ]
+    fit = fit_samples(rows)
+    pilot = dataclasses.replace(_pilot(0.9, 0.9), fit=fit, critical_batch=fit.b_crit, batch_size=32)
+    model = pilot.sample_model(30, 50_000)
+    form = fit.samples_at(32)
+    assert form > 1.15 * 223e3
+    # Not all the way: the mean of three runs scatters, too.
+    assert 1.02 * 223e3 < model.samples_at(32) < 1.1 * 223e3
+    assert model.samples_at(64) > model.samples_at(32)
+    here = model.estimate_at(32)
+    assert here.low < model.samples_at(32) < here.high
+    assert math.sqrt(here.low * here.high) == pytest.approx(here.value, rel=0.15)
+    # In the limit of small batches nothing is better than it can be.
+    assert model.samples_min <= min(model.samples_at(2.0**k) for k in range(12))
+    assert model.samples_at(8) / model.samples_at(16) == pytest.approx(
+        fit.samples_at(8) / fit.samples_at(16)
+    )
+
+
+def test_a_table_whose_repeats_explain_the_errors_does_not_bend() -> None:
+    rows = [
+        BatchRow(batch, 1e5 * (1 + batch / 300) * off * scatter)
+        for batch, off in ((16, 1.03), (32, 0.98), (64, 0.97), (128, 1.04), (256, 1), (512, 0.99))
+        for scatter in (0.8, 1, 1.25)
+    ]
+    assert fit_samples(rows).bends == ()
+    assert fit_samples(rows[::3]).bends == ()  # without repeats nothing tells them apart
+
+
 def test_a_fit_below_the_target_is_a_guess() -> None:
     pilot = _pilot(target=0.9, fit_target=0.5)
     assert pilot.critical_batch == pytest.approx(math.sqrt(80 * 240), rel=0.01)

@@ -14,11 +14,11 @@ from thresher.scaling.sample_model import Estimate, SampleModel, size_text
 from thresher.scaling.step import StepConfig, limit_of, predict_step
 from thresher.training.batch_growth import SAFE
 
-PILOT_SHARE = 1 / 12
+PILOT_SHARE = 1 / 16
 """Largest recommended share of a critical batch that pilots estimate. By the fit `SAFE` of it costs
-1.25 times the samples of the best batch. In four sweeps on CIFAR-10, which fit a critical batch of
-800 to 960, batch 128 cost 1.18, 1.25, 1.33 and 1.29 times, and batch 64 1.15, 1.00, 1.13 and 1.07
-times."""
+1.25 times the samples of the best batch. In five sweeps on CIFAR-10, which fit a critical batch of
+800 to 960, batch 128 cost 1.18 to 1.41 times, and batch 64 1.00 to 1.29 times
+(`python -m benchmarks.pilot_choice`)."""
 MUCH_LESS = 0.8
 """A larger batch is mentioned if its time is at most this share of the recommended one's."""
 WASTE = 2.0

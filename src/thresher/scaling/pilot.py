@@ -149,8 +149,10 @@ class Pilot:
         generator = np.random.default_rng(0)
         # The run that is planned scatters, too.
         run = np.exp(RUN_SPREAD * generator.standard_normal(DRAWS))
+        bends: tuple[tuple[float, float], ...] = ()
         if self.fit is not None and self.fitted_at_target:
             samples, draws = self.fit.samples_at(self.batch_size), self.fit.draws
+            bends = self.fit.bends
             least, critical = np.array(draws).T if draws else (np.empty(0), np.empty(0))
             least = least * run[: len(least)]
         else:
@@ -160,6 +162,7 @@ class Pilot:
             least = samples * (mean * run)[: len(critical)] / (1 + self.batch_size / critical)
         return SampleModel(
             *(self.critical_batch, samples, self.batch_size, self.lr, train_samples),
+            bends=bends,
             draws=tuple(zip(least.tolist(), critical.tolist(), strict=True)),
         )
 

@@ -29,7 +29,7 @@ LEVEL = 0.05
 POOLED = 0.25
 """Residuals as large as this likely come from the scatter of repeats, and are pooled with it."""
 FORM_ERROR = 0.11
-"""τ of tables that cannot tell it: the root mean square of the 15 tables with tuned rates in
+"""τ of tables that cannot tell it: the root mean square of the 16 tables with tuned rates in
 docs/scaling.md (`python -m benchmarks.form_error`). The mean of τ², not the median, since the
 variance of a prediction is the mean one."""
 ENOUGH = 5
@@ -73,6 +73,9 @@ class SampleFit:
     warnings: tuple[str, ...]
     draws: tuple[tuple[float, float], ...] = field(default=(), repr=False)
     """(E_min, B_crit) of the bootstrap; empty if there is no interval."""
+    bends: tuple[tuple[float, float], ...] = field(default=(), repr=False)
+    """(batch, factor): the samples expected there, relative to the form. The table's means are
+    moved towards the form as far as repeats explain the difference. Empty without repeats."""
 
     def samples_at(self, batch: float) -> float:
         """Return the samples to the target, E_min(1 + B/B_crit)."""
@@ -104,6 +107,8 @@ class _Law:
     """Degrees of freedom of `estimated`."""
     known: float = 0.0
     """Variance beside it that is taken as known."""
+    form: float = 0.0
+    """τ² in both together."""
 
     def at(self, batches: np.ndarray) -> np.ndarray:
         return self.least + np.log1p(batches / math.exp(self.critical))
@@ -144,7 +149,16 @@ def fit_samples(rows: Sequence[BatchRow], seed: int = 0) -> SampleFit:
         fits=fits,
         warnings=tuple(_warnings(points, math.exp(law.critical), np.expm1(errors), fits)),
         draws=tuple((float(e), float(b)) for e, b in draws),
+        bends=_bends(points, errors, law.form),
     )
+
+
+def _bends(points: _Points, errors: np.ndarray, form: float) -> tuple[tuple[float, float], ...]:
+    """Return `SampleFit.bends`: the expected errors of the form, of variance τ² (`form`)."""
+    if points.scatter is None or form == 0:
+        return ()
+    expected = errors * form / (form + points.scatter / points.runs)
+    return tuple(zip(points.batches.tolist(), np.exp(expected).tolist(), strict=True))
 
 
 def _points(rows: Sequence[BatchRow]) -> _Points:
@@ -195,13 +209,15 @@ def _fit_points(points: _Points) -> _Law:
     scatter = points.scatter / weights
     if len(points.batches) < ENOUGH:
         form = max(FORM_ERROR**2, _missed(points, squares))
-        return _Law(*_least_squares(points, 1 / (form + scatter)), scatter, points.freedom, form)
+        law = _least_squares(points, 1 / (form + scatter))
+        return _Law(*law, scatter, points.freedom, form, form)
     if _chance(points, squares) > POOLED:
         freedom = points.freedom + spare
         pooled = (squares + points.freedom * points.scatter) / freedom
         return _Law(critical, least, pooled / weights, freedom)
-    variance = _missed(points, squares) + scatter
-    return _Law(*_least_squares(points, 1 / variance), variance, spare)
+    form = _missed(points, squares)
+    variance = form + scatter
+    return _Law(*_least_squares(points, 1 / variance), variance, spare, form=form)
 
 
 def _grid(points: _Points) -> np.ndarray:

@@ -60,7 +60,7 @@ class SampleModel:
 
     critical_batch: float
     samples: float
-    """Samples to the target at `batch_size`."""
+    """Samples to the target at `batch_size`, by the form."""
     batch_size: int
     lr: float | None
     """A learning rate that works at `batch_size`; None if unknown."""
@@ -73,25 +73,37 @@ class SampleModel:
     """Learning rates that work at other batch sizes; there they count instead of the rule."""
     measured: Mapping[float, float] = field(default_factory=dict)
     """Samples to the target of batch sizes for which the form does not count."""
+    bends: tuple[tuple[float, float], ...] = ()
+    """(batch, factor) by which the samples differ from the form, ascending: see `SampleFit`."""
     draws: tuple[tuple[float, float], ...] = field(default=(), repr=False)
     """(E_min, B_crit) that are as likely as the values above; empty if unknown."""
 
     @property
     def samples_min(self) -> float:
-        """E_min: samples to the target in the limit of small batches, or the fewest measured."""
+        """Samples to the target in the limit of small batches, or the fewest measured."""
         if self.measured:
             return min(self.measured.values())
-        return self.samples / (1 + self.batch_size / self.critical_batch)
+        return min([self.samples_at(0.0), *(self.samples_at(batch) for batch, _ in self.bends)])
 
     def samples_at(self, batch: float) -> float:
-        """Return the samples to the target, E(B) = E_min(1 + B/B_crit)."""
+        """Return the samples to the target, E(B) = E_min(1 + B/B_crit) with what it misses."""
         if batch in self.measured:
             return self.measured[batch]
-        return self.samples_min * (1 + batch / self.critical_batch)
+        growth = (1 + batch / self.critical_batch) / (1 + self.batch_size / self.critical_batch)
+        return self.samples * growth * self._bend(batch)
 
     def estimate_at(self, batch: float) -> Estimate:
         """Return `samples_at` with its interval, which is not known without draws."""
-        return estimate(self.samples_at(batch), batch, self.draws)
+        bend = self._bend(batch)
+        draws = tuple((least * bend, critical) for least, critical in self.draws)
+        return estimate(self.samples_at(batch), batch, draws)
+
+    def _bend(self, batch: float) -> float:
+        """Interpolate the factors in the logarithm; beyond them the nearest one counts."""
+        if not self.bends:
+            return 1.0
+        batches, factors = np.log(np.array(self.bends).T)
+        return math.exp(float(np.interp(math.log(max(batch, 1e-9)), batches, factors)))
 
     def rate_at(self, batch: int) -> float | None:
         """Return the learning rate at a batch size; None if none is known."""
