@@ -13,7 +13,7 @@ def _best(samples: Sequence[Sequence[float]]) -> list[int]:
 
 
 def test_neighbouring_batches_help_to_choose_a_rate() -> None:
-    rows = [[100, 90, 95], [120, 100, 98], [150, 130, 140], [200, 180, math.nan]]
+    rows: list[list[float]] = [[100, 90, 95], [120, 100, 98], [150, 130, 140], [200, 180, math.nan]]
     assert _best(rows) == [1, 1, 1, 1]
     # What is much better at a batch is chosen there.
     assert _best([[100, 90, 95], [120, 100, 60], [150, 130, 140]])[1] == 2
