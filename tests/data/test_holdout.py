@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from made_images import picture
+from thresher.data import shard_splits
 from thresher.data.pack import Pack
 from thresher.data.shard_writer import WriteOptions
+from thresher.data.sources import encoded
 from thresher.data.sources.registry import SourceOptions, open_source
 from thresher.data.write import write_pack
 from thresher.errors import ThresherError
@@ -43,6 +45,46 @@ def test_the_share_is_that_of_each_class(pictures: Path, tmp_path: Path) -> None
     assert abs(counts[0] - 10) <= 1
     assert abs(counts[1] - 30) <= 1
     assert pack.meta.splits["train"] + pack.meta.splits["test"] == 160
+
+
+@pytest.mark.parametrize("sizes", [(8,), (8, 9)])
+def test_the_share_is_that_of_each_class_of_large_photographs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, ...]
+) -> None:
+    """Of photographs of several megabytes a block holds one: each was drawn by itself."""
+    monkeypatch.setattr(encoded, "BLOCK_BYTES", 1)
+    monkeypatch.setattr(encoded, "ranges", lambda sizes: [f"{n}:{n + 1}" for n in range(43)])
+    for label, count in (("a", 10), ("b", 10), ("c", 20), ("d", 2), ("e", 1)):
+        (tmp_path / "in" / label).mkdir(parents=True)
+        for n in range(count):
+            side = sizes[n % len(sizes)]
+            (tmp_path / "in" / label / f"{n}.png").write_bytes(picture(n, side, side, "PNG"))
+    for seed in range(3):
+        pack = _pack(tmp_path / "in", tmp_path / f"{seed}", test=0.2, seed=seed)
+        counts = np.bincount(pack.labels[pack.indices("test")], minlength=5).tolist()
+        assert counts[:3] == [2, 2, 4]
+        assert counts[3] <= 1
+        assert counts[4] == 0, "a class needs a training image"
+        assert (pack.image_shape is None) == (len(sizes) > 1)
+        assert pack.verify() == [], "the mean is that of the training images"
+
+
+def test_an_interrupted_choice_is_resumed(
+    pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(encoded, "ranges", lambda sizes: ["0:60", "60:120", "120:160"])
+    whole = _pack(pictures, tmp_path / "whole", test=0.25)
+
+    def killed(*arguments: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shard_splits, "write_json", killed)
+        with pytest.raises(KeyboardInterrupt):
+            _pack(pictures, tmp_path / "a", test=0.25)
+    resumed = _pack(pictures, tmp_path / "a", test=0.25)
+    assert resumed.checksum == whole.checksum
+    assert resumed.verify() == []
 
 
 def test_the_seed_decides(pictures: Path, tmp_path: Path) -> None:
