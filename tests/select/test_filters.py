@@ -147,6 +147,28 @@ def test_random_is_seeded_and_exact(data: tuple[FilterInputs, np.ndarray, np.nda
     assert (~stratified.keep_).sum() == 60
 
 
+def test_a_class_of_two_does_not_change_the_folds() -> None:
+    """The folds were as many as the samples of the smallest class, whatever was asked for."""
+    labels = np.array([0] * 40 + [1] * 40 + [2] * 2)
+    features = np.random.default_rng(0).normal(size=(82, 4))
+    probe = LabelErrorsFilter(folds=5)._probe(features, labels)
+    assert len(probe.weights) == 5
+    assert probe.fold[-2] != probe.fold[-1], "each is judged by a regression that saw the other"
+    assert (
+        len(LabelErrorsFilter(folds=5)._probe(features[:6], labels[[0, 0, 0, 40, 40, 40]]).weights)
+        == 3
+    )
+
+
+def test_hdbscan_mentions_classes_that_it_keeps_whole() -> None:
+    labels = np.array([0] * 40 + [1] * 8)
+    features = np.random.default_rng(0).normal(size=(48, 4))
+    found = NetworkFilter(cluster="hdbscan", reduce="pca", min_cluster_size=10)
+    found.fit(features, labels)
+    assert "class 1 has fewer than 10 samples and is kept whole" in found.warnings_
+    assert found.reason_[-1] == "class kept whole: too few samples"
+
+
 def test_the_share_of_small_classes_is_the_share_of_all() -> None:
     """5 % of a class of nine was rounded to nothing, so that nothing at all was dropped."""
     labels = np.repeat(np.arange(100), 9)
