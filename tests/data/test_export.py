@@ -1,5 +1,6 @@
 """Out to another format and back: the same samples, and the same fingerprint."""
 
+import io
 from pathlib import Path
 
 import numpy as np
@@ -46,6 +47,19 @@ def test_there_and_back(pack: Pack, tmp_path: Path, format: str) -> None:
     )
     assert back.meta.splits == pack.meta.splits
     assert back.mean == pytest.approx(pack.mean)
+
+
+def test_lmdb_holds_a_split_of_much_larger_images(tmp_path: Path) -> None:
+    """Room was reserved by the mean size of all images, so that the database was full."""
+    for split, count, side in (("train", 300, 8), ("test", 6, 2300)):
+        (tmp_path / "images" / split / "a").mkdir(parents=True)
+        file = io.BytesIO()
+        Image.new("RGB", (side, side)).save(file, "BMP")
+        for n in range(count):
+            (tmp_path / "images" / split / "a" / f"{n}.bmp").write_bytes(file.getvalue())
+    pack = write_pack(Folder(tmp_path / "images"), tmp_path / "pack", ONE)
+    assert export(pack, tmp_path / "out", "lmdb") == 306
+    assert again(tmp_path / "out", tmp_path / "back").fingerprint == pack.fingerprint
 
 
 def test_a_webdataset_holds_images_of_all_kinds(tmp_path: Path) -> None:

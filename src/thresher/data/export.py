@@ -194,7 +194,7 @@ def _lmdb(pack: Pack, samples: list[ExportedSample], out: Path) -> None:
 
 def _write_lmdb(lmdb: Any, pack: Pack, samples: list[ExportedSample], out: Path) -> None:
     for split, part in _by_split(samples).items():
-        map_size = 2 * len(part) * (_average_bytes(pack) + 4096) + (64 << 20)
+        map_size = 2 * (_image_bytes(pack, part) + 4096 * len(part)) + (64 << 20)
         env = lmdb.open(str(out / _safe_name(split)), map_size=map_size, sync=False)
         transaction = env.begin(write=True)
         for n, sample in enumerate(_tracked(part, pack)):
@@ -227,7 +227,7 @@ def _hdf5(pack: Pack, samples: list[ExportedSample], out: Path) -> None:
     """Write one file: images, labels, ids, splits; raw images in one array, others as bytes."""
     h5py = import_optional("h5py", "containers")
     n = len(samples)
-    _reserve(out, n * _average_bytes(pack))
+    _reserve(out, _image_bytes(pack, samples))
     with h5py.File(out / f"{_safe_name(pack.name)}.h5", "w") as file:
         text = h5py.string_dtype()
         file["labels"] = np.array([sample.label for sample in samples], np.int32)
@@ -268,14 +268,19 @@ def _in_shards(pack: Pack, samples: list[ExportedSample]) -> dict[str, list[list
     """Return the samples of each split in parts of about SHARD_BYTES."""
     shards = {}
     for split, part in _by_split(samples).items():
-        count = -(-len(part) * _average_bytes(pack) // SHARD_BYTES)
+        count = min(len(part), 1 + _image_bytes(pack, part) // SHARD_BYTES)
         bounds = [len(part) * n // count for n in range(count + 1)]
         shards[split] = [part[begin:end] for begin, end in pairwise(bounds)]
     return shards
 
 
-def _average_bytes(pack: Pack) -> int:
-    return 1 + pack.meta.bytes // max(1, len(pack))
+def _image_bytes(pack: Pack, samples: list[ExportedSample]) -> int:
+    """Return the bytes of these images; those of one split may be much larger than others."""
+    if pack.image_shape is not None:
+        return len(samples) * int(np.prod(pack.image_shape))
+    files = pack.encoded_buffers()
+    positions = np.array([sample.position for sample in samples], np.int64)
+    return int((files.end - files.begin)[positions].sum())
 
 
 WRITERS: dict[str, Callable[[Pack, list[ExportedSample], Path], None]] = {
