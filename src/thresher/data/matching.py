@@ -69,17 +69,23 @@ def match_samples(
     return np.arange(len(ids))
 
 
-def webdataset_id(sample: Mapping[str, Any]) -> str:
-    """Return the id that a pack gives to a sample of a WebDataset, decoded or not."""
+def webdataset_ids(sample: Mapping[str, Any]) -> list[str]:
+    """Return the ids that a pack may give to a sample of a WebDataset, decoded or not.
+
+    Where tars in several folders have one name, ids begin with the folder; such ids come first.
+    """
     fields = sample.get("json")
     if isinstance(fields, bytes | str):
         fields = json.loads(fields)
     if isinstance(fields, Mapping) and fields.get("id") is not None:
-        return str(fields["id"])
+        return [str(fields["id"])]
     try:
-        tar = PurePosixPath(str(sample["__url__"])).name.partition(".")[0]
+        *folders, name = PurePosixPath(str(sample["__url__"])).parts
         key = PurePosixPath(str(sample["__key__"]))  # `tar cf x.tar .` writes ./0001.jpg
-        return f"{tar}/{key.as_posix()}"
+        own = [name.partition(".")[0], key.as_posix()]
+        return ["/".join([*folders[-n:], *own]) for n in (3, 2, 1) if n <= len(folders)] + [
+            "/".join(own)
+        ]
     except KeyError as error:
         raise InvalidValueError(
             f"the sample has no {error.args[0]}", "give an id, or a sample of a WebDataset"
