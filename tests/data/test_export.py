@@ -113,6 +113,27 @@ def test_a_selection_leaves_out_what_it_drops(tmp_path: Path, format: str) -> No
     assert not (tmp_path / "other").exists()
 
 
+def test_samples_that_a_selection_does_not_name_are_left_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As in training: a study holds them out, and its selection has no rows for them."""
+    pack = write_pack(Made(), tmp_path / "pack", ONE)
+    named = pack.indices("train")[::2]
+    selection = Selection(
+        ids=pack.ids.take(named).to_pylist(),
+        labels=pack.labels[named],
+        keep=np.arange(len(named)) > 2,
+        score=np.zeros(len(named), np.float32),
+        reason=[""] * len(named),
+        fingerprint=pack.fingerprint,
+    )
+    export(pack, tmp_path / "out", "folder", selection)
+    left = len(pack.indices("train")) - len(named)
+    assert f"{left} training samples are left out" in caplog.text
+    back = again(tmp_path / "out", tmp_path / "back")
+    assert back.meta.splits == {"train": len(named) - 3, "test": 40}
+
+
 def test_refusals(tmp_path: Path) -> None:
     pack = write_pack(Made(), tmp_path / "pack", ONE)
     with pytest.raises(ThresherError, match='unknown export format "tar"'):

@@ -9,6 +9,7 @@ import csv
 import hashlib
 import io
 import json
+import logging
 import re
 import tarfile
 from collections.abc import Callable, Iterator
@@ -32,6 +33,7 @@ from thresher.options import to_mapping
 from thresher.paths import allocate, atomic_folder
 from thresher.progress import track
 
+logger = logging.getLogger(__name__)
 SHARD_BYTES = 128 << 20
 LMDB_KEY_LIMIT = 511
 _SUFFIXES = {"JPEG": "jpg", "MPO": "jpg", "JPEG2000": "jp2", "TIFF": "tif"}
@@ -54,17 +56,23 @@ def export(pack: Pack, out: Path, format: str, selection: Selection | None = Non
         pack: The pack.
         out: Folder to create.
         format: "folder", "webdataset", "tfrecord", "lmdb" or "hdf5".
-        selection: Leave out the training samples that it drops, and write its new labels; other
-            splits are complete.
+        selection: Leave out the training samples that it drops or does not name, as training
+            does, and write its new labels; other splits are complete.
     """
     if format not in WRITERS:
         raise InvalidValueError(f'unknown export format "{format}"', nearest(format, WRITERS))
     keep, labels = np.ones(len(pack), bool), pack.labels
     if selection is not None:
-        keep[pack.positions(selection.ids)] = False
-        keep[selection.indices(pack)] = True
-        labels = selection.labels_of(pack)
         training = pc.equal(pack.splits, "train").to_numpy()
+        kept = selection.indices(pack)
+        keep[training] = False
+        keep[kept] = True
+        labels = selection.labels_of(pack)
+        if unnamed := int(training.sum()) - len(selection.ids):
+            logger.warning(
+                f"{unnamed:,} training samples are left out because the selection does not name "
+                "them, as those that a study holds out"
+            )
         # Readers that number the folders of each split, as torchvision's, would disagree on labels.
         mention_untrained(pack.classes, labels[training & keep], labels[~training])
     samples = samples_at(pack, np.flatnonzero(keep), labels)
