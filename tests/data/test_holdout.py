@@ -87,6 +87,15 @@ def test_an_interrupted_choice_is_resumed(
     assert resumed.verify() == []
 
 
+def test_a_folder_that_is_linked_twice_is_read_twice(pictures: Path, tmp_path: Path) -> None:
+    """The second link was left out without a word, here all training images."""
+    for split in ("train", "test"):
+        (tmp_path / "split" / split).mkdir(parents=True)
+        (tmp_path / "split" / split / "ill").symlink_to(pictures / "ill")
+    pack = _pack(tmp_path / "split", tmp_path / "pack")
+    assert pack.meta.splits == {"train": 40, "test": 40}
+
+
 def test_the_seed_decides(pictures: Path, tmp_path: Path) -> None:
     first, again, other = (
         _pack(pictures, tmp_path / name, test=0.25, seed=seed)

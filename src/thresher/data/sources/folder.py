@@ -152,8 +152,9 @@ def _check_no_splits(root: Path, tops: set[str], paths: list[str]) -> None:
 def _walk(
     root: Path, suffixes: set[str], others: Counter[str] | None = None
 ) -> Iterator[tuple[str, int, int]]:
-    """Yield path, size and modification time of image files; linked folders are followed once.
+    """Yield path, size and modification time of image files.
 
+    Links to folders are followed, but not to one that the link is in, which would never end.
     `others` counts the endings of other files, except hidden ones.
     """
 
@@ -161,13 +162,14 @@ def _walk(
         message = f"cannot read the folder {error.filename} ({error.strerror})"
         raise InvalidValueError(message) from None
 
-    seen = set()
+    above: dict[str, tuple[str, ...]] = {}
     for folder, folders, names in os.walk(root, onerror=refuse, followlinks=True):
-        real = os.path.realpath(folder)
-        if real in seen:
+        real, parents = os.path.realpath(folder), above.get(os.path.dirname(folder), ())
+        if real in parents:
             folders.clear()
             continue
-        seen.add(real)
+        if folders:
+            above[folder] = (*parents, real)
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         below = os.path.relpath(folder, root)
         prefix = "" if below == os.curdir else f"{below}/"
