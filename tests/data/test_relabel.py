@@ -233,6 +233,25 @@ def test_data_sets_of_others_get_the_new_labels(made: Any) -> None:
     assert loaded.select(prepared)[number] == {"twice": 16}
 
 
+def test_the_column_that_a_pack_takes_gets_the_new_labels(made: Any) -> None:
+    """A column of classes comes before one that is called label."""
+    from datasets import ClassLabel, Dataset, Features, Value
+
+    pack, selection, _ = made
+    loaded = relabel(made, [3], 8)
+    columns = {
+        "id": selection.ids,
+        "label": [f"text {id}" for id in selection.ids],
+        "category": selection.labels.tolist(),
+    }
+    text = Value("string")
+    kinds = Features({"id": text, "label": text, "category": ClassLabel(names=pack.classes)})
+    data = Dataset.from_dict(columns, features=kinds)
+    assert loaded.select(data)["category"] == loaded.final_labels[loaded.keep].tolist()
+    with pytest.raises(ThresherError, match=r"is 'text .*', no number"):
+        loaded.select(data.remove_columns("category"))
+
+
 def test_labels_that_cannot_be_handed_on_are_refused_or_named(
     made: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -20,6 +20,7 @@ from thresher.errors import InvalidValueError
 
 logger = logging.getLogger(__name__)
 
+LABEL_COLUMNS = ("label", "labels", "fine_label", "target", "targets")
 ORDER_FIX = 'give `order="pack"` if it holds the training samples in pack order'
 
 
@@ -97,6 +98,15 @@ def column(dataset: Any, name: str) -> Any:
     return dataset.with_format(None)[name] if hasattr(dataset, "with_format") else dataset[name]
 
 
+def label_column(dataset: Any) -> str | None:
+    """Return the column of a Hugging Face data set that holds the labels, as a pack takes it."""
+    features = getattr(dataset, "features", None)
+    kinds = features if isinstance(features, Mapping) else {}
+    names = _columns(dataset)
+    classes = [name for name in names if type(kinds.get(name)).__name__ == "ClassLabel"]
+    return next(iter([*classes, *(name for name in LABEL_COLUMNS if name in names)]), None)
+
+
 def _ids(dataset: Any) -> list[str] | None:
     values = getattr(dataset, "ids", None)
     if values is None and "id" in _columns(dataset):
@@ -130,11 +140,8 @@ def _labels(dataset: Any) -> np.ndarray | None:
     if values is None and getattr(dataset, "tensors", None):  # a torch TensorDataset
         values = dataset.tensors[-1]
     if values is None:
-        features = getattr(dataset, "features", None)
-        kinds = features if isinstance(features, Mapping) else {}
-        classes = [n for n in _columns(dataset) if type(kinds.get(n)).__name__ == "ClassLabel"]
-        classes += [n for n in ("label", "labels", "fine_label") if n in _columns(dataset)]
-        values = column(dataset, classes[0]) if classes else None
+        name = label_column(dataset)
+        values = None if name is None else column(dataset, name)
     if values is None or callable(values):
         return None
     try:
