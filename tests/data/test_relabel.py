@@ -22,6 +22,7 @@ from thresher.data.write import write_pack
 from thresher.errors import InvalidValueError, ThresherError
 from thresher.paths import SelectionPaths
 from thresher.select.filters.combine import UnionFilter
+from thresher.select.filters.coverage import CoverageFilter
 from thresher.select.run import FilterSources, run_filter
 from thresher.study.study import Study
 from thresher.training.split import split_samples
@@ -323,6 +324,16 @@ def test_a_class_that_a_selection_drops_whole_is_mentioned(
     assert caplog.text.count(text) == 1
     export(pack, tmp_path / "b", "folder", Selection.load(no3))
     assert caplog.text.count(text) == 2
+
+
+def test_a_selection_by_the_scores_of_another_keeps_its_labels(made: Any) -> None:
+    pack, selection, _ = made
+    relabel(made, [3], 8)
+    spread = run_filter(
+        CoverageFilter(drop=0.0), pack, FilterSources(selections=(Path(str(selection.path)),))
+    )
+    assert spread.final_labels[3] == 8
+    assert spread.relabelled.sum() == 1
 
 
 def test_combined_selections_keep_the_labels(made: Any, tmp_path: Path) -> None:
