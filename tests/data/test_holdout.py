@@ -1,5 +1,6 @@
 """`data pack --test`: images set aside for testing."""
 
+import os
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,26 @@ def test_a_folder_that_is_linked_twice_is_read_twice(pictures: Path, tmp_path: P
         (tmp_path / "split" / split / "ill").symlink_to(pictures / "ill")
     pack = _pack(tmp_path / "split", tmp_path / "pack")
     assert pack.meta.splits == {"train": 40, "test": 40}
+
+
+def test_the_locale_does_not_matter(tmp_path: Path, thresher: Any) -> None:
+    """Without UTF-8 in the locale, every file whose name is not ASCII was listed as broken."""
+    (tmp_path / "in" / "Bär").mkdir(parents=True)
+    for n in range(8):
+        (tmp_path / "in" / "Bär" / f"é {n}.png").write_bytes(picture(n, 8, 8, "PNG"))
+    plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    for name, env in (("a", {}), ("b", plain)):
+        pack = ("data", "pack", tmp_path / "in", tmp_path / name, "--test", "0.25")
+        done = thresher(*pack, env={**os.environ, **env})
+        assert done.returncode == 0, done.stderr
+    export = ("data", "export", tmp_path / "a", tmp_path / "out", "--format", "folder")
+    assert thresher(*export).returncode == 0
+    done = thresher("data", "pack", tmp_path / "out", tmp_path / "c", env={**os.environ, **plain})
+    assert done.returncode == 0, done.stderr
+    first, second, third = (Pack.open(tmp_path / name) for name in "abc")
+    assert first.checksum == second.checksum
+    assert first.classes == second.classes == third.classes == ["Bär"]
+    assert first.fingerprint == third.fingerprint
 
 
 def test_the_seed_decides(pictures: Path, tmp_path: Path) -> None:

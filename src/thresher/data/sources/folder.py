@@ -76,12 +76,21 @@ class Folder(encoded.EncodedSource):
         )
 
     def _content(self, file: ImageFile) -> bytes | None:
-        return _read(self.root / file.path) if _printable(file.path) == file.path else None
+        return _read(self.root / file.path) if _is_text(file.path) else None
 
 
 def _printable(name: str) -> str:
     """Return a file name as text; bytes that are not UTF-8 are escaped, as in `\\xff`."""
     return os.fsencode(name).decode("utf-8", "backslashreplace")
+
+
+def _is_text(name: str) -> bool:
+    """Return whether a file name is UTF-8, whatever the encoding of the locale."""
+    try:
+        os.fsencode(name).decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _read(path: Path) -> bytes | None:
@@ -125,14 +134,16 @@ def _list_files(root: Path) -> tuple[list[str], list[ImageFile]]:
             raise InvalidValueError(f"{root / path} is not in a class folder", LAYOUT)
         names.append(parts[depth - 1])
     # A name that is not UTF-8 cannot be an id or a class name: the file is listed as broken.
-    classes = sorted({name for name in names if _printable(name) == name})
+    classes = sorted({_printable(name) for name in names if _is_text(name)})
     if not classes:
         raise InvalidValueError(f"the folder names in {root} are not UTF-8 text", "rename them")
     label = {name: n for n, name in enumerate(classes)}
     images = []
     for name, (path, size, changed) in zip(names, files, strict=True):
         split = encoded.SPLITS[path.split("/", 1)[0].lower()] if split_first else "train"
-        images.append(ImageFile(path, _printable(path), label.get(name, 0), split, size, changed))
+        images.append(
+            ImageFile(path, _printable(path), label.get(_printable(name), 0), split, size, changed)
+        )
     return classes, images
 
 
@@ -203,7 +214,13 @@ def _read_index(root: Path) -> list[ImageFile]:
         with open(root / INDEX, newline="", encoding="utf-8") as file:
             rows = list(csv.DictReader(file))
         return [
-            ImageFile(row["file"], row["id"], int(row["label"]), row["split"], int(row["bytes"]))
+            ImageFile(
+                os.fsdecode(row["file"].encode()),
+                row["id"],
+                int(row["label"]),
+                row["split"],
+                int(row["bytes"]),
+            )
             for row in rows
         ]
     except (KeyError, ValueError, TypeError, csv.Error):
