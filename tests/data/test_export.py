@@ -1,5 +1,6 @@
 """Out to another format and back: the same samples, and the same fingerprint."""
 
+import io
 from pathlib import Path
 
 import numpy as np
@@ -46,6 +47,19 @@ def test_there_and_back(pack: Pack, tmp_path: Path, format: str) -> None:
     )
     assert back.meta.splits == pack.meta.splits
     assert back.mean == pytest.approx(pack.mean)
+
+
+def test_lmdb_holds_a_split_of_much_larger_images(tmp_path: Path) -> None:
+    """Room was reserved by the mean size of all images, so that the database was full."""
+    for split, count, side in (("train", 300, 8), ("test", 6, 2300)):
+        (tmp_path / "images" / split / "a").mkdir(parents=True)
+        file = io.BytesIO()
+        Image.new("RGB", (side, side)).save(file, "BMP")
+        for n in range(count):
+            (tmp_path / "images" / split / "a" / f"{n}.bmp").write_bytes(file.getvalue())
+    pack = write_pack(Folder(tmp_path / "images"), tmp_path / "pack", ONE)
+    assert export(pack, tmp_path / "out", "lmdb") == 306
+    assert again(tmp_path / "out", tmp_path / "back").fingerprint == pack.fingerprint
 
 
 def test_a_webdataset_holds_images_of_all_kinds(tmp_path: Path) -> None:
@@ -97,6 +111,27 @@ def test_a_selection_leaves_out_what_it_drops(tmp_path: Path, format: str) -> No
     with pytest.raises(ThresherError, match="was made on a pack with the fingerprint"):
         export(pack, tmp_path / "other", format, selection)
     assert not (tmp_path / "other").exists()
+
+
+def test_samples_that_a_selection_does_not_name_are_left_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As in training: a study holds them out, and its selection has no rows for them."""
+    pack = write_pack(Made(), tmp_path / "pack", ONE)
+    named = pack.indices("train")[::2]
+    selection = Selection(
+        ids=pack.ids.take(named).to_pylist(),
+        labels=pack.labels[named],
+        keep=np.arange(len(named)) > 2,
+        score=np.zeros(len(named), np.float32),
+        reason=[""] * len(named),
+        fingerprint=pack.fingerprint,
+    )
+    export(pack, tmp_path / "out", "folder", selection)
+    left = len(pack.indices("train")) - len(named)
+    assert f"{left} training samples are left out" in caplog.text
+    back = again(tmp_path / "out", tmp_path / "back")
+    assert back.meta.splits == {"train": len(named) - 3, "test": 40}
 
 
 def test_refusals(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """`data pack --test`: images set aside for testing."""
 
+import os
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -8,8 +9,10 @@ import numpy as np
 import pytest
 
 from made_images import picture
+from thresher.data import shard_splits
 from thresher.data.pack import Pack
 from thresher.data.shard_writer import WriteOptions
+from thresher.data.sources import encoded
 from thresher.data.sources.registry import SourceOptions, open_source
 from thresher.data.write import write_pack
 from thresher.errors import ThresherError
@@ -43,6 +46,75 @@ def test_the_share_is_that_of_each_class(pictures: Path, tmp_path: Path) -> None
     assert abs(counts[0] - 10) <= 1
     assert abs(counts[1] - 30) <= 1
     assert pack.meta.splits["train"] + pack.meta.splits["test"] == 160
+
+
+@pytest.mark.parametrize("sizes", [(8,), (8, 9)])
+def test_the_share_is_that_of_each_class_of_large_photographs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, ...]
+) -> None:
+    """Of photographs of several megabytes a block holds one: each was drawn by itself."""
+    monkeypatch.setattr(encoded, "BLOCK_BYTES", 1)
+    monkeypatch.setattr(encoded, "ranges", lambda sizes: [f"{n}:{n + 1}" for n in range(43)])
+    for label, count in (("a", 10), ("b", 10), ("c", 20), ("d", 2), ("e", 1)):
+        (tmp_path / "in" / label).mkdir(parents=True)
+        for n in range(count):
+            side = sizes[n % len(sizes)]
+            (tmp_path / "in" / label / f"{n}.png").write_bytes(picture(n, side, side, "PNG"))
+    for seed in range(3):
+        pack = _pack(tmp_path / "in", tmp_path / f"{seed}", test=0.2, seed=seed)
+        counts = np.bincount(pack.labels[pack.indices("test")], minlength=5).tolist()
+        assert counts[:3] == [2, 2, 4]
+        assert counts[3] <= 1
+        assert counts[4] == 0, "a class needs a training image"
+        assert (pack.image_shape is None) == (len(sizes) > 1)
+        assert pack.verify() == [], "the mean is that of the training images"
+
+
+def test_an_interrupted_choice_is_resumed(
+    pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(encoded, "ranges", lambda sizes: ["0:60", "60:120", "120:160"])
+    whole = _pack(pictures, tmp_path / "whole", test=0.25)
+
+    def killed(*arguments: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shard_splits, "write_json", killed)
+        with pytest.raises(KeyboardInterrupt):
+            _pack(pictures, tmp_path / "a", test=0.25)
+    resumed = _pack(pictures, tmp_path / "a", test=0.25)
+    assert resumed.checksum == whole.checksum
+    assert resumed.verify() == []
+
+
+def test_a_folder_that_is_linked_twice_is_read_twice(pictures: Path, tmp_path: Path) -> None:
+    """The second link was left out without a word, here all training images."""
+    for split in ("train", "test"):
+        (tmp_path / "split" / split).mkdir(parents=True)
+        (tmp_path / "split" / split / "ill").symlink_to(pictures / "ill")
+    pack = _pack(tmp_path / "split", tmp_path / "pack")
+    assert pack.meta.splits == {"train": 40, "test": 40}
+
+
+def test_the_locale_does_not_matter(tmp_path: Path, thresher: Any) -> None:
+    """Without UTF-8 in the locale, every file whose name is not ASCII was listed as broken."""
+    (tmp_path / "in" / "Bär").mkdir(parents=True)
+    for n in range(8):
+        (tmp_path / "in" / "Bär" / f"é {n}.png").write_bytes(picture(n, 8, 8, "PNG"))
+    plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    for name, env in (("a", {}), ("b", plain)):
+        pack = ("data", "pack", tmp_path / "in", tmp_path / name, "--test", "0.25")
+        done = thresher(*pack, env={**os.environ, **env})
+        assert done.returncode == 0, done.stderr
+    export = ("data", "export", tmp_path / "a", tmp_path / "out", "--format", "folder")
+    assert thresher(*export).returncode == 0
+    done = thresher("data", "pack", tmp_path / "out", tmp_path / "c", env={**os.environ, **plain})
+    assert done.returncode == 0, done.stderr
+    first, second, third = (Pack.open(tmp_path / name) for name in "abc")
+    assert first.checksum == second.checksum
+    assert first.classes == second.classes == third.classes == ["Bär"]
+    assert first.fingerprint == third.fingerprint
 
 
 def test_the_seed_decides(pictures: Path, tmp_path: Path) -> None:

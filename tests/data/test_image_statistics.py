@@ -90,6 +90,17 @@ def test_a_file_that_cannot_be_read() -> None:
     assert measure(b"no image", 20) is None
 
 
+def test_a_lab_image_is_readable() -> None:
+    """Pillow converts LAB to RGB only, so that an audit dropped such images as unreadable."""
+    from thresher.data.images import measure
+
+    lab = io.BytesIO()
+    Image.new("LAB", (40, 30)).save(lab, "TIFF")
+    found = measure(lab.getvalue(), 20)
+    assert found is not None
+    assert found[1] == (40, 30)
+
+
 def encoded(pixels: np.ndarray) -> bytes:
     file = io.BytesIO()
     Image.fromarray(pixels.astype(np.uint8)).save(file, "PNG")

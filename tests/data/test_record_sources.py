@@ -12,6 +12,8 @@ from made_images import picture
 from thresher.data.sources.protobuf import write_field
 from thresher.data.sources.registry import detect, open_source
 from thresher.errors import ThresherError
+from thresher.select.filters.random import RandomFilter
+from thresher.select.run import run_filter
 
 h5py = pytest.importorskip("h5py")
 lmdb = pytest.importorskip("lmdb")
@@ -53,6 +55,37 @@ def test_webdataset_of_other_tools(tmp_path: Path) -> None:
     twice = [("1.jpg", image), ("1.cls", b"0"), ("1.jpg", image), ("1.cls", b"1")]
     with pytest.raises(ThresherError, match='2 samples have the id "b/1"'):
         packed(tar("b.tar", *twice), tmp_path / "other")
+
+
+def test_webdataset_of_splits_in_folders(tmp_path: Path) -> None:
+    """Their tars are often numbered alike: ids begin with the folder then."""
+    for split in ("train", "val"):
+        (tmp_path / "tars" / split).mkdir(parents=True)
+        with webdataset.TarWriter(str(tmp_path / "tars" / split / "00000.tar")) as writer:
+            for n in range(3):
+                writer.write({"__key__": f"k{n}", "jpg": picture(n, 30, 20), "cls": n % 2})
+    pack = packed(tmp_path / "tars", tmp_path / "pack")
+    assert pack.meta.splits == {"train": 3, "validation": 3}
+    assert pack.ids[0].as_py() == "train/00000/k0"
+    selection = run_filter(RandomFilter(drop=0.34), pack)
+    tars = webdataset.WebDataset(str(tmp_path / "tars/train/00000.tar"), shardshuffle=False)
+    kept = [selection.keeps(sample) for sample in tars]
+    assert kept == selection.keep.tolist()
+    held_out = {"__url__": str(tmp_path / "tars/val/00000.tar"), "__key__": "k0"}
+    with pytest.raises(ThresherError, match="is not in the selection"):
+        selection.keeps(held_out)
+
+
+def test_webdataset_of_compressed_tars(tmp_path: Path) -> None:
+    """Those that end in .tgz were left out of a folder without a word; an index is no tar."""
+    for name, mode in (("a.tar", "w"), ("b.tgz", "w:gz"), ("c.tar.gz", "w:gz"), ("D.TAR", "w")):
+        with tarfile.open(tmp_path / name, mode) as file:  # type: ignore[call-overload]
+            for member, content in (("1.jpg", picture(1, 9, 9)), ("1.cls", b"0")):
+                info = tarfile.TarInfo(member)
+                info.size = len(content)
+                file.addfile(info, io.BytesIO(content))
+    (tmp_path / "a.tar.idx").write_text("v1.2 1")
+    assert packed(tmp_path, tmp_path / "pack").ids.to_pylist() == ["D/1", "a/1", "b/1", "c/1"]
 
 
 def test_webdataset_without_labels_or_cut(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from thresher.data.write import write_pack
 from thresher.errors import InvalidValueError, ThresherError
 from thresher.paths import SelectionPaths
 from thresher.select.filters.combine import UnionFilter
+from thresher.select.filters.coverage import CoverageFilter
 from thresher.select.run import FilterSources, run_filter
 from thresher.study.study import Study
 from thresher.training.split import split_samples
@@ -233,6 +234,25 @@ def test_data_sets_of_others_get_the_new_labels(made: Any) -> None:
     assert loaded.select(prepared)[number] == {"twice": 16}
 
 
+def test_the_column_that_a_pack_takes_gets_the_new_labels(made: Any) -> None:
+    """A column of classes comes before one that is called label."""
+    from datasets import ClassLabel, Dataset, Features, Value
+
+    pack, selection, _ = made
+    loaded = relabel(made, [3], 8)
+    columns = {
+        "id": selection.ids,
+        "label": [f"text {id}" for id in selection.ids],
+        "category": selection.labels.tolist(),
+    }
+    text = Value("string")
+    kinds = Features({"id": text, "label": text, "category": ClassLabel(names=pack.classes)})
+    data = Dataset.from_dict(columns, features=kinds)
+    assert loaded.select(data)["category"] == loaded.final_labels[loaded.keep].tolist()
+    with pytest.raises(ThresherError, match=r"is 'text .*', no number"):
+        loaded.select(data.remove_columns("category"))
+
+
 def test_labels_that_cannot_be_handed_on_are_refused_or_named(
     made: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -304,6 +324,16 @@ def test_a_class_that_a_selection_drops_whole_is_mentioned(
     assert caplog.text.count(text) == 1
     export(pack, tmp_path / "b", "folder", Selection.load(no3))
     assert caplog.text.count(text) == 2
+
+
+def test_a_selection_by_the_scores_of_another_keeps_its_labels(made: Any) -> None:
+    pack, selection, _ = made
+    relabel(made, [3], 8)
+    spread = run_filter(
+        CoverageFilter(drop=0.0), pack, FilterSources(selections=(Path(str(selection.path)),))
+    )
+    assert spread.final_labels[3] == 8
+    assert spread.relabelled.sum() == 1
 
 
 def test_combined_selections_keep_the_labels(made: Any, tmp_path: Path) -> None:

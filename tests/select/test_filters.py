@@ -142,7 +142,8 @@ def test_random_is_seeded_and_exact(data: tuple[FilterInputs, np.ndarray, np.nda
     stratified = RandomFilter(drop=0.1, per_class=True).fit_inputs(samples)
     for label in range(CLASSES):
         here = samples.labels == label
-        assert (~stratified.keep_[here]).sum() == round(0.1 * here.sum())
+        assert abs((~stratified.keep_[here]).sum() - 0.1 * here.sum()) < 1
+    assert (~stratified.keep_).sum() == 60
 
 
 @pytest.mark.slow

@@ -341,7 +341,7 @@ class SelectionView:
         ]
 
     def image(self, id: str) -> tuple[bytes, str]:
-        data = self.pack.encoded(int(self.positions[self.rows([id])[0]]))
+        data = self.pack.shown(int(self.positions[self.rows([id])[0]]))
         kind = _media_type(data)
         # Browsers do not show other files that a pack may hold, such as TIFF.
         return (encode_png(decode(data)), "image/png") if kind is None else (data, kind)

@@ -4,6 +4,7 @@ import io
 
 import numpy as np
 
+from thresher.data.channels import shown_channels
 from thresher.data.pack import Pack, decode
 
 THUMBNAIL_LIMIT = 64
@@ -25,7 +26,7 @@ def thumbnails(pack: Pack, positions: np.ndarray) -> np.ndarray:
     size = thumbnail_size(pack)
     if pack.image_shape is None:
         return pack.images(positions, size=size)
-    images = pack.images(positions)
+    images = shown_channels(pack.images(positions))
     height, width = images.shape[1:3]
     if images.shape[3] == 1:
         images = np.repeat(images, 3, axis=3)

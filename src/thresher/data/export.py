@@ -9,6 +9,7 @@ import csv
 import hashlib
 import io
 import json
+import logging
 import re
 import tarfile
 from collections.abc import Callable, Iterator
@@ -32,6 +33,7 @@ from thresher.options import to_mapping
 from thresher.paths import allocate, atomic_folder
 from thresher.progress import track
 
+logger = logging.getLogger(__name__)
 SHARD_BYTES = 128 << 20
 LMDB_KEY_LIMIT = 511
 _SUFFIXES = {"JPEG": "jpg", "MPO": "jpg", "JPEG2000": "jp2", "TIFF": "tif"}
@@ -54,17 +56,23 @@ def export(pack: Pack, out: Path, format: str, selection: Selection | None = Non
         pack: The pack.
         out: Folder to create.
         format: "folder", "webdataset", "tfrecord", "lmdb" or "hdf5".
-        selection: Leave out the training samples that it drops, and write its new labels; other
-            splits are complete.
+        selection: Leave out the training samples that it drops or does not name, as training
+            does, and write its new labels; other splits are complete.
     """
     if format not in WRITERS:
         raise InvalidValueError(f'unknown export format "{format}"', nearest(format, WRITERS))
     keep, labels = np.ones(len(pack), bool), pack.labels
     if selection is not None:
-        keep[pack.positions(selection.ids)] = False
-        keep[selection.indices(pack)] = True
-        labels = selection.labels_of(pack)
         training = pc.equal(pack.splits, "train").to_numpy()
+        kept = selection.indices(pack)
+        keep[training] = False
+        keep[kept] = True
+        labels = selection.labels_of(pack)
+        if unnamed := int(training.sum()) - len(selection.ids):
+            logger.warning(
+                f"{unnamed:,} training samples are left out because the selection does not name "
+                "them, as those that a study holds out"
+            )
         # Readers that number the folders of each split, as torchvision's, would disagree on labels.
         mention_untrained(pack.classes, labels[training & keep], labels[~training])
     samples = samples_at(pack, np.flatnonzero(keep), labels)
@@ -194,7 +202,7 @@ def _lmdb(pack: Pack, samples: list[ExportedSample], out: Path) -> None:
 
 def _write_lmdb(lmdb: Any, pack: Pack, samples: list[ExportedSample], out: Path) -> None:
     for split, part in _by_split(samples).items():
-        map_size = 2 * len(part) * (_average_bytes(pack) + 4096) + (64 << 20)
+        map_size = 2 * (_image_bytes(pack, part) + 4096 * len(part)) + (64 << 20)
         env = lmdb.open(str(out / _safe_name(split)), map_size=map_size, sync=False)
         transaction = env.begin(write=True)
         for n, sample in enumerate(_tracked(part, pack)):
@@ -227,7 +235,7 @@ def _hdf5(pack: Pack, samples: list[ExportedSample], out: Path) -> None:
     """Write one file: images, labels, ids, splits; raw images in one array, others as bytes."""
     h5py = import_optional("h5py", "containers")
     n = len(samples)
-    _reserve(out, n * _average_bytes(pack))
+    _reserve(out, _image_bytes(pack, samples))
     with h5py.File(out / f"{_safe_name(pack.name)}.h5", "w") as file:
         text = h5py.string_dtype()
         file["labels"] = np.array([sample.label for sample in samples], np.int32)
@@ -268,14 +276,19 @@ def _in_shards(pack: Pack, samples: list[ExportedSample]) -> dict[str, list[list
     """Return the samples of each split in parts of about SHARD_BYTES."""
     shards = {}
     for split, part in _by_split(samples).items():
-        count = -(-len(part) * _average_bytes(pack) // SHARD_BYTES)
+        count = min(len(part), 1 + _image_bytes(pack, part) // SHARD_BYTES)
         bounds = [len(part) * n // count for n in range(count + 1)]
         shards[split] = [part[begin:end] for begin, end in pairwise(bounds)]
     return shards
 
 
-def _average_bytes(pack: Pack) -> int:
-    return 1 + pack.meta.bytes // max(1, len(pack))
+def _image_bytes(pack: Pack, samples: list[ExportedSample]) -> int:
+    """Return the bytes of these images; those of one split may be much larger than others."""
+    if pack.image_shape is not None:
+        return len(samples) * int(np.prod(pack.image_shape))
+    files = pack.encoded_buffers()
+    positions = np.array([sample.position for sample in samples], np.int64)
+    return int((files.end - files.begin)[positions].sum())
 
 
 WRITERS: dict[str, Callable[[Pack, list[ExportedSample], Path], None]] = {

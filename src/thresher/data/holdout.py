@@ -3,7 +3,7 @@
 import hashlib
 import logging
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -44,10 +44,10 @@ class HoldOutOptions:
 
 
 def hold_out(block: Block, options: HoldOutOptions) -> Block:
-    """Return a block in which a share of the samples is in the split "test".
+    """Return a block in which the samples of some groups are in the split "test".
 
-    Without `group` the share is exact to a sample in each class of a block. With it a group is
-    drawn as a whole, so the share is approximate.
+    A group is drawn as a whole, so the share is approximate. Without groups the block is returned
+    as it is: the share of each class is drawn by `choose_test` when all samples are known.
 
     Raises:
         InvalidValueError: The source has a test split of its own.
@@ -58,19 +58,29 @@ def hold_out(block: Block, options: HoldOutOptions) -> Block:
         raise InvalidValueError(
             f'test cannot be given: the source has a split "{other[0]}" already', "", "test"
         )
+    if options.group is None:
+        return block
     draws = np.array([_draw(_group(id, options.group), options.seed) for id in block.ids])
-    if options.group is not None:
-        chosen = draws < options.test
-    else:
-        labels = np.asarray(block.labels)
-        chosen = np.zeros(len(draws), bool)
-        for label in np.unique(labels):
-            (rows,) = np.nonzero(labels == label)
-            # Rounded at random, so that many small blocks have the right share together.
-            extra = _draw(f"{label} of {block.ids[rows[0]]}", options.seed)
-            count = int(options.test * len(rows) + extra)
-            chosen[rows[np.argsort(draws[rows], kind="stable")[:count]]] = True
-    return replace(block, splits=np.where(chosen, "test", "train").tolist())
+    return replace(block, splits=np.where(draws < options.test, "test", "train").tolist())
+
+
+def choose_test(ids: Sequence[str], labels: np.ndarray, options: HoldOutOptions) -> np.ndarray:
+    """Choose the share `test` of each class, exact to a sample, as a mask (n,) bool.
+
+    The choice depends on ids, labels and the seed, not on the order of the samples. A class keeps
+    at least one training sample.
+    """
+    assert options.test is not None
+    draws = np.array([_draw(id, options.seed) for id in ids])
+    chosen = np.zeros(len(draws), bool)
+    order = np.lexsort((draws, labels))
+    bounds = np.flatnonzero(np.diff(labels[order])) + 1
+    for rows in np.split(order, bounds) if len(order) else []:
+        # Rounded at random, so that many small classes have the right share together.
+        extra = _draw(f"class {labels[rows[0]]}", options.seed)
+        count = int(options.test * len(rows) + extra)
+        chosen[rows[: min(count, len(rows) - 1)]] = True
+    return chosen
 
 
 def check_held_out(options: HoldOutOptions, splits: Mapping[str, int], ids: Iterable[str]) -> None:

@@ -116,7 +116,7 @@ def _block(pack: Pack, positions: np.ndarray) -> np.ndarray:
 
     def measure_rows(begin: int, end: int) -> None:
         for row in range(begin, end):
-            found = measure(pack.encoded(int(positions[row])), LARGEST_SIDE)
+            found = measure(pack.shown(int(positions[row])), LARGEST_SIDE)
             if found is not None:
                 grey, size = found
                 table[:2, row] = size

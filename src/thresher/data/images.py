@@ -304,6 +304,8 @@ def eight_bit(image: "PilImage", channels: int) -> "PilImage":
         high = np.clip(np.asarray(image).astype(np.int64) >> 8, 0, 255).astype(np.uint8)
         image = Image.fromarray(high)
     mode = MODES[channels]
+    if image.mode == "LAB":  # which Pillow converts to RGB only
+        image = image.convert("RGB")
     if image.mode == mode:  # convert() would make a copy
         image.load()
         return image

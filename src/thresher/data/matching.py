@@ -20,6 +20,7 @@ from thresher.errors import InvalidValueError
 
 logger = logging.getLogger(__name__)
 
+LABEL_COLUMNS = ("label", "labels", "fine_label", "target", "targets")
 ORDER_FIX = 'give `order="pack"` if it holds the training samples in pack order'
 
 
@@ -69,17 +70,23 @@ def match_samples(
     return np.arange(len(ids))
 
 
-def webdataset_id(sample: Mapping[str, Any]) -> str:
-    """Return the id that a pack gives to a sample of a WebDataset, decoded or not."""
+def webdataset_ids(sample: Mapping[str, Any]) -> list[str]:
+    """Return the ids that a pack may give to a sample of a WebDataset, decoded or not.
+
+    Where tars in several folders have one name, ids begin with the folder; such ids come first.
+    """
     fields = sample.get("json")
     if isinstance(fields, bytes | str):
         fields = json.loads(fields)
     if isinstance(fields, Mapping) and fields.get("id") is not None:
-        return str(fields["id"])
+        return [str(fields["id"])]
     try:
-        tar = PurePosixPath(str(sample["__url__"])).name.partition(".")[0]
+        *folders, name = PurePosixPath(str(sample["__url__"])).parts
         key = PurePosixPath(str(sample["__key__"]))  # `tar cf x.tar .` writes ./0001.jpg
-        return f"{tar}/{key.as_posix()}"
+        own = [name.partition(".")[0], key.as_posix()]
+        return ["/".join([*folders[-n:], *own]) for n in (3, 2, 1) if n <= len(folders)] + [
+            "/".join(own)
+        ]
     except KeyError as error:
         raise InvalidValueError(
             f"the sample has no {error.args[0]}", "give an id, or a sample of a WebDataset"
@@ -89,6 +96,15 @@ def webdataset_id(sample: Mapping[str, Any]) -> str:
 def column(dataset: Any, name: str) -> Any:
     """Return a column of a Hugging Face data set without its transform, which may drop it."""
     return dataset.with_format(None)[name] if hasattr(dataset, "with_format") else dataset[name]
+
+
+def label_column(dataset: Any) -> str | None:
+    """Return the column of a Hugging Face data set that holds the labels, as a pack takes it."""
+    features = getattr(dataset, "features", None)
+    kinds = features if isinstance(features, Mapping) else {}
+    names = _columns(dataset)
+    classes = [name for name in names if type(kinds.get(name)).__name__ == "ClassLabel"]
+    return next(iter([*classes, *(name for name in LABEL_COLUMNS if name in names)]), None)
 
 
 def _ids(dataset: Any) -> list[str] | None:
@@ -124,11 +140,8 @@ def _labels(dataset: Any) -> np.ndarray | None:
     if values is None and getattr(dataset, "tensors", None):  # a torch TensorDataset
         values = dataset.tensors[-1]
     if values is None:
-        features = getattr(dataset, "features", None)
-        kinds = features if isinstance(features, Mapping) else {}
-        classes = [n for n in _columns(dataset) if type(kinds.get(n)).__name__ == "ClassLabel"]
-        classes += [n for n in ("label", "labels", "fine_label") if n in _columns(dataset)]
-        values = column(dataset, classes[0]) if classes else None
+        name = label_column(dataset)
+        values = None if name is None else column(dataset, name)
     if values is None or callable(values):
         return None
     try:

@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from thresher.data.channels import shown_channels
 from thresher.data.gather import Gather, run_in_threads
 from thresher.data.ids import Ids, rows_by_id
 from thresher.data.images import Resample, decode, encode_png
@@ -248,6 +249,12 @@ class Pack:
             number, row = self._locate(position)
             return bytes(self._batches[number].column("image")[row].as_buffer())
         return encode_png(self.view(position))
+
+    def shown(self, position: int) -> bytes:
+        """Return one image as a file to look at: as stored, or a PNG of up to three channels."""
+        if self.image_shape is None:
+            return self.encoded(position)
+        return encode_png(shown_channels(self.view(position)))
 
     def encoded_buffers(self) -> "EncodedBuffers":
         """Return the memory of the encoded files as they lie in the map, without a copy."""

@@ -6,10 +6,9 @@ from typing import Any
 import torch
 from torch.utils.data import Subset
 
-from thresher.data.matching import column
+from thresher.data.matching import LABEL_COLUMNS, column, label_column
 from thresher.errors import InvalidValueError
 
-LABEL_COLUMNS = ("label", "labels", "target", "targets", "fine_label")
 Change = tuple[int, int]
 """A sample's label in the pack, and its new one."""
 
@@ -53,7 +52,7 @@ class RelabelledSubset(Subset[Any]):
 
 def relabel_columns(dataset: Any, changes: Mapping[int, Change]) -> Any:
     """Return a Hugging Face `Dataset` with new labels in these rows."""
-    name = next((name for name in LABEL_COLUMNS if name in dataset.column_names), None)
+    name = label_column(dataset)
     if name is None:
         raise InvalidValueError(
             "the selection has new labels, but the data set has no column of labels",
@@ -70,9 +69,16 @@ def relabel_columns(dataset: Any, changes: Mapping[int, Change]) -> Any:
 
 def check_numbering(label: Any, old: int) -> None:
     """Raise unless the data set numbers its classes as the pack does."""
-    if int(label) != old:
+    try:
+        number = int(label)
+    except (TypeError, ValueError):
         raise InvalidValueError(
-            f"a sample has the label {int(label)} in the data set and {old} in the pack, so its "
+            f"the selection has new labels, but a label of the data set is {label!r}, no number",
+            "number the classes as the pack does",
+        ) from None
+    if number != old:
+        raise InvalidValueError(
+            f"a sample has the label {number} in the data set and {old} in the pack, so its "
             "new label cannot be translated",
             "number the classes as the pack does",
         )

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from thresher.data.copy_links import CopyLinks
 from thresher.data.ids import rows_by_id
-from thresher.data.matching import match_samples, webdataset_id
+from thresher.data.matching import match_samples, webdataset_ids
 from thresher.data.overrides import Override, OverrideLog, effective_overrides
 from thresher.data.pack import Pack
 from thresher.data.sampler import EpochSampler
@@ -329,11 +329,11 @@ class Selection:
         Raises:
             InvalidValueError: The selection does not name the sample.
         """
-        id = sample if isinstance(sample, str) else webdataset_id(sample)
-        row = self._row_by_id.get(id)
+        ids = [sample] if isinstance(sample, str) else webdataset_ids(sample)
+        row = next((self._row_by_id[id] for id in ids if id in self._row_by_id), None)
         if row is None:
             raise InvalidValueError(
-                f'sample "{id}" is not in the selection',
+                f'sample "{ids[-1]}" is not in the selection',
                 "give only the training samples that it was made on",
             )
         return bool(self.keep[row])

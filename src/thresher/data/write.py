@@ -25,6 +25,7 @@ from thresher.data.meta import PackMeta
 from thresher.data.normalisation import from_counts, sampled_rows
 from thresher.data.pack import Pack
 from thresher.data.shard import is_small, map_shard, map_shards, merge
+from thresher.data.shard_splits import shards_with_test
 from thresher.data.shard_writer import (
     ShardRecord,
     WriteOptions,
@@ -35,7 +36,7 @@ from thresher.data.shard_writer import (
 from thresher.data.sources.base import Source
 from thresher.data.sources.encoded import ColourFoundError, EncodedSource, UnevenShapesError
 from thresher.data.write_pool import Run, WorkerKilledError, remove_temporary, workers
-from thresher.data.write_worker import Job, count_one, write_one
+from thresher.data.write_worker import Job, count_one, split_one, write_one
 from thresher.environment import core_count
 from thresher.errors import AlreadyExistsError, InvalidValueError, ThresherError
 from thresher.locks import exclusive_lock
@@ -45,7 +46,7 @@ from thresher.progress import bar
 
 __all__ = ["WriteOptions", "write_pack"]
 
-STAGING_FORMAT = 3
+STAGING_FORMAT = 4
 _logger = logging.getLogger(__name__)
 
 
@@ -166,6 +167,10 @@ def _write_shards(source: Source, staging: Path, options: WriteOptions) -> list[
         for _ in run(write_one, todo):
             progress.advance()
         records = [ShardRecord.read(staging, n) for n in range(len(chunks))]
+        if options.test is not None and options.group is None:
+            for _ in run(split_one, shards_with_test(staging, records, shape, options)):
+                pass
+            records = [ShardRecord.read(staging, n) for n in range(len(chunks))]
         if shape is None:
             records[0] = dataclasses.replace(records[0], histograms=_sampled(staging, records, run))
     if options.strict:  # shards may be of an interrupted call that was not strict

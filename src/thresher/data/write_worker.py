@@ -13,6 +13,7 @@ import pyarrow as pa
 from thresher.data.meta import ShardMeta
 from thresher.data.normalisation import count_files
 from thresher.data.shard import map_shard
+from thresher.data.shard_splits import set_test
 from thresher.data.shard_writer import WriteOptions, write_shard
 from thresher.data.sources.base import Source
 from thresher.distributed.launch import die_with_parent
@@ -34,6 +35,12 @@ class Job(NamedTuple):
 def write_one(job: Job, number: int) -> None:
     """Write one shard."""
     write_shard(job.source, job.chunks[number], number, job.staging, job.options)
+
+
+def split_one(job: Job, part: tuple[int, np.ndarray]) -> None:
+    """Mark the test images of a shard, given its number and which of its samples they are."""
+    number, test = part
+    set_test(job.staging, number, job.options.image_shape(job.source), test)
 
 
 def count_one(job: Job, part: tuple[ShardMeta, np.ndarray]) -> np.ndarray:

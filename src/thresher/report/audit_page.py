@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from thresher.auditing.findings import KINDS, Audit, Example, Finding
+from thresher.data.channels import shown_channels
 from thresher.data.images import encode_png
 from thresher.data.pack import Pack
 from thresher.data.selection import Selection
@@ -117,6 +118,6 @@ def _image(id: str, pack: Pack) -> str:
     if pack.image_shape is None:
         pixels = pack.images(np.array([position]), size=LARGEST_SIDE)[0]
     else:
-        pixels = pack.view(position)
+        pixels = shown_channels(pack.view(position))
     data = base64.b64encode(encode_png(pixels)).decode()
     return f'<img alt="{html.escape(id)}" src="data:image/png;base64,{data}">'

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from thresher.data.channels import shown_channels
 from thresher.data.pack import Pack
 from thresher.paths import atomic_file
 
@@ -32,7 +33,7 @@ def found_figure(
         for axis in axes:
             axis.axis("off")
         for axis, position in zip(axes, positions, strict=False):
-            image = pack.images(np.array([position]))[0]
+            image = shown_channels(pack.images(np.array([position]))[0])
             axis.imshow(image.squeeze(), cmap="gray_r" if image.shape[2] == 1 else None)
             label, true = int(pack.labels[position]), int(true_labels[position])
             text = pack.classes[label]

@@ -76,12 +76,21 @@ class Folder(encoded.EncodedSource):
         )
 
     def _content(self, file: ImageFile) -> bytes | None:
-        return _read(self.root / file.path) if _printable(file.path) == file.path else None
+        return _read(self.root / file.path) if _is_text(file.path) else None
 
 
 def _printable(name: str) -> str:
     """Return a file name as text; bytes that are not UTF-8 are escaped, as in `\\xff`."""
     return os.fsencode(name).decode("utf-8", "backslashreplace")
+
+
+def _is_text(name: str) -> bool:
+    """Return whether a file name is UTF-8, whatever the encoding of the locale."""
+    try:
+        os.fsencode(name).decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _read(path: Path) -> bytes | None:
@@ -125,14 +134,16 @@ def _list_files(root: Path) -> tuple[list[str], list[ImageFile]]:
             raise InvalidValueError(f"{root / path} is not in a class folder", LAYOUT)
         names.append(parts[depth - 1])
     # A name that is not UTF-8 cannot be an id or a class name: the file is listed as broken.
-    classes = sorted({name for name in names if _printable(name) == name})
+    classes = sorted({_printable(name) for name in names if _is_text(name)})
     if not classes:
         raise InvalidValueError(f"the folder names in {root} are not UTF-8 text", "rename them")
     label = {name: n for n, name in enumerate(classes)}
     images = []
     for name, (path, size, changed) in zip(names, files, strict=True):
         split = encoded.SPLITS[path.split("/", 1)[0].lower()] if split_first else "train"
-        images.append(ImageFile(path, _printable(path), label.get(name, 0), split, size, changed))
+        images.append(
+            ImageFile(path, _printable(path), label.get(_printable(name), 0), split, size, changed)
+        )
     return classes, images
 
 
@@ -152,8 +163,9 @@ def _check_no_splits(root: Path, tops: set[str], paths: list[str]) -> None:
 def _walk(
     root: Path, suffixes: set[str], others: Counter[str] | None = None
 ) -> Iterator[tuple[str, int, int]]:
-    """Yield path, size and modification time of image files; linked folders are followed once.
+    """Yield path, size and modification time of image files.
 
+    Links to folders are followed, but not to one that the link is in, which would never end.
     `others` counts the endings of other files, except hidden ones.
     """
 
@@ -161,13 +173,14 @@ def _walk(
         message = f"cannot read the folder {error.filename} ({error.strerror})"
         raise InvalidValueError(message) from None
 
-    seen = set()
+    above: dict[str, tuple[str, ...]] = {}
     for folder, folders, names in os.walk(root, onerror=refuse, followlinks=True):
-        real = os.path.realpath(folder)
-        if real in seen:
+        real, parents = os.path.realpath(folder), above.get(os.path.dirname(folder), ())
+        if real in parents:
             folders.clear()
             continue
-        seen.add(real)
+        if folders:
+            above[folder] = (*parents, real)
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         below = os.path.relpath(folder, root)
         prefix = "" if below == os.curdir else f"{below}/"
@@ -201,7 +214,13 @@ def _read_index(root: Path) -> list[ImageFile]:
         with open(root / INDEX, newline="", encoding="utf-8") as file:
             rows = list(csv.DictReader(file))
         return [
-            ImageFile(row["file"], row["id"], int(row["label"]), row["split"], int(row["bytes"]))
+            ImageFile(
+                os.fsdecode(row["file"].encode()),
+                row["id"],
+                int(row["label"]),
+                row["split"],
+                int(row["bytes"]),
+            )
             for row in rows
         ]
     except (KeyError, ValueError, TypeError, csv.Error):

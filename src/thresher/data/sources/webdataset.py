@@ -1,6 +1,7 @@
 """WebDataset: tar files whose members share a key, such as `0001.jpg` and `0001.cls`."""
 
 import json
+import re
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path, PurePosixPath
@@ -45,6 +46,7 @@ _RARE = ("psd", "qoi", "xbm", "xpm", "im", "msp", "sun", "fli", "blp")
 IMAGES = frozenset((*_PHOTOGRAPHS, *_OTHERS, *_RARE))
 LABELS = frozenset(("cls", "json"))
 PROBES_PER_TAR = 8
+_TAR = re.compile(r"\.(tar(\.(gz|bz2|xz|zst))?|tgz|tbz2?|txz)$")
 
 
 class WebDataset(encoded.EncodedSource):
@@ -59,7 +61,10 @@ class WebDataset(encoded.EncodedSource):
     ) -> None:
         path = Path(where)
         self.root = path if path.is_dir() else path.parent
-        self.tars = sorted(path.rglob("*.tar*")) if path.is_dir() else [path]
+        self.tars = _tars(path, deep=True) if path.is_dir() else [path]
+        stems = [_stem(tar.name) for tar in self.tars]
+        # Splits in folders of their own often number their tars alike.
+        self.with_folder = len(set(stems)) < len(stems)
         if not self.tars:
             raise NotFoundError(f"{path} has no .tar file", "check the path")
         if not self._use_description(
@@ -72,8 +77,8 @@ class WebDataset(encoded.EncodedSource):
     def matches(where: str) -> bool:
         path = Path(where)
         if path.is_file():
-            return ".tar" in path.name.lower() or path.suffix == ".tgz"
-        return any(path.glob("*.tar")) or any(path.glob("*.tar.*"))
+            return _is_tar(path)
+        return path.is_dir() and bool(_tars(path, deep=False) or _tars_in_splits(path))
 
     def key(self) -> str:
         return f"webdataset {self.root.name}, {encoded.describe_files(self.tars)}"
@@ -85,7 +90,7 @@ class WebDataset(encoded.EncodedSource):
         tar = self.root / chunk
         yield from encoded.in_blocks(
             (
-                *_parse(key, members, tar, chunk),
+                *self._parse(key, members, tar, chunk),
                 next((data for kind, data in members.items() if kind in IMAGES), None),
             )
             for key, members in grouped(tar, IMAGES | LABELS)
@@ -94,12 +99,58 @@ class WebDataset(encoded.EncodedSource):
     def _labels(self) -> Iterator[int]:
         for tar in self.tars:
             for key, members in grouped(tar, LABELS):
-                yield _parse(key, members, tar, tar.name)[1]
+                yield self._parse(key, members, tar, tar.name)[1]
 
     def _probes(self) -> Iterator[bytes]:
         for tar in self.tars:
             for _, members in islice(grouped(tar, IMAGES), PROBES_PER_TAR):
                 yield from members.values()
+
+    def _parse(
+        self, key: str, members: dict[str, bytes], tar: Path, chunk: str
+    ) -> tuple[str, Any, str]:
+        """Return id, label and split. Keys may repeat across tars: an id begins with the tar."""
+        try:
+            fields = json.loads(members["json"]) if "json" in members else {}
+            label = int(members["cls"]) if "cls" in members else fields["label"]
+            place = PurePosixPath(chunk)
+            name = _stem(place.name)
+            name = (place.parent / name).as_posix() if self.with_folder else name
+            id, split = fields.get("id"), fields.get("split")
+            return (
+                f"{name}/{key}" if id is None else str(id),
+                label,
+                encoded.split_of(chunk) if split is None else str(split),
+            )
+        except (KeyError, ValueError, TypeError, AttributeError):
+            raise InvalidValueError(
+                f'sample "{key}" of {tar} has no label',
+                "each sample needs a .cls member with a number, or a .json member with `label`",
+            ) from None
+
+
+def _stem(name: str) -> str:
+    return name.partition(".")[0]
+
+
+def _is_tar(path: Path) -> bool:
+    """Return whether a file is a tar file, compressed or not, by its name."""
+    return not path.name.startswith(".") and _TAR.search(path.name.lower()) is not None
+
+
+def _tars(folder: Path, deep: bool) -> list[Path]:
+    files = folder.rglob("*") if deep else folder.iterdir()
+    return sorted(file for file in files if _is_tar(file) and file.is_file())
+
+
+def _tars_in_splits(folder: Path) -> list[Path]:
+    """Return the tar files in folders of splits that hold no other folders."""
+    inside = [sub for sub in folder.iterdir() if sub.is_dir()]
+    if any(sub.name.lower() not in encoded.SPLITS for sub in inside):
+        return []
+    if any(below.is_dir() for sub in inside for below in sub.iterdir()):
+        return []
+    return [tar for sub in inside for tar in _tars(sub, deep=False)]
 
 
 def grouped(tar: Path, kinds: frozenset[str]) -> Iterator[tuple[str, dict[str, bytes]]]:
@@ -135,22 +186,3 @@ def _check_end(tar: Path) -> None:
         file.seek(max(0, tar.stat().st_size - 1024))
         if file.read().strip(b"\0"):
             raise InvalidValueError(f"{tar} is truncated or damaged", "get it again")
-
-
-def _parse(key: str, members: dict[str, bytes], tar: Path, chunk: str) -> tuple[str, Any, str]:
-    """Return id, label and split. Keys may repeat across tars, so an id begins with the tar."""
-    try:
-        fields = json.loads(members["json"]) if "json" in members else {}
-        label = int(members["cls"]) if "cls" in members else fields["label"]
-        stem = PurePosixPath(chunk).name.partition(".")[0]
-        id, split = fields.get("id"), fields.get("split")
-        return (
-            f"{stem}/{key}" if id is None else str(id),
-            label,
-            encoded.split_of(chunk) if split is None else str(split),
-        )
-    except (KeyError, ValueError, TypeError, AttributeError):
-        raise InvalidValueError(
-            f'sample "{key}" of {tar} has no label',
-            "each sample needs a .cls member with a number, or a .json member with `label`",
-        ) from None

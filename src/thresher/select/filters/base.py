@@ -18,6 +18,9 @@ from thresher.errors import InvalidValueError, nearest
 from thresher.options import describe, option, validate
 from thresher.select.inputs import FilterInputs, Need
 
+ROUNDING = 1e-9
+"""Of shares of a number of samples: 0.29 · 100 is less than 29."""
+
 
 class Filter(abc.ABC):
     """Base class of filters, which choose the training samples to keep.
@@ -184,15 +187,41 @@ def highest(score: np.ndarray, share: float, groups: np.ndarray | None = None) -
     """Mark the share of samples with the highest score, (n,) bool; of equal ones the later.
 
     A score (n,) of NaN means unknown: it counts, but is never marked. With `groups` (n,), mark the
-    same share of each group.
+    same share of each group, as nearly as whole samples allow; see `group_counts`.
     """
     marked = np.zeros(len(score), bool)
     parts = [np.arange(len(score))]
     if groups is not None:
         parts = [np.flatnonzero(groups == group) for group in np.unique(groups)]
-    for rows in parts:
-        count = round(share * len(rows))
-        rows = rows[~np.isnan(score[rows])]
-        order = rows[np.argsort(score[rows], kind="stable")]
+    known = [rows[~np.isnan(score[rows])] for rows in parts]
+    orders = [rows[np.argsort(score[rows], kind="stable")] for rows in known]
+    counts = [round(share * len(score))]
+    if groups is not None:
+        sizes = np.array([len(rows) for rows in parts])
+        at = np.floor(share * sizes + ROUNDING).astype(int)
+        following = [
+            score[order[-1 - n]] if n < len(order) else -np.inf
+            for order, n in zip(orders, at.tolist(), strict=True)
+        ]
+        counts = group_counts(sizes, share, np.array(following)).tolist()
+    for order, count in zip(orders, counts, strict=True):
         marked[order[max(0, len(order) - count) :]] = True
     return marked
+
+
+def group_counts(
+    sizes: np.ndarray, share: float, preference: np.ndarray | None = None
+) -> np.ndarray:
+    """Return how many samples are a share of each group, (groups,) int, within one sample.
+
+    Together they are that share of all samples: rounded on their own, 5 % of groups of nine would
+    be nothing. The largest remainders are rounded up, of equal ones those with the highest
+    `preference` (groups,), but no group is used up.
+    """
+    exact = share * sizes
+    counts = np.floor(exact + ROUNDING).astype(int)
+    remainder = (exact - counts).round(9)
+    order = np.lexsort((np.zeros(len(sizes)) if preference is None else -preference, -remainder))
+    order = order[counts[order] + 1 < sizes[order]]
+    counts[order[: max(0, round(share * int(sizes.sum())) - int(counts.sum()))]] += 1
+    return counts

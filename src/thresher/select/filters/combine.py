@@ -63,7 +63,7 @@ class CombineFilter(Filter):
                 self.map_ = np.stack([one.x, one.y], axis=1)[at]
                 self.cluster_ = None if one.cluster is None else one.cluster[at]
                 break
-        self.new_labels_ = _new_labels(selections, rows)
+        self.new_labels_ = given_labels(selections, rows)
         self.report_.update(rule=self.name, selections=names)
 
 
@@ -112,7 +112,7 @@ def rows_of(selection: Selection, ids: Sequence[str]) -> np.ndarray:
     return rows
 
 
-def _new_labels(selections: Sequence[Selection], rows: Sequence[np.ndarray]) -> np.ndarray | None:
+def given_labels(selections: Sequence[Selection], rows: Sequence[np.ndarray]) -> np.ndarray | None:
     """Return the labels that people gave in any of the selections, the first one counts."""
     given = [
         s.new_labels[at] for s, at in zip(selections, rows, strict=True) if s.new_labels is not None

@@ -8,7 +8,7 @@ import numpy as np
 from thresher.errors import InvalidValueError
 from thresher.options import option
 from thresher.select.filters.base import Filter, highest
-from thresher.select.filters.combine import rows_of
+from thresher.select.filters.combine import given_labels, rows_of
 from thresher.select.inputs import FilterInputs, Need
 
 
@@ -53,7 +53,8 @@ class CoverageFilter(Filter):
                 "selections",
             )
         (scored,) = inputs.selections
-        score = scored.score[rows_of(scored, inputs.ids)].astype(np.float64)
+        rows = rows_of(scored, inputs.ids)
+        score = scored.score[rows].astype(np.float64)
         score[np.isnan(score)] = 0.0
         hardest = highest(score, min(self.cutoff, self.drop))
         finite = score[~hardest & np.isfinite(score)]
@@ -71,6 +72,7 @@ class CoverageFilter(Filter):
             keep[random.permutation(np.flatnonzero(stratum == numbers[at]))[:taken]] = True
             left -= taken
         self.keep_, self.score_ = keep, score
+        self.new_labels_ = given_labels([scored], [rows])
         crowd = dict(zip(numbers.tolist(), sizes.tolist(), strict=True))
         self.reason_ = [
             "" if kept else "above the cutoff" if s < 0 else f"one of {crowd[s]} with such a score"

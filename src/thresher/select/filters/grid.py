@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from thresher.options import option
-from thresher.select.filters.base import Filter
+from thresher.select.filters.base import Filter, group_counts
 from thresher.select.inputs import FilterInputs, Need
 from thresher.select.reduction import MapOptions, cached_reduction
 
@@ -49,7 +49,8 @@ class GridFilter(MapOptions, Filter):
         drop, score = np.zeros(n, bool), np.zeros(n)
         crowd, cell = np.zeros(n, int), np.zeros(n, np.int32)
         used = 0
-        for label in np.unique(inputs.labels):
+        classes, sizes = np.unique(inputs.labels, return_counts=True)
+        for label, gone in zip(classes, group_counts(sizes, self.drop), strict=True):
             (rows,) = np.nonzero(inputs.labels == label)
             # A random order, then a stable sort by cell: each sample's rank within its cell.
             rows = random.permutation(rows)
@@ -64,7 +65,7 @@ class GridFilter(MapOptions, Filter):
             rank[order] = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
             # Dropping the highest ranks levels the crowded cells down to a common cap.
             suspicion = rank if self.keep == "sparse" else -counts[number]
-            last = np.argsort(suspicion, kind="stable")[len(rows) - round(self.drop * len(rows)) :]
+            last = np.argsort(suspicion, kind="stable")[len(rows) - gone :]
             drop[rows[last]] = True
             score[rows], crowd[rows] = suspicion, counts[number]
             cell[rows] = number + used

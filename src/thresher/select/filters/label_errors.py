@@ -1,5 +1,6 @@
 """Mislabelled samples, by confident learning."""
 
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -129,18 +130,22 @@ class LabelErrorsFilter(Filter):
         from thresher.select.linear_probe import fit_probe
         from thresher.select.pca import fit_pca
 
-        folds = min(self.folds, int(np.bincount(labels).min()))
-        if folds < 2:
+        counts = np.bincount(labels)
+        if counts.min() < 2:
             raise InvalidValueError(
                 "a class with one sample cannot be cross-validated", "use `probabilities` own"
             )
+        # The samples of a class go to different folds: two are enough for one to be seen.
+        folds = min(self.folds, int(counts.max()))
         device = "cuda" if choose_device().type == "cuda" else "cpu"
         x = fit_pca(features, self.components, self.seed, device).project(features)
         x /= max(float(x[:, 0].std()), 1e-12)
         fold = np.zeros(len(labels), np.int64)
         cut = StratifiedKFold(folds, shuffle=True, random_state=self.seed)
-        for number, (_, members) in enumerate(cut.split(labels, labels)):
-            fold[members] = number
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "The least populated class", UserWarning)
+            for number, (_, members) in enumerate(cut.split(labels, labels)):
+                fold[members] = number
         return fit_probe(x, labels, fold)
 
 

@@ -11,6 +11,7 @@ from thresher.errors import InvalidValueError
 from thresher.options import option
 from thresher.select.cluster import (
     NOISE,
+    UNCLUSTERED,
     ClassGraph,
     Eps,
     choose_eps,
@@ -149,8 +150,12 @@ class NetworkFilter(NetworkOptions, Filter):
 
     def _kept_whole(self, inputs: FilterInputs) -> list[str]:
         """Return a warning for each class that is too small to cluster."""
-        few = f"has fewer than {self.min_samples} samples and is kept whole"
-        small = [] if self.graph_ is None else self.graph_.small
+        least, small = self.min_samples, [] if self.graph_ is None else self.graph_.small
+        if self.cluster == "hdbscan":
+            assert self.cluster_ is not None
+            least = max(self.min_samples, self.min_cluster_size)
+            small = np.unique(inputs.labels[self.cluster_ == UNCLUSTERED]).tolist()
+        few = f"has fewer than {least} samples and is kept whole"
         return [f"class {inputs.class_name(label)} {few}" for label in small]
 
     def _cluster_hdbscan(self, inputs: FilterInputs) -> None:
@@ -163,6 +168,9 @@ class NetworkFilter(NetworkOptions, Filter):
             for label, dropped in zip(inputs.labels, noise, strict=True)
         ]
         self.report_["eps"] = None
+        for row in np.flatnonzero(cluster == UNCLUSTERED):
+            self.reason_[row] = "class kept whole: too few samples"
+        self.warnings_ += self._kept_whole(inputs)
 
     def _fit_votes(self, inputs: FilterInputs) -> None:
         voters = [one.fit_inputs(seen) for one, seen in self._voters(inputs)]
