@@ -41,6 +41,8 @@ class Progress:
     """Of the latest evaluation."""
     grown: list[list[int]] = field(default_factory=list)
     """[first epoch, global batch] of each growth of the batch by the noise scale."""
+    rate: float | None = None
+    """Learning rate of the last step; a gradient that is still under way is applied with it."""
 
     @property
     def input_wait_share(self) -> float | None:

@@ -13,6 +13,7 @@ from thresher.training.checkpoint import Checkpoint, pack_optimizer, unpack_opti
 from thresher.training.dynamics import Dynamics
 from thresher.training.epochs import EpochSamples, Progress
 from thresher.training.noise_observer import NoiseObserver
+from thresher.training.optimizers import set_rate
 from thresher.training.result import TargetReached
 from thresher.training.step import Step
 
@@ -96,6 +97,8 @@ class RunState:
         self.progress = Progress(**saved.meta["progress"])
         if self.progress.target is not None:
             self.progress.target = TargetReached(**saved.meta["progress"]["target"])
+        if self.progress.rate is not None:
+            set_rate(step.optimizer, self.progress.rate)
 
 
 class Saver:
