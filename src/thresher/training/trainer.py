@@ -270,6 +270,7 @@ class Trainer:
         news = torch.tensor(flags, dtype=torch.float64, device=self.group.device)
         packed = torch.cat([self.losses[begin:end].double(), news])
         *losses, stop, save, due_somewhere = self.group.all_reduce_sum(packed).tolist()
+        losses = [loss / self.state.samples.mean_weight for loss in losses]
         self.request.save = False
         self._stop_requested |= stop > 0
         self._save_requested |= save > 0 or due_somewhere > 0
