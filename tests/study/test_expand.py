@@ -207,6 +207,35 @@ def test_a_step_for_each_data_set() -> None:
         assert found.steps[need].settings["data"] == trial.settings["data"]
 
 
+def test_steps_for_each_arm_use_its_data() -> None:
+    arms = {"clean": {}, "noisy": {"data": "digits-noisy"}}
+    steps = {name: {**table, "each": ["arm"]} for name, table in STEPS.items()}
+    found = plan(arms=arms, grid={"selection": ["network"]}, steps=steps)
+    assert len(found.steps) == 2 * 3
+    for step in found.steps.values():
+        noisy = step.at["arm"] == "noisy"
+        assert step.settings["data"] == ("digits-noisy" if noisy else "digits"), step.name
+
+
+COMMAND = "python train.py --seed {seed} --keep {selection} --data {data} --out {out}"
+
+
+@pytest.mark.parametrize("axis", ["data", "arm"])
+def test_a_step_for_each_data_set_of_a_command(axis: str) -> None:
+    names = ["digits", "cifar10"]
+    content: dict[str, Any] = {"grid": {"selection": ["half"]}}
+    if axis == "data":
+        content["grid"]["data"] = names
+    else:
+        content["arms"] = {name: {"data": name} for name in names}
+    half = {"do": "select", "filter": "random", "drop": 0.5, "each": [axis]}
+    found = plan(base={"command": COMMAND}, steps={"half": half}, **content)
+    assert sorted(step.settings["data"] for step in found.steps.values()) == sorted(names)
+    for trial in trials(found):
+        (need,) = trial.needs
+        assert found.steps[need].settings["data"] == trial.settings["data"]
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from few_digits import make_pack
 
 from planted import ArraySource
@@ -17,6 +18,7 @@ from thresher.data.pack import Pack
 from thresher.data.selection import Selection
 from thresher.data.write import write_pack
 from thresher.errors import InvalidValueError, ThresherError
+from thresher.models.registry import build
 from thresher.paths import SelectionPaths, write_text
 from thresher.study import reading
 from thresher.study.analysis import analyse
@@ -195,6 +197,42 @@ def test_changed_data_is_noticed(pack: str, tmp_path: Path) -> None:
     (tmp_path / "first").rename(data)
     write_text(data / "pack.json", json.dumps(meta))
     assert more.run().count("finished") == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("option", ["batch_schedule", "weights"])
+def test_changed_files_of_options_are_noticed(pack: str, tmp_path: Path, option: str) -> None:
+    file = tmp_path / f"{option}.csv"
+
+    def write(number: int) -> None:
+        if option == "batch_schedule":
+            file.write_text(f"epoch,batch\n0,16\n1,{number}\n")
+            return
+        torch.manual_seed(number)
+        torch.save(build("tiny", 10, 1).state_dict(), file)
+
+    write(32)
+    values = content(pack, executor={"kind": "in-process"})
+    values["base"] |= {option: str(file), "batch_size": 16}
+    first = Study.from_dict(values, tmp_path / "out")
+    assert first.run().count("finished") == 1
+    kept = file.read_bytes()
+    write(48)
+    more = Study.from_dict({**values, "seeds": 2}, tmp_path / "out")
+    with pytest.raises(InvalidValueError, match=f"{option}.csv was changed after 1 run of the"):
+        more.run()
+    file.write_bytes(kept)
+    assert more.run().count("finished") == 2
+
+
+def test_a_wrong_batch_schedule_is_refused_before_the_first_trial(
+    pack: str, tmp_path: Path
+) -> None:
+    values = content(pack)
+    values["base"] |= {"batch_schedule": "dubble@1"}
+    with pytest.raises(InvalidValueError, match=r'seed=0.*: batch_schedule cannot be "dubble@1"'):
+        Study.from_dict(values, tmp_path / "out").run("in-process")
+    assert not (tmp_path / "out").exists()
 
 
 def _other_splits(pack: Pack, out: Path) -> Pack:

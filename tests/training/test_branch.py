@@ -68,6 +68,26 @@ def test_a_branch_of_a_run_that_ends_within_an_epoch_has_the_rest_of_it(
     assert result.train_loss == pytest.approx(RunResult.load(trunk).train_loss)
 
 
+@pytest.mark.slow
+def test_a_branch_goes_on_with_a_batch_that_grew(few: Path, tmp_path: Path) -> None:
+    options = {"batch_schedule": "noise", "batch_size": 4, "max_batch": 64}
+    whole, trunk, branch = (tmp_path / name for name in ("whole", "trunk", "branch"))
+    longer = train(_config(few, whole, epochs=4, **options), quiet=True)
+    (_, _), (grown, batch) = longer.resolved.batch_phases[:2]
+    assert (grown, batch) == (2, 8), "choose the epochs of the trunk anew"
+    for epochs in (2, 3):  # the trunk ends where the batch grows, and later
+        begun = trunk / str(epochs)
+        train(_config(few, begun, epochs=epochs, keep_checkpoint=True, **options), quiet=True)
+        out = branch / str(epochs)
+        result = train(_config(few, out, epochs=4, branch_from=str(begun), **options), quiet=True)
+        assert result.resolved.batch_phases == longer.resolved.batch_phases
+        x, y = (load_file(run / "model.safetensors") for run in (whole, out))
+        assert all(torch.equal(x[name], y[name]) for name in x)
+    other = {**options, "batch_size": 6, "branch_from": str(begun)}
+    result = train(_config(few, tmp_path / "other", epochs=3.1, **other), quiet=True)
+    assert result.resolved.batch_phases == []
+
+
 def test_a_branch_may_have_another_batch_and_rate(few: Path, trunk: Path, tmp_path: Path) -> None:
     options = {"epochs": 2, "branch_from": str(trunk), "batch_size": 40, "lr": 0.03}
     result = train(_config(few, tmp_path / "branch", **options), quiet=True)

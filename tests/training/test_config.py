@@ -91,6 +91,8 @@ def test_values_that_stood_for_default_load_as_none() -> None:
         ({"average_every": 2, "compress": "int8"}, "`compress` and `allreduce` have no effect"),
         ({"delay": 1, "precision": "fp16"}, "`delay` does not work with precision fp16"),
         ({"delay": 1, "engine": "horovod"}, "do not work with engine horovod"),
+        ({"compress": "topk", "allreduce": "ring"}, "topk does not work with `allreduce` ring"),
+        ({"compress": "int8", "engine": "horovod"}, "int8 does not work with engine horovod"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )

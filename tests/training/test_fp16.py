@@ -1,10 +1,12 @@
 """Training in fp16, whose loss is multiplied by a scale."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from thresher.paths import RunPaths
 from thresher.training import checkpoint
@@ -48,3 +50,24 @@ def test_what_compression_leaves_out_is_kept_without_the_scale(few: Path, tmp_pa
     half, full = (_errors(few, tmp_path / kind, kind) for kind in ("fp16", "fp32"))
     assert half.isfinite().all()
     assert (half - full).norm() < 0.2 * full.norm()
+
+
+@pytest.mark.slow  # trains twice on two processes
+def test_a_worker_resumes_with_its_own_scale_and_counts(few: Path, tmp_path: Path) -> None:
+    """With local SGD, the workers skip different steps: one scale falls earlier than the other."""
+    more: dict[str, Any] = {"workers": 2, "average_every": 2, "batch_norm": "ghost:4", "seed": 4}
+    more |= {"batch_size": 11, "optimizer": "adamw", "epochs": 0.5, "precision": "fp16"}
+    more |= {"checkpoint_every": 8, "keep_checkpoint": True, "threads": 1}
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    train(_config(few, whole, **more), quiet=True)
+    first, *_ = sorted((whole / "checkpoints").iterdir())
+    saved = checkpoint.read(first)
+    assert saved is not None
+    scales = [saved.tensors[f"rank.{rank}.fp16.scale"].item() for rank in range(2)]
+    assert scales[0] != scales[1], "choose another seed: the workers skipped the same steps"
+    (broken / "checkpoints").mkdir(parents=True)
+    shutil.copy(first, broken / "checkpoints")
+    shutil.copy(whole / "run.json", broken)
+    train(_config(few, broken, **more, resume=True), quiet=True)
+    x, y = (load_file(run / "model.safetensors") for run in (whole, broken))
+    assert all(torch.equal(x[name], y[name]) for name in x)

@@ -188,11 +188,16 @@ def _stop_at(few: Path, out: Path, step: int, **more: Any) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("delay", [0, 1])
 def test_a_run_killed_after_its_last_step_still_closes_the_epoch(
-    few: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    few: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, delay: int
 ) -> None:
-    """The last checkpoint stands, the last evaluation and the epoch's record do not."""
+    """The last checkpoint stands, the last evaluation and the epoch's record do not.
+
+    A delayed gradient is still to be applied, with the rate of the last step.
+    """
     options: dict[str, Any] = {"epochs": 2, "validation": 47, "checkpoint_every": 4}
+    options["delay"] = delay
     whole = train(_config(few, tmp_path / "whole", **options), quiet=True)
     assert whole.steps % 4 == 0, "a checkpoint must fall on the last step"
 
@@ -213,6 +218,7 @@ def test_a_run_killed_after_its_last_step_still_closes_the_epoch(
         (tmp_path / run / "metrics.jsonl").read_text().splitlines() for run in ("whole", "broken")
     ]
     assert len(records[0]) == len(records[1])
+    assert _same(tmp_path / "whole", tmp_path / "broken")
 
 
 def test_weak_scaling_does_not_resume_with_another_batch(few: Path, tmp_path: Path) -> None:

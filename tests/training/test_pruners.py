@@ -1,5 +1,6 @@
 """Pruning while training: expected gradients, annealing, and going on after a checkpoint."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -164,6 +165,18 @@ def test_the_control_of_infobatch_prunes_as_much(few: Path, tmp_path: Path) -> N
     everything = 6 * info.resolved.samples
     assert info.samples < 0.95 * everything
     assert control.samples == pytest.approx(info.samples, abs=12)
+
+
+def test_weights_do_not_raise_the_loss_that_is_reported(few: Path, tmp_path: Path) -> None:
+    """A network that does not learn has the same loss in every epoch, pruned or not."""
+    options = {"data": str(few), "out": str(tmp_path / "run"), "epochs": 3, "batch_size": 16}
+    options |= {"lr": 0.0, "augment": "none", "dynamic": "infobatch:0.9", "device": "cpu"}
+    result = train(TrainConfig.from_dict(options), quiet=True)
+    assert result.samples < 2.5 * 287
+    lines = map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
+    whole, *pruned = [line["train_loss"] for line in lines if line["kind"] == "epoch"]
+    assert pruned == pytest.approx([whole] * len(pruned), rel=0.05)  # weighted: 1.6 times it
+    assert result.train_loss == pruned[-1]
 
 
 def test_only_a_finished_run_can_be_matched(tmp_path: Path) -> None:

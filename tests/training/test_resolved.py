@@ -57,6 +57,20 @@ def test_a_filtered_run_with_the_full_budget_lowers_its_rate_at_the_same_sample(
         assert course.factor(500, 1) == pytest.approx(0.1)
 
 
+@pytest.mark.parametrize("budget", ["epochs", "samples", "steps"])
+def test_epochs_of_the_schedule_are_exact_if_the_run_ends_within_one(budget: str) -> None:
+    """2.5 epochs of 287 samples are rounded to 718, and 718 / 2.5 is more than an epoch."""
+    options: dict[str, Any] = {"epochs": 2.5, "batch_size": 33, "budget": budget}
+    options |= {"schedule": "step", "step_epochs": (1.0, 2.0), "warmup_epochs": 1.0}
+    config = TrainConfig(data="d", out="o", **options)
+    resolved = resolve(config, 287)
+    assert (resolved.samples_per_epoch, resolved.warmup_steps) == (287, 9)
+    factors = [schedule(config, resolved).factor(seen, 33) for seen in (286, 287, 573, 574)]
+    assert factors == pytest.approx([1, 0.1, 0.1, 0.01])
+    filtered = resolve(config, 200, 287)
+    assert budget == "steps" or filtered.samples_per_epoch == {"epochs": 200}.get(budget, 287)
+
+
 def test_cuts_lose_nothing_and_fall_between_groups() -> None:
     assert slices(7, 4) == [(0, 2), (2, 4), (4, 6), (6, 7)]
     assert slices(7, 4, align=4) == [(0, 4), (4, 7), (7, 7), (7, 7)]

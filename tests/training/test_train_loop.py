@@ -221,7 +221,7 @@ def test_auto_survives_an_out_of_memory_error(
     [
         {"precision": "bf16", "epochs": 0.2},
         {"deterministic": True, "epochs": 0.5},
-        {"delay": 1, "optimizer": "nesterov"},
+        {"delay": 1, "optimizer": "nesterov", "allreduce": "ring"},
         {"optimizer": "lars", "schedule": "poly", "label_smoothing": 0.1},
         {"optimizer": "adamw", "lr": 0.002, "schedule": "step", "step_epochs": (1.0,)},
         {"tensorboard": True, "trace": True, "cutout": 3},

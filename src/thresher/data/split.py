@@ -28,7 +28,10 @@ class HoldOut:
         size = self.size
         if size is None:
             size = DEFAULT_SHARE if pack.test_split is None else 0.0
-        count = round(size * len(labels)) if size < 1 else round(size)
+        count = round(size)
+        if 0 < size < 1:
+            # A share of few samples is at least one, if another one is left to train on.
+            count = max(0, min(max(1, round(size * len(labels))), len(labels) - 1))
         return hold_out(labels, count, self.seed)
 
 

@@ -254,8 +254,9 @@ class Summed(Rounds):
         wire: torch.dtype | None = None,
     ) -> None:
         super().__init__(group)
-        self._reduce = make_reduce(self.group)
         self._wire = wire
+        if self.world > 1:
+            self._reduce = make_reduce(self.group)
 
     def sum(self, bucket: Bucket) -> None:
         sent = bucket.flat if self._wire is None else bucket.flat.to(self._wire)

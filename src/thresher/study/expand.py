@@ -58,9 +58,7 @@ class _Expansion:
         return StudyPlan(self.steps, {trial.name: trial for trial in every})
 
     def trial(self, cell: Values, seed: int) -> StudyTask:
-        settings: Values = dict(self.study.base)
-        for axis, value in cell.items():
-            settings.update(self.study.arms[value] if axis == ARM else {axis: value})
+        settings: Values = {**self.study.base, **self.varied(cell)}
         if not self.study.runs_command:
             settings = {**preset(settings.get("model")), **settings}
         settings["seed"] = seed
@@ -182,27 +180,30 @@ class _Expansion:
         A select step also takes the validation split, whose samples it must not choose among. If
         trials run a command, the other values of [base] are its placeholders.
         """
-        base = self.study.base
+        base, varied = self.study.base, self.varied(own)
         if self.study.runs_command:
-            base = {key: base[key] for key in ("data", *HOLD_OUT) if key in base}
-            own = {axis: value for axis, value in own.items() if axis in ("seed", *base)}
-        start: Values = {"data": base["data"]} if "data" in base else {}
+            of_data = ("data", *HOLD_OUT)
+            base = {key: base[key] for key in of_data if key in base}
+            varied = {key: varied[key] for key in ("seed", *of_data) if key in varied}
+        shared = {**base, **varied}
+        start = {key: shared[key] for key in ("data",) if key in shared}
         if definition.do == "train":
-            start = {k: v for k, v in base.items() if k != "selection"}
-            start["seed"] = 0
-            for axis, value in own.items():
-                start.update(self.study.arms[value] if axis == ARM else {axis: value})
+            start = {key: value for key, value in base.items() if key != "selection"}
+            start |= {"seed": 0, **varied}
             model = definition.settings.get("model", start.get("model"))
             start = {**preset(model), **start}
         if definition.do == "select":
-            shared = dict(base)
-            for axis, value in own.items():
-                shared.update(self.study.arms[value] if axis == ARM else {axis: value})
             start |= {key: shared[key] for key in HOLD_OUT if key in shared}
-        for key in ("data", "seed"):
-            if key in own:
-                start[key] = own[key]
+        if "seed" in own:
+            start["seed"] = own["seed"]
         return {**start, **definition.settings}
+
+    def varied(self, axes: Values) -> Values:
+        """Return the options that these values of the axes set."""
+        options: Values = {}
+        for axis, value in axes.items():
+            options.update(self.study.arms[value] if axis == ARM else {axis: value})
+        return options
 
     def reference(
         self, definition: StepDefinition, key: str, value: Any, own: Values

@@ -8,12 +8,15 @@ from pathlib import Path
 
 import numpy as np
 
+from thresher.data.digest import file_sha256
 from thresher.data.pack import Pack
 from thresher.data.selection import Selection
 from thresher.errors import InvalidValueError, NotFoundError, ThresherError
 from thresher.paths import RunPaths, read_run_json
 from thresher.study.selecting import hold_out
 from thresher.study.tasks import StudyPlan, StudyTask
+from thresher.training.batch_schedule import batch_phases, with_schedule_inline
+from thresher.training.config import TrainConfig
 from thresher.training.schedules import idle_rule
 
 FILES = ("run", "dynamics", "features", "also", "weights")
@@ -22,7 +25,8 @@ SELECTIONS = ("selection", "selections", "like")
 
 def check_inputs(plan: StudyPlan, programs: bool = True) -> None:
     """Check the packs, selections, runs, features and weights that unfinished tasks read, and that
-    the data of finished runs is still the same and their selections keep the same samples.
+    the data of finished runs is still the same and their selections keep the same samples, and that
+    their initial weights and files of batch sizes are the same.
 
     Outputs of the study's own steps are not checked: they do not exist yet. Raises a ThresherError
     for the first input that is missing or does not fit its data; it names the trial or step.
@@ -30,6 +34,7 @@ def check_inputs(plan: StudyPlan, programs: bool = True) -> None:
     """
     _check_data(plan)
     _check_decisions(plan)
+    _check_option_files(plan)
     _check_hold_out(plan)
     outputs = {str(step.out) for step in plan.steps.values()}
     open_pack, check_model = cache(Pack.open), cache(_check_model)
@@ -52,6 +57,9 @@ def check_inputs(plan: StudyPlan, programs: bool = True) -> None:
                 check_program(task.settings["arguments"][0])
             if task.kind == "train" and "model" in task.settings:
                 check_model(str(task.settings["model"]))
+            if task.kind == "train":
+                config = _config(task)
+                batch_phases(config, config.batch_size)
             for key, path in _paths(task, FILES, outputs):
                 check_file(key, Path(path))
             for _, path in _paths(task, SELECTIONS, outputs):
@@ -130,6 +138,39 @@ def _check_decisions(plan: StudyPlan) -> None:
             f"undo them, or remove the folders of these trials in {stale[0].out.parent} to run "
             "them again",
         )
+
+
+def _check_option_files(plan: StudyPlan) -> None:
+    """Refuse to mix new runs with finished ones whose weights or batch sizes came from a file that
+    was changed since."""
+    digest = cache(file_sha256)
+
+    def changed(task: StudyTask) -> str | None:
+        run, config = read_run_json(RunPaths(task.out).config, "run"), _config(task)
+        now = with_schedule_inline(config).batch_schedule
+        if now != config.batch_schedule and run["config"].get("batch_schedule", now) != now:
+            return config.batch_schedule
+        used, weights = run.get("weights"), config.weights
+        return weights if weights and used and used != digest(Path(weights)) else None
+
+    stale = []
+    for task in plan.tasks.values():
+        named = any(task.settings.get(key) for key in ("weights", "batch_schedule"))
+        if task.kind == "train" and task.finished and named:
+            with contextlib.suppress(ThresherError, OSError):  # what is gone was not changed
+                if file := changed(task):
+                    stale.append((task, file))
+    if stale:
+        what, (task, file) = "run" if len(stale) == 1 else "runs", stale[0]
+        raise InvalidValueError(
+            f"the file {file} was changed after {len(stale)} {what} of the study had finished "
+            f"(such as {task.name})",
+            "restore it, or choose another folder for the study",
+        )
+
+
+def _config(task: StudyTask) -> TrainConfig:
+    return TrainConfig.from_dict({"out": "-", **task.settings})
 
 
 def _digest(selection: str) -> str:

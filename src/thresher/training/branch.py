@@ -2,10 +2,12 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from thresher.errors import InvalidValueError, NotFoundError
 from thresher.paths import RunPaths, read_run_json
 from thresher.training import checkpoint
+from thresher.training.batch_schedule import NOISE
 from thresher.training.checkpoint import Checkpoint
 from thresher.training.config import TrainConfig
 
@@ -23,8 +25,7 @@ def check_branch(config: TrainConfig) -> None:
             f"there is no checkpoint in {paths.checkpoints}",
             "train the run with `keep_checkpoint`, or check the path",
         )
-    begun = read_run_json(paths.config, "run's configuration").get("config", {})
-    given = config.to_dict()
+    begun, given = _begun(config), config.to_dict()
     for name in SAME:
         if name in begun and begun[name] != given[name]:
             what = f"the run in {config.branch_from} has `{name}` {begun[name]}, not {given[name]}"
@@ -38,18 +39,34 @@ def check_branch(config: TrainConfig) -> None:
         raise InvalidValueError(f"{what}, not {rates[1]}", "branch with the same value")
 
 
-def branch_state(run: str, epoch_size: int) -> Checkpoint:
-    """Return the state at the end of a run, without its target.
+def branch_state(config: TrainConfig, epoch_size: int) -> Checkpoint:
+    """Return the state at the end of the run that this one branches from, without its target.
 
     If the run ended within an epoch (of `epoch_size` samples), the branch goes on with the rest.
     """
-    paths = RunPaths(Path(run))
-    taken = checkpoint.newest(paths.checkpoints)
+    assert config.branch_from is not None
+    taken = checkpoint.newest(RunPaths(Path(config.branch_from)).checkpoints)
     assert taken is not None
-    progress = {**taken.meta["progress"], "target": None, "grown": []}
-    begun = read_run_json(paths.config, "run's configuration").get("config", {})
-    if not progress["offset"] and begun.get("dynamic") is None:  # pruned epochs are shorter
+    progress = {**taken.meta["progress"], "target": None}
+    if not continues_growth(config):
+        progress["grown"] = []
+    pruned = _begun(config).get("dynamic") is not None  # its epochs are shorter
+    if not progress["offset"] and not pruned:
         progress["epoch"], offset = divmod(progress["samples"], epoch_size)
         progress["offset"] = offset
         progress["epoch_loss"] = offset * (progress["train_loss"] or 0.0)
     return replace(taken, meta={**taken.meta, "progress": progress})
+
+
+def continues_growth(config: TrainConfig) -> bool:
+    """Return whether the batch grows on from where it was at the end of the other run."""
+    begun = _begun(config)
+    same = all(begun.get(n) == getattr(config, n) for n in ("batch_size", "max_batch"))
+    return same and begun.get("batch_schedule") == config.batch_schedule == NOISE
+
+
+def _begun(config: TrainConfig) -> dict[str, Any]:
+    """Return the options of the run that this one branches from."""
+    file = RunPaths(Path(config.branch_from or "")).config
+    options: dict[str, Any] = read_run_json(file, "run's configuration").get("config", {})
+    return options

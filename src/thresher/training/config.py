@@ -156,6 +156,15 @@ def check(config: TrainConfig) -> None:
             "effect",
             "leave them out",
         )
+    plain = config.compress in ("none", "fp16", "bf16")
+    if config.allreduce != "default" and not plain:
+        raise InvalidValueError(
+            f"`compress` {config.compress} does not work with `allreduce` {config.allreduce}",
+            "use the default all-reduce, or compress none, fp16 or bf16",
+        )
+    if config.engine == "horovod" and config.compress not in ("none", "fp16"):
+        what = f"`compress` {config.compress} does not work with engine horovod"
+        raise InvalidValueError(what, "use none or fp16")
     if config.delay and config.precision == "fp16":
         raise InvalidValueError("`delay` does not work with precision fp16", "use bf16")
     if config.branch_from is not None and (config.dynamic is not None or config.record_dynamics):

@@ -41,6 +41,8 @@ class Progress:
     """Of the latest evaluation."""
     grown: list[list[int]] = field(default_factory=list)
     """[first epoch, global batch] of each growth of the batch by the noise scale."""
+    rate: float | None = None
+    """Learning rate of the last step; a gradient that is still under way is applied with it."""
 
     @property
     def input_wait_share(self) -> float | None:
@@ -64,6 +66,8 @@ class EpochSamples:
         self.split, self.pruner, self.seed = split, pruner, config.seed
         self.chosen: tuple[np.ndarray, np.ndarray] | None = None
         """A pruner's choice for this epoch: (n,) bool and (n,) float32 over `split.train`."""
+        self.mean_weight = 1.0
+        """Mean weight of the losses of this epoch's samples."""
         if pruner is not None:
             kept = split.train[split.kept]
             # With another budget, the epochs that it would last without the pruner.
@@ -82,6 +86,8 @@ class EpochSamples:
         order = epoch_order(len(kept), self.seed, epoch, kept)
         if not len(order):
             raise ThresherError(f"the pruner left no sample for epoch {epoch}", "prune less")
+        if self.chosen is not None:
+            self.mean_weight = float(self.chosen[1][order].mean(dtype=np.float64)) or 1.0
         return order
 
     def end_epoch(self, table: np.ndarray | None) -> None:

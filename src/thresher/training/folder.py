@@ -6,9 +6,11 @@ import os
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from thresher.data.digest import file_sha256
 from thresher.data.pack import Pack
 from thresher.distributed.group import Group
 from thresher.errors import AlreadyExistsError, InvalidValueError, NotFoundError
@@ -112,7 +114,10 @@ def write_config(config: TrainConfig, resolved: Resolved, pack: Pack, split: Tra
         "test": len(split.test),
         "samples": samples,
     }
-    content = {"config": config.to_dict(), "resolved": asdict(resolved), "data": data}
+    content: dict[str, Any] = {"config": config.to_dict(), "resolved": asdict(resolved)}
+    content["data"] = data
+    if config.weights is not None:
+        content["weights"] = file_sha256(Path(config.weights))
     write_json(path, {"format": RUN_FORMAT, **content})
 
 

@@ -128,7 +128,7 @@ def resolve(
     steps, total = _budget(config, samples, full, phases)
     base = batch if config.base_batch is None else config.base_batch
     rate = scaled_rate(config.lr_rule, config.lr, batch, base, config.warmup_epochs)
-    epoch = total / config.epochs
+    epoch = _schedule_epoch(config, samples, full, total)
     warmup_samples = rate.warmup_epochs * epoch
     part = largest_part(batch, world, align)
     return Resolved(
@@ -186,6 +186,13 @@ def _budget(config: BatchConfig, samples: int, full: int, phases: Phases) -> tup
     if total < 1:
         raise InvalidValueError(f"{config.epochs} epochs are less than one sample", "", "epochs")
     return _steps(total, samples, phases), total
+
+
+def _schedule_epoch(config: BatchConfig, samples: int, full: int, total: int) -> float:
+    """Return the samples of an epoch of the schedule; not by `total`, which is rounded."""
+    if config.budget == "epochs" or samples == full:
+        return float(samples)
+    return float(full) if config.budget == "samples" else total / config.epochs
 
 
 def _steps(total: int, samples: int, phases: Phases) -> int:

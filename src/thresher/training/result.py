@@ -77,7 +77,7 @@ class RunResult:
     validation_loss: float | None
     """Mean cross-entropy on those samples."""
     train_loss: float | None
-    """Mean training loss of the last epoch."""
+    """Mean training loss of the last epoch; with InfoBatch, weighted as the gradients are."""
     steps: int
     """Optimizer steps."""
     samples: int

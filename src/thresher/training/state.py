@@ -1,7 +1,7 @@
 """The state of a run, to and from a checkpoint, on the same or another number of workers."""
 
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -13,10 +13,14 @@ from thresher.training.checkpoint import Checkpoint, pack_optimizer, unpack_opti
 from thresher.training.dynamics import Dynamics
 from thresher.training.epochs import EpochSamples, Progress
 from thresher.training.noise_observer import NoiseObserver
+from thresher.training.optimizers import set_rate
 from thresher.training.result import TargetReached
 from thresher.training.step import Step
 
 SAVE_EVERY_S = 60.0
+FP16 = "fp16"
+SCALER = ("scale", "_growth_tracker")
+"""What changes in the state of a gradient scaler."""
 
 
 @dataclass
@@ -52,6 +56,7 @@ class RunState:
         tensors |= optimizer_tensors
         own = {f"buffer.{name}": buffer.cpu() for name, buffer in model.named_buffers()}
         own |= {f"exchange.{name}": t.cpu() for name, t in step.exchange.state_dict().items()}
+        own |= {f"{FP16}.{name}": t for name, t in _fp16_state(step, optimizer_tensors).items()}
         for rank, theirs in enumerate(step.group.gather(own)):
             tensors |= {f"rank.{rank}.{name}": tensor for name, tensor in theirs.items()}
         if step.table is not None:
@@ -81,10 +86,13 @@ class RunState:
             for name, buffer in step.model.named_buffers():
                 if f"buffer.{name}" in own:
                     buffer.copy_(own[f"buffer.{name}"])
+        skipped = Checkpoint({}, own).part(FP16)
+        scaler = {key: skipped.pop(key).item() for key in SCALER if key in skipped}
+        saved = replace(saved, tensors={**saved.tensors, **skipped})
         unpack_optimizer(step.optimizer, saved, saved.meta["optimizer"])
         workers = range(saved.meta["workers"])
         step.exchange.load_state_dicts([saved.part(f"rank.{r}.exchange") for r in workers])
-        step.scaler.load_state_dict(saved.meta["scaler"])
+        step.scaler.load_state_dict({**saved.meta["scaler"], **scaler})
         if step.table is not None:
             step.table.restore(saved.tensors["table"])
         if self.dynamics is not None:
@@ -96,6 +104,8 @@ class RunState:
         self.progress = Progress(**saved.meta["progress"])
         if self.progress.target is not None:
             self.progress.target = TargetReached(**saved.meta["progress"]["target"])
+        if self.progress.rate is not None:
+            set_rate(step.optimizer, self.progress.rate)
 
 
 class Saver:
@@ -140,5 +150,17 @@ def _own_tensors(saved: Checkpoint, rank: int, world: int) -> dict[str, Tensor]:
     return {
         name: torch.stack([t[name] for t in every]).mean(0) if first.is_floating_point() else first
         for name, first in every[0].items()
-        if not name.startswith("exchange.")
+        if not name.startswith(("exchange.", f"{FP16}."))
     }
+
+
+def _fp16_state(step: Step, optimizer: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the loss scale and the optimizer's counts of steps, which are this worker's own.
+
+    With local SGD a worker skips the steps whose gradients overflow on it, and the others do not.
+    """
+    if not step.scaler.is_enabled() or step.group.alone:
+        return {}
+    state = step.scaler.state_dict()
+    scaler = {key: torch.tensor(state[key], dtype=torch.float64) for key in SCALER}
+    return scaler | {name: t.cpu() for name, t in optimizer.items() if not t.ndim}

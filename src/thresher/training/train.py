@@ -34,10 +34,11 @@ from thresher.training.graph import graph_refused, why_not
 from thresher.training.model import build_model, check_model, initialize_from_data
 from thresher.training.prepared import Workload
 from thresher.training.pruners import DynamicPruner, make_pruner
+from thresher.training.record import TargetConfig
 from thresher.training.resolved import resolve
 from thresher.training.result import RunResult
 from thresher.training.sharing import release
-from thresher.training.split import split_samples
+from thresher.training.split import TrainingSplit, split_samples
 from thresher.training.stop import listen
 from thresher.training.trainer import Trainer
 
@@ -106,6 +107,7 @@ def _train_in_group(config: TrainConfig, quiet: bool) -> RunResult:
     release()
     folder.admit(config)
     split = split_samples(config, Pack.open(config.data))
+    _check_target(config, split)
     resolve(config, split.count, len(split.train))
     order = {"config": config.to_dict(), "quiet": quiet}
     target = "thresher.training.train:train_in_worker"
@@ -147,6 +149,7 @@ def _open(config: TrainConfig, pruner: DynamicPruner | None) -> Workload:
     """Open the data and build the network; what is wrong with them is refused here."""
     pack = Pack.open(config.data)
     split = split_samples(config, pack)
+    _check_target(config, split)
     if split.unnamed and placement().rank == 0:
         logger.warning(
             f"{split.unnamed:,} training samples are left out because the selection "
@@ -167,6 +170,15 @@ def _open(config: TrainConfig, pruner: DynamicPruner | None) -> Workload:
     shape, classes = (len(pack.mean), *sides), len(pack.classes)
     check_model(model, config.model, shape, classes, not summed or config.average_every > 1)
     return Workload(pack, split, resolved, model, pruner)
+
+
+def _check_target(config: TargetConfig, split: TrainingSplit) -> None:
+    """Refuse a target that nothing can be measured on."""
+    targets = {name: getattr(config, name) for name in ("target_accuracy", "target_loss")}
+    for name in (name for name, value in targets.items() if value is not None):
+        if not len(split.watched):
+            what = f"`{name}` needs validation or test images, and the data has none"
+            raise InvalidValueError(what, "hold some out with `validation`", name)
 
 
 def _on_device(config: TrainConfig, pack: Pack, device: "torch.device") -> TrainConfig:

@@ -15,7 +15,7 @@ from thresher.paths import RunPaths
 from thresher.progress import Bar, bar
 from thresher.training import folder
 from thresher.training.batch_growth import BatchGrowth
-from thresher.training.branch import branch_state
+from thresher.training.branch import branch_state, continues_growth
 from thresher.training.config import TrainConfig
 from thresher.training.device_data import Part
 from thresher.training.dynamics import Dynamics
@@ -89,7 +89,9 @@ class Trainer:
                     at = self.state.progress.step
                     logger.info("resuming %s from step %d", self.paths.root, at)
             elif self.config.branch_from is not None:
-                self.state.restore(branch_state(self.config.branch_from, self.resolved.samples))
+                self.state.restore(branch_state(self.config, self.resolved.samples))
+                if continues_growth(self.config) and not self.state.progress.offset:
+                    self._grow_batch()
             self.group.on_first(
                 lambda: folder.write_config(self.config, self.resolved, self.pack, self.split)
             )
@@ -148,7 +150,7 @@ class Trainer:
             self._step(number, part, end - begin, plan.rates[number])
             done.step += 1
             done.samples += end - begin
-            done.offset = end
+            done.offset, done.rate = end, plan.rates[number]
             if self.trace is not None:
                 self.trace.step()
             shown.advance(1 if self.growth is None else end - begin)
@@ -268,6 +270,7 @@ class Trainer:
         news = torch.tensor(flags, dtype=torch.float64, device=self.group.device)
         packed = torch.cat([self.losses[begin:end].double(), news])
         *losses, stop, save, due_somewhere = self.group.all_reduce_sum(packed).tolist()
+        losses = [loss / self.state.samples.mean_weight for loss in losses]
         self.request.save = False
         self._stop_requested |= stop > 0
         self._save_requested |= save > 0 or due_somewhere > 0
