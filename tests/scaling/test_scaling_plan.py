@@ -308,7 +308,7 @@ def test_the_plan_of_digits_holds_in_a_small_sweep(digits: str, tmp_path: Path) 
         cluster="summit",
         target_accuracy=target,
         pilot_epochs=12,
-        pilot_seeds=1,
+        pilot_seeds=2,
         profile=quick_profile(tmp_path / "p.json"),
         max_workers=8,
     )
