@@ -38,7 +38,7 @@ FRESH = "THRESHER_TEST_FRESH"
 """Environment variable: start new interpreters, here and in all processes that inherit it."""
 TESTS = os.path.dirname(__file__)
 MODULES = ("thresher", "torch.distributed.run", "mkdocs")
-"""What `python -m` forks, besides modules of Thresher; the site is made with its commands loaded."""
+"""What `python -m` forks, besides modules of Thresher. MkDocs loads all commands for the site."""
 
 FORKS = multiprocessing.get_context("forkserver")
 # Python has one fork server per process, which imports what the last caller asked for: so it is

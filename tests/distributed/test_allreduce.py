@@ -43,9 +43,8 @@ def _agrees(rank: int, world: int, name: str, node_size: int | None) -> list[flo
             assert torch.equal(ours, theirs), f"{name}, {what}: {ours} is not {theirs}"
         else:
             tolerance = FLOATS[ours.dtype]
-            torch.testing.assert_close(
-                ours, theirs, rtol=tolerance, atol=tolerance, msg=lambda m: f"{name}, {what}: {m}"
-            )
+            said = functools.partial("{}, {}: {}".format, name, what)
+            torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=tolerance, msg=said)
         results += ours.double().flatten().tolist()
     return results
 
