@@ -11,7 +11,7 @@ from thresher.cli import demo as module
 def test_the_demo_finds_wrong_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With fewer seeds and epochs than the real one, so that the verdict may be open."""
     monkeypatch.setattr(module, "SEEDS", 2)
-    monkeypatch.setattr(module, "EPOCHS", 1)
+    monkeypatch.setattr(module, "EPOCHS", 2)
     config = module.Demo(out=tmp_path / "demo")
     outcome = module.demo(config)
     found = outcome.data["found"]
