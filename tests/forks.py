@@ -37,6 +37,8 @@ from typing import Any
 FRESH = "THRESHER_TEST_FRESH"
 """Environment variable: start new interpreters, here and in all processes that inherit it."""
 TESTS = os.path.dirname(__file__)
+MODULES = ("thresher", "torch.distributed.run", "mkdocs")
+"""What `python -m` forks, besides modules of Thresher. MkDocs loads all commands for the site."""
 
 FORKS = multiprocessing.get_context("forkserver")
 # Python has one fork server per process, which imports what the last caller asked for: so it is
@@ -235,8 +237,7 @@ def _words(call: dict[str, Any]) -> list[str]:
         return []
     if words[:1] == ["-m"]:
         words = words[1:]
-        forked = words[0] in ("thresher", "torch.distributed.run")
-        forked = forked or words[0].startswith("thresher.")
+        forked = words[0] in MODULES or words[0].startswith("thresher.")
     else:
         forked = (
             bool(words) and re.fullmatch(rf"{re.escape(TESTS)}/.*\.py", str(words[0])) is not None

@@ -1,5 +1,7 @@
 """Our all-reduce algorithms give what torch's own gives."""
 
+import functools
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -38,38 +40,57 @@ def _agrees(rank: int, world: int, name: str, node_size: int | None) -> list[flo
         reduce(ours)
         dist.all_reduce(theirs)
         if ours.dtype in INTEGERS:
-            assert torch.equal(ours, theirs), f"{what}: {ours} is not {theirs}"
+            assert torch.equal(ours, theirs), f"{name}, {what}: {ours} is not {theirs}"
         else:
             tolerance = FLOATS[ours.dtype]
-            torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=tolerance)
+            said = functools.partial("{}, {}: {}".format, name, what)
+            torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=tolerance, msg=said)
         results += ours.double().flatten().tolist()
     return results
 
 
+CASES: dict[str, list[tuple[int, int | None]]] = {
+    "ring": [(world, None) for world in range(1, 9)],
+    "torus": [(world, None) for world in (1, 3, 4, 6, 8)],
+    "hierarchical": [(1, 1), (2, 1), (4, 2), (6, 3), (8, 4), (5, 2), (7, 3), (3, 9)],
+}
+"""Number of ranks, and ranks of a node, of each algorithm."""
+
+
+def _all_agree(rank: int, world: int) -> dict[tuple[str, int | None], list[float]]:
+    """Every algorithm that is tested on this number of ranks, in one start of the processes."""
+    cases = [(name, size) for name, tested in CASES.items() for n, size in tested if n == world]
+    return {(name, size): _agrees(rank, world, name, size) for name, size in cases}
+
+
+@functools.cache
+def _ranks(world: int) -> list[dict[tuple[str, int | None], list[float]]]:
+    return run_ranks(world, _all_agree)
+
+
 def _check(world: int, name: str, node_size: int | None = None) -> None:
-    first, *others = run_ranks(world, _agrees, name, node_size)
+    first, *others = (found[name, node_size] for found in _ranks(world))
     assert len(first) == 8 * 13 + 1011 + 15 + 66 + 15
     # Replicas must stay equal to the last bit, whatever the order of the additions was.
     assert all(other == first for other in others)
 
 
 @pytest.mark.parametrize(
-    "world", [1, 2, 3, *(pytest.param(n, marks=pytest.mark.slow) for n in range(4, 9))]
+    "world",
+    [pytest.param(n, marks=[pytest.mark.slow] if n > 3 else []) for n, _ in CASES["ring"]],
 )
 def test_ring(world: int) -> None:
     _check(world, "ring")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("world", [1, 3, 4, 6, 8])
+@pytest.mark.parametrize("world", [n for n, _ in CASES["torus"]])
 def test_torus(world: int) -> None:
     _check(world, "torus")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("world", "node_size"), [(1, 1), (2, 1), (4, 2), (6, 3), (8, 4), (5, 2), (7, 3), (3, 9)]
-)
+@pytest.mark.parametrize(("world", "node_size"), CASES["hierarchical"])
 def test_hierarchical(world: int, node_size: int) -> None:
     _check(world, "hierarchical", node_size)
 

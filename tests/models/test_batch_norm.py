@@ -1,5 +1,6 @@
 """Sync and ghost batch norm: the same weights and statistics on any number of workers."""
 
+import functools
 import itertools
 from pathlib import Path
 from typing import Any
@@ -89,6 +90,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+alone_once = functools.cache(train)
+"""A case on one rank, in one piece; its state must not be changed."""
+
+
 def spread(folder: Path, mode: str, world: int, pieces: int = 1) -> list[dict[str, Tensor]]:
     """The states of all workers of one case."""
     return [torch.load(folder / f"{mode}-{world}-{pieces}-{rank}.pt") for rank in range(world)]
@@ -104,7 +109,7 @@ def distance(a: dict[str, Tensor], b: dict[str, Tensor]) -> float:
 @pytest.mark.parametrize("mode", ["sync", "ghost:4"])
 def test_any_number_of_workers_gives_the_same_weights(folder: Path, mode: str, world: int) -> None:
     """Weights, running statistics and batch counts; also on the workers that had no samples."""
-    alone = train(mode)
+    alone = alone_once(mode)
     for state in spread(folder, mode, world):
         assert distance(state, alone) < 1e-10
     assert alone["bn1.num_batches_tracked"] == len(SIZES)
@@ -113,7 +118,7 @@ def test_any_number_of_workers_gives_the_same_weights(folder: Path, mode: str, w
 @pytest.mark.slow  # trains on four processes
 @pytest.mark.parametrize("pieces", [2, 5])
 def test_accumulation_does_not_change_ghost(folder: Path, pieces: int) -> None:
-    alone = train("ghost:4")
+    alone = alone_once("ghost:4")
     assert distance(train("ghost:4", pieces=pieces), alone) < 1e-10
     for state in spread(folder, "ghost:4", 2, pieces):
         assert distance(state, alone) < 1e-10

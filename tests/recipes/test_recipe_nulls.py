@@ -34,7 +34,7 @@ from thresher.recipes import (
     ornl_table1,
 )
 from thresher.recipes.base import ClaimRow
-from thresher.study import power, reading, survival
+from thresher.study import power, reading, statistics, survival
 from thresher.study.analysis import Analysis, analyse
 from thresher.study.results import Trial
 from thresher.study.tasks import Values
@@ -55,8 +55,10 @@ def _no_effect(cell: Values) -> tuple[float, float]:
 
 @pytest.fixture(autouse=True)
 def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The seeds that a verdict would need take most of the time and decide nothing; nor does it
-    take 20,000 permutations to find p-values of 0.01."""
+    """The seeds that a verdict would need and the second interval take most of the time and decide
+    nothing; nor does it take 20,000 permutations to find p-values of 0.01."""
+    unknown = property(lambda _: (-math.inf, math.inf))
+    monkeypatch.setattr(statistics.Paired, "bootstrap", unknown)
     monkeypatch.setattr(survival, "MOST_SPLITS", 2000)
     monkeypatch.setattr(power, "seeds_needed", lambda *_: None)
     monkeypatch.setattr(power, "seeds_for_equivalence", lambda *_: None)

@@ -30,7 +30,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PlanConfig:
     profile = tmp_path / "profile.json"
     dataclasses.replace(make_profile(), model="tiny", channels=1).save(profile)
     return PlanConfig(
-        cluster="summit", pilot_epochs=2, pilot_seeds=1, profile=profile, max_workers=1
+        cluster="summit", pilot_epochs=1, pilot_seeds=1, profile=profile, max_workers=1
     )
 
 

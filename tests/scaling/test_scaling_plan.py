@@ -354,7 +354,7 @@ def test_a_second_plan_runs_no_second_pilot(
     config = PlanConfig(
         data=make_pack(tmp_path),
         cluster="summit",
-        pilot_epochs=2,
+        pilot_epochs=0.5,
         pilot_seeds=1,
         profile=quick_profile(tmp_path / "p.json"),
         max_workers=2,

@@ -34,7 +34,7 @@ def test_random_choices_are_called_noise_and_equal_ones_are_not() -> None:
 @pytest.mark.slow
 def test_votes_of_maps_meet_the_share_and_find_what_was_planted() -> None:
     samples, flipped, _ = planted()
-    found = NetworkFilter(drop=0.1, votes=3, device="cpu").fit_inputs(samples)
+    found = NetworkFilter(drop=0.1, votes=3, iterations=250, device="cpu").fit_inputs(samples)
     assert (~found.keep_).sum() == 60
     assert flipped[~found.keep_].mean() > 0.4
     assert found.votes_ is not None
