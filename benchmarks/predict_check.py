@@ -11,14 +11,14 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
-from benchmarks.machine import markdown
-from thresher.lab.calibrate import (
+from benchmarks.calibrate import (
     CalibrationCase,
     calibrate,
     measure_links,
     measure_profile,
     measure_step,
 )
+from benchmarks.machine import markdown
 from thresher.lab.shares import host_shares
 from thresher.lab.testbed import Testbed
 from thresher.paths import write_text

@@ -1,9 +1,7 @@
 """The test bed of hosts: needs root and network namespaces."""
 
 import pytest
-
-from thresher.errors import ThresherError
-from thresher.lab.calibrate import (
+from benchmarks.calibrate import (
     CalibrationCase,
     calibrate,
     host_profile,
@@ -11,6 +9,8 @@ from thresher.lab.calibrate import (
     measure_profile,
     measure_step,
 )
+
+from thresher.errors import ThresherError
 from thresher.lab.shares import host_shares
 from thresher.lab.testbed import Testbed, unavailable
 from thresher.scaling.profile import BatchTimes, Layer

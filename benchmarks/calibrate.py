@@ -81,7 +81,7 @@ def _call(
     bed: Testbed, case: CalibrationCase, hosts: int, shares: list[str] | None, function: str
 ) -> Any:
     order = _Order(case, None if shares is None else tuple(shares))
-    return bed.call(f"thresher.lab.calibrate:{function}", to_mapping(order), hosts)
+    return bed.call(f"benchmarks.calibrate:{function}", to_mapping(order), hosts)
 
 
 def host_profile(case: CalibrationCase, layers: tuple[Layer, ...], times: BatchTimes) -> Profile:
