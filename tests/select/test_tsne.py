@@ -23,6 +23,19 @@ def digits_x() -> torch.Tensor:
     return torch.from_numpy(load_digits().data[:600]).float()
 
 
+def _map(
+    x: torch.Tensor,
+    perplexity: float = 30.0,
+    iterations: int = 500,
+    early_iterations: int = 250,
+    seed: int = 0,
+) -> tuple[torch.Tensor, float]:
+    """Return the map of `x` from its principal components, and its KL divergence."""
+    x = x.float()
+    descent = tsne.Descent(iterations, early_iterations)
+    return tsne.descend(affinities(x, perplexity), tsne.principal_start(x), descent, seed)
+
+
 def _exact(y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     apart = y[:, None].double() - y[None].double()
     kernel = 1 / (1 + apart.square().sum(-1))
@@ -74,7 +87,7 @@ def test_the_joint_matrix_is_symmetric_and_sums_to_one(digits_x: torch.Tensor) -
 
 def test_equal_points_do_not_break_it() -> None:
     x = torch.cat([torch.zeros(40, 3), torch.ones(40, 3)])
-    y, kl = tsne.tsne(x, perplexity=10, iterations=30, early_iterations=30)
+    y, kl = _map(x, perplexity=10, iterations=30, early_iterations=30)
     assert torch.isfinite(y).all()
     assert np.isfinite(kl)
 
@@ -95,7 +108,7 @@ def test_points_that_exaggeration_pulls_together() -> None:
     random = torch.Generator().manual_seed(0)
     x = 100 * torch.randn(135, 10, generator=random).repeat_interleave(2, 0)
     x += 1e-3 * torch.randn(270, 10, generator=random)
-    y, kl = tsne.tsne(x, iterations=150, early_iterations=250)
+    y, kl = _map(x, iterations=150, early_iterations=250)
     assert y.std() > 1
     assert 0 < kl < 1.5
 
@@ -104,7 +117,7 @@ def test_points_that_exaggeration_pulls_together() -> None:
 def test_a_handful_of_points(device: str) -> None:
     """They drift far apart, where a grid would have given a normaliser below 0."""
     x = torch.randn(10, 10, generator=torch.Generator().manual_seed(0)).to(device)
-    y, kl = tsne.tsne(x)
+    y, kl = _map(x)
     assert torch.isfinite(y).all()
     assert 0 < kl < 0.4
 
@@ -130,7 +143,7 @@ def test_the_map_keeps_classes_apart_and_is_the_same_twice(digits_x: torch.Tenso
     from sklearn.datasets import load_digits
     from sklearn.neighbors import KNeighborsClassifier
 
-    maps = [tsne.tsne(digits_x, iterations=120, early_iterations=80) for _ in range(2)]
+    maps = [_map(digits_x, iterations=120, early_iterations=80) for _ in range(2)]
     (y, kl), (again, _) = maps
     assert torch.equal(y, again)
 
@@ -158,9 +171,7 @@ def test_the_divergence_agrees_with_opentsne(digits_x: torch.Tensor) -> None:
         ).fit(digits_x.numpy())
         for seed in range(3)
     ]
-    ours = [
-        tsne.tsne(digits_x, iterations=120, early_iterations=80, seed=seed)[1] for seed in range(3)
-    ]
+    ours = [_map(digits_x, iterations=120, early_iterations=80, seed=seed)[1] for seed in range(3)]
     assert np.mean(ours) < 1.02 * np.mean([theirs.kl_divergence for theirs in maps])
     p = affinities(digits_x, 30)
     of_theirs = tsne.divergence(p, torch.tensor(np.array(maps[0])).float())
@@ -172,9 +183,9 @@ def test_cuda_kernels_follow_plain_torch_and_give_the_same_bytes_twice(
     digits_x: torch.Tensor,
 ) -> None:
     x = digits_x.cuda()
-    (y, kl), (again, _) = (tsne.tsne(x, iterations=120, early_iterations=80) for _ in range(2))
+    (y, kl), (again, _) = (_map(x, iterations=120, early_iterations=80) for _ in range(2))
     assert torch.equal(y, again)
-    _, plain = tsne.tsne(digits_x, iterations=120, early_iterations=80)
+    _, plain = _map(digits_x, iterations=120, early_iterations=80)
     assert kl == pytest.approx(plain, rel=0.03)
 
 
@@ -203,6 +214,7 @@ def test_kernels_that_were_loaded_ahead_are_those_of_the_map() -> None:
     code = """
 import torch
 from thresher.select import tsne, tsne_kernels, tsne_loading
+from thresher.select.affinities import affinities
 kernels = (tsne_kernels._spread, tsne_kernels._read, tsne_kernels._move)
 loaded = lambda: [[len(part[0]) for part in kernel.device_caches.values()] for kernel in kernels]
 assert loaded() == [[], [], []]
@@ -210,9 +222,10 @@ tsne_loading.start_loading(600, torch.device("cuda"))
 tsne_loading.finish_loading()
 assert loaded() == [[1], [1], [1]], loaded()
 x = torch.randn(600, 20, generator=torch.Generator().manual_seed(0)).cuda()
-ahead, _ = tsne.tsne(x, iterations=50, early_iterations=50)
+p, start, descent = affinities(x, 30.0), tsne.principal_start(x), tsne.Descent(50, 50)
+ahead, _ = tsne.descend(p, start, descent)
 assert loaded() == [[1], [1], [1]], loaded()
-again, _ = tsne.tsne(x, iterations=50, early_iterations=50)
+again, _ = tsne.descend(p, start, descent)
 assert torch.equal(ahead, again)
 """
     subprocess.run([sys.executable, "-c", code], check=True)

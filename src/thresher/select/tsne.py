@@ -15,7 +15,7 @@ import torch
 
 from thresher.errors import InvalidValueError
 from thresher.progress import Bar, bar
-from thresher.select.affinities import Affinities, affinities
+from thresher.select.affinities import Affinities
 from thresher.select.repulsion import FEW, Grid, field
 from thresher.select.tsne_kernels import AVAILABLE, DescentState, Kernels
 from thresher.select.tsne_loading import finish_loading
@@ -41,30 +41,14 @@ class Descent:
     """Learning rate; None: the number of samples divided by the exaggeration in force."""
 
 
-def tsne(
-    x: torch.Tensor,
-    init: torch.Tensor | None = None,
-    perplexity: float = 30.0,
-    iterations: int = 500,
-    early_iterations: int = 250,
-    seed: int = 0,
-) -> tuple[torch.Tensor, float]:
-    """Map `x` (n, d) to (n, 2) float32 on its device; also return the KL divergence.
-
-    The map starts from `init` (n, 2), by default the first two principal components at a deviation
-    of 1e-4. `seed` only breaks ties: samples that are equal in `init` are separated by a jitter of
-    1e-6 of its deviation. Memory: about 5 kB per sample, plus 2 GiB.
-    """
-    x = x.float()
-    p = affinities(x, perplexity)
-    y = principal_start(x) if init is None else init.to(x.device, torch.float32)
-    return descend(p, y, Descent(iterations, early_iterations), seed)
-
-
 def descend(
     p: Affinities, init: torch.Tensor, descent: Descent, seed: int = 0
 ) -> tuple[torch.Tensor, float]:
-    """Descend from `init` (n, 2) under the affinities `p`; return the map (n, 2) and its KL."""
+    """Descend from `init` (n, 2) under the affinities `p`; return the map (n, 2) and its KL.
+
+    `seed` only breaks ties: samples that are equal in `init` are separated by a jitter of 1e-6 of
+    its deviation. Memory: about 5 kB per sample, plus 2 GiB.
+    """
     jitter = torch.randn(init.shape, generator=torch.Generator().manual_seed(seed))
     state = DescentState.start(init + 1e-6 * init.std() * jitter.to(init.device))
     steps: dict[int, Callable[[], None]] = {}

@@ -11,9 +11,8 @@ import shlex
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -26,6 +25,7 @@ from thresher.study import guard
 from thresher.study.command import log_file, output_folder
 from thresher.study.reported import read_reported
 from thresher.study.tasks import StudyTask, TaskStopped, killed_from_outside
+from thresher.training.stop import handle_signals
 from thresher.version import __version__
 
 END_SECONDS = 20.0
@@ -67,7 +67,7 @@ def run_command(task: StudyTask, threads: int | None = None) -> None:
         selection = task.settings.get("selection")
         used = {} if selection is None else {"selection": Selection.load(selection).digest}
         begin = time.monotonic()
-        with _stop_on_sigterm(task.name):
+        with handle_signals(partial(_stop, task.name), signal.SIGTERM):
             code = _run(arguments, environment, log, lock)
         if -code in (signal.SIGUSR1, signal.SIGUSR2):
             # SLURM's warning of the time limit, which went to every process of the job.
@@ -148,19 +148,7 @@ def _end(guarding: "subprocess.Popen[bytes]") -> None:
     guarding.wait()
 
 
-@contextlib.contextmanager
-def _stop_on_sigterm(name: str) -> Iterator[None]:
-    """Raise TaskStopped in the block on SIGTERM, once."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the command is being ended already
-        raise TaskStopped(name)
-
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+def _stop(name: str, number: int, frame: FrameType | None) -> None:
+    """Stop the trial on SIGTERM, once."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the command is being ended already
+    raise TaskStopped(name)

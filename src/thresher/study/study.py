@@ -6,11 +6,9 @@ moment and run again loses at most the trials that were running, which resume fr
 checkpoints.
 """
 
-import contextlib
 import logging
 import signal
-import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -30,6 +28,7 @@ from thresher.study.slurm import SlurmConfig, check_commands
 from thresher.study.status import Failures, StudyStatus, hold, read_status, running_file
 from thresher.study.tasks import StudyPlan, Values
 from thresher.study.toml import dumps
+from thresher.training.stop import handle_signals
 
 logger = logging.getLogger(__name__)
 
@@ -139,7 +138,7 @@ class Study:
         check_inputs(plan, programs=not isinstance(config, SlurmConfig))
         for sentence in idle_rules(plan):
             logger.warning(sentence)
-        with hold(self.root), _terminate_as_interrupt():
+        with hold(self.root), handle_signals(_interrupt, signal.SIGTERM):
             stored = StudyPaths(self.root).definition
             reading.check_stored(stored)
             history.record(self.root, self.definition, self.status().count("finished"))
@@ -154,18 +153,6 @@ class Study:
         return self.status()
 
 
-@contextlib.contextmanager
-def _terminate_as_interrupt() -> Iterator[None]:
+def _interrupt(number: int, frame: FrameType | None) -> None:
     """Treat SIGTERM like Ctrl-C, so that workers save first."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    raise KeyboardInterrupt

@@ -3,9 +3,11 @@
 import contextlib
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import FrameType
+
+Handler = Callable[[int, FrameType | None], None]
 
 
 @dataclass
@@ -22,15 +24,21 @@ class StopRequest:
 
 @contextlib.contextmanager
 def listen() -> Iterator[StopRequest]:
-    """Receive signals while the block runs; outside the main thread there are none."""
+    """Receive signals while the block runs."""
     request = StopRequest()
+    with handle_signals(request._receive, signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+        yield request
+
+
+@contextlib.contextmanager
+def handle_signals(handler: Handler, *numbers: signal.Signals) -> Iterator[None]:
+    """Call `handler` on these signals in the block; outside the main thread there are none."""
     if threading.current_thread() is not threading.main_thread():
-        yield request
+        yield
         return
-    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
-    before = {number: signal.signal(number, request._receive) for number in numbers}
+    before = {number: signal.signal(number, handler) for number in numbers}
     try:
-        yield request
+        yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, old in before.items():
+            signal.signal(number, old)
