@@ -2,7 +2,6 @@
 
 import bisect
 import math
-from collections.abc import Callable
 
 from scipy import special
 
@@ -40,7 +39,8 @@ def seeds_needed(
         critical = float(special.stdtrit(df, 1 - level / 2))
         return _exceeds(critical, abs(difference) / sd * math.sqrt(n), df) >= power
 
-    return _smallest(enough)
+    needed = 2 + bisect.bisect_left(range(2, MOST_SEEDS + 1), True, key=enough)
+    return needed if needed <= MOST_SEEDS else None
 
 
 def seeds_for_equivalence(
@@ -51,18 +51,10 @@ def seeds_for_equivalence(
     Two one-sided tests against the margin, both significant with probability `POWER` if the true
     difference is 0. The other arguments are those of `seeds_needed`.
     """
-    if not math.isfinite(sd) or margin <= 0:
+    if margin <= 0:
         return None
-    if sd == 0:
-        return 2
-    level = alpha / max(comparisons, 1)
-
-    def enough(n: int) -> bool:
-        df = df_per_seed * (n - 1)
-        critical = float(special.stdtrit(df, 1 - level))
-        return 2 * _exceeds(critical, margin / sd * math.sqrt(n), df) - 1 >= POWER
-
-    return _smallest(enough)
+    # One-sided tests have twice the level, and each of the two misses half as often as both.
+    return seeds_needed(margin, sd, 2 * alpha, (1 + POWER) / 2, comparisons, df_per_seed)
 
 
 def sd_range(sd: float, df: float, alpha: float = 0.05) -> tuple[float, float]:
@@ -77,8 +69,3 @@ def _exceeds(critical: float, shift: float, df: float) -> float:
     """Return P(T > critical) of the noncentral t, which is imprecise for very large shifts."""
     seen = 1 - float(special.nctdtr(df, shift, critical)) if shift < 37 else 1.0
     return seen if math.isfinite(seen) else 1.0
-
-
-def _smallest(enough: Callable[[int], bool]) -> int | None:
-    needed = 2 + bisect.bisect_left(range(2, MOST_SEEDS + 1), True, key=enough)
-    return needed if needed <= MOST_SEEDS else None
