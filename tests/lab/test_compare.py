@@ -1,5 +1,6 @@
 """Comparisons of engines, and of scaling rules on hosts."""
 
+import importlib.util
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -7,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from thresher.cli.compare import Compare, compare
-from thresher.distributed.horovod import installed
 from thresher.distributed.local_group import RankOutput
 from thresher.distributed.names import Engine
 from thresher.errors import ThresherError
@@ -18,6 +18,7 @@ from thresher.lab.timeline import covered, horovod_spans, summarize
 from thresher.scaling.pipeline import Span
 
 REASON = testbed.unavailable()
+HOROVOD = importlib.util.find_spec("horovod") is not None
 
 EVENTS = """[
 {"name": "process_name", "ph": "M", "pid": 0, "args": {"start_time_since_epoch_in_micros":5000000}},
@@ -89,7 +90,7 @@ def test_lists_are_given_with_commas_on_the_command_line() -> None:
 @pytest.mark.slow  # two groups of workers
 def test_engines_are_compared_on_real_workers(tmp_path: Path) -> None:
     """Without Horovod, DDP alone with two bucket sizes."""
-    engines: tuple[Engine, ...] = ("ddp", "horovod") if installed() else ("ddp",)
+    engines: tuple[Engine, ...] = ("ddp", "horovod") if HOROVOD else ("ddp",)
     config = Compare(
         engines=engines,
         workers=(2,),
@@ -104,7 +105,7 @@ def test_engines_are_compared_on_real_workers(tmp_path: Path) -> None:
     )
     data = compare(config).data
     rows = data["rows"]
-    assert len(rows) == (3 if installed() else 2)
+    assert len(rows) == (3 if HOROVOD else 2)
     assert sorted(r["engine"] for r in rows if r["best"]) == sorted(engines)
     assert max(r["efficiency"] for r in rows) == 1.0
     for row in rows:
@@ -114,7 +115,7 @@ def test_engines_are_compared_on_real_workers(tmp_path: Path) -> None:
         assert row["communication_s"] > 0
     kinds = {one["kind"] for one in data["timelines"]["ddp"]}
     assert {"forward", "backward", "bucket", "wait", "update"} == kinds
-    if installed():
+    if HOROVOD:
         kinds = {one["kind"] for one in data["timelines"]["horovod"]}
         assert {"negotiate", "allreduce"} <= kinds
     assert (tmp_path / "compare.png").stat().st_size > 10_000

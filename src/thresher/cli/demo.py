@@ -83,6 +83,8 @@ def demo(config: Demo) -> Outcome:
 
 
 def _definition(pack: "Pack") -> "Values":
+    from thresher.recipes.support.studies import pipeline
+
     base: Values = {
         "data": str(pack.root),
         "model": "tiny",
@@ -94,7 +96,6 @@ def _definition(pack: "Pack") -> "Values":
         "crop_padding": 0,
         "evaluate_every": 0,
     }
-    each: Values = {"each": ["seed"]}  # a filter of its own for every seed
     return {
         "title": "Does dropping flagged images help when some labels are wrong?",
         "seeds": SEEDS,
@@ -102,16 +103,8 @@ def _definition(pack: "Pack") -> "Values":
         "primary": ["network - full", "network - random"],
         "base": base,
         "grid": {"selection": list(ARMS)},
-        "steps": {
-            # Few epochs with shifted images: the network has not memorised the wrong labels yet.
-            "extractor": {"do": "train", "epochs": 4, "crop_padding": 1, **each},
-            "features": {"do": "embed", "run": "extractor", **each},
-            "network": {
-                **{"do": "select", "filter": "network", "features": "features", "drop": SHARE},
-                **each,
-            },
-            "random": {"do": "select", "filter": "random", "like": "network", **each},
-        },
+        # Few epochs with shifted images: the network has not memorised the wrong labels yet.
+        "steps": pipeline({"epochs": 4, "crop_padding": 1}, SHARE),
         "executor": {"kind": "local", "workers": 2},
     }
 

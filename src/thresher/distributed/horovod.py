@@ -24,14 +24,6 @@ _servers: list[Any] = []
 """Rank 0's rendezvous server, which must live as long as the process."""
 
 
-def installed() -> bool:
-    """Return whether Horovod can be imported."""
-    with contextlib.suppress(MissingDependencyError):
-        require()
-        return True
-    return False
-
-
 def require() -> Any:
     """Return the module `horovod.torch`; raise MissingDependencyError if it is not installed."""
     try:

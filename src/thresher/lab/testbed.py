@@ -62,14 +62,6 @@ def parse_link(link: str | None) -> str | None:
     return link
 
 
-def link_bytes_per_s(link: str | None) -> float:
-    """Return the bytes per second of `link`; infinite without a limit."""
-    rate = parse_link(link)
-    if rate is None:
-        return float("inf")
-    return float(rate[:-4]) * {"k": 1e3, "m": 1e6, "g": 1e9}[rate[-4]] / 8
-
-
 class Testbed:
     """A context manager that creates 1 to 8 hosts, with links such as "1gbit" (None: no limit).
 

@@ -1,9 +1,8 @@
 """Claim M1 (McCord & Dash 2021): accuracy falls as the batch grows."""
 
 import itertools
-from pathlib import Path
 
-from thresher.recipes.base import ClaimRow, RecipeResult
+from thresher.recipes.base import ClaimRow
 from thresher.recipes.support import holds, mccord, studies
 from thresher.study.analysis import Analysis
 from thresher.study.tasks import Values
@@ -33,15 +32,11 @@ def rows(analysis: Analysis) -> list[ClaimRow]:
     ]
 
 
-def reproduce(preset: str, out: Path) -> RecipeResult:
-    return studies.result(rows(studies.run(preset, out, **definition(preset))), out)
-
-
 RECIPE = studies.study_recipe(
     "mccord-batch",
     "M1",
     "accuracy falls as the batch grows",
-    reproduce,
+    studies.one_study(definition, rows),
     mccord.paper(
         {preset: {"batch_size": batches} for preset, batches in mccord.BATCHES.items()},
         {"batch_size": mccord.LARGE_BATCHES},

@@ -1,8 +1,6 @@
 """Claim M3 (McCord & Dash 2021): at the largest batch the linear rule makes no difference."""
 
-from pathlib import Path
-
-from thresher.recipes.base import ClaimRow, RecipeResult
+from thresher.recipes.base import ClaimRow
 from thresher.recipes.support import holds, mccord, studies
 from thresher.study.analysis import Analysis
 from thresher.study.tasks import Values
@@ -32,15 +30,11 @@ def rows(analysis: Analysis) -> list[ClaimRow]:
     ]
 
 
-def reproduce(preset: str, out: Path) -> RecipeResult:
-    return studies.result(rows(studies.run(preset, out, **definition(preset))), out)
-
-
 RECIPE = studies.study_recipe(
     "mccord-linear",
     "M3",
     "linear scaling against none at the largest batch",
-    reproduce,
+    studies.one_study(definition, rows),
     mccord.paper(
         {p: {"batch_size": b[-1:], "lr_rule": RULES} for p, b in mccord.BATCHES.items()},
         {"batch_size": mccord.LARGE_BATCHES[-1:], "lr_rule": RULES},

@@ -1,9 +1,8 @@
 """Claim M2 (McCord & Dash 2021): no warm-up is worst, and larger batches need a longer one."""
 
 import itertools
-from pathlib import Path
 
-from thresher.recipes.base import ClaimRow, RecipeResult, Verdict
+from thresher.recipes.base import ClaimRow, Verdict
 from thresher.recipes.support import holds, mccord, studies
 from thresher.study.analysis import Analysis
 from thresher.study.tasks import Values
@@ -82,15 +81,11 @@ def _longer(analysis: Analysis, small: int, large: int, epochs: list[int]) -> Ve
     return "no" if reversed_ or same else "not enough runs"
 
 
-def reproduce(preset: str, out: Path) -> RecipeResult:
-    return studies.result(rows(studies.run(preset, out, **definition(preset))), out)
-
-
 RECIPE = studies.study_recipe(
     "mccord-warmup",
     "M2",
     "warm-up of 0, 5, 10, 20 epochs at two batches",
-    reproduce,
+    studies.one_study(definition, rows),
     mccord.paper(
         {
             p: {"batch_size": [b[1], b[-1]], "warmup_epochs": WARMUPS[p]}

@@ -2,11 +2,10 @@
 
 import itertools
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from thresher.recipes.base import ClaimRow, RecipeResult, Verdict
+from thresher.recipes.base import ClaimRow, Verdict
 from thresher.recipes.support import holds, studies
 from thresher.recipes.support.differences import PaperSettings, Span
 from thresher.study.analysis import Analysis
@@ -168,10 +167,7 @@ def _closer_at_low_rates(values: Mapping[tuple[Any, ...], Mapping[int, float]]) 
     }
     low, high = min(rates), max(rates)
     analysis = studies.compare_values(
-        apart,
-        ("lr",),
-        pairs=((low, high),),
-        level=holds.share_of_level(ANALYSES),
+        apart, ("lr",), pairs=((low, high),), level=holds.share_of_level(ANALYSES)
     )
     (comparison,) = analysis.verdicts
     means = {lr: studies.cell(analysis, lr=lr).mean or 0.0 for lr in (low, high)}
@@ -189,15 +185,11 @@ def _range(parts: Sequence[Mapping[int, float]]) -> dict[int, float]:
     return {s: max(p[s] for p in parts) - min(p[s] for p in parts) for s in shared}
 
 
-def reproduce(preset: str, out: Path) -> RecipeResult:
-    return studies.result(rows(studies.run(preset, out, **definition(preset))), out)
-
-
 RECIPE = studies.study_recipe(
     "ornl-fig5",
     "O2",
     "for each learning rate there is a preferred batch size",
-    reproduce,
+    studies.one_study(definition, rows),
     PaperSettings(
         PUBLISHED, {preset: studies.settings(study) for preset, study in STUDIES.items()}
     ),

@@ -1,8 +1,6 @@
 """Claim O3 (Gahlot et al. 2020, figure 6): filtered data at small batches, weight decay tuned."""
 
-from pathlib import Path
-
-from thresher.recipes.base import ClaimRow, RecipeResult
+from thresher.recipes.base import ClaimRow
 from thresher.recipes.ornl_fig7 import DROP
 from thresher.recipes.support import holds, studies
 from thresher.recipes.support.differences import PaperSettings
@@ -104,15 +102,11 @@ def _row(analysis: Analysis, comparison: ArmComparison) -> ClaimRow:
     )
 
 
-def reproduce(preset: str, out: Path) -> RecipeResult:
-    return studies.result(rows(studies.run(preset, out, **definition(preset))), out)
-
-
 RECIPE = studies.study_recipe(
     "ornl-fig6",
     "O3",
     "full, randomly and network-filtered data at small batches, weight decay tuned",
-    reproduce,
+    studies.one_study(definition, rows),
     PaperSettings(
         PUBLISHED, {preset: studies.settings(study) for preset, study in STUDIES.items()}
     ),

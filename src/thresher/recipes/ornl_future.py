@@ -4,9 +4,7 @@ The paper proposes both without numbers. Each filter is compared with a random s
 as many images of each class.
 """
 
-from pathlib import Path
-
-from thresher.recipes.base import ClaimRow, RecipeResult
+from thresher.recipes.base import ClaimRow
 from thresher.recipes.ornl_fig7 import DROP
 from thresher.recipes.support import holds, studies
 from thresher.recipes.support.differences import PaperSettings
@@ -100,15 +98,11 @@ def _row(analysis: Analysis, comparison: ArmComparison) -> ClaimRow:
     )
 
 
-def reproduce(preset: str, out: Path) -> RecipeResult:
-    return studies.result(rows(studies.run(preset, out, **definition(preset))), out)
-
-
 RECIPE = studies.study_recipe(
     "ornl-future",
     "O8",
     "recursive filtering and grid cells against matched random selections",
-    reproduce,
+    studies.one_study(definition, rows),
     PaperSettings(
         {**studies.PAPER, "extractor": "resnet101"},
         {preset: studies.settings(study) for preset, study in STUDIES.items()},

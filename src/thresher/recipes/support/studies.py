@@ -85,6 +85,17 @@ def study_recipe(
     )
 
 
+def one_study(
+    definition: Callable[[str], Values], rows: Callable[[Analysis], list[ClaimRow]]
+) -> Callable[[str, Path], RecipeResult]:
+    """Return the `reproduce` of a recipe that runs one study per preset and reads rows from it."""
+
+    def reproduce(preset: str, out: Path) -> RecipeResult:
+        return result(rows(run(preset, out, **definition(preset))), out)
+
+    return reproduce
+
+
 def pipeline(extractor: Values, drop: float, draws: int | None = None) -> dict[str, Values]:
     """Return the steps of a study that drops a share of the data, by the features of a network
     trained with the options `extractor`, and at random.
