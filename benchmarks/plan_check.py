@@ -5,8 +5,7 @@
 
 The pilots train at three batch sizes for a few epochs. The sweep trains at every batch size until
 the target and counts the samples, interpolated between evaluations. The rate of each batch size is
-the best of several factors on the plan's rate, tuned with seeds of its own on validation accuracy,
-where neighbouring batch sizes count by half.
+the best of several factors on the plan's rate, tuned with seeds of its own on validation accuracy.
 The plan is held to three marks: the recommended batch needs at most 1.25 times the samples of the
 sweep's best, predicted samples are within 30 % up to 16 times the recommended batch, and the
 interval of the critical batch covers the one fitted to the sweep. The folder holds the report
@@ -23,8 +22,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
-
-import numpy as np
 
 from benchmarks.machine import markdown
 from thresher.data.pack import Pack
@@ -113,11 +110,12 @@ class Sweep:
         ]
         if len(self.factors) == 1:
             return {trial.batch_size: trial.lr for trial in trials}
-        shape = (len(self.batches), len(self.factors), self.tuning_seeds)
-        counts = [samples or math.nan for samples in run_all(trials, self.jobs)]
-        rates = np.array([trial.lr for trial in trials]).reshape(shape)[:, :, 0]
-        best = best_factors(np.log(counts).reshape(shape).mean(axis=2))
-        return {batch: float(rates[at, best[at]]) for at, batch in enumerate(self.batches)}
+        scores: dict[int, dict[float, float]] = {batch: {} for batch in self.batches}
+        for trial, samples in zip(trials, run_all(trials, self.jobs), strict=True):
+            cost = math.inf if samples is None else math.log(samples)
+            by_rate = scores[trial.batch_size]
+            by_rate[trial.lr] = by_rate.get(trial.lr, 0.0) + cost
+        return {batch: min(rates, key=lambda lr: rates[lr]) for batch, rates in scores.items()}
 
     def measure(self, rates: dict[int, float]) -> dict[int, list[float | None]]:
         """Return the samples of every seed, by batch size."""
@@ -130,20 +128,6 @@ class Sweep:
         for trial, samples in zip(trials, run_all(trials, self.jobs), strict=True):
             measured[trial.batch_size].append(samples)
         return measured
-
-
-def best_factors(costs: np.ndarray) -> np.ndarray:
-    """Return the best factor's column for each batch, from log samples (batches, factors).
-
-    The best factor changes little from a batch to the next, and two runs scatter more than factors
-    differ, so that neighbours count by half. A factor that missed the target (nan) is not chosen.
-    """
-    over = costs - np.nanmean(costs, axis=1, keepdims=True)
-    padded = np.pad(over, ((1, 1), (0, 0)), constant_values=np.nan)
-    three = np.stack([padded[:-2], over, padded[2:]])
-    weights = np.where(np.isnan(three), 0, np.array([0.5, 1, 0.5])[:, None, None])
-    smooth = (np.nan_to_num(three) * weights).sum(0) / np.maximum(weights.sum(0), 1e-9)
-    return np.where(np.isnan(costs), np.inf, smooth).argmin(axis=1)
 
 
 @dataclass(frozen=True)
@@ -249,7 +233,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int)
     parser.add_argument("--batches")
     parser.add_argument("--factors", default="0.5,1", help="on the plan's rate, to tune it")
-    parser.add_argument("--tuning-seeds", type=int, default=2)
+    parser.add_argument("--tuning-seeds", type=int, default=3)
     parser.add_argument("--pilot-batch", type=int)
     parser.add_argument("--pilot-seeds", type=int)
     parser.add_argument("--pilot-epochs", type=float)
@@ -321,8 +305,8 @@ def main() -> None:
         "",
         f"Samples to the target, geometric mean of {args.seeds} seeds, interpolated between "
         f"evaluations. Rates: the best of {args.factors} times the plan's, tuned with "
-        f"{args.tuning_seeds} other seeds, where neighbouring batches count by half. The "
-        "predictions are those of the pilots; the fit is to the sweep itself.",
+        f"{args.tuning_seeds} other seeds. The predictions are those of the pilots; the fit is to "
+        "the sweep itself.",
         "",
         *check.marks(),
     ]

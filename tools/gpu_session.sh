@@ -63,7 +63,7 @@ plan() {
   export CUDA_MPS_PIPE_DIRECTORY="$out/mps" CUDA_MPS_LOG_DIRECTORY="$out/mps"
   mkdir -p "$out/mps"
   nvidia-cuda-mps-control -d
-  step plan 760 python -m benchmarks.plan_check --data cifar10 --factors 0.5,1,2 --seeds 6 --jobs 14 \
+  step plan 1000 python -m benchmarks.plan_check --data cifar10 --factors 0.5,1,2 --seeds 6 --jobs 14 \
     --out "$out/plan"
   echo quit | nvidia-cuda-mps-control
   unset CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY

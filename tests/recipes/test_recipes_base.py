@@ -1,4 +1,5 @@
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,6 +8,8 @@ import pytest
 from thresher.errors import ThresherError
 from thresher.recipes import ClaimRow, Recipe, RecipeResult, all_recipes, find
 from thresher.recipes.support.differences import Either, PaperSettings, Span, differences
+from thresher.recipes.support.studies import run_whole
+from thresher.study.study import Study
 
 
 def _one(out: Path) -> RecipeResult:
@@ -23,6 +26,31 @@ def test_a_result_is_returned_and_written(tmp_path: Path) -> None:
     assert written["rows"] == [row.to_dict() for row in result.rows]
     keys = ["claim", "paper", "measured", "holds", "interval", "note", "n"]
     assert list(written["rows"][0]) == keys
+
+
+def test_no_claim_is_judged_while_a_task_failed(tmp_path: Path) -> None:
+    """All arms of a filter failed, and the recipe said that the filter is no value of the arms."""
+    script, cause = tmp_path / "train.py", tmp_path / "cause"
+    script.write_text(
+        "import os, sys\n"
+        f"if sys.argv[1] == '2' and os.path.exists({str(cause)!r}): sys.exit('no such file')\n"
+        "open(sys.argv[2] + '/result.json', 'w').write('{\"accuracy\": 0.5}')\n"
+    )
+    cause.touch()
+    study = Study.from_dict(
+        {
+            "seeds": 2,
+            "base": {"command": f"{sys.executable} -S {script} {{size}} {{out}} {{seed}}"},
+            "grid": {"size": [1, 2]},
+            "executor": {"kind": "in-process"},
+        },
+        tmp_path / "study",
+    )
+    with pytest.raises(ThresherError, match=r"2 tasks of the study failed; size=2.*exited with 1"):
+        run_whole(study)
+    cause.unlink()
+    run_whole(study)  # runs what failed again
+    assert study.status().complete
 
 
 def test_a_preset_that_is_not_offered_is_refused_by_name(tmp_path: Path) -> None:

@@ -52,6 +52,7 @@ def demo(config: Demo) -> Outcome:
     """
     from thresher.data.flip import FlipOptions, flip_labels
     from thresher.data.pack import Pack
+    from thresher.recipes.support.studies import run_whole
     from thresher.report.page import write_report
     from thresher.study.analysis import analyse
     from thresher.study.study import Study
@@ -66,7 +67,7 @@ def demo(config: Demo) -> Outcome:
     )
     logger.info("for each of 4 seeds: a network, a map of its features, a filter; then 3 runs")
     study = Study.from_dict(_definition(pack), config.out / "study")
-    study.run()
+    run_whole(study)
     selection = Path(study.output("network", seed=0))
     found = _found(original, pack, selection, config.out / "found.png")
     analysis = analyse(study)

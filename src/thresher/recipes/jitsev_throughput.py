@@ -88,7 +88,7 @@ def reproduce(preset: str, out: Path) -> RecipeResult:
     from thresher.study.study import Study
 
     study = Study.from_dict({**definition(preset), "executor": EXECUTORS[preset]}, out)
-    study.run()
+    studies.run_whole(study)
     return RecipeResult(rows(study.trials()))
 
 

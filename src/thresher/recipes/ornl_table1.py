@@ -50,7 +50,7 @@ def reproduce(preset: str, out: Path) -> RecipeResult:
         "executor": studies.EXECUTORS[preset],
     }
     study = Study.from_dict(definition, out / "extractors")
-    study.run()
+    studies.run_whole(study)
     shares: dict[str, list[tuple[float, float, float]]] = {model: [] for model in models}
     for trial in study.plan().trials.values():
         assert trial.cell is not None

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from thresher.errors import ThresherError
 from thresher.recipes.base import ClaimRow, Recipe, RecipeResult
 from thresher.recipes.support.differences import PaperSettings
 from thresher.report.page import write_report
@@ -135,10 +136,25 @@ def settings(study: Values) -> Values:
 def run(preset: str, out: Path, **definition: Any) -> Analysis:
     """Run a study in `out`, or resume it, and write its report."""
     study = Study.from_dict({**definition, "executor": EXECUTORS[preset]}, out)
-    study.run()
+    run_whole(study)
     analysis = analyse(study)
     write_report(analysis)
     return analysis
+
+
+def run_whole(study: Study) -> None:
+    """Run a study, and what failed in an earlier call again.
+
+    Raises:
+        ThresherError: A task failed. No claim is judged by the trials that are left.
+    """
+    failed = study.run(retry=True).failed
+    if failed:
+        count = f"{len(failed)} tasks of the study failed" if len(failed) > 1 else "a task failed"
+        raise ThresherError(
+            f"{count}; {failed[0].name}: {failed[0].error}",
+            f"fix it and run the recipe again; the logs are in {study.root / 'logs'}",
+        )
 
 
 def in_each_cell(pairs: Sequence[tuple[Any, Any]], cells: Mapping[str, list[Any]]) -> list[str]:
