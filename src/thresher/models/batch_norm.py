@@ -115,6 +115,11 @@ def in_captured_steps() -> Iterator[None]:
         _captured.reset(token)
 
 
+def steps_are_captured() -> bool:
+    """Return whether this is a step that is captured, or warms up for it."""
+    return _captured.get()
+
+
 def offload_saved_tensors(device: torch.device, enabled: bool) -> AbstractContextManager[Any]:
     """Keep the tensors that autograd saves in pinned host memory; does nothing on a CPU.
 
@@ -272,7 +277,7 @@ def _fuses(layer: nn.Module, x: Tensor, added: Tensor | None) -> TypeGuard[_Batc
         return False
     return (
         _kernel_works(x)
-        and (_captured.get() or x.numel() >= LARGE)
+        and (steps_are_captured() or x.numel() >= LARGE)
         and x.dtype == torch.bfloat16
         and x.dim() == 4
         and x.numel() > x.shape[1]

@@ -15,6 +15,7 @@ from thresher.distributed.group import Group
 from thresher.errors import ThresherError
 from thresher.models import batch_norm
 from thresher.models.batch_norm_mode import alignment, in_one_piece
+from thresher.models.half_weights import half_forward, is_built_in
 from thresher.training.batches import piece_count, slices
 from thresher.training.config import TrainConfig
 from thresher.training.device_data import DeviceData, Part
@@ -40,9 +41,13 @@ class StepObserver(Protocol):
 class Objective(nn.Module):
     """The network and its loss as one module, for DDP and torch.compile."""
 
-    def __init__(self, model: nn.Module, label_smoothing: float, per_sample: bool) -> None:
+    def __init__(
+        self, model: nn.Module, label_smoothing: float, per_sample: bool, alone: bool = False
+    ) -> None:
         super().__init__()
         self.model, self.label_smoothing, self.per_sample = model, label_smoothing, per_sample
+        # Gradients that are cast together cannot be exchanged while others are computed.
+        self.casts_together = alone and is_built_in(model)
         # Torch's batch norm and reshape(n, -1) do not accept an empty batch, but statistics of all
         # workers need every worker.
         synced = (isinstance(module, batch_norm.SyncBatchNorm) for module in model.modules())
@@ -64,13 +69,21 @@ class Objective(nn.Module):
             with batch_norm.standing_in(self.model):
                 logits = self.model(images.new_zeros(1, *images.shape[1:]))
             return logits.sum() * 0, images.new_empty(0), images.new_empty(0)
-        logits = self.model(images).float() if images.dtype != torch.float64 else self.model(images)
+        logits = self._logits(images)
         reduction, smoothing = "none" if self.per_sample else "sum", self.label_smoothing
         losses = F.cross_entropy(logits, labels, reduction=reduction, label_smoothing=smoothing)
         if not self.per_sample:
             return losses, losses.new_empty(0), losses.new_empty(0)
         weighted = losses if weights is None else losses * weights
         return weighted.sum(), losses.detach(), logits.detach()
+
+    def _logits(self, images: Tensor) -> Tensor:
+        """Return the logits (n, classes), in float32 at least."""
+        half = torch.is_autocast_enabled(images.device.type)
+        if self.casts_together and half and batch_norm.steps_are_captured():
+            return half_forward(self.model, images).float()
+        logits: Tensor = self.model(images)
+        return logits if images.dtype == torch.float64 else logits.float()
 
     def accepts_empty(self, images: Tensor) -> bool:
         """Return whether the network runs on an empty batch: tried once, in evaluation mode."""
@@ -101,7 +114,8 @@ class Step:
     ) -> None:
         self.config, self.group, self.data = config, group, data
         self.model, self.optimizer, self.table = model, optimizer, table
-        objective = Objective(model, config.label_smoothing, per_sample=table is not None)
+        alone = group.alone and not config.compile
+        objective = Objective(model, config.label_smoothing, table is not None, alone)
         compiled: Any = torch.compile(objective) if config.compile else objective
         self.exchange = make_gradient_exchange(
             ExchangeParts(compiled, model, optimizer, config, group, config.graph == "on")
