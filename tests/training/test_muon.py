@@ -69,6 +69,17 @@ def test_filters_keep_their_norm_up_to_the_step() -> None:
     assert 0.2 < torch.linalg.svdvals(step).min() < torch.linalg.svdvals(step).max() < 0.65
 
 
+def test_filters_that_start_at_zero_are_trained() -> None:
+    model = _model()
+    nn.init.zeros_(model[0].weight)
+    muon = make_optimizer(model, OptimizerConfig(optimizer="muon"), lr=0.1)
+    for seed in range(2):
+        _gradients(model, seed)
+        muon.step()
+    assert torch.isfinite(model[0].weight).all()
+    assert model[0].weight.norm() > 0
+
+
 @pytest.mark.parametrize("name", ["sgd", "nesterov", "adamw", "lars", "lamb", "muon"])
 @pytest.mark.parametrize("tensor_lr", [False, True])
 def test_rates_are_multiplied_by_their_factors(name: str, tensor_lr: bool) -> None:

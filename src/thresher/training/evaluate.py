@@ -65,7 +65,8 @@ def views(images: Tensor, kind: str) -> list[Tensor]:
     seen = [images]
     if kind == "shift":
         height, width = images.shape[2:]
-        padded = F.pad(images, (1, 1, 1, 1), "reflect")
+        # A single row or column has no other one to reflect.
+        padded = F.pad(images, (1, 1, 1, 1), "reflect" if min(height, width) > 1 else "replicate")
         seen += [images, padded[:, :, :height, :width], padded[:, :, 2:, 2:]]
     return seen if kind == "one" else [*seen, *(view.flip(3) for view in seen)]
 

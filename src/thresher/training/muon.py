@@ -11,6 +11,7 @@ from thresher.training.layerwise import LayerWise, ParameterGroup
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """Of the quintic iteration; they drive singular values towards 1 quickly rather than exactly."""
 ITERATIONS = 3
+TINY = 1e-12
 
 
 class Muon(LayerWise):
@@ -52,7 +53,9 @@ class Muon(LayerWise):
             return update
         filters = [parameter for parameter in params if parameter.ndim > 2]
         if filters:
-            torch._foreach_div_(filters, torch._foreach_norm(filters))
+            norms = torch._foreach_norm(filters)
+            torch._foreach_clamp_min_(norms, TINY)  # filters may start at zero
+            torch._foreach_div_(filters, norms)
             torch._foreach_mul_(filters, [len(weight) ** 0.5 for weight in filters])
         return [orthogonalise(matrix) for matrix in update]
 
