@@ -1,8 +1,7 @@
 """The weights of a built-in network in half precision, all cast together.
 
-Under autocast each layer casts its own weights, and the gradient back: two kernels per layer, about
-a sixth of all kernels in a step. With small batches a GPU spends as much time on starting kernels
-as on the work in them.
+Under autocast each layer casts its own weights, and their gradient back: two short kernels per
+layer, which count in steps of small batches.
 """
 
 from typing import Any

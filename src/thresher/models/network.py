@@ -3,6 +3,7 @@
 import importlib
 import logging
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
@@ -183,7 +184,10 @@ def weights_of_run(run: str | Path) -> Path:
     return file
 
 
-def _read_run(run: str | Path) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+_Table = Mapping[str, Any]
+
+
+def _read_run(run: str | Path) -> tuple[_Table, _Table, _Table]:
     """Return the configuration of a run, its data, and what followed from them."""
     paths = RunPaths(Path(run))
     if not paths.root.is_dir():

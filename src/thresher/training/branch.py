@@ -1,5 +1,6 @@
 """Begin a run with the state of another one's last step: weights, optimizer, place in the data."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -65,8 +66,8 @@ def continues_growth(config: TrainConfig) -> bool:
     return same and begun.get("batch_schedule") == config.batch_schedule == NOISE
 
 
-def _begun(config: TrainConfig) -> dict[str, Any]:
+def _begun(config: TrainConfig) -> Mapping[str, Any]:
     """Return the options of the run that this one branches from."""
     file = RunPaths(Path(config.branch_from or "")).config
-    options: dict[str, Any] = read_run_json(file, "run's configuration").get("config", {})
+    options: Mapping[str, Any] = read_run_json(file, "run's configuration").get("config", {})
     return options

@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -114,11 +113,9 @@ def write_config(config: TrainConfig, resolved: Resolved, pack: Pack, split: Tra
         "test": len(split.test),
         "samples": samples,
     }
-    content: dict[str, Any] = {"config": config.to_dict(), "resolved": asdict(resolved)}
-    content["data"] = data
-    if config.weights is not None:
-        content["weights"] = file_sha256(Path(config.weights))
-    write_json(path, {"format": RUN_FORMAT, **content})
+    content = {"config": config.to_dict(), "resolved": asdict(resolved), "data": data}
+    used = {} if config.weights is None else {"weights": file_sha256(Path(config.weights))}
+    write_json(path, {"format": RUN_FORMAT, **content, **used})
 
 
 def samples_digest(pack: Pack, split: TrainingSplit) -> str:
