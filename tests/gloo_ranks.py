@@ -7,6 +7,7 @@ import os
 import pickle
 import queue
 import tempfile
+import time
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -15,16 +16,20 @@ from forks import FORKS
 
 NOT_JOINED = "connectFullMesh failed"
 """A port that gloo chose may be taken by another test between its choice and its use."""
+TRIES = 4
+"""Two in a row have failed once."""
 
 
 def run_ranks(world: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:
     """`function(rank, world, *arguments)` on every rank; a rank that fails fails the test."""
-    try:
-        return _run(world, function, arguments)
-    except AssertionError as error:
-        if NOT_JOINED not in str(error):
-            raise
-        return _run(world, function, arguments)
+    for left in reversed(range(TRIES)):
+        try:
+            return _run(world, function, arguments)
+        except AssertionError as error:
+            if NOT_JOINED not in str(error) or not left:
+                raise
+            time.sleep(1.0)
+    raise AssertionError("not reached")
 
 
 def _run(world: int, function: Callable[..., Any], arguments: tuple[Any, ...]) -> list[Any]:
