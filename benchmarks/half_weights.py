@@ -33,7 +33,9 @@ def times(name: str, batch: int, side: int) -> dict[str, float]:
     steps = {}
     for way, together in (("autocast", False), ("together", True)):
         model = registry.build(name, 10).cuda().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        steps[way] = partial(step, Objective(model.train(), 0.0, False, alone=together))
+        objective = Objective(model.train(), 0.0, False)
+        objective.casts_together = together
+        steps[way] = partial(step, objective)
     return compare(steps, 10)
 
 

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from thresher.models.batch_norm import in_captured_steps
-from thresher.models.half_weights import half_forward, is_built_in
+from thresher.models.half_weights import half_forward, pays_off
 from thresher.models.registry import build
 from thresher.training.step import Objective
 
@@ -26,8 +26,8 @@ def _check(name: str, images: Tensor) -> None:
     made = []
     for together in (False, True):
         model.load_state_dict(state)
-        objective = Objective(model, 0.1, False, alone=together)
-        assert objective.casts_together == together
+        objective = Objective(model, 0.1, False)
+        objective.casts_together = together
         made.append(_gradients(objective, images))
     for theirs, ours in zip(*made, strict=True):
         assert (ours is None) == (theirs is None)
@@ -69,7 +69,12 @@ def test_each_layer_gets_half_weights_once() -> None:
 
 def test_networks_of_others_are_left_to_autocast() -> None:
     own = nn.Sequential(nn.Flatten(), nn.Linear(12, 10))
-    assert is_built_in(build("resnet18", 10, 3))
-    assert not is_built_in(own)
+    assert not pays_off(own)
     assert not Objective(own, 0.0, False, alone=True).casts_together
-    assert not Objective(build("tiny", 10, 3), 0.0, False).casts_together  # several workers
+
+
+def test_deep_networks_on_one_worker_cast_their_weights_together() -> None:
+    deep, flat = build("resnet18", 10, 3), build("fast-cifar", 10, 3)
+    assert Objective(deep, 0.0, False, alone=True).casts_together
+    assert not Objective(deep, 0.0, False).casts_together
+    assert not Objective(flat, 0.0, False, alone=True).casts_together

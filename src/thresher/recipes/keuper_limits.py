@@ -219,11 +219,11 @@ RECIPE = Recipe(
     {preset: run(*size) for preset, size in SIZES.items()},
     paper=PaperSettings(
         {"batch_size": "256 of AlexNet and 32 of GoogLeNet", "layers": "AlexNet and GoogLeNet"}
-        | {"measured_on": "a K80", "network": "FDR InfiniBand"},
+        | {"measured_on": "a K80", "network": "measured"},
         {
-            preset: {"image_size": side, "batch_size": batch}
+            preset: {"image_size": side, "batch_size": f"{batch} of both"}
             | {"layers": "smaller copies of both", "measured_on": "this machine"}
-            | {"network": "predicted for FDR InfiniBand"}
+            | {"network": "predicted"}
             for preset, (side, batch, _) in SIZES.items()
         },
     ),

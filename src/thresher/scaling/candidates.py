@@ -16,7 +16,7 @@ from thresher.training.batch_growth import SAFE
 
 PILOT_SHARE = 1 / 16
 """Largest recommended share of a critical batch that pilots estimate. By the fit `SAFE` of it costs
-1.25 times the samples of the best batch. In five sweeps on CIFAR-10, which fit a critical batch of
+1.25 times the samples of the best batch. In six sweeps on CIFAR-10, which fit a critical batch of
 800 to 960, batch 128 cost 1.18 to 1.41 times, and batch 64 1.00 to 1.29 times
 (`python -m benchmarks.pilot_choice`)."""
 MUCH_LESS = 0.8

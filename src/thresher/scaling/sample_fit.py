@@ -29,7 +29,7 @@ LEVEL = 0.05
 POOLED = 0.25
 """Residuals as large as this likely come from the scatter of repeats, and are pooled with it."""
 FORM_ERROR = 0.11
-"""τ of tables that cannot tell it: the root mean square of the 16 tables with tuned rates in
+"""τ of tables that cannot tell it: the root mean square of the 17 tables with tuned rates in
 docs/scaling.md (`python -m benchmarks.form_error`). The mean of τ², not the median, since the
 variance of a prediction is the mean one."""
 ENOUGH = 5

@@ -15,7 +15,7 @@ from thresher.distributed.group import Group
 from thresher.errors import ThresherError
 from thresher.models import batch_norm
 from thresher.models.batch_norm_mode import alignment, in_one_piece
-from thresher.models.half_weights import half_forward, is_built_in
+from thresher.models.half_weights import half_forward, pays_off
 from thresher.training.batches import piece_count, slices
 from thresher.training.config import TrainConfig
 from thresher.training.device_data import DeviceData, Part
@@ -47,7 +47,7 @@ class Objective(nn.Module):
         super().__init__()
         self.model, self.label_smoothing, self.per_sample = model, label_smoothing, per_sample
         # Gradients that are cast together cannot be exchanged while others are computed.
-        self.casts_together = alone and is_built_in(model)
+        self.casts_together = alone and pays_off(model)
         # Torch's batch norm and reshape(n, -1) do not accept an empty batch, but statistics of all
         # workers need every worker.
         synced = (isinstance(module, batch_norm.SyncBatchNorm) for module in model.modules())
