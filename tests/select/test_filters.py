@@ -200,7 +200,7 @@ def test_el2n_and_forgetting_take_either_end_and_keep_the_unseen() -> None:
     easy = EL2NFilter(drop=0.1, side="easy").fit(None, labels, dynamics=dynamics)
     np.testing.assert_array_equal(np.flatnonzero(~easy.keep_), np.arange(10))
     assert (hard.reason_[89], easy.reason_[9]) == ("EL2N 0.890", "EL2N 0.090")
-    assert hard.warnings_ == ["10 samples were not seen in that run's training and are kept"]
+    assert hard.warnings_ == ["10 samples were not seen enough in that run's training and are kept"]
     forgot = ForgettingFilter(drop=0.05).fit(None, labels, dynamics=dynamics)
     assert not forgot.keep_[7], "never learned is worst"
     assert set(np.flatnonzero(~forgot.keep_)) == {7, 80, 83, 86, 89}
