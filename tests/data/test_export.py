@@ -167,6 +167,19 @@ def test_splits_of_any_name_come_back(tmp_path: Path, format: str) -> None:
     assert dict(ids) == dict(zip("abcd", names, strict=True))
 
 
+@pytest.mark.parametrize("format", sorted(WRITERS))
+def test_ids_of_any_text_come_back(tmp_path: Path, format: str) -> None:
+    ids = ["a\rb", "a\nb", ' "a", b ', "ä/\\🙂"]
+    images = np.zeros((4, 4, 4, 1), np.uint8)
+    source = ArraySource(images, np.arange(4) % 2, ["train"] * 4, ids, ["x\ry", " z"])
+    export(write_pack(source, tmp_path / "pack", ONE), tmp_path / "out", format)
+    back = again(tmp_path / "out", tmp_path / "back")
+    assert dict(zip(back.ids.to_pylist(), back.labels, strict=True)) == dict(
+        zip(ids, [0, 1, 0, 1], strict=True)
+    )
+    assert back.classes == ["x\ry", " z"]
+
+
 @pytest.mark.parametrize("channels", [2, 4])
 def test_alpha_comes_back(tmp_path: Path, channels: int) -> None:
     made = Made(rows=6, chunks=1, shape=(4, 4, channels))

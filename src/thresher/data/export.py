@@ -135,8 +135,11 @@ def _folder(pack: Pack, samples: list[ExportedSample], out: Path) -> None:
     """Write split/class/name.ext, and an index that keeps the ids."""
     names = [_safe_name(name) for name in pack.classes]
     width = len(str(len(pack)))
+    # Python's writer does not put a carriage return in quotes, but its reader ends the line there.
+    returns = any("\r" in sample.id + sample.split for sample in samples)
+    quoting = csv.QUOTE_ALL if returns else csv.QUOTE_MINIMAL
     with open(out / INDEX, "w", newline="", encoding="utf-8") as file:
-        index = csv.writer(file, lineterminator="\n")
+        index = csv.writer(file, lineterminator="\n", quoting=quoting)
         index.writerow(["file", "id", "label", "split", "bytes"])
         for sample in _tracked(samples, pack):
             suffix, data = _file(pack, sample)
