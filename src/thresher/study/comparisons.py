@@ -162,9 +162,9 @@ def compare_cells(
     pairings, tested = pair_tests(cells, axis, pairs, scale)
     several = any(one.at is None for one in pairings)
     place = {one.key: at for at, one in enumerate(pairings)}
-    if not several:
-        # The only cell may be named without the values of the other axes.
-        place |= {(one.arm, one.baseline, frozenset()): at for at, one in enumerate(pairings)}
+    for at, one in enumerate(pairings):
+        # The only cell of a pair may be named without the values of the other axes.
+        place.setdefault((one.arm, one.baseline, frozenset()), at)
     primary = [place[key] for key in named.primary]
     claimed = {place[key]: effect for key, effect in named.claimed.items()}
     verdicts = statistics.judge(
