@@ -434,3 +434,10 @@ def test_features_that_are_not_finite_are_refused(name: str) -> None:
         features[7, 2] = bad
         with pytest.raises(ThresherError, match='must be finite, but those of sample "7" are not'):
             load_filter(name)().fit(features, np.arange(20) % 2)
+
+
+@pytest.mark.parametrize("name", ["knn", "near-duplicates", "moderate", "label-errors", "outliers"])
+def test_features_that_are_not_vectors_are_refused(name: str) -> None:
+    for features in (np.zeros((6, 2, 4)), np.zeros(6), np.full((6, 2), None)):
+        with pytest.raises(ThresherError, match=r"features must be \(n, d\) numbers, got"):
+            load_filter(name)().fit(features, [0, 0, 0, 1, 1, 1])

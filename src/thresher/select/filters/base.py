@@ -114,7 +114,7 @@ class Filter(abc.ABC):
         if len(inputs) == 0:
             raise InvalidValueError("there are no training samples")
         if "features" in self.needs:
-            inputs.check_finite()
+            inputs.check_features()
         for fitted in [key for key in vars(self) if key.endswith("_")]:
             delattr(self, fitted)
         self.report_, self.warnings_, self.seconds_ = {}, [], {}
