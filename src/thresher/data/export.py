@@ -137,9 +137,10 @@ def _folder(pack: Pack, samples: list[ExportedSample], out: Path) -> None:
     width = len(str(len(pack)))
     # Python's writer does not put a carriage return in quotes, but its reader ends the line there.
     returns = any("\r" in sample.id + sample.split for sample in samples)
-    quoting = csv.QUOTE_ALL if returns else csv.QUOTE_MINIMAL
     with open(out / INDEX, "w", newline="", encoding="utf-8") as file:
-        index = csv.writer(file, lineterminator="\n", quoting=quoting)
+        index = csv.writer(
+            file, lineterminator="\n", quoting=csv.QUOTE_ALL if returns else csv.QUOTE_MINIMAL
+        )
         index.writerow(["file", "id", "label", "split", "bytes"])
         for sample in _tracked(samples, pack):
             suffix, data = _file(pack, sample)
