@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -110,11 +110,10 @@ class LocalExecutor(Executor):
             taken = sum(self._width(w.task) for w in self.workers if w.task is not None)
             if taken + self._width(task) > self._open_slots(task):
                 return
-            idle = next((w for w in self.workers if w.task is None), None)
-            worker = idle or self._spawn()
+            worker = self._free_worker()
             task = next_task(self.queue, worker.cell)
             self.queue.remove(task)
-            worker.send(task, self.logs / f"{task.name}.log")
+            worker.send(task, self.logs / f"{task.name}.log", self._gpus_for(worker.number, task))
 
     def _open_slots(self, task: StudyTask) -> int:
         """Return how many slots may be taken, with this task.
@@ -130,9 +129,30 @@ class LocalExecutor(Executor):
     def _width(self, task: StudyTask) -> int:
         return min(task.workers, self.slots)
 
-    def _spawn(self) -> "_Worker":
+    def _free_worker(self) -> "_Worker":
+        """Return an idle worker, or a new one if the GPUs of the idle ones are used more."""
+        load, idle = self._gpu_load(), {w.number: w for w in self.workers if w.task is None}
         used = {worker.number for worker in self.workers}
-        number = next(n for n in range(self.slots + 1) if n not in used)
+        unused = [number for number in range(self.slots + 1) if number not in used]
+        # Idle ones first: a new process takes seconds to start.
+        numbers = [*idle, *(unused if len(used) < self.slots or not idle else [])]
+        number = min(numbers, key=lambda n: load[self.gpus[n % len(self.gpus)]] if load else 0)
+        return idle.get(number) or self._spawn(number)
+
+    def _gpu_load(self) -> "Counter[str]":
+        """Count the running tasks on each GPU."""
+        return Counter(gpu for w in self.workers if w.task is not None for gpu in w.gpus)
+
+    def _gpus_for(self, number: int, task: StudyTask) -> list[str]:
+        """Return a GPU for each worker of a task: that of the process that runs it, then those with
+        the fewest tasks."""
+        if not self.gpus:
+            return []
+        own, load = self.gpus[number % len(self.gpus)], self._gpu_load()
+        others = sorted((gpu for gpu in self.gpus if gpu != own), key=lambda gpu: load[gpu])
+        return [own, *others[: task.workers - 1]]
+
+    def _spawn(self, number: int) -> "_Worker":
         environment = {**os.environ, "OMP_NUM_THREADS": str(self.threads), **_import_path()}
         shared = None if self.mps is None else self.mps.environment
         environment |= gpu_environment(number, self.gpus, shared)
@@ -178,6 +198,8 @@ class _Worker:
         self.cell: Values | None = None
         """The cell of its last trial."""
         self.log: Path | None = None
+        self.gpus: list[str] = []
+        """Those of its last task; the first one is its own."""
         self.dead = False
         read, write = os.pipe()
         arguments = [str(write), str(os.getpid()), str(threads)]
@@ -192,10 +214,10 @@ class _Worker:
         os.close(write)
         self.replies: IO[str] = os.fdopen(read, encoding="utf-8")
 
-    def send(self, task: StudyTask, log: Path) -> None:
-        self.task, self.log, self.cell = task, log, task.cell
+    def send(self, task: StudyTask, log: Path, gpus: list[str]) -> None:
+        self.task, self.log, self.cell, self.gpus = task, log, task.cell, gpus
         assert self.process.stdin is not None
-        order = json.dumps({"task": task.to_json(), "log": str(log)})
+        order = json.dumps({"task": task.to_json(), "log": str(log), "gpus": gpus})
         # It may have died between two tasks; `read` reports that.
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.write(order.encode() + b"\n")

@@ -1,0 +1,69 @@
+"""Which GPUs the trials of a local study see; the machine need not have any."""
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from few_digits import make_pack
+
+from thresher.study.local import LocalConfig, LocalExecutor
+from thresher.study.study import Study
+from thresher.study.tasks import StudyTask
+
+MODEL = """
+import os
+from thresher.models.registry import build as build_known
+
+def build(classes, channels):
+    with open(os.environ["SEEN"], "a") as file:
+        file.write(f"{os.environ.get('WORLD_SIZE', '1')} {os.environ['CUDA_VISIBLE_DEVICES']}\\n")
+    return build_known("tiny", classes, channels)
+"""
+
+
+def _trial(workers: int) -> StudyTask:
+    return StudyTask("a", "train", {"workers": workers}, Path(), "", cell={})
+
+
+def test_a_trial_has_a_gpu_for_each_of_its_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
+    executor = LocalExecutor(tmp_path, LocalConfig())
+    assert executor._gpus_for(1, _trial(1)) == ["1"]
+    assert executor._gpus_for(1, _trial(2)) == ["1", "0"]
+    busy = SimpleNamespace(number=0, task=_trial(2), gpus=["0", "2"])
+    idle = SimpleNamespace(number=2, task=None, gpus=["2"])
+    executor.workers = [busy, idle]  # type: ignore[list-item]
+    assert executor._gpus_for(1, _trial(2)) == ["1", "3"]
+    assert sorted(executor._gpus_for(1, _trial(9))) == ["0", "1", "2", "3"]
+    # Its GPU is used by the others' trial, so that one of a new process is better.
+    spawned: list[int] = []
+    monkeypatch.setattr(executor, "_spawn", spawned.append)
+    executor._free_worker()
+    assert spawned == [1]
+
+
+@pytest.mark.slow
+def test_workers_of_a_trial_see_all_of_its_gpus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A trial of two workers saw one GPU, so that it trained on the CPU without a word."""
+    (tmp_path / "seen_gpus.py").write_text(MODEL)
+    monkeypatch.syspath_prepend(tmp_path)
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    monkeypatch.setenv("PYTHONPATH", path)
+    monkeypatch.setenv("SEEN", str(tmp_path / "seen.txt"))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
+    base = {
+        **{"data": str(make_pack(tmp_path / "pack")), "model": "seen_gpus:build"},
+        **{"epochs": 1, "device": "cpu"},
+    }
+    content = {"seeds": 1, "base": base, "grid": {"workers": [1, 2]}}
+    status = Study.from_dict(content, tmp_path / "study").run({"kind": "local"})
+    assert status.complete
+    seen = set((tmp_path / "seen.txt").read_text().splitlines())
+    assert {line for line in seen if line.startswith("1")} <= {"1 4", "1 7"}
+    assert {line for line in seen if line.startswith("2")} <= {"2 4,7", "2 7,4"}
+    assert len(seen) == 2
