@@ -134,6 +134,18 @@ def test_samples_that_a_selection_does_not_name_are_left_out(
     assert back.meta.splits == {"train": len(named) - 3, "test": 40}
 
 
+@pytest.mark.parametrize("format", sorted(WRITERS))
+def test_nothing_is_not_exported(tmp_path: Path, format: str) -> None:
+    source = ArraySource(
+        np.zeros((1, 4, 4, 1), np.uint8), np.zeros(1, int), ["train"], ["a"], ["x"]
+    )
+    pack = write_pack(source, tmp_path / "pack", ONE)
+    nothing = Selection(["a"], pack.labels, np.zeros(1, bool), np.zeros(1), [""], pack.fingerprint)
+    with pytest.raises(ThresherError, match="there is no image to export"):
+        export(pack, tmp_path / "out", format, nothing)
+    assert not (tmp_path / "out").exists()
+
+
 def test_refusals(tmp_path: Path) -> None:
     pack = write_pack(Made(), tmp_path / "pack", ONE)
     with pytest.raises(ThresherError, match='unknown export format "tar"'):

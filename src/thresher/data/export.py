@@ -76,6 +76,10 @@ def export(pack: Pack, out: Path, format: str, selection: Selection | None = Non
         # Readers that number the folders of each split, as torchvision's, would disagree on labels.
         mention_untrained(pack.classes, labels[training & keep], labels[~training])
     samples = samples_at(pack, np.flatnonzero(keep), labels)
+    if not samples:
+        raise InvalidValueError(
+            "there is no image to export: the selection keeps none", "keep some"
+        )
     fingerprint = pack.fingerprint if selection is None else ""
     with atomic_folder(Path(out)) as folder:
         WRITERS[format](pack, samples, folder)
