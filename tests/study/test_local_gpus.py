@@ -7,6 +7,8 @@ from types import SimpleNamespace
 import pytest
 from few_digits import make_pack
 
+from thresher.environment import core_count
+from thresher.study import local
 from thresher.study.local import LocalConfig, LocalExecutor
 from thresher.study.study import Study
 from thresher.study.tasks import StudyTask
@@ -43,6 +45,33 @@ def test_a_trial_has_a_gpu_for_each_of_its_workers(
     monkeypatch.setattr(executor, "_spawn", spawned.append)
     executor._free_worker()
     assert spawned == [1]
+
+
+@pytest.mark.parametrize(
+    ("visible", "config", "seen"),
+    [("-1", LocalConfig(), "-1"), ("", LocalConfig(), ""), ("0,1", LocalConfig(gpus=0), "")],
+)
+def test_without_gpus_there_is_a_trial_for_each_core(
+    visible: str,
+    config: LocalConfig,
+    seen: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Trials of a study with gpus = 0 took the first GPU, as many of them as there are cores."""
+    environments: list[dict[str, str]] = []
+
+    def worker(number: int, threads: int, environment: dict[str, str]) -> SimpleNamespace:
+        environments.append(environment)
+        return SimpleNamespace(replies=None)
+
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    monkeypatch.setattr(local, "_Worker", worker)
+    executor = LocalExecutor(tmp_path, config)
+    executor.select = SimpleNamespace(register=lambda *_: None)  # type: ignore[assignment]
+    assert (executor.gpus, executor.slots) == ([], core_count())
+    executor._spawn(0)
+    assert environments[0]["CUDA_VISIBLE_DEVICES"] == seen
 
 
 @pytest.mark.slow

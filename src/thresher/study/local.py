@@ -6,6 +6,7 @@ trials on it at the same time.
 """
 
 import contextlib
+import itertools
 import json
 import logging
 import os
@@ -56,7 +57,7 @@ class LocalExecutor(Executor):
     """Run tasks in worker processes on this machine; logs go to `root/logs`."""
 
     def __init__(self, root: Path, config: LocalConfig) -> None:
-        self.gpus = visible_gpus()[: config.gpus]
+        self.gpus, self.hide_gpus = visible_gpus()[: config.gpus], config.gpus == 0
         cores = core_count()
         self.slots = config.workers or len(self.gpus) or cores
         self.threads = config.threads or max(1, cores // self.slots)
@@ -156,6 +157,8 @@ class LocalExecutor(Executor):
         environment = {**os.environ, "OMP_NUM_THREADS": str(self.threads), **_import_path()}
         shared = None if self.mps is None else self.mps.environment
         environment |= gpu_environment(number, self.gpus, shared)
+        if self.hide_gpus:
+            environment["CUDA_VISIBLE_DEVICES"] = ""
         worker = _Worker(number, self.threads, environment)
         self.workers.append(worker)
         self.select.register(worker.replies, selectors.EVENT_READ, worker)
@@ -318,7 +321,11 @@ def _import_path() -> dict[str, str]:
 def visible_gpus() -> list[str]:
     """Return one value of CUDA_VISIBLE_DEVICES per GPU, without importing torch."""
     if "CUDA_VISIBLE_DEVICES" in os.environ:
-        return [name for name in os.environ["CUDA_VISIBLE_DEVICES"].split(",") if name]
+        names = os.environ["CUDA_VISIBLE_DEVICES"].split(",")
+        # As CUDA reads it: -1, and what is after it, is no GPU.
+        return [
+            name for name in itertools.takewhile(lambda name: name.strip() != "-1", names) if name
+        ]
     try:
         listing = subprocess.run(
             ["nvidia-smi", "-L"], capture_output=True, text=True, timeout=20, check=True
