@@ -24,6 +24,7 @@ from PIL import Image
 
 from thresher.app import static_files
 from thresher.app.config import ServerConfig
+from thresher.app.filter_preview import PreviewSettings
 from thresher.app.map_layout import MapLayout, map_layout, neighbourhood_labels
 from thresher.app.selection_view import SelectionView
 from thresher.app.server import create_server
@@ -237,6 +238,20 @@ def test_clusters_are_the_same_before_and_after_they_are_prepared(site: Site) ->
             later, _ = table(http.post("/api/preview", json=body))
     assert np.array_equal(first["cluster"].to_numpy(), wanted)
     assert np.array_equal(later["cluster"].to_numpy(), wanted)
+
+
+def test_a_selection_made_with_more_min_samples_than_the_slider_has_is_shown(
+    some_cifar: Made, tmp_path: Path
+) -> None:
+    whole = Selection.load(some_cifar.path)
+    meta = {**whole.meta, "settings": {"min_samples": 250}}
+    replace(whole, meta=meta, path=None).save(tmp_path / "many.parquet")
+    previewer = Workspace([tmp_path / "many.parquet"]).previewer()
+    assert previewer.describe().min_samples == 250
+    settings = PreviewSettings(share=0.1, min_samples=250)
+    assert previewer.preview(settings).numbers.dropped > 0
+    with pytest.raises(ThresherError, match=r"min_samples must be in \[1, 250\], got 251"):
+        previewer.preview(PreviewSettings(min_samples=251))
 
 
 def test_selections_of_a_folder_and_refusals(site: Site, tmp_path: Path) -> None:

@@ -134,6 +134,18 @@ def test_samples_that_a_selection_does_not_name_are_left_out(
     assert back.meta.splits == {"train": len(named) - 3, "test": 40}
 
 
+@pytest.mark.parametrize("format", sorted(WRITERS))
+def test_nothing_is_not_exported(tmp_path: Path, format: str) -> None:
+    source = ArraySource(
+        np.zeros((1, 4, 4, 1), np.uint8), np.zeros(1, int), ["train"], ["a"], ["x"]
+    )
+    pack = write_pack(source, tmp_path / "pack", ONE)
+    nothing = Selection(["a"], pack.labels, np.zeros(1, bool), np.zeros(1), [""], pack.fingerprint)
+    with pytest.raises(ThresherError, match="there is no image to export"):
+        export(pack, tmp_path / "out", format, nothing)
+    assert not (tmp_path / "out").exists()
+
+
 def test_refusals(tmp_path: Path) -> None:
     pack = write_pack(Made(), tmp_path / "pack", ONE)
     with pytest.raises(ThresherError, match='unknown export format "tar"'):
@@ -165,6 +177,19 @@ def test_splits_of_any_name_come_back(tmp_path: Path, format: str) -> None:
     back = again(tmp_path / "out", tmp_path / "back")
     ids = zip(back.ids.to_pylist(), back.splits.to_pylist(), strict=True)
     assert dict(ids) == dict(zip("abcd", names, strict=True))
+
+
+@pytest.mark.parametrize("format", sorted(WRITERS))
+def test_ids_of_any_text_come_back(tmp_path: Path, format: str) -> None:
+    ids = ["a\rb", "a\nb", ' "a", b ', "ä/\\🙂"]
+    images = np.zeros((4, 4, 4, 1), np.uint8)
+    source = ArraySource(images, np.arange(4) % 2, ["train"] * 4, ids, ["x\ry", " z"])
+    export(write_pack(source, tmp_path / "pack", ONE), tmp_path / "out", format)
+    back = again(tmp_path / "out", tmp_path / "back")
+    assert dict(zip(back.ids.to_pylist(), back.labels, strict=True)) == dict(
+        zip(ids, [0, 1, 0, 1], strict=True)
+    )
+    assert back.classes == ["x\ry", " z"]
 
 
 @pytest.mark.parametrize("channels", [2, 4])

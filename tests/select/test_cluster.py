@@ -135,6 +135,12 @@ def test_small_classes_are_kept_whole() -> None:
     np.testing.assert_array_equal(graph.clusters_once(0.5), graph.clusters(0.5))
 
 
+def test_more_min_samples_than_points_keep_everything() -> None:
+    graph = ClassGraph(np.zeros((60, 2)), np.arange(60) % 2, 1_000_000_000)
+    assert graph.small == [0, 1]
+    assert not graph.noise(0.0).any()
+
+
 def test_refuses_what_it_cannot_cluster() -> None:
     with pytest.raises(ThresherError, match="finite"):
         ClassGraph(np.array([[0.0, np.nan]]), np.zeros(1, int))

@@ -138,14 +138,15 @@ def test_uncertainty_is_the_papers(epochs: int) -> None:
     random = np.random.default_rng(0)
     likely = random.uniform(size=(epochs, 6))
     likely[0, 0] = np.nan  # not seen in the first epoch
+    likely[1:, 1] = np.nan  # seen in one epoch
     dynamics = recorded(likely, np.zeros((epochs, 6)))
     seen = np.arange(1 if epochs == 1 else 0, 6)
     values = dynamics._uncertainty(seen)
     for row, value in zip(seen, values, strict=True):
         own = likely[np.isfinite(likely[:, row]), row]
         starts = range(max(1, len(own) - 9))
-        wanted = np.mean([own[s : s + 10].std(ddof=1) if len(own) > 1 else 0.0 for s in starts])
-        assert value == pytest.approx(wanted, abs=1e-6)
+        wanted = np.mean([own[s : s + 10].std(ddof=1) if len(own) > 1 else np.nan for s in starts])
+        assert value == pytest.approx(wanted, abs=1e-6, nan_ok=True)
 
 
 def test_aum_and_uncertainty_drop_the_right_end_and_keep_the_unseen() -> None:

@@ -200,7 +200,7 @@ def test_el2n_and_forgetting_take_either_end_and_keep_the_unseen() -> None:
     easy = EL2NFilter(drop=0.1, side="easy").fit(None, labels, dynamics=dynamics)
     np.testing.assert_array_equal(np.flatnonzero(~easy.keep_), np.arange(10))
     assert (hard.reason_[89], easy.reason_[9]) == ("EL2N 0.890", "EL2N 0.090")
-    assert hard.warnings_ == ["10 samples were not seen in that run's training and are kept"]
+    assert hard.warnings_ == ["10 samples were not seen enough in that run's training and are kept"]
     forgot = ForgettingFilter(drop=0.05).fit(None, labels, dynamics=dynamics)
     assert not forgot.keep_[7], "never learned is worst"
     assert set(np.flatnonzero(~forgot.keep_)) == {7, 80, 83, 86, 89}
@@ -434,3 +434,10 @@ def test_features_that_are_not_finite_are_refused(name: str) -> None:
         features[7, 2] = bad
         with pytest.raises(ThresherError, match='must be finite, but those of sample "7" are not'):
             load_filter(name)().fit(features, np.arange(20) % 2)
+
+
+@pytest.mark.parametrize("name", ["knn", "near-duplicates", "moderate", "label-errors", "outliers"])
+def test_features_that_are_not_vectors_are_refused(name: str) -> None:
+    for features in (np.zeros((6, 2, 4)), np.zeros(6), np.full((6, 2), None)):
+        with pytest.raises(ThresherError, match=r"features must be \(n, d\) numbers, got"):
+            load_filter(name)().fit(features, [0, 0, 0, 1, 1, 1])

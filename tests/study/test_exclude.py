@@ -104,3 +104,16 @@ def test_arms_are_compared_where_both_have_runs(tmp_path: Path) -> None:
     assert overall.difference == pytest.approx(np.mean(cells))
     assert (overall.n, overall.verdict, overall.primary) == (4, "better", True)
     assert write_report(analysis, tmp_path).exists()
+
+
+def test_a_pair_that_is_run_in_one_cell_can_be_primary_without_naming_it() -> None:
+    trials = [
+        Trial(cell={"batch_size": n, "arm": arm}, seed=seed, value=90.0 + seed)
+        for n in (32, 64)
+        for arm in ("a", "b", "c")
+        for seed in range(3)
+        if arm != "c" or n == 32
+    ]
+    analysis = analyse(trials, ComparisonConfig(primary=("b - a", "c - a"), claimed={"c - a": 2.0}))
+    found = [(c.arm, c.cell, c.claimed) for c in analysis.verdicts if c.primary]
+    assert found == [("b", {}, None), ("c", {"batch_size": 32}, 2.0)]

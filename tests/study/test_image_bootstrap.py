@@ -20,10 +20,10 @@ def test_mcnemar_is_a_binomial_test_of_the_images_that_differ() -> None:
 
 def test_the_bootstrap_over_images_has_the_standard_error_of_their_mean() -> None:
     random = np.random.default_rng(1)
-    pairs = [tuple(random.random((2, 2000)) < 0.9) for _ in range(3)]
+    pairs = [(*(random.random((2, 2000)) < 0.9), 1 / 3) for _ in range(3)]
     spread = image_spread(pairs)
     assert spread is not None
-    per_image = np.mean([100.0 * a - 100.0 * b for a, b in pairs], axis=0)
+    per_image = np.mean([100.0 * a - 100.0 * b for a, b, _ in pairs], axis=0)
     error = per_image.std() / np.sqrt(2000)
     assert (spread.high - spread.low) / 2 == pytest.approx(1.96 * error, rel=0.08)
     assert spread.low < per_image.mean() < spread.high
@@ -33,7 +33,7 @@ def test_the_bootstrap_over_images_has_the_standard_error_of_their_mean() -> Non
 
 def test_runs_on_different_images_are_not_compared() -> None:
     bits = np.ones(10, bool)
-    assert image_spread([(bits, bits), (bits[:9], bits[:9])]) is None
+    assert image_spread([(bits, bits, 0.5), (bits[:9], bits[:9], 0.5)]) is None
     assert image_spread([]) is None
 
 
@@ -70,3 +70,25 @@ def test_images_are_resampled_only_if_every_run_records_them() -> None:
     assert intervals[(32,)] is not None
     assert intervals[(64,)] is None
     assert intervals[()] is None
+
+
+def test_images_are_resampled_with_the_weights_of_the_difference() -> None:
+    """Seeds that share a draw count as one, and seeds that some settings lack do not count."""
+    random = np.random.default_rng(4)
+    rates = {0: 0.5, 1: 0.5, 2: 0.9}
+
+    def trial(arm: str, batch: int, seed: int) -> Trial:
+        bits = random.random(5000) < (rates[seed] if arm == "network" else 0.5)
+        draws = {"net": "one" if seed < 2 else "two"} if arm == "network" else {}
+        cell = {"batch_size": batch, "arm": arm}
+        return Trial(cell=cell, seed=seed, value=100 * bits.mean(), correct=bits, draws=draws)
+
+    cases = [(a, b, s) for a in ("full", "network") for b in (32, 64) for s in range(3)]
+    for chosen, expected in ((cases, 20.0), ([c for c in cases if c[1:] != (64, 1)], 20.0)):
+        overall = analyse([trial(*case) for case in chosen]).overall[0]
+        assert overall.difference == pytest.approx(expected, abs=2)
+        assert overall.images_low is not None
+        assert overall.images_high is not None
+        assert (overall.images_low + overall.images_high) / 2 == pytest.approx(
+            overall.difference, abs=0.2
+        )

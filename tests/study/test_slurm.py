@@ -20,7 +20,7 @@ from slurm_bed import SlurmBed, missing
 from thresher.errors import ThresherError
 from thresher.paths import RunPaths, write_text
 from thresher.study.executors import executor_config
-from thresher.study.slurm import SlurmConfig
+from thresher.study.slurm import SlurmConfig, SlurmExecutor
 from thresher.study.study import Study
 from thresher.study.toml import dumps
 
@@ -284,3 +284,12 @@ def test_settings() -> None:
         executor_config({"kind": "slurm", "partitoin": "gpu"})
     chosen = SlurmConfig(gpus=1, partition="gpu", memory_gb=4).parameters(2, "n")
     assert (chosen["gpus_per_node"], chosen["mem"], chosen["partition"]) == (2, "4096M", "gpu")
+
+
+def test_other_jobs_may_have_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    squeue = tmp_path / "squeue"
+    squeue.write_text("#!/bin/sh\necho 'a|b|c|N/A|RUNNING'\necho 'thresher-1|3|PENDING'\n")
+    squeue.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    queue = SlurmExecutor(tmp_path / "study", SlurmConfig())._queue()
+    assert queue["thresher-1", 3] == "PENDING"

@@ -147,6 +147,22 @@ def test_runs_without_spread_have_no_interval(
     assert "spread unknown" in found.sentence
 
 
+def test_the_sentence_says_that_a_claimed_effect_is_excluded() -> None:
+    runs: dict[str, list[float | None]] = {
+        "old": [100.0, 101.0, 102.0, 103.0, 104.0],
+        "new": [99.0, 100.0, 101.0, 102.0, None],
+    }
+    trials = [
+        Trial(cell={"arm": arm}, seed=seed, value=value, seconds=120.0)
+        for arm, values in runs.items()
+        for seed, value in enumerate(values)
+    ]
+    config = ComparisonConfig(metric="time_to_target", primary=("new - old",), claimed=-60.0)
+    (found,) = analyse(trials, config).verdicts
+    assert found.verdict == "excludes the claimed effect"
+    assert "The runs exclude the claimed effect of -60 s" in found.sentence
+
+
 @pytest.mark.parametrize("steps", [None, 13])
 def test_steps_to_a_target_are_not_censored_at_seconds(steps: int | None) -> None:
     """Runs of a few seconds that end after many steps, of which a command may not report how many,

@@ -39,6 +39,7 @@ REASONS = {
 }
 MIN_SAMPLES = 5
 MIN_SAMPLES_LIMIT = 200
+"""A graph holds as many neighbours of each point. A selection that was made with more is shown."""
 MAX_SHARE = 0.99
 GRAPHS_KEPT = 8
 CURVE_POINTS = 160
@@ -57,8 +58,8 @@ class PreviewSettings:
     """Radius of DBSCAN for all classes."""
     share: float | None = option(None, ge=0, le=MAX_SHARE)
     """Share of all samples to drop."""
-    min_samples: int = option(MIN_SAMPLES, ge=1, le=MIN_SAMPLES_LIMIT)
-    """Points within eps that make a core point."""
+    min_samples: int = option(MIN_SAMPLES, ge=1)
+    """Points within eps that make a core point; at most 200, or as many as the selection has."""
     knee: bool = False
     """Use one eps per class, at the knee of its k-distance curve."""
     seed: int = option(0, ge=0, le=2**32 - 1)
@@ -129,12 +130,8 @@ class FilterPreviewer:
     def describe(self, min_samples: int | None = None) -> PreviewInfo:
         """Return what the sliders need: methods, start values, and the curve from eps to share."""
         selection = self.view.selection
-        if min_samples is None:
-            options, k = selection.meta.get("settings"), None
-            if isinstance(options, dict):
-                k = options.get("min_samples")
-            min_samples = int(selection.meta.get("min_samples", MIN_SAMPLES) if k is None else k)
-        min_samples = from_mapping(PreviewSettings, {"min_samples": min_samples}).min_samples
+        min_samples = self._own_min_samples if min_samples is None else min_samples
+        self._check(min_samples)
         share = float(1 - selection.keep.mean()) if len(self.view) else 0.0
         if "network" not in self.methods:
             return PreviewInfo(self.methods, min_samples, share)
@@ -153,6 +150,23 @@ class FilterPreviewer:
             eps=float(eps),
         )
 
+    @cached_property
+    def _own_min_samples(self) -> int:
+        """The `min_samples` that the selection was made with."""
+        meta = self.view.selection.meta
+        options, k = meta.get("settings"), None
+        if isinstance(options, dict):
+            k = options.get("min_samples")
+        k = int(meta.get("min_samples", MIN_SAMPLES) if k is None else k)
+        return from_mapping(PreviewSettings, {"min_samples": k}).min_samples
+
+    def _check(self, min_samples: int) -> None:
+        most = max(MIN_SAMPLES_LIMIT, self._own_min_samples)
+        if min_samples > most:
+            raise InvalidValueError(
+                f"min_samples must be in [1, {most}], got {min_samples}", "", "min_samples"
+            )
+
     def graph(self, min_samples: int) -> ClassGraph:
         """Return the DBSCAN structure of the map for this `min_samples`."""
         with self._lock:
@@ -170,6 +184,7 @@ class FilterPreviewer:
         method = settings.method
         if method not in self.methods:
             raise InvalidValueError(f'selection {self.view.name} cannot use the method "{method}"')
+        self._check(settings.min_samples)
         facts: dict[str, Any] = {}
         labels, eps = None, None
         if method == "network":

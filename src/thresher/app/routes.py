@@ -21,12 +21,12 @@ from starlette.types import ASGIApp
 
 from thresher.app import arrow, static_files, thumbnails
 from thresher.app.events import EventHub
-from thresher.app.filter_preview import MIN_SAMPLES_LIMIT, PreviewSettings, known_values
+from thresher.app.filter_preview import PreviewSettings, known_values
 from thresher.app.guard import BodyRefusedError, Guard, SafeJSONResponse
 from thresher.app.selection_view import SelectionView, UnknownSampleError
 from thresher.app.workspace import ChangedSelectionError
 from thresher.errors import InvalidValueError, ThresherError
-from thresher.options import from_mapping
+from thresher.options import LARGEST_INT, from_mapping
 
 NEIGHBOURS_LIMIT = 64
 CACHED = {"Cache-Control": "private, max-age=3600"}
@@ -142,7 +142,7 @@ class Api:
     async def knobs(self, request: Request) -> Response:
         previewer = self.workspace.previewer(self._name(request))
         given = "min_samples" in request.query_params
-        k = _query_int(request, "min_samples", 1, 1, MIN_SAMPLES_LIMIT) if given else None
+        k = _query_int(request, "min_samples", 1, 1, LARGEST_INT) if given else None
         info = await run_in_threadpool(previewer.describe, k)
         return SafeJSONResponse(known_values(info))
 

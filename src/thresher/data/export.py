@@ -76,6 +76,10 @@ def export(pack: Pack, out: Path, format: str, selection: Selection | None = Non
         # Readers that number the folders of each split, as torchvision's, would disagree on labels.
         mention_untrained(pack.classes, labels[training & keep], labels[~training])
     samples = samples_at(pack, np.flatnonzero(keep), labels)
+    if not samples:
+        raise InvalidValueError(
+            "there is no image to export: the selection keeps none", "keep some"
+        )
     fingerprint = pack.fingerprint if selection is None else ""
     with atomic_folder(Path(out)) as folder:
         WRITERS[format](pack, samples, folder)
@@ -135,8 +139,12 @@ def _folder(pack: Pack, samples: list[ExportedSample], out: Path) -> None:
     """Write split/class/name.ext, and an index that keeps the ids."""
     names = [_safe_name(name) for name in pack.classes]
     width = len(str(len(pack)))
+    # Python's writer does not put a carriage return in quotes, but its reader ends the line there.
+    returns = any("\r" in sample.id + sample.split for sample in samples)
     with open(out / INDEX, "w", newline="", encoding="utf-8") as file:
-        index = csv.writer(file, lineterminator="\n")
+        index = csv.writer(
+            file, lineterminator="\n", quoting=csv.QUOTE_ALL if returns else csv.QUOTE_MINIMAL
+        )
         index.writerow(["file", "id", "label", "split", "bytes"])
         for sample in _tracked(samples, pack):
             suffix, data = _file(pack, sample)

@@ -77,6 +77,16 @@ def draw(
     return Drawing(name, title, caption, svg.getvalue(), png.getvalue())
 
 
+def plain(text: object) -> str:
+    """Return text that a user chose, such as the name of an arm, as matplotlib draws it unchanged.
+
+    It would read what is between two dollar signs as a formula, and leaves what begins with an
+    underscore out of legends.
+    """
+    shown = str(text).replace("$", r"\$")
+    return f"\u200b{shown}" if shown.startswith("_") else shown
+
+
 def inline(svg: str) -> str:
     """Return the SVG element for an HTML page, with its two fixed colours as CSS variables."""
     element = svg[svg.index("<svg") :]

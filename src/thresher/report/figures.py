@@ -3,12 +3,13 @@
 import math
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from thresher.data.selection import Selection
-from thresher.report.drawing import COLOURS, GRID, INK, SIZE, Drawing, draw, line_style
+from thresher.report.drawing import COLOURS, GRID, INK, SIZE, Drawing, draw, line_style, plain
 from thresher.study.analysis import Analysis
 from thresher.study.expand import bounded_name
 from thresher.study.reported import TO_TARGET
@@ -28,7 +29,12 @@ def draw_all(analysis: Analysis) -> list[Drawing]:
         *_against(analysis, "warmup_epochs", "warm-up epochs"),
         *_time_against_workers(analysis),
     ]
-    return [*(drawings or _by_compared(analysis)), *_differences(analysis), *_maps(analysis)]
+    drawings = [*(drawings or _by_compared(analysis)), *_differences(analysis), *_maps(analysis)]
+    # File names have fewer characters than the values of axes: two figures must not share one.
+    names: list[str] = []
+    for drawing in drawings:
+        names.append(drawing.name if drawing.name not in names else f"{drawing.name}-{len(names)}")
+    return [replace(one, name=name) for one, name in zip(drawings, names, strict=True)]
 
 
 def _lines(
@@ -49,7 +55,7 @@ def _lines(
         means = [mean for _, mean, *_ in points]
         lows = [mean - low if math.isfinite(low) else 0 for _, mean, low, _ in points]
         highs = [high - mean if math.isfinite(high) else 0 for _, mean, _, high in points]
-        style = {"label": str(value) if series else None, **line_style(value, order)}
+        style = {"label": plain(value) if series else None, **line_style(value, order)}
         axes.errorbar(xs, means, yerr=[lows, highs], capsize=2.5, elinewidth=1.1, **style)
     if log:
         axes.set_xscale("log")
@@ -60,7 +66,7 @@ def _lines(
     axes.set_ylabel(_metric_label(analysis))
     if series and len(values) > 1:
         title = series.replace("_", " ") if series not in ("selection", "arm") else None
-        axes.legend(title=title, ncols=min(3, len(values)), loc="best")
+        axes.legend(title=title and plain(title), ncols=min(3, len(values)), loc="best")
 
 
 def _tick(value: float) -> str:
@@ -74,7 +80,7 @@ def _metric_name(analysis: Analysis) -> str:
 
 
 def _metric_label(analysis: Analysis) -> str:
-    name = _metric_name(analysis)
+    name = plain(_metric_name(analysis))
     return f"{name} ({analysis.unit})" if analysis.unit else name
 
 
@@ -133,7 +139,7 @@ def _preferred(analysis: Analysis) -> list[Drawing]:
         for order, (key, points) in enumerate(groups.items()):
             rates, best, low, high = np.array(sorted(points), float).T
             style = line_style(key[0] if key else "", order)
-            label = ", ".join(map(str, key)) or None
+            label = plain(", ".join(map(str, key))) or None
             bars = [best - low, high - best]
             axes.errorbar(rates, best, yerr=bars, label=label, capsize=2.5, **style)
         rates = sorted({batch.cell["lr"] for batch in batches})
@@ -173,7 +179,7 @@ def _time_against_workers(analysis: Analysis) -> list[Drawing]:
     def paint(axes: Any) -> None:
         for order, (value, by_count) in enumerate(times.items()):
             known = [(n, float(np.mean(by_count[n]))) for n in counts if n in by_count]
-            name = str(value) if series else None
+            name = plain(value) if series else None
             axes.plot(*zip(*known, strict=True), label=name, **line_style(value, order))
         first = max(max(by_count.get(counts[0], [0.0])) for by_count in times.values())
         ideal = [first * counts[0] / n for n in counts]
@@ -204,8 +210,8 @@ def _by_compared(analysis: Analysis) -> list[Drawing]:
             jitter = 0.08 * (np.arange(len(values)) - (len(values) - 1) / 2) / max(len(values), 1)
             axes.plot(at + jitter, values, "o", color=colour, alpha=0.45, markersize=4)
             axes.plot([at - 0.2, at + 0.2], [c.mean] * 2, color=colour, linewidth=2)
-        axes.set_xticks(range(len(names)), names)
-        axes.set(xlabel=label, ylabel=_metric_label(analysis), xlim=(-0.6, len(names) - 0.4))
+        axes.set_xticks(range(len(names)), [plain(name) for name in names])
+        axes.set(xlabel=plain(label), ylabel=_metric_label(analysis), xlim=(-0.6, len(names) - 0.4))
 
     title = f"{_metric_name(analysis).capitalize()} by {label}"
     caption = f"Each dot is a run; the line is the mean.{_censored(analysis)}"
@@ -229,9 +235,9 @@ def _differences(analysis: Analysis) -> list[Drawing]:
             axes.plot(c.difference, at, "o", color=colour, markersize=5)
         where = [describe_cell(c.cell) or "all settings" for c in shown]
         labels = [f"{c.arm} − {c.baseline}\n{at}" for c, at in zip(shown, where, strict=True)]
-        axes.set_yticks(range(len(shown)), labels, fontsize=9)
+        axes.set_yticks(range(len(shown)), [plain(label) for label in labels], fontsize=9)
         axes.grid(axis="y", visible=False)
-        unit = analysis.unit or analysis.metric
+        unit = plain(analysis.unit or analysis.metric)
         axes.set(xlabel=f"difference ({unit})", ylim=(-0.6, len(shown) - 0.4))
 
     caption = (

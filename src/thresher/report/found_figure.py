@@ -8,6 +8,7 @@ import numpy as np
 from thresher.data.channels import shown_channels
 from thresher.data.pack import Pack
 from thresher.paths import atomic_file
+from thresher.report.drawing import plain
 
 PER_ROW = 10
 
@@ -39,6 +40,8 @@ def found_figure(
             text = pack.classes[label]
             if label != true:
                 text += f", is {pack.classes[true]}"
-            axis.set_title(text, fontsize=9, pad=2, color="black" if label == true else "#b3261e")
+            axis.set_title(
+                plain(text), fontsize=9, pad=2, color="black" if label == true else "#b3261e"
+            )
     with atomic_file(path) as temporary:
         figure.savefig(temporary, format="png", dpi=130)

@@ -85,10 +85,12 @@ def class_counts(analysis: Analysis) -> dict[str, list[dict[str, int]]]:
             labels, classes = _labels(config)
         except ThresherError:
             continue
-        values, numbers = np.unique(labels, return_counts=True)
+        # A class of which nothing is left counts, too, if the data says that there is one.
+        numbers = np.bincount(labels, minlength=len(classes)).tolist()
         draw = {
             classes[label] if label < len(classes) else str(label): count
-            for label, count in zip(values.tolist(), numbers.tolist(), strict=True)
+            for label, count in enumerate(numbers)
+            if count or label < len(classes)
         }
         arm = FULL if config.selection is None else names.get(config.selection, config.selection)
         counts.setdefault(arm, []).append(draw)

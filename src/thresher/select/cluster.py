@@ -65,7 +65,8 @@ class ClassGraph:
         n = len(x)
         self._core2 = np.full(n, np.inf)
         threshold2 = np.zeros(n)
-        self._near = np.zeros((n, self.min_samples), np.int32)
+        # No class that is clustered has fewer points than neighbours.
+        self._near = np.zeros((n, min(self.min_samples, n)), np.int32)
         for begin, end in self._parts():
             near, core2, least = reach(self._x[begin:end], self.min_samples)
             self._near[begin:end] = near + begin

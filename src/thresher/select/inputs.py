@@ -95,13 +95,20 @@ class FilterInputs:
             raise InvalidValueError("this filter needs features", "give `features` or `run`")
         return self.features
 
-    def check_finite(self) -> None:
-        """Raise InvalidValueError if a feature is NaN or infinite; reads all of them once."""
+    def check_features(self) -> None:
+        """Raise InvalidValueError unless features are (n, d) finite numbers; reads all of them."""
         own = [] if self.features is None else [self.features]
         for features in (*own, *self.other_features):
+            if features.ndim != 2 or features.dtype.kind not in "fiub":
+                raise InvalidValueError(
+                    "features must be (n, d) numbers, got "
+                    f"{features.dtype} of shape {features.shape}",
+                    "",
+                    "features",
+                )
             for begin in range(0, len(features), _ROWS):
                 block = np.asarray(features[begin : begin + _ROWS])
-                wrong = ~np.isfinite(block).reshape(len(block), -1).all(axis=1)
+                wrong = ~np.isfinite(block).all(axis=1)
                 if wrong.any():
                     raise InvalidValueError(
                         "features must be finite, but those of sample "

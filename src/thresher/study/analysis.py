@@ -23,7 +23,7 @@ from thresher.study.history import changes, left_out
 from thresher.study.preflight import idle_rules
 from thresher.study.primary import Compared, named_comparisons
 from thresher.study.reported import POINTS, TO_TARGET
-from thresher.study.results import Trial, open_data, to_json_values
+from thresher.study.results import Trial, open_data, recorded_data, to_json_values
 from thresher.study.rounding import written_step
 from thresher.study.selecting import hold_out
 from thresher.study.status import StudyStatus
@@ -330,14 +330,19 @@ def _margin(config: ComparisonConfig, cells: list[CellSummary]) -> float:
 
 def _resolution(plan: StudyPlan, metric: str) -> float:
     """Return the points that one image is worth, of the fewest that trials are tested or validated
-    on; 0 if the data is not here."""
+    on; 0 if neither the data is here nor a run recorded their number."""
     packs, counts = open_data(plan), []
-    settings = [trial.settings for trial in plan.trials.values()]
-    for data, held in {(values.get("data"), hold_out(values)) for values in settings}:
+    # Of the trials with the same images, a finished one.
+    ordered = sorted(plan.trials.values(), key=lambda trial: trial.finished)
+    trials = {(t.settings.get("data"), hold_out(t.settings)): t for t in ordered}
+    for (data, held), trial in trials.items():
         pack = packs[data]
-        if pack is not None and metric == "accuracy":
+        if pack is None:
+            key = "test" if metric == "accuracy" else "validation"
+            counts.append(recorded_data(trial).get(key) or 0)
+        elif metric == "accuracy":
             counts.append(len(pack.indices(pack.test_split)) if pack.test_split else 0)
-        elif pack is not None:
+        else:
             with contextlib.suppress(InvalidValueError):  # its trials failed
                 counts.append(int(held.mask(pack).sum()))
     return 100.0 / min(filter(None, counts), default=math.inf)

@@ -1,6 +1,5 @@
 """Compare the arms of a study pair by pair and say in one sentence how each comparison ends."""
 
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -11,7 +10,7 @@ import numpy as np
 from thresher.study import statistics
 from thresher.study.definition import ARM
 from thresher.study.draws import Groups, shared_draws, varies
-from thresher.study.images import ImageSpread, image_spread
+from thresher.study.images import ImageSpread, RunBits, image_spread
 from thresher.study.pooling import StudyError
 from thresher.study.power import DECISION
 from thresher.study.primary import Key, NamedComparisons
@@ -137,9 +136,9 @@ class Pairing:
     """Whether rows are draws that several seeds share."""
     drawn: bool
     """Whether an arm depends on a step that is drawn anew for some seeds."""
-    correct: list[tuple[np.ndarray, np.ndarray]]
-    """Test images that arm and baseline predict correctly, one pair per seed and cell; empty if
-    some of the runs do not record them."""
+    correct: list[RunBits]
+    """Test images that arm and baseline predict correctly, one pair per seed and cell, with its
+    weight in the mean of `values`; empty if some of the runs do not record them."""
 
     @property
     def key(self) -> Key:
@@ -162,9 +161,9 @@ def compare_cells(
     pairings, tested = pair_tests(cells, axis, pairs, scale)
     several = any(one.at is None for one in pairings)
     place = {one.key: at for at, one in enumerate(pairings)}
-    if not several:
-        # The only cell may be named without the values of the other axes.
-        place |= {(one.arm, one.baseline, frozenset()): at for at, one in enumerate(pairings)}
+    for at, one in enumerate(pairings):
+        # The only cell of a pair may be named without the values of the other axes.
+        place.setdefault((one.arm, one.baseline, frozenset()), at)
     primary = [place[key] for key in named.primary]
     claimed = {place[key]: effect for key, effect in named.claimed.items()}
     verdicts = statistics.judge(
@@ -256,7 +255,7 @@ def _by_cell(cells: Sequence[CellSummary], axis: str) -> list[_Cell]:
 def _pairings(groups: list[_Cell], arm: Any, baseline: Any) -> list[Pairing]:
     """Pair two arms in each cell and, if there are several, first averaged over all cells."""
     pairings, shared_values, groupings = [], [], []
-    every: list[list[tuple[np.ndarray, np.ndarray]]] = []
+    every: list[dict[int, tuple[np.ndarray, np.ndarray]]] = []
     drawn = any(varies(group[a]) for _, group in groups for a in (arm, baseline) if a in group)
     both_run = [arm in group and baseline in group for _, group in groups]
     for at, (cell, group) in enumerate(groups):
@@ -264,7 +263,7 @@ def _pairings(groups: list[_Cell], arm: Any, baseline: Any) -> list[Pairing]:
             continue  # the study leaves this combination out
         first, second = group.get(arm), group.get(baseline)
         values: dict[int, tuple[float, float]] = {}
-        draws, correct = None, []
+        draws, bits = None, {}
         if first is not None and second is not None:
             values = {
                 s: (first.values[s], second.values[s])
@@ -272,14 +271,12 @@ def _pairings(groups: list[_Cell], arm: Any, baseline: Any) -> list[Pairing]:
                 if s in second.values
             }
             draws = shared_draws(first, second, list(values))
-            first_bits, second_bits = first.correct, second.correct
-            # Of all runs that are compared, or of none.
-            if all(s in first_bits and s in second_bits for s in values):
-                correct = [(first_bits[s], second_bits[s]) for s in values]
-        every.append(correct)
+            both = first.correct.keys() & second.correct.keys()
+            bits = {s: (first.correct[s], second.correct[s]) for s in values if s in both}
+        every.append(bits)
         shared_values.append(values)
         groupings.append(draws)
-        rows = _rows(values, draws)
+        rows, correct = _rows(values, draws), _weighted([bits], list(values), draws)
         pairings.append(Pairing(cell, at, arm, baseline, rows, draws is not None, drawn, correct))
     if len(pairings) < 2:
         return pairings
@@ -288,7 +285,7 @@ def _pairings(groups: list[_Cell], arm: Any, baseline: Any) -> list[Pairing]:
     means = {s: tuple(np.mean([values[s] for values in shared_values], axis=0)) for s in seeds}
     coarsest = min((g for g in groupings if g is not None), key=len, default=None)
     rows = _rows(means, coarsest)
-    correct = list(itertools.chain(*every)) if all(every) else []
+    correct = _weighted(every, seeds, coarsest)
     return [Pairing({}, None, arm, baseline, rows, coarsest is not None, drawn, correct), *pairings]
 
 
@@ -298,6 +295,26 @@ def _rows(values: dict[int, Any], draws: Groups | None) -> np.ndarray:
         return np.array(list(values.values()), float).reshape(-1, 2)
     known = [[values[seed] for seed in group if seed in values] for group in draws]
     return np.array([np.mean(rows, axis=0) for rows in known if rows], float).reshape(-1, 2)
+
+
+def _weighted(
+    cells: Sequence[dict[int, tuple[np.ndarray, np.ndarray]]],
+    seeds: Sequence[int],
+    draws: Groups | None,
+) -> list[RunBits]:
+    """Weight the runs with these seeds as the mean of `_rows` does; [] if one has no bits."""
+    if not all(seed in bits for bits in cells for seed in seeds):
+        return []
+    groups = [[seed] for seed in seeds]
+    if draws is not None:
+        groups = [[seed for seed in group if seed in seeds] for group in draws]
+    known = [group for group in groups if group]
+    return [
+        (*bits[seed], 1 / (len(cells) * len(known) * len(group)))
+        for bits in cells
+        for group in known
+        for seed in group
+    ]
 
 
 def _strata(one: Pairing, groups: list[_Cell]) -> list[tuple[Times, Times]]:

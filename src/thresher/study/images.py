@@ -7,6 +7,9 @@ import numpy as np
 from scipy import special
 
 DRAWS = 4000
+RunBits = tuple[np.ndarray, np.ndarray, float]
+"""Which images the arm and the baseline predict correctly, (images,) each, with one seed in one
+cell, and the weight of this pair of runs; the weights sum to 1."""
 
 
 @dataclass(frozen=True)
@@ -32,23 +35,20 @@ class ImageSpread:
         )
 
 
-def image_spread(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> ImageSpread | None:
-    """Resample the images of pairs of runs; None if a pair was tested on other images.
-
-    Args:
-        pairs: Which images the arm and the baseline predict correctly, (images,) each, one pair
-            per seed and cell.
-    """
-    if not pairs or len({len(bits) for pair in pairs for bits in pair}) != 1:
+def image_spread(pairs: Sequence[RunBits]) -> ImageSpread | None:
+    """Resample the images of pairs of runs; None if a pair was tested on other images."""
+    if not pairs or len({len(bits) for *both, _ in pairs for bits in both}) != 1:
         return None
-    per_image = np.mean([100.0 * arm - 100.0 * baseline for arm, baseline in pairs], axis=0)
+    weighted = [weight * (100.0 * arm - 100.0 * baseline) for arm, baseline, weight in pairs]
+    # Sums that are equal but for the rounding of their terms must stay equal.
+    per_image = np.round(np.sum(weighted, axis=0), 9)
     n = len(per_image)
     # Few values occur, so that drawing their counts is the same as drawing images.
     values, counts = np.unique(per_image, return_counts=True)
     random = np.random.Generator(np.random.Philox(key=[0, n]))
     means = random.multinomial(n, counts / n, DRAWS) @ values / n
     low, high = np.quantile(means, [0.025, 0.975])
-    p = mcnemar(*pairs[0]) if len(pairs) == 1 else None
+    p = mcnemar(*pairs[0][:2]) if len(pairs) == 1 else None
     return ImageSpread(n, float(low), float(high), p)
 
 

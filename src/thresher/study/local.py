@@ -6,6 +6,7 @@ trials on it at the same time.
 """
 
 import contextlib
+import itertools
 import json
 import logging
 import os
@@ -17,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,7 +57,7 @@ class LocalExecutor(Executor):
     """Run tasks in worker processes on this machine; logs go to `root/logs`."""
 
     def __init__(self, root: Path, config: LocalConfig) -> None:
-        self.gpus = visible_gpus()[: config.gpus]
+        self.gpus, self.hide_gpus = visible_gpus()[: config.gpus], config.gpus == 0
         cores = core_count()
         self.slots = config.workers or len(self.gpus) or cores
         self.threads = config.threads or max(1, cores // self.slots)
@@ -110,11 +111,10 @@ class LocalExecutor(Executor):
             taken = sum(self._width(w.task) for w in self.workers if w.task is not None)
             if taken + self._width(task) > self._open_slots(task):
                 return
-            idle = next((w for w in self.workers if w.task is None), None)
-            worker = idle or self._spawn()
+            worker = self._free_worker()
             task = next_task(self.queue, worker.cell)
             self.queue.remove(task)
-            worker.send(task, self.logs / f"{task.name}.log")
+            worker.send(task, self.logs / f"{task.name}.log", self._gpus_for(worker.number, task))
 
     def _open_slots(self, task: StudyTask) -> int:
         """Return how many slots may be taken, with this task.
@@ -130,12 +130,35 @@ class LocalExecutor(Executor):
     def _width(self, task: StudyTask) -> int:
         return min(task.workers, self.slots)
 
-    def _spawn(self) -> "_Worker":
+    def _free_worker(self) -> "_Worker":
+        """Return an idle worker, or a new one if the GPUs of the idle ones are used more."""
+        load, idle = self._gpu_load(), {w.number: w for w in self.workers if w.task is None}
         used = {worker.number for worker in self.workers}
-        number = next(n for n in range(self.slots + 1) if n not in used)
+        unused = [number for number in range(self.slots + 1) if number not in used]
+        # Idle ones first: a new process takes seconds to start.
+        numbers = [*idle, *(unused if len(used) < self.slots or not idle else [])]
+        number = min(numbers, key=lambda n: load[self.gpus[n % len(self.gpus)]] if load else 0)
+        return idle.get(number) or self._spawn(number)
+
+    def _gpu_load(self) -> "Counter[str]":
+        """Count the running tasks on each GPU."""
+        return Counter(gpu for w in self.workers if w.task is not None for gpu in w.gpus)
+
+    def _gpus_for(self, number: int, task: StudyTask) -> list[str]:
+        """Return a GPU for each worker of a task: that of the process that runs it, then those with
+        the fewest tasks."""
+        if not self.gpus:
+            return []
+        own, load = self.gpus[number % len(self.gpus)], self._gpu_load()
+        others = sorted((gpu for gpu in self.gpus if gpu != own), key=lambda gpu: load[gpu])
+        return [own, *others[: task.workers - 1]]
+
+    def _spawn(self, number: int) -> "_Worker":
         environment = {**os.environ, "OMP_NUM_THREADS": str(self.threads), **_import_path()}
         shared = None if self.mps is None else self.mps.environment
         environment |= gpu_environment(number, self.gpus, shared)
+        if self.hide_gpus:
+            environment["CUDA_VISIBLE_DEVICES"] = ""
         worker = _Worker(number, self.threads, environment)
         self.workers.append(worker)
         self.select.register(worker.replies, selectors.EVENT_READ, worker)
@@ -178,6 +201,8 @@ class _Worker:
         self.cell: Values | None = None
         """The cell of its last trial."""
         self.log: Path | None = None
+        self.gpus: list[str] = []
+        """Those of its last task; the first one is its own."""
         self.dead = False
         read, write = os.pipe()
         arguments = [str(write), str(os.getpid()), str(threads)]
@@ -192,10 +217,10 @@ class _Worker:
         os.close(write)
         self.replies: IO[str] = os.fdopen(read, encoding="utf-8")
 
-    def send(self, task: StudyTask, log: Path) -> None:
-        self.task, self.log, self.cell = task, log, task.cell
+    def send(self, task: StudyTask, log: Path, gpus: list[str]) -> None:
+        self.task, self.log, self.cell, self.gpus = task, log, task.cell, gpus
         assert self.process.stdin is not None
-        order = json.dumps({"task": task.to_json(), "log": str(log)})
+        order = json.dumps({"task": task.to_json(), "log": str(log), "gpus": gpus})
         # It may have died between two tasks; `read` reports that.
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.write(order.encode() + b"\n")
@@ -296,7 +321,11 @@ def _import_path() -> dict[str, str]:
 def visible_gpus() -> list[str]:
     """Return one value of CUDA_VISIBLE_DEVICES per GPU, without importing torch."""
     if "CUDA_VISIBLE_DEVICES" in os.environ:
-        return [name for name in os.environ["CUDA_VISIBLE_DEVICES"].split(",") if name]
+        names = os.environ["CUDA_VISIBLE_DEVICES"].split(",")
+        # As CUDA reads it: -1, and what is after it, is no GPU.
+        return [
+            name for name in itertools.takewhile(lambda name: name.strip() != "-1", names) if name
+        ]
     try:
         listing = subprocess.run(
             ["nvidia-smi", "-L"], capture_output=True, text=True, timeout=20, check=True

@@ -109,15 +109,16 @@ def read_trials(
     """Read every trial except candidates that tuning rejected before they ran."""
     if not study.runs_command:
         check_metric(metric)
-    guesses = {data: _guess(metric, pack) for data, pack in open_data(plan).items()}
+    packs = open_data(plan).items()
+    classes = {data: None if pack is None else len(pack.classes) for data, pack in packs}
     reported = {task.name for task in reported_trials(study, plan)}
     trials = []
     for one in status.trials:
         if one.state != "not chosen":
             state = {"state": one.state, "error": one.error, "reported": one.name in reported}
             task = plan.trials[one.name]
-            guess = guesses[task.settings.get("data")]
-            trials.append(_read(task, metric, guess, draws=_draws(task, plan), **state))
+            count = classes[task.settings.get("data")]
+            trials.append(_read(task, metric, count, draws=_draws(task, plan), **state))
     return trials
 
 
@@ -146,22 +147,34 @@ def open_data(plan: StudyPlan) -> dict[str | None, Pack | None]:
     return packs
 
 
-def _guess(metric: str, pack: Pack | None) -> dict[str, float]:
-    """Return the accuracy of guessing, and the `metric` of it; 0 points without the data."""
-    if pack is None:
+def recorded_data(task: StudyTask) -> Values:
+    """Return what a run recorded about its data, such as the number of test images; {} if it did
+    not."""
+    with contextlib.suppress(ThresherError):
+        return _table(read_run_json(RunPaths(task.out).config, "run's configuration"), "data")
+    return {}
+
+
+def _guess(metric: str, classes: int | None) -> dict[str, float]:
+    """Return the accuracy of guessing, and the `metric` of it; 0 points if the number of classes
+    is not known."""
+    if not classes:
         return dict.fromkeys(("accuracy", *({metric} & set(POINTS))), 0.0)
-    classes = len(pack.classes)
     every = dict.fromkeys(POINTS, 1 / classes) | dict.fromkeys(LOSSES, math.log(classes))
     return {key: value for key, value in every.items() if key in ("accuracy", metric)}
 
 
-def _read(task: StudyTask, metric: str, guess: dict[str, float], **state: Any) -> Trial:
-    """Read one result; what a run that diverged does not have is that of guessing (`guess`)."""
+def _read(task: StudyTask, metric: str, classes: int | None, **state: Any) -> Trial:
+    """Read one result; what a run that diverged does not have is that of guessing.
+
+    `classes` is the number of classes; None if the data is not here.
+    """
     paths = RunPaths(task.out)
     result = read_run_json(paths.result, "run's result") if paths.result.exists() else {}
     resolved = _table(result, "resolved")
     predicts = result.get("accuracy") is not None
     if result.get("status") == "diverged":
+        guess = _guess(metric, classes or recorded_data(task).get("classes"))
         result |= {key: value for key, value in guess.items() if result.get(key) is None}
     numbers: Values = {key: result.get(key) for key in _COPIED}
     numbers |= {key: resolved.get(key) for key in _RESOLVED}

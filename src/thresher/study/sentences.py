@@ -15,7 +15,8 @@ def sentence(verdict: Verdict, arm: str, baseline: str, unit: str = "points") ->
     """Return a verdict with its evidence as a sentence."""
     tested = verdict.paired
     if isinstance(tested, CensoredTimes):
-        return _times(verdict, tested, arm, baseline, unit)
+        times = _times(verdict, tested, arm, baseline, unit)
+        return " ".join([times, *_claim(verdict, unit)])
     open_question = f"{arm} vs. {baseline}: not enough runs to tell"
     if tested.n == 0:
         return f"{open_question}. No run of one has a partner with the same seed."

@@ -239,7 +239,7 @@ class SlurmExecutor(Executor):
             raise ThresherError(f"squeue failed: {reason}", "check that SLURM is running")
         queue = {}
         for line in done.stdout.splitlines():
-            name, index, state = line.strip().split("|")
+            name, index, state = line.strip().rsplit("|", 2)  # other jobs may have any name
             queue[name, int(index) if index.isdigit() else 0] = state
         return queue
 

@@ -26,6 +26,8 @@ def main() -> None:
         for line in sys.stdin:
             order = json.loads(line)
             redirect_output(Path(order["log"]))
+            if order["gpus"]:  # for the processes of a task with several workers
+                os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(order["gpus"])
             outcome = attempt(StudyTask.from_json(order["task"]), threads)
             if outcome.detail:
                 sys.stderr.write(f"{outcome.detail}\n")

@@ -95,13 +95,16 @@ class Dynamics:
         self.spread_sum[full] += self.window[:, full].std(axis=0, ddof=1)
 
     def _uncertainty(self, rows: np.ndarray) -> np.ndarray:
-        """Return the mean spread over all windows; of few epochs, the spread over them."""
+        """Return the mean spread over all windows; of few epochs, the spread over them.
+
+        A sample that was seen in one epoch, as with dynamic pruning, has none: NaN.
+        """
         windows = self.epochs_seen[rows] - WINDOW_EPOCHS + 1
         spread = self.spread_sum[rows] / np.maximum(windows, 1)
         for epochs in np.unique(self.epochs_seen[rows][windows < 1]):
             short = self.epochs_seen[rows] == epochs
             few = self.window[:epochs, rows[short]]
-            spread[short] = few.std(axis=0, ddof=1) if epochs > 1 else 0.0
+            spread[short] = few.std(axis=0, ddof=1) if epochs > 1 else np.nan
         return spread
 
     def state(self) -> dict[str, np.ndarray]:

@@ -106,6 +106,7 @@ def write_config(config: TrainConfig, resolved: Resolved, pack: Pack, split: Tra
     data = {
         "name": pack.name,
         "fingerprint": pack.fingerprint,
+        "classes": len(pack.classes),
         "mean": pack.mean.tolist(),
         "std": pack.std.tolist(),
         "train": split.count,

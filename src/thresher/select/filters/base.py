@@ -114,7 +114,7 @@ class Filter(abc.ABC):
         if len(inputs) == 0:
             raise InvalidValueError("there are no training samples")
         if "features" in self.needs:
-            inputs.check_finite()
+            inputs.check_features()
         for fitted in [key for key in vars(self) if key.endswith("_")]:
             delattr(self, fitted)
         self.report_, self.warnings_, self.seconds_ = {}, [], {}
@@ -173,13 +173,15 @@ class ShareFilter(Filter):
         drop = highest(score, self.drop, inputs.labels if self.per_class else None)
         self.score_ = np.where(unknown, np.nanmin(score) if not unknown.all() else 0.0, score)
         self.keep_ = ~drop
+        unseen = "kept: not seen enough in training"
         self.reason_ = [
-            reason.format(shown[n]) if drop[n] else ("kept: not seen in training" if u else "")
+            reason.format(shown[n]) if drop[n] else (unseen if u else "")
             for n, u in enumerate(unknown.tolist())
         ]
         if unknown.any():
+            count = int(unknown.sum())
             self.warnings_.append(
-                f"{int(unknown.sum())} samples were not seen in that run's training and are kept"
+                f"{count} samples were not seen enough in that run's training and are kept"
             )
 
 
