@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from thresher.study.tasks import Values
 
 REFRESH_S = 2.0
+RETRY = "correct the cause and run the study with --retry"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +77,7 @@ def run(config: Run) -> Outcome:
     status = study.run(_executor(config, study.definition.executor), config.retry)
     if status.failed and not status.count("finished"):
         first = status.failed[0]
-        raise ThresherError(f"no trial finished; {first.name}: {first.error}")
+        raise ThresherError(f"no trial finished; {first.name}: {first.error}", RETRY)
     analysis = analyse(study)
     page = write_report(analysis) if status.count("finished") else None
     data = {**analysis.to_dict(), "status": status.to_dict()["counts"], "report": page}
@@ -188,6 +189,8 @@ def _summary(analysis: "Analysis", page: Path | None) -> Any:
         left = ", ".join(f"{status.count(s)} {s}" for s in ("failed", "waiting") if status.count(s))
         lines.append(Text(f"not complete: {left}", style="yellow"))
         lines += [Text(f"  {task.name}: {task.error}", style="red") for task in status.failed]
+        if status.failed:
+            lines.append(Text(f"To run failed tasks again, {RETRY}", style="yellow"))
     lines += [Text(note, style="yellow") for note in analysis.notes]
     styles = {"better": "bold green", "worse": "bold red", "equivalent": "bold blue"}
     family = {True: "Primary: ", False: "Exploratory: ", None: ""}
