@@ -107,7 +107,6 @@ def test_a_metric_of_test_images_needs_some(tmp_path: Path, metric: str, fix: st
     assert [trial.value is not None for trial in held.trials()] == [True]
 
 
-
 def test_exit_code_2_before_the_first_trial(thresher: Run, pack: str, tmp_path: Path) -> None:
     file = tmp_path / "study.toml"
     grid = {"data": [pack, str(tmp_path / "missing")]}
