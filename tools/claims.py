@@ -30,10 +30,26 @@ VERDICTS = ROOT / "src" / "thresher" / "recipes" / STORED
 COPIED = ("trials.parquet", "report.json", "found.json", "*.svg")
 HEAD = """# Claims
 
-What the five papers claim, and what we measured. This page is generated from `results/` by
-`make claims`; every number is in a stored row. A claim holds if its comparison says so after
-correction for the number of comparisons ([Studies](studies.md)); "not enough runs" is neither yes
-nor no. Intervals are corrected in the same way, so that they agree with the verdict.
+What five papers and talks claim, and what we measured:
+
+- **O**: Gahlot, Yin and Shankar (2020), Data optimization for large batch distributed training of
+  deep neural networks
+- **M**: McCord and Dash (2021), Increasing mini-batch size while preserving accuracy for
+  distributed learning
+- **S**: Cunha, Rodrigues, Viana and Borges (2018), An argument in favor of strong scaling for deep
+  neural networks with small datasets (slides)
+- **K**: Keuper, Distributed training of deep neural networks: theoretical and practical limits of
+  parallel scalability (slides)
+- **J**: Jitsev (2021), Towards scalable deep learning: distributed training with large data and
+  scaling (slides)
+
+`thresher reproduce` lists the recipes that test them; `thresher reproduce mccord-linear --preset
+smoke` runs one in minutes on a laptop. This page is generated from `results/` by `make claims`;
+every number is in a stored row. A claim holds if its comparison says so after correction for the
+number of comparisons ([Studies](studies.md)); "not enough runs" is neither yes nor no. Intervals
+are corrected in the same way, so that they agree with the verdict. Rows that say "predicted"
+compare a model with published numbers; J4 holds if they agree within 30 %, and partly within a
+factor of two.
 
 | claim | the paper says | we measured | interval | holds? | run |
 |---|---|---|---|---|---|
@@ -138,7 +154,7 @@ def _section(name: str, result: StoredResult) -> str:
     hardware = ", ".join(f"{key} {value}" for key, value in result.hardware.items())
     versions = ", ".join(f"{key} {value}" for key, value in result.versions.items())
     differs = sorted({str(row["differs"]) for row in result.rows if row.get("differs")})
-    notes = [f"- {row['note']}" for row in result.rows if row.get("note")]
+    notes = [f"- *{row['paper']}*: {row['note']}" for row in result.rows if row.get("note")]
     parts = [
         f"\n## {name}\n",
         f"`{result.command}`, commit {result.commit or 'unknown'}.\n",

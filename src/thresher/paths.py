@@ -308,6 +308,7 @@ class StudyPaths:
     steps = Inside("steps")
     trials = Inside("trials")
     report = Inside("report")
+    slurm_jobs = Inside("slurm/jobs.json")
 
     def trial(self, name: str) -> RunPaths:
         """Return the file names of a trial."""

@@ -21,7 +21,7 @@ from thresher.data.pack import Pack
 from thresher.data.selection import Selection
 from thresher.data.sources.folder import Folder
 from thresher.data.sources.npz import Npz
-from thresher.data.write import write_pack
+from thresher.data.write import WriteOptions, write_pack
 from thresher.errors import ThresherError
 from thresher.report.audit_page import render
 from thresher.report.page import write_report
@@ -290,6 +290,22 @@ def test_the_page_shows_no_image_for_a_class_and_commands_that_run(digits: Path)
     assert command in page
 
 
+def test_the_next_commands_name_a_size_if_images_differ_in_size(
+    digits: Path, tmp_path: Path
+) -> None:
+    """`thresher train` needs it, and the command that an audit printed did not have it."""
+    made = Audit(
+        data="photos", fingerprint="", classes=1, train=2, test=0, kept=2, network="",
+        findings=(), selection="S.parquet", page="", settings={"image_size": 48},
+    )  # fmt: skip
+    (tmp_path / "images" / "a").mkdir(parents=True)
+    for side in (150, 200):
+        Image.new("RGB", (side, side)).save(tmp_path / "images" / "a" / f"{side}.png")
+    pack = write_pack(Folder(tmp_path / "images"), tmp_path / "pack", WriteOptions(processes=1))
+    assert "--image-size 48 --out RUN</code>" in render(made, pack)
+    assert "--image-size" not in render(made, Pack.open(digits))
+
+
 @pytest.mark.slow  # trains a network
 def test_a_folder_of_images(tmp_path: Path, digits: Path, thresher: Run) -> None:
     pack = Pack.open(digits)
@@ -303,6 +319,7 @@ def test_a_folder_of_images(tmp_path: Path, digits: Path, thresher: Run) -> None
     assert done.returncode == 0, done.stderr
     assert "Unreadable files" in done.stdout
     assert "Train without them: thresher train" in done.stdout
+    assert f"Review them: thresher view {tmp_path / 'out' / 'selection.parquet'}" in done.stdout
     told = json.loads((tmp_path / "out" / "audit.json").read_text())
     (unreadable,) = (one for one in told["findings"] if one["kind"] == "unreadable")
     assert unreadable["count"] == 1

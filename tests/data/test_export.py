@@ -146,6 +146,38 @@ def test_nothing_is_not_exported(tmp_path: Path, format: str) -> None:
     assert not (tmp_path / "out").exists()
 
 
+def test_a_folder_keeps_the_names_of_classes_and_files(tmp_path: Path) -> None:
+    """Classes with a space got a hash, and files their position in the pack as a name."""
+    names = ("ankle boot/IMG 1.JPG", "ankle boot/old/IMG 1.jpg", "ankle boot/2.png", "Hose/2.jpg")
+    for n, name in enumerate(names):
+        file = tmp_path / "images" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (200 + n, 200), (60 * n, 0, 0)).save(file)
+    (tmp_path / "images" / "Hose" / "2.jpg").rename(tmp_path / "images" / "Hose" / "jpeg.png")
+    pack = write_pack(Folder(tmp_path / "images"), tmp_path / "pack", ONE)
+    export(pack, tmp_path / "out", "folder")
+    files = {str(f.relative_to(tmp_path / "out" / "train")) for f in tmp_path.glob("out/train/*/*")}
+    second = pack.positions(["ankle boot/old/IMG 1.jpg"])[0]
+    assert files == {
+        *("ankle boot/IMG 1.JPG", f"ankle boot/IMG 1-{second}.jpg", "ankle boot/2.png"),
+        "Hose/jpeg.jpg",
+    }
+    assert again(tmp_path / "out", tmp_path / "back").fingerprint == pack.fingerprint
+
+
+def test_names_that_a_file_system_refuses_are_changed(tmp_path: Path) -> None:
+    ids = ["a/b:c?.png", "z/b:c?.png", "x" * 300, "ü" * 150, ".hidden"]
+    images = np.arange(5 * 12, dtype=np.uint8).reshape(5, 2, 2, 3)
+    classes = ["what? / this", "…" * 90]
+    source = ArraySource(images, np.array([0, 1, 0, 0, 0]), ["train"] * 5, ids, classes)
+    pack = write_pack(source, tmp_path / "pack", ONE)
+    export(pack, tmp_path / "out", "folder")
+    files = [f.relative_to(tmp_path / "out" / "train") for f in tmp_path.glob("out/train/*/*")]
+    assert len(files) == 5
+    assert not any(set(str(f)) & set(':?*"<>|\\') for f in files)
+    assert again(tmp_path / "out", tmp_path / "back").fingerprint == pack.fingerprint
+
+
 def test_refusals(tmp_path: Path) -> None:
     pack = write_pack(Made(), tmp_path / "pack", ONE)
     with pytest.raises(ThresherError, match='unknown export format "tar"'):

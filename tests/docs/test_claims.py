@@ -104,7 +104,7 @@ def test_a_finished_recipe_is_stored_without_its_runs(
     assert results["made-up"].hardware["cores"] >= 1
     page = tool.page(results)
     assert "| O4 | 2 \\| 3 | 4 (n = 7) | 1 … 2 | no | [made-up](#made-up) |" in page
-    assert "- a note" in page
+    assert "- *2 | 3*: a note" in page
     assert (
         "| O1 | Table I: the share of CIFAR-10 that is noise on each extractor's map | not run |"
         in page

@@ -20,6 +20,9 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     written = json.loads((out / "recipe.json").read_text())
     assert written["rows"] == outcome.data["rows"]
     assert outcome.text.count("median error") == 2
+    assert outcome.text.count("Differs from the paper in:") == 1
+    assert ".." not in outcome.text
+    assert outcome.text.endswith(f"The results are in {out}")
     return dict(outcome.data)
 
 

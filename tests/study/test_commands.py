@@ -194,7 +194,7 @@ def test_no_result_is_one_sentence_and_exit_code_2(thresher: Run, tmp_path: Path
     assert done.returncode == 2
     last = done.stderr.strip().splitlines()[-1]
     assert last.startswith("thresher: no trial finished; seed=0,id=")
-    assert last.endswith("command.log")
+    assert last.endswith("command.log; correct the cause and run the study with --retry")
     assert "Traceback" not in done.stderr
 
 

@@ -155,7 +155,11 @@ def _book(out: Path) -> Any:
 
 @pytest.mark.slow  # waits for SLURM
 def test_a_failure_on_a_node_comes_back_with_its_reason(
-    bed: SlurmBed, base: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bed: SlurmBed,
+    base: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setenv("SLURM_CONF", bed.environment["SLURM_CONF"])
     grid = {"batch_size": [5000]}
@@ -165,13 +169,22 @@ def test_a_failure_on_a_node_comes_back_with_its_reason(
     assert trial.state == "failed"
     assert "larger than the 240 training samples" in trial.error
     content["executor"] = {**EXECUTOR, "partition": "nope"}
-    with pytest.raises(ThresherError, match="sbatch failed: invalid partition specified: nope"):
+    with (
+        caplog.at_level("INFO"),
+        pytest.raises(ThresherError, match="sbatch failed: invalid partition specified: nope"),
+    ):
         Study.from_dict(content, tmp_path / "nowhere").run()
+    assert "keep running" not in caplog.text
+    assert _book(tmp_path / "nowhere") == {}
 
 
 @pytest.mark.slow  # waits for SLURM
 def test_a_cancelled_job_is_submitted_again(
-    bed: SlurmBed, base: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bed: SlurmBed,
+    base: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    thresher: Callable[..., subprocess.CompletedProcess[str]],
 ) -> None:
     monkeypatch.setenv("SLURM_CONF", bed.environment["SLURM_CONF"])
     bed.command("scontrol", "update", "PartitionName=all", "State=DOWN")
@@ -184,6 +197,12 @@ def test_a_cancelled_job_is_submitted_again(
         _until(lambda: (tmp_path / "slurm" / "jobs.json").exists())
         (entry,) = _book(tmp_path).values()
         _until(lambda: bool(bed.command("squeue", "-h", "-n", entry["job"])))
+        assert "run by process" in thresher("study", "status", tmp_path).stdout
+        process.kill()
+        process.wait()
+        assert "no process collects the results" in thresher("study", "status", tmp_path).stdout
+        process = subprocess.Popen([sys.executable, "-c", RUN, str(file), str(tmp_path)])
+        _until(lambda: study.status().count("running") == 1)
         bed.command("scancel", "-n", entry["job"])
         # A job that is missing from the queue twice is submitted again; let that one run.
         _until(lambda: [e["attempt"] for e in _book(tmp_path).values()] == [2])

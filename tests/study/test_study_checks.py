@@ -72,6 +72,9 @@ def content(pack: str, **changes: Any) -> dict[str, Any]:
             },
             'did you mean "drop"',
         ),
+        ({"metric": "validation_accuracy"}, "no trial holds out images, .*; set validation"),
+        ({"metric": "time_to_target"}, "no trial has a target, .*; set target_accuracy"),
+        ({"metric": "steps_to_target"}, "no trial has a target"),
         ({"executor": {"kind": "local", "wrkers": 2}}, 'did you mean "workers"'),
         ({"executor": {"kind": "local", "workers": -3}}, r"workers must be in \[1, 1024\]"),
         ({"executor": {"kind": "locl"}}, 'did you mean "local"'),
@@ -84,6 +87,24 @@ def test_nothing_is_written(
     with pytest.raises(ThresherError, match=message):
         study.run()
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("metric", "fix"), [("accuracy", '"validation_accuracy"'), ("loss", '"train_loss"')]
+)
+def test_a_metric_of_test_images_needs_some(tmp_path: Path, metric: str, fix: str) -> None:
+    """Every trial was trained, and then there was nothing to compare."""
+    images = np.random.default_rng(0).integers(0, 255, (40, 8, 8, 1), dtype=np.uint8)
+    labels, ids = np.arange(40) % 2, [str(n) for n in range(40)]
+    write_pack(ArraySource(images, labels, ["train"] * 40, ids, ["a", "b"]), tmp_path / "pack")
+    changes = content(str(tmp_path / "pack"), base={"batch_size": 16}, metric=metric)
+    study = Study.from_dict(changes, tmp_path / "study")
+    with pytest.raises(InvalidValueError, match=f"pack has no test images, .* metric = {fix}"):
+        study.run("in-process")
+    assert not (tmp_path / "study").exists()
+    held = Study.from_dict({**changes, "metric": "validation_accuracy"}, tmp_path / "study")
+    held.run("in-process")
+    assert [trial.value is not None for trial in held.trials()] == [True]
 
 
 def test_exit_code_2_before_the_first_trial(thresher: Run, pack: str, tmp_path: Path) -> None:

@@ -2,7 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from thresher.auditing.config import AuditConfig
+
+if TYPE_CHECKING:
+    from thresher.data.pack import Pack
 
 FORMAT = 1
 
@@ -91,7 +96,8 @@ class Finding:
     share: float
     """Of the training images, unless `KINDS` says otherwise."""
     dropped: int = 0
-    """Training images that the selection drops for it."""
+    """Training images that the selection drops for it, and for no finding that was checked before:
+    each dropped image is counted once."""
     note: str = ""
     """What a reader should know, such as why nothing was dropped."""
     examples: tuple[Example, ...] = ()
@@ -151,3 +157,15 @@ class Audit:
             for finding in values["findings"]
         )
         return cls(**{**values, "findings": findings, "notes": tuple(values["notes"])})
+
+
+def next_commands(audit: Audit, pack: "Pack") -> dict[str, tuple[str, ...]]:
+    """Return the commands that review, train and export what is kept, as words."""
+    data, selection = str(pack.root), ("--selection", audit.selection)
+    side = str(audit.settings.get("image_size", AuditConfig.image_size))
+    size = ("--image-size", side) if pack.image_shape is None else ()
+    return {
+        "review": ("thresher", "view", audit.selection),
+        "train": ("thresher", "train", "--data", data, *selection, *size, "--out", "RUN"),
+        "export": ("thresher", "data", "export", data, "CLEANED", *selection),
+    }

@@ -57,7 +57,7 @@ def _text(found: "Audit", pack: "Pack") -> Any:
     from rich.console import Group
     from rich.table import Table
 
-    from thresher.auditing.findings import KINDS
+    from thresher.auditing.findings import KINDS, next_commands
 
     table = Table("finding", box=None, pad_edge=False)
     for name in ("found", "share", "dropped"):
@@ -65,12 +65,15 @@ def _text(found: "Audit", pack: "Pack") -> Any:
     for finding in found.findings:
         counts = (f"{finding.count:,}", f"{finding.share:.2%}", f"{finding.dropped:,}")
         table.add_row(KINDS[finding.kind].title, *counts)
-    train = ("train", "--data", str(pack.root), "--selection", found.selection, "--out", "RUN")
+    commands = {what: shlex.join(words) for what, words in next_commands(found, pack).items()}
     notes = [finding.note for finding in found.findings if finding.note] + list(found.notes)
     lines = [
+        "Each dropped image is counted once.",
         *notes,
         f"{found.selection} keeps {found.kept:,} of {found.train:,} training images",
         f"Look at them: {found.page}",
-        f"Train without them: {shlex.join(('thresher', *train))}",
+        f"Review them: {commands['review']}",
+        f"Train without them: {commands['train']}",
+        f"Export the rest: {commands['export']}",
     ]
     return Group(table, "", *lines)

@@ -11,8 +11,6 @@ from thresher.cli.packs import ensure_pack
 from thresher.options import option
 from thresher.recipes.base import ClaimRow, Preset, Recipe
 
-DIFFERS = "differs from the paper in"
-
 
 @dataclass(frozen=True, kw_only=True)
 class Reproduce:
@@ -40,7 +38,8 @@ def reproduce(config: Reproduce) -> Outcome:
     result = recipe.run(config.preset, out, config.table)
     head = {"name": recipe.name, "claim": recipe.claim, "preset": config.preset, "out": str(out)}
     rows = [row.to_dict() for row in result.rows]
-    return Outcome({**result.data, **head, "rows": rows}, _table(recipe.title, result.rows))
+    text = f"{_table(recipe.title, result.rows)}\n\nThe results are in {out}"
+    return Outcome({**result.data, **head, "rows": rows}, text)
 
 
 def _listing(recipes: Sequence[Recipe]) -> Outcome:
@@ -60,7 +59,7 @@ def _listing(recipes: Sequence[Recipe]) -> Outcome:
     ]
     text = columns(
         "Claims of the papers, and the verdicts of the stored runs (docs/claims.md)",
-        ("recipe", "claim", "presets", "holds?", "tests that"),
+        ("recipe", "claim", "presets", "holds?", "what it tests"),
         [
             (r.name, r.claim, ", ".join(r.presets), _counts(verdicts.get(r.name)), r.title)
             for r in recipes
@@ -79,18 +78,12 @@ def _counts(verdicts: dict[str, int] | None) -> str:
 
 
 def _table(title: str, rows: Sequence[ClaimRow]) -> str:
-    # The text is long and mostly the same for all rows.
-    before = ["", *(row.differs for row in rows)]
-    differs = [
-        "″" if r.differs and r.differs == before[n] else r.differs for n, r in enumerate(rows)
-    ]
     table = columns(
         title,
-        ("claim", "the paper says", "we measured", "interval", "holds?", DIFFERS),
-        [
-            (row.claim, row.paper, row.measured, row.interval, row.holds, text)
-            for row, text in zip(rows, differs, strict=True)
-        ],
+        ("claim", "the paper says", "we measured", "interval", "holds?"),
+        [(row.claim, row.paper, row.measured, row.interval, row.holds) for row in rows],
     )
-    notes = [f"{row.paper} – {row.note}." for row in rows if row.note]
+    notes = [f"{row.paper} – {row.note.rstrip('.')}." for row in rows if row.note]
+    differs = dict.fromkeys(row.differs for row in rows if row.differs)
+    notes += [f"Differs from the paper in: {text}." for text in differs]
     return "\n".join([table, *(["", *notes] if notes else [])])

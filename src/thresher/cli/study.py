@@ -11,6 +11,7 @@ from thresher.cli.packs import ensure_packs_of_study
 from thresher.cli.skip_pandas import skip_pandas
 from thresher.errors import AlreadyExistsError, InvalidValueError, ThresherError
 from thresher.options import option
+from thresher.paths import StudyPaths, read_json
 from thresher.study.definition import ComparisonConfig, MetricConfig
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from thresher.study.tasks import Values
 
 REFRESH_S = 2.0
+RETRY = "correct the cause and run the study with --retry"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +78,7 @@ def run(config: Run) -> Outcome:
     status = study.run(_executor(config, study.definition.executor), config.retry)
     if status.failed and not status.count("finished"):
         first = status.failed[0]
-        raise ThresherError(f"no trial finished; {first.name}: {first.error}")
+        raise ThresherError(f"no trial finished; {first.name}: {first.error}", RETRY)
     analysis = analyse(study)
     page = write_report(analysis) if status.count("finished") else None
     data = {**analysis.to_dict(), "status": status.to_dict()["counts"], "report": page}
@@ -141,7 +143,6 @@ def import_runs(config: Import) -> Outcome:
     The first value of the compared column is the baseline. Runs with the same seed are compared
     with each other.
     """
-    from thresher.paths import StudyPaths
     from thresher.report.page import write_report
     from thresher.study.analysis import analyse
     from thresher.study.imported import check_paired, read_runs
@@ -172,9 +173,23 @@ def _status_table(status: "StudyStatus") -> Any:
         accuracy = f"{100 * task.accuracy:.2f}" if task.accuracy is not None else ""
         state = Text(task.state, style=colours.get(task.state, "dim"))
         table.add_row(state, task.name, epoch, accuracy, task.where or task.error)
-    running = f"run by {status.held_by}" if status.held_by else "not running"
+    running = "not running"
+    if status.held_by:
+        running = f"run by {status.held_by}"
+    elif _has_slurm_jobs(status):
+        running = "no process collects the results of its SLURM jobs; run the study again"
     counts = ", ".join(f"{n} {state}" for state, n in status.to_dict()["counts"].items() if n)
     return Group(table, f"{len(status.trials)} trials: {counts}; {running}")
+
+
+def _has_slurm_jobs(status: "StudyStatus") -> bool:
+    """Return whether a trial or step that is not finished was submitted to SLURM."""
+    file = StudyPaths(status.root).slurm_jobs
+    submitted = read_json(file, "file of SLURM jobs") if file.exists() else {}
+    return any(
+        task.state == "waiting" and task.name in submitted
+        for task in [*status.steps, *status.trials]
+    )
 
 
 def _summary(analysis: "Analysis", page: Path | None) -> Any:
@@ -188,6 +203,8 @@ def _summary(analysis: "Analysis", page: Path | None) -> Any:
         left = ", ".join(f"{status.count(s)} {s}" for s in ("failed", "waiting") if status.count(s))
         lines.append(Text(f"not complete: {left}", style="yellow"))
         lines += [Text(f"  {task.name}: {task.error}", style="red") for task in status.failed]
+        if status.failed:
+            lines.append(Text(f"To run failed tasks again, {RETRY}", style="yellow"))
     lines += [Text(note, style="yellow") for note in analysis.notes]
     styles = {"better": "bold green", "worse": "bold red", "equivalent": "bold blue"}
     family = {True: "Primary: ", False: "Exploratory: ", None: ""}

@@ -34,7 +34,7 @@ class ViewConfig(ServerConfig):
 
 
 def view(config: ViewConfig) -> Outcome:
-    """Show the map and the images of a selection; preview filter settings; keep or drop by hand.
+    """Show the map and the images of a selection; try filter settings; keep, drop or relabel.
 
     Serves a page on this machine until Ctrl-C and prints its address, which contains a secret
     token. Decisions are appended to a log beside the selection and apply whenever it is loaded.

@@ -36,6 +36,8 @@ from thresher.progress import track
 logger = logging.getLogger(__name__)
 SHARD_BYTES = 128 << 20
 LMDB_KEY_LIMIT = 511
+NAME_BYTES = 200
+"""Longer names of classes and files are cut: file systems accept 255 bytes."""
 _SUFFIXES = {"JPEG": "jpg", "MPO": "jpg", "JPEG2000": "jp2", "TIFF": "tif"}
 """Of formats whose files are not called after them; an MPO file is a JPEG with more images."""
 
@@ -128,17 +130,31 @@ def _tracked(samples: list[ExportedSample], pack: Pack) -> Iterator[ExportedSamp
 
 
 def _safe_name(text: str) -> str:
+    """Return a name that needs no quotes; different names stay different."""
+    return _distinct(text, re.sub(r"[^\w.-]+", "_", text).strip("._"))
+
+
+def _file_name(text: str) -> str:
     """Return a name that every file system accepts; different names stay different."""
-    safe = re.sub(r"[^\w.-]+", "_", text).strip("._")
-    if safe == text and len(safe) <= 120:
+    return _distinct(text, re.sub(r'[\x00-\x1f<>:"/\\|?*]+', "_", text).strip(". "))
+
+
+def _distinct(text: str, safe: str) -> str:
+    """Return `safe`, with a hash if it is not the whole text."""
+    name = safe.encode()
+    if safe == text and len(name) <= NAME_BYTES:
         return safe
-    return f"{safe[:100]}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+    return f"{name[:100].decode(errors='ignore')}-{digest}"
 
 
 def _folder(pack: Pack, samples: list[ExportedSample], out: Path) -> None:
-    """Write split/class/name.ext, and an index that keeps the ids."""
-    names = [_safe_name(name) for name in pack.classes]
-    width = len(str(len(pack)))
+    """Write split/class/name.ext, and an index that keeps the ids.
+
+    Classes and files keep their names where every file system accepts them.
+    """
+    names = [_file_name(name) for name in pack.classes]
+    used: set[str] = set()
     # Python's writer does not put a carriage return in quotes, but its reader ends the line there.
     returns = any("\r" in sample.id + sample.split for sample in samples)
     with open(out / INDEX, "w", newline="", encoding="utf-8") as file:
@@ -149,10 +165,35 @@ def _folder(pack: Pack, samples: list[ExportedSample], out: Path) -> None:
         for sample in _tracked(samples, pack):
             suffix, data = _file(pack, sample)
             folder = f"{_safe_name(sample.split)}/{names[sample.label]}"
-            path = f"{folder}/{sample.position:0{width}d}.{suffix}"
+            path = _unused(f"{folder}/{_image_name(sample.id, suffix)}", sample.position, used)
             (out / folder).mkdir(parents=True, exist_ok=True)
             (out / path).write_bytes(data)
             index.writerow([path, sample.id, sample.label, sample.split, len(data)])
+
+
+def _image_name(id: str, suffix: str) -> str:
+    """Return the last part of an id as the name of a file of this format."""
+    from PIL import Image
+
+    name = _file_name(id.rsplit("/", 1)[-1])
+    stem, _, ending = name.rpartition(".")
+    formats = Image.registered_extensions()
+    format = formats.get(f".{ending.lower()}") if stem else None
+    if format is None:
+        return f"{name}.{suffix}"
+    return name if format == formats.get(f".{suffix}") else f"{stem}.{suffix}"
+
+
+def _unused(path: str, position: int, used: set[str]) -> str:
+    """Return the path, with the position in the pack if another sample has it; add it to `used`.
+
+    Upper and lower case are the same name on some file systems.
+    """
+    while path.casefold() in used:
+        stem, _, suffix = path.rpartition(".")
+        path = f"{stem}-{position}.{suffix}"
+    used.add(path.casefold())
+    return path
 
 
 def _webdataset(pack: Pack, samples: list[ExportedSample], out: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from thresher.auditing.findings import KINDS, Audit, Example, Finding
+from thresher.auditing.findings import KINDS, Audit, Example, Finding, next_commands
 from thresher.data.channels import shown_channels
 from thresher.data.images import encode_png
 from thresher.data.pack import Pack
@@ -46,7 +46,7 @@ def render(audit: Audit, pack: Pack) -> str:
     """Return the page as text."""
     title = html.escape(f"Audit of {audit.data}")
     dropped = audit.train - audit.kept
-    train = ("train", "--data", str(pack.root), "--selection", audit.selection, "--out", "RUN")
+    commands = {what: _code(words) for what, words in next_commands(audit, pack).items()}
     parts = [
         f"<header><h1>{title}</h1><p class='sub'>{audit.train:,} training and {audit.test:,} other "
         f"images of {audit.classes:,} classes, seen with {html.escape(audit.network)}</p></header>",
@@ -54,9 +54,9 @@ def render(audit: Audit, pack: Pack) -> str:
         "<section><h2>Summary</h2>",
         html_table(["finding", "found", "share", "dropped"], [_row(f) for f in audit.findings]),
         f"<p>The selection keeps {audit.kept:,} of {audit.train:,} training images and drops "
-        f"{dropped:,}. Look at them before you trust it. Train on the rest with "
-        f"{_command(*train)}; review single images with {_command('view', audit.selection)}.</p>"
-        "</section>",
+        f"{dropped:,}; each of these is counted once. Look at them before you trust it: "
+        f"{commands['review']} keeps, drops or relabels single images. Train on the rest with "
+        f"{commands['train']}, or write it to a folder with {commands['export']}.</p></section>",
         *(_section(finding, pack) for finding in audit.findings if finding.count),
         _details(audit),
     ]
@@ -70,8 +70,8 @@ def render(audit: Audit, pack: Pack) -> str:
     )
 
 
-def _command(*words: str) -> str:
-    return f"<code>{html.escape(shlex.join(['thresher', *words]))}</code>"
+def _code(words: tuple[str, ...]) -> str:
+    return f"<code>{html.escape(shlex.join(words))}</code>"
 
 
 def _details(audit: Audit) -> str:

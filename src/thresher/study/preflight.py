@@ -13,6 +13,7 @@ from thresher.data.pack import Pack
 from thresher.data.selection import Selection
 from thresher.errors import InvalidValueError, NotFoundError, ThresherError
 from thresher.paths import RunPaths, read_run_json
+from thresher.study.reported import TO_TARGET
 from thresher.study.selecting import hold_out
 from thresher.study.tasks import StudyPlan, StudyTask
 from thresher.training.batch_schedule import batch_phases, with_schedule_inline
@@ -68,6 +69,42 @@ def check_inputs(plan: StudyPlan, programs: bool = True) -> None:
             place = task.name if task.is_trial else f"[steps.{task.step}]"
             error.what = f"{place}: {error.what}"
             raise
+
+
+def check_measured(plan: StudyPlan, metric: str) -> None:
+    """Refuse a study of our own runs if all of them would end without the metric."""
+    configs = [_config(trial) for trial in plan.trials.values() if trial.kind == "train"]
+    if not configs:
+        return
+    open_pack = cache(Pack.open)
+    tested = any(open_pack(config.data).test_split for config in configs)
+    if metric in ("accuracy", "loss") and not tested:
+        raise InvalidValueError(
+            f"{configs[0].data} has no test images, so that no run has the metric {metric}",
+            "pack it with --test 0.2, or set metric = "
+            + ('"validation_accuracy"' if metric == "accuracy" else '"train_loss"'),
+        )
+    if metric == "validation_accuracy" and not any(
+        _validates(config, open_pack(config.data)) for config in configs
+    ):
+        raise InvalidValueError(
+            "no trial holds out images, so that no run has the metric validation_accuracy",
+            "set validation under [base]: a count, or a share below 1",
+        )
+    aims = (
+        config.target_accuracy is not None or config.target_loss is not None for config in configs
+    )
+    if metric in TO_TARGET and not any(aims):
+        raise InvalidValueError(
+            f"no trial has a target, so that no run has the metric {metric}",
+            "set target_accuracy or target_loss under [base]",
+        )
+
+
+def _validates(config: TrainConfig, pack: Pack) -> bool:
+    if config.validation is not None:
+        return config.validation > 0
+    return pack.test_split is None or {"test", "validation"} <= set(pack.meta.splits)
 
 
 def idle_rules(plan: StudyPlan) -> list[str]:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from thresher.errors import InvalidValueError, MissingDependencyError, NotFoundError, ThresherError
 from thresher.options import option
-from thresher.paths import read_json, write_json
+from thresher.paths import StudyPaths, read_json, write_json
 from thresher.study.perform import log_tail
 from thresher.study.slurm_job import SlurmJob, outcome_file
 from thresher.study.tasks import Executor, StudyTask, TaskOutcome, Values
@@ -119,7 +119,7 @@ class SlurmExecutor(Executor):
 
     def __init__(self, root: Path, config: SlurmConfig) -> None:
         self.root, self.config = root.absolute(), config
-        self.records_file = self.root / "slurm" / "jobs.json"
+        self.records_file = StudyPaths(self.root).slurm_jobs
         known = self.records_file.exists()
         entries = read_json(self.records_file, "file of SLURM jobs") if known else {}
         self.records = {task: JobRecord(**entry) for task, entry in entries.items()}
@@ -133,8 +133,8 @@ class SlurmExecutor(Executor):
         queue = self._queue()
         new = []
         for task in tasks:
-            self.submitted[task.name] = task
             if state := self._state(task.name, queue):
+                self.submitted[task.name] = task
                 logger.info("%s: its job is already %s", task.name, state.lower())
             else:
                 new.append(task)
@@ -158,7 +158,7 @@ class SlurmExecutor(Executor):
         # Recorded first: a kill in between leaves only a job name that nobody uses.
         for index, task in enumerate(tasks):
             self.records[task.name] = JobRecord(name, index, attempt, time.time())
-        write_json(self.records_file, {t: asdict(r) for t, r in self.records.items()})
+        self._write_records()
         cpus, requeues = self.config.cpus, self.config.most_requeues
         jobs = [SlurmJob(task.to_json(), str(self.root), cpus, requeues) for task in tasks]
         executor = SubmititExecutor(folder=self.root / "slurm" / "jobs")
@@ -166,10 +166,17 @@ class SlurmExecutor(Executor):
         try:
             executor.map_array(_run, jobs)
         except FailedJobError as error:
+            for task in tasks:
+                del self.records[task.name]
+            self._write_records()
             lines = (line.removeprefix("sbatch: error: ") for line in str(error).splitlines())
             reason = "; ".join(filter(None, map(str.strip, lines)))
             fix = "check [executor] and run the study again"
             raise ThresherError(f"sbatch failed: {reason}", fix) from error
+        self.submitted |= {task.name: task for task in tasks}
+
+    def _write_records(self) -> None:
+        write_json(self.records_file, {t: asdict(r) for t, r in self.records.items()})
 
     def wait(self) -> list[TaskOutcome]:
         if not self.submitted:

@@ -38,7 +38,7 @@ class StudyHolder:
         if self.pid is None:
             return "another process"
         minutes = (time.time() - (self.since or time.time())) / 60
-        return f"process {self.pid} on {self.host}, for {minutes:.0f} minutes"
+        return f"process {self.pid} on {self.host}, for {minutes:.0f} min"
 
 
 @contextlib.contextmanager

@@ -134,7 +134,7 @@ class PrunedLoader:
         # trainer may ask for an iterator that it does not use.
         self._observe()
         self.set_epoch(self._epoch)  # of the sampler too, if the epochs are counted here
-        full = _interleaved(self._group.gather(self._order()))
+        full = _without_padding(_interleaved(self._group.gather(self._order())), self._group.world)
         order = self._choose(full)
         # As in torch's DistributedSampler, the first samples are repeated to fill the last row.
         rows = -(-len(order) // self._group.world)
@@ -257,6 +257,15 @@ def _interleaved(parts: list[np.ndarray]) -> np.ndarray:
     """Return the order that workers' samplers take every n-th sample of."""
     equal = len({len(part) for part in parts}) == 1
     return np.stack(parts, 1).reshape(-1) if equal else np.concatenate(parts)
+
+
+def _without_padding(order: np.ndarray, world: int) -> np.ndarray:
+    """Return the order without the samples that a distributed sampler repeats to fill its last row.
+
+    A pruned epoch is whole batches; one sample more would be a batch of its own on each worker.
+    """
+    first = np.sort(np.unique(order, return_index=True)[1])
+    return order[first] if len(order) - len(first) < world else order
 
 
 class _Plan:
