@@ -33,10 +33,8 @@ start_gpu()
 device = choose_device("cuda")
 import torch
 assert float(torch.ones(3, device=device).sum()) == 3
-import threading
-for thread in threading.enumerate():
-    if thread.name in ("_read_triton", "_build_driver"):
-        thread.join()
+from thresher.startup import finish_triton
+finish_triton()
 import triton
 key = getattr(triton.runtime.cache, "triton_key", None) or triton.compiler.compiler.triton_key
 assert key.cache_info().currsize == 1

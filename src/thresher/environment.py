@@ -2,8 +2,10 @@
 
 import functools
 import importlib.metadata
+import importlib.util
 import os
 import platform
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -35,6 +37,13 @@ def _installed_version(package: str) -> str | None:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return None
+
+
+@functools.cache
+def builds_gpu_kernels() -> bool:
+    """Return whether kernels for GPUs can be built: Triton needs a C compiler."""
+    compilers = (os.environ.get("CC", "cc"), "gcc", "clang")
+    return importlib.util.find_spec("triton") is not None and any(map(shutil.which, compilers))
 
 
 @functools.cache

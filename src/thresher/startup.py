@@ -8,6 +8,8 @@ import sys
 import threading
 from collections.abc import Iterator
 
+_triton: list[threading.Thread] = []
+
 
 @contextlib.contextmanager
 def quick_imports() -> Iterator[None]:
@@ -43,8 +45,26 @@ def start_gpu() -> None:
     """
     if "torch" in sys.modules or sys.platform != "linux":
         return
-    for work in (_open_context, _read_triton, _build_driver):
-        threading.Thread(target=work, name=work.__name__).start()
+    threading.Thread(target=_open_context, name=_open_context.__name__).start()
+    _triton.append(threading.Thread(target=_start_triton, name=_start_triton.__name__))
+    _triton[-1].start()
+
+
+def finish_triton() -> None:
+    """Wait for what `start_gpu` began with Triton, before Triton would do the same again."""
+    while _triton:
+        _triton.pop().join()
+
+
+def _start_triton() -> None:
+    # What fails here fails again where it is needed.
+    with contextlib.suppress(Exception):
+        # One thread imports it: two that import parts of it find each other's half-made modules.
+        importlib.import_module("triton")
+        driver = threading.Thread(target=_build_driver, name=_build_driver.__name__)
+        driver.start()
+        _read_triton()
+        driver.join()
 
 
 def _read_triton() -> None:
@@ -57,7 +77,7 @@ def _read_triton() -> None:
 
 def _build_driver() -> None:
     """Let Triton compile its driver, in a process; it loads the compiled one later."""
-    with contextlib.suppress(Exception):  # what fails here fails again where it is needed
+    with contextlib.suppress(Exception):
         importlib.import_module("triton.backends.nvidia.driver").CudaUtils()
 
 

@@ -4,8 +4,9 @@ The augmentation of a sample is a function of (seed, epoch, key of the sample): 
 worker and the device do not change a bit. There is no generator and no state; random numbers are a
 64-bit integer hash of those three.
 
-It takes about thirty small kernels without a host synchronisation, so it can be captured in a CUDA
-graph; `epoch` and `seed` may be 0-d int64 tensors on the device, to be set between replays.
+There is no host synchronisation, so it can be captured in a CUDA graph; `epoch` and `seed` may be
+0-d int64 tensors on the device, to be set between replays. On a GPU one kernel then does it all
+(`augment_kernel`), where Triton can build one.
 """
 
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from thresher.data.crops import ResizedCrop
 from thresher.data.hashing import LOW_BITS, hash_bits, low_bits
+from thresher.environment import builds_gpu_kernels
 from thresher.errors import InvalidValueError
 
 
@@ -81,6 +83,14 @@ class Augment:
         height, width = images.shape[1:3]
         out_h, out_w = self.output_size(height, width)
         constants = self._constants_for(images.device, height, width)
+        if self._has_kernel(images) and isinstance(epoch, Tensor) and isinstance(seed, Tensor):
+            from thresher.data.augment_kernel import Cut, augment_by_kernel
+
+            padding, reflect = self.crop_padding, self.reflect
+            cut = Cut((out_h, out_w), padding, reflect, self.flip, self.alternate, self.cutout)
+            normal = constants["mean"], constants["scale"]
+            made = augment_by_kernel(images, rows, (keys, epoch, seed), cut, normal)
+            return made.permute(0, 3, 1, 2)
         bits = hash_bits(keys, epoch, seed)
         # 24 bits each for the crop's row and column, one for the flip.
         draws = low_bits(bits[:, None] >> constants["shifts"]) * constants["choices"] >> LOW_BITS
@@ -109,6 +119,14 @@ class Augment:
             outside = (offset < 0) | (offset >= self.cutout)
             result *= (outside[:, 0, :out_h, None] | outside[:, 1, None, :out_w])[..., None]
         return result.permute(0, 3, 1, 2)
+
+    def _has_kernel(self, images: Tensor) -> bool:
+        return (
+            images.is_cuda
+            and images.is_contiguous()
+            and self.dtype == torch.float32
+            and builds_gpu_kernels()
+        )
 
     def evaluate(self, images: Tensor, rows: Tensor | None = None) -> Tensor:
         """Return the normalised centre crop, for evaluation and features."""

@@ -13,9 +13,10 @@ Array = Any
 """A torch tensor or a numpy array; processes that only decode do not import torch."""
 
 # splitmix64 (Steele, Lea and Flood 2014): an increment per step, then two rounds of mixing.
-_EPOCH_STEP = 0x9E3779B97F4A7C15
-_SEED_STEP = 0xD1342543DE82EF95
-_ROUNDS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
+SEED_STEP = 0xD1342543DE82EF95
+STEPS = (0x9E3779B97F4A7C15, SEED_STEP)
+"""Of the epoch and the seed."""
+ROUNDS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 LOW_BITS = 24
 """Bits of one draw; a hash holds two draws and more."""
 
@@ -29,15 +30,15 @@ def sample_keys(ids: Iterable[str]) -> np.ndarray:
 def hash_bits(keys: Array, epoch: int | Array, seed: int | Array, stream: int | Array = 0) -> Array:
     """Return 64 random bits per key and stream, int64; they are broadcast against each other."""
     x = keys
-    for value, factor in ((epoch, _EPOCH_STEP), (seed, _SEED_STEP)):
+    for value, factor in zip((epoch, seed), STEPS, strict=True):
         exact = isinstance(value, int | np.integer)  # Python's integers do not overflow
         x = x + (signed(int(value) * factor) if exact else value * signed(factor))
     # Multiplied, because an added stream would repeat the numbers of another epoch.
     if not isinstance(stream, int):
-        x = x * (stream * signed(2 * _SEED_STEP) + 1)
+        x = x * (stream * signed(2 * SEED_STEP) + 1)
     elif stream:
-        x = x * signed(2 * stream * _SEED_STEP + 1)
-    for shift, factor in _ROUNDS:
+        x = x * signed(2 * stream * SEED_STEP + 1)
+    for shift, factor in ROUNDS:
         x = (x ^ _shifted(x, shift)) * signed(factor)
     return x ^ _shifted(x, 31)
 

@@ -18,10 +18,7 @@ nor on accumulation, if the caller does three things:
 """
 
 import contextlib
-import importlib.util
 import math
-import os
-import shutil
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
@@ -33,13 +30,10 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from thresher.environment import builds_gpu_kernels
 from thresher.errors import InvalidValueError
 from thresher.models.batch_norm_mode import parse
 
-_TRITON = importlib.util.find_spec("triton") is not None and any(
-    shutil.which(compiler) for compiler in (os.environ.get("CC", "cc"), "gcc", "clang")
-)
-"""Whether kernels for GPUs can be built: Triton needs a C compiler."""
 LARGE = 1 << 24
 """Values of a layer's input from which its time on a GPU is longer than the launch of our kernels
 from Python, about twice that of torch's. In a captured step launches take no time."""
@@ -290,7 +284,7 @@ def _kernel_works(x: Tensor) -> bool:
     """Whether the kernels for GPUs normalise x; compiled code fuses torch's operations itself."""
     kinds = (torch.float32, torch.bfloat16, torch.float16)
     usual = x.is_cuda and x.dtype in kinds and x.numel() > 0
-    return usual and _TRITON and not torch.compiler.is_compiling()
+    return usual and builds_gpu_kernels() and not torch.compiler.is_compiling()
 
 
 class _Normalise(torch.autograd.Function):

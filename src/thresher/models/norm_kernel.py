@@ -16,6 +16,9 @@ import triton.language as tl
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from thresher.models.norm_parts import jit, scaled, slope_before_relu
+from thresher.models.norm_whole import WHOLE_ROWS, gradient_whole, normalise_whole
+
 TILE, COLUMNS = 2048, 64
 """Values that a program loads together, and most columns of them; a column is a channel, a row a
 pixel of an image."""
@@ -57,14 +60,17 @@ class Normalise(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor, Tensor]:
         rows = _rows(x)
         plan = _Plan(rows, norm.size * rows.shape[0] // max(1, len(x)), norm.running is not None)
-        mean, var = plan.moments(rows, norm.running)
         y = _channels_last(x)
-        extra = rows if added is None else _rows(added)
-        _apply[plan.grid](
-            *(rows, _rows(y), extra, mean, var, _or(weight, mean), _or(bias, mean), *plan.numbers),
-            *(plan.tiles, norm.eps, weight is not None, bias is not None, added is not None),
-            *(norm.relu, *plan.tile),
-        )
+        values = (rows, _rows(y), rows if added is None else _rows(added))
+        affine = (_or(weight, rows), _or(bias, rows))
+        given = (norm.eps, weight is not None, bias is not None, added is not None, norm.relu)
+        if plan.whole and norm.running is not None:
+            mean, var = normalise_whole(values, affine, norm.running, given)
+        else:
+            mean, var = plan.moments(rows, norm.running)
+            _apply[plan.grid](
+                *(*values, mean, var, *affine, *plan.numbers, plan.tiles, *given, *plan.tile)
+            )
         # The sign before the ReLU is that of y, or follows from x without reading y.
         seen = y if norm.relu and added is not None else None
         ctx.save_for_backward(x, weight, bias, mean, var, seen)
@@ -80,13 +86,17 @@ class Normalise(torch.autograd.Function):
         seen = rows if y is None else _rows(y)
         affine = (mean, var, _or(weight, mean), _or(bias, mean))
         given = (norm.eps, weight is not None, bias is not None, norm.relu, y is not None)
-        sums, d_weight, d_bias = plan.gradient_sums((slope, rows, seen), affine, given)
         dx = _channels_last(x)
         d_added = _channels_last(x) if y is not None else dx
-        _input_gradient[plan.grid](
-            *(slope, rows, seen, _rows(dx), _rows(d_added), *affine, sums),
-            *(*plan.numbers, plan.tiles, plan.groups, *given, *plan.tile),
-        )
+        values, written = (slope, rows, seen), (_rows(dx), _rows(d_added))
+        if plan.whole:
+            d_weight, d_bias = gradient_whole((*values, *written), affine, given)
+        else:
+            sums, d_weight, d_bias = plan.gradient_sums(values, affine, given)
+            _input_gradient[plan.grid](
+                *(*values, *written, *affine, sums),
+                *(*plan.numbers, plan.tiles, plan.groups, *given, *plan.tile),
+            )
         other = (d_added if y is not None else gradients[0]) if ctx.adds else None
         return (
             dx,
@@ -121,6 +131,7 @@ class _Plan:
 
     def __init__(self, rows: Tensor, per_group: int, alone: bool) -> None:
         (self.rows, self.channels), per_group = rows.shape, max(1, per_group)
+        self.whole = alone and self.rows <= WHOLE_ROWS
         self.groups = triton.cdiv(self.rows, per_group)
         columns = min(COLUMNS, triton.next_power_of_2(self.channels))
         height = TILE // columns
@@ -176,16 +187,7 @@ class _Plan:
         return torch.empty((2, *shape, self.channels), dtype=torch.float32, device=like.device)
 
 
-# Numbers that do not make a kernel faster: it is not compiled again for each kind of them.
-_ANY = ["rows", "per_group", "per_split", "groups", "splits", "tiles"]
-
-
-def _jit(function):
-    names = [name for name in _ANY if name in function.__code__.co_varnames]
-    return triton.jit(function, do_not_specialize=names)
-
-
-@_jit
+@jit
 def _moments(
     x, means, squares, rows, per_group, channels, per_split,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
@@ -217,7 +219,7 @@ def _moments(
     tl.store(squares + out, tl.where(rest < 0.0, 0.0, rest), real)  # and nan stays nan
 
 
-@_jit
+@jit
 def _finish_moments(
     means, squares, mean, var, running_mean, running_var, tracked, momentum,
     rows, per_group, channels, per_split, splits,
@@ -249,7 +251,7 @@ def _finish_moments(
             tl.store(tracked, tl.load(tracked) + 1)
 
 
-@_jit
+@jit
 def _apply(
     x, y, added, mean, var, weight, bias, rows, per_group, channels, tiles, eps,
     WEIGHTED: tl.constexpr, BIASED: tl.constexpr, ADDED: tl.constexpr, RELU: tl.constexpr,
@@ -265,7 +267,7 @@ def _apply(
     of = group * channels + column
     scale = tl.rsqrt(tl.load(var + of, real, 1.0) + eps)
     value = tl.load(x + at, here, 0.0).to(tl.float32) - tl.load(mean + of, real, 0.0)[None, :]
-    value = _scaled(value * scale[None, :], weight, bias, column, real, WEIGHTED, BIASED)
+    value = scaled(value * scale[None, :], weight, bias, column, real, WEIGHTED, BIASED)
     if ADDED:
         value += tl.load(added + at, here, 0.0).to(tl.float32)
     if RELU:
@@ -273,33 +275,7 @@ def _apply(
     tl.store(y + at, value.to(y.dtype.element_ty), here)
 
 
-@triton.jit
-def _scaled(value, weight, bias, column, real, WEIGHTED: tl.constexpr, BIASED: tl.constexpr):
-    """Weight and bias of each column, if there are any."""
-    if WEIGHTED:
-        value *= tl.load(weight + column, real, 0.0).to(tl.float32)[None, :]
-    if BIASED:
-        value += tl.load(bias + column, real, 0.0).to(tl.float32)[None, :]
-    return value
-
-
-@triton.jit
-def _slope(
-    slope, y, normal, at, here, weight, bias, column, real,
-    WEIGHTED: tl.constexpr, BIASED: tl.constexpr, RELU: tl.constexpr, SEEN: tl.constexpr,
-):  # fmt: skip
-    """Gradient before the ReLU, whose sign is that of `y` if SEEN, or else follows from x."""
-    dy = tl.load(slope + at, here, 0.0).to(tl.float32)
-    if RELU:
-        if SEEN:
-            before = tl.load(y + at, here, 0.0).to(tl.float32)
-        else:
-            before = _scaled(normal, weight, bias, column, real, WEIGHTED, BIASED)
-        dy = tl.where(before <= 0.0, 0.0, dy)
-    return dy
-
-
-@_jit
+@jit
 def _gradient_sums(
     slope, x, y, mean, var, weight, bias, sums, products, rows, per_group, channels, per_split, eps,
     WEIGHTED: tl.constexpr, BIASED: tl.constexpr, RELU: tl.constexpr, SEEN: tl.constexpr,
@@ -320,7 +296,7 @@ def _gradient_sums(
         here = (row < end)[:, None] & real[None, :]
         at = row[:, None].to(tl.int64) * channels + column[None, :]
         normal = (tl.load(x + at, here, 0.0).to(tl.float32) - centre) * scale
-        dy = _slope(
+        dy = slope_before_relu(
             slope, y, normal, at, here, weight, bias, column, real, WEIGHTED, BIASED, RELU, SEEN
         )
         total += dy
@@ -330,7 +306,7 @@ def _gradient_sums(
     tl.store(products + out, tl.sum(product, 0), real)
 
 
-@_jit
+@jit
 def _finish_sums(
     part_sums, part_products, sums, products, all_sums, all_products,
     rows, per_group, channels, per_split, groups, splits,
@@ -355,7 +331,7 @@ def _finish_sums(
     tl.store(all_products + column, product, real)
 
 
-@_jit
+@jit
 def _input_gradient(
     slope, x, y, dx, d_added, mean, var, weight, bias, sums,
     rows, per_group, channels, tiles, groups, eps,
@@ -374,7 +350,7 @@ def _input_gradient(
     scale = tl.rsqrt(tl.load(var + of, real, 1.0) + eps)[None, :]
     normal = tl.load(x + at, here, 0.0).to(tl.float32) - tl.load(mean + of, real, 0.0)[None, :]
     normal *= scale
-    dy = _slope(
+    dy = slope_before_relu(
         slope, y, normal, at, here, weight, bias, column, real, WEIGHTED, BIASED, RELU, SEEN
     )
     if SEEN:

@@ -15,6 +15,7 @@ import torch
 from thresher.select.affinities import Affinities
 from thresher.select.repulsion import FEW, Grid
 from thresher.select.tsne_kernels import AVAILABLE, DescentState, Kernels, start_driver
+from thresher.startup import finish_triton
 
 SIZES = (128, 256, 512, 1024)
 """Grids that maps of some 10,000 samples need."""
@@ -50,6 +51,7 @@ def _load(n: int, device: torch.device) -> None:
         if AVAILABLE and n > FEW:
             with ThreadPoolExecutor() as pool:
                 pool.submit(_plan, device)
+                finish_triton()
                 start_driver()
                 for launch in _launches(n, device):
                     pool.submit(launch)

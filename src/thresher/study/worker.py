@@ -6,24 +6,33 @@ twice at the same time.
 """
 
 import dataclasses
+import itertools
 import json
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from thresher.distributed.launch import die_with_parent
+from thresher.environment import has_gpu_files
+from thresher.startup import start_gpu
+from thresher.study.tasks import StudyTask
+from thresher.training.gpu_streams import open_queues
 
 
 def main() -> None:
     replies, parent, threads = (int(argument) for argument in sys.argv[1:4])
     os.set_inheritable(replies, False)
     die_with_parent(parent)  # before the imports below, which take seconds
+    first = sys.stdin.readline()
+    if first and _trains_on_gpu(json.loads(first)):
+        open_queues()
+        start_gpu()
     from thresher.study.perform import attempt, redirect_output
-    from thresher.study.tasks import StudyTask
     from thresher.training.sharing import sharing
 
     with sharing(steps=True):
-        for line in sys.stdin:
+        for line in itertools.chain([first], iter(sys.stdin.readline, "")) if first else ():
             order = json.loads(line)
             redirect_output(Path(order["log"]))
             if order["gpus"]:  # for the processes of a task with several workers
@@ -34,6 +43,13 @@ def main() -> None:
             sys.stdout.flush()
             sys.stderr.flush()
             os.write(replies, json.dumps(dataclasses.asdict(outcome)).encode() + b"\n")
+
+
+def _trains_on_gpu(order: Mapping[str, str]) -> bool:
+    """Return whether this process will train on a GPU, for which it can get ready meanwhile."""
+    task = StudyTask.from_json(order["task"])
+    on_gpu = task.settings.get("device", "auto") in ("auto", "cuda") and has_gpu_files()
+    return on_gpu and task.kind == "train" and task.workers == 1
 
 
 if __name__ == "__main__":
