@@ -128,12 +128,12 @@ class Trainer:
         self._begun = time.monotonic() - done.wall
         shown.advance(done.step if self.growth is None else done.samples)
         # A run killed after the checkpoint of its last step has that epoch still to end.
-        while not self.planner.is_over(done) or done.offset:
+        while done.ended is None and (not self.planner.is_over(done) or done.offset):
             status = self._epoch(shown)
             done.wall = time.monotonic() - self._begun
             if status is not None:
                 return status
-        return "finished"
+        return done.ended or "finished"
 
     # ---- an epoch -----------------------------------------------------------------------------
 
@@ -388,6 +388,7 @@ class Trainer:
         with averaged(self.model, self.group):
             self.group.on_first(lambda: weights.write(self.model.state_dict(), self.paths.model))
         if self.config.keep_checkpoint:
+            self.state.progress.ended = result.status
             self._save()
 
         def write() -> None:
