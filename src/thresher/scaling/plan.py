@@ -162,6 +162,12 @@ def _check_inputs(config: PlanConfig, data: str) -> int:
     registry.check(config.model)
     if config.profile is not None:
         Profile.load(config.profile, config.model)
+    if pack.image_shape is None and (config.from_ is None or config.profile is None):
+        raise InvalidValueError(
+            f"the images of {pack.name} differ in size, and pilots and measurements need one",
+            "pack them with `thresher data pack --resize`, or give `from_` and a `profile`",
+            "data",
+        )
     return int((~HoldOut().mask(pack)).sum())
 
 
@@ -237,6 +243,8 @@ def _command(config: PlanConfig, run: CandidateRun, held: int | None) -> str:
         f"--epochs {math.ceil(run.epochs)}",
     ]
     words.append(f"--precision {_trained_at(config)}")
+    if config.profile is not None and Pack.open(required(config.data)).image_shape is None:
+        words.append(f"--image-size {Profile.load(config.profile).image_size}")
     if held is not None:
         words.append(f"--validation {held}")
     if config.target_accuracy is not None:
