@@ -202,6 +202,22 @@ def test_a_study_that_varies_the_model_is_refused(study: StudyFolder) -> None:
         read_batch_table(study.root)
 
 
+def test_a_study_whose_runs_were_evaluated_differently_is_refused(study: StudyFolder) -> None:
+    """A run that is evaluated every five epochs reaches its target up to four epochs late."""
+    study.add(16, 1000)
+    study.add(64, 1500)
+    study.add(64, 2500, evaluate_every=5)
+    with pytest.raises(InvalidValueError, match="differ in evaluate_every: 1 and 5"):
+        read_batch_table(study.root)
+
+
+def test_a_study_of_runs_that_change_their_batch_is_refused(study: StudyFolder) -> None:
+    for batch in (16, 64):
+        study.add(batch, 1000, batch_schedule="double@1")
+    with pytest.raises(InvalidValueError, match="no single batch size"):
+        read_batch_table(study.root)
+
+
 @pytest.mark.parametrize(("validation", "held"), [(200.0, 200), (0.1, 144), (None, None)])
 def test_a_planned_run_holds_out_what_the_runs_of_the_study_did(
     study: StudyFolder, digits: Path, tmp_path: Path, validation: float | None, held: int | None
