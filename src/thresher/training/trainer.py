@@ -29,7 +29,7 @@ from thresher.training.optimizers import set_rate
 from thresher.training.prepared import Workload, keep, prepare
 from thresher.training.record import Metrics, finite
 from thresher.training.rehearsal import resilient_step
-from thresher.training.resolved import Resolved, tiny_last_batch
+from thresher.training.resolved import Resolved, tiny_last_batches
 from thresher.training.result import PackIdentity, RunResult, Sharpness, Status, TargetReached
 from thresher.training.schedules import idle_rule
 from thresher.training.sharpness import sharpness_of
@@ -304,11 +304,10 @@ class Trainer:
             )
         if idle := idle_rule(config.to_dict()):
             logger.warning(idle)
-        few = tiny_last_batch(numbers)
-        if few:
+        for few, batch in tiny_last_batches(numbers):
             logger.warning(
-                f"the last batch of each epoch holds {few} of {numbers.global_batch:,} samples and "
-                "is trained on at the full rate; another batch size avoids that"
+                f"the last batch of each epoch holds {few} of {batch:,} samples and is trained on "
+                "at the full rate; another batch size avoids that"
             )
 
     def _write_epoch(self, evaluated: bool) -> None:
