@@ -9,6 +9,7 @@ from scaling_profiles import make_profile
 from thresher.cli.plan import plan as plan_command
 from thresher.errors import InvalidValueError, NotFoundError, ThresherError
 from thresher.paths import RunPaths, StudyPaths
+from thresher.scaling.batch_plan import plan_batches
 from thresher.scaling.batch_table import BatchRow, read_batch_table
 from thresher.scaling.plan import PlanConfig, plan
 from thresher.training.config import TrainConfig
@@ -105,6 +106,14 @@ def test_the_command_prints_the_fit(tmp_path: Path) -> None:
     assert data["recommended"]["batch_size"] in {row["batch_size"] for row in data["rows"]}
     assert "critical batch" in data["recommended"]["reason"]
     assert "Recommended: batch" in outcome.text
+
+
+def test_rows_of_a_target_with_one_batch_size_are_mentioned(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    table = write(tmp_path, "batch,samples,target\n32,1000,0.75\n64,1200,.75\n128,1500,75%\n")
+    assert [point.batch for point in plan_batches(table).fit.points] == [32, 64]
+    assert f"target 75% of {table} has only batch 128 and is left out" in caplog.text
 
 
 def test_a_figure_needs_data_and_a_plan_needs_either(tmp_path: Path) -> None:
