@@ -248,6 +248,27 @@ def test_a_planned_run_holds_out_what_the_runs_of_the_study_did(
     assert "Recommended: 1 worker, batch" in str(plan_command(config).text)
 
 
+def test_a_network_with_settings_of_its_own_is_planned_from_a_table_only(
+    digits: Path, tmp_path: Path
+) -> None:
+    """Pilots train with SGD, and `thresher train` trains fast-cifar with Muon and rates for it."""
+    profile = tmp_path / "profile.json"
+    dataclasses.replace(make_profile(), model="fast-cifar", channels=1).save(profile)
+    config = PlanConfig(
+        data=str(digits),
+        model="fast-cifar",
+        cluster="summit",
+        profile=profile,
+        max_workers=1,
+        target_accuracy=0.9,
+    )
+    with pytest.raises(InvalidValueError, match="pilots do not train fast-cifar with the settings"):
+        plan(config)
+    rows = GOOD.replace("\n", ",0.9\n").replace("samples,0.9", "samples,target")
+    made = plan(dataclasses.replace(config, from_=write(tmp_path, rows)))
+    assert made.command.endswith("--target-accuracy 0.9 --evaluate-every 1 --out RUN")
+
+
 def test_a_study_of_commands_is_refused_in_a_sentence(study: StudyFolder) -> None:
     folder = RunPaths(StudyPaths(study.root).trials / "trial")
     folder.root.mkdir(parents=True)

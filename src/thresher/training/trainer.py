@@ -27,7 +27,7 @@ from thresher.training.input_remarks import slow_decoded, warn_of_waiting
 from thresher.training.noise_observer import NoiseObserver
 from thresher.training.optimizers import set_rate
 from thresher.training.prepared import Workload, keep, prepare
-from thresher.training.record import Metrics, finite
+from thresher.training.record import Metrics, finite, late_target
 from thresher.training.rehearsal import resilient_step
 from thresher.training.resolved import Resolved, tiny_last_batches
 from thresher.training.result import PackIdentity, RunResult, Sharpness, Status, TargetReached
@@ -302,8 +302,8 @@ class Trainer:
                 f"{self.pack.name} has no test images: {len(self.split.validation):,} training "
                 "images are held out to measure accuracy"
             )
-        if idle := idle_rule(config.to_dict()):
-            logger.warning(idle)
+        for remark in filter(None, (rule(config.to_dict()) for rule in (idle_rule, late_target))):
+            logger.warning(remark)
         for few, batch in tiny_last_batches(numbers):
             logger.warning(
                 f"the last batch of each epoch holds {few} of {batch:,} samples and is trained on "
