@@ -9,6 +9,7 @@ from scaling_profiles import make_profile
 from thresher.cli.plan import plan as plan_command
 from thresher.errors import InvalidValueError, NotFoundError, ThresherError
 from thresher.paths import RunPaths, StudyPaths
+from thresher.scaling.batch_plan import plan_batches
 from thresher.scaling.batch_table import BatchRow, read_batch_table
 from thresher.scaling.plan import PlanConfig, plan
 from thresher.training.config import TrainConfig
@@ -107,6 +108,14 @@ def test_the_command_prints_the_fit(tmp_path: Path) -> None:
     assert "Recommended: batch" in outcome.text
 
 
+def test_rows_of_a_target_with_one_batch_size_are_mentioned(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    table = write(tmp_path, "batch,samples,target\n32,1000,0.75\n64,1200,.75\n128,1500,75%\n")
+    assert [point.batch for point in plan_batches(table).fit.points] == [32, 64]
+    assert f"target 75% of {table} has only batch 128 and is left out" in caplog.text
+
+
 def test_a_figure_needs_data_and_a_plan_needs_either(tmp_path: Path) -> None:
     with pytest.raises(ThresherError, match="needs times"):
         plan_command(PlanConfig(from_=write(tmp_path, GOOD), figure=tmp_path / "f.png"))
@@ -202,6 +211,22 @@ def test_a_study_that_varies_the_model_is_refused(study: StudyFolder) -> None:
         read_batch_table(study.root)
 
 
+def test_a_study_whose_runs_were_evaluated_differently_is_refused(study: StudyFolder) -> None:
+    """A run that is evaluated every five epochs reaches its target up to four epochs late."""
+    study.add(16, 1000)
+    study.add(64, 1500)
+    study.add(64, 2500, evaluate_every=5)
+    with pytest.raises(InvalidValueError, match="differ in evaluate_every: 1 and 5"):
+        read_batch_table(study.root)
+
+
+def test_a_study_of_runs_that_change_their_batch_is_refused(study: StudyFolder) -> None:
+    for batch in (16, 64):
+        study.add(batch, 1000, batch_schedule="double@1")
+    with pytest.raises(InvalidValueError, match="no single batch size"):
+        read_batch_table(study.root)
+
+
 @pytest.mark.parametrize(("validation", "held"), [(200.0, 200), (0.1, 144), (None, None)])
 def test_a_planned_run_holds_out_what_the_runs_of_the_study_did(
     study: StudyFolder, digits: Path, tmp_path: Path, validation: float | None, held: int | None
@@ -221,6 +246,27 @@ def test_a_planned_run_holds_out_what_the_runs_of_the_study_did(
     best = made.recommended
     assert best.epochs == pytest.approx(best.samples / (1437 - (held or 0)))
     assert "Recommended: 1 worker, batch" in str(plan_command(config).text)
+
+
+def test_a_network_with_settings_of_its_own_is_planned_from_a_table_only(
+    digits: Path, tmp_path: Path
+) -> None:
+    """Pilots train with SGD, and `thresher train` trains fast-cifar with Muon and rates for it."""
+    profile = tmp_path / "profile.json"
+    dataclasses.replace(make_profile(), model="fast-cifar", channels=1).save(profile)
+    config = PlanConfig(
+        data=str(digits),
+        model="fast-cifar",
+        cluster="summit",
+        profile=profile,
+        max_workers=1,
+        target_accuracy=0.9,
+    )
+    with pytest.raises(InvalidValueError, match="pilots do not train fast-cifar with the settings"):
+        plan(config)
+    rows = GOOD.replace("\n", ",0.9\n").replace("samples,0.9", "samples,target")
+    made = plan(dataclasses.replace(config, from_=write(tmp_path, rows)))
+    assert made.command.endswith("--target-accuracy 0.9 --evaluate-every 1 --out RUN")
 
 
 def test_a_study_of_commands_is_refused_in_a_sentence(study: StudyFolder) -> None:

@@ -339,3 +339,18 @@ def test_a_rule_without_a_base_batch_is_named(pack: str, tmp_path: Path) -> None
     assert notes(lr_rule="linear", base_batch=16) == []
     assert notes(lr_rule="linear", batch_schedule="double@1") == []
     assert notes() == []
+
+
+def test_a_target_that_is_looked_at_only_at_the_end_is_mentioned(pack: str, tmp_path: Path) -> None:
+    """As with fast-cifar, whose own settings evaluate once: all runs then take as many steps."""
+
+    def notes(**base: Any) -> list[str]:
+        study = Study.from_dict(content(pack, base=base), tmp_path / "study")
+        return [note for note in analyse(study).notes if "looked at" in note]
+
+    late = "target_accuracy is looked at only when a run ends, because evaluate_every is 0."
+    more = {"target_accuracy": 0.9, "epochs": 3}
+    assert notes(model="fast-cifar", **more) == [late]
+    assert notes(model="fast-cifar", evaluate_every=1, **more) == []
+    assert notes(**more) == []
+    assert notes(evaluate_every=0, epochs=3) == []

@@ -68,6 +68,30 @@ def test_a_branch_of_a_run_that_ends_within_an_epoch_has_the_rest_of_it(
     assert result.train_loss == pytest.approx(RunResult.load(trunk).train_loss)
 
 
+@pytest.mark.parametrize(
+    ("options", "status"), [({"target_accuracy": 0.05}, "target"), ({"lr": 1e30}, "diverged")]
+)
+def test_a_run_killed_between_its_kept_checkpoint_and_its_result_has_ended(
+    few: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    options: dict[str, float],
+    status: str,
+) -> None:
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    more = {"epochs": 2, "keep_checkpoint": True, **options}
+    whole = train(_config(few, tmp_path / "whole", **more), quiet=True)
+    with monkeypatch.context() as patch:
+        patch.setattr("thresher.training.folder.write_result", killed)
+        with pytest.raises(KeyboardInterrupt):
+            train(_config(few, tmp_path / "run", **more), quiet=True)
+    resumed = train(_config(few, tmp_path / "run", resume=True, **more), quiet=True)
+    assert whole.status == resumed.status == status
+    assert (resumed.steps, resumed.accuracy) == (whole.steps, whole.accuracy)
+
+
 @pytest.mark.slow
 def test_a_branch_goes_on_with_a_batch_that_grew(few: Path, tmp_path: Path) -> None:
     options = {"batch_schedule": "noise", "batch_size": 4, "max_batch": 64}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from thresher.training.config import TrainConfig
-from thresher.training.resolved import resolve, tiny_last_batch
+from thresher.training.resolved import resolve, tiny_last_batches
 
 
 @pytest.mark.parametrize(
@@ -15,7 +15,18 @@ from thresher.training.resolved import resolve, tiny_last_batch
 )
 def test_only_a_tiny_rest_is_tiny(samples: int, batch: int, few: int) -> None:
     config = TrainConfig(data="d", out="o", batch_size=batch)
-    assert tiny_last_batch(resolve(config, samples, samples, 1)) == few
+    assert tiny_last_batches(resolve(config, samples, samples, 1)) == (
+        [(few, batch)] if few else []
+    )
+
+
+@pytest.mark.parametrize(("epochs", "tiny"), [(3, [(1, 718)]), (2, []), (2.5, [])])
+def test_batches_that_the_schedule_grows_to_may_leave_a_tiny_rest(
+    epochs: float, tiny: list[tuple[int, int]]
+) -> None:
+    schedule = "0:64,2:718,10:359"
+    config = TrainConfig(data="d", out="o", batch_size=64, batch_schedule=schedule, epochs=epochs)
+    assert tiny_last_batches(resolve(config, 1437, 1437, 1)) == tiny
 
 
 @pytest.mark.slow

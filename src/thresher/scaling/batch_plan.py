@@ -1,5 +1,6 @@
 """Plan from a table of batch sizes and samples to a target, in place of pilots."""
 
+import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,6 +12,8 @@ from thresher.scaling.predict import powers
 from thresher.scaling.sample_fit import SampleFit, fit_samples
 from thresher.scaling.sample_model import SampleModel, estimate, rate_between, size_text
 from thresher.training.batch_growth import SAFE
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -126,6 +129,10 @@ def _fit_targets(table: Path, rows: dict[str, list[BatchRow]], seed: int) -> lis
         if len(rows) == 1:
             what = f"{table} has rows of one batch size only"
         raise InvalidValueError(what, "add rows of another batch size")
+    for target, group in rows.items():
+        if group not in usable:
+            only = f"only batch {group[0].batch:,}"
+            logger.warning("target %s of %s has %s and is left out", target, table, only)
     return [fit_samples(group, seed) for group in usable]
 
 

@@ -234,8 +234,13 @@ def _target_of(result: "RunResult") -> str:
 
 
 def _check_same(root: Path, fixed: dict[str, object], result: "RunResult") -> None:
-    """Refuse a study that also varies what the samples depend on, such as the model."""
-    for name in sorted(changes_result(type(result.config)) - FREE):
+    """Refuse a study that also varies what the samples depend on, such as the model or a run's
+    batch."""
+    if result.config.batch_schedule is not None:
+        what = f"the runs of {root} have no single batch size: batch_schedule changes it"
+        raise InvalidValueError(what, "give runs of constant batch sizes")
+    # A run is not changed by evaluations, but reaches its target in one of them.
+    for name in sorted((changes_result(type(result.config)) - FREE) | {"evaluate_every"}):
         value = getattr(result.config, name)
         if fixed.setdefault(name, value) != value:
             what = f"the runs of {root} differ in {name}: {fixed[name]} and {value}"

@@ -182,7 +182,9 @@ def measure_current_group(
 
     torch.manual_seed(0)
     # Before any collective: an unknown model must fail on all ranks alike.
-    network = build(model, batch.classes, batch.shape[0]) if model and batch else None
+    network = None
+    if model and batch:
+        network = build(model, batch.classes, batch.shape[0], sides=batch.shape[1:])
     points = time_allreduce(device=device)
     workers = dist.get_world_size()
     link, error = fit_ring(points, workers)

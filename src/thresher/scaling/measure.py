@@ -1,6 +1,7 @@
 """Measure one model on this machine: layers, step, all-reduce, overlap and input."""
 
 import logging
+import math
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from thresher.scaling.layers import Statistic
 
 logger = logging.getLogger(__name__)
+RANDOM_SIDE = 32
+"""Side of the random images without a pack."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,8 +40,9 @@ class MeasureConfig:
     """A pack: gives classes and image size, and its reading speed is measured."""
     classes: int = option(10, ge=1)
     """Number of classes without a pack."""
-    image_size: int = option(32, ge=1)
-    """Side of the random images without a pack."""
+    image_size: int | None = option(None, ge=1)
+    """Side of the images: required for a pack of images that differ in size; without a pack, that
+    of random images (32)."""
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     """Precision of the layers."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -75,16 +79,15 @@ def measure(config: MeasureConfig, statistic: "Statistic" = median) -> Profile:
         what = f"batch_size must be at least the number of workers ({workers})"
         raise InvalidValueError(f"{what}, got {config.batch_size}", "", "batch_size")
     device = choose_device(config.device) if group is None else group.device
-    classes, channels, image_size, pack = config.classes, 3, config.image_size, None
+    side, pack = config.image_size or RANDOM_SIDE, None
+    classes, shape = config.classes, (3, side, side)
     if config.data is not None:
         pack = Pack.open(config.data)
-        classes = len(pack.classes)
-        if pack.image_shape is not None:
-            image_size, channels = pack.image_shape[0], pack.image_shape[2]
+        classes, shape = len(pack.classes), trained_shape(pack, config.image_size)
     torch.manual_seed(0)
-    network = build(config.model, classes, channels)
+    network = build(config.model, classes, shape[0], sides=shape[1:])
     parameters = trainable(network)
-    batch = SyntheticBatch((channels, image_size, image_size), classes, config.batch_size)
+    batch = SyntheticBatch(shape, classes, config.batch_size)
     options = (config.precision, config.seconds_per_batch)
     layers, batches = time_layers(network, batch, device, *options, statistic=statistic)
     captured = {}
@@ -105,24 +108,40 @@ def measure(config: MeasureConfig, statistic: "Statistic" = median) -> Profile:
     return Profile(
         model=config.model,
         classes=classes,
-        channels=channels,
-        image_size=image_size,
+        channels=shape[0],
+        image_size=shape[1],
         batch_size=config.batch_size,
         precision=config.precision,
         device=describe_device(device.type),
         parameters=parameters,
         gradient_bytes=4 * parameters,
-        sample_bytes=channels * image_size**2,
+        sample_bytes=math.prod(shape if pack is None else pack.image_shape or shape),
         layers=layers,
         batches=batches,
         allreduce=allreduce,
         overlap=overlap,
-        input=reading_speed(pack, image_size) if pack is not None else None,
+        input=reading_speed(pack, shape[1]) if pack is not None else None,
         versions=versions(),
         hardware=hardware(device.type),
         steps="captured" if captured else "ordinary",
         created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     )
+
+
+def trained_shape(pack: "Pack", image_size: int | None) -> tuple[int, int, int]:
+    """Return channels, height and width of the images that a network is trained on by default.
+
+    Raises:
+        InvalidValueError: The images differ in size and `image_size` is None, or they do not, and
+            it has no effect.
+    """
+    import torch
+
+    from thresher.training.augmentation import AugmentConfig, image_sides, make_augment
+
+    config = AugmentConfig(image_size=image_size)
+    augment = make_augment(config, pack, torch.float32)
+    return len(pack.mean), *augment.output_size(*image_sides(config, pack))
 
 
 def reading_speed(

@@ -21,6 +21,7 @@ from thresher.scaling.pilot import Pilot, PilotConfig, required, run_pilot
 from thresher.scaling.profile import Profile
 from thresher.scaling.sample_fit import SampleFit
 from thresher.scaling.schedule_offer import ScheduleOffer, offer_schedule
+from thresher.training.presets import preset
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,8 +161,21 @@ def _check_inputs(config: PlanConfig, data: str) -> int:
 
     pack = Pack.open(data)
     registry.check(config.model)
+    if config.from_ is None and preset(config.model):
+        # Their rates, momenta and augmentation are for one batch size, which pilots change.
+        raise InvalidValueError(
+            f"pilots do not train {config.model} with the settings that `thresher train` gives it",
+            "plan from runs at several batch sizes with `from_`",
+            "model",
+        )
     if config.profile is not None:
         Profile.load(config.profile, config.model)
+    if pack.image_shape is None and (config.from_ is None or config.profile is None):
+        raise InvalidValueError(
+            f"the images of {pack.name} differ in size, and pilots and measurements need one",
+            "pack them with `thresher data pack --resize`, or give `from_` and a `profile`",
+            "data",
+        )
     return int((~HoldOut().mask(pack)).sum())
 
 
@@ -237,8 +251,12 @@ def _command(config: PlanConfig, run: CandidateRun, held: int | None) -> str:
         f"--epochs {math.ceil(run.epochs)}",
     ]
     words.append(f"--precision {_trained_at(config)}")
+    if config.profile is not None and Pack.open(required(config.data)).image_shape is None:
+        words.append(f"--image-size {Profile.load(config.profile).image_size}")
     if held is not None:
         words.append(f"--validation {held}")
     if config.target_accuracy is not None:
         words.append(f"--target-accuracy {config.target_accuracy:g}")
+        if "evaluate_every" in preset(config.model):
+            words.append("--evaluate-every 1")
     return " ".join([*words, "--out RUN"])

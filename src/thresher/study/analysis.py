@@ -20,7 +20,7 @@ from thresher.study.definition import (
 )
 from thresher.study.draws import notes
 from thresher.study.history import changes, left_out
-from thresher.study.preflight import idle_rules
+from thresher.study.preflight import option_remarks
 from thresher.study.primary import Compared, named_comparisons
 from thresher.study.reported import POINTS, TO_TARGET
 from thresher.study.results import Trial, open_data, recorded_data, to_json_values
@@ -191,7 +191,7 @@ def _analyse_study(study: Study, config: ComparisonConfig | None) -> Analysis:
     config = config or definition
     trials = study.trials(config.metric)
     remarks = changes(study.root, config, status.count("finished")) + left_out(study.root, plan)
-    remarks += idle_rules(plan)
+    remarks += option_remarks(plan)
     if definition.tune and config.metric in TO_TARGET:
         remarks.append(
             f"{', '.join(definition.tune)} was tuned by validation accuracy, which is about equal "

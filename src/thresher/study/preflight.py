@@ -18,6 +18,7 @@ from thresher.study.selecting import hold_out
 from thresher.study.tasks import StudyPlan, StudyTask
 from thresher.training.batch_schedule import batch_phases, with_schedule_inline
 from thresher.training.config import TrainConfig
+from thresher.training.record import late_target
 from thresher.training.schedules import idle_rule
 
 FILES = ("run", "dynamics", "features", "also", "weights")
@@ -72,8 +73,9 @@ def check_inputs(plan: StudyPlan, programs: bool = True) -> None:
 
 
 def check_measured(plan: StudyPlan, metric: str) -> None:
-    """Refuse a study of our own runs if all of them would end without the metric."""
-    configs = [_config(trial) for trial in plan.trials.values() if trial.kind == "train"]
+    """Refuse a study of our own runs if all that are still to run would end without the metric."""
+    trials = [t for t in plan.trials.values() if t.kind == "train" and not t.finished]
+    configs = [_config(trial) for trial in trials]
     if not configs:
         return
     open_pack = cache(Pack.open)
@@ -107,10 +109,12 @@ def _validates(config: TrainConfig, pack: Pack) -> bool:
     return pack.test_split is None or {"test", "validation"} <= set(pack.meta.splits)
 
 
-def idle_rules(plan: StudyPlan) -> list[str]:
-    """Return a sentence for each rule of the learning rate that changes nothing in some trials."""
-    trained = [trial for trial in plan.trials.values() if trial.kind == "train"]
-    sentences = dict.fromkeys(idle_rule(trial.settings) for trial in trained)
+def option_remarks(plan: StudyPlan) -> list[str]:
+    """Return a sentence for each rule of the learning rate that changes nothing in some trials, and
+    for targets that end none of them early."""
+    trained = [trial.settings for trial in plan.trials.values() if trial.kind == "train"]
+    sentences = dict.fromkeys(idle_rule(settings) for settings in trained)
+    sentences |= dict.fromkeys(late_target(settings) for settings in trained)
     return [f"{sentence}." for sentence in sentences if sentence]
 
 

@@ -22,7 +22,7 @@ from thresher.study.definition import StudyDefinition
 from thresher.study.driver import Driver
 from thresher.study.executors import executor_config, make_executor
 from thresher.study.expand import expand
-from thresher.study.preflight import check_inputs, check_measured, idle_rules
+from thresher.study.preflight import check_inputs, check_measured, option_remarks
 from thresher.study.results import Trial, read_trials
 from thresher.study.slurm import SlurmConfig, check_commands
 from thresher.study.status import Failures, StudyStatus, hold, read_status, running_file
@@ -137,7 +137,7 @@ class Study:
             check_commands()
         check_inputs(plan, programs=not isinstance(config, SlurmConfig))
         check_measured(plan, self.definition.metric)
-        for sentence in idle_rules(plan):
+        for sentence in option_remarks(plan):
             logger.warning(sentence)
         with hold(self.root), handle_signals(_interrupt, signal.SIGTERM):
             stored = StudyPaths(self.root).definition

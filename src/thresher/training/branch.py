@@ -41,14 +41,14 @@ def check_branch(config: TrainConfig) -> None:
 
 
 def branch_state(config: TrainConfig, epoch_size: int) -> Checkpoint:
-    """Return the state at the end of the run that this one branches from, without its target.
+    """Return the state at the end of the run that this one branches from, as one that goes on.
 
     If the run ended within an epoch (of `epoch_size` samples), the branch goes on with the rest.
     """
     assert config.branch_from is not None
     taken = checkpoint.newest(RunPaths(Path(config.branch_from)).checkpoints)
     assert taken is not None
-    progress = {**taken.meta["progress"], "target": None}
+    progress = {**taken.meta["progress"], "target": None, "ended": None}
     if not continues_growth(config):
         progress["grown"] = []
     pruned = _begun(config).get("dynamic") is not None  # its epochs are shorter

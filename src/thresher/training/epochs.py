@@ -11,7 +11,7 @@ from thresher.training.config import TrainConfig
 from thresher.training.pruners import DynamicPruner
 from thresher.training.record import finite
 from thresher.training.resolved import Resolved, schedule
-from thresher.training.result import TargetReached
+from thresher.training.result import Status, TargetReached
 from thresher.training.schedules import scaled_rate
 from thresher.training.split import TrainingSplit
 
@@ -43,6 +43,8 @@ class Progress:
     """[first epoch, global batch] of each growth of the batch by the noise scale."""
     rate: float | None = None
     """Learning rate of the last step; a gradient that is still under way is applied with it."""
+    ended: Status | None = None
+    """How the run ended, in a checkpoint that is kept after its end."""
 
     @property
     def input_wait_share(self) -> float | None:

@@ -11,6 +11,7 @@ from typing import IO, Any
 
 from thresher.options import option
 from thresher.paths import disk_errors, write_text
+from thresher.training.batches import BatchConfig
 from thresher.training.sinks import Sink, SinkName, open_sinks
 
 logger = logging.getLogger(__name__)
@@ -63,6 +64,16 @@ class TargetConfig:
     """Stop when the loss on validation (without one: on test) is this low."""
     target_accuracy: float | None = option(None, gt=0, le=1)
     """Stop when the accuracy there, from 0 to 1, is this high."""
+
+
+def late_target(values: Mapping[str, Any]) -> str:
+    """Return a sentence if a run with these options looks at its target only when it ends."""
+    targets = [name for name in ("target_accuracy", "target_loss") if values.get(name) is not None]
+    every = values.get("evaluate_every", TargetConfig.evaluate_every)
+    epochs = values.get("epochs", BatchConfig.epochs)
+    if not targets or epochs <= 1 or 0 < every < epochs:
+        return ""
+    return f"{targets[0]} is looked at only when a run ends, because evaluate_every is {every}"
 
 
 def finite(value: float | None) -> float | None:

@@ -221,11 +221,12 @@ def schedule(config: RateConfig, resolved: Resolved) -> Schedule:
     )
 
 
-def tiny_last_batch(resolved: Resolved) -> int:
-    """Return the samples in an epoch's last batch if they are too few, else 0.
+def tiny_last_batches(resolved: Resolved) -> list[tuple[int, int]]:
+    """Return (samples, batch) of epochs whose last batch has too few samples, by global batch.
 
     A step on so few samples at the full rate may undo an epoch's work: 1 of 718 took digits from
-    81 to 16 %.
+    81 to 16 %. Of a batch that grows with the noise scale, only the first one is known.
     """
-    rest = resolved.samples % resolved.global_batch
-    return rest if 0 < 32 * rest < resolved.global_batch else 0
+    ended = [batch for begin, batch in resolved.batch_phases if begin < int(resolved.passes)]
+    rests = {batch: resolved.samples % batch for batch in (resolved.global_batch, *ended)}
+    return [(rest, batch) for batch, rest in rests.items() if 0 < 32 * rest < batch]

@@ -27,9 +27,9 @@ from thresher.training.input_remarks import slow_decoded, warn_of_waiting
 from thresher.training.noise_observer import NoiseObserver
 from thresher.training.optimizers import set_rate
 from thresher.training.prepared import Workload, keep, prepare
-from thresher.training.record import Metrics, finite
+from thresher.training.record import Metrics, finite, late_target
 from thresher.training.rehearsal import resilient_step
-from thresher.training.resolved import Resolved, tiny_last_batch
+from thresher.training.resolved import Resolved, tiny_last_batches
 from thresher.training.result import PackIdentity, RunResult, Sharpness, Status, TargetReached
 from thresher.training.schedules import idle_rule
 from thresher.training.sharpness import sharpness_of
@@ -128,12 +128,12 @@ class Trainer:
         self._begun = time.monotonic() - done.wall
         shown.advance(done.step if self.growth is None else done.samples)
         # A run killed after the checkpoint of its last step has that epoch still to end.
-        while not self.planner.is_over(done) or done.offset:
+        while done.ended is None and (not self.planner.is_over(done) or done.offset):
             status = self._epoch(shown)
             done.wall = time.monotonic() - self._begun
             if status is not None:
                 return status
-        return "finished"
+        return done.ended or "finished"
 
     # ---- an epoch -----------------------------------------------------------------------------
 
@@ -302,13 +302,12 @@ class Trainer:
                 f"{self.pack.name} has no test images: {len(self.split.validation):,} training "
                 "images are held out to measure accuracy"
             )
-        if idle := idle_rule(config.to_dict()):
-            logger.warning(idle)
-        few = tiny_last_batch(numbers)
-        if few:
+        for remark in filter(None, (rule(config.to_dict()) for rule in (idle_rule, late_target))):
+            logger.warning(remark)
+        for few, batch in tiny_last_batches(numbers):
             logger.warning(
-                f"the last batch of each epoch holds {few} of {numbers.global_batch:,} samples and "
-                "is trained on at the full rate; another batch size avoids that"
+                f"the last batch of each epoch holds {few} of {batch:,} samples and is trained on "
+                "at the full rate; another batch size avoids that"
             )
 
     def _write_epoch(self, evaluated: bool) -> None:
@@ -388,6 +387,7 @@ class Trainer:
         with averaged(self.model, self.group):
             self.group.on_first(lambda: weights.write(self.model.state_dict(), self.paths.model))
         if self.config.keep_checkpoint:
+            self.state.progress.ended = result.status
             self._save()
 
         def write() -> None:
