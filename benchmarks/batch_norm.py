@@ -24,6 +24,8 @@ from thresher.models.batch_norm import normalise
 LAYERS = (
     (256, 64, 14, 14),
     (256, 512, 1, 1),
+    (256, 256, 2, 2),
+    (256, 128, 4, 4),
     (1024, 128, 4, 4),
     (6272, 64, 7, 7),
     (64, 256, 56, 56),
@@ -120,11 +122,16 @@ def network_times(name: str, batch: int, side: int) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--compile", action="store_true", help="also torch.compile of a layer")
+    parser.add_argument("--whole-rows", type=int, help="most rows of a layer in one kernel")
     parser.add_argument("--out", type=Path)
     flags = parser.parse_args()
     if not torch.cuda.is_available():
         print("needs a GPU")
         return
+    if flags.whole_rows is not None:
+        from thresher.models import norm_kernel
+
+        norm_kernel.WHOLE_ROWS = flags.whole_rows
     lines = ["# Batch norm with ReLU on a GPU", "", markdown(), ""]
     lines += [
         "Speed as a ratio to torch's operations.",

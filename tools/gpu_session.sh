@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Run the GPU tests and benchmarks one after the other, each with a time limit and a log of its own:
 #
-#     tools/gpu_session.sh OUT [STEP…]      steps: tests norm stem casts training decode filters packing
+#     tools/gpu_session.sh OUT [STEP…]      steps: tests norm stem casts augment training decode filters packing
 #                                           cold million fast fig7 plan, or a recipe;
 #                                           default: all up to fig7 but decode, in this order
 #
@@ -31,8 +31,14 @@ tests() {
   step tests 200 python -m pytest -q -m gpu -n 8 -p no:cacheprovider --timeout 150 tests/training \
     tests/select tests/data tests/models tests/scaling tests/test_startup.py
 }
-norm() { step norm 120 python -m benchmarks.batch_norm --out "$out"; }
+norm() {
+  step norm 120 python -m benchmarks.batch_norm --out "$out"
+  for rows in 0 4096; do
+    step "norm$rows" 120 python -m benchmarks.batch_norm --whole-rows "$rows"
+  done
+}
 stem() { step stem 60 python -m benchmarks.stem_convolution --out "$out"; }
+augment() { step augment 60 python -m benchmarks.augmentation --out "$out"; }
 casts() { step casts 90 python -m benchmarks.half_weights --out "$out"; }
 training() {
   step training 300 python -m benchmarks.imagenet_training --quality 68 --epochs 3 \
@@ -73,7 +79,7 @@ plan() {
 is_step() { [ "$(type -t "$1")" = function ] && [[ ! "$1" =~ ^(step|is_step|is_recipe)$ ]]; }
 is_recipe() { [ -f "src/thresher/recipes/${1//-/_}.py" ]; }
 
-[ $# -gt 0 ] || set -- tests norm stem casts training filters packing cold million fast fig7
+[ $# -gt 0 ] || set -- tests norm stem casts augment training filters packing cold million fast fig7
 for name in "$@"; do
   is_step "$name" || is_recipe "$name" || { echo "there is no step $name"; exit 2; }
 done

@@ -17,6 +17,7 @@ import pytest
 from thresher.recipes import (
     all_recipes,
     cunha_strong,
+    dynamic_pruning,
     jitsev_throughput,
     jitsev_validation,
     keuper_io,
@@ -226,6 +227,10 @@ SIMULATIONS: dict[str, Callable[[], Simulation]] = {
     "ornl-fig7": lambda: _rows_of(ornl_fig7),
     "ornl-mechanism": _mechanism,
     "noisy-labels": _noisy,
+    # Pruned runs are worse by the margin; those with as many samples are as good.
+    "dynamic-pruning": lambda: _rows_of(
+        dynamic_pruning, lambda cell: (90 - 0.3 * (cell["arm"] in dynamic_pruning.PRUNERS), SD)
+    ),
     "ornl-future": lambda: _rows_of(ornl_future),
     "ornl-table1": lambda: _shares,
     "jitsev-validation": lambda: _validation,
@@ -256,6 +261,9 @@ def _filtered(cell: Values) -> tuple[float, float]:
 
 
 EFFECTS: dict[str, Callable[[], Simulation]] = {
+    "dynamic-pruning": lambda: _rows_of(
+        dynamic_pruning, lambda c: (90 + c["arm"].endswith(dynamic_pruning.EQUAL), 0.02)
+    ),
     "mccord-batch": lambda: _rows_of(mccord_batch, lambda c: (95 - c["batch_size"] / 50, 0.1)),
     "mccord-linear": lambda: _rows_of(mccord_linear, lambda _: (90, 0.03)),
     "mccord-warmup": lambda: _rows_of(
