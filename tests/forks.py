@@ -1,8 +1,8 @@
 """Real processes without the seconds that torch takes to load.
 
 Python's fork server imports torch once for each worker of pytest. Importing this module changes
-`subprocess` so that `python -m thresher…` and `python FILE`, a file of the tests, are forked from
-there in tens of milliseconds, whoever starts them: the command of a test, the workers of its
+`subprocess` so that `python -m thresher…` and `python FILE`, of the tests or examples, are forked
+from there in tens of milliseconds, whoever starts them: the command of a test, the workers of its
 training, the trials of its study, on a host of a test bed (`ip netns exec HOST …`), too. Process
 id, session, files, signals, network namespace and exit code are real.
 
@@ -21,7 +21,6 @@ import inspect
 import multiprocessing
 import os
 import pickle
-import re
 import runpy
 import select
 import signal
@@ -37,6 +36,8 @@ from typing import Any
 FRESH = "THRESHER_TEST_FRESH"
 """Environment variable: start new interpreters, here and in all processes that inherit it."""
 TESTS = os.path.dirname(__file__)
+FOLDERS = (f"{TESTS}/", f"{os.path.dirname(TESTS)}/examples/")
+"""Files in them are forked, too."""
 MODULES = ("thresher", "torch.distributed.run", "mkdocs")
 """What `python -m` forks, besides modules of Thresher. MkDocs loads all commands for the site."""
 
@@ -143,7 +144,10 @@ class _Command:
         if self.new_session:
             os.setsid()
         if self.process_group >= 0:
-            os.setpgid(0, self.process_group)
+            # The group of a study's command is in another session, which no fork can join: such a
+            # command ends with its parent.
+            with contextlib.suppress(PermissionError):
+                os.setpgid(0, self.process_group)
         if self.network:
             with open(f"/run/netns/{self.network}") as file:
                 if ctypes.CDLL(None).setns(file.fileno(), _CLONE_NEWNET):
@@ -239,9 +243,8 @@ def _words(call: dict[str, Any]) -> list[str]:
         words = words[1:]
         forked = words[0] in MODULES or words[0].startswith("thresher.")
     else:
-        forked = (
-            bool(words) and re.fullmatch(rf"{re.escape(TESTS)}/.*\.py", str(words[0])) is not None
-        )
+        file = os.path.join(call["cwd"] or os.getcwd(), str(words[0])) if words else ""
+        forked = file.endswith(".py") and file.startswith(FOLDERS)
     return [str(word) for word in words] if forked else []
 
 
