@@ -35,6 +35,8 @@ from typing import Any
 
 FRESH = "THRESHER_TEST_FRESH"
 """Environment variable: start new interpreters, here and in all processes that inherit it."""
+QUICK_TINY = "THRESHER_TEST_QUICK_TINY"
+"""Environment variable: "tiny" is the network of `quick_network`."""
 TESTS = os.path.dirname(__file__)
 FOLDERS = (f"{TESTS}/", f"{os.path.dirname(TESTS)}/examples/")
 """Files in them are forked, too."""
@@ -54,6 +56,7 @@ FORKS.set_forkserver_preload(
         "tyro",
         "thresher.cli.main",
         "parsed_commands",
+        "quick_network",
         "thresher.distributed.hooks",
         "thresher.distributed.worker",
         "thresher.models.batch_norm",
@@ -161,6 +164,8 @@ class _Command:
             import torch
 
             torch.set_num_threads(int(self.environment["OMP_NUM_THREADS"]))
+        if QUICK_TINY in self.environment:
+            sys.modules["quick_network"].use()
         os.chdir(self.folder)
         for number, (name, mode) in enumerate([("stdin", "r"), ("stdout", "w"), ("stderr", "w")]):
             stream: Any = open(number, mode, encoding="utf-8", closefd=False)  # noqa: SIM115
