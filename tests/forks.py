@@ -46,29 +46,7 @@ MODULES = ("thresher", "torch.distributed.run", "mkdocs")
 FORKS = multiprocessing.get_context("forkserver")
 # Python has one fork server per process, which imports what the last caller asked for: so it is
 # set up here and nowhere else.
-FORKS.set_forkserver_preload(
-    [
-        "torch._dynamo",  # which DDP and optimizers load
-        "torch.distributed.run",
-        "quick_agent",
-        "pyarrow.parquet",
-        "pytest",
-        "tyro",
-        "thresher.cli.main",
-        "parsed_commands",
-        "quick_network",
-        "thresher.distributed.hooks",
-        "thresher.distributed.worker",
-        "thresher.models.batch_norm",
-        "thresher.training.train",
-        "thresher.study.analysis",
-        "thresher.study.perform",
-        "thresher.select.run",
-        "sklearn.cluster",
-        "openTSNE",
-        "matplotlib.figure",
-    ]
-)
+FORKS.set_forkserver_preload(["preloaded"])
 SERVER: Any = forkserver._forkserver
 if forkserver.get_inherited_fds() is not None:
     # This process is a child of the server and uses it, too, instead of starting one.

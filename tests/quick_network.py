@@ -1,11 +1,13 @@
-"""A network of one convolution, for tests in which the network does not matter.
+"""Small networks for tests in which the network does not matter.
 
-A step with a batch of 40 digits takes 1.5 ms, one of the network "tiny" 18.
+A step with a batch of 40 digits takes 18 ms with "tiny", 1.5 ms with `QuickNetwork`. In float64 it
+takes 26 ms with "tiny", 11 ms with `narrow`.
 """
 
 from torch import Tensor, nn
 
 from thresher.models.registry import MODELS
+from thresher.models.resnet import BasicBlock, ResNet
 
 NAME = "quick_network:QuickNetwork"
 
@@ -32,6 +34,11 @@ class QuickNetwork(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         logits: Tensor = self.fc(self.forward_features(x))
         return logits
+
+
+def narrow(classes: int, channels: int = 3) -> nn.Module:
+    """Return "tiny" with a quarter of its channels: as many layers, a sixteenth of the work."""
+    return ResNet(BasicBlock, (1, 1, 1), (4, 8, 16), classes, channels, "cifar", "subsample")
 
 
 def use() -> None:
