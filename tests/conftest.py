@@ -66,6 +66,16 @@ def pytest_xdist_auto_num_workers() -> int:
     return min(len(os.sched_getaffinity(0)) * 3 // 2, 12) or 1
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect no garbage while modules are imported, which stay."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
 @pytest.hookimpl(tryfirst=True)  # before -m chooses
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out GPU tests where there is no GPU; slow tests and large groups first, alone last."""

@@ -1,8 +1,8 @@
 """Real processes without the seconds that torch takes to load.
 
 Python's fork server imports torch once for each worker of pytest. Importing this module changes
-`subprocess` so that `python -m thresher…` and `python FILE`, a file of the tests, are forked from
-there in tens of milliseconds, whoever starts them: the command of a test, the workers of its
+`subprocess` so that `python -m thresher…` and `python FILE`, of the tests or examples, are forked
+from there in tens of milliseconds, whoever starts them: the command of a test, the workers of its
 training, the trials of its study, on a host of a test bed (`ip netns exec HOST …`), too. Process
 id, session, files, signals, network namespace and exit code are real.
 
@@ -21,7 +21,6 @@ import inspect
 import multiprocessing
 import os
 import pickle
-import re
 import runpy
 import select
 import signal
@@ -36,35 +35,18 @@ from typing import Any
 
 FRESH = "THRESHER_TEST_FRESH"
 """Environment variable: start new interpreters, here and in all processes that inherit it."""
+QUICK_TINY = "THRESHER_TEST_QUICK_TINY"
+"""Environment variable: "tiny" is the network of `quick_network`."""
 TESTS = os.path.dirname(__file__)
+FOLDERS = (f"{TESTS}/", f"{os.path.dirname(TESTS)}/examples/")
+"""Files in them are forked, too."""
 MODULES = ("thresher", "torch.distributed.run", "mkdocs")
 """What `python -m` forks, besides modules of Thresher. MkDocs loads all commands for the site."""
 
 FORKS = multiprocessing.get_context("forkserver")
 # Python has one fork server per process, which imports what the last caller asked for: so it is
 # set up here and nowhere else.
-FORKS.set_forkserver_preload(
-    [
-        "torch._dynamo",  # which DDP and optimizers load
-        "torch.distributed.run",
-        "quick_agent",
-        "pyarrow.parquet",
-        "pytest",
-        "tyro",
-        "thresher.cli.main",
-        "parsed_commands",
-        "thresher.distributed.hooks",
-        "thresher.distributed.worker",
-        "thresher.models.batch_norm",
-        "thresher.training.train",
-        "thresher.study.analysis",
-        "thresher.study.perform",
-        "thresher.select.run",
-        "sklearn.cluster",
-        "openTSNE",
-        "matplotlib.figure",
-    ]
-)
+FORKS.set_forkserver_preload(["preloaded"])
 SERVER: Any = forkserver._forkserver
 if forkserver.get_inherited_fds() is not None:
     # This process is a child of the server and uses it, too, instead of starting one.
@@ -143,7 +125,10 @@ class _Command:
         if self.new_session:
             os.setsid()
         if self.process_group >= 0:
-            os.setpgid(0, self.process_group)
+            # The group of a study's command is in another session, which no fork can join: such a
+            # command ends with its parent.
+            with contextlib.suppress(PermissionError):
+                os.setpgid(0, self.process_group)
         if self.network:
             with open(f"/run/netns/{self.network}") as file:
                 if ctypes.CDLL(None).setns(file.fileno(), _CLONE_NEWNET):
@@ -157,6 +142,8 @@ class _Command:
             import torch
 
             torch.set_num_threads(int(self.environment["OMP_NUM_THREADS"]))
+        if QUICK_TINY in self.environment:
+            sys.modules["quick_network"].use()
         os.chdir(self.folder)
         for number, (name, mode) in enumerate([("stdin", "r"), ("stdout", "w"), ("stderr", "w")]):
             stream: Any = open(number, mode, encoding="utf-8", closefd=False)  # noqa: SIM115
@@ -239,9 +226,8 @@ def _words(call: dict[str, Any]) -> list[str]:
         words = words[1:]
         forked = words[0] in MODULES or words[0].startswith("thresher.")
     else:
-        forked = (
-            bool(words) and re.fullmatch(rf"{re.escape(TESTS)}/.*\.py", str(words[0])) is not None
-        )
+        file = os.path.join(call["cwd"] or os.getcwd(), str(words[0])) if words else ""
+        forked = file.endswith(".py") and file.startswith(FOLDERS)
     return [str(word) for word in words] if forked else []
 
 

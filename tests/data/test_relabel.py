@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
+from quick_tiny import _quick_tiny  # noqa: F401
 from thresher import Pack, Selection, TrainConfig, analyse, train
 from thresher.app.filter_preview import FilterPreviewer, PreviewSettings
 from thresher.app.selection_view import SelectionView

@@ -12,6 +12,7 @@ import torch.multiprocessing as mp
 from torch import Tensor, nn
 
 from gloo_ranks import run_ranks
+from quick_network import narrow
 from thresher.data.order import bounds
 from thresher.errors import InvalidValueError, ThresherError
 from thresher.models.batch_norm import (
@@ -43,7 +44,7 @@ def train(
 ) -> dict[str, Tensor]:
     """A few steps of SGD on this rank's parts, gradients summed over ranks by hand."""
     torch.manual_seed(0)
-    model = convert(build("tiny", 5).double(), mode, group)
+    model = convert(narrow(5).double(), mode, group)
     optimizer = torch.optim.SGD(model.parameters(), 0.1, 0.9)
     for step, n in enumerate(SIZES):
         x, y = data(step)
@@ -57,10 +58,16 @@ def train(
             loss = nn.functional.cross_entropy(logits, y[part], reduction="sum") / n
             loss.backward()
         if world > 1:
-            for parameter in model.parameters():
+            parameters = list(model.parameters())
+            for parameter in parameters:
                 if parameter.grad is None:
                     parameter.grad = torch.zeros_like(parameter)
-                dist.all_reduce(parameter.grad, group=group)
+            gradients = [parameter.grad for parameter in parameters]
+            total = torch._utils._flatten_dense_tensors(gradients)
+            dist.all_reduce(total, group=group)
+            parts = torch._utils._unflatten_dense_tensors(total, gradients)
+            for parameter, part in zip(parameters, parts, strict=True):
+                parameter.grad = part
         optimizer.step()
         update_running_statistics(model)
     return {name: tensor.clone() for name, tensor in model.state_dict().items()}

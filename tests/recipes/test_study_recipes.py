@@ -36,6 +36,8 @@ from thresher.training import sharpness
 sys.path.append(str(Path(__file__).parent.parent / "study"))
 from few_digits import make_pack
 
+from quick_tiny import _quick_tiny  # noqa: F401
+
 BATCHES = [32, 96]
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from scaling_profiles import make_profile
 
+from quick_tiny import _quick_tiny  # noqa: F401
 from thresher.cli.plan import plan as plan_command
 from thresher.errors import InvalidValueError, NotFoundError, ThresherError
 from thresher.paths import RunPaths, StudyPaths

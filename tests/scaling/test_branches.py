@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from scaling_profiles import make_profile
 
+from quick_tiny import _quick_tiny  # noqa: F401
 from thresher.cli.plan import plan as plan_command
 from thresher.data.sources.base import Block
 from thresher.data.write import WriteOptions, write_pack
@@ -89,7 +90,7 @@ def test_a_plan_by_branches_resumes_where_it_was_killed(
         data=str(tmp_path / "patterns"),
         cluster="summit",
         critical_batch="branch",
-        pilot_epochs=3,
+        pilot_epochs=6,
         pilot_seeds=1,
         profile=profile,
         max_workers=2,

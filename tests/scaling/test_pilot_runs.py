@@ -22,6 +22,8 @@ from thresher.training.result import RunResult
 sys.path.append(str(Path(__file__).parent.parent / "study"))
 from few_digits import make_pack
 
+from quick_tiny import _quick_tiny  # noqa: F401
+
 
 @pytest.fixture
 def few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:

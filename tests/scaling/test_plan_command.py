@@ -20,6 +20,8 @@ from thresher.scaling.plan import PlanConfig, plan
 sys.path.append(str(Path(__file__).parent.parent / "study"))
 from few_digits import make_pack
 
+from quick_tiny import _quick_tiny  # noqa: F401
+
 Run = Callable[..., subprocess.CompletedProcess[str]]
 pytestmark = pytest.mark.slow  # trains pilots
 

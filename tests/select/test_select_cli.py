@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from quick_tiny import _quick_tiny  # noqa: F401
 from thresher.data.pack import Pack
 from thresher.data.selection import Selection
 from thresher.data.sources.base import Block

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from quick_tiny import _quick_tiny  # noqa: F401
 from thresher import Study, analyse, write_report
 from thresher.errors import InvalidValueError
 from thresher.paths import RunPaths, write_json

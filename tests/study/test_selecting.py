@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from few_digits import make_pack
 
+from quick_tiny import _quick_tiny  # noqa: F401
 from thresher.data.pack import Pack
 from thresher.data.selection import Selection
 from thresher.errors import InvalidValueError

@@ -13,6 +13,7 @@ import torch
 from few_digits import make_pack
 
 from planted import ArraySource
+from quick_tiny import _quick_tiny  # noqa: F401
 from thresher.data.overrides import OverrideLog
 from thresher.data.pack import Pack
 from thresher.data.selection import Selection

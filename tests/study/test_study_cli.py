@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from few_digits import make_pack
 
+from quick_tiny import _quick_tiny  # noqa: F401
 from thresher.paths import write_text
 from thresher.study import reading
 from thresher.study.expand import expand

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from made_images import class_folder
+from quick_tiny import _quick_tiny  # noqa: F401
 from thresher import Pack, RunResult, TrainConfig, train
 from thresher.data.sources.folder import Folder
 from thresher.data.write import write_pack

@@ -11,6 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from quick_tiny import _quick_tiny  # noqa: F401
 from thresher.errors import InvalidValueError
 from thresher.training import checkpoint
 from thresher.training.batch_schedule import batch_phases

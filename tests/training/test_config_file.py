@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from quick_tiny import _quick_tiny  # noqa: F401
 from thresher.cli.parse import parse
 from thresher.cli.train import Train, train
 from thresher.errors import ThresherError

@@ -8,6 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from quick_tiny import _quick_tiny  # noqa: F401
 from thresher.paths import RunPaths
 from thresher.training import checkpoint
 from thresher.training.config import TrainConfig

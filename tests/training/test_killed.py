@@ -123,6 +123,7 @@ def _config(few: Path, out: Path, **more: Any) -> TrainConfig:
     options: dict[str, Any] = {
         "data": str(few),
         "out": str(out),
+        "model": "quick_network:QuickNetwork",
         "batch_size": 20,
         "epochs": 4,
         "lr": 0.05,

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import thresher as api
+from quick_tiny import _quick_tiny  # noqa: F401
 from thresher.errors import InvalidValueError
 from thresher.study.study import Study
 from thresher.training.config import TrainConfig

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from quick_tiny import _quick_tiny  # noqa: F401
 from thresher.errors import ThresherError
 from thresher.paths import write_json
 from thresher.training.config import TrainConfig

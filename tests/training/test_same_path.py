@@ -34,8 +34,8 @@ def _options(few: Path, out: Path, **more: Any) -> dict[str, Any]:
     return {
         "data": str(few),
         "out": str(out),
-        "model": "tiny",
-        "bucket_mb": 0.2,  # three buckets in float64
+        "model": "quick_network:narrow",
+        "bucket_mb": 0.0133,  # three buckets in float64
         "batch_size": BATCH,
         "epochs": 2,
         "evaluate_every": 0,

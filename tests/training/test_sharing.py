@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file
 
+from quick_tiny import _quick_tiny  # noqa: F401
 from thresher.data.loader import Loader
 from thresher.data.overrides import OverrideLog
 from thresher.data.pack import Pack

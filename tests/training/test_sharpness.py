@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
+from quick_tiny import _quick_tiny  # noqa: F401
 from thresher.data.pack import Pack
 from thresher.data.selection import Selection
 from thresher.errors import InvalidValueError

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from quick_tiny import _quick_tiny  # noqa: F401
 from thresher.errors import MissingDependencyError, ThresherError
 from thresher.training import sinks
 from thresher.training.config import TrainConfig, check
