@@ -26,7 +26,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from forks import FORKS, QUICK_TINY
+from forks import FORKS
 
 ROOT = Path(__file__).parents[2]
 MARK = re.compile(r"<!-- snippet: (?P<mark>check|text|file)(?:=(?P<file>\S+))?(?:,.*)? -->")
@@ -203,7 +203,6 @@ def _enter(folder: Path, output: Path, environment: dict[str, str]) -> None:
     for stream in (1, 2):
         os.dup2(handle, stream)
     sys.path[:0] = [""]  # as with `python -m thresher`
-    sys.modules["quick_network"].use()  # type: ignore[attr-defined]
     # A file that a page adds to src/thresher/PACKAGE is a part of that package.
     for package in (folder / "src" / "thresher").glob("*"):
         importlib.import_module(f"thresher.{package.name}").__path__.append(str(package))
@@ -239,7 +238,7 @@ class Page:
 
     def __init__(self, folder: Path, home: Path) -> None:
         self.folder, self.output = folder, folder / ".output"
-        environment = {"NO_COLOR": "1", "THRESHER_HOME": str(home), QUICK_TINY: "1"}
+        environment = {"NO_COLOR": "1", "THRESHER_HOME": str(home)}
         self._place = (folder, self.output, environment)
         self._interpreter: tuple[Connection, Any] | None = None
         scripts = folder / ".bin"
