@@ -18,6 +18,7 @@ from thresher.models.batch_norm import GhostBatchNorm, convert, normalise
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 pytestmark: Any = [] if INTERPRETED else pytest.mark.gpu
 DEVICE = "cpu" if INTERPRETED else "cuda"
+RELU = nn.ReLU(inplace=True)
 
 
 @pytest.fixture(autouse=True)
@@ -68,7 +69,7 @@ def test_they_equal_torchs_operations(
             t.to(device, kind).contiguous(memory_format=torch.channels_last).requires_grad_()
             for t in (x, added)
         ]
-        out = normalise(layer, inputs[0], inputs[1] if adds else None, relu)
+        out = normalise(layer, inputs[0], inputs[1] if adds else None, RELU if relu else None)
         assert out.dtype == kind
         wanted = [inputs[0], *layer.parameters(), *inputs[1:][:adds]]
         given = slope.to(device, kind)
@@ -121,7 +122,7 @@ def test_small_layers_use_them_only_in_captured_steps(monkeypatch: pytest.Monkey
         x = torch.randn(samples, 16, 4, 4, device=DEVICE).bfloat16()
         x = x.contiguous(memory_format=torch.channels_last).requires_grad_()
         with batch_norm.in_captured_steps() if captured else contextlib.nullcontext():
-            made_by = normalise(layer, x, relu=False).grad_fn
+            made_by = normalise(layer, x).grad_fn
         assert (type(made_by).__name__ == "NormaliseBackward") == kernel
 
 
@@ -129,7 +130,7 @@ def test_not_a_number_stays() -> None:
     x = torch.randn(8, 16, 4, 4, device=DEVICE).bfloat16()
     x = x.contiguous(memory_format=torch.channels_last)
     x[3, 2, 1, 1] = torch.nan
-    out = normalise(_layer(16, "local").to(DEVICE), x)
+    out = normalise(_layer(16, "local").to(DEVICE), x, relu=RELU)
     assert out[:, 2].isnan().all()
     assert not out[:, [0, 1, *range(3, 16)]].isnan().any()
 
@@ -142,7 +143,7 @@ def test_they_repeat_bit_by_bit(samples: int) -> None:
     layer = _layer(64, "local").to(DEVICE)
     runs = []
     for _ in range(3):
-        out = normalise(layer, x, x)
+        out = normalise(layer, x, x, RELU)
         runs.append((out, *torch.autograd.grad(out.float().square().sum(), (x, layer.weight))))
     for other in runs[1:]:
         assert all(torch.equal(a, b) for a, b in zip(runs[0], other, strict=True))

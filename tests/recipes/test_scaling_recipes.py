@@ -36,6 +36,14 @@ def test_the_list_names_the_recipes_of_scaling() -> None:
     assert {"jitsev-records", "ornl-fig8", "keuper-limits"} <= names
 
 
+@pytest.mark.parametrize("name", ["jitsev-records", "ornl-fig8"])
+def test_stored_predictions_are_those_of_today(name: str, tmp_path: Path) -> None:
+    """The ReLUs of ResNets were no layers for a while, which changed all predictions in silence."""
+    stored = json.loads((Path(__file__).parents[2] / f"results/{name}/recipe.json").read_text())
+    outcome = reproduce(Reproduce(name=name, preset=stored["preset"], out=tmp_path / name))
+    assert outcome.data["rows"] == stored["rows"]
+
+
 @pytest.mark.slow
 def test_records_are_within_a_third_at_the_median(records: list[dict[str, Any]]) -> None:
     assert len(records) == 8

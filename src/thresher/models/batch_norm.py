@@ -22,7 +22,7 @@ import math
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, cast
 
 import torch
 import torch.distributed as dist
@@ -243,31 +243,37 @@ class GhostBatchNorm(_AnyBatchNorm):
 
 
 def normalise(
-    layer: nn.Module, x: Tensor, added: Tensor | None = None, relu: bool = True
+    layer: nn.Module, x: Tensor, added: Tensor | None = None, relu: nn.ReLU | None = None
 ) -> Tensor:
     """Return relu(layer(x) + added), `added` and the ReLU if wanted.
 
     Large batches of bfloat16 on a GPU, and in captured steps all, are trained with kernels that do
     all of it in few passes. For other types torch has those of cuDNN.
     """
-    if _fuses(layer, x, added):
+    if _fuses(layer, x, added, relu):
         if isinstance(layer, GhostBatchNorm):
-            return layer.by_kernel(x, added, relu)
+            return layer.by_kernel(x, added, relu is not None)
         from thresher.models.norm_kernel import Norm, Normalise
 
-        norm = Norm(len(x), layer.eps, relu, layer)
+        norm = Norm(len(x), layer.eps, relu is not None, layer)
         return Normalise.apply(x, layer.weight, layer.bias, added, norm)[0]
     y = layer(x)
     y = y if added is None else y + added
-    return nn.functional.relu(y, inplace=True) if relu else y
+    return y if relu is None else cast(Tensor, relu(y))
 
 
-def _fuses(layer: nn.Module, x: Tensor, added: Tensor | None) -> TypeGuard[_BatchNorm]:
-    """Whether there are kernels for the layer with these inputs."""
+def _fuses(
+    layer: nn.Module, x: Tensor, added: Tensor | None, relu: nn.Module | None
+) -> TypeGuard[_BatchNorm]:
+    """Whether there are kernels for the layers with these inputs, and nobody watches the layers."""
     if type(layer) not in (nn.BatchNorm2d, GhostBatchNorm) or not layer.training:
         return False
-    watched = layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks
-    if watched or layer.momentum is None or not layer.track_running_stats:
+    if any(
+        m._forward_hooks or m._forward_pre_hooks or m._backward_hooks
+        for m in (layer, relu or layer)
+    ):
+        return False
+    if layer.momentum is None or not layer.track_running_stats:
         return False
     return (
         _kernel_works(x)

@@ -98,8 +98,8 @@ class _Stage(nn.Module):
         # Images below 16 pixels are too small for three poolings.
         x = self.pool(x) if min(x.shape[2:]) > 1 else x
         norm, activation, convolution, last_norm, last_activation = self.rest
-        x = convolution(activation(normalise(norm, x, relu=False)))
-        return last_activation(normalise(last_norm, x, relu=False))
+        x = convolution(activation(normalise(norm, x)))
+        return last_activation(normalise(last_norm, x))
 
 
 def _identity_like(inputs: int, width: int) -> Conv2d:

@@ -29,14 +29,15 @@ class BasicBlock(nn.Module):
         super().__init__()
         self.conv1 = _conv3x3(inputs, width, stride)
         self.bn1 = nn.BatchNorm2d(width)
+        self.relu = nn.ReLU(inplace=True)
         self.conv2 = _conv3x3(width, width)
         self.bn2 = nn.BatchNorm2d(width)
         self.downsample = downsample
 
     def forward(self, x: Tensor) -> Tensor:
         shortcut = x if self.downsample is None else self.downsample(x)
-        x = normalise(self.bn1, self.conv1(x))
-        return normalise(self.bn2, self.conv2(x), shortcut)
+        x = normalise(self.bn1, self.conv1(x), relu=self.relu)
+        return normalise(self.bn2, self.conv2(x), shortcut, self.relu)
 
 
 class Bottleneck(nn.Module):
@@ -54,13 +55,14 @@ class Bottleneck(nn.Module):
         self.bn2 = nn.BatchNorm2d(width)
         self.conv3 = Conv2d(width, width * self.expansion, 1, bias=False)
         self.bn3 = nn.BatchNorm2d(width * self.expansion)
+        self.relu = nn.ReLU(inplace=True)
         self.downsample = downsample
 
     def forward(self, x: Tensor) -> Tensor:
         shortcut = x if self.downsample is None else self.downsample(x)
-        x = normalise(self.bn1, self.conv1(x))
-        x = normalise(self.bn2, self.conv2(x))
-        return normalise(self.bn3, self.conv3(x), shortcut)
+        x = normalise(self.bn1, self.conv1(x), relu=self.relu)
+        x = normalise(self.bn2, self.conv2(x), relu=self.relu)
+        return normalise(self.bn3, self.conv3(x), shortcut, self.relu)
 
 
 class Projection(nn.Sequential):
@@ -71,7 +73,7 @@ class Projection(nn.Sequential):
         super().__init__(convolution, nn.BatchNorm2d(outputs))
 
     def forward(self, x: Tensor) -> Tensor:
-        return normalise(self[1], self[0](x), relu=False)
+        return normalise(self[1], self[0](x))
 
 
 class Subsample(nn.Module):
@@ -114,6 +116,7 @@ class ResNet(nn.Module):
             self.conv1 = _conv3x3(channels, self.inputs)
             self.maxpool = nn.Identity()
         self.bn1 = nn.BatchNorm2d(self.inputs)
+        self.relu = nn.ReLU(inplace=True)
         self.stages = len(depths)
         for number, (depth, width) in enumerate(zip(depths, widths, strict=True), start=1):
             stage = self._stage(block, depth, width, stride=1 if number == 1 else 2)
@@ -131,7 +134,7 @@ class ResNet(nn.Module):
 
     def forward_features(self, x: Tensor) -> Tensor:
         """Return features (n, feature_dim) of images (n, channels, height, width)."""
-        x = self.maxpool(normalise(self.bn1, self.conv1(x)))
+        x = self.maxpool(normalise(self.bn1, self.conv1(x), relu=self.relu))
         for number in range(1, self.stages + 1):
             x = self.get_submodule(f"layer{number}")(x)
         return x.mean((2, 3))
