@@ -6,14 +6,13 @@
 Every command runs in a process of its own, `--rounds` times; the table has the median. The map is
 of made features, 512 numbers for each training sample of `--data`. A cold map starts without any
 compiled kernel, the second one with those of the first, and neither finds a stored map. Writes
-OUT.json and OUT.md, and with `--profile` OUT-cold.txt and OUT-second.txt: where the time of one
-more cold and one more second map goes, in Python's profiler.
+OUT.json and OUT.md, and with `--profile` OUT-cold.txt and OUT-second.txt: what the threads of one
+more cold and one more second map do, and when (`benchmarks.timeline`).
 """
 
 import argparse
 import json
 import os
-import pstats
 import resource
 import shutil
 import statistics
@@ -138,12 +137,10 @@ class Bench:
         return Row(case.name, case.limit_s, *medians, seconds)
 
     def profile(self, case: Case, out: Path) -> None:
-        """Run a command in Python's profiler, and write its longest functions to `out`."""
+        """Write to `out` what the threads of a command do, and when."""
         case.before()
-        stored = str(self.root / "profile")
-        self.run([*case.arguments, *self.new_selection()], ["-m", "cProfile", "-o", stored])
-        with out.open("w") as file:
-            pstats.Stats(stored, stream=file).sort_stats("cumulative").print_stats(150)
+        watched = ["-m", "benchmarks.timeline", str(out)]
+        self.run([*case.arguments, *self.new_selection()], watched)
 
     def run(self, arguments: list[str], python: Sequence[str] = ()) -> float:
         """Run a command, with options of the interpreter; return its wall time."""
