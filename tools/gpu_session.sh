@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Run the GPU tests and benchmarks one after the other, each with a time limit and a log of its own:
 #
-#     tools/gpu_session.sh OUT [STEP…]      steps: tests norm stem casts augment training decode filters packing
-#                                           cold million fast fig7 plan, or a recipe;
+#     tools/gpu_session.sh OUT [STEP…]      steps: tests norm stem casts augment search training decode filters
+#                                           packing cold million fast fig7 plan, or a recipe;
 #                                           default: all up to fig7 but decode, in this order
 #
 # CIFAR-10 must be in the cache (`thresher data get cifar10`). AIRBENCH names the file of airbench94
@@ -38,6 +38,7 @@ norm() {
   done
 }
 stem() { step stem 60 python -m benchmarks.stem_convolution --out "$out"; }
+search() { step search 200 python -m benchmarks.convolution_search --out "$out"; }
 augment() { step augment 60 python -m benchmarks.augmentation --out "$out"; }
 casts() { step casts 90 python -m benchmarks.half_weights --out "$out"; }
 training() {
@@ -79,7 +80,7 @@ plan() {
 is_step() { [ "$(type -t "$1")" = function ] && [[ ! "$1" =~ ^(step|is_step|is_recipe)$ ]]; }
 is_recipe() { [ -f "src/thresher/recipes/${1//-/_}.py" ]; }
 
-[ $# -gt 0 ] || set -- tests norm stem casts augment training filters packing cold million fast fig7
+[ $# -gt 0 ] || set -- tests norm stem casts augment search training filters packing cold million fast fig7
 for name in "$@"; do
   is_step "$name" || is_recipe "$name" || { echo "there is no step $name"; exit 2; }
 done
