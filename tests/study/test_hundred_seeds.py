@@ -1,5 +1,6 @@
 """The study of a hundred seeds, the order of its trials, and the reading of what is beside it."""
 
+from collections import deque
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -80,6 +81,26 @@ def test_half_of_the_trials_run_beside_a_step_on_a_shared_gpu(
     assert executor._open_slots(step) == 8
     executor.workers = [SimpleNamespace(task=_trial(64, 0.1, 1))]  # type: ignore[list-item]
     assert executor._open_slots(_trial(64, 0.1, 0)) == 8
+
+
+def test_the_last_short_trials_wait_for_the_end_of_a_training_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They fill the GPU while the steps that follow it use little of it."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
+    executor = LocalExecutor(tmp_path, LocalConfig(workers=8, mps=True))
+    short = [_trial(10_000, 0.1, seed) for seed in range(9)]
+    settings = {"model": "resnet18", "batch_size": 10_000}
+    step = StudyTask("extractor", "train", settings, Path(), "")
+    executor.workers = [SimpleNamespace(task=step)]  # type: ignore[list-item]
+    for count, slots in ((9, 4), (4, 0)):
+        executor.queue = deque(short[:count])
+        assert executor._open_slots(short[0]) == slots
+    after = StudyTask("features", "embed", {}, Path(), "")
+    for running, slots in ((after, 4), (short[5], 8)):
+        executor.workers = [SimpleNamespace(task=running)]  # type: ignore[list-item]
+        assert executor._open_slots(short[0]) == slots
 
 
 def test_the_first_worker_of_a_gpu_goes_before_the_others() -> None:
