@@ -98,8 +98,9 @@ def test_commands_of_an_audit_page_can_be_copied(digits: Path) -> None:
     commands = [html.unescape(code) for code in re.findall("<code>(.*?)</code>", text)]
     data = ["--data", str(digits), "--selection", found.selection]
     assert [shlex.split(command) for command in commands] == [
-        ["thresher", "train", *data, "--out", "RUN"],
         ["thresher", "view", found.selection],
+        ["thresher", "train", *data, "--out", "RUN"],
+        ["thresher", "data", "export", str(digits), "CLEANED", *data[2:]],
     ]
 
 

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -153,9 +154,9 @@ def test_sigterm_saves_and_a_resumed_run_is_the_same_to_the_bit(few: Path, tmp_p
     assert _same(whole, broken)
     import pyarrow.parquet as pq
 
-    assert pq.read_table(whole / "dynamics.parquet").equals(
-        pq.read_table(broken / "dynamics.parquet")
-    )
+    tables = [pq.read_table(run / "dynamics.parquet").to_pydict() for run in (whole, broken)]
+    # A sample seen in one epoch has no uncertainty: NaN, which differs from itself.
+    np.testing.assert_equal(*tables)
 
 
 @pytest.mark.slow  # resumes on two processes
