@@ -15,7 +15,7 @@ from pathlib import Path
 
 from thresher.distributed.launch import die_with_parent
 from thresher.environment import has_gpu_files
-from thresher.startup import start_gpu
+from thresher.startup import finish_triton, start_gpu
 from thresher.study.tasks import StudyTask
 from thresher.training.gpu_streams import open_queues
 
@@ -31,6 +31,7 @@ def main() -> None:
     from thresher.study.perform import attempt, redirect_output
     from thresher.training.sharing import sharing
 
+    finish_triton()  # a task may import parts of it, which no other thread may do meanwhile
     with sharing(steps=True):
         for line in itertools.chain([first], iter(sys.stdin.readline, "")) if first else ():
             order = json.loads(line)
