@@ -19,7 +19,7 @@ def test_a_module_is_imported_while_the_block_runs() -> None:
 
 
 def test_a_machine_without_a_driver_gets_no_message_of_the_early_connection() -> None:
-    code = "from thresher.startup import start_gpu; start_gpu()"
+    code = "from thresher.startup import start_gpu; start_gpu(triton=True)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout + done.stderr == ""
 
@@ -29,7 +29,7 @@ def test_torch_uses_the_connection_that_was_begun() -> None:
     code = """
 from thresher.environment import choose_device
 from thresher.startup import start_gpu
-start_gpu()
+start_gpu(triton=True)
 device = choose_device("cuda")
 import torch
 assert float(torch.ones(3, device=device).sum()) == 3

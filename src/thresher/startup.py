@@ -37,17 +37,18 @@ def importing(module: str) -> Iterator[None]:
         thread.join()
 
 
-def start_gpu() -> None:
+def start_gpu(triton: bool = False) -> None:
     """Begin in threads, while torch is imported, what takes long before the first kernel runs.
 
-    To connect to the first GPU takes 0.3 s, as long as Triton takes to read itself, and to compile
-    its driver on a machine where it never ran.
+    To connect to the first GPU takes 0.5 s. With `triton`, Triton reads itself, which takes 1 s,
+    and compiles its driver on a machine where it never ran; torch is imported a third slower.
     """
     if "torch" in sys.modules or sys.platform != "linux":
         return
     threading.Thread(target=_open_context, name=_open_context.__name__).start()
-    _triton.append(threading.Thread(target=_start_triton, name=_start_triton.__name__))
-    _triton[-1].start()
+    if triton:
+        _triton.append(threading.Thread(target=_start_triton, name=_start_triton.__name__))
+        _triton[-1].start()
 
 
 def finish_triton() -> None:

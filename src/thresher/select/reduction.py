@@ -21,6 +21,7 @@ from thresher.errors import InvalidValueError, MissingDependencyError, ThresherE
 from thresher.options import option
 from thresher.paths import atomic_file
 from thresher.progress import bar
+from thresher.select.cuda_source import TSNE, start_compiling
 from thresher.startup import importing, start_gpu
 
 if TYPE_CHECKING:
@@ -36,9 +37,9 @@ JITTER = 0.01
 RESIDENT_BYTES = 8 << 30
 BLOCK_ROWS = 1 << 14
 PACKAGES = ("numpy", "torch", "openTSNE", "umap-learn")
-ENGINE = 2
-"""Version of our t-SNE on a GPU. Maps of the first, which could be wrong, are not taken from the
-cache."""
+ENGINE = 3
+"""Version of our t-SNE on a GPU. Maps of an earlier one are not taken from the cache: those of the
+first could be wrong, those of the second were computed by other kernels."""
 logger = logging.getLogger(__name__)
 
 
@@ -155,6 +156,8 @@ def cached_reduction(
         # the version of CUDA.
         if settings["device"] == "cuda":
             start_gpu()
+            if method == "tsne":
+                start_compiling(TSNE)
         settings |= _engine(method, str(choose_device(options.device)))
         path = folder / _map_name(digest, settings)
         former = folder / _map_name(digest, settings, versions(PACKAGES))

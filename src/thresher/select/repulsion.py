@@ -25,6 +25,10 @@ MARGIN = 3
 FEW = 256
 """Points up to which all pairs are summed: few points may drift so far apart that Z is below the
 error of a grid."""
+SMALLEST_GRID, LARGEST_GRID = 128, 4096
+MANY = 10_000
+"""Points whose map needs a grid of 512 in any case. On a finer one than needed a step takes a few
+microseconds more; to plan FFTs of another size and to capture a step takes a tenth of a second."""
 DIGITS = 2.0**-20
 """Finest spacing, as a share of the largest coordinate; float32 has 24 bits."""
 
@@ -66,6 +70,11 @@ class Grid:
         return potential, 1 / (1 + diameter2)
 
 
+def smallest_grid(n: int) -> int:
+    """Return the size of the first grid of a map of `n` points."""
+    return 4 * SMALLEST_GRID if n > MANY else SMALLEST_GRID
+
+
 def splines(t: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return cubic B-spline weights (…, 4) around `t` in [0, 1), and their derivatives."""
     u = 1 - t
@@ -77,7 +86,7 @@ def splines(t: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 def field(y: torch.Tensor, grid: Grid) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the repulsive forces (n, 2), not divided by Z, and Z (0-d) of the map `y` (n, 2).
 
-    Plain torch: the reference for the CUDA kernels, and the fallback without Triton.
+    Plain torch: the reference for the CUDA kernels, and the fallback without NVRTC.
     """
     n = len(y)
     if n <= FEW:

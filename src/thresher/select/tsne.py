@@ -16,13 +16,13 @@ import torch
 from thresher.errors import InvalidValueError
 from thresher.progress import Bar, bar
 from thresher.select.affinities import Affinities
-from thresher.select.repulsion import FEW, Grid, field
-from thresher.select.tsne_kernels import AVAILABLE, DescentState, Kernels
+from thresher.select.cuda_source import available
+from thresher.select.repulsion import FEW, LARGEST_GRID, Grid, field, smallest_grid
+from thresher.select.tsne_kernels import DescentState, Kernels
 from thresher.select.tsne_loading import finish_loading
 
 SPACING = 0.5
 """The coarsest grid allowed: the kernel 1/(1+d²) varies over one unit."""
-SMALLEST_GRID, LARGEST_GRID = 128, 4096
 CHUNK = 25
 MAX_STEP = 5.0
 MOMENTUM = 0.8
@@ -86,7 +86,7 @@ def _grid_size(y: torch.Tensor) -> int:
             "the t-SNE map has coordinates that are not finite",
             "check the features, or set a lower learning rate",
         )
-    size = SMALLEST_GRID
+    size = smallest_grid(len(y))
     while size < LARGEST_GRID and 1.25 * span / SPACING > size - 8:
         size *= 2
     return size
@@ -95,7 +95,7 @@ def _grid_size(y: torch.Tensor) -> int:
 def _stepper(state: DescentState, p: Affinities, size: int) -> Callable[[], None]:
     """Return a function that does one step of the descent on a grid of `size`²."""
     grid = Grid(size, state.y.device)
-    if AVAILABLE and state.y.device.type == "cuda" and p.n > FEW:
+    if state.y.device.type == "cuda" and p.n > FEW and available():
         kernels = Kernels(p)
         return _captured(lambda: kernels.step(state, grid), state)
     rows, columns = p.rows(), p.column.long()
@@ -143,9 +143,8 @@ def _step(
 
 
 def divergence(p: Affinities, y: torch.Tensor) -> float:
-    """Return KL(P ‖ Q) of the map `y` (n, 2), normalised by the field of a fine grid."""
-    size = min(2 * _grid_size(y), LARGEST_GRID)
-    _, z = field(y, Grid(size, y.device))
+    """Return KL(P ‖ Q) of the map `y` (n, 2); the grid of the normaliser adds an error of 5e-5."""
+    _, z = field(y, Grid(_grid_size(y), y.device))
     apart2 = (y[p.rows()] - y[p.column.long()]).square().sum(1).double()
     value = p.value.double()
     log_q = -torch.log1p(apart2) - z.double().log()
