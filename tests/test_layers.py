@@ -152,6 +152,39 @@ def test_a_command_loads_only_what_it_needs(
     assert set(done.stderr.split("\n")[-2].split()) <= loads
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw", "lars", "muon"])
+def test_training_does_not_load_torchs_compiler(
+    optimizer: str, digits: Path, tmp_path: Path
+) -> None:
+    """It takes as long as to import torch."""
+    code = (
+        "import sys; from thresher import TrainConfig, train\n"
+        f"train(TrainConfig(data='digits', model='tiny', epochs=0.05, optimizer={optimizer!r}, "
+        f"out={str(tmp_path / 'run')!r}), quiet=True)\n"
+        "sys.exit('torch._dynamo' in sys.modules or 'sympy' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+@pytest.mark.slow
+def test_a_study_whose_workers_train_does_not_load_torch_itself(
+    digits: Path, tmp_path: Path
+) -> None:
+    study = 'seeds = 1\n[base]\ndata = "digits"\nmodel = "tiny"\nepochs = 0.05\n'
+    (tmp_path / "study.toml").write_text(f"{study}[executor]\nworkers = 1\n")
+    words = ["study", "run", str(tmp_path / "study.toml"), "--out", str(tmp_path / "out")]
+    code = (
+        f"import sys; from thresher.cli.main import main; sys.argv = ['thresher', *{words!r}]\n"
+        "try: main()\n"
+        "except SystemExit as ended: assert not ended.code\n"
+        "sys.exit('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert list((tmp_path / "out" / "trials").glob("*/result.json"))
+
+
 def test_the_training_options_load_without_numpy() -> None:
     code = "import sys, thresher.training.config; sys.exit('numpy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -49,6 +49,17 @@ def test_processes_that_share_a_gpu_leave_the_queues_alone(monkeypatch: pytest.M
     assert QUEUES not in os.environ
 
 
+def test_only_a_run_on_one_gpu_connects_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    connected = []
+    monkeypatch.setattr(gpu_streams, "start_gpu", lambda triton: connected.append(triton))
+    for device, workers in (("cpu", 1), ("auto", 2), ("cuda", 8), ("cuda:1", 1)):
+        gpu_streams.connect_early(device, workers)
+    assert connected == []
+    gpu_streams.connect_early("auto", 1)
+    gpu_streams.connect_early("cuda", 1)
+    assert connected == [True, True]
+
+
 def test_waiting_for_a_gpu_with_few_queues_names_the_variable(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

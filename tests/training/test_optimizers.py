@@ -221,3 +221,36 @@ def test_a_step_can_be_captured_in_a_graph(name: str) -> None:
         graph.replay()
     torch.cuda.synchronize()
     assert distance(eager, captured) < 1e-9
+
+
+@pytest.mark.parametrize("name", ["sgd", "nesterov", "adamw"])
+def test_without_the_compiler_the_steps_are_those_of_torch(name: str) -> None:
+    torchs = {
+        "sgd": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, fused=True),
+        "nesterov": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True, fused=True),
+        "adamw": lambda p: torch.optim.AdamW(p, lr=0.1, weight_decay=0.0, fused=True),
+    }
+    ours, theirs = problem(0), problem(0)
+    optimizer, expected = make(name, ours, 0.1), torchs[name](theirs.parameters())
+    assert descend(ours, optimizer) == descend(theirs, expected)
+    state = copy.deepcopy(optimizer.state_dict())
+    optimizer.load_state_dict(state)
+    again = make(name, ours, 0.1)
+    again.load_state_dict(state)
+    for one, other in zip(optimizer.state.values(), again.state.values(), strict=True):
+        assert all(torch.equal(one[key], other[key]) for key in one if one[key] is not None)
+
+
+def test_steps_take_no_gradient_and_may_be_given_a_closure() -> None:
+    model = problem(0)
+    optimizer, x = make("sgd", model, 0.1), torch.randn(8, 7, dtype=torch.float64)
+
+    def closure() -> Any:
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        return loss
+
+    before = float(optimizer.step(closure).detach())
+    assert float(closure().detach()) < before
+    assert torch.is_grad_enabled()

@@ -9,7 +9,9 @@ from thresher.cli.commands import Outcome
 from thresher.cli.packs import ensure_pack
 from thresher.errors import ThresherError
 from thresher.options import option
+from thresher.startup import finish_triton
 from thresher.training.config import TrainConfig, file_options
+from thresher.training.gpu_streams import connect_early
 from thresher.training.presets import preset
 from thresher.training.result import RunResult
 
@@ -42,14 +44,17 @@ def train(given: Train) -> Outcome | None:
     a killed run.
     """
     from thresher.distributed.group import placement
-    from thresher.training import train as training
 
     config = TrainConfig(
         **{field.name: getattr(given, field.name) for field in fields(TrainConfig)}
     )
-    rank = placement().rank
+    rank, world = placement().rank, placement().world
     try:
         ensure_pack(config.data)
+        connect_early(config.device, max(world, config.workers))
+        from thresher.training import train as training
+
+        finish_triton()
         result = training.train(config)
     except ThresherError:
         if rank:

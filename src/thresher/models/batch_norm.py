@@ -276,18 +276,25 @@ def _fuses(
     if layer.momentum is None or not layer.track_running_stats:
         return False
     return (
-        _kernel_works(x)
-        and (steps_are_captured() or x.numel() >= LARGE)
+        runs_by_kernel(x)
         and x.dtype == torch.bfloat16
-        and x.dim() == 4
         and x.numel() > x.shape[1]
-        and x.is_contiguous(memory_format=torch.channels_last)
         and (added is None or (added.dtype, added.shape) == (x.dtype, x.shape))
     )
 
 
+def runs_by_kernel(x: Tensor) -> bool:
+    """Whether our kernels for images with channels last take x, and save time."""
+    return (
+        _kernel_works(x)
+        and (steps_are_captured() or x.numel() >= LARGE)
+        and x.dim() == 4
+        and x.is_contiguous(memory_format=torch.channels_last)
+    )
+
+
 def _kernel_works(x: Tensor) -> bool:
-    """Whether the kernels for GPUs normalise x; compiled code fuses torch's operations itself."""
+    """Whether kernels for GPUs take x; compiled code fuses torch's operations itself."""
     kinds = (torch.float32, torch.bfloat16, torch.float16)
     usual = x.is_cuda and x.dtype in kinds and x.numel() > 0
     return usual and builds_gpu_kernels() and not torch.compiler.is_compiling()

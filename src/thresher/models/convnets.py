@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from thresher.models.convolution import Conv2d
+from thresher.models.pooling import MaxPool2d
 
 
 class AlexNetSmall(nn.Module):
@@ -22,7 +23,7 @@ class AlexNetSmall(nn.Module):
         self.convolutions = nn.Sequential(
             nn.Conv2d(channels, 32, 5, stride=2, padding=2),
             nn.ReLU(inplace=True),
-            nn.MaxPool2d(3, stride=2, padding=1),
+            MaxPool2d(3, stride=2, padding=1),
             Conv2d(32, 64, 3, padding=1),
             nn.ReLU(inplace=True),
             Conv2d(64, 64, 3, padding=1),
@@ -67,7 +68,7 @@ class Inception(nn.Module):
         self.five = nn.Sequential(
             _unit(inputs, width, 1), _unit(width, width, 3), _unit(width, width, 3)
         )
-        self.pooled = nn.Sequential(nn.MaxPool2d(3, stride=1, padding=1), _unit(inputs, width, 1))
+        self.pooled = nn.Sequential(MaxPool2d(3, stride=1, padding=1), _unit(inputs, width, 1))
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.cat([self.one(x), self.three(x), self.five(x), self.pooled(x)], 1)
@@ -80,13 +81,13 @@ class GoogLeNetSmall(nn.Module):
         super().__init__()
         self.body = nn.Sequential(
             _unit(channels, 32, 3),
-            nn.MaxPool2d(3, stride=2, padding=1),
+            MaxPool2d(3, stride=2, padding=1),
             Inception(32, 24),
             Inception(96, 24),
-            nn.MaxPool2d(3, stride=2, padding=1),
+            MaxPool2d(3, stride=2, padding=1),
             Inception(96, 32),
             Inception(128, 32),
-            nn.MaxPool2d(3, stride=2, padding=1),
+            MaxPool2d(3, stride=2, padding=1),
             Inception(128, 48),
             Inception(192, 64),
         )

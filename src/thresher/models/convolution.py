@@ -113,10 +113,25 @@ def _one_pixel(x: Tensor, weight: Tensor, bias: Tensor | None, padding: Pair) ->
     """Return a convolution whose output has one pixel: x and the kernel where they overlap."""
     h, w = (min(n, k - p) for n, k, p in zip(x.shape[2:], weight.shape[2:], padding, strict=True))
     top, left = padding
-    part = weight[:, :, top : top + h, left : left + w].permute(0, 2, 3, 1)
+    part = _Part.apply(weight, (slice(top, top + h), slice(left, left + w))).permute(0, 2, 3, 1)
     pixels = x[:, :, :h, :w].permute(0, 2, 3, 1)
     y = functional.linear(pixels.flatten(1), part.flatten(1), bias)
     return y[:, None, None].permute(0, 3, 1, 2)  # channels last
+
+
+class _Part(torch.autograd.Function):
+    """A part of each kernel; torch would fill the gradient with zeros once for each dimension."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, where: tuple[slice, slice]) -> Tensor:
+        ctx.shape, ctx.where = weight.shape, where
+        return weight[:, :, *where]
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        whole = gradients[0].new_zeros(ctx.shape)
+        whole[:, :, *ctx.where] = gradients[0]
+        return whole, None
 
 
 def _on_cpu_with_gradient(x: Tensor) -> bool:

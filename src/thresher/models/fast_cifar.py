@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from thresher.models.batch_norm import normalise
 from thresher.models.convolution import Conv2d
+from thresher.models.pooling import MaxPool2d
 
 WIDTHS = (64, 256, 256)
 PATCH = 2
@@ -84,7 +85,7 @@ class _Stage(nn.Module):
     def __init__(self, inputs: int, width: int) -> None:
         super().__init__()
         self.first = _identity_like(inputs, width)
-        self.pool = nn.MaxPool2d(2)
+        self.pool = MaxPool2d(2)
         self.rest = nn.Sequential(
             _norm(width),
             nn.GELU(),

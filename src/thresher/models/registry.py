@@ -4,15 +4,14 @@ import importlib
 import inspect
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
-
-from torch import nn
+from typing import TYPE_CHECKING, Any
 
 from thresher.errors import InvalidValueError, MissingDependencyError, nearest
 from thresher.models.embed_config import HUGGING_FACE
-from thresher.models.lazy import materialise
-from thresher.models.weights import load_into
 from thresher.plugins import Registry
+
+if TYPE_CHECKING:
+    from torch import nn
 
 _RESNETS = (
     *("tiny", "resnet20", "resnet56", "resnet110"),
@@ -38,7 +37,7 @@ def build(
     channels: int = 3,
     weights: str | Path | None = None,
     sides: tuple[int, int] | None = None,
-) -> nn.Module:
+) -> "nn.Module":
     """Build a network on the CPU.
 
     Args:
@@ -59,6 +58,10 @@ def build(
         >>> sum(parameter.numel() for parameter in model.parameters())
         75002
     """
+    # Not at the top: a study checks the names of its networks without torch.
+    from thresher.models.lazy import materialise
+    from thresher.models.weights import load_into
+
     if classes < 1 or channels < 1:
         raise InvalidValueError(
             f"classes and channels must be at least 1, got {classes} and {channels}"
@@ -87,7 +90,9 @@ def check(name: str) -> None:
         raise InvalidValueError(f'unknown model "{name}"', nearest(name, known))
 
 
-def _call(function: Callable[..., Any], name: str, classes: int, channels: int) -> nn.Module:
+def _call(function: Callable[..., Any], name: str, classes: int, channels: int) -> "nn.Module":
+    from torch import nn
+
     fix = "a model is a function of (classes, channels) or (classes) that returns a torch Module"
     try:
         signature = inspect.signature(function)
@@ -125,14 +130,14 @@ def import_library(name: str) -> Any:
         ) from error
 
 
-def _timm(name: str, classes: int, channels: int) -> nn.Module:
+def _timm(name: str, classes: int, channels: int) -> "nn.Module":
     timm = import_library("timm")
     if not timm.is_model(name):
         raise InvalidValueError(f'timm has no model "{name}"', nearest(name, timm.list_models()))
     return timm.create_model(name, pretrained=False, num_classes=classes, in_chans=channels)
 
 
-def _torchvision(name: str, classes: int, channels: int) -> nn.Module:
+def _torchvision(name: str, classes: int, channels: int) -> "nn.Module":
     import_library("torchvision")
     models = importlib.import_module("torchvision.models")
     known = models.list_models(module=models)
@@ -147,7 +152,9 @@ def _torchvision(name: str, classes: int, channels: int) -> nn.Module:
 _LIBRARIES = {"timm": _timm, "torchvision": _torchvision}
 
 
-def _replace_stem(model: nn.Module, name: str, channels: int) -> None:
+def _replace_stem(model: "nn.Module", name: str, channels: int) -> None:
+    from torch import nn
+
     for path, module in model.named_modules():
         if isinstance(module, nn.Conv2d):
             kept = ("out_channels", "kernel_size", "stride", "padding", "dilation")

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from thresher.models.batch_norm import normalise
 from thresher.models.convolution import Conv2d
+from thresher.models.pooling import MaxPool2d
 
 
 def _conv3x3(inputs: int, outputs: int, stride: int = 1) -> Conv2d:
@@ -111,7 +112,7 @@ class ResNet(nn.Module):
         self.inputs = widths[0]
         if stem == "imagenet":
             self.conv1 = Conv2d(channels, self.inputs, 7, 2, padding=3, bias=False)
-            self.maxpool: nn.Module = nn.MaxPool2d(3, 2, padding=1)
+            self.maxpool: nn.Module = MaxPool2d(3, 2, padding=1)
         else:
             self.conv1 = _conv3x3(channels, self.inputs)
             self.maxpool = nn.Identity()

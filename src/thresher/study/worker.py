@@ -10,14 +10,12 @@ import itertools
 import json
 import os
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 from thresher.distributed.launch import die_with_parent
-from thresher.environment import has_gpu_files
-from thresher.startup import finish_triton, start_gpu
+from thresher.startup import finish_triton
 from thresher.study.tasks import StudyTask
-from thresher.training.gpu_streams import open_queues
+from thresher.training.gpu_streams import connect_early
 
 
 def main() -> None:
@@ -25,9 +23,9 @@ def main() -> None:
     os.set_inheritable(replies, False)
     die_with_parent(parent)  # before the imports below, which take seconds
     first = sys.stdin.readline()
-    if first and _trains_on_gpu(json.loads(first)):
-        open_queues()
-        start_gpu()
+    task = StudyTask.from_json(json.loads(first)["task"]) if first else None
+    if task is not None and task.kind == "train":
+        connect_early(task.settings.get("device", "auto"), task.workers)
     from thresher.study.perform import attempt, redirect_output
     from thresher.training.sharing import sharing
 
@@ -44,13 +42,6 @@ def main() -> None:
             sys.stdout.flush()
             sys.stderr.flush()
             os.write(replies, json.dumps(dataclasses.asdict(outcome)).encode() + b"\n")
-
-
-def _trains_on_gpu(order: Mapping[str, str]) -> bool:
-    """Return whether this process will train on a GPU, for which it can get ready meanwhile."""
-    task = StudyTask.from_json(order["task"])
-    on_gpu = task.settings.get("device", "auto") in ("auto", "cuda") and has_gpu_files()
-    return on_gpu and task.kind == "train" and task.workers == 1
 
 
 if __name__ == "__main__":

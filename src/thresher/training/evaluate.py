@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from thresher.data.order import bounds, part
 from thresher.distributed.group import Group
+from thresher.training.execution import kernel_search
 from thresher.training.step import Step
 
 BATCH = 1024
@@ -32,7 +33,8 @@ def evaluate(
     sums = torch.zeros(3, dtype=torch.float64, device=group.device)
     was_training = model.training
     model.eval()
-    with torch.no_grad(), averaged(model, group, step.exchange.samples_apart):
+    apart = step.exchange.samples_apart
+    with torch.no_grad(), kernel_search(len(cuts)), averaged(model, group, apart):
         for batch in data.loader.batches(cuts):
             with step.autocast():
                 logits = torch.stack(

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
     from thresher.distributed.group import Group
 
+SEARCHED = 1000
+"""Uses of a kernel from which it pays to search for it."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ExecutionConfig:
@@ -119,7 +122,25 @@ def torch_settings(config: ExecutionConfig, group: "Group") -> Iterator[None]:
         torch.set_num_threads(threads)
         torch.backends.cudnn.benchmark = benchmark
         torch.backends.cudnn.deterministic = fixed
-        torch.use_deterministic_algorithms(was_deterministic)
+        if config.deterministic:  # which imports torch's compiler, in two seconds
+            torch.use_deterministic_algorithms(was_deterministic)
+
+
+@contextlib.contextmanager
+def kernel_search(uses: float) -> Iterator[None]:
+    """Let cuDNN try several kernels for each convolution in the block, if they are used often.
+
+    Otherwise it takes the one that it recommends. To try them takes one to three seconds for the
+    shapes of a step.
+    """
+    import torch
+
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = before and uses >= SEARCHED
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
 
 
 def seed_step(seed: int, step: int, group: "Group") -> None:

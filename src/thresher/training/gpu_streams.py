@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from thresher.environment import has_gpu_files
+from thresher.startup import start_gpu
 
 if TYPE_CHECKING:
     import torch
@@ -34,6 +35,13 @@ def open_queues() -> None:
     in_use = loaded is not None and loaded.cuda.is_initialized()
     if has_gpu_files() and not in_use and "CUDA_MPS_PIPE_DIRECTORY" not in os.environ:
         os.environ.setdefault(QUEUES, str(MOST_QUEUES))
+
+
+def connect_early(device: str, workers: int) -> None:
+    """Get ready for a run on a GPU while torch is imported; `startup.finish_triton` ends that."""
+    if device in ("auto", "cuda") and workers == 1 and has_gpu_files():
+        open_queues()
+        start_gpu(triton=True)
 
 
 def few_queues() -> bool:

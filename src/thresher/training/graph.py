@@ -20,6 +20,7 @@ from thresher.models.batch_norm import in_captured_steps
 from thresher.training.config import TrainConfig
 from thresher.training.device_data import DeviceData, Part
 from thresher.training.epochs import EpochPlan
+from thresher.training.execution import kernel_search
 from thresher.training.host_random import host_random_state
 from thresher.training.optimizers import set_rate
 from thresher.training.step import Step
@@ -145,7 +146,9 @@ def _capture_stream(device: torch.device, priority: int) -> torch.cuda.Stream | 
     return torch.cuda.Stream(device, priority) if priority else None
 
 
-def capture(step: Step, counts: dict[int, int], losses: Tensor) -> dict[int, CapturedStep]:
+def capture(
+    step: Step, counts: dict[int, int], losses: Tensor, epochs: float
+) -> dict[int, CapturedStep]:
     """Capture a step for each batch size in `counts`, with the batches of an epoch; by size.
 
     Returns none if steps cannot be captured, unless `graph` is on.
@@ -156,7 +159,8 @@ def capture(step: Step, counts: dict[int, int], losses: Tensor) -> dict[int, Cap
         return captured
     try:
         for batch, capacity in counts.items():
-            captured[batch] = CapturedStep(step, batch, capacity, losses, pool)
+            with kernel_search(capacity * epochs):
+                captured[batch] = CapturedStep(step, batch, capacity, losses, pool)
             pool = captured[batch].graph.pool()
         return captured
     except RuntimeError as error:

@@ -11,11 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from thresher.training.plain_optimizers import PlainOptimizer
+
 ParameterGroup = dict[str, Any]
 """Parameters and settings of torch's optimizers."""
 
 
-class LayerWise(torch.optim.Optimizer):
+class LayerWise(PlainOptimizer):
     """An optimizer whose update is computed on lists of tensors, per group."""
 
     @torch.no_grad()

@@ -45,6 +45,7 @@ def make_optimizer(
 
     from thresher.training.layerwise import LAMB, LARS
     from thresher.training.muon import Muon
+    from thresher.training.plain_optimizers import SGD, AdamW
 
     name, betas = config.optimizer, (config.momentum, 0.999)
     if name not in OPTIMIZERS:
@@ -67,11 +68,11 @@ def make_optimizer(
         return Muon(groups, lr=lr, momentum=config.momentum)
     if name == "adamw":
         capturable = device.type == "cuda"
-        return torch.optim.AdamW(groups, lr=lr, betas=betas, fused=True, capturable=capturable)
+        return AdamW(groups, lr=lr, betas=betas, fused=True, capturable=capturable)
     nesterov = name == "nesterov"
     if nesterov and config.momentum <= 0:
         raise InvalidValueError("momentum must be greater than 0 for nesterov", "", "momentum")
-    made = torch.optim.SGD(groups, lr=lr, momentum=config.momentum, nesterov=nesterov, fused=True)
+    made = SGD(groups, lr=lr, momentum=config.momentum, nesterov=nesterov, fused=True)
     if config.momentum:
         # If the first step is skipped, as in fp16 when gradients overflow, torch makes the momenta
         # and leaves their memory as it is.

@@ -86,7 +86,7 @@ class Prepared:
         if self._taken_over:
             return
         before = _generator_state(self.step.group)
-        self.captured = capture(self.step, resolved.batch_counts(), self.losses)
+        self.captured = capture(self.step, resolved.batch_counts(), self.losses, resolved.passes)
         self.random = not torch.equal(before, _generator_state(self.step.group))
         self._captured_micro = self.step.micro
 
