@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
     from thresher.distributed.group import Group
 
-SEARCHED = 1000
-"""Uses of a kernel from which it pays to search for it."""
+SEARCHED = 5000
+"""Uses of a kernel from which it pays to search for it: see
+benchmarks/results/convolution_search.md."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,8 +131,7 @@ def torch_settings(config: ExecutionConfig, group: "Group") -> Iterator[None]:
 def kernel_search(uses: float) -> Iterator[None]:
     """Let cuDNN try several kernels for each convolution in the block, if they are used often.
 
-    Otherwise it takes the one that it recommends. To try them takes one to three seconds for the
-    shapes of a step.
+    Otherwise it takes the one that it recommends.
     """
     import torch
 
