@@ -38,12 +38,14 @@ from thresher.data.pack import Pack
 from thresher.environment import core_count
 from thresher.models import registry
 from thresher.paths import RunPaths
+from thresher.training import execution
 from thresher.training.config import TrainConfig
 from thresher.training.gpu_streams import open_queues
 from thresher.training.train import train
 
 CLASSES = 100
 open_queues()  # `train` would, but the bare loops use the GPU before it
+execution.SEARCHED = 0  # cuDNN searches for the fastest kernels, as in a run of many epochs
 ON_GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if ON_GPU else "cpu")
 
