@@ -251,6 +251,7 @@ def test_steps_take_no_gradient_and_may_be_given_a_closure() -> None:
         loss.backward()
         return loss
 
-    before = float(optimizer.step(closure).detach())
+    loss: Any = optimizer.step(closure)
+    before = float(loss.detach())
     assert float(closure().detach()) < before
     assert torch.is_grad_enabled()
