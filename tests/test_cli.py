@@ -121,7 +121,7 @@ def test_pandas_is_loaded_only_where_it_is_used() -> None:
     code = """
 import sys
 import pyarrow as pa
-from thresher.cli.skip_pandas import skip_pandas
+from thresher.startup import skip_pandas
 skip_pandas()
 table = pa.table({"a": ["x", None]})
 assert "pandas" not in sys.modules

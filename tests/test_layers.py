@@ -1,6 +1,8 @@
 """The package structure: imports point one way, without cycles, and commands start quickly."""
 
 import ast
+import json
+import os
 import resource
 import subprocess
 import sys
@@ -15,7 +17,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "thresher"
 LAYERS: list[set[str]] = [
     {"version"},
     {"errors", "startup"},
-    {"paths", "progress", "options", "plugins", "environment", "csv_table"},
+    {"paths", "progress", "options", "plugins", "environment", "csv_table", "plain_optimizers"},
     {"locks"},
     {"distributed"},
     {"data"},
@@ -168,7 +170,51 @@ def test_training_does_not_load_torchs_compiler(
 
 
 @pytest.mark.slow
-def test_a_study_whose_workers_train_does_not_load_torch_itself(
+def test_timing_layers_does_not_load_torchs_compiler() -> None:
+    code = (
+        "import sys, torch; from thresher.models.registry import build\n"
+        "from thresher.scaling.layers import time_layers\n"
+        "from thresher.scaling.synthetic import SyntheticBatch\n"
+        "batch = SyntheticBatch(batch_size=2, shape=(1, 8, 8), classes=10)\n"
+        "time_layers(build('tiny', 10, 1), batch, torch.device('cpu'), seconds_per_batch=0)\n"
+        "sys.exit('torch._dynamo' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+@pytest.mark.slow
+def test_looking_for_label_errors_loads_neither_torchs_compiler_nor_scikit_learn() -> None:
+    code = (
+        "import sys; import numpy as np\n"
+        "from thresher.select.filters.label_errors import LabelErrorsFilter\n"
+        "features = np.random.default_rng(0).normal(size=(40, 3))\n"
+        "LabelErrorsFilter(engine='builtin').fit(features, np.arange(40) % 2)\n"
+        "sys.exit(' '.join({'torch._dynamo', 'sklearn', 'pandas'} & set(sys.modules)) or None)"
+    )
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+@pytest.mark.slow
+def test_training_does_not_load_pandas(digits: Path, tmp_path: Path) -> None:
+    """Neither in a command nor in a process of a group; pyarrow would load it."""
+    options = {"data": "digits", "model": "tiny", "epochs": 0.05}
+    flags = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    order = {"config": {**options, "out": str(tmp_path / "worker")}, "quiet": True}
+    (tmp_path / "order.json").write_text(json.dumps(order))
+    target = "thresher.training.train:train_in_worker"
+    files = [str(tmp_path / name) for name in ("order.json", "answer.json")]
+    for words in (
+        ["thresher", "train", *flags, "--out", str(tmp_path / "run")],
+        ["thresher.distributed.worker", target, *files],
+    ):
+        command = [sys.executable, "-Ximporttime", "-m", *words]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert " pyarrow\n" in done.stderr
+        assert "pandas._libs" not in done.stderr
+
+
+@pytest.mark.slow
+def test_a_study_whose_workers_train_loads_neither_torch_nor_pandas(
     digits: Path, tmp_path: Path
 ) -> None:
     study = 'seeds = 1\n[base]\ndata = "digits"\nmodel = "tiny"\nepochs = 0.05\n'
@@ -178,10 +224,16 @@ def test_a_study_whose_workers_train_does_not_load_torch_itself(
         f"import sys; from thresher.cli.main import main; sys.argv = ['thresher', *{words!r}]\n"
         "try: main()\n"
         "except SystemExit as ended: assert not ended.code\n"
-        "sys.exit('torch' in sys.modules)"
+        "sys.exit(bool({'torch', 'pandas'} & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    # The workers write what they import to the logs of their tasks.
+    environment = {**os.environ, "PYTHONPROFILEIMPORTTIME": "1"}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+    (log,) = (tmp_path / "out" / "logs").glob("*.log")
+    assert " torch\n" in done.stderr + log.read_text()  # in the worker
+    assert "pandas._libs" not in done.stderr + log.read_text()
     assert list((tmp_path / "out" / "trials").glob("*/result.json"))
 
 

@@ -1,8 +1,10 @@
-"""What shortens the start of commands."""
+"""What shortens the start and the end of commands."""
 
 import gc
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +18,46 @@ def test_a_module_is_imported_while_the_block_runs() -> None:
         "sys.exit('fractions' not in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_an_error_does_not_wait_for_imports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "endless.py").write_text("import time; time.sleep(3600)")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    code = "from thresher.startup import importing\nwith importing('endless'): raise SystemExit(4)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 4
+
+
+@pytest.mark.parametrize(("code", "printed"), [(0, ""), (None, "freed")])
+def test_a_quick_end_frees_nothing(code: int | None, printed: str) -> None:
+    program = f"""
+from thresher.startup import QuickEnd
+class Object:
+    def __del__(self): print("freed")
+kept = Object()
+QuickEnd().code = {code}
+"""
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == printed
+
+
+def test_a_study_worker_ends_quickly() -> None:
+    program = """
+import os, sys
+from thresher.study.worker import main
+class Object:
+    def __del__(self): print("freed")
+kept = Object()
+sys.argv = ["worker", str(os.dup(1)), str(os.getppid()), "1"]
+main()
+"""
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == ""
 
 
 def test_a_machine_without_a_driver_gets_no_message_of_the_early_connection() -> None:

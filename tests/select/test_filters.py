@@ -18,6 +18,7 @@ from thresher.select.filters.label_errors import (
     LabelErrorsFilter,
     OwnProbabilities,
     confident_issues,
+    stratified_folds,
 )
 from thresher.select.filters.near_duplicates import NearDuplicatesFilter
 from thresher.select.filters.network import NetworkFilter
@@ -274,6 +275,22 @@ def test_the_built_in_engine_marks_what_cleanlabs_confident_learning_marks() -> 
     np.testing.assert_array_equal(~found.keep_, theirs)
     assert found.suggested_ is not None
     assert (found.suggested_[~found.keep_] >= 0).all()  # never "label a, likely a"
+
+
+@pytest.mark.filterwarnings("ignore:The least populated class")
+def test_the_folds_are_those_of_scikit_learn() -> None:
+    from sklearn.model_selection import StratifiedKFold
+
+    random = np.random.default_rng(0)
+    for seed in range(30):
+        classes, folds = random.integers(2, 9), int(random.integers(2, 7))
+        common = random.integers(0, classes, 100) * (random.random(100) < random.random())
+        labels = random.permutation([*range(classes), *range(classes), *common])
+        expected = np.empty(len(labels), np.int64)
+        cut = StratifiedKFold(folds, shuffle=True, random_state=seed)
+        for number, (_, members) in enumerate(cut.split(labels, labels)):
+            expected[members] = number
+        np.testing.assert_array_equal(stratified_folds(labels, folds, seed), expected)
 
 
 @pytest.mark.slow

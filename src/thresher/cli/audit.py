@@ -11,6 +11,7 @@ from thresher.cli.commands import Outcome
 from thresher.cli.packs import ensure_pack
 from thresher.errors import InvalidValueError
 from thresher.options import option
+from thresher.startup import skip_pandas
 
 if TYPE_CHECKING:
     from thresher.auditing.findings import Audit
@@ -41,6 +42,7 @@ def audit(config: AuditCommand) -> Outcome:
     from thresher.paths import AuditPaths
     from thresher.report.page import write_report
 
+    skip_pandas()
     if (config.images is None) == (config.data is None):
         raise InvalidValueError("the data to audit must be named once", "give `data`")
     data = config.images or config.data or ""

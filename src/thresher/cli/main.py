@@ -1,7 +1,5 @@
 """Find the command, parse its configuration, run it, print its outcome."""
 
-import atexit
-import contextlib
 import dataclasses
 import json
 import logging
@@ -16,7 +14,7 @@ from thresher.cli.commands import COMMANDS, GROUPS, SELECT, Command, Outcome
 from thresher.errors import InvalidValueError, ThresherError, nearest
 from thresher.paths import user_error
 from thresher.select.filters.registry import FILTERS
-from thresher.startup import quick_imports
+from thresher.startup import QuickEnd, quick_imports, skip_pandas
 from thresher.version import __version__
 
 INTERRUPTED = 130
@@ -24,25 +22,12 @@ INTERRUPTED = 130
 
 def run() -> None:
     """Run the command line in a process of its own, and end it quickly."""
-    ended = _Ended()
-    atexit.register(ended.leave)  # registered first, so the last to run
+    ended = QuickEnd(code=1)
     try:
         main()
     except SystemExit as error:
         ended.code = error.code if isinstance(error.code, int) else 1
         raise
-
-
-@dataclasses.dataclass
-class _Ended:
-    code: int = 1
-
-    def leave(self) -> None:
-        """Leave without freeing all objects one by one: with torch that takes 0.4 s."""
-        with contextlib.suppress(OSError):
-            sys.stdout.flush()
-            sys.stderr.flush()
-        os._exit(self.code)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -149,7 +134,6 @@ def _find(arguments: list[str]) -> tuple[Command | None, list[str]]:
 def _run(command: Command, arguments: list[str]) -> int:
     with quick_imports():
         from thresher.cli.parse import parameters_as_flags, parse
-        from thresher.cli.skip_pandas import skip_pandas
 
         config_class, function = command.load()
         skip_pandas()

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from thresher.cli.commands import Outcome
 from thresher.cli.packs import ensure_packs_of_study
-from thresher.cli.skip_pandas import skip_pandas
 from thresher.errors import AlreadyExistsError, InvalidValueError, ThresherError
 from thresher.options import option
 from thresher.paths import StudyPaths, read_json
+from thresher.startup import importing, skip_pandas
 from thresher.study.definition import ComparisonConfig, MetricConfig
 
 if TYPE_CHECKING:
@@ -69,16 +69,20 @@ def run(config: Run) -> Outcome:
     Each trial is a run folder. If the study is killed and run again, only the trials that were
     running are affected, and those resume from their checkpoints.
     """
-    from thresher.report.page import write_report
-    from thresher.study.analysis import analyse
     from thresher.study.study import Study
 
+    skip_pandas()
     study = Study.load(config.file, config.out)
     ensure_packs_of_study(study.definition)
-    status = study.run(_executor(config, study.definition.executor), config.retry)
+    # What the report needs is loaded while the trials run.
+    with importing("thresher.report.page", "matplotlib.figure"):
+        status = study.run(_executor(config, study.definition.executor), config.retry)
     if status.failed and not status.count("finished"):
         first = status.failed[0]
         raise ThresherError(f"no trial finished; {first.name}: {first.error}", RETRY)
+    from thresher.report.page import write_report
+    from thresher.study.analysis import analyse
+
     analysis = analyse(study)
     page = write_report(analysis) if status.count("finished") else None
     data = {**analysis.to_dict(), "status": status.to_dict()["counts"], "report": page}

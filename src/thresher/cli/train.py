@@ -9,7 +9,7 @@ from thresher.cli.commands import Outcome
 from thresher.cli.packs import ensure_pack
 from thresher.errors import ThresherError
 from thresher.options import option
-from thresher.startup import finish_triton
+from thresher.startup import finish_triton, skip_pandas
 from thresher.training.config import TrainConfig, file_options
 from thresher.training.gpu_streams import connect_early
 from thresher.training.presets import preset
@@ -55,6 +55,7 @@ def train(given: Train) -> Outcome | None:
         from thresher.training import train as training
 
         finish_triton()
+        skip_pandas()
         result = training.train(config)
     except ThresherError:
         if rank:

@@ -27,6 +27,7 @@ from thresher.distributed.launch import (
 )
 from thresher.paths import read_json, write_json
 from thresher.plugins import load_attribute
+from thresher.startup import skip_pandas
 
 Runner = Callable[[Sequence[str]], object]
 """Runs a command as a group of processes."""
@@ -74,6 +75,7 @@ def main(arguments: list[str]) -> None:
     reply: dict[str, object]
     try:
         function = load_attribute(target, "worker function")
+        skip_pandas()
         reply = {"result": function(read_json(order, "worker's order"))}
     except errors.ThresherError as error:
         kind = next(c.__name__ for c in type(error).__mro__ if c.__module__ == errors.__name__)

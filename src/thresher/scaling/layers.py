@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from thresher.plain_optimizers import SGD
 from thresher.progress import bar
 from thresher.scaling.profile import BatchTimes, Layer
 from thresher.scaling.synthetic import SyntheticBatch
@@ -167,7 +168,7 @@ def time_layers(
     """
     # The same memory layout as in training.
     model = model.to(device=device, memory_format=torch.channels_last).train()  # type: ignore[call-overload]
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6, momentum=0.9)
+    optimizer = SGD(model.parameters(), lr=1e-6, momentum=0.9)
     sizes = batches or batches_down(batch.batch_size)
     timed: dict[int, list[_StepTimes]] = {}
     with (

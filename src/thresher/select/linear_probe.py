@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from thresher.plain_optimizers import LBFGS
+
 BLOCK_BYTES = 64 << 20
 """Of the probabilities that are computed at once."""
 ITERATIONS = 300
@@ -68,7 +70,7 @@ def fit_probe(x: Tensor, labels: np.ndarray, fold: np.ndarray) -> LinearProbe:
 def _fit(x: Tensor, y: Tensor, classes: int) -> Tensor:
     n, d = x.shape
     weights = torch.zeros(d + 1, classes, device=x.device, requires_grad=True)
-    optimizer = torch.optim.LBFGS(
+    optimizer = LBFGS(
         [weights],
         max_iter=ITERATIONS,
         tolerance_grad=TOLERANCE,

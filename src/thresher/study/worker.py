@@ -13,12 +13,13 @@ import sys
 from pathlib import Path
 
 from thresher.distributed.launch import die_with_parent
-from thresher.startup import finish_triton
+from thresher.startup import QuickEnd, finish_triton, skip_pandas
 from thresher.study.tasks import StudyTask
 from thresher.training.gpu_streams import connect_early
 
 
 def main() -> None:
+    ended = QuickEnd()
     replies, parent, threads = (int(argument) for argument in sys.argv[1:4])
     os.set_inheritable(replies, False)
     die_with_parent(parent)  # before the imports below, which take seconds
@@ -29,6 +30,7 @@ def main() -> None:
     from thresher.study.perform import attempt, redirect_output
     from thresher.training.sharing import sharing
 
+    skip_pandas()
     finish_triton()  # a task may import parts of it, which no other thread may do meanwhile
     with sharing(steps=True):
         for line in itertools.chain([first], iter(sys.stdin.readline, "")) if first else ():
@@ -42,6 +44,7 @@ def main() -> None:
             sys.stdout.flush()
             sys.stderr.flush()
             os.write(replies, json.dumps(dataclasses.asdict(outcome)).encode() + b"\n")
+    ended.code = 0
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from thresher.training.plain_optimizers import PlainOptimizer
+from thresher.plain_optimizers import PlainOptimizer
 
 ParameterGroup = dict[str, Any]
 """Parameters and settings of torch's optimizers."""

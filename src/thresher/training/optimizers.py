@@ -43,9 +43,9 @@ def make_optimizer(
     """
     import torch
 
+    from thresher.plain_optimizers import SGD, AdamW
     from thresher.training.layerwise import LAMB, LARS
     from thresher.training.muon import Muon
-    from thresher.training.plain_optimizers import SGD, AdamW
 
     name, betas = config.optimizer, (config.momentum, 0.999)
     if name not in OPTIMIZERS:

@@ -1,6 +1,5 @@
 """Mislabelled samples, by confident learning."""
 
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -124,8 +123,6 @@ class LabelErrorsFilter(Filter):
 
     def _probe(self, features: np.ndarray, labels: np.ndarray) -> "LinearProbe":
         """Return out-of-fold probabilities of a logistic regression."""
-        from sklearn.model_selection import StratifiedKFold
-
         from thresher.environment import choose_device
         from thresher.select.linear_probe import fit_probe
         from thresher.select.pca import fit_pca
@@ -140,13 +137,25 @@ class LabelErrorsFilter(Filter):
         device = "cuda" if choose_device().type == "cuda" else "cpu"
         x = fit_pca(features, self.components, self.seed, device).project(features)
         x /= max(float(x[:, 0].std()), 1e-12)
-        fold = np.zeros(len(labels), np.int64)
-        cut = StratifiedKFold(folds, shuffle=True, random_state=self.seed)
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "The least populated class", UserWarning)
-            for number, (_, members) in enumerate(cut.split(labels, labels)):
-                fold[members] = number
-        return fit_probe(x, labels, fold)
+        return fit_probe(x, labels, stratified_folds(labels, folds, self.seed))
+
+
+def stratified_folds(labels: np.ndarray, folds: int, seed: int) -> np.ndarray:
+    """Return the fold of each sample, (n,): those of scikit-learn's `StratifiedKFold`, shuffled.
+
+    Importing scikit-learn would take longer than to fit the probe to a small data set.
+    """
+    classes, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
+    order = np.argsort(np.argsort(first))[inverse]  # classes in order of their first samples
+    ordered = np.sort(order)
+    counts = [np.bincount(ordered[n::folds], minlength=len(classes)) for n in range(folds)]
+    fold = np.empty(len(labels), np.int64)
+    generator = np.random.RandomState(seed)
+    for number, of_class in enumerate(np.stack(counts, axis=1)):
+        members = np.arange(folds).repeat(of_class)
+        generator.shuffle(members)
+        fold[order == number] = members
+    return fold
 
 
 def _blocks(table: ProbabilityTable) -> Iterator[tuple[slice, np.ndarray]]:

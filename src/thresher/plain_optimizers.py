@@ -32,3 +32,7 @@ class AdamW(PlainOptimizer, torch.optim.AdamW):
     """Torch's AdamW."""
 
     step = torch.no_grad()(inspect.unwrap(torch.optim.AdamW.step))
+
+
+class LBFGS(PlainOptimizer, torch.optim.LBFGS):
+    """Torch's L-BFGS."""
