@@ -42,7 +42,7 @@ def importing(*modules: str) -> Iterator[None]:
         for module in modules:
             importlib.import_module(module)
 
-    thread = threading.Thread(target=load, name=modules[0], daemon=True)
+    thread = threading.Thread(target=load, name=" ".join(modules))
     thread.start()
     yield
     thread.join()

@@ -74,9 +74,12 @@ def run(config: Run) -> Outcome:
     skip_pandas()
     study = Study.load(config.file, config.out)
     ensure_packs_of_study(study.definition)
-    # What the report needs is loaded while the trials run.
-    with importing("thresher.report.page", "matplotlib.figure"):
-        status = study.run(_executor(config, study.definition.executor), config.retry)
+    executor = _executor(config, study.definition.executor)
+    # What the report needs is loaded while the trials run, unless they import much here themselves.
+    elsewhere = executor.get("kind") != "in-process"
+    report = ("thresher.report.page", "matplotlib.figure") if elsewhere else ()
+    with importing(*report):
+        status = study.run(executor, config.retry)
     if status.failed and not status.count("finished"):
         first = status.failed[0]
         raise ThresherError(f"no trial finished; {first.name}: {first.error}", RETRY)
