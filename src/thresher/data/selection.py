@@ -128,14 +128,15 @@ class Selection:
                 that the pack does not have.
         """
         self.indices(pack)
-        labels, given = pack.labels.copy(), self.final_labels
+        labels, changed = pack.labels.copy(), self.relabelled
+        given = self.final_labels[changed]
         if len(given) and given.max() >= len(pack.classes):
             raise InvalidValueError(
                 f"the selection {self.path or ''} gives a sample the class {given.max()}, but "
                 f"{pack.name} has {len(pack.classes)} classes",
                 "undo that decision",
             )
-        labels[pack.positions(self.ids)] = given
+        labels[pack.positions(self.ids)[changed]] = given
         return labels
 
     def save(self, path: Path | str) -> "Selection":
