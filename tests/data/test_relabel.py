@@ -273,6 +273,12 @@ def test_labels_that_cannot_be_handed_on_are_refused_or_named(
     assert caplog.text.count("1 samples have new labels") == 3
 
 
+def test_keep_may_be_zeros_and_ones(made: Any) -> None:
+    pack, selection, _ = made
+    numbers = dataclasses.replace(selection, keep=selection.keep.astype(int))
+    np.testing.assert_array_equal(numbers.indices(pack), selection.indices(pack))
+
+
 def test_other_labels_are_those_of_the_pack(made: Any) -> None:
     """A table that another program wrote may hold anything in its column `label`."""
     pack, _, _ = made

@@ -249,7 +249,7 @@ class Selection:
                 f"{name} names validation or test samples of {pack.name}",
                 "only training samples may be filtered",
             )
-        kept = np.sort(positions[self.keep])
+        kept = np.sort(positions[np.asarray(self.keep, bool)])
         return kept if within == "pack" else np.searchsorted(train, kept)
 
     def apply(
