@@ -318,6 +318,13 @@ def test_own_probabilities_are_used(data: tuple[FilterInputs, np.ndarray, np.nda
         LabelErrorsFilter(probabilities="own").fit_inputs(samples)
 
 
+@pytest.mark.parametrize("labels", [[-1, 0, 1], [1, 2, 3]])
+def test_labels_must_be_columns_of_the_probabilities(labels: list[int]) -> None:
+    own = LabelErrorsFilter(probabilities="own", engine="builtin")
+    with pytest.raises(ThresherError, match="a column for each label"):
+        own.fit(None, labels, probabilities=np.full((3, 3), 1 / 3))
+
+
 def as_selection(samples: FilterInputs, dropped: list[int], name: str) -> Selection:
     keep = np.ones(len(samples), bool)
     keep[dropped] = False
