@@ -275,8 +275,14 @@ def test_labels_that_cannot_be_handed_on_are_refused_or_named(
 
 def test_keep_may_be_zeros_and_ones(made: Any) -> None:
     pack, selection, _ = made
-    numbers = dataclasses.replace(selection, keep=selection.keep.astype(int))
-    np.testing.assert_array_equal(numbers.indices(pack), selection.indices(pack))
+    for keep in (selection.keep.astype(int), selection.keep.tolist()):
+        numbers = dataclasses.replace(selection, keep=keep)
+        np.testing.assert_array_equal(numbers.indices(pack), selection.indices(pack))
+        assert numbers.digest == selection.digest
+        union = UnionFilter().fit(
+            None, selection.labels, ids=selection.ids, selections=[numbers, numbers]
+        )
+        np.testing.assert_array_equal(union.keep_, selection.keep)
 
 
 def test_other_labels_are_those_of_the_pack(made: Any) -> None:
