@@ -334,6 +334,18 @@ def as_selection(samples: FilterInputs, dropped: list[int], name: str) -> Select
     )  # fmt: skip
 
 
+def test_a_control_of_other_samples_is_refused(
+    data: tuple[FilterInputs, np.ndarray, np.ndarray],
+) -> None:
+    """Without `ids`, rows are numbered, and nothing would be dropped."""
+    samples = data[0]
+    like = as_selection(samples, [1, 2, 3], "s")
+    control = RandomFilter().fit(None, samples.labels, ids=samples.ids, like=like)
+    assert (~control.keep_).sum() == 3
+    with pytest.raises(ThresherError, match="like drops none of these samples"):
+        RandomFilter().fit(None, samples.labels, like=like)
+
+
 def test_combining(data: tuple[FilterInputs, np.ndarray, np.ndarray]) -> None:
     samples = data[0]
     three = [
