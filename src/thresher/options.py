@@ -284,7 +284,11 @@ def _check(label: str, name: str, value: Any, hint: Any, bounds: Bounds) -> None
             raise InvalidValueError(
                 f'{label} cannot be "{value}"', nearest(value, map(str, choices)), name
             )
-        raise InvalidValueError(f"{label} must be {_words(hint)}, got {_short(value)}", "", name)
+        # Lists of files are converted before; in Python, tuples are wanted.
+        wanted = "a tuple" if isinstance(value, list) else "a list"
+        raise InvalidValueError(
+            f"{label} must be {_words(hint, wanted)}, got {_short(value)}", "", name
+        )
     if value is None or isinstance(value, str | bool) or get_origin(member) is Literal:
         return
     arguments = get_args(member)
@@ -344,12 +348,12 @@ def _check_number(label: str, name: str, value: Any, bounds: Bounds) -> None:
 _WORDS = {int: "an integer", float: "a number", str: "text", bool: "true or false", Path: "a path"}
 
 
-def _words(hint: Any) -> str:
+def _words(hint: Any, for_tuple: str = "a list") -> str:
     words = []
     for member in _members(hint):
         origin = get_origin(member)
         if origin in (tuple, list):
-            words.append("a list")
+            words.append(for_tuple if origin is tuple else "a list")
         elif origin is dict or dataclasses.is_dataclass(member):
             words.append("a table")
         elif origin is Literal:

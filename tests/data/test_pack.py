@@ -76,6 +76,13 @@ def test_positions_outside_are_refused(pack: Pack, position: int) -> None:
         pack.view(position)
 
 
+@pytest.mark.parametrize("kind", [bool, float])
+def test_a_mask_is_not_taken_for_positions(pack: Pack, kind: type) -> None:
+    with pytest.raises(InvalidValueError, match="positions must be integers"):
+        pack.images(np.ones(len(pack), kind))
+    assert len(pack.images(np.array([]))) == 0
+
+
 def test_splits_labels_and_positions_agree(pack: Pack) -> None:
     both = np.concatenate([pack.indices("train"), pack.indices("test")])
     assert sorted(both) == list(range(200))
@@ -153,6 +160,8 @@ def test_encoded_images_are_kept_and_decoded_on_reading(tmp_path: Path) -> None:
     assert (batch[position] == decode(pack.encoded(position), 8)).all()
     with pytest.raises(ThresherError, match="differ in size; give one `size`"):
         pack.images(np.array([0]))
+    with pytest.raises(ThresherError, match="are encoded"):
+        pack.view(0)
 
 
 @pytest.mark.parametrize(

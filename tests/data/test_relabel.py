@@ -273,6 +273,28 @@ def test_labels_that_cannot_be_handed_on_are_refused_or_named(
     assert caplog.text.count("1 samples have new labels") == 3
 
 
+def test_keep_may_be_zeros_and_ones(made: Any) -> None:
+    pack, selection, _ = made
+    for keep in (selection.keep.astype(int), selection.keep.tolist()):
+        numbers = dataclasses.replace(selection, keep=keep)
+        np.testing.assert_array_equal(numbers.indices(pack), selection.indices(pack))
+        assert numbers.digest == selection.digest
+        union = UnionFilter().fit(
+            None, selection.labels, ids=selection.ids, selections=[numbers, numbers]
+        )
+        np.testing.assert_array_equal(union.keep_, selection.keep)
+
+
+def test_other_labels_are_those_of_the_pack(made: Any) -> None:
+    """A table that another program wrote may hold anything in its column `label`."""
+    pack, _, _ = made
+    loaded = relabel(made, [3], 8)
+    loaded.labels[:] = 0
+    expected = pack.labels.copy()
+    expected[pack.positions([loaded.ids[3]])] = 8
+    np.testing.assert_array_equal(loaded.labels_of(pack), expected)
+
+
 def test_a_class_that_does_not_exist_is_refused(made: Any, tmp_path: Path) -> None:
     pack, selection, _ = made
     loaded = relabel(made, [3], 10)

@@ -335,6 +335,13 @@ def test_own_probabilities_are_used(data: tuple[FilterInputs, np.ndarray, np.nda
         LabelErrorsFilter(probabilities="own").fit_inputs(samples)
 
 
+@pytest.mark.parametrize("labels", [[-1, 0, 1], [1, 2, 3]])
+def test_labels_must_be_columns_of_the_probabilities(labels: list[int]) -> None:
+    own = LabelErrorsFilter(probabilities="own", engine="builtin")
+    with pytest.raises(ThresherError, match="a column for each label"):
+        own.fit(None, labels, probabilities=np.full((3, 3), 1 / 3))
+
+
 def as_selection(samples: FilterInputs, dropped: list[int], name: str) -> Selection:
     keep = np.ones(len(samples), bool)
     keep[dropped] = False
@@ -342,6 +349,18 @@ def as_selection(samples: FilterInputs, dropped: list[int], name: str) -> Select
         list(samples.ids), samples.labels, keep, np.zeros(len(keep)), [""] * len(keep), "f",
         meta={"method": name},
     )  # fmt: skip
+
+
+def test_a_control_of_other_samples_is_refused(
+    data: tuple[FilterInputs, np.ndarray, np.ndarray],
+) -> None:
+    """Without `ids`, rows are numbered, and nothing would be dropped."""
+    samples = data[0]
+    like = as_selection(samples, [1, 2, 3], "s")
+    control = RandomFilter().fit(None, samples.labels, ids=samples.ids, like=like)
+    assert (~control.keep_).sum() == 3
+    with pytest.raises(ThresherError, match="like drops none of these samples"):
+        RandomFilter().fit(None, samples.labels, like=like)
 
 
 def test_combining(data: tuple[FilterInputs, np.ndarray, np.ndarray]) -> None:

@@ -48,6 +48,15 @@ def test_trials_that_cannot_be_compared(value: float, message: str) -> None:
         analyse([*trials(VALUES), bad])
 
 
+def test_accuracies_must_be_in_points() -> None:
+    """Shares differ by less than the margin of 0.3 points, whatever they are."""
+    shares = trials({arm: [value / 100 for value in values] for arm, values in VALUES.items()})
+    with pytest.raises(InvalidValueError, match=r"accuracy must be in points.*100 times"):
+        analyse(shares)
+    for config in (ComparisonConfig(metric="f1"), ComparisonConfig(margin=0.003)):
+        assert analyse(shares, config).verdicts[0].verdict == "better"
+
+
 def test_what_to_compare() -> None:
     both = [*trials(VALUES, lr=0.1), *trials(VALUES, lr=0.2)]
     analysis = analyse(both, ComparisonConfig(compare="arm", baseline="b", margin=5.0))

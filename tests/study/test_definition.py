@@ -73,6 +73,14 @@ def test_full_random_network_are_compared_each_with_each() -> None:
         (changed(seeds=True), "seeds must be .*, got True"),
         (changed(metric="acuracy"), 'did you mean "accuracy"'),
         (changed(baseline="fulll"), 'did you mean "full"'),
+        (changed(pairs=[["full", "full"]]), "pairs compares full with itself"),
+        *(
+            (
+                changed(pairs=[["random", "full"], pair]),
+                f"pairs compares {pair[0]} with {pair[1]} twice",
+            )
+            for pair in (["random", "full"], ["full", "random"])
+        ),
         (changed(steps={"x": {"do": "trian"}}), 'did you mean "train"'),
         (changed(steps={"x": {"do": "train", "modl": "tiny"}}), 'did you mean "model"'),
         (changed(steps={"full": {"do": "select"}}), 'cannot be called "full"'),

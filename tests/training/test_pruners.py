@@ -46,6 +46,17 @@ def test_infobatch_keeps_the_expected_gradient() -> None:
     assert (weight == 1).all()
 
 
+@pytest.mark.parametrize(("ratio", "easy"), [(0.6, 1), (0.9, 4), (0.99, 50)])
+def test_infobatch_keeps_an_easy_sample(ratio: float, easy: int) -> None:
+    pruner = InfoBatch(ratio=ratio)
+    pruner.begin(POSITIONS[:60], epochs=8, seed=0, batch_size=1)
+    losses = np.where(np.arange(60) < easy, 0.1, 9.0)
+    pruner.observe(POSITIONS[:60], losses)
+    keep, weight = pruner.choose(1)
+    assert keep[:easy].sum() == 1
+    assert (losses * weight)[keep].sum() == pytest.approx(losses.sum())
+
+
 def test_choices_differ_by_epoch_and_seed_and_repeat() -> None:
     for make in (InfoBatch, DynamicRandom):
         chosen: dict[tuple[int, int], np.ndarray] = {}

@@ -196,7 +196,14 @@ class Pack:
                 centre square. Required if the images are encoded, since a batch has one shape.
             resample: How encoded images are scaled.
         """
-        positions = np.asarray(positions, dtype=np.int64)
+        given = np.asarray(positions)
+        if len(given) and given.dtype.kind not in "iu":  # a mask would be read as 0 and 1
+            raise InvalidValueError(
+                f"positions must be integers, got {given.dtype}",
+                "give `np.flatnonzero` of a mask",
+                "positions",
+            )
+        positions = given.astype(np.int64, copy=False)
         if len(positions) and not (positions.min() >= 0 and positions.max() < len(self)):
             raise IndexError(f"positions must be in [0, {len(self)})")
         if self.image_shape is None and size is None:
@@ -239,7 +246,16 @@ class Pack:
         return PackDataset(self, split, transform)
 
     def view(self, position: int) -> np.ndarray:
-        """Return one raw image as a zero-copy, read-only view (height, width, channels)."""
+        """Return one raw image as a zero-copy, read-only view (height, width, channels).
+
+        Raises:
+            InvalidValueError: The images are encoded.
+        """
+        if self.image_shape is None:
+            raise InvalidValueError(
+                f"the images of {self.name} are encoded, so that there is no view of their pixels",
+                "read them with `images` and a `size`, or with `dataset`",
+            )
         number, row = self._locate(position)
         return self._raw[number][row]
 

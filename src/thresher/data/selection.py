@@ -88,6 +88,9 @@ class Selection:
     copies: CopyLinks | None = None
     """Near-copies, if the filter looked for them."""
 
+    def __post_init__(self) -> None:
+        self.keep = np.asarray(self.keep, bool)  # zeros and ones would be taken for positions
+
     @property
     def kept(self) -> int:
         """Number of kept samples."""
@@ -103,7 +106,7 @@ class Selection:
         """The kept samples that have a new label, (n,) bool."""
         if self.new_labels is None:
             return np.zeros(len(self.ids), bool)
-        return np.asarray(self.keep, bool) & (self.new_labels >= 0)
+        return self.keep & (self.new_labels >= 0)
 
     @property
     def final_labels(self) -> np.ndarray:
@@ -128,14 +131,15 @@ class Selection:
                 that the pack does not have.
         """
         self.indices(pack)
-        labels, given = pack.labels.copy(), self.final_labels
+        labels, changed = pack.labels.copy(), self.relabelled
+        given = self.final_labels[changed]
         if len(given) and given.max() >= len(pack.classes):
             raise InvalidValueError(
                 f"the selection {self.path or ''} gives a sample the class {given.max()}, but "
                 f"{pack.name} has {len(pack.classes)} classes",
                 "undo that decision",
             )
-        labels[pack.positions(self.ids)] = given
+        labels[pack.positions(self.ids)[changed]] = given
         return labels
 
     def save(self, path: Path | str) -> "Selection":
@@ -153,7 +157,7 @@ class Selection:
             "y": np.full(rows, np.nan) if self.y is None else self.y,
             "cluster": np.full(rows, NO_CLUSTER) if self.cluster is None else self.cluster,
             "score": self.score,
-            "keep": np.asarray(self.keep, bool),
+            "keep": self.keep,
             "reason": self.reason,
             **({} if self.votes is None else {"votes": self.votes}),
             **({} if self.new_labels is None else {"new_label": self.new_labels}),
@@ -316,7 +320,7 @@ class Selection:
             raise InvalidValueError("the data set holds a sample twice", "remove the copies")
         positions = np.full(len(self.ids), -1, np.int64)
         positions[rows] = np.arange(len(rows))
-        positions[~np.asarray(self.keep, bool)] = -1
+        positions[~self.keep] = -1
         self._mention_labels("a sampler")
         return EpochSampler(positions, seed, rank, world)
 
@@ -390,10 +394,7 @@ class Selection:
     ) -> tuple[list[int], dict[int, tuple[int, int]]]:
         """Return the kept rows of a data set, and old and new labels by number of kept row."""
         rows = match_samples(dataset, self.ids, self.labels, order)
-        kept = np.flatnonzero(self.keep[rows])
-        changes: dict[int, tuple[int, int]] = {}
-        if self.new_labels is not None:
-            for number in np.flatnonzero(self.relabelled[rows[kept]]).tolist():
-                row = rows[kept[number]]
-                changes[number] = (int(self.labels[row]), int(self.new_labels[row]))
-        return kept.tolist(), changes
+        kept, final = np.flatnonzero(self.keep[rows]), self.final_labels
+        changed = np.flatnonzero(self.relabelled[rows[kept]]).tolist()
+        at = {number: rows[kept[number]] for number in changed}
+        return kept.tolist(), {n: (int(self.labels[row]), int(final[row])) for n, row in at.items()}

@@ -139,7 +139,7 @@ def analyse(
     Raises:
         NotFoundError: The folder does not hold a study.
         InvalidValueError: `config` names an axis or value that the trials do not have, two trials
-            have the same axes and seed, or a value is not finite.
+            have the same axes and seed, a value is not finite, or accuracies are shares.
 
     Example:
         >>> from thresher import analyse
@@ -183,7 +183,20 @@ def analyse(
                 "give them different seeds",
             )
         runs.add(run)
-    return _build(trials, axes, config or ComparisonConfig(), cost=_cost(trials, []))
+    config = config or ComparisonConfig()
+    _check_points(trials, config)
+    return _build(trials, axes, config, cost=_cost(trials, []))
+
+
+def _check_points(trials: Sequence[Trial], config: ComparisonConfig) -> None:
+    """Refuse accuracies from 0 to 1: all of them would be equivalent within 0.3 points."""
+    values = [trial.value for trial in trials if trial.value is not None]
+    shares = all(0 <= value <= 1 for value in values) and any(values)
+    if config.metric in POINTS and config.margin is None and shares:
+        raise InvalidValueError(
+            f"{config.metric} must be in points (percent), but no value is above 1",
+            "give 100 times the shares, or set another `metric` or a `margin`",
+        )
 
 
 def _analyse_study(study: Study, config: ComparisonConfig | None) -> Analysis:

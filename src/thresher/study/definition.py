@@ -168,6 +168,12 @@ def compared_axis(axes: dict[str, list[Any]]) -> str | None:
 def compared_pairs(config: ComparisonConfig, values: list[Any]) -> list[tuple[Any, Any]]:
     """Return the (value, baseline) pairs of the compared axis with these values."""
     if config.pairs:
+        for at, pair in enumerate(config.pairs):
+            # One comparison made twice would be corrected for as two.
+            others = [set(other) for other in config.pairs[:at]]
+            if len(set(pair)) < 2 or set(pair) in others:
+                what = "with itself" if len(set(pair)) < 2 else f"with {pair[1]} twice"
+                raise InvalidValueError(f"pairs compares {pair[0]} {what}", "remove that pair")
         return list(config.pairs)
     baseline = values[0] if config.baseline is None else config.baseline
     others = [value for value in values if value != baseline]

@@ -108,7 +108,9 @@ class InfoBatch(_EpochPruner):
         (easy,) = np.nonzero(seen & (self.losses < self.losses[seen].mean(dtype=np.float64)))
         if not len(easy):
             return keep, weight
-        left = self._in_batches(len(self.positions) - round(self.ratio * len(easy)))
+        # At least one easy sample stays, and stands for the others.
+        most = min(round(self.ratio * len(easy)), len(easy) - 1)
+        left = self._in_batches(len(self.positions) - most)
         left_out = self._left_out(easy, epoch, left)
         keep[left_out] = False
         weight[easy] = len(easy) / (len(easy) - len(left_out))

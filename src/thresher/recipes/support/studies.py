@@ -12,7 +12,7 @@ from thresher.errors import ThresherError
 from thresher.recipes.base import ClaimRow, Recipe, RecipeResult
 from thresher.recipes.support.differences import PaperSettings
 from thresher.report.page import write_report
-from thresher.study.analysis import Analysis, analyse
+from thresher.study.analysis import MARGIN_POINTS, Analysis, analyse
 from thresher.study.comparisons import ArmComparison
 from thresher.study.definition import ComparisonConfig
 from thresher.study.results import Trial
@@ -177,8 +177,10 @@ def compare_values(
     """Compare numbers that were computed from the runs of a study, as a study of their own.
 
     `values` holds a number per seed by the values of `axes`; `config` holds the options of
-    `ComparisonConfig`.
+    `ComparisonConfig`. Numbers without a `metric` are in points, also differences below 1.
     """
+    if "metric" not in config:
+        config = {"margin": MARGIN_POINTS, **config}
     trials = [
         Trial(cell=dict(zip(axes, key, strict=True)), seed=seed, value=value)
         for key, by_seed in values.items()

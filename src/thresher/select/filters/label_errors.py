@@ -95,7 +95,15 @@ class LabelErrorsFilter(Filter):
                 raise InvalidValueError(
                     "these features come without probabilities", "use `probabilities` probe"
                 )
-            table: ProbabilityTable = OwnProbabilities(np.asarray(inputs.probabilities), classes)
+            p = np.asarray(inputs.probabilities)
+            if p.ndim != 2 or classes[0] < 0 or classes[-1] >= p.shape[1]:
+                raise InvalidValueError(
+                    f"probabilities must have a column for each label from 0 to {classes[-1]}, got "
+                    f"the shape {p.shape} and the lowest label {classes[0]}",
+                    "number the classes from 0, as the columns are",
+                    "probabilities",
+                )
+            table: ProbabilityTable = OwnProbabilities(p, classes)
         else:
             table = self._probe(inputs.need_features(), labels)
         engine = self.engine

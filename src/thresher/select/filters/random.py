@@ -6,6 +6,7 @@ from typing import ClassVar
 import numpy as np
 
 from thresher.data.ids import rows_by_id
+from thresher.errors import InvalidValueError
 from thresher.options import option
 from thresher.select.filters.base import ShareFilter
 from thresher.select.inputs import FilterInputs, Need
@@ -42,6 +43,12 @@ class RandomFilter(ShareFilter):
             id for id, keep in zip(inputs.like.ids, inputs.like.keep, strict=True) if not keep
         ]
         rows = rows_by_id(dropped, inputs.ids)
+        if dropped and (rows < 0).all():
+            raise InvalidValueError(
+                f'like drops none of these samples, but others, such as "{dropped[0]}"',
+                "give the `ids` of the samples, and a selection of the same pack",
+                "like",
+            )
         removed = inputs.labels[rows[rows >= 0]]
         self.score_, self.keep_ = score, np.ones(len(inputs), bool)
         for label in np.unique(removed):
