@@ -4,7 +4,7 @@ import gc
 import importlib
 
 MODULES = (
-    "torch._dynamo",  # which DDP and optimizers load
+    "torch._dynamo",  # which DDP loads
     "torch.distributed.run",
     "quick_agent",
     "pyarrow.parquet",

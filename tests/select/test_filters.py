@@ -306,6 +306,15 @@ def test_label_errors_do_not_depend_on_the_blocks(
     assert (parts.keep_ != whole.keep_).sum() <= 1
 
 
+def test_the_probe_has_the_bits_of_torchs_optimizer(monkeypatch: pytest.MonkeyPatch) -> None:
+    random = np.random.default_rng(7)
+    x = torch.from_numpy(random.normal(size=(200, 6)).astype(np.float32))
+    labels, fold = random.integers(0, 3, 200), np.arange(200) % 2
+    ours = linear_probe.fit_probe(x, labels, fold).weights
+    monkeypatch.setattr(linear_probe, "LBFGS", torch.optim.LBFGS)
+    assert torch.equal(ours, linear_probe.fit_probe(x, labels, fold).weights)
+
+
 def test_the_probe_is_the_logistic_regression_of_scikit_learn() -> None:
     from sklearn.linear_model import LogisticRegression
 

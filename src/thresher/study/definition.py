@@ -170,10 +170,10 @@ def compared_pairs(config: ComparisonConfig, values: list[Any]) -> list[tuple[An
     if config.pairs:
         for at, pair in enumerate(config.pairs):
             # One comparison made twice would be corrected for as two.
-            others = [set(other) for other in config.pairs[:at]]
-            if len(set(pair)) < 2 or set(pair) in others:
-                what = "with itself" if len(set(pair)) < 2 else f"with {pair[1]} twice"
-                raise InvalidValueError(f"pairs compares {pair[0]} {what}", "remove that pair")
+            arm, baseline = pair
+            if arm == baseline or {pair, (baseline, arm)} & set(config.pairs[:at]):
+                what = "with itself" if arm == baseline else f"with {baseline} twice"
+                raise InvalidValueError(f"pairs compares {arm} {what}", "remove that pair")
         return list(config.pairs)
     baseline = values[0] if config.baseline is None else config.baseline
     others = [value for value in values if value != baseline]
