@@ -93,6 +93,22 @@ assert CudaUtils.instance.load_binary
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+def test_parts_of_numpy_are_loaded_when_they_are_used() -> None:
+    code = """
+import sys
+from thresher.startup import quick_scipy
+quick_scipy()
+import scipy.special
+assert "numpy.testing._private.utils" not in sys.modules
+import numpy, numpy.testing
+numpy.testing.assert_allclose(1.0, 1.0)
+assert "numpy.testing._private.utils" in sys.modules
+assert numpy.f2py.get_include()
+quick_scipy()
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_garbage_is_collected_again_after_imports() -> None:
     assert gc.isenabled()
     with quick_imports():

@@ -8,7 +8,8 @@ import itertools
 import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 from thresher.errors import InvalidValueError, ThresherError
 from thresher.options import OptionInfo, describe, flag, validate
@@ -38,7 +39,7 @@ def parse(
             metavar=info.name.upper() if positional else _metavar(info),
             help_behavior_hint="" if info.default in (None, ()) else None,
         )
-        hint = _ANNOTATED[(hints[info.name], shown, *extra)]
+        hint = _ANNOTATED[(_union(hints[info.name]), shown, *extra)]
         fields.append((info.name, hint, dataclasses.field(default=info.default, kw_only=True)))
     flags = dataclasses.make_dataclass(config.__name__, fields)
     messages = io.StringIO()
@@ -58,6 +59,11 @@ def parse(
     with parameters_as_flags(names):
         validate(built)
     return built, parsed.json
+
+
+def _union(hint: Any) -> Any:
+    """Return `X | None` as `Union[X, None]`, for which tyro need not load typeguard, 0.05 s."""
+    return Union[get_args(hint)] if isinstance(hint, UnionType) else hint  # noqa: UP007
 
 
 def _dependent_defaults(config: type, arguments: Sequence[str]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from thresher.cli.commands import Outcome
 from thresher.cli.packs import ensure_pack
 from thresher.options import option
 from thresher.recipes.base import ClaimRow, Preset, Recipe
+from thresher.startup import quick_scipy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +29,7 @@ def reproduce(config: Reproduce) -> Outcome:
     """Run a claim of the papers and print what the paper says, what was measured, and whether the
     claim holds. Without a name, list the recipes. An interrupted recipe resumes.
     """
+    quick_scipy()
     from thresher.recipes import all_recipes, find
 
     if config.name is None:

@@ -11,7 +11,7 @@ from thresher.cli.packs import ensure_packs_of_study
 from thresher.errors import AlreadyExistsError, InvalidValueError, ThresherError
 from thresher.options import option
 from thresher.paths import StudyPaths, read_json
-from thresher.startup import importing, skip_pandas
+from thresher.startup import importing, quick_scipy, skip_pandas
 from thresher.study.definition import ComparisonConfig, MetricConfig
 
 if TYPE_CHECKING:
@@ -129,6 +129,7 @@ def report(config: Report) -> Outcome:
 
     With --json nothing is written unless `out` is given.
     """
+    quick_scipy()
     from thresher.study.analysis import analyse
 
     skip_pandas()

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from thresher.data.channels import shown_channels
 from thresher.data.gather import Gather, run_in_threads
@@ -166,6 +165,8 @@ class Pack:
             raise InvalidValueError(
                 f'the pack {self.name} has no split "{split}"', nearest(split, self.meta.splits)
             )
+        import pyarrow.compute as pc  # not at the top: it takes as long as all of pyarrow
+
         return np.flatnonzero(pc.equal(self.splits, split).to_numpy()).astype(np.int64)
 
     @property

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from thresher.data.copy_links import CopyLinks
@@ -50,7 +49,7 @@ def _column(table: pa.Table, name: str, path: Path | str) -> pa.ChunkedArray:
             raise pa.ArrowInvalid(f"{column.type} instead of {wanted}")
         if _TYPES[name] != pa.float32() and name != "reason" and column.null_count:
             raise pa.ArrowInvalid("missing values")
-        if name == "id" and pc.count_distinct(column).as_py() != len(column):
+        if name == "id" and len(column.unique()) != len(column):
             raise pa.ArrowInvalid("repeated values")
         return column.cast(wanted)
     except pa.ArrowInvalid as error:

@@ -354,7 +354,7 @@ def _resolution(plan: StudyPlan, metric: str) -> float:
             key = "test" if metric == "accuracy" else "validation"
             counts.append(recorded_data(trial).get(key) or 0)
         elif metric == "accuracy":
-            counts.append(len(pack.indices(pack.test_split)) if pack.test_split else 0)
+            counts.append(pack.meta.splits[pack.test_split] if pack.test_split else 0)
         else:
             with contextlib.suppress(InvalidValueError):  # its trials failed
                 counts.append(int(held.mask(pack).sum()))
