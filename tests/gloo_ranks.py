@@ -15,7 +15,10 @@ from typing import Any
 from forks import FORKS
 
 NOT_JOINED = "connectFullMesh failed"
-"""A port that gloo chose may be taken by another test between its choice and its use."""
+"""A port that gloo chose may be taken by another test between its choice and its use. Then ranks
+fail to connect, or wait for each other."""
+JOINED = b""
+"""What a rank sends when it is connected with all others."""
 TRIES = 4
 """Two in a row have failed once."""
 
@@ -44,13 +47,17 @@ def _run(world: int, function: Callable[..., Any], arguments: tuple[Any, ...]) -
         for process in processes:
             process.start()
         found: dict[int, Any] = {}
+        joined: set[int] = set()
         try:
             while len(found) < world:
                 rank, value, error = results.get(timeout=120)
                 assert error is None, f"rank {rank} of {world}:\n{error}"
-                found[rank] = pickle.loads(value)
+                joined.add(rank)
+                if value != JOINED:
+                    found[rank] = pickle.loads(value)
         except queue.Empty:
-            raise AssertionError(f"ranks hang: only {sorted(found)} of {world} answered") from None
+            why = NOT_JOINED if len(joined) < world else "ranks hang"
+            raise AssertionError(f"{why}: only {sorted(found)} of {world} answered") from None
         finally:
             for process in processes:
                 process.join(10 if len(found) == world else 0.1)
@@ -80,6 +87,7 @@ def _rank(
         dist.init_process_group(
             "gloo", store=store, rank=rank, world_size=world, timeout=datetime.timedelta(seconds=60)
         )
+        results.put((rank, JOINED, None))
         value = function(rank, world, *arguments)
         dist.barrier()
         dist.destroy_process_group()
