@@ -1,9 +1,12 @@
 """Errors in a study file name the key, the value and the nearest valid name."""
 
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from thresher import Study
 from thresher.errors import ThresherError
 from thresher.study import reading
 from thresher.study.toml import dumps
@@ -35,6 +38,15 @@ def test_a_good_file() -> None:
     assert study.axes == ["batch_size", "lr", "selection"]
     assert study.compared == "selection"
     assert study.compared_pairs == [("random", "full")]
+
+
+def test_numbers_of_numpy_are_written_as_numbers(tmp_path: Path) -> None:
+    grid = {"batch_size": list(np.array([32, 64])), "lr": list(np.array([0.1, 0.2]))}
+    study = Study.from_dict(changed(grid=grid, seeds=np.int64(3)), tmp_path)
+    (tmp_path / "study.toml").write_text(study.definition.text)
+    again = Study.open(tmp_path)
+    assert again.plan().trials.keys() == study.plan().trials.keys()
+    assert {type(v) for v in study.definition.grid["batch_size"]} == {int}
 
 
 def test_full_random_network_are_compared_each_with_each() -> None:

@@ -40,6 +40,14 @@ def test_what_is_excluded_is_not_run(tmp_path: Path) -> None:
     }
 
 
+def test_the_written_study_file_leaves_out_the_same(tmp_path: Path) -> None:
+    study = _study(tmp_path, exclude=LARGE_ONLY)
+    (tmp_path / "study.toml").write_text(study.definition.text)
+    again = Study.open(tmp_path)
+    assert again.definition.exclude == study.definition.exclude
+    assert again.plan().trials.keys() == study.plan().trials.keys()
+
+
 def test_a_tuned_axis_keeps_the_candidates_that_are_left(tmp_path: Path) -> None:
     study = _study(
         tmp_path,

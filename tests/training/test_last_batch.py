@@ -1,13 +1,21 @@
-"""A last batch of a handful of samples is trained on, and warned of."""
+"""An epoch's last batch: a tiny one is warned of, and `drop_last` leaves it out."""
 
+import json
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
+from thresher import Pack, Selection, train
+from thresher.errors import InvalidValueError
 from thresher.training.config import TrainConfig
-from thresher.training.resolved import resolve, tiny_last_batches
+from thresher.training.epochs import EpochPlanner, Progress
+from thresher.training.resolved import Resolved, resolve, tiny_last_batches
 
 
 @pytest.mark.parametrize(
@@ -38,3 +46,103 @@ def test_the_run_says_so(
     )
     assert done.returncode == 0, done.stderr
     assert "the last batch of each epoch holds 1 of 718 samples" in done.stderr
+
+
+# ---- drop_last -------------------------------------------------------------------------------
+
+
+def _dropping(samples: int, full: int, **options: Any) -> tuple[TrainConfig, Resolved]:
+    config = TrainConfig(data="d", out="o", drop_last=True, **options)
+    return config, resolve(config, samples, full)
+
+
+@pytest.mark.parametrize(
+    ("budget", "steps"), [("epochs", 2 * 3), ("samples", 2 * 5), ("steps", 2 * 5)]
+)
+def test_every_step_has_a_whole_batch(budget: str, steps: int) -> None:
+    """580 samples, of which 310 are kept, in batches of 100, for two epochs."""
+    config, numbers = _dropping(310, 580, batch_size=100, epochs=2, budget=budget)
+    assert (numbers.total_steps, numbers.total_samples) == (steps, 100 * steps)
+    assert (numbers.steps_per_epoch, numbers.last_batch, numbers.dropped) == (3, 100, 10)
+    assert numbers.batch_counts() == {100: 3}
+    planner, done, order = EpochPlanner(config, numbers, pruned=False), Progress(), np.arange(310)
+    sizes = []
+    while not planner.is_over(done):
+        for begin, end in planner.plan(order, done).cuts:
+            sizes.append(end - begin)
+            done.step, done.samples, done.offset = done.step + 1, done.samples + end - begin, end
+        done.epoch, done.offset = done.epoch + 1, 0
+    assert sizes == [100] * steps
+
+
+def test_a_run_that_was_stopped_before_its_dropped_rest_goes_on_with_the_next_epoch() -> None:
+    config, numbers = _dropping(310, 310, batch_size=100, epochs=2)
+    planner = EpochPlanner(config, numbers, pruned=False)
+    done = Progress(step=3, samples=300, offset=300)
+    assert planner.plan(np.arange(310), done).cuts == []
+    assert not planner.is_over(done)
+
+
+def test_nothing_is_dropped_where_batches_divide_the_samples() -> None:
+    config, numbers = _dropping(300, 300, batch_size=100, epochs=2.5)
+    kept = resolve(replace(config, drop_last=False), 300, 300)
+    assert replace(numbers, dropped=None, total_steps=0, total_samples=0, passes=0) == replace(
+        kept, total_steps=0, total_samples=0, passes=0
+    )
+    assert (numbers.dropped, numbers.total_samples, kept.total_samples) == (0, 700, 750)
+
+
+def test_a_dropped_rest_is_not_warned_of() -> None:
+    assert not tiny_last_batches(_dropping(1437, 1437, batch_size=718)[1])
+
+
+def test_less_than_a_batch_is_refused() -> None:
+    with pytest.raises(InvalidValueError, match=r"0\.1 epochs are less than one batch"):
+        _dropping(310, 310, batch_size=100, epochs=0.1)
+
+
+@pytest.mark.parametrize("option", [{"batch_schedule": "double@1"}, {"branch_from": "run"}])
+def test_options_that_change_the_size_of_an_epoch_are_refused(option: dict[str, str]) -> None:
+    with pytest.raises(InvalidValueError, match="`drop_last` does not work with"):
+        _dropping(310, 310, batch_size=100, **option)
+
+
+def test_full_and_filtered_runs_of_equal_steps_train_on_equally_many_samples(
+    digits: Path, tmp_path: Path
+) -> None:
+    pack = Pack.open(digits)
+    where = pack.indices("train")
+    keep = np.arange(len(where)) % 5 > 0
+    Selection(
+        ids=pack.ids.take(where).to_pylist(),
+        labels=pack.labels[where],
+        keep=keep,
+        score=np.zeros(len(keep), np.float32),
+        reason=["" if kept else "test" for kept in keep],
+        fingerprint=pack.fingerprint,
+    ).save(tmp_path / "some.parquet")
+    seen = {}
+    for drop_last in (False, True):
+        for selection in (None, str(tmp_path / "some.parquet")):
+            options: dict[str, Any] = {"model": "tiny", "batch_size": 400, "epochs": 3}
+            options |= {"budget": "steps", "drop_last": drop_last, "selection": selection}
+            run = tmp_path / f"{drop_last}-{selection is None}"
+            result = train(TrainConfig(data=str(digits), out=str(run), **options))
+            seen[drop_last, selection is None] = (result.steps, result.samples)
+            lines = (run / "metrics.jsonl").read_text().splitlines()
+            steps = [m for m in map(json.loads, lines) if m["kind"] == "step"]
+            assert steps[-1]["samples"] == result.samples
+    assert seen[False, True][0] == seen[False, False][0]
+    assert seen[False, True][1] != seen[False, False][1]
+    assert seen[True, True] == seen[True, False] == (9, 3600)
+
+
+def test_another_rest_is_dropped_in_each_epoch(digits: Path, tmp_path: Path) -> None:
+    """Every sample is trained on in some epoch."""
+    options: dict[str, Any] = {"model": "tiny", "batch_size": 400, "epochs": 12}
+    run = tmp_path / "run"
+    config = TrainConfig(
+        data=str(digits), out=str(run), drop_last=True, record_dynamics=True, **options
+    )
+    assert train(config).samples == 12 * 1200
+    assert pq.read_table(run / "dynamics.parquet").num_rows == 1437

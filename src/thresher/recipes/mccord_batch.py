@@ -9,9 +9,12 @@ from thresher.study.tasks import Values
 
 
 def definition(preset: str) -> Values:
-    """Return the study: each batch size is compared with the next smaller one."""
+    """Return the study: the largest batch is compared with the smallest, and each with the next
+    smaller one."""
     batches = mccord.BATCHES[preset]
     pairs = [(larger, smaller) for smaller, larger in itertools.pairwise(batches)]
+    if len(batches) > 2:
+        pairs.insert(0, (batches[-1], batches[0]))
     content = mccord.study(preset, "Accuracy against batch size", {"batch_size": batches})
     return {**content, "compare": "batch_size", "pairs": pairs}
 

@@ -54,7 +54,7 @@ STUDIES: dict[str, Values] = {
         "seeds": 4,
     },
     # What the paper saw at large batches, as a controlled experiment: local batch norm as on eight
-    # GPUs, both weight decays that its text gives, and four extractors.
+    # GPUs, both weight decays that its text gives, and an extractor per seed.
     "gpu": {
         "base": {
             **studies.GPU,
@@ -64,13 +64,11 @@ STUDIES: dict[str, Values] = {
         "grid": {
             "weight_decay": [0.005, 0.01],
             "batch_size": [4096, LARGE, 10368],
-            "lr": [0.05, 0.1, 0.2],
+            "lr": [0.1, 0.2, 0.4],
         },
         "arms": {**ARMS, **BY_EPOCHS},
         "exclude": [{"arm": list(BY_EPOCHS), "batch_size": [4096, 10368]}],
-        "steps": studies.pipeline(
-            {**studies.GPU, "model": "resnet101", "batch_size": 256}, DROP, draws=4
-        ),
+        "steps": studies.pipeline({**studies.GPU, "model": "resnet101", "batch_size": 256}, DROP),
         "seeds": 16,
         **TUNED,
     },

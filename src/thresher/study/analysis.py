@@ -19,6 +19,7 @@ from thresher.study.definition import (
     compared_pairs,
 )
 from thresher.study.draws import notes
+from thresher.study.equal_training import unequal_samples
 from thresher.study.history import changes, left_out
 from thresher.study.preflight import option_remarks
 from thresher.study.primary import Compared, named_comparisons
@@ -273,6 +274,7 @@ def _build(
         notes=[
             *remarks,
             *(notes(cells, axis) if axis is not None else []),
+            *(unequal_samples(reported, axis, pairs) if axis is not None else []),
             *_without_value(reported, config.metric),
             *_stopped(reported, config.metric),
             *_doubts(cells, config, higher),

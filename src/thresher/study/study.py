@@ -27,7 +27,7 @@ from thresher.study.results import Trial, read_trials
 from thresher.study.slurm import SlurmConfig, check_commands
 from thresher.study.status import Failures, StudyStatus, hold, read_status, running_file
 from thresher.study.tasks import StudyPlan, Values
-from thresher.study.toml import dumps
+from thresher.study.toml import dumps, plain_values
 from thresher.training.stop import handle_signals
 
 logger = logging.getLogger(__name__)
@@ -70,6 +70,7 @@ class Study:
     @classmethod
     def from_dict(cls, content: Values, out: Path | str) -> "Study":
         """Build a study from nested dictionaries in the shape of the TOML file."""
+        content = plain_values(content)
         return cls(reading.from_dict(content, "the study", dumps(content)), Path(out))
 
     @classmethod

@@ -12,6 +12,15 @@ def dumps(content: Values) -> str:
     return "\n".join(_table(content, ())).strip() + "\n"
 
 
+def plain_values(content: Any) -> Any:
+    """Return nested dictionaries and lists with Python's numbers instead of NumPy's."""
+    if isinstance(content, dict):
+        return {key: plain_values(value) for key, value in content.items()}
+    if isinstance(content, list | tuple):
+        return type(content)(plain_values(value) for value in content)
+    return content.item() if getattr(content, "ndim", None) == 0 else content
+
+
 def _table(content: Values, path: tuple[str, ...]) -> list[str]:
     plain = {k: v for k, v in content.items() if not isinstance(v, dict) and v is not None}
     nested = {k: v for k, v in content.items() if isinstance(v, dict)}
@@ -33,6 +42,8 @@ def _value(value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(_value(item) for item in value) + "]"
+    if isinstance(value, dict):  # within a list
+        return "{" + ", ".join(f"{_key(k)} = {_value(v)}" for k, v in value.items()) + "}"
     if isinstance(value, int | float):
         return repr(value)
     return json.dumps(str(value), ensure_ascii=False)

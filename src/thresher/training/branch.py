@@ -12,7 +12,10 @@ from thresher.training.batch_schedule import NOISE
 from thresher.training.checkpoint import Checkpoint
 from thresher.training.config import TrainConfig
 
-SAME = ("data", "model", "optimizer", "precision", "validation", "split_seed", "selection", "seed")
+SAME = (
+    *("data", "model", "optimizer", "precision", "validation", "split_seed", "selection", "seed"),
+    "drop_last",
+)
 """Options that a branch shares with its run: the rest of the state depends on them."""
 
 

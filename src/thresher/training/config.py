@@ -172,6 +172,12 @@ def check(config: TrainConfig) -> None:
             "`branch_from` does not work with `dynamic` and `record_dynamics`",
             "leave one of them out",
         )
+    if config.drop_last and (config.batch_schedule is not None or config.branch_from is not None):
+        raise InvalidValueError(
+            "`drop_last` does not work with `batch_schedule` and `branch_from`, where epochs would "
+            "differ in size",
+            "leave one of them out",
+        )
     if config.max_batch is not None and config.batch_schedule != "noise":
         what = "`max_batch` has an effect only with `batch_schedule` noise"
         raise InvalidValueError(what, "leave one of them out")

@@ -142,6 +142,7 @@ class EpochPlanner:
         # A pruner makes epochs shorter; a budget of epochs then does not fix the samples.
         self.epochs = config.epochs if pruned and config.budget == "epochs" else None
         self.by_steps = config.budget == "steps"
+        self.drop_last = config.drop_last
         self.pruned = pruned
 
     def batch(self, done: Progress) -> int:
@@ -163,6 +164,8 @@ class EpochPlanner:
             end = max(1, round(min(1.0, self.epochs - done.epoch) * end))
         elif not self.by_steps:
             end = min(end, done.offset + self.resolved.total_samples - done.samples)
+        if self.drop_last and end > batch:
+            end -= end % batch
         cuts = [(b, min(b + batch, end)) for b in range(done.offset, end, batch)]
         if self.by_steps:
             cuts = cuts[: self.resolved.total_steps - done.step]

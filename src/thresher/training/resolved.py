@@ -42,6 +42,8 @@ class Resolved:
     """How often each sample is seen: `epochs`, or more under the budget of a full run."""
     samples_per_epoch: float
     """Samples in one epoch of the schedule; a pass may have fewer."""
+    dropped: int | None = None
+    """Samples that each epoch leaves out, with `drop_last`."""
     augment: str = "cifar"
     """imagenet, cifar or none."""
     image_size: int | None = None
@@ -87,7 +89,7 @@ class Resolved:
         for batch in self.batches:
             whole, rest = divmod(self.samples, batch)
             counts[batch] = max(whole, counts.get(batch, 0))
-            if rest:
+            if rest and self.dropped is None:
                 counts.setdefault(rest, 1)
         return counts
 
@@ -125,10 +127,12 @@ def resolve(
     if micro is not None and micro < align:
         what = f"micro_batch must be at least {align} with batch norm {config.batch_norm}"
         raise InvalidValueError(f"{what}, got {micro}", "", "micro_batch")
-    steps, total = _budget(config, samples, full, phases)
+    # What an epoch trains on, and what one of the full run would.
+    used, full_used = (_used(config, n, batch) for n in (samples, full))
+    steps, total = _budget(config, used, full_used, phases)
     base = batch if config.base_batch is None else config.base_batch
     rate = scaled_rate(config.lr_rule, config.lr, batch, base, config.warmup_epochs)
-    epoch = _schedule_epoch(config, samples, full, total)
+    epoch = _schedule_epoch(config, used, full_used, total)
     warmup_samples = rate.warmup_epochs * epoch
     part = largest_part(batch, world, align)
     return Resolved(
@@ -142,14 +146,15 @@ def resolve(
         base_batch=base,
         peak_lr=rate.peak_lr,
         warmup_epochs=rate.warmup_epochs,
-        warmup_steps=min(steps, _steps(ceil(warmup_samples), samples, phases)),
+        warmup_steps=min(steps, _steps(ceil(warmup_samples), used, phases)),
         warmup_samples=warmup_samples,
-        steps_per_epoch=ceil(samples / batch),
-        last_batch=samples - (ceil(samples / batch) - 1) * batch,
+        steps_per_epoch=ceil(used / batch),
+        last_batch=used - (ceil(used / batch) - 1) * batch,
         total_steps=steps,
         total_samples=total,
         passes=total / samples,
         samples_per_epoch=epoch,
+        dropped=samples - used if config.drop_last else None,
         batch_phases=[list(phase) for phase in phases] if len(phases) > 1 else [],
         largest_batch=largest,
     ).with_micro_batch(micro, align)
@@ -173,6 +178,11 @@ def _check_cuts(batch: int, samples: int, world: int, align: int) -> None:
         )
 
 
+def _used(config: BatchConfig, samples: int, batch: int) -> int:
+    """Return the samples that an epoch trains on: all, or those that fill whole batches."""
+    return samples - samples % batch if config.drop_last else samples
+
+
 def _budget(config: BatchConfig, samples: int, full: int, phases: Phases) -> tuple[int, int]:
     """Return steps and samples of the run; no batch spans two epochs, the last one is cut."""
     batch = phases[0][1]
@@ -183,8 +193,11 @@ def _budget(config: BatchConfig, samples: int, full: int, phases: Phases) -> tup
         whole, rest = divmod(steps, per_epoch)
         return steps, whole * samples + min(rest * batch, samples)
     total = round(config.epochs * (full if config.budget == "samples" else samples))
+    if config.drop_last:
+        total -= total % batch
     if total < 1:
-        raise InvalidValueError(f"{config.epochs} epochs are less than one sample", "", "epochs")
+        least = "batch" if config.drop_last else "sample"
+        raise InvalidValueError(f"{config.epochs} epochs are less than one {least}", "", "epochs")
     return _steps(total, samples, phases), total
 
 
@@ -228,5 +241,7 @@ def tiny_last_batches(resolved: Resolved) -> list[tuple[int, int]]:
     81 to 16 %. Of a batch that grows with the noise scale, only the first one is known.
     """
     ended = [batch for begin, batch in resolved.batch_phases if begin < int(resolved.passes)]
+    if resolved.dropped is not None:
+        return []
     rests = {batch: resolved.samples % batch for batch in (resolved.global_batch, *ended)}
     return [(rest, batch) for batch, rest in rests.items() if 0 < 32 * rest < batch]

@@ -59,8 +59,9 @@ FULL_SIZE: Values = {**PAPER, **UNPUBLISHED, "precision": "fp32"}
 GPU: Values = {**FULL_SIZE, "workers": 1, "precision": "bf16"}
 """CIFAR-10 at the paper's 28×28 with the ImageNet stem, on one GPU."""
 
-EQUAL_STEPS: Values = {"budget": "steps"}
-"""Arms that train on fewer images take as many steps as the arm with all of them."""
+EQUAL_STEPS: Values = {"budget": "steps", "drop_last": True}
+"""Arms that train on fewer images take as many steps as the arm with all of them, all of the same
+size; otherwise they would also differ in the number of samples (`study.equal_training`)."""
 
 DATA = {"smoke": SMOKE["data"], "gpu": GPU["data"], "paper": PAPER["data"]}
 """The pack that each preset reads."""
