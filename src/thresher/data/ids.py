@@ -6,6 +6,8 @@ from typing import TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from thresher.errors import InvalidValueError
+
 Ids: TypeAlias = Sequence[str] | pa.Array | pa.ChunkedArray
 
 
@@ -18,6 +20,15 @@ def rows_by_id(wanted: Ids, available: Ids) -> np.ndarray:
 
 
 def _array(ids: Ids) -> pa.Array:
+    if isinstance(ids, str):  # which would be read letter by letter
+        raise InvalidValueError(f"ids must be a list of ids, got one: {ids}", "", "ids")
     if isinstance(ids, pa.ChunkedArray):
         ids = ids.combine_chunks()
-    return ids if isinstance(ids, pa.Array) else pa.array(list(ids), pa.string())
+    if isinstance(ids, pa.Array):
+        return ids
+    ids = list(ids)
+    try:
+        return pa.array(ids, pa.string())
+    except pa.ArrowException:
+        other = next((id for id in ids if not isinstance(id, str)), None)
+        raise InvalidValueError(f"ids must be text, got {other!r}", "", "ids") from None

@@ -16,7 +16,7 @@ from thresher.data.digest import file_sha256
 from thresher.data.holdout import HoldOutOptions, choose_test
 from thresher.data.meta import Shape
 from thresher.data.normalisation import value_counts
-from thresher.data.shard import map_shard, raw_pixels, shard_schema
+from thresher.data.shard import map_shard, raw_pixels
 from thresher.data.shard_writer import ShardRecord, record_file
 from thresher.paths import disk_errors, write_json
 
@@ -72,10 +72,10 @@ def _split_names(path: Path, parts: list[np.ndarray]) -> list[tuple[int, bytes]]
         reader = pa.ipc.open_file(file)
         for number, test in enumerate(parts):
             _, ends, text = reader.get_batch(number).column("split").buffers()
-            lengths = np.where(test, len("test"), len("train"))
-            names = "".join(np.where(test, "test", "train").tolist())
-            written.append((ends.address - start, np.r_[0, lengths.cumsum()].astype("<i4").tobytes()))
-            written.append((text.address - start, names.encode()))
+            names = np.where(test, b"test", b"train").tolist()
+            bounds = np.cumsum([0, *map(len, names)]).astype("<i4")
+            written.append((ends.address - start, bounds.tobytes()))
+            written.append((text.address - start, b"".join(names)))
     return written
 
 
