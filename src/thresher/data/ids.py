@@ -1,6 +1,6 @@
 """Match samples by their ids."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -17,6 +17,13 @@ def rows_by_id(wanted: Ids, available: Ids) -> np.ndarray:
 
     rows = pc.index_in(_array(wanted), value_set=_array(available))
     return pc.fill_null(rows, -1).to_numpy(zero_copy_only=False).astype(np.int64)
+
+
+def check_lengths(columns: Mapping[str, object], count: int) -> None:
+    """Raise InvalidValueError if an array or list does not have one value for each of the ids."""
+    for name, values in columns.items():
+        if isinstance(values, list | np.ndarray) and len(values) != count:
+            raise InvalidValueError(f"{name} has {len(values)} values for {count} ids", "", name)
 
 
 def _array(ids: Ids) -> pa.Array:
