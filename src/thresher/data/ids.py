@@ -15,7 +15,7 @@ def rows_by_id(wanted: Ids, available: Ids) -> np.ndarray:
     """Return the row in `available` of each wanted id, (m,) int64; -1 where an id is missing."""
     import pyarrow.compute as pc  # not at the top: it takes as long as all of pyarrow
 
-    rows = pc.index_in(_array(wanted), value_set=_array(available))
+    rows = pc.index_in(id_array(wanted), value_set=id_array(available))
     return pc.fill_null(rows, -1).to_numpy(zero_copy_only=False).astype(np.int64)
 
 
@@ -26,7 +26,8 @@ def check_lengths(columns: Mapping[str, object], count: int) -> None:
             raise InvalidValueError(f"{name} has {len(values)} values for {count} ids", "", name)
 
 
-def _array(ids: Ids) -> pa.Array:
+def id_array(ids: Ids) -> pa.Array:
+    """Return ids as an Arrow array; raise InvalidValueError for one id, or what is no text."""
     if isinstance(ids, str):  # which would be read letter by letter
         raise InvalidValueError(f"ids must be a list of ids, got one: {ids}", "", "ids")
     if isinstance(ids, pa.ChunkedArray):
