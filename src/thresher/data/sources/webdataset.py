@@ -113,16 +113,16 @@ class WebDataset(encoded.EncodedSource):
         """Return id, label and split. Keys may repeat across tars: an id begins with the tar."""
         try:
             fields = json.loads(members["json"]) if "json" in members else {}
-            label = int(members["cls"]) if "cls" in members else fields.get("label")
-            if label is None and set(members) != {UNKNOWN}:
-                raise KeyError("label")
+            if set(members) == {UNKNOWN}:
+                fields = {"label": 0}  # of an image that is listed as broken
+            label = int(members["cls"]) if "cls" in members else fields["label"]
             place = PurePosixPath(chunk)
             name = _stem(place.name)
             name = (place.parent / name).as_posix() if self.with_folder else name
             id, split = fields.get("id"), fields.get("split")
             return (
                 f"{name}/{key}" if id is None else str(id),
-                0 if label is None else label,
+                label,
                 encoded.split_of(chunk) if split is None else str(split),
             )
         except (KeyError, ValueError, TypeError, AttributeError):
