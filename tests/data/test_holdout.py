@@ -6,15 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from made_images import picture
-from thresher.data import shard_splits
+from thresher.data import shard_splits, shard_writer, write
 from thresher.data.pack import Pack
 from thresher.data.shard_writer import WriteOptions
 from thresher.data.sources import encoded
 from thresher.data.sources.registry import SourceOptions, open_source
 from thresher.data.write import write_pack
+from thresher.data.write_worker import Job
 from thresher.errors import ThresherError
 from thresher.training.split import DataConfig, split_samples
 
@@ -86,6 +88,39 @@ def test_an_interrupted_choice_is_resumed(
     resumed = _pack(pictures, tmp_path / "a", test=0.25)
     assert resumed.checksum == whole.checksum
     assert resumed.verify() == []
+
+
+@pytest.mark.parametrize("sizes", [(8,), (8, 9)])
+def test_images_are_written_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, ...]
+) -> None:
+    """Every shard that holds a test image was written again: all images of most data sets."""
+    monkeypatch.setattr(shard_writer, "BATCH_BYTES", 2000)
+    for label in ("a", "b"):
+        (tmp_path / "in" / label).mkdir(parents=True)
+        for n in range(40):
+            side = sizes[n % len(sizes)]
+            (tmp_path / "in" / label / f"{n}.png").write_bytes(picture(n, side, side, "PNG"))
+    written: dict[str, int] = {}
+    split_one = write.split_one
+
+    def split_and_look(job: Job, part: tuple[int, np.ndarray]) -> None:
+        path = job.staging / f"{part[0]:05d}.arrow"
+        before = path.stat().st_ino
+        split_one(job, part)
+        written[path.name] = before - path.stat().st_ino
+
+    monkeypatch.setattr(write, "split_one", split_and_look)
+    pack = _pack(tmp_path / "in", tmp_path / "pack", test=0.25)
+    assert written == {"00000.arrow": 0}, "the same file"
+    assert pack.meta.splits == {"train": 60, "test": 20}
+    assert pack.verify() == []
+    plain = _pack(tmp_path / "in", tmp_path / "plain")
+    assert pack.ids.equals(plain.ids)
+    assert pack.labels.tolist() == plain.labels.tolist()
+    table = pa.ipc.open_file(pack.root / pack.meta.shards[0].file).read_all()
+    table.validate(full=True)
+    assert Counter(table["split"].to_pylist()) == {"train": 60, "test": 20}
 
 
 def test_a_folder_that_is_linked_twice_is_read_twice(pictures: Path, tmp_path: Path) -> None:

@@ -88,6 +88,19 @@ def test_webdataset_of_compressed_tars(tmp_path: Path) -> None:
     assert packed(tmp_path, tmp_path / "pack").ids.to_pylist() == ["D/1", "a/1", "b/1", "c/1"]
 
 
+def test_webdataset_with_another_dot_in_names(tmp_path: Path) -> None:
+    """Keys end at the first dot, so that such images have no key; they were not mentioned."""
+    with tarfile.open(tmp_path / "a.tar", "w") as file:
+        for name in ("1", "2", "v1.5"):
+            for kind, content in (("jpg", picture(1, 9, 9)), ("cls", b"0")):
+                info = tarfile.TarInfo(f"{name}.{kind}")
+                info.size = len(content)
+                file.addfile(info, io.BytesIO(content))
+    pack = packed(tmp_path / "a.tar", tmp_path / "pack")
+    assert pack.ids.to_pylist() == ["a/1", "a/2"]
+    assert pack.meta.broken == ["a/v1"]
+
+
 def test_webdataset_without_labels_or_cut(tmp_path: Path) -> None:
     with webdataset.TarWriter(str(tmp_path / "a.tar")) as writer:
         writer.write({"__key__": "one", "jpg": picture(0, 8, 8), "txt": "a caption"})

@@ -28,6 +28,15 @@ def made(**changes: Any) -> Selection:
     return Selection(**{**values, **changes})
 
 
+@pytest.mark.parametrize("name", ["keep", "labels", "score", "reason", "new_labels"])
+def test_arrays_have_one_value_for_each_id(name: str) -> None:
+    """A mask over all samples of a pack would be read as one over the training samples."""
+    values = ["", ""] if name == "reason" else np.zeros(6, int)
+    with pytest.raises(InvalidValueError, match=rf"{name} has \d values for 4 ids"):
+        made(**{name: values})
+    assert made(labels=[0, 1, 0, 1]).digest == made().digest
+
+
 @pytest.mark.parametrize("full", [False, True])
 def test_saved_and_loaded(tmp_path: Path, full: bool) -> None:
     more: dict[str, Any] = {}

@@ -63,6 +63,22 @@ def test_files_that_pillow_cannot_read_are_mentioned(
     assert caplog.text.rstrip().endswith("that Pillow reads: .heic (2), none (1)")
 
 
+@pytest.mark.parametrize("split", ["", "train", "val"])
+def test_class_folders_without_images_are_mentioned(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, split: str
+) -> None:
+    """They are no classes, so that the numbers of the classes after them shift."""
+    images = class_folder(tmp_path / "images", each=1)
+    images = images if split else images / "train"
+    (images / split / "bird").mkdir()
+    (images / split / ".hidden").mkdir()
+    (images / split / "cat" / "below").mkdir()
+    source = open_source(images)
+    assert source.classes == ["cat", "dog", "eel"]
+    message = f'class folders without images in {images}: 1, such as "bird". They are left out'
+    assert message in caplog.text
+
+
 def test_grey_images_stay_grey_and_16_bits_keep_the_high_byte(tmp_path: Path) -> None:
     from PIL import Image
 

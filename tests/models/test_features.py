@@ -41,6 +41,9 @@ def test_an_array_with_its_ids_beside_it(tmp_path: Path) -> None:
     assert features.labels is None
     assert features.probabilities is None
     assert Features.from_array(tmp_path / "f.npy", ["x", "y", "z"]).ids == ["x", "y", "z"]
+    for ids in ("xyz", [1, 2, 3]):
+        with pytest.raises(InvalidValueError, match="ids must be"):
+            Features.from_array(tmp_path / "f.npy", ids)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("kind", ["columns", "lists", "fixed lists"])

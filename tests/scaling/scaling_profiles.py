@@ -1,5 +1,7 @@
 """A synthetic profile whose predictions can be checked by hand."""
 
+from dataclasses import replace
+
 from thresher.scaling.profile import BatchTimes, DeviceInfo, Layer, Profile
 
 BATCHES = (64, 16, 4, 1)
@@ -44,3 +46,8 @@ def make_profile(fixed_s: float = 0.0) -> Profile:
         layers=tuple(layers),
         batches=tuple(times),
     )
+
+
+def digits_profile() -> Profile:
+    """The same with images of the shape of the digits."""
+    return replace(make_profile(), channels=1, image_size=8, sample_bytes=64)

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scaling_profiles import make_profile
+from scaling_profiles import digits_profile
 
 from quick_tiny import _quick_tiny  # noqa: F401
 from thresher.cli.plan import plan as plan_command
@@ -236,7 +236,7 @@ def test_a_planned_run_holds_out_what_the_runs_of_the_study_did(
     for batch, samples in ((16, 20_000), (64, 24_000), (256, 40_000)):
         study.add(batch, samples, validation=validation)
     profile = tmp_path / "profile.json"
-    dataclasses.replace(make_profile(), model="tiny", channels=1).save(profile)
+    dataclasses.replace(digits_profile(), model="tiny").save(profile)
     config = PlanConfig(
         from_=study.root, data=str(digits), cluster="summit", profile=profile, max_workers=1
     )
@@ -254,7 +254,7 @@ def test_a_network_with_settings_of_its_own_is_planned_from_a_table_only(
 ) -> None:
     """Pilots train with SGD, and `thresher train` trains fast-cifar with Muon and rates for it."""
     profile = tmp_path / "profile.json"
-    dataclasses.replace(make_profile(), model="fast-cifar", channels=1).save(profile)
+    dataclasses.replace(digits_profile(), model="fast-cifar").save(profile)
     config = PlanConfig(
         data=str(digits),
         model="fast-cifar",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scaling_profiles import make_profile
+from scaling_profiles import digits_profile
 
 from quick_tiny import _quick_tiny  # noqa: F401
 from thresher.cli.plan import plan as plan_command
@@ -85,7 +85,7 @@ def test_a_plan_by_branches_resumes_where_it_was_killed(
     monkeypatch.setattr(branches, "STEPS_LEAST", 6)
     write_pack(_Patterns(), tmp_path / "patterns", WriteOptions(processes=1))
     profile = tmp_path / "p.json"
-    dataclasses.replace(make_profile(), model="tiny", channels=1, classes=4).save(profile)
+    dataclasses.replace(digits_profile(), model="tiny", classes=4).save(profile)
     config = PlanConfig(
         data=str(tmp_path / "patterns"),
         cluster="summit",

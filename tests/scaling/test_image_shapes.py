@@ -74,3 +74,22 @@ def test_images_of_different_sizes_need_a_size(photos: str, tmp_path: Path) -> N
             plan(PlanConfig(data=photos, cluster="10gbe", from_=from_, profile=used))
     made = plan(PlanConfig(data=photos, cluster="10gbe", from_=table, profile=profiled))
     assert " --image-size 16 " in made.command
+
+
+@pytest.mark.parametrize(
+    "options", [{"image_size": 16, "classes": 2}, {"image_size": 8, "classes": 2}]
+)
+def test_a_profile_of_other_images_is_refused(
+    wide: str, tmp_path: Path, options: dict[str, Any]
+) -> None:
+    """The times of a plan were those of the images of the profile."""
+    table, profile = tmp_path / "table.csv", tmp_path / "profile.json"
+    table.write_text("batch,samples,lr\n2,100,0.1\n4,120,0.1\n8,160,0.1\n")
+    config = PlanConfig(data=wide, model="tiny", cluster="10gbe", from_=table, profile=profile)
+    measure(MeasureConfig(data=wide, **QUICK)).save(profile)
+    plan(config)
+    measure(MeasureConfig(**options, **QUICK)).save(profile)
+    with pytest.raises(
+        InvalidValueError, match=r"not of images of channels, height and width \(3, 8, 24\)"
+    ):
+        plan(config)

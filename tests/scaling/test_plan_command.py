@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scaling_profiles import make_profile
+from scaling_profiles import digits_profile
 
 from planted import ArraySource
 from thresher.data.pack import Pack
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.slow  # trains pilots
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PlanConfig:
     monkeypatch.setenv("THRESHER_HOME", str(tmp_path / "home"))
     profile = tmp_path / "profile.json"
-    dataclasses.replace(make_profile(), model="tiny", channels=1).save(profile)
+    dataclasses.replace(digits_profile(), model="tiny").save(profile)
     return PlanConfig(
         cluster="summit", pilot_epochs=1, pilot_seeds=1, profile=profile, max_workers=1
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scaling_profiles import make_profile
+from scaling_profiles import digits_profile, make_profile
 
 from thresher.cli.plan import plan as plan_command
 from thresher.data.write import write_pack
@@ -159,8 +159,8 @@ def digits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(tmp_path / "digits")
 
 
-def quick_profile(path: Path, model: str = "tiny", channels: int = 1) -> Path:
-    profile = dataclasses.replace(make_profile(), model=model, channels=channels)
+def quick_profile(path: Path, model: str = "tiny") -> Path:
+    profile = dataclasses.replace(digits_profile(), model=model)
     profile.save(path)
     return path
 

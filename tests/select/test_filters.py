@@ -481,6 +481,21 @@ def test_features_that_are_not_finite_are_refused(name: str) -> None:
             load_filter(name)().fit(features, np.arange(20) % 2)
 
 
+@pytest.mark.parametrize(
+    "name", ["network", "grid", "knn", "near-duplicates", "moderate", "prototypes", "outliers"]
+)
+def test_features_whose_squares_are_no_numbers_are_refused(name: str) -> None:
+    """Maps were NaN or arbitrary, and other filters compared zeros or infinities."""
+    labels = np.arange(40) % 2
+    features = np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32)
+    features[7, 2] = -9
+    for factor in (1e18, 1e30):
+        with pytest.raises(ThresherError, match=r'1e\+12 in size, but those of sample "7" are up'):
+            load_filter(name)().fit(features * np.float32(factor), labels)
+    with pytest.raises(ThresherError, match="the largest is 9e-15; scale them"):
+        load_filter(name)().fit(features * np.float32(1e-15), labels)
+
+
 @pytest.mark.parametrize("name", ["knn", "near-duplicates", "moderate", "label-errors", "outliers"])
 def test_features_that_are_not_vectors_are_refused(name: str) -> None:
     for features in (np.zeros((6, 2, 4)), np.zeros(6), np.full((6, 2), None)):

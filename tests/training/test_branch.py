@@ -1,6 +1,7 @@
 """A run that begins with the state of another."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from safetensors.torch import load_file
 from quick_tiny import _quick_tiny  # noqa: F401
 from thresher.errors import InvalidValueError, NotFoundError
 from thresher.training.config import TrainConfig, check
+from thresher.training.pruners import make_pruner
 from thresher.training.result import RunResult
 from thresher.training.train import train
 
@@ -113,6 +115,52 @@ def test_a_branch_goes_on_with_a_batch_that_grew(few: Path, tmp_path: Path) -> N
     assert result.resolved.batch_phases == []
 
 
+def _epochs(run: Path) -> tuple[list[int], list[float]]:
+    """Return the steps of each epoch that a run wrote, and their rates."""
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    steps = [line for line in lines if line["kind"] == "step"]
+    return [line["epoch"] for line in steps], [line["lr"] for line in steps]
+
+
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("epochs", [2, 1.5])
+def test_a_branch_of_a_pruned_run_goes_on_in_its_epoch(
+    few: Path, tmp_path: Path, epochs: float, own: bool
+) -> None:
+    """It counted epochs in samples, of which a pruned run has seen fewer."""
+    options = {"schedule": "cosine", "batch_size": 7}  # 41 steps of 287 samples
+    pruner = make_pruner("random:0.5")
+    name = None if own else "random:0.5"
+    begun = _config(few, tmp_path / "trunk", epochs=epochs, keep_checkpoint=True, **options)
+    begun = replace(begun, dynamic=name)
+    trunk = train(begun, pruner=pruner if own else None, quiet=True)
+    assert trunk.samples < 287 * epochs
+    config = _config(few, tmp_path / "branch", epochs=3, branch_from=begun.out, **options)
+    result = train(config, quiet=True)
+    places, rates = _epochs(tmp_path / "branch")
+    assert places == ([] if epochs == 2 else [1] * 21) + [2] * 41
+    assert result.samples == trunk.samples + (287 if epochs == 2 else 287 + 144)
+    train(_config(few, tmp_path / "whole", epochs=3, **options), quiet=True)
+    assert rates[-41:] == _epochs(tmp_path / "whole")[1][-41:]
+
+
+def test_a_branch_of_a_pruned_run_that_was_stopped_within_an_epoch(
+    few: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    options = {"batch_size": 7, "checkpoint_every": 30, "dynamic": "random:0.5"}
+    with monkeypatch.context() as patch:
+        patch.setattr("thresher.training.folder.write_result", killed)
+        with pytest.raises(KeyboardInterrupt):
+            train(_config(few, tmp_path / "trunk", epochs=2, **options), quiet=True)
+    branch = _config(few, tmp_path / "b", epochs=2, batch_size=7, branch_from=f"{tmp_path}/trunk")
+    train(branch, quiet=True)
+    # The checkpoint is of nine of the 20 steps of a pruned epoch, as much as 18.45 of 41.
+    assert _epochs(tmp_path / "b")[0] == [1] * 23
+
+
 def test_a_branch_may_have_another_batch_and_rate(few: Path, trunk: Path, tmp_path: Path) -> None:
     options = {"epochs": 2, "branch_from": str(trunk), "batch_size": 40, "lr": 0.03}
     result = train(_config(few, tmp_path / "branch", **options), quiet=True)
@@ -134,4 +182,6 @@ def test_what_a_branch_cannot_continue_is_refused(few: Path, trunk: Path, tmp_pa
         train(_config(few, out, branch_from=str(trunk), seed=1), quiet=True)
     with pytest.raises(InvalidValueError, match="`branch_from` does not work with `dynamic`"):
         check(_config(few, out, branch_from=str(trunk), record_dynamics=True))
+    with pytest.raises(InvalidValueError, match="`branch_from` does not work with a pruner"):
+        train(_config(few, out, branch_from=str(trunk)), pruner=make_pruner("infobatch"))
     assert not out.exists()

@@ -38,9 +38,9 @@ def test_biases_and_the_head_take_nesterov_steps() -> None:
     ours, theirs = _model(), _model()
     config = OptimizerConfig(optimizer="muon", momentum=0.6, weight_decay=0.01, bias_lr=3.0)
     muon = make_optimizer(ours, config, lr=0.1)
-    head, biases = theirs[3], [theirs[0].bias, *theirs[1].parameters()]
+    head, biases = theirs[3], [theirs[0].bias, *theirs[1].parameters(), theirs[3].bias]
     sgd = torch.optim.SGD(
-        [{"params": biases, "lr": 0.3}, {"params": list(head.parameters()), "lr": 0.1}],
+        [{"params": biases, "lr": 0.3}, {"params": [head.weight], "lr": 0.1}],
         momentum=0.6,
         nesterov=True,
         weight_decay=0.01,
@@ -90,8 +90,18 @@ def test_rates_are_multiplied_by_their_factors(name: str, tensor_lr: bool) -> No
             continue
         set_rate(optimizer, rate)
         rates = [float(group["lr"]) / float(rate) for group in optimizer.param_groups]
-        assert rates == pytest.approx([1, 4, 0.5, 0.5])
+        assert rates == pytest.approx([1, 4, 0.5, 2])
     assert isinstance(optimizer, Muon) == (name == "muon")
+
+
+@pytest.mark.parametrize("name", ["sgd", "muon"])
+@pytest.mark.parametrize("head_lr", [1.0, 1.001])
+def test_the_bias_of_the_head_is_a_bias(name: str, head_lr: float) -> None:
+    """It lost the factor of biases with Muon, or as soon as the head had a factor of its own."""
+    model = _model()
+    config = OptimizerConfig(optimizer=name, bias_lr=4.0, head_lr=head_lr)  # type: ignore[arg-type]
+    groups = {id(p): g for g in parameter_groups(model, config) for p in g["params"]}
+    assert groups[id(model[3].bias)]["lr_factor"] == pytest.approx(4 * head_lr)
 
 
 @pytest.mark.parametrize(

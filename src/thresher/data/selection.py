@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from thresher.data.copy_links import CopyLinks
-from thresher.data.ids import rows_by_id
+from thresher.data.ids import check_lengths, rows_by_id
 from thresher.data.matching import match_samples, webdataset_ids
 from thresher.data.overrides import Override, OverrideLog, effective_overrides
 from thresher.data.pack import Pack
@@ -90,6 +90,8 @@ class Selection:
 
     def __post_init__(self) -> None:
         self.keep = np.asarray(self.keep, bool)  # zeros and ones would be taken for positions
+        self.labels = np.asarray(self.labels)
+        check_lengths(vars(self), len(self.ids))
 
     @property
     def kept(self) -> int:
@@ -118,8 +120,7 @@ class Selection:
     @property
     def digest(self) -> str:
         """Digest of the kept samples and their labels: equal if nothing changes for training."""
-        labels = self.final_labels.tolist()
-        kept = zip(self.ids, labels, self.keep.tolist(), strict=True)
+        kept = zip(self.ids, self.final_labels.tolist(), self.keep.tolist(), strict=True)
         text = "\n".join(f"{id}\t{label}" for id, label, keep in kept if keep)
         return hashlib.sha256(f"{self.fingerprint}\n{text}".encode()).hexdigest()[:32]
 
@@ -148,8 +149,7 @@ class Selection:
         Raises:
             AlreadyExistsError: The selection exists.
         """
-        paths = SelectionPaths(Path(path))
-        rows = len(self.ids)
+        paths, rows = SelectionPaths(Path(path)), len(self.ids)
         columns = {
             "id": self.ids,
             "label": self.labels,

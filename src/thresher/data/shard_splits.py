@@ -1,10 +1,12 @@
 """Give test images their split once all samples of a pack are known.
 
 A block of photographs holds one or two of them, so that no share of each class can be drawn from
-it. The shards are written with training samples only, and those that hold test images once more.
+it. The shards are written with training samples only. Then the names of the splits are replaced in
+the files: "test" is shorter than "train", so that nothing moves and no image is written again.
 """
 
 import dataclasses
+import os
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +14,11 @@ import pyarrow as pa
 
 from thresher.data.digest import file_sha256
 from thresher.data.holdout import HoldOutOptions, choose_test
-from thresher.data.meta import Shape, ShardMeta
+from thresher.data.meta import Shape
 from thresher.data.normalisation import value_counts
-from thresher.data.shard import map_shard, raw_pixels, shard_schema
+from thresher.data.shard import map_shard, raw_pixels
 from thresher.data.shard_writer import ShardRecord, record_file
-from thresher.paths import atomic_file, write_json
+from thresher.paths import disk_errors, write_json
 
 
 def shards_with_test(
@@ -36,32 +38,45 @@ def shards_with_test(
 
 
 def set_test(staging: Path, number: int, shape: Shape | None, test: np.ndarray) -> None:
-    """Write a finished shard again with these samples (n,) bool as test images."""
+    """Make these samples (n,) bool of a finished shard its test images, in the same file."""
     record = ShardRecord.read(staging, number)
-    batches = map_shard(staging, record.meta, shape)
-    histograms: dict[str, np.ndarray] = {}
     record_file(staging, number).unlink()  # if this is interrupted, the shard is not finished
-    file = staging / record.meta.file
-    with atomic_file(file) as temporary:
-        with pa.ipc.new_file(temporary, shard_schema(shape)) as writer:
-            begin = 0
-            for batch in batches:
-                own = test[begin : begin + batch.num_rows]
-                begin += batch.num_rows
-                names = pa.array(np.where(own, "test", "train").tolist(), pa.string())
-                column = batch.schema.get_field_index("split")
-                writer.write_batch(batch.set_column(column, "split", names))
-                if shape is not None:
-                    _count(histograms, batch, shape, own)
-        sha256 = file_sha256(temporary)
+    path = staging / record.meta.file
+    batches = map_shard(staging, record.meta, shape)
+    parts = np.split(test, np.cumsum([batch.num_rows for batch in batches])[:-1])
+    with disk_errors(path), open(path, "r+b") as file:
+        for place, names in _split_names(path, parts):
+            file.seek(place)
+            file.write(names)
+        file.flush()
+        os.fsync(file.fileno())
+    histograms: dict[str, np.ndarray] = {}
+    if shape is not None:
+        for batch, own in zip(batches, parts, strict=True):
+            _count(histograms, batch, shape, own)
     splits = {"train": len(test) - int(test.sum()), "test": int(test.sum())}
     changed = dataclasses.replace(
         record,
-        meta=ShardMeta(file.name, record.meta.samples, file.stat().st_size, sha256),
+        meta=dataclasses.replace(record.meta, sha256=file_sha256(path)),
         splits={split: count for split, count in splits.items() if count},
         histograms={split: counts.tolist() for split, counts in histograms.items()},
     )
     write_json(record_file(staging, number), dataclasses.asdict(changed))
+
+
+def _split_names(path: Path, parts: list[np.ndarray]) -> list[tuple[int, bytes]]:
+    """Return the bytes of the splits of each batch of a shard, and their places in the file."""
+    written = []
+    with pa.memory_map(str(path)) as file:
+        start = file.read_buffer().address
+        reader = pa.ipc.open_file(file)
+        for number, test in enumerate(parts):
+            _, ends, text = reader.get_batch(number).column("split").buffers()
+            names = np.where(test, b"test", b"train").tolist()
+            bounds = np.cumsum([0, *map(len, names)]).astype("<i4")
+            written.append((ends.address - start, bounds.tobytes()))
+            written.append((text.address - start, b"".join(names)))
+    return written
 
 
 def _count(

@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from thresher.data.ids import id_array
 from thresher.errors import InvalidValueError, NotFoundError
 from thresher.paths import Inside, read_json
 
@@ -183,7 +184,7 @@ class Features:
                     f"the features in {path} have no ids", f"write them, one per line, to {beside}"
                 )
             ids = beside.read_text(encoding="utf-8-sig").splitlines() if path.exists() else []
-        index = pa.table({"id": pa.array(list(ids), pa.string())})
+        index = pa.table({"id": id_array(ids)})
         return cls(_map(path), index, None, FeaturesMeta(source=str(path)), path)._checked()
 
     def _checked(self) -> "Features":

@@ -16,7 +16,7 @@ from thresher.scaling.batch_table import study_hold_out
 from thresher.scaling.candidates import CandidateRun, Machine
 from thresher.scaling.catalog import load_cluster
 from thresher.scaling.cluster import DevicePrecision
-from thresher.scaling.measure import MeasureConfig, measure
+from thresher.scaling.measure import MeasureConfig, measure, trained_shape
 from thresher.scaling.pilot import Pilot, PilotConfig, required, run_pilot
 from thresher.scaling.profile import Profile
 from thresher.scaling.sample_fit import SampleFit
@@ -198,7 +198,22 @@ def _profile(config: PlanConfig, data: str) -> Profile:
         what = f"profile {config.profile} has {profile.classes} classes, and {data} has"
         fix = f"measure {config.model} on {data} with `thresher scale measure`"
         raise InvalidValueError(f"{what} {len(pack.classes)}", fix)
+    _check_shape(config, profile, pack)
     return profile
+
+
+def _check_shape(config: PlanConfig, profile: Profile, pack: Pack) -> None:
+    """Refuse a profile of images of another shape than the planned run trains on."""
+    shape = trained_shape(pack, profile.image_size if pack.image_shape is None else None)
+    # A profile has one side only; the bytes of an image tell whether it was square.
+    stored = {math.prod(shape), math.prod(pack.image_shape or shape)}
+    if (profile.channels, profile.image_size) != shape[:2] or profile.sample_bytes not in stored:
+        what = (
+            f"profile {config.profile} is not of images of channels, height and width {shape}, as "
+            f"{config.model} is trained on with {config.data}"
+        )
+        fix = f"measure {config.model} on {config.data} with `thresher scale measure`"
+        raise InvalidValueError(what, fix)
 
 
 def _schedule(

@@ -54,12 +54,32 @@ def branch_state(config: TrainConfig, epoch_size: int) -> Checkpoint:
     progress = {**taken.meta["progress"], "target": None, "ended": None}
     if not continues_growth(config):
         progress["grown"] = []
-    pruned = _begun(config).get("dynamic") is not None  # its epochs are shorter
-    if not progress["offset"] and not pruned:
+    begun = _begun(config)
+    if taken.meta.get("pruned", begun.get("dynamic") is not None):
+        progress |= _place_of_pruned(taken, begun, epoch_size)
+        if begun.get("budget", "epochs") == config.budget == "epochs":
+            place = progress["epoch"] * epoch_size + progress["offset"]
+            progress["skipped"] = place - progress["samples"]
+    elif not progress["offset"]:
         progress["epoch"], offset = divmod(progress["samples"], epoch_size)
         progress["offset"] = offset
         progress["epoch_loss"] = offset * (progress["train_loss"] or 0.0)
     return replace(taken, meta={**taken.meta, "progress": progress})
+
+
+def _place_of_pruned(
+    taken: Checkpoint, begun: Mapping[str, Any], epoch_size: int
+) -> dict[str, float]:
+    """Return the epoch of a pruned run, and as large a part of it as that run has behind it."""
+    progress = taken.meta["progress"]
+    epochs, loss = progress["epoch"], progress["train_loss"] or 0.0
+    if progress["offset"]:
+        loss = progress["epoch_loss"] / progress["offset"]
+        epochs += progress["offset"] / int(taken.tensors["pruner.chosen"].sum())
+    elif begun.get("budget", "epochs") == "epochs":
+        epochs = min(epochs, begun.get("epochs", epochs))
+    offset = int(epochs % 1 * epoch_size)
+    return {"epoch": int(epochs), "offset": offset, "epoch_loss": offset * loss}
 
 
 def continues_growth(config: TrainConfig) -> bool:

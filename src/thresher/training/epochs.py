@@ -26,6 +26,8 @@ class Progress:
     offset: int = 0
     """Samples of this epoch's order that were trained on: the exact next sample."""
     samples: int = 0
+    skipped: int = 0
+    """Samples that the run left out of which this is a branch; its epochs count them."""
     seconds: float = 0.0
     """Training time, evaluations not counted."""
     input_wait: float = 0.0
@@ -45,6 +47,11 @@ class Progress:
     """Learning rate of the last step; a gradient that is still under way is applied with it."""
     ended: Status | None = None
     """How the run ended, in a checkpoint that is kept after its end."""
+
+    @property
+    def place(self) -> int:
+        """Where the run is in its epochs, in samples."""
+        return self.samples + self.skipped
 
     @property
     def input_wait_share(self) -> float | None:
@@ -155,7 +162,7 @@ class EpochPlanner:
             return done.epoch >= self.epochs
         if self.by_steps:
             return done.step >= self.resolved.total_steps
-        return done.samples >= self.resolved.total_samples
+        return done.place >= self.resolved.total_samples
 
     def plan(self, order: np.ndarray, done: Progress) -> EpochPlan:
         """Cut what is left of an epoch; the budget may end within it."""
@@ -163,7 +170,7 @@ class EpochPlanner:
         if self.epochs is not None:
             end = max(1, round(min(1.0, self.epochs - done.epoch) * end))
         elif not self.by_steps:
-            end = min(end, done.offset + self.resolved.total_samples - done.samples)
+            end = min(end, done.offset + self.resolved.total_samples - done.place)
         if self.drop_last and end > batch:
             end -= end % batch
         cuts = [(b, min(b + batch, end)) for b in range(done.offset, end, batch)]
@@ -182,8 +189,8 @@ class EpochPlanner:
         A pruned run is as far on it as it has used up its budget.
         """
         if self.epochs is not None:
-            share = self.resolved.samples / epoch_size
-            return done.epoch * self.resolved.samples + begin * share
+            whole = self.resolved.samples_per_epoch
+            return done.epoch * whole + begin * whole / epoch_size
         if self.pruned and self.by_steps:
             return (done.step + number) / self.resolved.total_steps * self.resolved.total_samples
-        return done.samples + begin - done.offset
+        return done.place + begin - done.offset

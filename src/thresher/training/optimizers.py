@@ -31,7 +31,7 @@ class OptimizerConfig:
     bias_lr: float = option(1.0, ge=0)
     """Factor on the learning rate of biases and norm layers."""
     head_lr: float = option(1.0, ge=0)
-    """Factor on the learning rate of the head, the last linear layer."""
+    """Factor on the learning rate of the head, the last linear layer; its bias has both factors."""
 
 
 def make_optimizer(
@@ -103,7 +103,7 @@ def parameter_groups(model: "nn.Module", config: OptimizerConfig) -> "list[Param
         (weights, decay, True, 1.0),
         (others, decay if decays else 0.0, False, config.bias_lr),
         (last, decay, name != "muon", config.head_lr),
-        (last_bias, decay if decays else 0.0, False, config.head_lr),
+        (last_bias, decay if decays else 0.0, False, config.bias_lr * config.head_lr),
     ]
     return [dict(zip(names, group, strict=True)) for group in groups if group[0]]
 

@@ -72,6 +72,7 @@ class RunState:
             "workers": step.group.world,
             "noise": self.noise.state() if self.noise is not None else None,
             "scaler": step.scaler.state_dict(),
+            "pruned": self.samples.pruner is not None,
         }
         return Checkpoint(meta, tensors)
 

@@ -89,6 +89,9 @@ def train(
             "set `workers` to 1, use `dynamic`, or start the workers with torchrun",
             "pruner",
         )
+    if pruner is not None and config.branch_from is not None:
+        what = "`branch_from` does not work with a pruner"
+        raise InvalidValueError(what, "leave one of them out", "pruner")
     if pruner is None:
         pruner = make_pruner(config.dynamic)
     finished = folder.finished(config)

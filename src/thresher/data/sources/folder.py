@@ -137,6 +137,7 @@ def _list_files(root: Path) -> tuple[list[str], list[ImageFile]]:
     classes = sorted({_printable(name) for name in names if _is_text(name)})
     if not classes:
         raise InvalidValueError(f"the folder names in {root} are not UTF-8 text", "rename them")
+    _mention_empty(root, tops if split_first else {""}, set(names))
     label = {name: n for n, name in enumerate(classes)}
     images = []
     for name, (path, size, changed) in zip(names, files, strict=True):
@@ -145,6 +146,18 @@ def _list_files(root: Path) -> tuple[list[str], list[ImageFile]]:
             ImageFile(path, _printable(path), label.get(_printable(name), 0), split, size, changed)
         )
     return classes, images
+
+
+def _mention_empty(root: Path, parents: set[str], names: set[str]) -> None:
+    """Log folders beside those of the classes that hold no image: they are no classes."""
+    beside = (entry for parent in parents for entry in os.scandir(root / parent))
+    found = {entry.name for entry in beside if entry.is_dir() and not entry.name.startswith(".")}
+    empty = sorted(_printable(name) for name in found - names)
+    if empty:
+        logger.warning(
+            f"class folders without images in {root}: {len(empty):,}, such as "
+            f'"{empty[0]}". They are left out, so that the classes after it have lower numbers'
+        )
 
 
 def _check_no_splits(root: Path, tops: set[str], paths: list[str]) -> None:

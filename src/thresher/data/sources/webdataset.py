@@ -45,6 +45,7 @@ _OTHERS = (
 _RARE = ("psd", "qoi", "xbm", "xpm", "im", "msp", "sun", "fli", "blp")
 IMAGES = frozenset((*_PHOTOGRAPHS, *_OTHERS, *_RARE))
 LABELS = frozenset(("cls", "json"))
+UNKNOWN = ""
 PROBES_PER_TAR = 8
 _TAR = re.compile(r"\.(tar(\.(gz|bz2|xz|zst))?|tgz|tbz2?|txz)$")
 
@@ -112,6 +113,8 @@ class WebDataset(encoded.EncodedSource):
         """Return id, label and split. Keys may repeat across tars: an id begins with the tar."""
         try:
             fields = json.loads(members["json"]) if "json" in members else {}
+            if set(members) == {UNKNOWN}:
+                fields = {"label": 0}  # of an image that is listed as broken
             label = int(members["cls"]) if "cls" in members else fields["label"]
             place = PurePosixPath(chunk)
             name = _stem(place.name)
@@ -156,7 +159,8 @@ def _tars_in_splits(folder: Path) -> list[Path]:
 def grouped(tar: Path, kinds: frozenset[str]) -> Iterator[tuple[str, dict[str, bytes]]]:
     """Yield the samples of a tar file in order: the key, and members of these kinds by suffix.
 
-    A second member of a kind begins another sample, so that none is lost if a key repeats.
+    A second member of a kind begins another sample, so that none is lost if a key repeats. The key
+    ends at the first dot: an image with another one, as `v1.2.jpg`, is a member of kind `UNKNOWN`.
     """
     key = ""
     members: dict[str, bytes] = {}
@@ -173,6 +177,8 @@ def grouped(tar: Path, kinds: frozenset[str]) -> Iterator[tuple[str, dict[str, b
                 yield key, members
                 members = {}
             key = current
+            if kind.lower().rpartition(".")[2] in kinds & IMAGES and kind.lower() not in kinds:
+                members[UNKNOWN] = b""
             if kind.lower() in kinds:
                 content = archive.extractfile(member)
                 members[kind.lower()] = content.read() if content else b""
