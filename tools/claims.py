@@ -150,6 +150,12 @@ def page(results: dict[str, StoredResult]) -> str:
     return HEAD + table + "".join(_section(name, results[name]) for name in sorted(results))
 
 
+def _remarks(name: str) -> list[str]:
+    """Return what limits the verdicts, from the reports of a recipe's studies."""
+    reports = sorted((RESULTS / name).rglob("report.json"))
+    return list(dict.fromkeys(note for r in reports for note in json.loads(r.read_text())["notes"]))
+
+
 def _section(name: str, result: StoredResult) -> str:
     hardware = ", ".join(f"{key} {value}" for key, value in result.hardware.items())
     versions = ", ".join(f"{key} {value}" for key, value in result.versions.items())
@@ -160,6 +166,7 @@ def _section(name: str, result: StoredResult) -> str:
         f"`{result.command}`, commit {result.commit or 'unknown'}.\n",
         f"{hardware}; {versions}.\n",
         *(f"Differs from the paper in: {text}.\n" for text in differs),
+        *(f"**Note**: {text}\n" for text in _remarks(name)),
         *(["\n".join(notes) + "\n"] if notes else []),
     ]
     return "\n".join(parts)

@@ -79,7 +79,12 @@ def tables(results: Path) -> dict[str, str]:
             cells = [values.get((share, batch, arm)) for arm in ARMS]
             means = [f"{statistics.fmean(c):.1f}" if c else "" for c in cells]
             lines.append(f"| {share} % | {batch:,} | " + " | ".join(means) + " |")
-    return {"accuracy": "\n".join(lines), "verdicts": _verdicts(results), "found": _found(results)}
+    return {
+        "accuracy": "\n".join(lines),
+        "verdicts": _verdicts(results),
+        "found": _found(results),
+        "figure 7": _figure7(results),
+    }
 
 
 def _verdicts(results: Path) -> str:
@@ -97,6 +102,36 @@ def _verdicts(results: Path) -> str:
                 )
                 at = f"{share} % | {row['cell']['batch_size']:,}"
                 lines.append(f"| {at} | {pair} | {interval} | {row['word']} |")
+    return "\n".join(lines)
+
+
+def _figure7(results: Path) -> str:
+    """Return accuracies, differences and amounts of training at the paper's large batches."""
+    report = results / "ornl-fig7" / "study" / "report"
+    runs: dict[tuple[float, int, str], list[dict[str, Any]]] = {}
+    for row in pq.read_table(report / "trials.parquet").to_pylist():
+        if row["reported"]:
+            runs.setdefault((row["weight_decay"], row["batch_size"], row["arm"]), []).append(row)
+    differences = {
+        (v["arm"], v["baseline"], v["cell"].get("weight_decay"), v["cell"].get("batch_size")): v
+        for v in json.loads((report / "report.json").read_text())["verdicts"]
+    }
+    lines = [
+        "| weight decay | batch | full | random | network | network − full | network − random | "
+        "samples, network / full |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for decay, batch in sorted({key[:2] for key in runs}):
+        arms = {arm: runs[decay, batch, arm] for arm in ("full", "random", "network")}
+        means = [f"{statistics.fmean(r['accuracy'] for r in arms[arm]):.1f}" for arm in arms]
+        compared = [differences["network", other, decay, batch] for other in ("full", "random")]
+        intervals = [
+            f"{v['mean']:+.2f} ({v['adjusted_low']:+.2f} … {v['adjusted_high']:+.2f})"
+            for v in compared
+        ]
+        seen = {arm: statistics.fmean(r["samples"] for r in arms[arm]) for arm in arms}
+        share = f"{seen['network'] / seen['full']:.3f}"
+        lines.append(f"| {decay} | {batch:,} | " + " | ".join([*means, *intervals, share]) + " |")
     return "\n".join(lines)
 
 
