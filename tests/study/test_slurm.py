@@ -19,9 +19,11 @@ from slurm_bed import SlurmBed, missing
 
 from thresher.errors import ThresherError
 from thresher.paths import RunPaths, write_text
+from thresher.study import slurm_commands, slurm_job
 from thresher.study.executors import executor_config
 from thresher.study.slurm import SlurmConfig, SlurmExecutor
 from thresher.study.study import Study
+from thresher.study.tasks import StudyTask
 from thresher.study.toml import dumps
 
 SLOW = """
@@ -45,8 +47,10 @@ json.dump({"score": float(sys.argv[2])}, open(out + "/result.json", "w"))
 RUN = """
 import sys
 from thresher.study.study import Study
+from thresher.study.tasks import StudyTask
 Study.load(sys.argv[1], sys.argv[2]).run()
 """
+LOGGED_RUN = f"import logging; logging.basicConfig(level='INFO')\n{RUN}"
 pytestmark = pytest.mark.xdist_group("slurm")
 
 EXECUTOR: dict[str, Any] = {
@@ -202,7 +206,9 @@ def test_a_cancelled_job_is_submitted_again(
         process.wait()
         assert "no process collects the results" in thresher("study", "status", tmp_path).stdout
         process = subprocess.Popen([sys.executable, "-c", RUN, str(file), str(tmp_path)])
-        _until(lambda: study.status().count("running") == 1)
+        _until(lambda: study.status().count("queued") == 1)
+        assert study.status().count("running") == 0
+        assert "1 trials: 1 queued; run by" in thresher("study", "status", tmp_path).stdout
         bed.command("scancel", "-n", entry["job"])
         # A job that is missing from the queue twice is submitted again; let that one run.
         _until(lambda: [e["attempt"] for e in _book(tmp_path).values()] == [2])
@@ -236,6 +242,68 @@ def test_a_command_out_of_time_is_requeued_with_its_folder(bed: SlurmBed, tmp_pa
     assert [trial.value for trial in Study.open(out).trials()] == [0.0, 1.0]
     logs = [path.read_text() for path in (out / "logs").iterdir()]
     assert all("requeued (requeue 1)" in log for log in logs)
+
+
+ONCE = """
+import json, os, sys, time
+out = sys.argv[1]
+with open(out + "/starts", "a") as file:
+    file.write("started\\n")
+while not os.path.exists(sys.argv[3]):
+    time.sleep(0.1)
+json.dump({"score": float(sys.argv[2])}, open(out + "/result.json", "w"))
+"""
+
+
+@pytest.mark.slow  # waits for SLURM
+def test_a_study_waits_while_the_controller_is_down(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    if why := missing():
+        pytest.skip(why)
+    # Not the bed of the other tests: a controller that this test started must end with it.
+    with SlurmBed(tmp_path_factory.mktemp("slurm")) as bed:
+        _run_through_an_outage(bed, tmp_path)
+
+
+def _run_through_an_outage(bed: SlurmBed, tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(ONCE)
+    command = f"{{python}} -S {tmp_path}/own.py {{out}} {{seed}} {tmp_path}/end"
+    content = {"seeds": 2, "base": {"command": command}, "metric": "score", "executor": EXECUTOR}
+    file, out, log = tmp_path / "study.toml", tmp_path / "out", tmp_path / "log"
+    write_text(file, dumps(content))
+    # The same cluster, with commands that give up after a moment.
+    conf = Path(bed.environment["SLURM_CONF"]).read_text()
+    quick = tmp_path / "slurm.conf"
+    quick.write_text(conf.replace("MessageTimeout=30", "MessageTimeout=1"))
+    with open(log, "wb") as errors:
+        process = subprocess.Popen(
+            [sys.executable, "-c", LOGGED_RUN, str(file), str(out)],
+            env={**os.environ, "SLURM_CONF": str(quick)},
+            stderr=errors,
+        )
+    try:
+        _until(lambda: len(list(out.glob("trials/*/output/starts"))) == 2)
+        before = _book(out)
+        bed.stop_controller()
+        try:
+            _until(lambda: "squeue failed: " in log.read_text() or process.poll() is not None)
+            assert process.poll() is None, log.read_text()
+            (tmp_path / "end").touch()
+            _until(lambda: len(list(out.glob("trials/*/result.json"))) == 2)
+        finally:
+            bed.start_controller()
+        assert process.wait(120) == 0, log.read_text()
+    finally:
+        (tmp_path / "end").touch()
+        process.kill()
+        process.wait()
+    assert _book(out) == before
+    starts = [path.read_text() for path in out.glob("trials/*/output/starts")]
+    assert starts == ["started\n", "started\n"]
+    messages = log.read_text()
+    assert messages.count("squeue failed: ") == 1
+    assert re.search(r"squeue works again after \d+ seconds", messages)
 
 
 STEPS = """
@@ -312,3 +380,90 @@ def test_other_jobs_may_have_any_name(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     queue = SlurmExecutor(tmp_path / "study", SlurmConfig())._queue()
     assert queue["thresher-1", 3] == "PENDING"
+
+
+def _program(folder: Path, name: str, script: str) -> None:
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(f"#!/bin/sh\ncd {folder}\n{script}\n")
+    (folder / name).chmod(0o755)
+
+
+def test_an_array_whose_submission_got_no_answer_is_submitted_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    pytest.importorskip("submitit")
+    bin = tmp_path / "bin"
+    # The first job arrives, but sbatch does not hear of it.
+    _program(
+        bin,
+        "sbatch",
+        'sed -n "s/^#SBATCH --job-name=//p" "$1" >> queue\n'
+        "[ -e tried ] && echo Submitted batch job 7 && exit\n"
+        "touch tried\n"
+        "echo 'sbatch: error: Batch job submission failed: "
+        "Socket timed out on send/recv operation' >&2\n"
+        "exit 1",
+    )
+    _program(bin, "squeue", "touch queue; sed 's/$/|0|PENDING/' queue")
+    _program(bin, "scancel", 'name=${1#--name=}; sed -i "/^$name$/d" queue')
+    monkeypatch.setenv("PATH", f"{bin}{os.pathsep}{os.environ['PATH']}")
+    task = StudyTask("trial", "command", {}, tmp_path / "trial", "id", cell={}, seed=0)
+    executor = SlurmExecutor(tmp_path / "study", SlurmConfig(poll_seconds=0))
+    executor.submit([task])
+    (entry,) = _book(tmp_path / "study").values()
+    assert (bin / "queue").read_text().split() == [entry["job"]]
+    assert entry["attempt"] == 1
+    assert executor.running() == {"trial": "SLURM: pending"}
+    assert "sbatch failed: Batch job submission failed: Socket timed out" in caplog.text
+
+
+def test_a_queue_that_cannot_be_read_for_long_ends_the_study(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    bin = tmp_path / "bin"
+    down = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
+    _program(bin, "squeue", f"[ -e up ] && exit\necho '{down}' >&2\nexit 1")
+    monkeypatch.setenv("PATH", f"{bin}{os.pathsep}{os.environ['PATH']}")
+    clock = [0.0]
+
+    def sleep(seconds: float) -> None:
+        clock[0] += seconds
+
+    monkeypatch.setattr(slurm_commands.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(slurm_commands.time, "sleep", sleep)
+    executor = SlurmExecutor(tmp_path / "study", SlurmConfig(poll_seconds=1200))
+    # Before the first answer, it is more likely that SLURM is not set up here.
+    with pytest.raises(ThresherError, match=r"squeue failed: .*Unable to contact"):
+        executor.running()
+    assert clock == [0.0]
+    (bin / "up").touch()
+    assert executor.running() == {}
+    (bin / "up").unlink()
+    with pytest.raises(ThresherError, match=r"squeue has been failing for 24 hours: .*Unable"):
+        executor.running()
+    assert clock == [24 * 3600.0]
+    assert caplog.text.count("squeue failed: ") == 1
+    assert "squeue has been failing for 20 minutes" in caplog.text
+
+
+def test_other_commands_wait_for_the_controller_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bin = tmp_path / "bin"
+    # Fails the first time, as while the controller restarts.
+    script = 'if [ ! -e "$1" ]; then touch "$1"; echo "{}" >&2; exit 1; fi\necho MaxArraySize = 7'
+    _program(bin, "scontrol", script.format("Unable to contact slurm controller"))
+    monkeypatch.setenv("PATH", f"{bin}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setattr(slurm_commands.time, "sleep", lambda _: None)
+    executor = SlurmExecutor(tmp_path / "study", SlurmConfig())
+    executor.commands.answered("squeue")
+    assert executor._largest_array() == 7
+    _program(bin, "scontrol", "echo 'Access denied' >&2; exit 1")
+    assert executor._largest_array() == 1001
+    _program(bin, "scontrol", script.format("Unexpected message received for job 1"))
+    monkeypatch.setenv("SLURM_JOB_ID", "1")
+    with contextlib.ExitStack() as after:
+        before = signal.getsignal(signal.SIGTERM)
+        after.callback(signal.signal, signal.SIGTERM, before)
+        slurm_job._requeue()
+    assert (bin / "requeue").exists()

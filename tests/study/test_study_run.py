@@ -15,8 +15,8 @@ import pytest
 from few_digits import make_pack
 
 from thresher.errors import ThresherError
-from thresher.paths import RunPaths, write_text
-from thresher.study.status import Failures
+from thresher.paths import RunPaths, write_json, write_text
+from thresher.study.status import Failures, hold, running_file
 from thresher.study.study import Study
 from thresher.study.toml import dumps
 from thresher.study.tune import choices, reported_trials
@@ -257,7 +257,6 @@ def test_the_log_of_a_trial_holds_the_log_records_of_training(
 def test_a_second_run_into_the_folder_is_told_who_holds_it(
     content: Content, tmp_path: Path
 ) -> None:
-    from thresher.study.status import hold
 
     with (
         hold(tmp_path),
@@ -278,6 +277,23 @@ def test_status_of_a_study_that_was_begun(content: Content, tmp_path: Path) -> N
     done = next(trial for trial in after.trials if trial.state == "finished")
     assert done.accuracy is not None
     assert Study.open(tmp_path).status().complete
+
+
+def test_jobs_in_a_queue_do_not_run_yet(
+    content: Content, tmp_path: Path, thresher: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    text = dumps(content(seeds=1, grid={"batch_size": [32, 64, 96]}))
+    write_text(tmp_path / "study.toml", text)
+    names = list(Study.open(tmp_path).plan().trials)
+    running = {names[0]: "SLURM: running", names[1]: "SLURM: pending"}
+    write_json(running_file(tmp_path), {"time": 0, "running": running})
+    with hold(tmp_path):
+        status = Study.open(tmp_path).status()
+        assert [trial.state for trial in status.trials] == ["running", "queued", "waiting"]
+        done = thresher("study", "report", tmp_path)
+    assert "not complete: 1 running, 1 queued, 1 waiting" in done.stdout, done.stderr
+    page = (tmp_path / "report" / "index.html").read_text()
+    assert "3 trials not finished" in page
 
 
 @pytest.mark.slow

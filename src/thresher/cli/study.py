@@ -208,7 +208,8 @@ def _summary(analysis: "Analysis", page: Path | None) -> Any:
     lines: list[Any] = []
     status = analysis.status
     if status is not None and not status.complete:
-        left = ", ".join(f"{status.count(s)} {s}" for s in ("failed", "waiting") if status.count(s))
+        states = ("running", "queued", "failed", "waiting")
+        left = ", ".join(f"{status.count(s)} {s}" for s in states if status.count(s))
         lines.append(Text(f"not complete: {left}", style="yellow"))
         lines += [Text(f"  {task.name}: {task.error}", style="red") for task in status.failed]
         if status.failed:

@@ -20,6 +20,7 @@ from thresher.errors import InvalidValueError, MissingDependencyError, NotFoundE
 from thresher.options import option
 from thresher.paths import StudyPaths, read_json, write_json
 from thresher.study.perform import log_tail
+from thresher.study.slurm_commands import SlurmCommands, one_line, unreachable
 from thresher.study.slurm_job import SlurmJob, outcome_file
 from thresher.study.tasks import Executor, StudyTask, TaskOutcome, Values
 
@@ -126,6 +127,7 @@ class SlurmExecutor(Executor):
         self.submitted: dict[str, StudyTask] = {}
         self.unseen: dict[str, int] = {}
         """How often in a row the job of a task was not in the queue."""
+        self.commands = SlurmCommands(config.poll_seconds)
 
     def submit(self, tasks: Sequence[StudyTask]) -> None:
         if not tasks:
@@ -141,7 +143,7 @@ class SlurmExecutor(Executor):
         self._send(new)
 
     def _send(self, tasks: list[StudyTask], attempt: int = 1) -> None:
-        most = _largest_array() if len(tasks) > 1 else 1
+        most = self._largest_array() if len(tasks) > 1 else 1
         for workers in sorted({task.workers for task in tasks}, reverse=True):
             group = [task for task in tasks if task.workers == workers]
             for begin in range(0, len(group), most):
@@ -149,10 +151,22 @@ class SlurmExecutor(Executor):
 
     def _send_array(self, tasks: list[StudyTask], workers: int, attempt: int) -> None:
         """Submit tasks of `workers` workers each as one array."""
-        from submitit import SlurmExecutor as SubmititExecutor
         from submitit.core.utils import FailedJobError
 
-        name = f"thresher-{secrets.token_hex(4)}"
+        while True:
+            name = f"thresher-{secrets.token_hex(4)}"
+            try:
+                self._try_array(tasks, workers, attempt, name)
+                break
+            except FailedJobError as error:
+                self._after_failure(tasks, name, str(error))
+        self.commands.answered("sbatch")
+        self.submitted |= {task.name: task for task in tasks}
+
+    def _try_array(self, tasks: list[StudyTask], workers: int, attempt: int, name: str) -> None:
+        """Record the jobs of an array and submit it under a name of its own."""
+        from submitit import SlurmExecutor as SubmititExecutor
+
         for task in tasks:
             outcome_file(self.root, task.name).unlink(missing_ok=True)
         # Recorded first: a kill in between leaves only a job name that nobody uses.
@@ -163,17 +177,24 @@ class SlurmExecutor(Executor):
         jobs = [SlurmJob(task.to_json(), str(self.root), cpus, requeues) for task in tasks]
         executor = SubmititExecutor(folder=self.root / "slurm" / "jobs")
         executor.update_parameters(**self.config.parameters(workers, name))
+        executor.map_array(_run, jobs)
+
+    def _after_failure(self, tasks: list[StudyTask], name: str, errors: str) -> None:
+        """Return when the array `name`, which sbatch did not submit, can be submitted again."""
         try:
-            executor.map_array(_run, jobs)
-        except FailedJobError as error:
+            if not unreachable(errors):
+                fix = "check [executor] and run the study again"
+                raise ThresherError(f"sbatch failed: {one_line(errors)}", fix)
+            self.commands.wait("sbatch", errors)
+            # The answer alone may have been lost. submitit does not know the number of such a job
+            # and has left nothing for it to run, so that it must not stay in the queue.
+            if any(job == name for job, _ in self._queue()):
+                subprocess.run(["scancel", f"--name={name}"], capture_output=True)
+        except ThresherError:
             for task in tasks:
                 del self.records[task.name]
             self._write_records()
-            lines = (line.removeprefix("sbatch: error: ") for line in str(error).splitlines())
-            reason = "; ".join(filter(None, map(str.strip, lines)))
-            fix = "check [executor] and run the study again"
-            raise ThresherError(f"sbatch failed: {reason}", fix) from error
-        self.submitted |= {task.name: task for task in tasks}
+            raise
 
     def _write_records(self) -> None:
         write_json(self.records_file, {t: asdict(r) for t, r in self.records.items()})
@@ -236,27 +257,24 @@ class SlurmExecutor(Executor):
 
     def _queue(self) -> Queue:
         """Return the jobs of this user in the queue."""
-        done = subprocess.run(
-            ["squeue", "--noheader", "--me", "--array", "--format=%j|%K|%T"],
-            capture_output=True,
-            text=True,
-        )
-        if done.returncode:
-            reason = done.stderr.strip()
-            raise ThresherError(f"squeue failed: {reason}", "check that SLURM is running")
+        words = ("squeue", "--noheader", "--me", "--array", "--format=%j|%K|%T")
         queue = {}
-        for line in done.stdout.splitlines():
+        for line in self.commands.output(*words).splitlines():
             name, index, state = line.strip().rsplit("|", 2)  # other jobs may have any name
             queue[name, int(index) if index.isdigit() else 0] = state
         return queue
 
-
-def _largest_array() -> int:
-    """Return how many jobs an array may have on this cluster."""
-    done = subprocess.run(["scontrol", "show", "config"], capture_output=True, text=True)
-    match = re.search(r"^MaxArraySize\s*=\s*(\d+)", done.stdout, re.MULTILINE)
-    # Indices are below MaxArraySize, which is 1001 by default and 0 if there are no arrays.
-    return max(1, int(match.group(1))) if match else 1001
+    def _largest_array(self) -> int:
+        """Return how many jobs an array may have on this cluster."""
+        words = ("scontrol", "show", "config")
+        done = subprocess.run(words, capture_output=True, text=True)
+        while done.returncode and unreachable(done.stderr):
+            self.commands.wait("scontrol", done.stderr)
+            done = subprocess.run(words, capture_output=True, text=True)
+        self.commands.answered("scontrol")
+        match = re.search(r"^MaxArraySize\s*=\s*(\d+)", done.stdout, re.MULTILINE)
+        # Indices are below MaxArraySize, which is 1001 by default and 0 if there are no arrays.
+        return max(1, int(match.group(1))) if match else 1001
 
 
 def _run(job: SlurmJob) -> None:
@@ -265,7 +283,7 @@ def _run(job: SlurmJob) -> None:
 
 def check_commands() -> None:
     """Check that SLURM's commands and submitit are installed."""
-    for name in ("sbatch", "squeue", "scontrol"):
+    for name in ("sbatch", "squeue", "scancel", "scontrol"):
         if shutil.which(name) is None:
             raise NotFoundError(
                 f"SLURM command {name} not found",
