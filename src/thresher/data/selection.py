@@ -87,6 +87,8 @@ class Selection:
     """The file, once saved or loaded."""
     copies: CopyLinks | None = None
     """Near-copies, if the filter looked for them."""
+    decided: np.ndarray | None = None
+    """(n,) bool, samples that people decided on in the override log; None if there are none."""
 
     def __post_init__(self) -> None:
         self.keep = np.asarray(self.keep, bool)  # zeros and ones would be taken for positions
@@ -214,7 +216,9 @@ class Selection:
                     f'the overrides of {self.path} name "{id}", which is not in the selection'
                 )
             entry = decisions[id]
-            self.keep[row] = entry.keep
+            if self.decided is None:
+                self.decided = np.zeros(len(self.ids), bool)
+            self.keep[row], self.decided[row] = entry.keep, True
             self.reason[row] = f"override: {entry.reason}" if entry.reason else "override"
             if self.new_labels is None and entry.label is not None:
                 self.new_labels = np.full(len(self.ids), -1, np.int32)
