@@ -257,7 +257,6 @@ def test_the_log_of_a_trial_holds_the_log_records_of_training(
 def test_a_second_run_into_the_folder_is_told_who_holds_it(
     content: Content, tmp_path: Path
 ) -> None:
-
     with (
         hold(tmp_path),
         pytest.raises(ThresherError, match=f"run by process {os.getpid()} on "),
