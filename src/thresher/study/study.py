@@ -22,6 +22,7 @@ from thresher.study.definition import StudyDefinition
 from thresher.study.driver import Driver
 from thresher.study.executors import executor_config, make_executor
 from thresher.study.expand import expand
+from thresher.study.inputs import InputRecord
 from thresher.study.preflight import check_inputs, check_measured, option_remarks
 from thresher.study.results import Trial, read_trials
 from thresher.study.slurm import SlurmConfig, check_commands
@@ -136,6 +137,7 @@ class Study:
         if isinstance(config, SlurmConfig):
             check_commands()
         check_inputs(plan, programs=not isinstance(config, SlurmConfig))
+        InputRecord(self.root, plan).check(plan.tasks.values())
         check_measured(plan, self.definition.metric)
         for sentence in option_remarks(plan):
             logger.warning(sentence)
