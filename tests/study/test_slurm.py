@@ -21,7 +21,7 @@ from thresher.errors import ThresherError
 from thresher.paths import RunPaths, write_text
 from thresher.study import slurm_commands, slurm_job
 from thresher.study.executors import executor_config
-from thresher.study.slurm import SlurmConfig, SlurmExecutor
+from thresher.study.slurm import SlurmConfig, SlurmExecutor, check_folder
 from thresher.study.study import Study
 from thresher.study.tasks import StudyTask
 from thresher.study.toml import dumps
@@ -467,3 +467,18 @@ def test_other_commands_wait_for_the_controller_too(
         after.callback(signal.signal, signal.SIGTERM, before)
         slurm_job._requeue()
     assert (bin / "requeue").exists()
+
+
+@pytest.mark.parametrize("name", ["10%a", "50%4a", "a\\b"])
+def test_a_folder_whose_name_slurm_would_change_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    pytest.importorskip("submitit")
+    for program in ("sbatch", "squeue", "scancel", "scontrol"):
+        _program(tmp_path / "bin", program, "exit 1")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    content = {"seeds": 1, "base": {"command": "true {seed} {out}"}, "executor": EXECUTOR}
+    with pytest.raises(ThresherError, match="a meaning of its own"):
+        Study.from_dict(content, tmp_path / name).run()
+    assert not (tmp_path / name).exists()
+    check_folder(tmp_path / "50% done")

@@ -281,6 +281,16 @@ def _run(job: SlurmJob) -> None:
     job.run()
 
 
+def check_folder(root: Path) -> None:
+    """Refuse a study folder in whose path SLURM would replace text, as %j by the job's number."""
+    if match := re.search(r"%\w|\\", str(root.absolute())):
+        raise InvalidValueError(
+            f'SLURM gives "{match.group()}" in the path {root.absolute()} a meaning of its own',
+            "choose another folder",
+            "out",
+        )
+
+
 def check_commands() -> None:
     """Check that SLURM's commands and submitit are installed."""
     for name in ("sbatch", "squeue", "scancel", "scontrol"):

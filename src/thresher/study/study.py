@@ -25,7 +25,7 @@ from thresher.study.expand import expand
 from thresher.study.inputs import InputRecord
 from thresher.study.preflight import check_inputs, check_measured, option_remarks
 from thresher.study.results import Trial, read_trials
-from thresher.study.slurm import SlurmConfig, check_commands
+from thresher.study.slurm import SlurmConfig, check_commands, check_folder
 from thresher.study.status import Failures, StudyStatus, hold, read_status, running_file
 from thresher.study.tasks import StudyPlan, Values
 from thresher.study.toml import dumps
@@ -136,6 +136,7 @@ class Study:
         config = executor_config({"kind": settings} if isinstance(settings, str) else settings)
         if isinstance(config, SlurmConfig):
             check_commands()
+            check_folder(self.root)
         check_inputs(plan, programs=not isinstance(config, SlurmConfig))
         InputRecord(self.root, plan).check(plan.tasks.values())
         check_measured(plan, self.definition.metric)
