@@ -313,6 +313,44 @@ while step < 15:
     os.replace(state + ".new", state)
 json.dump({"steps": 100 * int(sys.argv[2]) + step}, open(out + "/result.json", "w"))
 """
+FAILING = """
+import os, sys, time
+out, go_on = sys.argv[1], sys.argv[3]
+with open(out + "/starts", "a") as file:
+    file.write("started\\n")
+while not os.path.exists(go_on):
+    time.sleep(0.1)
+sys.exit(3)
+"""
+
+
+@pytest.mark.slow  # waits for SLURM
+def test_a_failure_that_no_process_watched_is_not_run_again(
+    bed: SlurmBed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_CONF", bed.environment["SLURM_CONF"])
+    (tmp_path / "own.py").write_text(FAILING)
+    command = f"{{python}} -S {tmp_path}/own.py {{out}} {{seed}} {tmp_path}/go-on"
+    content = {"seeds": 1, "base": {"command": command}, "executor": EXECUTOR}
+    file, out = tmp_path / "study.toml", tmp_path / "out"
+    write_text(file, dumps(content))
+    process = subprocess.Popen([sys.executable, "-c", RUN, str(file), str(out)])
+    try:
+        _until(lambda: bool(list(out.glob("trials/*/output/starts"))))
+    finally:
+        process.kill()
+        process.wait()
+    (tmp_path / "go-on").touch()
+    _until(lambda: not bed.command("squeue", "-h"))
+    (starts,) = out.glob("trials/*/output/starts")
+    study = Study.open(out)
+    for retry in (False, False, True):
+        (trial,) = study.run(retry=retry).trials
+        assert trial.state == "failed"
+        assert "the command exited with 3" in trial.error
+        assert starts.read_text().count("started") == 1 + retry
+
+
 KILLS = range(20 if os.environ.get("THRESHER_FAULTS") == "long" else 2)
 
 

@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from thresher.errors import ThresherError
+from thresher.paths import write_json
 from thresher.study import slurm_commands, slurm_job
 from thresher.study.executors import executor_config
 from thresher.study.slurm import SlurmConfig, SlurmExecutor, check_folder
+from thresher.study.slurm_job import outcome_file
 from thresher.study.study import Study
 from thresher.study.tasks import StudyTask
 
@@ -141,3 +143,22 @@ def test_a_folder_whose_name_slurm_would_change_is_refused(
         Study.from_dict(content, tmp_path / name).run()
     assert not (tmp_path / name).exists()
     check_folder(tmp_path / "50% done")
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_only_a_killed_task_that_no_process_watched_is_submitted_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: bool
+) -> None:
+    pytest.importorskip("submitit")
+    bin, root = tmp_path / "bin", tmp_path / "study"
+    _program(bin, "sbatch", "touch called; echo Submitted batch job 7")
+    _program(bin, "squeue", "exit 0")
+    monkeypatch.setenv("PATH", f"{bin}{os.pathsep}{os.environ['PATH']}")
+    task = StudyTask("trial", "command", {}, tmp_path / "trial", "id", cell={}, seed=0)
+    write_json(outcome_file(root, "trial"), {"name": "trial", "error": "it", "killed": killed})
+    executor = SlurmExecutor(root, SlurmConfig(poll_seconds=0))
+    executor.submit([task])
+    assert (bin / "called").exists() == killed
+    errors = [outcome.error for outcome in executor.wait()]
+    assert errors == ([] if killed else ["it"])
+    assert not outcome_file(root, "trial").exists()

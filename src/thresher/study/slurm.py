@@ -12,7 +12,7 @@ import secrets
 import shutil
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -138,6 +138,8 @@ class SlurmExecutor(Executor):
             if state := self._state(task.name, queue):
                 self.submitted[task.name] = task
                 logger.info("%s: its job is already %s", task.name, state.lower())
+            elif (ended := self._reported(task.name)) and not ended.killed:
+                self.submitted[task.name] = task  # it failed while no process watched it
             else:
                 new.append(task)
         self._send(new)
@@ -217,11 +219,10 @@ class SlurmExecutor(Executor):
         """Return how the task ended, None if it has not; submit it again if its job vanished."""
         if task.finished:
             return TaskOutcome(task.name)
-        file = outcome_file(self.root, task.name)
-        if file.exists():
-            outcome = TaskOutcome(**read_json(file, "outcome of a SLURM job"))
-            if not outcome.stopped:
-                return outcome
+        if outcome := self._reported(task.name):
+            # Kept, it would be taken for the outcome of a later attempt.
+            outcome_file(self.root, task.name).unlink(missing_ok=True)
+            return outcome
         if self._state(task.name, queue) is not None:
             self.unseen[task.name] = 0
             return None
@@ -238,6 +239,14 @@ class SlurmExecutor(Executor):
         self.unseen[task.name] = 0
         self._send([task], attempt + 1)
         return None
+
+    def _reported(self, task: str) -> TaskOutcome | None:
+        """Return how the job of a task says that it ended; None if it has not."""
+        file = outcome_file(self.root, task)
+        if not file.exists():
+            return None
+        outcome = TaskOutcome(**read_json(file, "outcome of a SLURM job"))
+        return None if outcome.stopped else outcome
 
     def running(self) -> dict[str, str]:
         queue = self._queue()
@@ -279,6 +288,12 @@ class SlurmExecutor(Executor):
 
 def _run(job: SlurmJob) -> None:
     job.run()
+
+
+def forget_outcomes(root: Path, tasks: Iterable[str]) -> None:
+    """Forget how jobs of these tasks ended, so that they are submitted again."""
+    for task in tasks:
+        outcome_file(root, task).unlink(missing_ok=True)
 
 
 def check_folder(root: Path) -> None:

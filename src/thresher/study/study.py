@@ -25,7 +25,7 @@ from thresher.study.expand import expand
 from thresher.study.inputs import InputRecord
 from thresher.study.preflight import check_inputs, check_measured, option_remarks
 from thresher.study.results import Trial, read_trials
-from thresher.study.slurm import SlurmConfig, check_commands, check_folder
+from thresher.study.slurm import SlurmConfig, check_commands, check_folder, forget_outcomes
 from thresher.study.status import Failures, StudyStatus, hold, read_status, running_file
 from thresher.study.tasks import StudyPlan, Values
 from thresher.study.toml import dumps
@@ -149,6 +149,7 @@ class Study:
             write_text(stored, self.definition.text)
             if retry:
                 Failures(self.root).retry(plan.tasks)
+                forget_outcomes(self.root, plan.tasks)
             with make_executor(config, self.root) as chosen:
                 try:
                     Driver(self.definition, plan, self.root, chosen).run()
