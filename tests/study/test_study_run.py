@@ -306,6 +306,8 @@ def test_tuning_runs_every_candidate_once_and_the_chosen_one_with_every_seed(
         tune_seeds=1,
     )
     study = Study.from_dict(tuned, tmp_path)
+    before = study.status()
+    assert (before.count("waiting"), before.count("not chosen")) == (8, 0), "nothing is chosen yet"
     status = study.run({"kind": "in-process"})
     assert status.complete
     assert (status.count("finished"), status.count("not chosen")) == (6, 2)
