@@ -304,6 +304,7 @@ class StudyPaths:
     root: Path
     definition = Inside("study.toml")
     comparisons = Inside("comparisons.jsonl")
+    inputs = Inside("inputs.json")
     lock = Inside(".lock")
     steps = Inside("steps")
     trials = Inside("trials")

@@ -6,9 +6,11 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from thresher.data.overrides import Override, OverrideLog
 from thresher.data.pack import Pack
 from thresher.data.selection import Selection
 from thresher.errors import ThresherError
+from thresher.paths import SelectionPaths
 from thresher.select.filters.aum import AUMFilter
 from thresher.select.filters.coverage import CoverageFilter
 from thresher.select.filters.dynamics import EL2NFilter
@@ -41,6 +43,22 @@ def test_ccs_cuts_the_hardest_and_levels_the_strata() -> None:
     assert again.keep_.sum() == 200
     assert not np.array_equal(again.keep_, fitted.keep_)
     assert fitted.reason_[int(np.argmax(score[order] == 5.0))] == "above the cutoff"
+
+
+def test_ccs_keeps_to_what_people_decided(tmp_path: Path) -> None:
+    """Row 0 is the easiest, row 99 the hardest."""
+    path = tmp_path / "scored.parquet"
+    scored(np.arange(100.0)).save(path)
+    decisions = [Override(["99", "98"], True), Override(["0", "1"], False, "blurred")]
+    for decision in decisions:
+        OverrideLog(SelectionPaths(path).overrides).append(decision)
+    for drop, cutoff in ((0.5, 0.1), (0.1, 0.1), (0.02, 0.02), (0.0, 0.0)):
+        fitted = CoverageFilter(drop=drop, cutoff=cutoff, strata=5).fit(
+            None, np.zeros(100, int), selections=[Selection.load(path)]
+        )
+        assert fitted.keep_[[0, 1, 98, 99]].tolist() == [False, False, True, True]
+        assert (~fitted.keep_).sum() == max(2, round(100 * drop))
+        assert (fitted.reason_[0], fitted.reason_[99]) == ("override: blurred", "override")
 
 
 @pytest.mark.parametrize("drop", [0.0, 0.05, 0.3])

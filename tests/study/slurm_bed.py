@@ -114,6 +114,18 @@ class SlurmBed:
         )  # fmt: skip
         log.close()
 
+    def stop_controller(self) -> None:
+        """End slurmctld; jobs go on."""
+        controller = self.processes.pop(1)
+        controller.terminate()
+        controller.wait()
+
+    def start_controller(self) -> None:
+        """Start slurmctld again with the state that it had."""
+        self._run("slurmctld", "-D")
+        self.processes.insert(1, self.processes.pop())
+        self._wait(lambda: "UP" in self.command("scontrol", "ping"), "slurmctld")
+
     def command(self, *arguments: str) -> str:
         """Return the output of a SLURM command; "" if it fails."""
         done = subprocess.run(

@@ -363,3 +363,12 @@ def test_a_killed_command_leaves_nothing_behind(tmp_path: Path) -> None:
     assert "the command was ended by SIGKILL; its log is" in failed.error
     # It did not fail by itself, so it is run again.
     assert study.run("in-process").complete
+
+
+def test_the_status_of_commands_that_report_epochs(thresher: Run, tmp_path: Path) -> None:
+    text = "import json, sys\njson.dump({'accuracy': 0.5, 'epochs': 3}, open(sys.argv[1], 'w'))"
+    command = script(tmp_path, text, "{out}/result.json {seed}")
+    Study.from_dict(content(command), tmp_path / "out").run()
+    done = thresher("study", "status", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"finished +seed=0,id=\w+ +3 +50.00", done.stdout)

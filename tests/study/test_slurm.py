@@ -19,8 +19,6 @@ from slurm_bed import SlurmBed, missing
 
 from thresher.errors import ThresherError
 from thresher.paths import RunPaths, write_text
-from thresher.study.executors import executor_config
-from thresher.study.slurm import SlurmConfig, SlurmExecutor
 from thresher.study.study import Study
 from thresher.study.toml import dumps
 
@@ -47,6 +45,7 @@ import sys
 from thresher.study.study import Study
 Study.load(sys.argv[1], sys.argv[2]).run()
 """
+LOGGED_RUN = f"import logging; logging.basicConfig(level='INFO')\n{RUN}"
 pytestmark = pytest.mark.xdist_group("slurm")
 
 EXECUTOR: dict[str, Any] = {
@@ -202,7 +201,9 @@ def test_a_cancelled_job_is_submitted_again(
         process.wait()
         assert "no process collects the results" in thresher("study", "status", tmp_path).stdout
         process = subprocess.Popen([sys.executable, "-c", RUN, str(file), str(tmp_path)])
-        _until(lambda: study.status().count("running") == 1)
+        _until(lambda: study.status().count("queued") == 1)
+        assert study.status().count("running") == 0
+        assert "1 trials: 1 queued; run by" in thresher("study", "status", tmp_path).stdout
         bed.command("scancel", "-n", entry["job"])
         # A job that is missing from the queue twice is submitted again; let that one run.
         _until(lambda: [e["attempt"] for e in _book(tmp_path).values()] == [2])
@@ -238,6 +239,68 @@ def test_a_command_out_of_time_is_requeued_with_its_folder(bed: SlurmBed, tmp_pa
     assert all("requeued (requeue 1)" in log for log in logs)
 
 
+ONCE = """
+import json, os, sys, time
+out = sys.argv[1]
+with open(out + "/starts", "a") as file:
+    file.write("started\\n")
+while not os.path.exists(sys.argv[3]):
+    time.sleep(0.1)
+json.dump({"score": float(sys.argv[2])}, open(out + "/result.json", "w"))
+"""
+
+
+@pytest.mark.slow  # waits for SLURM
+def test_a_study_waits_while_the_controller_is_down(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    if why := missing():
+        pytest.skip(why)
+    # Not the bed of the other tests: a controller that this test started must end with it.
+    with SlurmBed(tmp_path_factory.mktemp("slurm")) as bed:
+        _run_through_an_outage(bed, tmp_path)
+
+
+def _run_through_an_outage(bed: SlurmBed, tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(ONCE)
+    command = f"{{python}} -S {tmp_path}/own.py {{out}} {{seed}} {tmp_path}/end"
+    content = {"seeds": 2, "base": {"command": command}, "metric": "score", "executor": EXECUTOR}
+    file, out, log = tmp_path / "study.toml", tmp_path / "out", tmp_path / "log"
+    write_text(file, dumps(content))
+    # The same cluster, with commands that give up after a moment.
+    conf = Path(bed.environment["SLURM_CONF"]).read_text()
+    quick = tmp_path / "slurm.conf"
+    quick.write_text(conf.replace("MessageTimeout=30", "MessageTimeout=1"))
+    with open(log, "wb") as errors:
+        process = subprocess.Popen(
+            [sys.executable, "-c", LOGGED_RUN, str(file), str(out)],
+            env={**os.environ, "SLURM_CONF": str(quick)},
+            stderr=errors,
+        )
+    try:
+        _until(lambda: len(list(out.glob("trials/*/output/starts"))) == 2)
+        before = _book(out)
+        bed.stop_controller()
+        try:
+            _until(lambda: "squeue failed: " in log.read_text() or process.poll() is not None)
+            assert process.poll() is None, log.read_text()
+            (tmp_path / "end").touch()
+            _until(lambda: len(list(out.glob("trials/*/result.json"))) == 2)
+        finally:
+            bed.start_controller()
+        assert process.wait(120) == 0, log.read_text()
+    finally:
+        (tmp_path / "end").touch()
+        process.kill()
+        process.wait()
+    assert _book(out) == before
+    starts = [path.read_text() for path in out.glob("trials/*/output/starts")]
+    assert starts == ["started\n", "started\n"]
+    messages = log.read_text()
+    assert messages.count("squeue failed: ") == 1
+    assert re.search(r"squeue works again after \d+ seconds", messages)
+
+
 STEPS = """
 import json, os, sys, time
 out, state = sys.argv[1], sys.argv[1] + "/state"
@@ -250,6 +313,44 @@ while step < 15:
     os.replace(state + ".new", state)
 json.dump({"steps": 100 * int(sys.argv[2]) + step}, open(out + "/result.json", "w"))
 """
+FAILING = """
+import os, sys, time
+out, go_on = sys.argv[1], sys.argv[3]
+with open(out + "/starts", "a") as file:
+    file.write("started\\n")
+while not os.path.exists(go_on):
+    time.sleep(0.1)
+sys.exit(3)
+"""
+
+
+@pytest.mark.slow  # waits for SLURM
+def test_a_failure_that_no_process_watched_is_not_run_again(
+    bed: SlurmBed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_CONF", bed.environment["SLURM_CONF"])
+    (tmp_path / "own.py").write_text(FAILING)
+    command = f"{{python}} -S {tmp_path}/own.py {{out}} {{seed}} {tmp_path}/go-on"
+    content = {"seeds": 1, "base": {"command": command}, "executor": EXECUTOR}
+    file, out = tmp_path / "study.toml", tmp_path / "out"
+    write_text(file, dumps(content))
+    process = subprocess.Popen([sys.executable, "-c", RUN, str(file), str(out)])
+    try:
+        _until(lambda: bool(list(out.glob("trials/*/output/starts"))))
+    finally:
+        process.kill()
+        process.wait()
+    (tmp_path / "go-on").touch()
+    _until(lambda: not bed.command("squeue", "-h"))
+    (starts,) = out.glob("trials/*/output/starts")
+    study = Study.open(out)
+    for retry in (False, False, True):
+        (trial,) = study.run(retry=retry).trials
+        assert trial.state == "failed"
+        assert "the command exited with 3" in trial.error
+        assert starts.read_text().count("started") == 1 + retry
+
+
 KILLS = range(20 if os.environ.get("THRESHER_FAULTS") == "long" else 2)
 
 
@@ -292,23 +393,3 @@ def _marked(mark: str) -> list[int]:
             if mark.encode() in (folder / "environ").read_bytes().split(b"\0"):
                 found += [] if state in b"ZX" else [int(folder.name)]
     return found
-
-
-def test_settings() -> None:
-    assert SlurmConfig(workers_per_node=4).layout(8) == (2, 4)
-    assert SlurmConfig().layout(8) == (1, 8)
-    with pytest.raises(ThresherError, match="must divide the 8 workers of a trial, got 3"):
-        SlurmConfig(workers_per_node=3).layout(8)
-    with pytest.raises(ThresherError, match='did you mean "partition"'):
-        executor_config({"kind": "slurm", "partitoin": "gpu"})
-    chosen = SlurmConfig(gpus=1, partition="gpu", memory_gb=4).parameters(2, "n")
-    assert (chosen["gpus_per_node"], chosen["mem"], chosen["partition"]) == (2, "4096M", "gpu")
-
-
-def test_other_jobs_may_have_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    squeue = tmp_path / "squeue"
-    squeue.write_text("#!/bin/sh\necho 'a|b|c|N/A|RUNNING'\necho 'thresher-1|3|PENDING'\n")
-    squeue.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    queue = SlurmExecutor(tmp_path / "study", SlurmConfig())._queue()
-    assert queue["thresher-1", 3] == "PENDING"

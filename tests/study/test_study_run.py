@@ -15,8 +15,8 @@ import pytest
 from few_digits import make_pack
 
 from thresher.errors import ThresherError
-from thresher.paths import RunPaths, write_text
-from thresher.study.status import Failures
+from thresher.paths import RunPaths, write_json, write_text
+from thresher.study.status import Failures, hold, running_file
 from thresher.study.study import Study
 from thresher.study.toml import dumps
 from thresher.study.tune import choices, reported_trials
@@ -257,8 +257,6 @@ def test_the_log_of_a_trial_holds_the_log_records_of_training(
 def test_a_second_run_into_the_folder_is_told_who_holds_it(
     content: Content, tmp_path: Path
 ) -> None:
-    from thresher.study.status import hold
-
     with (
         hold(tmp_path),
         pytest.raises(ThresherError, match=f"run by process {os.getpid()} on "),
@@ -280,6 +278,23 @@ def test_status_of_a_study_that_was_begun(content: Content, tmp_path: Path) -> N
     assert Study.open(tmp_path).status().complete
 
 
+def test_jobs_in_a_queue_do_not_run_yet(
+    content: Content, tmp_path: Path, thresher: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    text = dumps(content(seeds=1, grid={"batch_size": [32, 64, 96]}))
+    write_text(tmp_path / "study.toml", text)
+    names = list(Study.open(tmp_path).plan().trials)
+    running = {names[0]: "SLURM: running", names[1]: "SLURM: pending"}
+    write_json(running_file(tmp_path), {"time": 0, "running": running})
+    with hold(tmp_path):
+        status = Study.open(tmp_path).status()
+        assert [trial.state for trial in status.trials] == ["running", "queued", "waiting"]
+        done = thresher("study", "report", tmp_path)
+    assert "not complete: 1 running, 1 queued, 1 waiting" in done.stdout, done.stderr
+    page = (tmp_path / "report" / "index.html").read_text()
+    assert "3 trials not finished" in page
+
+
 @pytest.mark.slow
 def test_tuning_runs_every_candidate_once_and_the_chosen_one_with_every_seed(
     content: Content, tmp_path: Path
@@ -291,6 +306,8 @@ def test_tuning_runs_every_candidate_once_and_the_chosen_one_with_every_seed(
         tune_seeds=1,
     )
     study = Study.from_dict(tuned, tmp_path)
+    before = study.status()
+    assert (before.count("waiting"), before.count("not chosen")) == (8, 0), "nothing is chosen yet"
     status = study.run({"kind": "in-process"})
     assert status.complete
     assert (status.count("finished"), status.count("not chosen")) == (6, 2)

@@ -102,6 +102,24 @@ def test_the_batch_grows_and_the_rate_follows(whole: RunResult) -> None:
     assert RunResult.load(whole.config.out) == whole
 
 
+@pytest.mark.slow  # trains
+@pytest.mark.parametrize(("epochs", "warned"), [(2.0, True), (1.5, False)])
+def test_a_batch_that_grew_and_leaves_a_tiny_rest_is_warned_of(
+    few: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    epochs: float,
+    warned: bool,
+) -> None:
+    """287 samples are two batches of 142 and three samples; half an epoch does not get there."""
+    monkeypatch.setattr(BatchGrowth, "next_batch", lambda *_: 142)
+    options = {"batch_size": 71, "max_batch": 142, "epochs": epochs}
+    train(_config(few, tmp_path / "run", **options), quiet=True)
+    assert ("last batch of each epoch holds 3 of 142 samples" in caplog.text) == warned
+    assert "of 71 samples" not in caplog.text
+
+
 @pytest.mark.slow
 @pytest.mark.xdist_group("growth")  # shares a run
 @pytest.mark.parametrize("step", [70, 160])

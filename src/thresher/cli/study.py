@@ -177,7 +177,9 @@ def _status_table(status: "StudyStatus") -> Any:
         table.add_column(name, overflow="fold", justify="right" if name == "accuracy" else "left")
     colours = {"finished": "green", "running": "cyan", "failed": "red", "waiting": "dim"}
     for task in [*status.steps, *status.trials]:
-        epoch = f"{task.epoch:.4g}/{task.epochs:g}" if task.epoch is not None else ""
+        epoch = f"{task.epoch:.4g}" if task.epoch is not None else ""
+        if epoch and task.epochs is not None:  # a command says only how many it trained
+            epoch += f"/{task.epochs:g}"
         accuracy = f"{100 * task.accuracy:.2f}" if task.accuracy is not None else ""
         state = Text(task.state, style=colours.get(task.state, "dim"))
         table.add_row(state, task.name, epoch, accuracy, task.where or task.error)
@@ -208,7 +210,8 @@ def _summary(analysis: "Analysis", page: Path | None) -> Any:
     lines: list[Any] = []
     status = analysis.status
     if status is not None and not status.complete:
-        left = ", ".join(f"{status.count(s)} {s}" for s in ("failed", "waiting") if status.count(s))
+        states = ("running", "queued", "failed", "waiting")
+        left = ", ".join(f"{status.count(s)} {s}" for s in states if status.count(s))
         lines.append(Text(f"not complete: {left}", style="yellow"))
         lines += [Text(f"  {task.name}: {task.error}", style="red") for task in status.failed]
         if status.failed:

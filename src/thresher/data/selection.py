@@ -17,9 +17,15 @@ from thresher.data.matching import match_samples, webdataset_ids
 from thresher.data.overrides import Override, OverrideLog, effective_overrides
 from thresher.data.pack import Pack
 from thresher.data.sampler import EpochSampler
-from thresher.data.selection_file import NO_CLUSTER, SelectionContent, read_files, write_files
+from thresher.data.selection_file import (
+    NO_CLUSTER,
+    SelectionContent,
+    read_files,
+    write_files,
+    write_kept,
+)
 from thresher.errors import InvalidValueError, MissingDependencyError
-from thresher.paths import SelectionPaths, atomic_file, write_text
+from thresher.paths import SelectionPaths
 
 if TYPE_CHECKING:
     from torch.utils.data import Dataset, Subset
@@ -87,6 +93,8 @@ class Selection:
     """The file, once saved or loaded."""
     copies: CopyLinks | None = None
     """Near-copies, if the filter looked for them."""
+    decided: np.ndarray | None = None
+    """(n,) bool, samples that people decided on in the override log; None if there are none."""
 
     def __post_init__(self) -> None:
         self.keep = np.asarray(self.keep, bool)  # zeros and ones would be taken for positions
@@ -214,7 +222,9 @@ class Selection:
                     f'the overrides of {self.path} name "{id}", which is not in the selection'
                 )
             entry = decisions[id]
-            self.keep[row] = entry.keep
+            if self.decided is None:
+                self.decided = np.zeros(len(self.ids), bool)
+            self.keep[row], self.decided[row] = entry.keep, True
             self.reason[row] = f"override: {entry.reason}" if entry.reason else "override"
             if self.new_labels is None and entry.label is not None:
                 self.new_labels = np.full(len(self.ids), -1, np.int32)
@@ -354,16 +364,9 @@ class Selection:
                 samples of the pack; see `indices`.
         """
         path = Path(path)
-        positions = self.indices(pack)
+        positions = self.indices(pack, within)
         self._mention_labels(f"{path.name}")
-        if path.suffix == ".txt":
-            ids = pack.ids.take(pa.array(positions)).to_pylist()
-            write_text(path, "".join(f"{id}\n" for id in ids))
-        elif path.suffix == ".npy":
-            with atomic_file(path) as temporary, open(temporary, "wb") as file:
-                np.save(file, self.indices(pack, within))
-        else:
-            raise InvalidValueError(f"{path} must end in .txt (ids) or .npy (positions)")
+        write_kept(path, pack.ids.take(pa.array(self.indices(pack))).to_pylist(), positions)
         return path
 
     def show(self, height: int = 720) -> Any:

@@ -8,17 +8,25 @@ whenever the selection is loaded. `S.copies.arrow` holds near-copies, if the fil
 """
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from thresher.data.copy_links import CopyLinks
 from thresher.errors import AlreadyExistsError, InvalidValueError, NotFoundError, ThresherError
-from thresher.paths import SelectionPaths, atomic_file, check_format, read_json, write_json
+from thresher.paths import (
+    SelectionPaths,
+    atomic_file,
+    check_format,
+    read_json,
+    write_json,
+    write_text,
+)
 
 FORMAT = 1
 NO_CLUSTER = -2
@@ -136,3 +144,14 @@ def _is_sidecar(file: Path) -> bool:
     with contextlib.suppress(ThresherError):
         content = read_json(file)
     return isinstance(content, dict) and "fingerprint" in content
+
+
+def write_kept(path: Path, ids: Iterable[str], positions: np.ndarray) -> None:
+    """Write the kept samples for other tools: an id per line (.txt), or their positions (.npy)."""
+    if path.suffix == ".txt":
+        write_text(path, "".join(f"{id}\n" for id in ids))
+    elif path.suffix == ".npy":
+        with atomic_file(path) as temporary, open(temporary, "wb") as file:
+            np.save(file, positions)
+    else:
+        raise InvalidValueError(f"{path} must end in .txt (ids) or .npy (positions)")

@@ -109,7 +109,7 @@ def _summary(analysis: Analysis) -> str:
 
 def _warnings(analysis: Analysis) -> str:
     states = [trial.state for trial in analysis.trials]
-    missing = states.count("waiting") + states.count("running")
+    missing = sum(states.count(state) for state in ("waiting", "queued", "running"))
     diverged = sum(cell.diverged for cell in analysis.cells)
     texts = []
     if missing:

@@ -7,6 +7,7 @@ from pathlib import Path
 from thresher import progress
 from thresher.paths import write_json
 from thresher.study.definition import StudyDefinition
+from thresher.study.inputs import InputRecord
 from thresher.study.status import Failures, running_file
 from thresher.study.tasks import Executor, StudyPlan, StudyTask, TaskOutcome
 from thresher.study.tune import wanted_trials
@@ -21,7 +22,7 @@ class Driver:
         self, study: StudyDefinition, plan: StudyPlan, root: Path, executor: Executor
     ) -> None:
         self.study, self.plan, self.root, self.executor = study, plan, root, executor
-        self.failures = Failures(root)
+        self.failures, self.inputs = Failures(root), InputRecord(root, plan)
         self.excluded = {n for n in plan.tasks if self.failures.stands(n)}
         """Tasks that this run does not start (again): they failed or were stopped."""
         self.submitted: set[str] = set()
@@ -36,7 +37,9 @@ class Driver:
         with progress.bar("study", len(trials), "trials") as bar:
             bar.advance(done)
             while True:
-                self.executor.submit(self._ready())
+                ready = self._ready()
+                self.inputs.add(ready)
+                self.executor.submit(ready)
                 if not self.submitted:
                     return
                 running = self.executor.running()

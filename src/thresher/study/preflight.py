@@ -164,7 +164,7 @@ def _check_decisions(plan: StudyPlan) -> None:
         return used is not None and used != now
 
     stale = []
-    for trial in plan.trials.values():
+    for trial in plan.tasks.values():
         selection = trial.settings.get("selection")
         if selection is not None and trial.finished:
             # Finished trials need no files: those that are gone cannot have been changed.
@@ -172,11 +172,12 @@ def _check_decisions(plan: StudyPlan) -> None:
                 if changed(trial, selection):
                     stale.append(trial)
     if stale:
-        what = "trial" if len(stale) == 1 else "trials"
+        what = "run" if stale[0].step else "trial"
+        count = f"{len(stale)} {what}s" if len(stale) > 1 else f"1 {what}"
         raise InvalidValueError(
-            f"decisions on {stale[0].settings['selection']} were changed after {len(stale)} {what} "
-            f"that used it had finished (such as {stale[0].name})",
-            f"undo them, or remove the folders of these trials in {stale[0].out.parent} to run "
+            f"the selection {stale[0].settings['selection']} or decisions on it were changed after "
+            f"{count} that used it had finished (such as {stale[0].name})",
+            f"undo that, or remove the folders of these {what}s in {stale[0].out.parent} to run "
             "them again",
         )
 

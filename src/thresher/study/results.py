@@ -33,7 +33,7 @@ class Trial:
     name: str = ""
     """Name of the trial's folder."""
     state: str = "finished"
-    """finished, running, failed or waiting."""
+    """finished, running, queued, failed or waiting."""
     error: str = ""
     """Why the trial failed."""
     reported: bool = True

@@ -12,7 +12,7 @@ import secrets
 import shutil
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from thresher.errors import InvalidValueError, MissingDependencyError, NotFoundE
 from thresher.options import option
 from thresher.paths import StudyPaths, read_json, write_json
 from thresher.study.perform import log_tail
+from thresher.study.slurm_commands import SlurmCommands, one_line, unreachable
 from thresher.study.slurm_job import SlurmJob, outcome_file
 from thresher.study.tasks import Executor, StudyTask, TaskOutcome, Values
 
@@ -126,6 +127,7 @@ class SlurmExecutor(Executor):
         self.submitted: dict[str, StudyTask] = {}
         self.unseen: dict[str, int] = {}
         """How often in a row the job of a task was not in the queue."""
+        self.commands = SlurmCommands(config.poll_seconds)
 
     def submit(self, tasks: Sequence[StudyTask]) -> None:
         if not tasks:
@@ -136,12 +138,14 @@ class SlurmExecutor(Executor):
             if state := self._state(task.name, queue):
                 self.submitted[task.name] = task
                 logger.info("%s: its job is already %s", task.name, state.lower())
+            elif (ended := self._reported(task.name)) and not ended.killed:
+                self.submitted[task.name] = task  # it failed while no process watched it
             else:
                 new.append(task)
         self._send(new)
 
     def _send(self, tasks: list[StudyTask], attempt: int = 1) -> None:
-        most = _largest_array() if len(tasks) > 1 else 1
+        most = self._largest_array() if len(tasks) > 1 else 1
         for workers in sorted({task.workers for task in tasks}, reverse=True):
             group = [task for task in tasks if task.workers == workers]
             for begin in range(0, len(group), most):
@@ -149,10 +153,22 @@ class SlurmExecutor(Executor):
 
     def _send_array(self, tasks: list[StudyTask], workers: int, attempt: int) -> None:
         """Submit tasks of `workers` workers each as one array."""
-        from submitit import SlurmExecutor as SubmititExecutor
         from submitit.core.utils import FailedJobError
 
-        name = f"thresher-{secrets.token_hex(4)}"
+        while True:
+            name = f"thresher-{secrets.token_hex(4)}"
+            try:
+                self._try_array(tasks, workers, attempt, name)
+                break
+            except FailedJobError as error:
+                self._after_failure(tasks, name, str(error))
+        self.commands.answered("sbatch")
+        self.submitted |= {task.name: task for task in tasks}
+
+    def _try_array(self, tasks: list[StudyTask], workers: int, attempt: int, name: str) -> None:
+        """Record the jobs of an array and submit it under a name of its own."""
+        from submitit import SlurmExecutor as SubmititExecutor
+
         for task in tasks:
             outcome_file(self.root, task.name).unlink(missing_ok=True)
         # Recorded first: a kill in between leaves only a job name that nobody uses.
@@ -163,17 +179,24 @@ class SlurmExecutor(Executor):
         jobs = [SlurmJob(task.to_json(), str(self.root), cpus, requeues) for task in tasks]
         executor = SubmititExecutor(folder=self.root / "slurm" / "jobs")
         executor.update_parameters(**self.config.parameters(workers, name))
+        executor.map_array(_run, jobs)
+
+    def _after_failure(self, tasks: list[StudyTask], name: str, errors: str) -> None:
+        """Return when the array `name`, which sbatch did not submit, can be submitted again."""
         try:
-            executor.map_array(_run, jobs)
-        except FailedJobError as error:
+            if not unreachable(errors):
+                fix = "check [executor] and run the study again"
+                raise ThresherError(f"sbatch failed: {one_line(errors)}", fix)
+            self.commands.wait("sbatch", errors)
+            # The answer alone may have been lost. submitit does not know the number of such a job
+            # and has left nothing for it to run, so that it must not stay in the queue.
+            if any(job == name for job, _ in self._queue()):
+                subprocess.run(["scancel", f"--name={name}"], capture_output=True)
+        except ThresherError:
             for task in tasks:
                 del self.records[task.name]
             self._write_records()
-            lines = (line.removeprefix("sbatch: error: ") for line in str(error).splitlines())
-            reason = "; ".join(filter(None, map(str.strip, lines)))
-            fix = "check [executor] and run the study again"
-            raise ThresherError(f"sbatch failed: {reason}", fix) from error
-        self.submitted |= {task.name: task for task in tasks}
+            raise
 
     def _write_records(self) -> None:
         write_json(self.records_file, {t: asdict(r) for t, r in self.records.items()})
@@ -196,11 +219,10 @@ class SlurmExecutor(Executor):
         """Return how the task ended, None if it has not; submit it again if its job vanished."""
         if task.finished:
             return TaskOutcome(task.name)
-        file = outcome_file(self.root, task.name)
-        if file.exists():
-            outcome = TaskOutcome(**read_json(file, "outcome of a SLURM job"))
-            if not outcome.stopped:
-                return outcome
+        if outcome := self._reported(task.name):
+            # Kept, it would be taken for the outcome of a later attempt.
+            outcome_file(self.root, task.name).unlink(missing_ok=True)
+            return outcome
         if self._state(task.name, queue) is not None:
             self.unseen[task.name] = 0
             return None
@@ -217,6 +239,14 @@ class SlurmExecutor(Executor):
         self.unseen[task.name] = 0
         self._send([task], attempt + 1)
         return None
+
+    def _reported(self, task: str) -> TaskOutcome | None:
+        """Return how the job of a task says that it ended; None if it has not."""
+        file = outcome_file(self.root, task)
+        if not file.exists():
+            return None
+        outcome = TaskOutcome(**read_json(file, "outcome of a SLURM job"))
+        return None if outcome.stopped else outcome
 
     def running(self) -> dict[str, str]:
         queue = self._queue()
@@ -236,36 +266,49 @@ class SlurmExecutor(Executor):
 
     def _queue(self) -> Queue:
         """Return the jobs of this user in the queue."""
-        done = subprocess.run(
-            ["squeue", "--noheader", "--me", "--array", "--format=%j|%K|%T"],
-            capture_output=True,
-            text=True,
-        )
-        if done.returncode:
-            reason = done.stderr.strip()
-            raise ThresherError(f"squeue failed: {reason}", "check that SLURM is running")
+        words = ("squeue", "--noheader", "--me", "--array", "--format=%j|%K|%T")
         queue = {}
-        for line in done.stdout.splitlines():
+        for line in self.commands.output(*words).splitlines():
             name, index, state = line.strip().rsplit("|", 2)  # other jobs may have any name
             queue[name, int(index) if index.isdigit() else 0] = state
         return queue
 
-
-def _largest_array() -> int:
-    """Return how many jobs an array may have on this cluster."""
-    done = subprocess.run(["scontrol", "show", "config"], capture_output=True, text=True)
-    match = re.search(r"^MaxArraySize\s*=\s*(\d+)", done.stdout, re.MULTILINE)
-    # Indices are below MaxArraySize, which is 1001 by default and 0 if there are no arrays.
-    return max(1, int(match.group(1))) if match else 1001
+    def _largest_array(self) -> int:
+        """Return how many jobs an array may have on this cluster."""
+        words = ("scontrol", "show", "config")
+        done = subprocess.run(words, capture_output=True, text=True)
+        while done.returncode and unreachable(done.stderr):
+            self.commands.wait("scontrol", done.stderr)
+            done = subprocess.run(words, capture_output=True, text=True)
+        self.commands.answered("scontrol")
+        match = re.search(r"^MaxArraySize\s*=\s*(\d+)", done.stdout, re.MULTILINE)
+        # Indices are below MaxArraySize, which is 1001 by default and 0 if there are no arrays.
+        return max(1, int(match.group(1))) if match else 1001
 
 
 def _run(job: SlurmJob) -> None:
     job.run()
 
 
+def forget_outcomes(root: Path, tasks: Iterable[str]) -> None:
+    """Forget how jobs of these tasks ended, so that they are submitted again."""
+    for task in tasks:
+        outcome_file(root, task).unlink(missing_ok=True)
+
+
+def check_folder(root: Path) -> None:
+    """Refuse a study folder in whose path SLURM would replace text, as %j by the job's number."""
+    if match := re.search(r"%\w|\\", str(root.absolute())):
+        raise InvalidValueError(
+            f'SLURM gives "{match.group()}" in the path {root.absolute()} a meaning of its own',
+            "choose another folder",
+            "out",
+        )
+
+
 def check_commands() -> None:
     """Check that SLURM's commands and submitit are installed."""
-    for name in ("sbatch", "squeue", "scontrol"):
+    for name in ("sbatch", "squeue", "scancel", "scontrol"):
         if shutil.which(name) is None:
             raise NotFoundError(
                 f"SLURM command {name} not found",

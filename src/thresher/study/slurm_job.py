@@ -11,9 +11,13 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from thresher.errors import ThresherError
 from thresher.paths import write_json
 from thresher.study.perform import attempt, redirect_output
 from thresher.study.tasks import StudyTask, TaskOutcome
+
+REQUEUE_SECONDS = 60.0
+"""How long a job that is out of time tries to requeue itself."""
 
 
 def outcome_file(root: Path, task: str) -> Path:
@@ -89,7 +93,13 @@ def _requeue() -> None:
     job = env["SLURM_JOB_ID"]
     if "SLURM_ARRAY_JOB_ID" in env:
         job = f"{env['SLURM_ARRAY_JOB_ID']}_{env['SLURM_ARRAY_TASK_ID']}"
-    subprocess.run(["scontrol", "requeue", job], check=True)
+    begin = time.monotonic()
+    while (code := subprocess.run(["scontrol", "requeue", job]).returncode) != 0:
+        # The controller may be restarting. A job that is not requeued is submitted again, which
+        # happens a few times only.
+        if time.monotonic() - begin > REQUEUE_SECONDS:
+            raise ThresherError(f"scontrol requeue failed with exit code {code}")
+        time.sleep(5)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     # On return, submitit would write a result and the job would end before it is requeued.
     time.sleep(60)

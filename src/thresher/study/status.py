@@ -16,12 +16,12 @@ from typing import Any
 from thresher import locks
 from thresher.paths import RunPaths, StudyPaths, disk_errors, read_json, read_run_json
 from thresher.study.definition import StudyDefinition
-from thresher.study.tasks import StudyPlan, StudyTask
-from thresher.study.tune import wanted_trials
+from thresher.study.tasks import IN_QUEUE, StudyPlan, StudyTask
+from thresher.study.tune import rejected_trials
 
 MOST_KILLS = 3
 """How often a task whose process was killed is run again when its study is resumed."""
-STATES = ("finished", "running", "failed", "waiting", "not chosen")
+STATES = ("finished", "running", "queued", "failed", "waiting", "not chosen")
 
 
 @dataclass(frozen=True)
@@ -149,9 +149,10 @@ class TaskStatus:
     kind: str
     """train, embed, select or command."""
     state: str
-    """finished, running, failed, waiting, or "not chosen" for a candidate that tuning rejected."""
+    """finished, running, queued (in SLURM), failed, waiting, or "not chosen" for a candidate that
+    tuning rejected."""
     where: str = ""
-    """Where a running task runs."""
+    """Where a running or queued task is."""
     error: str = ""
     """Why a failed task failed."""
     epoch: float | None = None
@@ -211,7 +212,7 @@ def read_status(study: StudyDefinition, plan: StudyPlan, root: Path) -> StudySta
     running: dict[str, str] = {}
     if held_by is not None and running_file(root).exists():
         running = read_json(running_file(root), "study's state").get("running", {})
-    wanted = {trial.name for trial in wanted_trials(study, plan)}
+    rejected = {trial.name for trial in rejected_trials(study, plan)}
     failures = Failures(root)
 
     def status(task: StudyTask) -> TaskStatus:
@@ -219,11 +220,11 @@ def read_status(study: StudyDefinition, plan: StudyPlan, root: Path) -> StudySta
         if task.finished:
             state = "finished"
         elif task.name in running:
-            state = "running"
+            state = "queued" if running[task.name] in IN_QUEUE else "running"
         elif failure := failures.last(task.name):
             state, error = "failed", failure.error
         else:
-            state = "waiting" if not task.is_trial or task.name in wanted else "not chosen"
+            state = "not chosen" if task.name in rejected else "waiting"
         progress = _progress(task) if task.kind in ("train", "command") else {}
         where = running.get(task.name, "")
         return TaskStatus(task.name, task.kind, state, where, error, **progress)

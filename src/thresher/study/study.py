@@ -22,9 +22,10 @@ from thresher.study.definition import StudyDefinition
 from thresher.study.driver import Driver
 from thresher.study.executors import executor_config, make_executor
 from thresher.study.expand import expand
+from thresher.study.inputs import InputRecord
 from thresher.study.preflight import check_inputs, check_measured, option_remarks
 from thresher.study.results import Trial, read_trials
-from thresher.study.slurm import SlurmConfig, check_commands
+from thresher.study.slurm import SlurmConfig, check_commands, check_folder, forget_outcomes
 from thresher.study.status import Failures, StudyStatus, hold, read_status, running_file
 from thresher.study.tasks import StudyPlan, Values
 from thresher.study.toml import dumps, plain_values
@@ -136,7 +137,9 @@ class Study:
         config = executor_config({"kind": settings} if isinstance(settings, str) else settings)
         if isinstance(config, SlurmConfig):
             check_commands()
+            check_folder(self.root)
         check_inputs(plan, programs=not isinstance(config, SlurmConfig))
+        InputRecord(self.root, plan).check(plan.tasks.values())
         check_measured(plan, self.definition.metric)
         for sentence in option_remarks(plan):
             logger.warning(sentence)
@@ -147,6 +150,7 @@ class Study:
             write_text(stored, self.definition.text)
             if retry:
                 Failures(self.root).retry(plan.tasks)
+                forget_outcomes(self.root, plan.tasks)
             with make_executor(config, self.root) as chosen:
                 try:
                     Driver(self.definition, plan, self.root, chosen).run()

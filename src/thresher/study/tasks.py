@@ -13,6 +13,11 @@ from typing import Any, Literal
 Values = dict[str, Any]
 """Values from a TOML or JSON file, by name."""
 TaskKind = Literal["train", "embed", "select", "command"]
+IN_QUEUE = frozenset(
+    f"SLURM: {state}"
+    for state in ("pending", "requeued", "requeue_hold", "requeue_fed", "special_exit")
+)
+"""Where submitted tasks are, as `Executor.running` says, that do not run yet."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +136,7 @@ class Executor(abc.ABC):
 
     @abc.abstractmethod
     def running(self) -> dict[str, str]:
-        """Return the names of the running tasks and where each runs."""
+        """Return the names of running tasks and where each runs; those `IN_QUEUE` do not yet."""
 
     def close(self) -> None:  # noqa: B027 - an executor without workers has nothing to end
         """End workers and release resources."""

@@ -86,6 +86,16 @@ def wanted_trials(study: StudyDefinition, plan: StudyPlan) -> list[StudyTask]:
     return _trials(study, plan, study.seeds[: study.tune_seeds])
 
 
+def rejected_trials(study: StudyDefinition, plan: StudyPlan) -> list[StudyTask]:
+    """Return the trials that will not run, because another candidate was chosen in their cell."""
+    wanted = {trial.name for trial in wanted_trials(study, plan)}
+    others = [trial for trial in plan.trials.values() if trial.name not in wanted]
+    if not others:
+        return []
+    chosen = {tuple(c.cell.values()) for c in choices(study, plan) if c.chosen is not None}
+    return [trial for trial in others if _split(study, trial)[0] in chosen]
+
+
 def reported_trials(study: StudyDefinition, plan: StudyPlan) -> list[StudyTask]:
     """Return the trials whose test results may be reported: those of the chosen candidates."""
     return _trials(study, plan, ())

@@ -43,7 +43,7 @@ def prune(
         loader: A DataLoader of a map-style data set, with any sampler.
         method: "infobatch" or "random", with a ratio if you like ("random:0.3"), or a pruner of
             your own.
-        epochs: Epochs of the whole training. The last eighth of them is not pruned.
+        epochs: Epochs of the whole training. The last eighth of them, at least one, is not pruned.
         seed: Seed of the choice.
 
     Raises:

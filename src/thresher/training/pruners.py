@@ -37,6 +37,15 @@ class DynamicPruner(Protocol):
         """Set the state that `state` returned."""
 
 
+def first_full_epoch(epochs: int, annealed: float) -> int:
+    """Return the first of the epochs at the end of a run that train on everything.
+
+    An eighth of four epochs is one epoch, not none. The only epoch of a run is not one of them.
+    """
+    first = math.ceil(epochs * (1 - annealed))
+    return first - 1 if annealed > 0 and first == epochs > 1 else first
+
+
 @dataclass
 class _EpochPruner:
     """The base of both pruners. Choices depend on (seed, epoch) and the losses only."""
@@ -44,7 +53,7 @@ class _EpochPruner:
     ratio: float = 0.5
     """Share of the candidates that is pruned."""
     annealed: float = 0.125
-    """Share of the epochs, at the end, that train on everything."""
+    """Share of the epochs, at the end, that train on everything; above 0, at least one epoch."""
 
     def begin(self, positions: np.ndarray, epochs: int, seed: int, batch_size: int = 1) -> None:
         if not 0 <= self.ratio < 1:
@@ -70,7 +79,7 @@ class _EpochPruner:
         self.losses = np.array(state["losses"], np.float32)
 
     def _full(self, epoch: int) -> bool:
-        return epoch >= np.ceil(self.epochs * (1 - self.annealed))
+        return epoch >= first_full_epoch(self.epochs, self.annealed)
 
     def _left_out(self, candidates: np.ndarray, epoch: int, left: int) -> np.ndarray:
         """Return the rows that `epoch` leaves out: random candidates, so that `left` are left."""
@@ -166,7 +175,7 @@ def matching_ratio(run: Path) -> float:
             "give another run",
             "dynamic",
         )
-    pruned = min(epochs, math.ceil(math.ceil(epochs) * (1 - DynamicRandom.annealed)))
+    pruned = min(epochs, first_full_epoch(math.ceil(epochs), DynamicRandom.annealed))
     return max(0.0, (epochs * samples - seen) / (pruned * samples)) if pruned else 0.0
 
 

@@ -29,7 +29,7 @@ from thresher.training.optimizers import set_rate
 from thresher.training.prepared import Workload, keep, prepare
 from thresher.training.record import Metrics, finite, late_target
 from thresher.training.rehearsal import resilient_step
-from thresher.training.resolved import Resolved, tiny_last_batches
+from thresher.training.resolved import TINY_LAST_BATCH, Resolved, tiny_last_batches, tiny_rest
 from thresher.training.result import PackIdentity, RunResult, Sharpness, Status, TargetReached
 from thresher.training.schedules import idle_rule
 from thresher.training.sharpness import sharpness_of
@@ -223,6 +223,9 @@ class Trainer:
                     "epoch %d: batch %s (noise scale %.0f)",
                     *(done.epoch + 1, f"{batch:,}", noise.value),
                 )
+                few = tiny_rest(self.resolved, batch)
+                if few and done.epoch < int(self.resolved.passes):
+                    logger.warning(TINY_LAST_BATCH, few, f"{batch:,}")
 
     def _evaluate(self) -> bool:
         """Evaluate on validation (or test); return whether a target is reached."""
@@ -305,10 +308,7 @@ class Trainer:
         for remark in filter(None, (rule(config.to_dict()) for rule in (idle_rule, late_target))):
             logger.warning(remark)
         for few, batch in tiny_last_batches(numbers):
-            logger.warning(
-                f"the last batch of each epoch holds {few} of {batch:,} samples and is trained on "
-                "at the full rate; another batch size avoids that"
-            )
+            logger.warning(TINY_LAST_BATCH, few, f"{batch:,}")
 
     def _write_epoch(self, evaluated: bool) -> None:
         done, noise = self.state.progress, self.state.noise

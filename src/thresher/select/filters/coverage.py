@@ -21,7 +21,8 @@ class CoverageFilter(Filter):
     width, and the samples to keep are drawn at random, as evenly from all strata as their sizes
     allow (Zheng et al., "Coverage-centric Coreset Selection for High Pruning Rates", ICLR 2023).
     The paper tunes the cutoff for each share to drop; here it is an option, and never drops more
-    than `drop`. Infinite scores belong to the first or the last stratum. Costs a sort.
+    than `drop`. Infinite scores belong to the first or the last stratum. Samples that people kept
+    or dropped in that selection stay so; they count towards `drop`. Costs a sort.
 
     Examples:
         >>> from thresher import Selection
@@ -56,16 +57,21 @@ class CoverageFilter(Filter):
         rows = rows_of(scored, inputs.ids)
         score = scored.score[rows].astype(np.float64)
         score[np.isnan(score)] = 0.0
-        hardest = highest(score, min(self.cutoff, self.drop))
-        finite = score[~hardest & np.isfinite(score)]
+        n = len(inputs)
+        decided = np.zeros(n, bool) if scored.decided is None else scored.decided[rows]
+        kept, dropped = decided & scored.keep[rows], decided & ~scored.keep[rows]
+        share = max(0.0, min(self.cutoff, self.drop - dropped.sum() / n))
+        hardest = highest(np.where(decided, np.nan, score), share)
+        free = ~hardest & ~decided
+        finite = score[free & np.isfinite(score)]
         low, high = (finite.min(), finite.max()) if len(finite) else (0.0, 0.0)
         width = (high - low) / self.strata or 1.0
         places = (np.clip(score, low, high) - low) / width
         stratum = np.minimum(places, self.strata - 1).astype(int)
-        stratum[hardest] = -1
+        stratum[~free] = -1
         random = np.random.Generator(np.random.Philox(key=[self.seed, 0xC0FE7]))
-        keep, left = np.zeros(len(inputs), bool), len(inputs) - round(self.drop * len(inputs))
-        numbers, sizes = np.unique(stratum[~hardest], return_counts=True)
+        keep, left = kept.copy(), max(0, n - round(self.drop * n) - int(kept.sum()))
+        numbers, sizes = np.unique(stratum[free], return_counts=True)
         order = np.argsort(sizes, kind="stable")
         for done, at in enumerate(order):  # the smallest first: what it cannot give, others do
             taken = min(int(sizes[at]), left // (len(order) - done))
@@ -75,7 +81,9 @@ class CoverageFilter(Filter):
         self.new_labels_ = given_labels([scored], [rows])
         crowd = dict(zip(numbers.tolist(), sizes.tolist(), strict=True))
         self.reason_ = [
-            "" if kept else "above the cutoff" if s < 0 else f"one of {crowd[s]} with such a score"
-            for kept, s in zip(keep.tolist(), stratum.tolist(), strict=True)
+            "" if k else "above the cutoff" if s < 0 else f"one of {crowd[s]} with such a score"
+            for k, s in zip(keep.tolist(), stratum.tolist(), strict=True)
         ]
+        for row in np.flatnonzero(decided):
+            self.reason_[row] = scored.reason[rows[row]]
         self.report_.update(strata=len(numbers), scores=str(scored.path or ""))

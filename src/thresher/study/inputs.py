@@ -1,0 +1,176 @@
+"""Notice that files outside a study were changed after steps and trials had used them.
+
+`inputs.json` in the study's folder holds, for each task that was started, a digest of the packs,
+features, runs and selections that it reads. A study of an earlier version has no such file; what
+its tasks used is unknown, and nothing is checked. Runs record their data, selection, weights and
+batch sizes themselves, see `preflight`.
+"""
+
+import contextlib
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from thresher.data.digest import file_sha256
+from thresher.data.pack import Pack, find_pack
+from thresher.data.selection import Selection
+from thresher.errors import InvalidValueError, ThresherError
+from thresher.models.embed_config import HUGGING_FACE
+from thresher.models.features import FeaturePaths
+from thresher.paths import (
+    PackPaths,
+    RunPaths,
+    SelectionPaths,
+    StudyPaths,
+    check_format,
+    read_json,
+    write_json,
+)
+from thresher.study.tasks import StudyPlan, StudyTask
+from thresher.training.pruners import LIKE
+
+FORMAT = 1
+SELECTIONS = ("like", "selections")
+KEYS = {
+    "select": ("data", "run", "dynamics", "features", "also", *SELECTIONS),
+    "embed": ("data", "run", "weights", "model"),
+    "train": ("branch_from", "dynamic"),
+    "command": ("data",),
+}
+"""Settings that name inputs, by the kind of a task."""
+NAMED_AFTER = {"model": HUGGING_FACE, "dynamic": LIKE}
+"""Settings that name an input only after this text."""
+
+
+@dataclass(frozen=True)
+class InputState:
+    """What an input holds."""
+
+    content: str
+    """Digest of its content."""
+    changed: list[list[int]]
+    """Size and time of the last change of each of its files: if they are the same, so is it."""
+
+
+class InputRecord:
+    """The inputs of the tasks of a study, as they were when each task was started."""
+
+    def __init__(self, root: Path, plan: StudyPlan) -> None:
+        self.file = StudyPaths(root).inputs
+        self.own = {str(step.out) for step in plan.steps.values()}
+        entries = read_json(self.file, "record of inputs") if self.file.exists() else {}
+        check_format(entries, FORMAT, str(self.file))
+        self.tasks = {
+            name: {key: InputState(**state) for key, state in states.items()}
+            for name, states in entries.get("tasks", {}).items()
+        }
+        self.known: dict[str, InputState] = {}
+        """The latest state of each input that was looked at."""
+
+    def add(self, tasks: Sequence[StudyTask]) -> None:
+        """Record the inputs of tasks that are about to start."""
+        if not tasks:
+            return
+        before = dict(self.tasks)
+        for task in tasks:
+            begun = task.kind == "train" and RunPaths(task.out).config.exists()
+            if begun and task.name in self.tasks:
+                continue  # a run that is resumed has read them already
+            states = {}
+            for key, path in self._inputs(task):
+                with contextlib.suppress(ThresherError, OSError):  # the task itself will say so
+                    states[f"{key} {path}"] = self._state(key, path)
+            self.tasks.pop(task.name, None)
+            if states:
+                self.tasks[task.name] = states
+        if self.tasks != before:
+            entries = {
+                name: {key: asdict(state) for key, state in states.items()}
+                for name, states in self.tasks.items()
+            }
+            write_json(self.file, {"format": FORMAT, "tasks": entries})
+
+    def check(self, tasks: Iterable[StudyTask]) -> None:
+        """Raise InvalidValueError if an input of finished tasks was changed since."""
+        stale: dict[str, list[StudyTask]] = {}
+        for task in tasks:
+            if task.name in self.tasks and task.finished:
+                for key, path in self._inputs(task):
+                    if self._is_changed(task, key, path):
+                        stale.setdefault(path, []).append(task)
+        if not stale:
+            return
+        path, users = next(iter(stale.items()))
+        kind = "trial" if users[0].is_trial else "step"
+        what = f"{len(users)} {kind}s" if len(users) > 1 else f"1 {kind}"
+        also = "" if users[0].is_trial else " and of the trials that depend on them"
+        raise InvalidValueError(
+            f"{path} was changed after {what} that used it had finished (such as {users[0].name})",
+            f"restore it, or remove the folders of these {kind}s{also} to run them again",
+        )
+
+    def _is_changed(self, task: StudyTask, key: str, path: str) -> bool:
+        before = self.tasks[task.name].get(f"{key} {path}")
+        if before is None:
+            return False
+        self.known.setdefault(f"{key} {path}", before)
+        with contextlib.suppress(ThresherError, OSError):  # what is gone was not changed
+            return self._state(key, path).content != before.content
+        return False
+
+    def _inputs(self, task: StudyTask) -> list[tuple[str, str]]:
+        """Return (key, path) of what the task reads.
+
+        Of what other steps of the study write, only selections can change: by people's decisions.
+        """
+        found = []
+        for key in KEYS[task.kind]:
+            value = task.settings.get(key) or []
+            paths = [str(path) for path in (value if isinstance(value, list) else [value])]
+            if key in NAMED_AFTER:
+                paths = list(filter(None, (p.partition(NAMED_AFTER[key])[2] for p in paths)))
+            found += [(key, p) for p in paths if key in SELECTIONS or p not in self.own]
+        return found
+
+    def _state(self, key: str, path: str) -> InputState:
+        """Return the state of an input; its content is read only if its files have changed."""
+        name = f"{key} {path}"
+        files = _files(key, path)
+        stats = [file.stat() for file in files]
+        changed = [[stat.st_size, stat.st_ctime_ns] for stat in stats]
+        if name not in self.known or self.known[name].changed != changed:
+            self.known[name] = InputState(_content(key, path, files), changed)
+        return self.known[name]
+
+
+def _files(key: str, path: str) -> list[Path]:
+    """Return the files that decide what an input holds."""
+    place = Path(path)
+    if key == "data":
+        return [PackPaths(find_pack(path)).meta]
+    if key in SELECTIONS:
+        log = SelectionPaths(place).overrides
+        return [place, log] if log.exists() else [place]
+    run, features = RunPaths(place), FeaturePaths(place)
+    if run.config.exists():
+        return [run.result if run.result.exists() else run.config]
+    if features.meta.exists():
+        return [features.meta, features.index, features.array]
+    if place.is_dir():
+        return sorted(file for file in place.iterdir() if file.is_file())
+    ids = place.with_suffix(".ids.txt")
+    return [place, ids] if place.suffix == ".npy" and ids.exists() else [place]
+
+
+def _content(key: str, path: str, files: list[Path]) -> str:
+    if key == "data":
+        pack = Pack.open(path)  # the fingerprint says nothing of splits
+        places = zip(pack.ids.to_pylist(), pack.splits.to_pylist(), strict=True)
+        text = "\n".join(sorted(f"{id}\t{split}" for id, split in places))
+        return hashlib.sha256(f"{pack.fingerprint}\n{text}".encode()).hexdigest()
+    if key in SELECTIONS:
+        selection = Selection.load(path)
+        scores = hashlib.sha256(selection.score.tobytes()).hexdigest()
+        return f"{selection.digest} {scores}" if key == "selections" else selection.digest
+    return hashlib.sha256("".join(map(file_sha256, files)).encode()).hexdigest()

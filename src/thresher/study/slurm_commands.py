@@ -1,0 +1,102 @@
+"""Run SLURM's commands, and wait while its controller restarts or is overloaded.
+
+Jobs do not depend on the controller while they run, so a study need not end because one command
+failed. A failure before the first answer is an error at once: SLURM is not set up here.
+"""
+
+import logging
+import re
+import subprocess
+import time
+from dataclasses import dataclass
+
+from thresher.errors import ThresherError
+
+logger = logging.getLogger(__name__)
+
+MOST_SECONDS = 24 * 3600.0
+"""How long a command may fail before the study ends."""
+FIRST_REMINDER_S = 60.0
+"""Time until the first reminder that a command still fails; the others follow at twice the time."""
+_UNREACHABLE = re.compile(
+    r"unable to contact|timed out|temporarily|standby|connection failure|authentication error"
+    r"|(send|receive) failure|zero bytes|try again",
+    re.IGNORECASE,
+)
+
+
+@dataclass
+class _Outage:
+    since: float
+    remind_at: float
+
+
+class SlurmCommands:
+    """Commands of SLURM that are repeated, `pause` seconds apart, until they work."""
+
+    def __init__(self, pause: float) -> None:
+        self.pause = max(1.0, pause)
+        self.any_answer = False
+        self.outages: dict[str, _Outage] = {}
+
+    def output(self, *words: str) -> str:
+        """Return what a command prints, once it works."""
+        while True:
+            done = subprocess.run(words, capture_output=True, text=True)
+            if not done.returncode:
+                self.answered(words[0])
+                return done.stdout
+            self.wait(words[0], done.stderr)
+
+    def answered(self, command: str) -> None:
+        """Record that a command worked."""
+        self.any_answer = True
+        if outage := self.outages.pop(command, None):
+            logger.warning("%s works again after %s", command, _duration(outage.since))
+
+    def wait(self, command: str, errors: str) -> None:
+        """Wait after a command failed, with a message at first and from time to time.
+
+        Raises a ThresherError if it has failed for `MOST_SECONDS`, or if none has ever worked.
+        """
+        reason = one_line(errors)
+        if not self.any_answer:
+            raise ThresherError(f"{command} failed: {reason}", "check that SLURM is running")
+        now = time.monotonic()
+        outage = self.outages.setdefault(command, _Outage(now, now + FIRST_REMINDER_S))
+        if now - outage.since >= MOST_SECONDS:
+            raise ThresherError(
+                f"{command} has been failing for {_duration(outage.since)}: {reason}",
+                "run the study again when SLURM answers",
+            )
+        if now == outage.since:
+            logger.warning(
+                "%s failed: %s. Trying again for up to %.0f hours; jobs are not affected",
+                command,
+                reason,
+                MOST_SECONDS / 3600,
+            )
+        elif now >= outage.remind_at:
+            logger.warning(
+                "%s has been failing for %s: %s", command, _duration(outage.since), reason
+            )
+            outage.remind_at = now + (now - outage.since)
+        time.sleep(self.pause)
+
+
+def unreachable(errors: str) -> bool:
+    """Return whether a command failed because the controller could not be reached."""
+    return _UNREACHABLE.search(errors) is not None
+
+
+def one_line(errors: str) -> str:
+    """Return the error messages of a command in one line, without its name before each."""
+    lines = (re.sub(r"^\w+: error: ", "", line.strip()) for line in errors.splitlines())
+    return "; ".join(filter(None, lines))
+
+
+def _duration(since: float) -> str:
+    seconds = time.monotonic() - since
+    if seconds < 120:
+        return f"{seconds:.0f} seconds"
+    return f"{seconds / 60:.0f} minutes" if seconds < 7200 else f"{seconds / 3600:.0f} hours"

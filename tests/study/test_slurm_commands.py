@@ -1,0 +1,164 @@
+"""Studies on SLURM without one: options, and commands that fail for a while."""
+
+import contextlib
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from thresher.errors import ThresherError
+from thresher.paths import write_json
+from thresher.study import slurm_commands, slurm_job
+from thresher.study.executors import executor_config
+from thresher.study.slurm import SlurmConfig, SlurmExecutor, check_folder
+from thresher.study.slurm_job import outcome_file
+from thresher.study.study import Study
+from thresher.study.tasks import StudyTask
+
+
+def _book(out: Path) -> Any:
+    return json.loads((out / "slurm" / "jobs.json").read_text())
+
+
+def test_settings() -> None:
+    assert SlurmConfig(workers_per_node=4).layout(8) == (2, 4)
+    assert SlurmConfig().layout(8) == (1, 8)
+    with pytest.raises(ThresherError, match="must divide the 8 workers of a trial, got 3"):
+        SlurmConfig(workers_per_node=3).layout(8)
+    with pytest.raises(ThresherError, match='did you mean "partition"'):
+        executor_config({"kind": "slurm", "partitoin": "gpu"})
+    chosen = SlurmConfig(gpus=1, partition="gpu", memory_gb=4).parameters(2, "n")
+    assert (chosen["gpus_per_node"], chosen["mem"], chosen["partition"]) == (2, "4096M", "gpu")
+
+
+def test_other_jobs_may_have_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    squeue = tmp_path / "squeue"
+    squeue.write_text("#!/bin/sh\necho 'a|b|c|N/A|RUNNING'\necho 'thresher-1|3|PENDING'\n")
+    squeue.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    queue = SlurmExecutor(tmp_path / "study", SlurmConfig())._queue()
+    assert queue["thresher-1", 3] == "PENDING"
+
+
+def _program(folder: Path, name: str, script: str) -> None:
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(f"#!/bin/sh\ncd {folder}\n{script}\n")
+    (folder / name).chmod(0o755)
+
+
+def test_an_array_whose_submission_got_no_answer_is_submitted_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    pytest.importorskip("submitit")
+    bin = tmp_path / "bin"
+    # The first job arrives, but sbatch does not hear of it.
+    _program(
+        bin,
+        "sbatch",
+        'sed -n "s/^#SBATCH --job-name=//p" "$1" >> queue\n'
+        "[ -e tried ] && echo Submitted batch job 7 && exit\n"
+        "touch tried\n"
+        "echo 'sbatch: error: Batch job submission failed: "
+        "Socket timed out on send/recv operation' >&2\n"
+        "exit 1",
+    )
+    _program(bin, "squeue", "touch queue; sed 's/$/|0|PENDING/' queue")
+    _program(bin, "scancel", 'name=${1#--name=}; sed -i "/^$name$/d" queue')
+    monkeypatch.setenv("PATH", f"{bin}{os.pathsep}{os.environ['PATH']}")
+    task = StudyTask("trial", "command", {}, tmp_path / "trial", "id", cell={}, seed=0)
+    executor = SlurmExecutor(tmp_path / "study", SlurmConfig(poll_seconds=0))
+    executor.submit([task])
+    (entry,) = _book(tmp_path / "study").values()
+    assert (bin / "queue").read_text().split() == [entry["job"]]
+    assert entry["attempt"] == 1
+    assert executor.running() == {"trial": "SLURM: pending"}
+    assert "sbatch failed: Batch job submission failed: Socket timed out" in caplog.text
+
+
+def test_a_queue_that_cannot_be_read_for_long_ends_the_study(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    bin = tmp_path / "bin"
+    down = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
+    _program(bin, "squeue", f"[ -e up ] && exit\necho '{down}' >&2\nexit 1")
+    monkeypatch.setenv("PATH", f"{bin}{os.pathsep}{os.environ['PATH']}")
+    clock = [0.0]
+
+    def sleep(seconds: float) -> None:
+        clock[0] += seconds
+
+    monkeypatch.setattr(slurm_commands.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(slurm_commands.time, "sleep", sleep)
+    executor = SlurmExecutor(tmp_path / "study", SlurmConfig(poll_seconds=1200))
+    # Before the first answer, it is more likely that SLURM is not set up here.
+    with pytest.raises(ThresherError, match=r"squeue failed: .*Unable to contact"):
+        executor.running()
+    assert clock == [0.0]
+    (bin / "up").touch()
+    assert executor.running() == {}
+    (bin / "up").unlink()
+    with pytest.raises(ThresherError, match=r"squeue has been failing for 24 hours: .*Unable"):
+        executor.running()
+    assert clock == [24 * 3600.0]
+    assert caplog.text.count("squeue failed: ") == 1
+    assert "squeue has been failing for 20 minutes" in caplog.text
+
+
+def test_other_commands_wait_for_the_controller_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bin = tmp_path / "bin"
+    # Fails the first time, as while the controller restarts.
+    script = 'if [ ! -e "$1" ]; then touch "$1"; echo "{}" >&2; exit 1; fi\necho MaxArraySize = 7'
+    _program(bin, "scontrol", script.format("Unable to contact slurm controller"))
+    monkeypatch.setenv("PATH", f"{bin}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setattr(slurm_commands.time, "sleep", lambda _: None)
+    executor = SlurmExecutor(tmp_path / "study", SlurmConfig())
+    executor.commands.answered("squeue")
+    assert executor._largest_array() == 7
+    _program(bin, "scontrol", "echo 'Access denied' >&2; exit 1")
+    assert executor._largest_array() == 1001
+    _program(bin, "scontrol", script.format("Unexpected message received for job 1"))
+    monkeypatch.setenv("SLURM_JOB_ID", "1")
+    with contextlib.ExitStack() as after:
+        before = signal.getsignal(signal.SIGTERM)
+        after.callback(signal.signal, signal.SIGTERM, before)
+        slurm_job._requeue()
+    assert (bin / "requeue").exists()
+
+
+@pytest.mark.parametrize("name", ["10%a", "50%4a", "a\\b"])
+def test_a_folder_whose_name_slurm_would_change_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    pytest.importorskip("submitit")
+    for program in ("sbatch", "squeue", "scancel", "scontrol"):
+        _program(tmp_path / "bin", program, "exit 1")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    content = {"seeds": 1, "base": {"command": "true {seed} {out}"}, "executor": {"kind": "slurm"}}
+    with pytest.raises(ThresherError, match="a meaning of its own"):
+        Study.from_dict(content, tmp_path / name).run()
+    assert not (tmp_path / name).exists()
+    check_folder(tmp_path / "50% done")
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_only_a_killed_task_that_no_process_watched_is_submitted_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: bool
+) -> None:
+    pytest.importorskip("submitit")
+    bin, root = tmp_path / "bin", tmp_path / "study"
+    _program(bin, "sbatch", "touch called; echo Submitted batch job 7")
+    _program(bin, "squeue", "exit 0")
+    monkeypatch.setenv("PATH", f"{bin}{os.pathsep}{os.environ['PATH']}")
+    task = StudyTask("trial", "command", {}, tmp_path / "trial", "id", cell={}, seed=0)
+    write_json(outcome_file(root, "trial"), {"name": "trial", "error": "it", "killed": killed})
+    executor = SlurmExecutor(root, SlurmConfig(poll_seconds=0))
+    executor.submit([task])
+    assert (bin / "called").exists() == killed
+    errors = [outcome.error for outcome in executor.wait()]
+    assert errors == ([] if killed else ["it"])
+    assert not outcome_file(root, "trial").exists()
