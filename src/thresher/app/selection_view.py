@@ -32,6 +32,7 @@ from thresher.paths import SelectionPaths
 REASON_LIMIT = 500
 LOG_LIMIT = 200
 LOG_IDS_LIMIT = 50
+DBSCAN_METHODS = ("network", "recursive", "")
 CLASSES_LIMIT = 2**15
 """Labels travel to the page as int16."""
 
@@ -71,6 +72,8 @@ class SelectionInfo:
     image_shape: tuple[int, int, int] | None
     layout: str
     """Kind of `MapLayout`."""
+    by_dbscan: bool
+    """Whether DBSCAN on its map made it, or its sidecar names no method."""
     clusters: bool
     votes: bool
     scores: bool
@@ -259,6 +262,7 @@ class SelectionView:
     def info(self) -> SelectionInfo:
         labels = self.selection.labels
         classes = len(self.pack.classes)
+        method = str(self.selection.meta.get("method", ""))
         return SelectionInfo(
             name=self.name,
             samples=len(self),
@@ -267,10 +271,11 @@ class SelectionView:
             per_class=np.bincount(labels, minlength=classes)[:classes].tolist(),
             image_shape=self.pack.image_shape,
             layout=self.layout.kind,
+            by_dbscan=self.layout.kind == "map" and method in DBSCAN_METHODS,
             clusters=bool((self.clusters >= -1).any()),
             votes=self.selection.votes is not None,
             scores=bool(np.ptp(self._scores) > 0) if len(self) else False,
-            method=str(self.selection.meta.get("method", "")),
+            method=method,
             settings=_shareable(self.selection.meta),
         )
 
