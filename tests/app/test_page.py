@@ -290,6 +290,29 @@ def test_keyboard(site: Site, look: Opener) -> None:
     assert re.match(r"\w+, (kept|dropped)", label or "")
 
 
+def test_escape_in_a_field_keeps_the_place_and_the_picked_samples(site: Site, look: Opener) -> None:
+    page = look(site.url)
+    page.click("#tab-analysis")
+    page.locator(".bar-row").first.click()
+    picked = page.inner_text(".gallery-title")
+    assert "dropped" in picked
+    for _ in range(5):
+        page.keyboard.press("ArrowRight")
+    id = page.inner_text(".card.large .id")
+    for key in ("c", "/"):
+        page.keyboard.press(key)
+        page.keyboard.type("do")
+        page.keyboard.press("Escape")
+        assert page.evaluate("document.activeElement === document.body")
+        assert page.inner_text(".card.large .id") == id
+    assert page.input_value("#relabel") == "", "the next sample would get it"
+    page.keyboard.press("Escape")
+    page.wait_for_selector(".card.large", state="hidden")
+    assert page.inner_text(".gallery-title") == picked
+    page.keyboard.press("Escape")
+    page.wait_for_selector('.gallery-title:has-text("all samples")')
+
+
 def test_reading_and_class_filter(site: Site, look: Opener) -> None:
     selection = Selection.load(site.made.path)
     page = look(site.url, theme="dark", width=1920, height=1080)
