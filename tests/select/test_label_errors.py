@@ -127,6 +127,18 @@ def test_own_probabilities_are_used(data: tuple[FilterInputs, np.ndarray, np.nda
         LabelErrorsFilter(probabilities="own").fit_inputs(samples)
 
 
+@pytest.mark.parametrize("engine", ["cleanlab", "builtin"])
+@pytest.mark.parametrize("row", [[2.0, -1.0], [0.5, np.nan], [np.inf, 0.0], [3.0, 1.0]])
+def test_logits_and_nan_are_no_probabilities(row: list[float], engine: str) -> None:
+    """The built-in engine marked other samples by them; cleanlab's ended with a traceback."""
+    own = LabelErrorsFilter(probabilities="own", engine=engine)  # type: ignore[arg-type]
+    p = np.array([[0.9, 0.1], [0.8, 0.2], row, [0.1, 0.9]])
+    with pytest.raises(
+        ThresherError, match=r'must be in \[0, 1\], but those of sample "2" are not'
+    ):
+        own.fit(None, [0, 0, 1, 1], probabilities=p)
+
+
 @pytest.mark.parametrize("labels", [[-1, 0, 1], [1, 2, 3]])
 def test_labels_must_be_columns_of_the_probabilities(labels: list[int]) -> None:
     own = LabelErrorsFilter(probabilities="own", engine="builtin")
