@@ -106,9 +106,12 @@ def test_lines_are_parsed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     """Each key of the page parsed the whole log."""
     parsed = []
     parse = OverrideLog._parse
-    monkeypatch.setattr(
-        OverrideLog, "_parse", lambda *given: (parsed.append(given[2]), parse(*given))[1]
-    )
+
+    def counted(log: OverrideLog, record: object, number: int) -> Override:
+        parsed.append(number)
+        return parse(log, record, number)
+
+    monkeypatch.setattr(OverrideLog, "_parse", counted)
     log, other = log_of(tmp_path), log_of(tmp_path)
     for number in range(9):
         decide(log if number % 2 else other, [IDS[number % 4]], number % 3 == 0, str(number))
