@@ -20,6 +20,7 @@ from torch.nn import functional
 from benchmarks.machine import markdown
 from thresher.models import batch_norm, registry
 from thresher.models.batch_norm import normalise
+from thresher.models.kernel_use import in_captured_steps
 
 LAYERS = (
     (256, 64, 14, 14),
@@ -51,7 +52,7 @@ def captured(work: Callable[[], object]) -> torch.cuda.CUDAGraph:
     """Return a graph that repeats `work`; what `work` refers to must live as long as the graph."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
-    with batch_norm.in_captured_steps():
+    with in_captured_steps():
         with torch.cuda.stream(stream):
             for _ in range(3):
                 work()

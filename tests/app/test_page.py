@@ -12,9 +12,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+import pytest
 from page_eyes import counts, focus_by_search, lonely, screen_of, wait_for
 from page_site import Made, Opener, Serve, Site
 
+from thresher.app.export import export_page
+from thresher.app.workspace import Workspace
 from thresher.data.overrides import OverrideLog
 from thresher.data.selection import Selection
 from thresher.paths import SelectionPaths
@@ -163,6 +166,31 @@ def test_sliders_answer_as_the_library_does(whole_site: Site, look: Opener) -> N
     assert int(text.replace(",", "")) == both
 
 
+@pytest.mark.parametrize("exported", [False, True])
+def test_a_selection_of_another_filter_starts_without_the_sliders_of_dbscan(
+    few_site: Site, look: Opener, serve: Serve, tmp_path: Path, exported: bool
+) -> None:
+    """The first move of a slider replaced the findings of an audit by the noise of its map."""
+    made = few_site.made
+    sidecar = SelectionPaths(made.path).sidecar
+    sidecar.write_text(json.dumps(json.loads(sidecar.read_text()) | {"method": "audit"}))
+    if exported:
+        export_page(Workspace([made.path]), tmp_path / "page")
+    page = look(serve(tmp_path / "page" if exported else made.path))
+    page.wait_for_selector(".filter-panel[data-ready]")
+    for slider in ("#eps", "#min-samples", "#knee", ".curve"):
+        assert not page.is_visible(slider)
+    selection = Selection.load(made.path)
+    page.fill("#share", "0.2")
+    wait_for(page, "dropped", 120)
+    shown = page.locator(".classes .number b").all_inner_texts()
+    worst = np.argsort(-selection.score, kind="stable")[:120]
+    per_class = np.bincount(selection.labels[worst], minlength=10)
+    assert [int(text) for text in shown] == per_class.tolist()
+    page.select_option("#method", "network")
+    page.wait_for_selector("#eps")
+
+
 def kept_ids(selection: Selection) -> list[str]:
     return sorted(id for id, keep in zip(selection.ids, selection.keep, strict=True) if keep)
 
@@ -260,6 +288,29 @@ def test_keyboard(site: Site, look: Opener) -> None:
     page.wait_for_selector("dialog.help", state="hidden")
     label = page.locator(".cell:visible").first.get_attribute("aria-label")
     assert re.match(r"\w+, (kept|dropped)", label or "")
+
+
+def test_escape_in_a_field_keeps_the_place_and_the_picked_samples(site: Site, look: Opener) -> None:
+    page = look(site.url)
+    page.click("#tab-analysis")
+    page.locator(".bar-row").first.click()
+    picked = page.inner_text(".gallery-title")
+    assert "dropped" in picked
+    for _ in range(5):
+        page.keyboard.press("ArrowRight")
+    id = page.inner_text(".card.large .id")
+    for key in ("c", "/"):
+        page.keyboard.press(key)
+        page.keyboard.type("do")
+        page.keyboard.press("Escape")
+        assert page.evaluate("document.activeElement === document.body")
+        assert page.inner_text(".card.large .id") == id
+    assert page.input_value("#relabel") == "", "the next sample would get it"
+    page.keyboard.press("Escape")
+    page.wait_for_selector(".card.large", state="hidden")
+    assert page.inner_text(".gallery-title") == picked
+    page.keyboard.press("Escape")
+    page.wait_for_selector('.gallery-title:has-text("all samples")')
 
 
 def test_reading_and_class_filter(site: Site, look: Opener) -> None:

@@ -102,6 +102,51 @@ def test_a_cut_line_is_skipped_and_does_not_swallow_the_next(tmp_path: Path) -> 
     assert set(effective_overrides(log.read())) == {"a", "b"}
 
 
+def test_lines_are_parsed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each key of the page parsed the whole log."""
+    parsed = []
+    parse = OverrideLog._parse
+
+    def counted(log: OverrideLog, record: object, number: int) -> Override:
+        parsed.append(number)
+        return parse(log, record, number)
+
+    monkeypatch.setattr(OverrideLog, "_parse", counted)
+    log, other = log_of(tmp_path), log_of(tmp_path)
+    for number in range(9):
+        decide(log if number % 2 else other, [IDS[number % 4]], number % 3 == 0, str(number))
+    assert [entry.reason for entry in log.read()] == [*"012345678"]
+    parsed.clear()
+    decide(other, ["a"], True, "9")
+    other.read().clear()
+    assert [entry.reason for entry in log.read()] == [*"0123456789"]
+    assert sorted(parsed) == [9, 10, 10]  # a log reads before it writes a line
+
+
+def test_lines_that_were_changed_or_removed_are_read_again(tmp_path: Path) -> None:
+    log = log_of(tmp_path)
+    for number in range(3):
+        decide(log, ["a"], True, str(number))
+    assert len(log.read()) == 3
+    lines = log.path.read_bytes().splitlines(keepends=True)
+    changed = lines[1].replace(b'"reason": "1"', b'"reason": "7"')
+    for content, expected in (
+        ([lines[0], changed, lines[2]], "072"),
+        ([lines[0], lines[2]], "02"),
+        ([lines[0], lines[2], lines[1][:-9]], "02"),  # another process is writing
+        ([lines[0], lines[2], lines[1][:-1]], "021"),
+        ([lines[0], lines[2], lines[1], lines[0]], "0210"),
+        ([], ""),
+    ):
+        log.path.write_bytes(b"".join(content))
+        assert "".join(entry.reason for entry in log.read()) == expected
+    log.path.unlink()
+    assert log.read() == []
+    log.path.write_bytes(lines[2] + b"[]\n")
+    with pytest.raises(ThresherError, match="line 2 of"):
+        log.read()
+
+
 def test_a_line_that_is_no_decision_is_named(tmp_path: Path) -> None:
     log = log_of(tmp_path)
     decide(log, ["a"], False)

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bad_inputs import CASES, Case
+from bad_inputs import CASES
+from damage import Case
 from world import SharedWorld, command, tree, working_in
 
 pytest_plugins = ["world"]

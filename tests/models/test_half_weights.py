@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from thresher.models.batch_norm import in_captured_steps
 from thresher.models.half_weights import half_forward, pays_off
+from thresher.models.kernel_use import in_captured_steps
 from thresher.models.registry import build
 from thresher.training.step import Objective
 

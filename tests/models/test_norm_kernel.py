@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from thresher.models import batch_norm, registry
+from thresher.models import kernel_use, registry
 from thresher.models.batch_norm import GhostBatchNorm, convert, normalise
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -23,9 +23,9 @@ RELU = nn.ReLU(inplace=True)
 
 @pytest.fixture(autouse=True)
 def kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch_norm, "LARGE", 0)
+    monkeypatch.setattr(kernel_use, "LARGE", 0)
     if INTERPRETED:
-        monkeypatch.setattr(batch_norm, "_kernel_works", lambda x: x.dtype == torch.bfloat16)
+        monkeypatch.setattr(kernel_use, "kernel_works", lambda x: x.dtype == torch.bfloat16)
 
 
 def _layer(channels: int, mode: str) -> Any:
@@ -100,7 +100,7 @@ def test_a_network_trains_as_with_torchs_operations(monkeypatch: pytest.MonkeyPa
     outputs = []
     for fused in (True, False):
         if not fused:
-            monkeypatch.setattr(batch_norm, "_kernel_works", lambda x: False)
+            monkeypatch.setattr(kernel_use, "kernel_works", lambda x: False)
         network = copy.deepcopy(model).train()
         with torch.autocast(DEVICE, torch.bfloat16):
             features = network.forward_features(x)
@@ -116,12 +116,12 @@ def test_a_network_trains_as_with_torchs_operations(monkeypatch: pytest.MonkeyPa
 
 
 def test_small_layers_use_them_only_in_captured_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch_norm, "LARGE", 1000)
+    monkeypatch.setattr(kernel_use, "LARGE", 1000)
     layer = _layer(16, "local").to(DEVICE)
     for samples, captured, kernel in ((3, False, False), (3, True, True), (4, False, True)):
         x = torch.randn(samples, 16, 4, 4, device=DEVICE).bfloat16()
         x = x.contiguous(memory_format=torch.channels_last).requires_grad_()
-        with batch_norm.in_captured_steps() if captured else contextlib.nullcontext():
+        with kernel_use.in_captured_steps() if captured else contextlib.nullcontext():
             made_by = normalise(layer, x).grad_fn
         assert (type(made_by).__name__ == "NormaliseBackward") == kernel
 

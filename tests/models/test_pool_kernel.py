@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from thresher.models import batch_norm, registry
+from thresher.models import registry
+from thresher.models.kernel_use import in_captured_steps
 from thresher.models.pooling import MaxPool2d
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -30,7 +31,7 @@ def _both(pool: tuple[int, int, int], x: Tensor) -> tuple[Tensor, ...]:
     torch_s = nn.MaxPool2d(*pool)
     ours = MaxPool2d(*pool)
     mine = x.to(DEVICE, memory_format=torch.channels_last).requires_grad_()
-    with batch_norm.in_captured_steps():
+    with in_captured_steps():
         y = ours(mine)
     assert "MaxPoolBackward" in type(y.grad_fn).__name__
     right = x.float().requires_grad_()
@@ -72,14 +73,14 @@ def test_values_that_are_not_finite_go_where_torchs_go() -> None:
 def test_other_pools_are_torchs(options: dict[str, Any]) -> None:
     x = torch.randn(2, 4, 9, 9, device=DEVICE, requires_grad=True)
     settings: dict[str, Any] = {"padding": 1, **options}
-    with batch_norm.in_captured_steps():
+    with in_captured_steps():
         y = MaxPool2d(3, 2, **settings)(x)
     assert torch.equal(y, nn.MaxPool2d(3, 2, **settings)(x))
 
 
 def test_without_a_gradient_it_is_torchs() -> None:
     x = torch.randn(2, 4, 8, 8, device=DEVICE)
-    with batch_norm.in_captured_steps():
+    with in_captured_steps():
         assert MaxPool2d(2)(x).grad_fn is None
         assert MaxPool2d(2).eval()(x.requires_grad_()).grad_fn.name() != "MaxPoolBackward"
 

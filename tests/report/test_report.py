@@ -27,7 +27,6 @@ from thresher.study.analysis import Analysis, analyse
 from thresher.study.definition import ComparisonConfig
 from thresher.study.results import Trial
 from thresher.study.study import Study
-from thresher.study.summaries import preferred_batches
 
 
 @pytest.fixture(scope="module")
@@ -294,35 +293,6 @@ def test_small_numbers_are_not_rounded_to_zero() -> None:
     assert "0.00 … " not in text
 
 
-def test_the_preferred_batch_is_that_of_the_metric() -> None:
-    trials = [
-        Trial(cell={"batch_size": b}, seed=s, value=10.0 * b, validation_accuracy=90 - b / 64)
-        for b in (32, 64, 128)
-        for s in range(2)
-    ]
-    found = analyse(trials, ComparisonConfig(metric="images_per_s", compare="batch_size"))
-    (best,) = preferred_batches(found.cells, found.margin, metric="images_per_s")
-    assert (best.batch_size, best.as_good) == (128, [128])
-    (best,) = preferred_batches(found.cells, 0.3)  # as a study of the accuracy
-    assert (best.batch_size, best.chosen_by) == (32, "validation accuracy")
-
-
-def test_the_best_batch_for_a_target_is_not_that_of_one_lucky_run() -> None:
-    times: dict[int, list[float | None]] = {
-        64: [20, 21, 22],
-        128: [15, 16, 17],
-        1024: [5, None, None],
-    }
-    trials = [
-        Trial(cell={"batch_size": batch}, seed=seed, value=value, seconds=50.0)
-        for batch, values in times.items()
-        for seed, value in enumerate(values)
-    ]
-    found = analyse(trials, ComparisonConfig(metric="time_to_target"))
-    (best,) = preferred_batches(found.cells, 0.5, False, "time_to_target")
-    assert (best.batch_size, best.as_good) == (128, [128])
-
-
 def test_runs_without_the_metric_are_mentioned(digits: Path, tmp_path: Path) -> None:
     content = finished_study.definition(grid={"lr": [0.1, 0.2]}, steps={}, seeds=2)
     study = Study.from_dict(content, tmp_path)
@@ -335,22 +305,6 @@ def test_runs_without_the_metric_are_mentioned(digits: Path, tmp_path: Path) -> 
         "4 finished runs have no accuracy, so the verdicts leave them out; "
         'metric = "validation_accuracy" compares them.'
     ]
-
-
-@pytest.mark.slow
-def test_the_preferred_batch_per_rate(digits: Path, tmp_path: Path) -> None:
-    grid = {"batch_size": [32, 128, 512], "lr": [0.01, 0.1, 1.0]}
-    study = Study.from_dict(finished_study.definition(grid=grid, steps={}, compare="lr"), tmp_path)
-    from thresher.paths import RunPaths, write_json
-
-    best = {0.01: 32, 0.1: 128, 1.0: 512}
-    for trial in study.plan().trials.values():
-        away = abs(math.log2(trial.settings["batch_size"] / best[trial.settings["lr"]]))
-        write_json(RunPaths(trial.out).result, finished_study.result(0.9 - 0.02 * away))
-    found = analyse(study)
-    batches = preferred_batches(found.cells, found.margin)
-    assert {batch.cell["lr"]: batch.batch_size for batch in batches} == best
-    assert "preferred-batch" in {drawing.name for drawing in draw_all(found)}
 
 
 @pytest.mark.slow

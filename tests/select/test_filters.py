@@ -4,56 +4,19 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
+from planted_classes import CLASSES, N, planted, precision, recall
 
 from thresher.data.selection import Selection
 from thresher.errors import ThresherError
-from thresher.select import linear_probe
-from thresher.select.filters import label_errors
-from thresher.select.filters.base import Filter
 from thresher.select.filters.combine import IntersectionFilter, UnionFilter, VoteFilter
 from thresher.select.filters.dynamics import EL2NFilter, ForgettingFilter
 from thresher.select.filters.grid import GridFilter
-from thresher.select.filters.label_errors import (
-    LabelErrorsFilter,
-    OwnProbabilities,
-    confident_issues,
-    stratified_folds,
-)
 from thresher.select.filters.near_duplicates import NearDuplicatesFilter
 from thresher.select.filters.network import NetworkFilter
 from thresher.select.filters.random import RandomFilter
 from thresher.select.filters.recursive import RecursiveFilter
 from thresher.select.filters.registry import load_filter
 from thresher.select.inputs import FilterInputs
-
-N, CLASSES = 600, 4
-
-
-def planted(seed: int = 0) -> tuple[FilterInputs, np.ndarray, np.ndarray]:
-    """Well separated classes in 16 dimensions, 5 % of labels flipped, 12 copies at the end."""
-    random = np.random.default_rng(seed)
-    truth = random.integers(0, CLASSES, N)
-    x = (random.normal(size=(CLASSES, 16)) * 4)[truth] + random.normal(size=(N, 16))
-    copies = np.zeros(N, bool)
-    copies[-12:] = True
-    x[-12:] = x[:12] * 1.0001
-    truth[-12:] = truth[:12]
-    flipped = np.zeros(N, bool)
-    flipped[random.permutation(np.arange(12, N - 12))[:30]] = True
-    labels = np.where(flipped, (truth + random.integers(1, CLASSES, N)) % CLASSES, truth)
-    ids = [f"s{n:04}" for n in range(N)]
-    names = [f"class{c}" for c in range(CLASSES)]
-    samples = FilterInputs(ids=ids, labels=labels, features=x.astype(np.float32), classes=names)
-    return samples, flipped, copies
-
-
-def precision(found: Filter, bad: np.ndarray) -> float:
-    return float(bad[~found.keep_].mean())
-
-
-def recall(found: Filter, bad: np.ndarray) -> float:
-    return float((~found.keep_)[bad].mean())
 
 
 @pytest.fixture(scope="module")
@@ -237,118 +200,6 @@ def test_near_duplicates_find_every_exact_copy_and_name_its_own_cosine() -> None
     chain = np.array([[1, 0], [np.cos(0.1), np.sin(0.1)], [np.cos(0.12), np.sin(0.12)]])
     found = NearDuplicatesFilter(similarity=0.99, centre=False).fit(chain, [0, 0, 0])
     assert found.reason_[1:] == ["like 0 (cosine 0.9950)", "like 0 (cosine 0.9928)"]
-
-
-@pytest.mark.parametrize("engine", ["cleanlab", "builtin"])
-def test_label_errors_are_found(
-    data: tuple[FilterInputs, np.ndarray, np.ndarray], engine: str
-) -> None:
-    samples, flipped, _ = data
-    found = LabelErrorsFilter(engine=engine).fit_inputs(samples)  # type: ignore[arg-type]
-    assert precision(found, flipped) > 0.9
-    assert recall(found, flipped) > 0.8
-    row = int(np.flatnonzero(~found.keep_)[0])
-    given = samples.class_name(int(samples.labels[row]))
-    assert found.reason_[row].startswith(f"label {given}, likely class")
-    assert found.suggested_ is not None
-    assert found.reason_[row].endswith(samples.class_name(int(found.suggested_[row])))
-    assert (found.suggested_[found.keep_] == -1).all()
-
-
-def test_confident_joint_by_hand() -> None:
-    p = np.array([[0.9, 0.1], [0.7, 0.3], [0.2, 0.8], [0.1, 0.9], [0.85, 0.15]])
-    labels = np.array([0, 0, 1, 1, 1])
-    # Mean own confidence: 0.8 in class 0, (0.8 + 0.9 + 0.15) / 3 = 0.617 in class 1.
-    own, table = p[np.arange(5), labels], OwnProbabilities(p, np.arange(2))
-    np.testing.assert_array_equal(confident_issues(labels, own, table), [False] * 4 + [True])
-
-
-def test_the_built_in_engine_marks_what_cleanlabs_confident_learning_marks() -> None:
-    from cleanlab.filter import find_label_issues
-
-    random = np.random.default_rng(1)
-    p = random.dirichlet([3, 1, 0.5, 0.5], 300)
-    labels = np.array([random.choice(4, p=row) for row in p])
-    own = LabelErrorsFilter(probabilities="own", engine="builtin")
-    found = own.fit(None, labels, probabilities=p, classes=list("abcd"))
-    theirs = find_label_issues(labels, p, filter_by="confident_learning", n_jobs=1)
-    np.testing.assert_array_equal(~found.keep_, theirs)
-    assert found.suggested_ is not None
-    assert (found.suggested_[~found.keep_] >= 0).all()  # never "label a, likely a"
-
-
-@pytest.mark.filterwarnings("ignore:The least populated class")
-def test_the_folds_are_those_of_scikit_learn() -> None:
-    from sklearn.model_selection import StratifiedKFold
-
-    random = np.random.default_rng(0)
-    for seed in range(30):
-        classes, folds = random.integers(2, 9), int(random.integers(2, 7))
-        common = random.integers(0, classes, 100) * (random.random(100) < random.random())
-        labels = random.permutation([*range(classes), *range(classes), *common])
-        expected = np.empty(len(labels), np.int64)
-        cut = StratifiedKFold(folds, shuffle=True, random_state=seed)
-        for number, (_, members) in enumerate(cut.split(labels, labels)):
-            expected[members] = number
-        np.testing.assert_array_equal(stratified_folds(labels, folds, seed), expected)
-
-
-@pytest.mark.slow
-def test_label_errors_do_not_depend_on_the_blocks(
-    data: tuple[FilterInputs, np.ndarray, np.ndarray], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    samples, _, _ = data
-    whole = LabelErrorsFilter(engine="builtin").fit_inputs(samples)
-    monkeypatch.setattr(label_errors, "BLOCK", 7 * CLASSES)
-    monkeypatch.setattr(linear_probe, "BLOCK_BYTES", 4 * CLASSES * 11)
-    parts = LabelErrorsFilter(engine="builtin").fit_inputs(samples)
-    np.testing.assert_allclose(parts.score_, whole.score_, atol=2e-3)
-    assert (parts.keep_ != whole.keep_).sum() <= 1
-
-
-def test_the_probe_has_the_bits_of_torchs_optimizer(monkeypatch: pytest.MonkeyPatch) -> None:
-    random = np.random.default_rng(7)
-    x = torch.from_numpy(random.normal(size=(200, 6)).astype(np.float32))
-    labels, fold = random.integers(0, 3, 200), np.arange(200) % 2
-    ours = linear_probe.fit_probe(x, labels, fold).weights
-    monkeypatch.setattr(linear_probe, "LBFGS", torch.optim.LBFGS)
-    assert torch.equal(ours, linear_probe.fit_probe(x, labels, fold).weights)
-
-
-def test_the_probe_is_the_logistic_regression_of_scikit_learn() -> None:
-    from sklearn.linear_model import LogisticRegression
-
-    random = np.random.default_rng(0)
-    labels = random.integers(0, 5, 600)
-    x = (random.standard_normal((600, 8)) + np.eye(5, 8)[labels]).astype(np.float32)
-    fold = np.arange(600) % 3
-    probe = linear_probe.fit_probe(torch.from_numpy(x), labels, fold)
-    assert (len(probe), probe.classes) == (600, 5)
-    for number in range(3):
-        seen = fold != number
-        theirs = LogisticRegression(max_iter=1000, tol=1e-6).fit(x[seen], labels[seen])
-        ours = probe.rows(0, 600)[~seen]
-        np.testing.assert_allclose(ours, theirs.predict_proba(x[~seen]), atol=2e-3)
-
-
-def test_own_probabilities_are_used(data: tuple[FilterInputs, np.ndarray, np.ndarray]) -> None:
-    samples, flipped, _ = data
-    p = np.full((N, CLASSES), 0.02, np.float32)
-    likely = np.where(flipped, (samples.labels + 1) % CLASSES, samples.labels)
-    p[np.arange(N), likely] = 0.94
-    own = LabelErrorsFilter(probabilities="own", engine="builtin").fit(
-        None, samples.labels, probabilities=p
-    )
-    np.testing.assert_array_equal(~own.keep_, flipped)
-    with pytest.raises(ThresherError, match="without probabilities"):
-        LabelErrorsFilter(probabilities="own").fit_inputs(samples)
-
-
-@pytest.mark.parametrize("labels", [[-1, 0, 1], [1, 2, 3]])
-def test_labels_must_be_columns_of_the_probabilities(labels: list[int]) -> None:
-    own = LabelErrorsFilter(probabilities="own", engine="builtin")
-    with pytest.raises(ThresherError, match="a column for each label"):
-        own.fit(None, labels, probabilities=np.full((3, 3), 1 / 3))
 
 
 def as_selection(samples: FilterInputs, dropped: list[int], name: str) -> Selection:

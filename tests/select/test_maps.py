@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_filters import planted
+from planted_classes import planted
 
 from thresher.environment import versions
 from thresher.options import to_mapping

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from test_filters import planted
+from planted_classes import planted
 
 from thresher.errors import ThresherError
 from thresher.select.filters.network import NetworkFilter

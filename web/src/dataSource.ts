@@ -8,6 +8,8 @@ export interface Info {
   classes: string[];
   /** "score": the selection has no map, and each class is a column with the score as height. */
   layout: "map" | "score";
+  /** Whether DBSCAN on the map made the selection, or it does not say what did. */
+  by_dbscan: boolean;
   clusters: boolean;
   votes: boolean;
   scores: boolean;

@@ -7,10 +7,10 @@ export class DecisionBar {
   readonly element: HTMLElement;
   private readonly reason = h("input", { id: "reason", type: "text", maxlength: 200, placeholder: "Reason (optional)", "aria-label": "Reason for keeping or dropping" });
   /** Offers the likeliest other class of the focused sample. */
-  readonly newLabel = h("input", {
+  readonly newLabel: HTMLInputElement = h("input", {
     ...{ id: "relabel", type: "text", placeholder: "New label", "aria-label": "New label: name, number or first letters; Enter applies it" },
     onfocus: () => (this.newLabel.placeholder = this.model.otherClasses(this.model.focus)[0] ?? "New label"),
-    onkeydown: (event: KeyboardEvent) => (event.key === "Enter" ? this.relabel() : undefined),
+    onkeydown: (event: KeyboardEvent) => (event.key === "Enter" ? this.relabel() : event.key === "Escape" ? (this.newLabel.value = "") : undefined),
   });
   private readonly keep = button("act keep", () => this.decide(true), { id: "keep" });
   private readonly drop = button("act drop", () => this.decide(false), { id: "drop" });

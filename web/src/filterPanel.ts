@@ -108,7 +108,7 @@ export class FilterPanel {
   private updateFields(): void {
     // Until the settings are known all fields keep their place, so that nothing jumps.
     const loading = this.info === null;
-    const network = loading ? this.model.info.layout === "map" : this.method.value === "network";
+    const network = loading ? this.model.info.by_dbscan : this.method.value === "network";
     this.minSamples.element.hidden = !network;
     for (const field of [this.curveField, this.eps.element, this.kneeField]) field.hidden = !network || (!loading && this.curve.flat);
     const none = this.method.options.length === 0;

@@ -9,7 +9,7 @@ export const SHORTCUTS: [keys: string, text: string][] = [
   ["/", "find a sample by id"],
   ["l", "switch the lasso on or off (or hold Shift)"],
   ["f", "fit the map"],
-  ["Esc", "clear the focus, then the picked samples"],
+  ["Esc", "leave a field; else clear the focus, then the picked samples"],
   ["?", "show this list"],
 ];
 
@@ -20,8 +20,8 @@ export function listenToKeyboard(actions: Record<string, () => unknown>): void {
     const action = actions[event.key];
     if (action === undefined || target.closest("dialog") !== null) return;
     if (event.key === "Escape") target.blur();
-    else if (isTyping(target) || event.ctrlKey || event.metaKey || event.altKey) return;
-    else event.preventDefault();
+    if (isTyping(target) || event.ctrlKey || event.metaKey || event.altKey) return;
+    event.preventDefault();
     action();
   });
 }

@@ -71,7 +71,8 @@ class PreviewInfo:
     """What the sliders show; None where the selection has no map."""
 
     methods: dict[str, str]
-    """Methods that this selection has the columns for, with a description each."""
+    """Methods that this selection has the columns for, with a description each. The page starts
+    with the first."""
     min_samples: int
     share: float
     """Share that the selection drops."""
@@ -122,10 +123,13 @@ class FilterPreviewer:
 
     @cached_property
     def methods(self) -> dict[str, str]:
-        """The methods that this selection has the columns for."""
+        """The methods that this selection has the columns for, its own first and DBSCAN last."""
         info = self.view.info()
         usable = (info.layout == "map", info.scores, info.votes, len(self.view) > 0)
-        return {n: text for (n, text), has in zip(METHODS.items(), usable, strict=True) if has}
+        methods = [name for name, has in zip(METHODS, usable, strict=True) if has]
+        own = "network" if info.by_dbscan else info.method
+        methods.sort(key=lambda name: (name != own, name == "network"))
+        return {name: METHODS[name] for name in methods}
 
     def describe(self, min_samples: int | None = None) -> PreviewInfo:
         """Return what the sliders need: methods, start values, and the curve from eps to share."""

@@ -5,7 +5,6 @@ The server and the static export read the same `SelectionView`, so both show the
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,14 @@ from thresher.app.map_layout import (
     neighbourhood_labels,
 )
 from thresher.app.near_copies import NearCopies, near_copies
+from thresher.app.records import (
+    FilterDecision,
+    LogEntry,
+    OverrideDecision,
+    ReviewState,
+    SampleDetail,
+    SelectionInfo,
+)
 from thresher.data.images import decode, encode_png
 from thresher.data.overrides import Override, OverrideLog, effective_overrides, undo_stacks
 from thresher.data.pack import Pack
@@ -32,97 +39,13 @@ from thresher.paths import SelectionPaths
 REASON_LIMIT = 500
 LOG_LIMIT = 200
 LOG_IDS_LIMIT = 50
+DBSCAN_METHODS = ("network", "recursive", "")
 CLASSES_LIMIT = 2**15
 """Labels travel to the page as int16."""
 
 
 class UnknownSampleError(NotFoundError):
     """The selection does not contain an id."""
-
-
-@dataclass(frozen=True)
-class ReviewState:
-    """The decisions in force."""
-
-    keep: np.ndarray
-    """(n,) bool, overrides included."""
-    overruled: np.ndarray
-    """(n,) bool: decided by a person."""
-    labels: np.ndarray | None
-    """(n,) int16, -1 for the label of the pack; None if nobody changed a label."""
-    version: int
-    """Number of lines in the override log."""
-    undo: int
-    """How many decisions can be undone."""
-    redo: int
-    """How many decisions can be redone."""
-
-
-@dataclass(frozen=True)
-class SelectionInfo:
-    """What the page needs to know before the points arrive."""
-
-    name: str
-    samples: int
-    data: str
-    """Name of the pack."""
-    classes: list[str]
-    per_class: list[int]
-    image_shape: tuple[int, int, int] | None
-    layout: str
-    """Kind of `MapLayout`."""
-    clusters: bool
-    votes: bool
-    scores: bool
-    """Whether the scores differ."""
-    method: str
-    settings: dict[str, Any]
-    """The sidecar without paths of this machine."""
-
-
-@dataclass(frozen=True)
-class FilterDecision:
-    """What the filter itself decided about a sample."""
-
-    keep: bool
-    reason: str
-
-
-@dataclass(frozen=True)
-class OverrideDecision(FilterDecision):
-    """What a person decided about a sample."""
-
-    time: float
-    label: int | None
-    """The new label, if it was changed."""
-
-
-@dataclass(frozen=True)
-class SampleDetail:
-    """One sample with the decisions about it."""
-
-    id: str
-    row: int
-    label: int
-    score: float
-    cluster: int
-    filter: FilterDecision
-    keep: bool
-    override: OverrideDecision | None
-
-
-@dataclass(frozen=True)
-class LogEntry:
-    """A line of the override log."""
-
-    time: float
-    kind: str
-    keep: bool
-    label: int | None
-    reason: str
-    count: int
-    ids: list[str]
-    """The first ids; `count` is the number of all."""
 
 
 class SelectionView:
@@ -259,6 +182,7 @@ class SelectionView:
     def info(self) -> SelectionInfo:
         labels = self.selection.labels
         classes = len(self.pack.classes)
+        method = str(self.selection.meta.get("method", ""))
         return SelectionInfo(
             name=self.name,
             samples=len(self),
@@ -267,10 +191,11 @@ class SelectionView:
             per_class=np.bincount(labels, minlength=classes)[:classes].tolist(),
             image_shape=self.pack.image_shape,
             layout=self.layout.kind,
+            by_dbscan=self.layout.kind == "map" and method in DBSCAN_METHODS,
             clusters=bool((self.clusters >= -1).any()),
             votes=self.selection.votes is not None,
             scores=bool(np.ptp(self._scores) > 0) if len(self) else False,
-            method=str(self.selection.meta.get("method", "")),
+            method=method,
             settings=_shareable(self.selection.meta),
         )
 

@@ -74,11 +74,14 @@ def effective_overrides(entries: Iterable[Override]) -> dict[str, Override]:
 class OverrideLog:
     """The override log of a selection; the file is created by the first decision.
 
-    Reading needs no lock; a line that is incomplete does not count.
+    Reading needs no lock; a line that is incomplete does not count. Lines are parsed once: a page
+    reads the log with every decision, and may hold thousands.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._parsed: tuple[bytes, list[Override]] = (b"", [])
+        """Whole lines of the file, and what they say."""
 
     def append(self, entry: Override) -> None:
         """Append a line as given; `decide`, `undo` and `redo` fill in the previous state."""
@@ -137,14 +140,23 @@ class OverrideLog:
             text = self.path.read_bytes()
         except FileNotFoundError:
             return []
-        entries = []
-        for number, line in enumerate(text.split(b"\n"), 1):
+        known, entries = self._parsed
+        if not text.startswith(known):  # somebody has repaired or removed lines
+            known, entries = b"", []
+        end = text.rfind(b"\n") + 1
+        first = known.count(b"\n") + 1
+        entries = [*entries, *self._entries(text[len(known) : end], first)]
+        self._parsed = (text[:end], entries)
+        return [*entries, *self._entries(text[end:], text.count(b"\n") + 1)]
+
+    def _entries(self, text: bytes, first: int) -> Iterator[Override]:
+        """Yield the decisions of lines, of which the first has this number."""
+        for number, line in enumerate(text.split(b"\n"), first):
             try:
                 record = json.loads(line)
             except (json.JSONDecodeError, UnicodeDecodeError, RecursionError):
                 continue
-            entries.append(self._parse(record, number))
-        return entries
+            yield self._parse(record, number)
 
     def _move(self, kind: Literal["undo", "redo"], filter_keep: KeepById) -> Override | None:
         with self._locked() as file:

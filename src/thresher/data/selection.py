@@ -11,19 +11,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import pyarrow as pa
 
+from thresher.data import selection_file as stored
 from thresher.data.copy_links import CopyLinks
 from thresher.data.ids import check_lengths, rows_by_id
 from thresher.data.matching import match_samples, webdataset_ids
 from thresher.data.overrides import Override, OverrideLog, effective_overrides
 from thresher.data.pack import Pack
 from thresher.data.sampler import EpochSampler
-from thresher.data.selection_file import (
-    NO_CLUSTER,
-    SelectionContent,
-    read_files,
-    write_files,
-    write_kept,
-)
 from thresher.errors import InvalidValueError, MissingDependencyError
 from thresher.paths import SelectionPaths
 
@@ -163,7 +157,7 @@ class Selection:
             "label": self.labels,
             "x": np.full(rows, np.nan) if self.x is None else self.x,
             "y": np.full(rows, np.nan) if self.y is None else self.y,
-            "cluster": np.full(rows, NO_CLUSTER) if self.cluster is None else self.cluster,
+            "cluster": np.full(rows, stored.NO_CLUSTER) if self.cluster is None else self.cluster,
             "score": self.score,
             "keep": self.keep,
             "reason": self.reason,
@@ -171,7 +165,8 @@ class Selection:
             **({} if self.new_labels is None else {"new_label": self.new_labels}),
             **({} if self.suggested is None else {"suggested": self.suggested}),
         }
-        write_files(paths, SelectionContent(columns, self.fingerprint, self.meta, self.copies))
+        content = stored.SelectionContent(columns, self.fingerprint, self.meta, self.copies)
+        stored.write_files(paths, content)
         self.path = paths.table
         return self
 
@@ -188,7 +183,7 @@ class Selection:
             InvalidValueError: The table, the sidecar or the log is damaged.
         """
         paths = SelectionPaths(Path(path))
-        content = read_files(paths)
+        content = stored.read_files(paths)
         columns = content.columns
         copied = {"keep", "score", "x", "y", "cluster", "votes", "suggested"} & set(columns)
         given = columns["new_label"].to_numpy().copy() if "new_label" in columns else None
@@ -366,7 +361,8 @@ class Selection:
         path = Path(path)
         positions = self.indices(pack, within)
         self._mention_labels(f"{path.name}")
-        write_kept(path, pack.ids.take(pa.array(self.indices(pack))).to_pylist(), positions)
+        ids = pack.ids.take(pa.array(self.indices(pack))).to_pylist()
+        stored.write_kept(path, ids, positions)
         return path
 
     def show(self, height: int = 720) -> Any:

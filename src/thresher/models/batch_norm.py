@@ -21,7 +21,6 @@ import contextlib
 import math
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from contextvars import ContextVar
 from typing import Any, TypeGuard, cast
 
 import torch
@@ -30,14 +29,9 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from thresher.environment import builds_gpu_kernels
 from thresher.errors import InvalidValueError
+from thresher.models import kernel_use
 from thresher.models.batch_norm_mode import parse
-
-LARGE = 1 << 24
-"""Values of a layer's input from which its time on a GPU is longer than the launch of our kernels
-from Python, about twice that of torch's. In a captured step launches take no time."""
-_captured: ContextVar[bool] = ContextVar("captured", default=False)
 
 
 def convert(model: nn.Module, mode: str, group: Any = None) -> nn.Module:
@@ -97,21 +91,6 @@ def standing_in(model: nn.Module) -> Iterator[None]:
     finally:
         for layer in layers:
             layer.stands_in = False
-
-
-@contextlib.contextmanager
-def in_captured_steps() -> Iterator[None]:
-    """Say that the steps in the block are captured in a CUDA graph, or warm up for it."""
-    token = _captured.set(True)
-    try:
-        yield
-    finally:
-        _captured.reset(token)
-
-
-def steps_are_captured() -> bool:
-    """Return whether this is a step that is captured, or warms up for it."""
-    return _captured.get()
 
 
 def offload_saved_tensors(device: torch.device, enabled: bool) -> AbstractContextManager[Any]:
@@ -178,7 +157,7 @@ class GhostBatchNorm(_AnyBatchNorm):
         if not self.training:
             return super().forward(input)
         self._check_input_dim(input)
-        if _kernel_works(input):
+        if kernel_use.kernel_works(input):
             return self.by_kernel(input)
         n = input.shape[0]
         whole = n - n % self.size
@@ -276,28 +255,11 @@ def _fuses(
     if layer.momentum is None or not layer.track_running_stats:
         return False
     return (
-        runs_by_kernel(x)
+        kernel_use.runs_by_kernel(x)
         and x.dtype == torch.bfloat16
         and x.numel() > x.shape[1]
         and (added is None or (added.dtype, added.shape) == (x.dtype, x.shape))
     )
-
-
-def runs_by_kernel(x: Tensor) -> bool:
-    """Whether our kernels for images with channels last take x, and save time."""
-    return (
-        _kernel_works(x)
-        and (steps_are_captured() or x.numel() >= LARGE)
-        and x.dim() == 4
-        and x.is_contiguous(memory_format=torch.channels_last)
-    )
-
-
-def _kernel_works(x: Tensor) -> bool:
-    """Whether kernels for GPUs take x; compiled code fuses torch's operations itself."""
-    kinds = (torch.float32, torch.bfloat16, torch.float16)
-    usual = x.is_cuda and x.dtype in kinds and x.numel() > 0
-    return usual and builds_gpu_kernels() and not torch.compiler.is_compiling()
 
 
 class _Normalise(torch.autograd.Function):

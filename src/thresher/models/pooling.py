@@ -2,7 +2,7 @@
 
 from torch import Tensor, nn
 
-from thresher.models.batch_norm import runs_by_kernel
+from thresher.models.kernel_use import runs_by_kernel
 
 
 class MaxPool2d(nn.MaxPool2d):

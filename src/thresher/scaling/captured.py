@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from thresher.distributed.group import Group, Placement
-from thresher.models.batch_norm import in_captured_steps
+from thresher.models.kernel_use import in_captured_steps
 from thresher.scaling.layers import Statistic, frozen_norms
 from thresher.scaling.profile import BatchTimes, Layer
 from thresher.scaling.synthetic import SyntheticBatch

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from thresher.distributed.group import Group
 from thresher.errors import InvalidValueError
-from thresher.models.batch_norm import in_captured_steps
+from thresher.models.kernel_use import in_captured_steps
 from thresher.training.config import TrainConfig
 from thresher.training.device_data import DeviceData, Part
 from thresher.training.epochs import EpochPlan

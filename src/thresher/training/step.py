@@ -16,6 +16,7 @@ from thresher.errors import ThresherError
 from thresher.models import batch_norm
 from thresher.models.batch_norm_mode import alignment, in_one_piece
 from thresher.models.half_weights import half_forward, pays_off
+from thresher.models.kernel_use import steps_are_captured
 from thresher.training.batches import piece_count, slices
 from thresher.training.config import TrainConfig
 from thresher.training.device_data import DeviceData, Part
@@ -80,7 +81,7 @@ class Objective(nn.Module):
     def _logits(self, images: Tensor) -> Tensor:
         """Return the logits (n, classes), in float32 at least."""
         half = torch.is_autocast_enabled(images.device.type)
-        if self.casts_together and half and batch_norm.steps_are_captured():
+        if self.casts_together and half and steps_are_captured():
             return half_forward(self.model, images).float()
         logits: Tensor = self.model(images)
         return logits if images.dtype == torch.float64 else logits.float()

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 BLOCK = 1 << 22
 """Probabilities that are looked at together."""
+ROUNDING = 1e-3
+"""By which a probability may be above 1, as in half precision."""
 CLEANLAB_UP_TO = 100_000_000
 """Samples times classes up to which auto uses cleanlab, which needs the whole table in memory."""
 
@@ -91,19 +93,7 @@ class LabelErrorsFilter(Filter):
         if len(classes) < 2:
             raise InvalidValueError("labels must hold at least two classes, got one", "", "labels")
         if self.probabilities == "own":
-            if inputs.probabilities is None:
-                raise InvalidValueError(
-                    "these features come without probabilities", "use `probabilities` probe"
-                )
-            p = np.asarray(inputs.probabilities)
-            if p.ndim != 2 or classes[0] < 0 or classes[-1] >= p.shape[1]:
-                raise InvalidValueError(
-                    f"probabilities must have a column for each label from 0 to {classes[-1]}, got "
-                    f"the shape {p.shape} and the lowest label {classes[0]}",
-                    "number the classes from 0, as the columns are",
-                    "probabilities",
-                )
-            table: ProbabilityTable = OwnProbabilities(p, classes)
+            table: ProbabilityTable = _own_probabilities(inputs, classes)
         else:
             table = self._probe(inputs.need_features(), labels)
         engine = self.engine
@@ -146,6 +136,38 @@ class LabelErrorsFilter(Filter):
         x = fit_pca(features, self.components, self.seed, device).project(features)
         x /= max(float(x[:, 0].std()), 1e-12)
         return fit_probe(x, labels, stratified_folds(labels, folds, self.seed))
+
+
+def _own_probabilities(inputs: FilterInputs, classes: np.ndarray) -> OwnProbabilities:
+    """Return the probabilities of `classes`; reads all of them, to refuse logits and nan."""
+    if inputs.probabilities is None:
+        raise InvalidValueError(
+            "these features come without probabilities", "use `probabilities` probe"
+        )
+    p = np.asarray(inputs.probabilities)
+    if p.ndim != 2 or classes[0] < 0 or classes[-1] >= p.shape[1]:
+        raise InvalidValueError(
+            f"probabilities must have a column for each label from 0 to {classes[-1]}, got "
+            f"the shape {p.shape} and the lowest label {classes[0]}",
+            "number the classes from 0, as the columns are",
+            "probabilities",
+        )
+    if p.dtype.kind not in "fiub":
+        raise InvalidValueError(
+            f"probabilities must be numbers, got {p.dtype}", "", "probabilities"
+        )
+    step = max(1, BLOCK // p.shape[1])
+    for begin in range(0, len(p), step):
+        block = p[begin : begin + step]
+        good = ((block >= 0) & (block <= 1 + ROUNDING)).all(axis=1)
+        if not good.all():
+            raise InvalidValueError(
+                "probabilities must be in [0, 1], but those of sample "
+                f'"{inputs.ids[begin + int(good.argmin())]}" are not',
+                "pass the softmax of logits",
+                "probabilities",
+            )
+    return OwnProbabilities(p, classes)
 
 
 def stratified_folds(labels: np.ndarray, folds: int, seed: int) -> np.ndarray:

@@ -1,0 +1,221 @@
+"""Good command lines whose files are damaged before they run."""
+
+import shutil
+from pathlib import Path
+
+from damage import (
+    Case,
+    Damage,
+    as_folder,
+    as_text,
+    cut,
+    cut_end,
+    deep,
+    empty,
+    garbage,
+    remove,
+    table_with,
+    with_field,
+    without_field,
+)
+from good_commands import IMPORT, NETWORK, PREDICT, TRAIN
+
+
+def _many(words: str, target: str, *damages: Damage) -> list[Case]:
+    names = [getattr(damage, "__name__", "") for damage in damages]
+    return [
+        Case(words, target, damage, f"{name}-{n}")
+        for n, (name, damage) in enumerate(zip(names, damages, strict=True))
+    ]
+
+
+JSON = (cut, empty, garbage, deep, as_folder, as_text("[]"), as_text("null"), as_text("{}"))
+FILES = (
+    *_many("data get digits --from file.txt", "home/packs/digits", shutil.rmtree),
+    *_many("data get digits --from nothing", "home/packs/digits", shutil.rmtree),
+    *_many("data info pack", "pack/pack.json", *JSON),
+    *_many(
+        "train --data pack --out out --epochs 1",
+        "pack/pack.json",
+        with_field(format=99),
+        with_field(format="one"),
+        with_field(classes=[]),
+        with_field(classes="abc"),
+        with_field(classes=[1, 2]),
+        with_field(mean=[float("nan")]),
+        with_field(mean=[]),
+        with_field(splits=None),
+        with_field(splits={"train": -1}),
+        with_field(image_shape=[8, 8]),
+        with_field(image_shape=[0, 8, 1]),
+        with_field(shards=[]),
+        with_field(shards=[{"file": "../x", "samples": 1, "bytes": 1, "sha256": ""}]),
+        without_field("fingerprint"),
+        without_field("shards"),
+    ),
+    *_many("data info pack", "pack/images.arrow", cut, cut_end, empty, garbage, remove, as_folder),
+    *_many(
+        "data verify pack",
+        "pack/pack.json",
+        with_field(fingerprint="0" * 32),
+        with_field(splits={"train": 3}),
+        with_field(std=[0.5]),
+        with_field(classes=[*"abcdefghij"]),
+    ),
+    *_many(f"{TRAIN} --selection sel.parquet", "sel.json", *JSON, remove),
+    *_many(
+        f"{TRAIN} --selection sel.parquet",
+        "sel.json",
+        with_field(fingerprint=None),
+        with_field(fingerprint="0" * 32),
+        with_field(fingerprint=7),
+        with_field(format=99),
+        with_field(format=None),
+    ),
+    *_many(
+        "data export pack out --selection sel.parquet",
+        "sel.parquet",
+        *(cut, cut_end, empty, garbage, remove, as_folder),
+        table_with(keep=None),
+        table_with(keep="yes"),
+        table_with(id=None),
+        table_with(id=7),
+        table_with(id="twice"),
+        table_with(label="x"),
+    ),
+    *_many(
+        "view sel.parquet --no-browser --export page",
+        "sel.parquet",
+        *(cut, garbage, table_with(x="left"), table_with(score="high"), table_with(keep=1.5)),
+    ),
+    *_many(
+        f"{TRAIN} --selection sel.parquet",
+        "sel.overrides.jsonl",
+        as_text("[]\n"),
+        as_text('{"ids": 7}\n'),
+        as_text('{"kind": "drop", "ids": ["a"], "keep": "no", "time": 1, "reason": 1}\n{}\n'),
+        as_text('{"format": 99}\n'),
+        Path.mkdir,
+    ),
+    *_many(
+        "embed --data pack --run run --out out",
+        "run/run.json",
+        *JSON,
+        with_field(config=None),
+        with_field(config=[]),
+        with_field(data=None),
+        with_field(format=99),
+    ),
+    *_many(
+        "embed --data pack --run run --out out",
+        "run/model.safetensors",
+        *(cut, cut_end, empty, garbage, remove, as_folder, as_text("{}")),
+    ),
+    *_many(
+        "embed --data pack --model tiny --weights run/model.safetensors --out out",
+        "run/model.safetensors",
+        *(cut, empty, garbage, remove, as_folder),
+    ),
+    *_many(
+        "select el2n --data pack --run run --out out.parquet",
+        "run/dynamics.parquet",
+        *(cut, cut_end, empty, garbage, remove, as_folder, table_with(id=None), table_with(id="x")),
+    ),
+    *_many(
+        f"{NETWORK} --reduce pca",
+        "features/features.npy",
+        *(cut, empty, garbage, remove, as_folder),
+    ),
+    *_many(
+        f"{NETWORK} --reduce pca",
+        "features/features.json",
+        *JSON,
+        with_field(samples=-1),
+        with_field(dimension="x"),
+        with_field(format=99),
+    ),
+    *_many(
+        f"{NETWORK} --reduce pca",
+        "features/index.parquet",
+        *(cut, empty, garbage, remove, as_folder, table_with(id=None), table_with(id="x")),
+    ),
+    *_many(
+        "select label-errors --data pack --features features --probabilities own --out o.parquet",
+        "features/probabilities.npy",
+        *(cut, empty, garbage, remove),
+    ),
+    *_many(
+        PREDICT,
+        "profile.json",
+        *JSON,
+        with_field(layers=None),
+        with_field(layers=[]),
+        with_field(batches=[]),
+        with_field(parameters=-1),
+        with_field(image_size="large"),
+        with_field(device={}),
+        with_field(gradient_bytes=float("inf")),
+        with_field(format=99),
+    ),
+    *_many(
+        "study run study.toml --out out",
+        "study.toml",
+        cut,
+        empty,
+        garbage,
+        as_folder,
+        remove,
+        *(
+            as_text(text)
+            for text in (
+                "seeds = 1",
+                'seeds = "x"\n[base]\ndata = "pack"',
+                'seeds = 100000000\n[base]\ndata = "pack"',
+                'seeds = 0\n[base]\ndata = "pack"',
+                'seeds = [-1]\n[base]\ndata = "pack"',
+                'seeds = 1\nnothing = 2\n[base]\ndata = "pack"',
+                'seeds = 1\nmargin = nan\n[base]\ndata = "pack"',
+                'seeds = 1\nmetric = "speed"\n[base]\ndata = "pack"',
+                'seeds = 1\n[base]\ndata = "nothing"',
+                'seeds = 1\n[base]\ndata = "pack"\nlr = nan',
+                'seeds = 1\n[base]\ndata = "pack"\nlr = "x"',
+                'seeds = 1\n[base]\ndata = "pack"\nnothing = 1',
+                'seeds = 1\n[base]\ndata = "pack"\nmodel = "nothing"',
+                'seeds = 1\n[base]\ndata = "pack"\nselection = "nothing.parquet"',
+                'seeds = 1\n[base]\ndata = "pack"\n[grid]\nlr = []',
+                'seeds = 1\n[base]\ndata = "pack"\n[grid]\nlr = 0.1',
+                'seeds = 1\n[base]\ndata = "pack"\n[grid]\nlr = [0.1, 0.1]',
+                'seeds = 1\n[base]\ndata = "pack"\n[grid]\nnothing = [1, 2]',
+                'seeds = 1\n[base]\ndata = "pack"\n[steps."../x"]\ndo = "train"',
+                'seeds = 1\n[base]\ndata = "pack"\n[steps.a]\ndo = "nothing"',
+                'seeds = 1\n[base]\ndata = "pack"\n[grid]\nselection = ["full", "a"]\n'
+                '[steps.a]\ndo = "select"\nfilter = "nothing"',
+                'seeds = 1\n[base]\ndata = "pack"\n[grid]\nselection = ["full", "a"]\n'
+                '[steps.a]\ndo = "select"\nfilter = "random"\ndrop = 2.0',
+                'seeds = 1\n[base]\ndata = "pack"\n[executor]\nkind = "nothing"',
+                'seeds = 1\n[base]\ndata = "pack"\n[executor]\nkind = "local"\nworkers = -1',
+                'seeds = 1\n[base]\ndata = "pack"\n[executor]\nkind = "local"\nnothing = 1',
+                'seeds = 1\nformat = 99\n[base]\ndata = "pack"',
+                'seeds = 1\n[base]\ncommand = "nothing-like-this {seed} {out}"',
+                'seeds = 1\n[base]\ncommand = "true {seed}"',
+                'seeds = 1\n[base]\ncommand = "true {seed} {out} {nothing}"',
+                'seeds = 1\n[base]\ncommand = "true {seed} {out"',
+                "seeds = 1\n[base]\ncommand = 3",
+                'seeds = 1\n[base]\ncommand = "true {seed} {out}"\n[grid]\nlr = [1, 2]',
+                'seeds = 1\ncompare = "nothing"\n[base]\ndata = "pack"\n[grid]\nlr = [1, 2]',
+            )
+        ),
+    ),
+    *_many("study status study", "study/study.toml", cut, empty, garbage, as_folder, remove),
+    *_many("study report study", "study/study.toml", cut, empty, garbage, as_folder, remove),
+    *_many(IMPORT, "runs.csv", empty, garbage, as_folder, remove),
+    *_many("data pack arrays.npz out", "arrays.npz", cut, cut_end, empty, garbage, as_folder),
+    *_many("data pack tars out", "tars/train-000000.tar", cut, empty, garbage),
+    *_many("data pack records out", "records/train-00000-of-00001", cut_end, empty, garbage),
+    *_many("data pack base out", "base/train/data.mdb", cut, empty, garbage, remove),
+    *_many("data pack h5 out", "h5/images.h5", cut, empty, garbage, remove),
+    *_many("data pack exported out", "exported/thresher.json", *JSON[:4], as_text("[]")),
+    *_many("data pack exported out", "exported/samples.csv", garbage, as_text("id\n1\n")),
+    *_many("data pack images out --strict", "images/a/1.png", cut, empty, garbage),
+    *_many("data pack images out", "images/stray.png", as_text("not in a class folder")),
+)
