@@ -18,8 +18,9 @@ from thresher.report.drawing import Drawing, draw, line_style
 ARMS = ("full", "random", "network", "el2n", "oracle")
 SHARES = (0, 5, 20)
 BATCHES = (1024, 6272)
-Accuracies = dict[tuple[int, int, str], list[float]]
-"""Test accuracies of all seeds, by percent of wrong labels, batch and arm."""
+FIGURE7 = Path("ornl-fig7", "study", "report")
+Accuracies = dict[tuple[float, int, str], list[float]]
+"""Test accuracies of all seeds, by percent of wrong labels or weight decay, batch and arm."""
 
 
 def accuracies(results: Path) -> Accuracies:
@@ -32,24 +33,35 @@ def accuracies(results: Path) -> Accuracies:
 
 
 def figures(results: Path) -> list[Drawing]:
-    """Draw one figure for clean data and one for wrong labels."""
+    """Draw a figure for clean data, one for wrong labels, and one for the paper's setting."""
     values = accuracies(results)
-    clean = [(0, batch) for batch in BATCHES]
-    noisy = [(share, batch) for share in SHARES[1:] for batch in BATCHES]
+    clean = {(0.0, batch): f"batch {batch:,}" for batch in BATCHES}
+    noisy = {
+        (float(share), batch): f"batch {batch:,}\n{share} % wrong"
+        for share in SHARES[1:]
+        for batch in BATCHES
+    }
+    runs = _figure7_runs(results)
+    accuracy = {key: [row["accuracy"] for row in rows] for key, rows in runs.items()}
+    cells = sorted({key[:2] for key in runs})
+    large = {(decay, batch): f"{batch:,}\ndecay {decay}" for decay, batch in cells}
     caption = "every seed, mean and its 95 % interval; 0 is the mean of full"
     return [
         draw("filtering-clean", "Clean labels", caption, _painter(values, clean), (4.8, 3.2)),
         draw("filtering-noisy", "Wrong labels", caption, _painter(values, noisy), (7.2, 3.6)),
+        draw("filtering-large", "Large batches", caption, _painter(accuracy, large), (7.2, 3.6)),
     ]
 
 
-def _painter(values: Accuracies, groups: list[tuple[int, int]]) -> Any:
+def _painter(values: Accuracies, groups: dict[tuple[float, int], str]) -> Any:
+    """Return a function that draws the arms of each group, which has a name."""
+
     def paint(axes: Any) -> None:
-        for at, (share, batch) in enumerate(groups):
-            arms = [arm for arm in ARMS if (share, batch, arm) in values]
-            base = statistics.fmean(values[share, batch, "full"])
+        for at, group in enumerate(groups):
+            arms = [arm for arm in ARMS if (*group, arm) in values]
+            base = statistics.fmean(values[*group, "full"])
             for order, arm in enumerate(arms):
-                points = [value - base for value in values[share, batch, arm]]
+                points = [value - base for value in values[*group, arm]]
                 x = at + 0.15 * (order - (len(arms) - 1) / 2)
                 style = line_style(arm, ARMS.index(arm))
                 spread = [x + 0.05 * (n / (len(points) - 1) - 0.5) for n in range(len(points))]
@@ -58,8 +70,7 @@ def _painter(values: Accuracies, groups: list[tuple[int, int]]) -> Any:
                 half = stats.sem(points) * stats.t.ppf(0.975, len(points) - 1)
                 axes.errorbar(x, mean, half, capsize=3, label=arm if at == 0 else None, **style)
         axes.axhline(0, color="0.5", linewidth=0.8)
-        names = [f"batch {b:,}" + (f"\n{s} % wrong" if s else "") for s, b in groups]
-        axes.set_xticks(range(len(groups)), names)
+        axes.set_xticks(range(len(groups)), list(groups.values()))
         axes.grid(visible=False, axis="x")
         axes.set_ylabel("test accuracy − full (points)")
         axes.legend(ncols=5, loc="lower center", bbox_to_anchor=(0.5, 1), handletextpad=0.3)
@@ -105,13 +116,18 @@ def _verdicts(results: Path) -> str:
     return "\n".join(lines)
 
 
-def _figure7(results: Path) -> str:
-    """Return accuracies, differences and amounts of training at the paper's large batches."""
-    report = results / "ornl-fig7" / "study" / "report"
+def _figure7_runs(results: Path) -> dict[tuple[float, int, str], list[dict[str, Any]]]:
+    """Return the reported runs by weight decay, batch and arm."""
     runs: dict[tuple[float, int, str], list[dict[str, Any]]] = {}
-    for row in pq.read_table(report / "trials.parquet").to_pylist():
+    for row in pq.read_table(results / FIGURE7 / "trials.parquet").to_pylist():
         if row["reported"]:
             runs.setdefault((row["weight_decay"], row["batch_size"], row["arm"]), []).append(row)
+    return runs
+
+
+def _figure7(results: Path) -> str:
+    """Return accuracies, differences and amounts of training at the paper's large batches."""
+    report, runs = results / FIGURE7, _figure7_runs(results)
     differences = {
         (v["arm"], v["baseline"], v["cell"].get("weight_decay"), v["cell"].get("batch_size")): v
         for v in json.loads((report / "report.json").read_text())["verdicts"]
