@@ -10,9 +10,11 @@ import pytest
 from few_digits import make_pack
 
 from quick_tiny import _quick_tiny  # noqa: F401
+from thresher import Study
 from thresher.paths import write_text
 from thresher.study import reading
 from thresher.study.expand import expand
+from thresher.study.status import Failures
 from thresher.study.toml import dumps
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -54,6 +56,21 @@ def study_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     }
     write_text(folder / "study.toml", dumps(content))
     return folder / "study.toml"
+
+
+def test_status_of_many_tasks_lists_those_that_matter(thresher: Run, tmp_path: Path) -> None:
+    content = {"base": {"data": "digits"}, "grid": {"lr": [0.1, 0.2]}}
+    for seeds, listed in ((20, 40), (21, 1)):
+        root = tmp_path / str(seeds)
+        study = Study.from_dict({**content, "seeds": seeds}, root)
+        write_text(root / "study.toml", study.definition.text)
+        failed = next(iter(study.plan().trials))
+        Failures(root).add(failed, "out of memory", "")
+        said = thresher("study", "status", root).stdout
+        assert said.count("seed=") == listed
+        assert "out of memory" in said
+        assert f"{2 * seeds} trials: 1 failed, {2 * seeds - 1} waiting; not running" in said
+        assert ("--json lists all" in said) == (seeds == 21)
 
 
 @pytest.mark.slow  # runs a study with every kind of step

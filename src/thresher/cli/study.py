@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from thresher.study.tasks import Values
 
 REFRESH_S = 2.0
+MOST_ROWS = 40
+"""Tasks of which `study status` lists each; a live table must fit into a terminal."""
 RETRY = "correct the cause and run the study with --retry"
 
 
@@ -176,7 +178,11 @@ def _status_table(status: "StudyStatus") -> Any:
     for name in ("state", "task", "epoch", "accuracy", "where"):
         table.add_column(name, overflow="fold", justify="right" if name == "accuracy" else "left")
     colours = {"finished": "green", "running": "cyan", "failed": "red", "waiting": "dim"}
-    for task in [*status.steps, *status.trials]:
+    tasks, hint = [*status.steps, *status.trials], ""
+    if len(tasks) > MOST_ROWS:
+        tasks = [task for task in tasks if task.state in ("running", "failed")][:MOST_ROWS]
+        hint = "\nOf so many, only tasks that run or failed are listed; --json lists all."
+    for task in tasks:
         epoch = f"{task.epoch:.4g}" if task.epoch is not None else ""
         if epoch and task.epochs is not None:  # a command says only how many it trained
             epoch += f"/{task.epochs:g}"
@@ -188,8 +194,9 @@ def _status_table(status: "StudyStatus") -> Any:
         running = f"run by {status.held_by}"
     elif _has_slurm_jobs(status):
         running = "no process collects the results of its SLURM jobs; run the study again"
-    counts = ", ".join(f"{n} {state}" for state, n in status.to_dict()["counts"].items() if n)
-    return Group(table, f"{len(status.trials)} trials: {counts}; {running}")
+    counts = ", ".join(f"{n:,} {state}" for state, n in status.to_dict()["counts"].items() if n)
+    summary = f"{len(status.trials):,} trials: {counts}; {running}{hint}"
+    return Group(table, summary) if tasks else Group(summary)
 
 
 def _has_slurm_jobs(status: "StudyStatus") -> bool:
