@@ -99,6 +99,7 @@ def test_the_weights_of_a_pruner_change_a_captured_run(
         {"cutout": 3, "label_smoothing": 0.2},
         {"schedule": "step", "step_epochs": (1.0,), "warmup_epochs": 1.0},
         {"batch_schedule": "double@1,2", "lr_rule": "linear"},
+        {"drop_last": True, "budget": "steps", "batch_size": 48},
         {"model": "fast-cifar", "optimizer": "muon", "momentum": 0.6},
     ],
     ids=lambda options: "-".join(map(str, options.values())),
