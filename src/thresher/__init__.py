@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from thresher.select.filters.grid import GridFilter as GridFilter
     from thresher.select.filters.knn import KNNFilter as KNNFilter
     from thresher.select.filters.label_errors import LabelErrorsFilter as LabelErrorsFilter
+    from thresher.select.filters.listed import ListFilter as ListFilter
     from thresher.select.filters.moderate import ModerateFilter as ModerateFilter
     from thresher.select.filters.near_duplicates import NearDuplicatesFilter as NearDuplicatesFilter
     from thresher.select.filters.network import NetworkFilter as NetworkFilter
@@ -58,6 +59,7 @@ _MODULES = {
     "IntersectionFilter": "thresher.select.filters.combine",
     "KNNFilter": "thresher.select.filters.knn",
     "LabelErrorsFilter": "thresher.select.filters.label_errors",
+    "ListFilter": "thresher.select.filters.listed",
     "ModerateFilter": "thresher.select.filters.moderate",
     "NearDuplicatesFilter": "thresher.select.filters.near_duplicates",
     "NetworkFilter": "thresher.select.filters.network",

@@ -33,7 +33,7 @@ from thresher.training.pruners import LIKE
 FORMAT = 1
 SELECTIONS = ("like", "selections")
 KEYS = {
-    "select": ("data", "run", "dynamics", "features", "also", *SELECTIONS),
+    "select": ("data", "run", "dynamics", "features", "also", "file", *SELECTIONS),
     "embed": ("data", "run", "weights", "model"),
     "train": ("branch_from", "dynamic"),
     "command": ("data",),
