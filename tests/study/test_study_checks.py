@@ -119,6 +119,16 @@ def test_exit_code_2_before_the_first_trial(thresher: Run, pack: str, tmp_path: 
     assert not (tmp_path / "out").exists()
 
 
+def test_a_list_that_does_not_exist(pack: str, tmp_path: Path) -> None:
+    step = {"do": "select", "filter": "list", "file": str(tmp_path / "wrong.txt")}
+    study = Study.from_dict(
+        content(pack, grid={"selection": ["full", "mine"]}, steps={"mine": step}), tmp_path / "out"
+    )
+    with pytest.raises(ThresherError, match=r"\[steps\.mine\]: file .*wrong\.txt not found"):
+        study.run()
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_selection_of_another_pack(pack: str, tmp_path: Path) -> None:
     file = tmp_path / "other.parquet"
     Selection(

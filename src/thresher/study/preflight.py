@@ -62,7 +62,8 @@ def check_inputs(plan: StudyPlan, programs: bool = True) -> None:
             if task.kind == "train":
                 config = _config(task)
                 batch_phases(config, config.batch_size)
-            for key, path in _paths(task, FILES, outputs):
+            listed = ("file",) if task.settings.get("filter") == "list" else ()
+            for key, path in _paths(task, (*FILES, *listed), outputs):
                 check_file(key, Path(path))
             for _, path in _paths(task, SELECTIONS, outputs):
                 check_selection(path, data)
