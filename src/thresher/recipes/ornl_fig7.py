@@ -54,7 +54,7 @@ STUDIES: dict[str, Values] = {
         "seeds": 4,
     },
     # What the paper saw at large batches, as a controlled experiment: local batch norm as on eight
-    # GPUs, both weight decays that its text gives, and an extractor per seed.
+    # GPUs, both weight decays that its text gives, and eight extractors.
     "gpu": {
         "base": {
             **studies.GPU,
@@ -68,7 +68,9 @@ STUDIES: dict[str, Values] = {
         },
         "arms": {**ARMS, **BY_EPOCHS},
         "exclude": [{"arm": list(BY_EPOCHS), "batch_size": [4096, 10368]}],
-        "steps": studies.pipeline({**studies.GPU, "model": "resnet101", "batch_size": 256}, DROP),
+        "steps": studies.pipeline(
+            {**studies.GPU, "model": "resnet101", "batch_size": 256}, DROP, draws=8
+        ),
         "seeds": 16,
         **TUNED,
     },
