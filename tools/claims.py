@@ -143,7 +143,7 @@ def page(results: dict[str, StoredResult]) -> str:
         elif not rows:
             lines.append([claim.id, claim.text, "not run", "", "", ""])
         for name, row in rows:
-            run = f"[{name}](#{name})"
+            run = f"[{name}](#{name})" + (", with a note" if _remarks(name) else "")
             values = [row["paper"], row["measured"], row["interval"], row["holds"], run]
             lines.append([claim.id, *values])
     table = "".join("| " + " | ".join(map(_cell, line)) + " |\n" for line in lines)
