@@ -34,7 +34,7 @@ def test_the_tables_on_filtering_are_those_of_the_results(tool: Any) -> None:
     filtering = _load("filtering")
     text = tool.FILTERING.read_text()
     assert filtering.fill(text, filtering.tables(tool.RESULTS)) == text, "run make claims"
-    for name in ("filtering-clean", "filtering-noisy"):
+    for name in ("filtering-clean", "filtering-noisy", "filtering-large"):
         assert f"images/{name}.png" in text
         assert (ROOT / "docs" / "images" / f"{name}.png").is_file()
 
@@ -44,9 +44,10 @@ def test_figures_show_every_seed(tool: Any) -> None:
     filtering = _load("filtering")
     values = filtering.accuracies(tool.RESULTS)
     assert {len(seeds) for seeds in values.values()} == {8}
-    for figure, arms in zip(filtering.figures(tool.RESULTS), (8, 20), strict=True):
+    shown = ((8, 8), (20, 8), (18, 16))  # arms at all batch sizes, and seeds
+    for figure, (arms, seeds) in zip(filtering.figures(tool.RESULTS), shown, strict=True):
         dots = re.findall(r'<g id="PathCollection_\d+">(.*?)</g>\s*</g>', figure.svg, flags=re.S)
-        assert [group.count("<use ") for group in dots] == arms * [8]
+        assert [group.count("<use ") for group in dots] == arms * [seeds]
 
 
 def test_the_page_is_generated_from_the_results(tool: Any) -> None:

@@ -213,3 +213,9 @@ def test_an_interval_without_zero_is_explained_when_the_verdict_is_open() -> Non
 def test_judging_nothing_is_no_error() -> None:
     empty: list[Paired] = []
     assert judge(empty, MARGIN) == []
+
+
+def test_many_degrees_of_freedom_are_written_out() -> None:
+    arm, baseline = np.random.default_rng(1).normal(80, 1, (2, 1501))
+    (verdict,) = judge([paired(arm, baseline, MARGIN)], MARGIN)
+    assert "1501 seeds, 1,500 degrees of freedom" in sentence(verdict, "network", "full")

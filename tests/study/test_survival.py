@@ -53,7 +53,7 @@ def test_the_restricted_mean_without_censoring_is_the_mean() -> None:
 def test_a_late_arm_has_a_positive_difference() -> None:
     random = np.random.default_rng(2)
     late, early = times(random, 40, scale=10.0), times(random, 40, scale=4.0)
-    difference, error = restricted_difference([(late, early)])
+    difference, error, _ = restricted_difference([(late, early)])
     assert difference > 2 * error > 0
 
 

@@ -86,8 +86,8 @@ def verdict_table(analysis: Analysis) -> str:
             _pooled(c),
             _p(c.p),
             _p(c.p_holm),
-            c.n,
-            f"{c.seeds_needed:,}" if c.seeds_needed is not None else "–",
+            f"{c.n} draws" if c.draws else c.n,
+            f"{c.seeds_needed:,}{' draws' * bool(c.draws)}" if c.seeds_needed is not None else "–",
         ]
         for c, places in zip(analysis.verdicts, digits, strict=True)
     ]

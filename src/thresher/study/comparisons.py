@@ -1,8 +1,7 @@
 """Compare the arms of a study pair by pair and say in one sentence how each comparison ends."""
 
-import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,8 +15,8 @@ from thresher.study.power import DECISION
 from thresher.study.primary import Key, NamedComparisons
 from thresher.study.sentences import OVERALL, sentence
 from thresher.study.statistics import Paired, Verdict
+from thresher.study.strata import compare_censored
 from thresher.study.summaries import CellSummary, describe_cell
-from thresher.study.survival import Times, compare_times
 from thresher.study.tasks import Values
 
 
@@ -71,7 +70,7 @@ class ArmComparison:
     sd: float
     """Standard deviation of a difference of two runs (of their means over all cells)."""
     df: float
-    """Degrees of freedom of `sd`."""
+    """Degrees of freedom of `sd`; of the interval, if it is one of censored times."""
     pooled_cells: int
     """Number of cells that `sd` is pooled over; 0 if it is that of the n differences alone."""
     pooled_arms: int
@@ -99,7 +98,8 @@ class ArmComparison:
     p_claimed: float | None
     """One-sided p-value of the claimed effect, after Holm's correction for all claims."""
     seeds_needed: int | None
-    """Seeds needed to detect a difference as large as the margin; None if unknown."""
+    """Seeds needed to detect a difference as large as the margin; None if unknown. If seeds share
+    draws, this and the following numbers count draws of as many seeds as those in `draws`."""
     seeds_needed_range: tuple[int | None, int | None]
     """The same at both ends of the 95 % interval of `sd`."""
     seeds_for_equivalence: int | None
@@ -111,6 +111,8 @@ class ArmComparison:
     """Number of comparisons that Holm's correction covers."""
     level: float = DECISION
     """Threshold of the corrected p-values."""
+    draws: tuple[int, ...] = ()
+    """Number of seeds of each draw, if seeds share draws; otherwise empty."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields by name, and the names that other programs use for some of them."""
@@ -132,13 +134,18 @@ class Pairing:
     baseline: Any
     values: np.ndarray
     """(n, 2) values of arm and baseline, by shared seed, or by draw if seeds share draws."""
-    shared: bool
-    """Whether rows are draws that several seeds share."""
+    draws: Groups | None
+    """The seeds of each row, if rows are draws that several seeds share."""
     drawn: bool
     """Whether an arm depends on a step that is drawn anew for some seeds."""
     correct: list[RunBits]
     """Test images that arm and baseline predict correctly, one pair per seed and cell, with its
     weight in the mean of `values`; empty if some of the runs do not record them."""
+
+    @property
+    def shared(self) -> bool:
+        """Whether rows are draws that several seeds share."""
+        return self.draws is not None
 
     @property
     def key(self) -> Key:
@@ -179,7 +186,7 @@ def compare_cells(
         text = sentence(verdict, _name(axis, one.arm), _name(axis, one.baseline), scale.unit)
         if several:
             text = f"{f'At {describe_cell(one.cell)}' if one.cell else OVERALL}: {text}"
-        if one.shared:
+        if verdict.paired.draws:
             text += " Seeds that share a draw of a random step count as one."
         spread = image_spread(one.correct)
         text += f" {spread.sentence()}" if spread is not None else ""
@@ -240,6 +247,7 @@ def _comparison(
         seeds_if_as_seen=verdict.seeds_if_as_seen,
         comparisons=verdict.family,
         level=verdict.alpha,
+        draws=tested.draws,
     )
 
 
@@ -277,16 +285,18 @@ def _pairings(groups: list[_Cell], arm: Any, baseline: Any) -> list[Pairing]:
         shared_values.append(values)
         groupings.append(draws)
         rows, correct = _rows(values, draws), _weighted([bits], list(values), draws)
-        pairings.append(Pairing(cell, at, arm, baseline, rows, draws is not None, drawn, correct))
+        pairings.append(Pairing(cell, at, arm, baseline, rows, draws, drawn, correct))
     if len(pairings) < 2:
         return pairings
     # One row per seed: the mean over all cells, for seeds that were run in each of them.
     seeds = [s for s in shared_values[0] if all(s in values for values in shared_values)]
     means = {s: tuple(np.mean([values[s] for values in shared_values], axis=0)) for s in seeds}
     coarsest = min((g for g in groupings if g is not None), key=len, default=None)
+    if coarsest is not None:
+        coarsest = [kept for g in coarsest if (kept := [seed for seed in g if seed in means])]
     rows = _rows(means, coarsest)
     correct = _weighted(every, seeds, coarsest)
-    return [Pairing({}, None, arm, baseline, rows, coarsest is not None, drawn, correct), *pairings]
+    return [Pairing({}, None, arm, baseline, rows, coarsest, drawn, correct), *pairings]
 
 
 def _rows(values: dict[int, Any], draws: Groups | None) -> np.ndarray:
@@ -317,29 +327,6 @@ def _weighted(
     ]
 
 
-def _strata(one: Pairing, groups: list[_Cell]) -> list[tuple[Times, Times]]:
-    """Return the times of both arms in each cell of a pairing; [] if none of them is censored."""
-    strata, censored = [], 0
-    for _, group in groups if one.at is None else [groups[one.at]]:
-        both = [group[arm] for arm in (one.arm, one.baseline) if arm in group]
-        if len(both) < 2:
-            continue
-        if not all(c.values or c.censored for c in both):
-            return []
-        known = [t for c in both for t in (*c.values.values(), *c.censored.values())]
-        longest = max((t for t in known if math.isfinite(t)), default=1.0)
-        first, second = (
-            Times(
-                np.minimum([*c.values.values(), *c.censored.values()], longest),
-                np.arange(len(c.values) + len(c.censored)) < len(c.values),
-            )
-            for c in both
-        )
-        strata.append((first, second))
-        censored += sum(len(c.censored) for c in both)
-    return strata if censored else []
-
-
 def _test(pairings: list[Pairing], groups: list[_Cell], scale: MetricScale) -> list[Paired]:
     """Test each pairing, with the pooled error where seeds do not share draws."""
     shared = {arm for one in pairings if one.shared for arm in (one.arm, one.baseline)}
@@ -352,9 +339,11 @@ def _test(pairings: list[Pairing], groups: list[_Cell], scale: MetricScale) -> l
     tested: list[Paired] = []
     margin, higher = scale.margin, scale.higher_is_better
     for one in pairings:
-        strata = _strata(one, groups) if scale.censored else []
-        if strata:
-            tested.append(compare_times(strata))
+        places = groups if one.at is None else [groups[one.at]]
+        cells = [group for _, group in places]
+        times = compare_censored(cells, one.arm, one.baseline) if scale.censored else None
+        if times is not None:
+            tested.append(times)
             continue
         arm, baseline = one.values[:, 0], one.values[:, 1]
         known = None
@@ -363,7 +352,8 @@ def _test(pairings: list[Pairing], groups: list[_Cell], scale: MetricScale) -> l
         elif not one.shared and one.at is not None:
             known = error.in_cell(one.at, one.arm, one.baseline)
         if known is None or known.df <= len(arm) - 1:
-            tested.append(statistics.paired(arm, baseline, margin, higher, scale.resolution))
+            alone = statistics.paired(arm, baseline, margin, higher, scale.resolution)
+            tested.append(replace(alone, draws=tuple(map(len, one.draws or []))))
         else:
             tested.append(statistics.pooled(arm, baseline, margin, higher, known))
     return tested

@@ -5,7 +5,7 @@ within a draw first, and the number of draws decides. One draw for all seeds can
 all, which a note says.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from thresher.study.summaries import CellSummary
@@ -17,18 +17,26 @@ Groups = list[list[int]]
 def shared_draws(first: CellSummary, second: CellSummary, seeds: Sequence[int]) -> Groups | None:
     """Return the seeds of two cells grouped by draw; None if each seed has draws of its own.
 
-    If several steps are drawn fewer times than there are seeds, the step with the fewest draws
-    decides. A step that is drawn once does not: nothing is known of its spread.
+    If several steps are drawn fewer times than there are seeds, seeds that share a draw of any of
+    them are in one group. A step that is drawn once does not count: nothing is known of its spread.
     """
-    groupings = []
+    groups: Groups | None = None
     for cell in (first, second):
         for step in dict.fromkeys(step for seed in seeds for step in cell.draws.get(seed, {})):
-            groups: dict[str | None, list[int]] = {}
-            for seed in seeds:
-                groups.setdefault(cell.draws.get(seed, {}).get(step), []).append(seed)
-            if 1 < len(groups) < len(seeds):
-                groupings.append(list(groups.values()))
-    return min(groupings, key=len, default=None)
+            several = len({draw.get(step) for draw in cell.draws.values()}) > 1
+            outcomes = {seed: cell.draws.get(seed, {}).get(step) for seed in seeds}
+            if several and len(set(outcomes.values())) < len(seeds):
+                groups = _joined(groups or [[seed] for seed in seeds], outcomes)
+    return groups
+
+
+def _joined(groups: Groups, outcomes: Mapping[int, str | None]) -> Groups:
+    """Join the groups that share an outcome."""
+    for outcome in dict.fromkeys(outcomes.values()):
+        together = [g for g in groups if any(outcomes[seed] == outcome for seed in g)]
+        merged = sorted(seed for group in together for seed in group)
+        groups = [g if g is not together[0] else merged for g in groups if g not in together[1:]]
+    return groups
 
 
 def varies(cell: CellSummary) -> bool:

@@ -24,13 +24,14 @@ def sentence(verdict: Verdict, arm: str, baseline: str, unit: str = "points") ->
     digits = statistics.decimals(tested.mean, low, high)
     difference = f"{tested.mean:+.{digits}f} {unit}"
     if tested.n == 1:
+        one = "draw" if tested.draws else "seed"
         return (
-            f"{open_question}. One seed gives a difference of {difference}; at least three are "
-            "needed to judge the spread between seeds."
+            f"{open_question}. One {one} gives a difference of {difference}; at least three are "
+            f"needed to judge the spread between {one}s."
         )
     interval = f"{low:+.{digits}f} to {high:+.{digits}f}"
     evidence = (
-        f"mean difference {difference}, 95 % interval {interval}, {tested.n} seeds, "
+        f"mean difference {difference}, 95 % interval {interval}, {_counted(tested)}, "
         f"{_error(tested)}"
     )
     return " ".join([_conclusion(verdict, arm, baseline, unit, evidence), *_claim(verdict, unit)])
@@ -44,7 +45,7 @@ def _times(verdict: Verdict, tested: CensoredTimes, arm: str, baseline: str, uni
     evidence = (
         f"restricted mean difference {tested.mean:+.{digits}f} {unit}, "
         f"{interval if math.isfinite(high) else 'spread unknown'}, log-rank {_p(verdict.p)}, "
-        f"{tested.runs} {'seed' if tested.runs == 1 else 'seeds'}; "
+        f"{_counted(tested)}; "
         f"{tested.censored} runs did not reach the target and are censored"
     )
     if verdict.word in ("better", "worse"):
@@ -72,13 +73,14 @@ def _conclusion(verdict: Verdict, arm: str, baseline: str, unit: str, evidence: 
     low, high = tested.interval
     if not low <= 0 <= high:
         text += f"It is not significant after correction for {verdict.family} comparisons. "
-    needed = _seeds(verdict.seeds_needed, verdict.seeds_needed_range)
+    kind = "such draws" if tested.draws else "seeds"
+    needed = _seeds(verdict.seeds_needed, verdict.seeds_needed_range, kind)
     text += f"Detecting a difference of {margin} takes {needed}"
     as_seen = verdict.seeds_if_as_seen
     if as_seen is not None and abs(tested.mean) > verdict.margin:
         text += f"; detecting one as large as measured takes about {as_seen:,}"
     if verdict.seeds_for_equivalence is not None:
-        equal = _seeds(verdict.seeds_for_equivalence, verdict.seeds_for_equivalence_range)
+        equal = _seeds(verdict.seeds_for_equivalence, verdict.seeds_for_equivalence_range, kind)
         text += f"; showing that equal arms are equivalent takes {equal}"
     if verdict.no_worse and verdict.word != "no worse":
         text += f". {arm} is not worse than {baseline} by {margin} or more"
@@ -97,19 +99,29 @@ def _claim(verdict: Verdict, unit: str) -> list[str]:
 
 def _error(tested: Paired) -> str:
     """Say where the error comes from."""
-    degrees = f"{tested.df:.3g} degrees of freedom" if tested.df != 1 else "1 degree of freedom"
+    number = f"{tested.df:,.0f}" if tested.df >= 1000 else f"{tested.df:.3g}"
+    degrees = f"{number} degrees of freedom" if tested.df != 1 else "1 degree of freedom"
     if tested.pooled is None:
         return degrees
     cells, arms = tested.pooled.cells, tested.pooled.arms
     return f"error pooled over {f'{cells} cells' if cells > 1 else f'{arms} arms'}, {degrees}"
 
 
-def _seeds(needed: int | None, ends: tuple[int | None, int | None]) -> str:
+def _counted(tested: Paired) -> str:
+    """Return the number of seeds, or of draws and their seeds."""
+    if not tested.draws:
+        return f"{tested.n} {'seed' if tested.n == 1 else 'seeds'}"
+    least, most = min(tested.draws), max(tested.draws)
+    size = f"{most} seeds each" if least == most else f"{least} to {most} seeds"
+    return f"{tested.n} {'draw' if tested.n == 1 else 'draws'} of {size}"
+
+
+def _seeds(needed: int | None, ends: tuple[int | None, int | None], kind: str) -> str:
     """Return a number of seeds with its range, which is as uncertain as the spread of the runs."""
     if needed is None:
-        return f"more than {MOST_SEEDS:,} seeds"
+        return f"more than {MOST_SEEDS:,} {kind}"
     low, high = (f"{end:,}" if end is not None else f"over {MOST_SEEDS:,}" for end in ends)
-    return f"about {needed:,} seeds ({low} to {high})"
+    return f"about {needed:,} {kind} ({low} to {high})"
 
 
 def _p(p: float) -> str:

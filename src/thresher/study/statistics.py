@@ -49,6 +49,8 @@ class Paired:
     """Degrees of freedom of `sd`; NaN if n < 2."""
     pooled: RunError | None = None
     """The error, if it is estimated from more than these differences."""
+    draws: tuple[int, ...] = ()
+    """Number of seeds of each draw, if seeds share draws and n counts draws."""
 
     @property
     def n(self) -> int:
