@@ -88,7 +88,7 @@ def test_the_expected_gradient_is_that_of_all_samples() -> None:
 
 
 @pytest.mark.parametrize("method", ["infobatch", "random:0.4"])
-def test_a_resumed_loader_goes_on_with_the_same_samples(method: str) -> None:
+def test_a_resumed_loader_goes_on_with_the_same_samples(method: str, tmp_path: Path) -> None:
     def fresh() -> PrunedLoader:
         return prune(DataLoader(Numbers(), BATCH), method, epochs=EPOCHS)
 
@@ -97,15 +97,19 @@ def test_a_resumed_loader_goes_on_with_the_same_samples(method: str) -> None:
     first = fresh()
     assert [epoch(first) for _ in range(2)] == expected[:2]
     saved = first.state_dict()
+    torch.save(saved, tmp_path / "checkpoint.pt")
     second = fresh()
-    second.load_state_dict(saved)
+    second.load_state_dict(torch.load(tmp_path / "checkpoint.pt"))
     third = fresh()
     third.load_state_dict(second.state_dict())  # saved again before an epoch
     used = fresh()
     for batch in used:
         used.loss(-fake_losses(batch))
     used.load_state_dict(saved)
-    for resumed in (second, third, used):
+    older = fresh()
+    arrays = {name: tensor.numpy() for name, tensor in saved["pruner"].items()}
+    older.load_state_dict({**saved, "pruner": arrays})
+    for resumed in (second, third, used, older):
         assert [epoch(resumed) for _ in range(2)] == expected[2:]
         assert resumed.left_out == whole.left_out
 

@@ -174,6 +174,10 @@ def test_what_a_branch_cannot_continue_is_refused(few: Path, trunk: Path, tmp_pa
         InvalidValueError, match=r"has `head_lr` 1.0, not 0.5; branch with the same"
     ):
         train(_config(few, out, branch_from=str(trunk), head_lr=0.5), quiet=True)
+    dropping = {"epochs": 1, "drop_last": True, "keep_checkpoint": True}
+    train(_config(few, tmp_path / "dropping", **dropping), quiet=True)
+    with pytest.raises(InvalidValueError, match="`drop_last` True, not False; train it without"):
+        train(_config(few, out, branch_from=str(tmp_path / "dropping")), quiet=True)
     with pytest.raises(NotFoundError, match="; train the run with `keep_checkpoint`"):
         train(_config(few, out, branch_from=str(tmp_path)), quiet=True)
     with pytest.raises(InvalidValueError, match="has `model` tiny, not resnet20"):

@@ -191,13 +191,19 @@ class PrunedLoader:
             )
         self._observe()
         pruner = self._restored or {} if self._samples is None else self._pruner.state()
-        return {"epoch": self._epoch, "left_out": self.left_out, "pruner": pruner}
+        # Tensors, which `torch.load` reads by default; it refuses arrays.
+        tensors = {name: torch.from_numpy(array) for name, array in pruner.items()}
+        return {"epoch": self._epoch, "left_out": self.left_out, "pruner": tensors}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Set what `state_dict` returned; what this loader has seen so far is forgotten."""
         self.left_out = state["left_out"]
         self.set_epoch(state["epoch"])
-        self._restored = state["pruner"] or None
+        # A checkpoint may have been loaded to a GPU; earlier versions stored arrays.
+        self._restored = {
+            name: value.cpu().numpy() if isinstance(value, Tensor) else value
+            for name, value in state["pruner"].items()
+        } or None
         # The pruner begins anew in the next epoch, from the restored state.
         self._samples, self._indices, self._observed = None, None, []
         self._begun = False
