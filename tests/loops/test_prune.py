@@ -165,6 +165,21 @@ def test_the_length_is_that_of_the_epoch_that_an_iterator_begins() -> None:
     assert lengths[0] == lengths[-1] == full > max(lengths[1:-1])
 
 
+def test_a_trainer_may_ask_for_the_length_of_an_epoch_that_it_has_only_chosen() -> None:
+    """As that of transformers 4 does, which takes as many batches: the full epoch was cut."""
+    loader = prune(DataLoader(Numbers(), BATCH), "infobatch", epochs=EPOCHS)
+    seen: list[int] = []
+    for number in range(EPOCHS):
+        loader.set_epoch(number)
+        steps, batches = len(loader), iter(loader)
+        assert len(loader) <= steps
+        seen = []
+        for _, batch in zip(range(steps), batches, strict=False):
+            loader.loss(fake_losses(batch))
+            seen += batch.tolist()
+    assert seen == list(range(N))
+
+
 def test_an_iterator_that_is_not_used_counts_as_no_epoch() -> None:
     """Lightning makes one before it trains."""
 

@@ -317,7 +317,8 @@ class Selection:
             dataset: As in `apply`.
             seed: Seed of the order.
             rank: Number of this worker; by default that of the torch.distributed group.
-            world: Number of workers; by default that of the torch.distributed group, or 1.
+            world: Number of workers; by default that of the torch.distributed group, or 1. Give
+                rank 0 and world 1 where something else divides the batches, as accelerate does.
             order: As in `apply`.
         """
         rows = match_samples(dataset, self.ids, self.labels, order)
