@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 from test_matching import ImageFolder, select_on, without_cat_big, write_images
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, DistributedSampler
 
 from thresher.data.order import epoch_order
 from thresher.data.pack import Pack
@@ -87,6 +87,17 @@ def test_steps_are_the_same_on_any_number_of_workers(
     assert merged[: len(expected)] == expected
     assert merged[len(expected) :] == expected[: len(merged) - len(expected)]
     assert len(merged) - len(expected) < world
+
+
+def test_trainers_see_which_sampler_divides_the_samples(pack: Pack, selection: Selection) -> None:
+    """Lightning divides those of any sampler that is no DistributedSampler."""
+    dataset = pack.dataset()
+    for sampler in (selection.sampler(dataset), selection.sampler(dataset, rank=1, world=2)):
+        assert isinstance(sampler, DistributedSampler)
+        assert sampler.num_replicas == sampler.world
+    whole = selection.sampler(dataset, rank=0, world=1)
+    assert not isinstance(whole, DistributedSampler)
+    assert list(whole) == list(selection.sampler(dataset))
 
 
 def test_the_order_does_not_depend_on_that_of_the_data_set(tmp_path: Path) -> None:

@@ -109,6 +109,19 @@ def test_gradients_that_were_not_cleared_are_refused_with_ddp() -> None:
     assert "gradients must be zero before `backward`" in run_ranks(2, _accumulates)[0]
 
 
+def _without_sync(rank: int, world: int) -> str:
+    noise = NoiseScale(model := DistributedDataParallel(Shift()))
+    with model.no_sync(), pytest.raises(InvalidValueError) as caught:
+        noise.backward(model(torch.ones(4, WIDTH)))
+    return str(caught.value)
+
+
+@pytest.mark.xdist_group("ranks")
+def test_gradients_that_workers_do_not_share_are_refused() -> None:
+    """As in all but the last of the batches whose gradients are accumulated."""
+    assert "within `no_sync` workers do not share" in run_ranks(2, _without_sync)[0]
+
+
 def test_gradients_are_those_of_the_mean() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(5, 7), nn.ReLU(), nn.Linear(7, 1)).double()

@@ -88,7 +88,7 @@ def test_the_expected_gradient_is_that_of_all_samples() -> None:
 
 
 @pytest.mark.parametrize("method", ["infobatch", "random:0.4"])
-def test_a_resumed_loader_goes_on_with_the_same_samples(method: str) -> None:
+def test_a_resumed_loader_goes_on_with_the_same_samples(method: str, tmp_path: Path) -> None:
     def fresh() -> PrunedLoader:
         return prune(DataLoader(Numbers(), BATCH), method, epochs=EPOCHS)
 
@@ -97,15 +97,19 @@ def test_a_resumed_loader_goes_on_with_the_same_samples(method: str) -> None:
     first = fresh()
     assert [epoch(first) for _ in range(2)] == expected[:2]
     saved = first.state_dict()
+    torch.save(saved, tmp_path / "checkpoint.pt")
     second = fresh()
-    second.load_state_dict(saved)
+    second.load_state_dict(torch.load(tmp_path / "checkpoint.pt"))
     third = fresh()
     third.load_state_dict(second.state_dict())  # saved again before an epoch
     used = fresh()
     for batch in used:
         used.loss(-fake_losses(batch))
     used.load_state_dict(saved)
-    for resumed in (second, third, used):
+    older = fresh()
+    arrays = {name: tensor.numpy() for name, tensor in saved["pruner"].items()}
+    older.load_state_dict({**saved, "pruner": arrays})
+    for resumed in (second, third, used, older):
         assert [epoch(resumed) for _ in range(2)] == expected[2:]
         assert resumed.left_out == whole.left_out
 
@@ -159,6 +163,21 @@ def test_the_length_is_that_of_the_epoch_that_an_iterator_begins() -> None:
         seen = [loader.loss(fake_losses(batch)) for batch in batches]
         assert len(seen) == len(loader) == lengths[-1]
     assert lengths[0] == lengths[-1] == full > max(lengths[1:-1])
+
+
+def test_a_trainer_may_ask_for_the_length_of_an_epoch_that_it_has_only_chosen() -> None:
+    """As that of transformers 4 does, which takes as many batches: the full epoch was cut."""
+    loader = prune(DataLoader(Numbers(), BATCH), "infobatch", epochs=EPOCHS)
+    seen: list[int] = []
+    for number in range(EPOCHS):
+        loader.set_epoch(number)
+        steps, batches = len(loader), iter(loader)
+        assert len(loader) <= steps
+        seen = []
+        for _, batch in zip(range(steps), batches, strict=False):
+            loader.loss(fake_losses(batch))
+            seen += batch.tolist()
+    assert seen == list(range(N))
 
 
 def test_an_iterator_that_is_not_used_counts_as_no_epoch() -> None:

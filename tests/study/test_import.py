@@ -125,9 +125,26 @@ def test_the_rounding_of_the_values_is_part_of_the_error(
     assert verdict.verdict != "better"
 
 
+@pytest.mark.parametrize("images", [60, 360, 10_000])
+@pytest.mark.parametrize("kind", [float, np.float32])
+def test_one_image_more_for_each_seed_is_not_certain(images: int, kind: type[float]) -> None:
+    """Also if accuracies have no last decimal, or that of single precision, as torch's means."""
+    trials = [
+        Trial(cell={"arm": arm}, seed=seed, value=100 * float(kind((correct + arm) / images)))
+        for arm in (0, 1)
+        for seed, correct in enumerate((images - 31, images - 26, images - 17))
+    ]
+    analysis = analyse(trials)
+    assert analysis.resolution == pytest.approx(100 / images)
+    (verdict,) = analysis.verdicts
+    assert verdict.sd == pytest.approx(analysis.resolution / math.sqrt(6), rel=1e-3)
+    assert verdict.p is not None
+    assert verdict.p > 0.04
+
+
 def test_exact_values_have_no_rounding() -> None:
     trials = [
-        Trial(cell={"arm": arm}, seed=seed, value=90 + arm + (seed + arm) / 7)
+        Trial(cell={"arm": arm}, seed=seed, value=90 + arm + (seed + arm) / math.pi)
         for arm in (0, 1)
         for seed in range(3)
     ]

@@ -150,15 +150,15 @@ def test_a_branch_of_a_pruned_run_that_was_stopped_within_an_epoch(
     def killed(*_: object) -> None:
         raise KeyboardInterrupt
 
-    options = {"batch_size": 7, "checkpoint_every": 30, "dynamic": "random:0.5"}
+    options = {"batch_size": 7, "checkpoint_every": 9, "dynamic": "random:0.5"}
     with monkeypatch.context() as patch:
         patch.setattr("thresher.training.folder.write_result", killed)
         with pytest.raises(KeyboardInterrupt):
-            train(_config(few, tmp_path / "trunk", epochs=2, **options), quiet=True)
-    branch = _config(few, tmp_path / "b", epochs=2, batch_size=7, branch_from=f"{tmp_path}/trunk")
+            train(_config(few, tmp_path / "trunk", epochs=1, **options), quiet=True)
+    branch = _config(few, tmp_path / "b", epochs=1, batch_size=7, branch_from=f"{tmp_path}/trunk")
     train(branch, quiet=True)
-    # The checkpoint is of nine of the 20 steps of a pruned epoch, as much as 18.45 of 41.
-    assert _epochs(tmp_path / "b")[0] == [1] * 23
+    # The checkpoint is of 18 of the 21 steps of a pruned epoch, as much as 35.1 of 41.
+    assert _epochs(tmp_path / "b")[0] == [0] * 6
 
 
 def test_a_branch_may_have_another_batch_and_rate(few: Path, trunk: Path, tmp_path: Path) -> None:
@@ -174,6 +174,10 @@ def test_what_a_branch_cannot_continue_is_refused(few: Path, trunk: Path, tmp_pa
         InvalidValueError, match=r"has `head_lr` 1.0, not 0.5; branch with the same"
     ):
         train(_config(few, out, branch_from=str(trunk), head_lr=0.5), quiet=True)
+    dropping = {"epochs": 1, "drop_last": True, "keep_checkpoint": True}
+    train(_config(few, tmp_path / "dropping", **dropping), quiet=True)
+    with pytest.raises(InvalidValueError, match="`drop_last` True, not False; train it without"):
+        train(_config(few, out, branch_from=str(tmp_path / "dropping")), quiet=True)
     with pytest.raises(NotFoundError, match="; train the run with `keep_checkpoint`"):
         train(_config(few, out, branch_from=str(tmp_path)), quiet=True)
     with pytest.raises(InvalidValueError, match="has `model` tiny, not resnet20"):

@@ -3,7 +3,7 @@
 import json
 import subprocess
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,10 @@ import pytest
 from thresher import Pack, Selection, train
 from thresher.errors import InvalidValueError
 from thresher.training.config import TrainConfig
-from thresher.training.epochs import EpochPlanner, Progress
+from thresher.training.epochs import EpochPlanner, EpochSamples, Progress
+from thresher.training.pruners import DynamicRandom, InfoBatch, matching_ratio
 from thresher.training.resolved import Resolved, resolve, tiny_last_batches
+from thresher.training.split import TrainingSplit
 
 
 @pytest.mark.parametrize(
@@ -81,6 +83,51 @@ def test_a_run_that_was_stopped_before_its_dropped_rest_goes_on_with_the_next_ep
     done = Progress(step=3, samples=300, offset=300)
     assert planner.plan(np.arange(310), done).cuts == []
     assert not planner.is_over(done)
+
+
+@pytest.mark.parametrize(("epochs", "steps"), [(2.1, 6), (2.5, 7), (3, 9)])
+def test_a_pruned_run_that_prunes_nothing_takes_the_steps_of_one_without_a_pruner(
+    epochs: float, steps: int
+) -> None:
+    """Batches and rates; 2.1 epochs ended with a batch of 31 samples at a rate of zero."""
+    config, numbers = _dropping(310, 310, batch_size=100, epochs=epochs)
+    order, plans = np.arange(310), []
+    for pruned in (False, True):
+        planner, done = EpochPlanner(config, numbers, pruned), Progress()
+        taken = []
+        while not planner.is_over(done):
+            plan = planner.plan(order, done)
+            for (begin, end), rate in zip(plan.cuts, plan.rates, strict=True):
+                taken.append((end - begin, pytest.approx(rate)))
+                done.step, done.samples, done.offset = done.step + 1, done.samples + end - begin, 0
+            done.epoch += 1
+        plans.append(taken)
+    assert len(plans[0]) == steps
+    assert plans[0] == plans[1]
+
+
+def test_the_last_epoch_of_a_run_that_drops_its_rest_is_not_pruned() -> None:
+    """2.1 epochs are two, as the third would be less than a batch."""
+    config, numbers = _dropping(310, 310, batch_size=100, epochs=2.1)
+    pruner = InfoBatch()
+    nothing = np.empty(0, np.int64)
+    split = TrainingSplit(np.arange(310), np.ones(310, bool), nothing, nothing)
+    samples = EpochSamples(config, split, pruner, numbers)
+    pruner.losses[:] = np.arange(310)
+    assert len(samples.order(0)) < 310
+    samples.end_epoch(None)
+    assert len(samples.order(1)) == 310
+
+
+def test_a_matched_random_run_makes_up_for_pruned_samples_only(tmp_path: Path) -> None:
+    """16 epochs of 1,437 samples in batches of 480, of which each drops 477 and prunes none."""
+    config, numbers = _dropping(1437, 1437, batch_size=480, epochs=16)
+    result = {"status": "finished", "samples": 16 * 960, "config": config.to_dict()}
+    (tmp_path / "result.json").write_text(json.dumps({**result, "resolved": asdict(numbers)}))
+    pruner = DynamicRandom(ratio=matching_ratio(tmp_path))
+    pruner.begin(np.arange(1437), 16, 0, 480)
+    sizes = [int(pruner.choose(epoch)[0].sum()) for epoch in range(16)]
+    assert sum(size // 480 for size in sizes) == 16 * 2
 
 
 def test_nothing_is_dropped_where_batches_divide_the_samples() -> None:

@@ -310,16 +310,17 @@ class Selection:
     ) -> EpochSampler:
         """Return a sampler of the kept samples for a DataLoader of `dataset`, with `set_epoch`.
 
-        Epochs have the order of `thresher train` with this seed, on any number of workers and for
-        a data set in any order.
+        Epochs have the order of `thresher train`, on any number of workers and of any data set.
 
         Args:
             dataset: As in `apply`.
             seed: Seed of the order.
-            rank: Number of this worker; by default that of the torch.distributed group.
-            world: Number of workers; by default that of the torch.distributed group, or 1.
+            rank, world: Number of this worker, and of all; by default those of the
+                torch.distributed group. Give 0 and 1 if something else divides the batches.
             order: As in `apply`.
         """
+        from thresher.data.distributed_sampler import epoch_sampler
+
         rows = match_samples(dataset, self.ids, self.labels, order)
         if len(np.unique(rows)) != len(rows):
             raise InvalidValueError("the data set holds a sample twice", "remove the copies")
@@ -327,7 +328,7 @@ class Selection:
         positions[rows] = np.arange(len(rows))
         positions[~self.keep] = -1
         self._mention_labels("a sampler")
-        return EpochSampler(positions, seed, rank, world)
+        return epoch_sampler(positions, seed, rank, world)
 
     def keeps(self, sample: str | Mapping[str, Any]) -> bool:
         """Return whether a sample is kept; a predicate for `select` of a WebDataset.

@@ -25,7 +25,7 @@ from thresher.study.preflight import option_remarks
 from thresher.study.primary import Compared, named_comparisons
 from thresher.study.reported import POINTS, TO_TARGET
 from thresher.study.results import Trial, open_data, recorded_data, to_json_values
-from thresher.study.rounding import written_step
+from thresher.study.rounding import image_step, written_step
 from thresher.study.selecting import hold_out
 from thresher.study.status import StudyStatus
 from thresher.study.study import Study
@@ -251,7 +251,10 @@ def _build(
         ends = ((t.end if t.end is not None else t.steps) or math.inf for t in reported)
         reported = [replace(t, end=end) for t, end in zip(reported, ends, strict=True)]
     # Without test images to count, as for runs made elsewhere, the digits show the rounding.
-    resolution = resolution or written_step(t.value for t in reported if t.value is not None)
+    numbers = [t.value for t in reported if t.value is not None]
+    resolution = resolution or written_step(numbers)
+    if not resolution and config.metric in POINTS:
+        resolution = image_step(numbers)
     study: Study | None = known.get("study")
     planned = list(study.definition.cells) if study is not None else []
     cells = summarise(reported, list(axes), known.get("choices", ()), planned)

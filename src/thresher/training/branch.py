@@ -33,7 +33,9 @@ def check_branch(config: TrainConfig) -> None:
     for name in SAME:
         if name in begun and begun[name] != given[name]:
             what = f"the run in {config.branch_from} has `{name}` {begun[name]}, not {given[name]}"
-            raise InvalidValueError(what, "branch with the same value")
+            # A branch cannot drop the rest of its epochs.
+            fix = "branch with the same value" if name != "drop_last" else "train it without"
+            raise InvalidValueError(what, fix)
     # The optimizer's state is stored in the order of its groups, and the head is one of its own
     # only with a rate of its own, or with Muon.
     rates = begun.get("head_lr", 1.0), config.head_lr
@@ -78,7 +80,7 @@ def _place_of_pruned(
         epochs += progress["offset"] / int(taken.tensors["pruner.chosen"].sum())
     elif begun.get("budget", "epochs") == "epochs":
         epochs = min(epochs, begun.get("epochs", epochs))
-    offset = int(epochs % 1 * epoch_size)
+    offset = round(epochs % 1 * epoch_size)
     return {"epoch": int(epochs), "offset": offset, "epoch_loss": offset * loss}
 
 

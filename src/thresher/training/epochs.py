@@ -62,6 +62,16 @@ class Progress:
         return finite(self.samples / self.seconds) if self.seconds else None
 
 
+def _epochs(config: TrainConfig, resolved: Resolved) -> float:
+    """Return the epochs of a run; with another budget, those that it would last without a pruner.
+
+    With `drop_last` they are whole batches, too.
+    """
+    if config.budget == "epochs" and not config.drop_last:
+        return config.epochs
+    return resolved.total_samples / resolved.used
+
+
 class EpochSamples:
     """Draws the order of each epoch; with a pruner, over the samples that it chooses."""
 
@@ -79,9 +89,8 @@ class EpochSamples:
         """Mean weight of the losses of this epoch's samples."""
         if pruner is not None:
             kept = split.train[split.kept]
-            # With another budget, the epochs that it would last without the pruner.
-            epochs = config.epochs if config.budget == "epochs" else resolved.passes
-            pruner.begin(kept, math.ceil(epochs), config.seed, resolved.global_batch)
+            epochs = math.ceil(_epochs(config, resolved))
+            pruner.begin(kept, epochs, config.seed, resolved.global_batch)
 
     def order(self, epoch: int) -> np.ndarray:
         """Return the samples of an epoch in order, as rows of the loader, (n,) int64."""
@@ -147,7 +156,8 @@ class EpochPlanner:
         }
         """Peak learning rate by global batch."""
         # A pruner makes epochs shorter; a budget of epochs then does not fix the samples.
-        self.epochs = config.epochs if pruned and config.budget == "epochs" else None
+        by_epochs = pruned and config.budget == "epochs"
+        self.epochs = _epochs(config, resolved) if by_epochs else None
         self.by_steps = config.budget == "steps"
         self.drop_last = config.drop_last
         self.pruned = pruned
@@ -166,22 +176,27 @@ class EpochPlanner:
 
     def plan(self, order: np.ndarray, done: Progress) -> EpochPlan:
         """Cut what is left of an epoch; the budget may end within it."""
-        batch, end = self.batch(done), len(order)
+        batch = self.batch(done)
+        size = end = self._in_batches(len(order), batch)
         if self.epochs is not None:
-            end = max(1, round(min(1.0, self.epochs - done.epoch) * end))
+            least = min(batch, size) if self.drop_last else 1
+            end = max(least, round(min(1.0, self.epochs - done.epoch) * end))
         elif not self.by_steps:
             end = min(end, done.offset + self.resolved.total_samples - done.place)
-        if self.drop_last and end > batch:
-            end -= end % batch
+        end = self._in_batches(end, batch)
         cuts = [(b, min(b + batch, end)) for b in range(done.offset, end, batch)]
         if self.by_steps:
             cuts = cuts[: self.resolved.total_steps - done.step]
         rates = [
             self.peaks[batch]
-            * self.schedule.factor(self._seen(done, number, begin, len(order)), end - begin)
+            * self.schedule.factor(self._seen(done, number, begin, size), end - begin)
             for number, (begin, end) in enumerate(cuts)
         ]
         return EpochPlan(order, cuts, rates)
+
+    def _in_batches(self, samples: int, batch: int) -> int:
+        """Return how many of the samples are trained on; fewer than a batch are not dropped."""
+        return samples - samples % batch if self.drop_last and samples > batch else samples
 
     def _seen(self, done: Progress, number: int, begin: int, epoch_size: int) -> float:
         """Return where on the schedule, in samples, the batch `number` from now is.

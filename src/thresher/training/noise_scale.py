@@ -114,6 +114,11 @@ class NoiseScale:
         self._add(norms, mean_small(half, n - half), n)
 
     def _compare_workers(self, losses: Tensor) -> None:
+        if not self.model.require_backward_grad_sync:
+            raise InvalidValueError(
+                "within `no_sync` workers do not share gradients, so none can be compared",
+                "call `backward` outside of it, on the whole batch of a step",
+            )
         gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
         if gradients and squared_norm(gradients) > 0:
             raise InvalidValueError(

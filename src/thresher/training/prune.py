@@ -107,7 +107,7 @@ class PrunedLoader:
         self._weights = np.empty(0, np.float32)
         self._indices: np.ndarray | None = None
         self._observed: list[tuple[np.ndarray, Tensor]] = []
-        self._started = self._begun = self._skipped = self._answered = False
+        self._started = self._chosen = self._begun = self._skipped = self._answered = False
         self._restored: dict[str, np.ndarray] | None = None
         self._plan = _Plan()
         settings = {name: getattr(loader, name) for name in _COPIED if hasattr(loader, name)}
@@ -117,7 +117,7 @@ class PrunedLoader:
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the next epoch, from 0; by default epochs are counted."""
-        self._epoch = epoch
+        self._epoch, self._chosen = epoch, True
         if hasattr(self._full.sampler, "set_epoch"):
             self._full.sampler.set_epoch(epoch)
 
@@ -125,9 +125,11 @@ class PrunedLoader:
         """Return the batches of this worker in the epoch; before the first batch, in a full one.
 
         Most epochs have fewer, so let a schedule of learning rates count samples or epochs. A
-        trainer that asks once, before it trains, takes it for the most that an epoch has.
+        trainer that asks once, before it trains, takes it for the most that an epoch has. So does
+        one that asks after `set_epoch`, before it iterates over the epoch.
         """
-        return len(self._plan.batches) if self._started else len(self._full)
+        known = self._started and not self._chosen
+        return len(self._plan.batches) if known else len(self._full)
 
     def __iter__(self) -> Iterator[Any]:
         # Planned here, since a trainer asks for the length next. Counted with the first batch: a
@@ -140,6 +142,7 @@ class PrunedLoader:
         rows = -(-len(order) // self._group.world)
         own = np.resize(order, rows * self._group.world)[self._group.rank :: self._group.world]
         self._plan.cut(own, self._full.batch_size, self._full.drop_last)
+        self._chosen = False
         return self._batches(len(full) - len(order))
 
     def _batches(self, left_out: int) -> Iterator[Any]:
@@ -191,13 +194,19 @@ class PrunedLoader:
             )
         self._observe()
         pruner = self._restored or {} if self._samples is None else self._pruner.state()
-        return {"epoch": self._epoch, "left_out": self.left_out, "pruner": pruner}
+        # Tensors, which `torch.load` reads by default; it refuses arrays.
+        tensors = {name: torch.from_numpy(array) for name, array in pruner.items()}
+        return {"epoch": self._epoch, "left_out": self.left_out, "pruner": tensors}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Set what `state_dict` returned; what this loader has seen so far is forgotten."""
         self.left_out = state["left_out"]
         self.set_epoch(state["epoch"])
-        self._restored = state["pruner"] or None
+        # A checkpoint may have been loaded to a GPU; earlier versions stored arrays.
+        self._restored = {
+            name: value.cpu().numpy() if isinstance(value, Tensor) else value
+            for name, value in state["pruner"].items()
+        } or None
         # The pruner begins anew in the next epoch, from the restored state.
         self._samples, self._indices, self._observed = None, None, []
         self._begun = False

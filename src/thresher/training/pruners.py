@@ -164,9 +164,12 @@ def matching_ratio(run: Path) -> float:
     """
     result = read_json(RunPaths(run).result, "run's result")
     try:
-        epochs = result["config"]["epochs"]
-        samples = result["resolved"]["samples"]
+        epochs, numbers = result["config"]["epochs"], result["resolved"]
+        samples, dropped = numbers["samples"], numbers.get("dropped")
         budget, seen = result["config"]["budget"], result["samples"]
+        used = samples if dropped is None else samples - dropped
+        if dropped is not None:  # `drop_last`: whole batches
+            epochs = numbers["total_samples"] / used
     except (KeyError, TypeError):
         raise InvalidValueError(f"{run} does not hold a run's result", "", "dynamic") from None
     if budget != "epochs" or result["status"] != "finished":
@@ -176,7 +179,9 @@ def matching_ratio(run: Path) -> float:
             "dynamic",
         )
     pruned = min(epochs, first_full_epoch(math.ceil(epochs), DynamicRandom.annealed))
-    return max(0.0, (epochs * samples - seen) / (pruned * samples)) if pruned else 0.0
+    if not pruned:
+        return 0.0
+    return max(0.0, 1 - (seen - (epochs - pruned) * used) / (pruned * samples))
 
 
 def make_pruner(name: str | None) -> DynamicPruner | None:

@@ -61,6 +61,11 @@ class Resolved:
     batch, and `batch_phases` is known at the end."""
 
     @property
+    def used(self) -> int:
+        """Samples that an epoch trains on, without a pruner."""
+        return self.samples - (self.dropped or 0)
+
+    @property
     def batches(self) -> list[int]:
         """The global batches of the run in order, or those that it may grow to."""
         if self.largest_batch is not None:
