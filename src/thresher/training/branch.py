@@ -80,7 +80,7 @@ def _place_of_pruned(
         epochs += progress["offset"] / int(taken.tensors["pruner.chosen"].sum())
     elif begun.get("budget", "epochs") == "epochs":
         epochs = min(epochs, begun.get("epochs", epochs))
-    offset = round(epochs % 1 * epoch_size)
+    offset = int(epochs % 1 * epoch_size)
     return {"epoch": int(epochs), "offset": offset, "epoch_loss": offset * loss}
 
 
