@@ -315,8 +315,8 @@ class Selection:
         Args:
             dataset: As in `apply`.
             seed: Seed of the order.
-            rank, world: Number of this worker, and of all; by default those of the
-                torch.distributed group. Give 0 and 1 if something else divides the batches.
+            rank: Number of this worker; by default that of the torch.distributed group.
+            world: Number of workers, likewise. Give 0 and 1 if something else divides the batches.
             order: As in `apply`.
         """
         from thresher.data.distributed_sampler import epoch_sampler
