@@ -223,10 +223,9 @@ def restricted_difference(strata: Strata) -> tuple[float, float, float]:
     differences, variances, squares = [], [], 0.0
     for pair in strata:
         end = _common_end(*pair)
-        (mean, _), (other, _) = (restricted_mean(times, end) for times in pair)
+        (mean, error), (other, other_error) = (restricted_mean(times, end) for times in pair)
         differences.append(mean - other)
-        for times in pair:
-            variance = restricted_mean(times, end)[1]
+        for times, variance in zip(pair, (error, other_error), strict=True):
             events = int((times.reached & (times.seconds <= end)).sum())
             variances.append(variance)
             squares += variance**2 / max(1, events - 1)
