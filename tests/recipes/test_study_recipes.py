@@ -324,7 +324,7 @@ def test_table_1_compares_the_order_of_the_extractors() -> None:
     row = _order_row(published, 0.0001)
     assert (row.holds, row.values["tau"]) == ("yes", pytest.approx([1, 1, 1, 1]))
     assert row.values["p_permutation"] == 1 / 120
-    assert "10 are in the paper's order and 0 in the opposite one" in row.note
+    assert "10 are in the paper's order and 0 are not" in row.note
     row = _order_row({model: 0.1 - share for model, share in published.items()}, 0.0001)
     assert (row.holds, row.values["tau"]) == ("no", pytest.approx([-1, -1, -1, -1]))
     assert row.values["p_permutation"] == 1
@@ -332,10 +332,15 @@ def test_table_1_compares_the_order_of_the_extractors() -> None:
     swapped = {**published, "resnet18": published["resnet34"], "resnet34": published["resnet18"]}
     row = _order_row(swapped, 0.0001)
     assert (row.holds, row.values["tau"]) == ("no", pytest.approx([0.8, 0.8, 0.8, 0.8]))
-    assert "9 are in the paper's order and 1 in the opposite one" in row.note
+    assert "9 are in the paper's order and 1 are not" in row.note
     assert row.values["p_permutation"] == 5 / 120
-    row = _order_row(dict.fromkeys(published, 0.05), 0.01)
-    assert row.holds == "not enough runs"
+    half = {model: share / 2 for model, share in published.items()}
+    assert _order_row(half, 0.0001).holds == "yes"  # smaller differences, but the same order
+    alike = dict.fromkeys(published, 0.05)
+    row = _order_row(alike, 0.002)
+    assert row.holds == "no"  # resnet152 does not drop four points less than the next
+    assert "0 are in the paper's order" in row.note
+    assert _order_row(published, 0.01).holds == "not enough runs"
 
 
 def test_table_1_has_the_tau_of_scipy() -> None:
