@@ -265,6 +265,18 @@ def test_a_second_run_into_the_folder_is_told_who_holds_it(
 
 
 @pytest.mark.slow
+def test_only_the_steps_are_run_on_request(content: Content, tmp_path: Path) -> None:
+    steps = {"half": {"do": "select", "filter": "random", "drop": 0.5, "each": ["seed"]}}
+    grid = {"selection": ["full", "half"]}
+    study = Study.from_dict(content({"batch_size": 32}, grid=grid, steps=steps), tmp_path)
+    status = study.run("in-process", steps_only=True)
+    assert [step.state for step in status.steps] == ["finished"] * 2
+    assert [trial.state for trial in status.trials] == ["waiting"] * 4
+    before = study.output("half", seed=0).stat().st_mtime_ns
+    assert study.run("in-process").complete
+    assert study.output("half", seed=0).stat().st_mtime_ns == before
+
+
 def test_status_of_a_study_that_was_begun(content: Content, tmp_path: Path) -> None:
     study = Study.from_dict(content(seeds=1), tmp_path)
     before = study.status()

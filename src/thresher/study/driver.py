@@ -19,9 +19,15 @@ class Driver:
     """Submit the tasks that can run and record how each ends."""
 
     def __init__(
-        self, study: StudyDefinition, plan: StudyPlan, root: Path, executor: Executor
+        self,
+        study: StudyDefinition,
+        plan: StudyPlan,
+        root: Path,
+        executor: Executor,
+        steps_only: bool = False,
     ) -> None:
         self.study, self.plan, self.root, self.executor = study, plan, root, executor
+        self.steps_only = steps_only
         self.failures, self.inputs = Failures(root), InputRecord(root, plan)
         self.excluded = {n for n in plan.tasks if self.failures.stands(n)}
         """Tasks that this run does not start (again): they failed or were stopped."""
@@ -30,11 +36,13 @@ class Driver:
 
     def run(self) -> None:
         """Run until every wanted task is finished or cannot be."""
-        trials = self.plan.trials
-        done = sum(trial.finished for trial in trials.values())
+        counted, unit = self.plan.trials, "trials"
+        if self.steps_only:
+            counted, unit = self.plan.steps, "steps"
+        done = sum(task.finished for task in counted.values())
         if done:
-            logger.info("%d of %d trials are already finished", done, len(trials))
-        with progress.bar("study", len(trials), "trials") as bar:
+            logger.info("%d of %d %s are already finished", done, len(counted), unit)
+        with progress.bar("study", len(counted), unit) as bar:
             bar.advance(done)
             while True:
                 ready = self._ready()
@@ -50,7 +58,7 @@ class Driver:
                 for outcome in self.executor.wait():
                     self.submitted.discard(outcome.name)
                     self._record(outcome)
-                    if outcome.name in trials and trials[outcome.name].finished:
+                    if outcome.name in counted and counted[outcome.name].finished:
                         bar.advance()
                         bar.note(outcome.name)
 
@@ -70,6 +78,7 @@ class Driver:
             for task in needed.values()
             if task.name not in self.excluded | self.submitted
             and all(self.plan.steps[name].finished for name in task.needs)
+            and not (self.steps_only and task.is_trial)
         ]
         self.submitted |= {task.name for task in ready}
         return sorted(ready, key=lambda task: (task.is_trial, -task.cost))

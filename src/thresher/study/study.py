@@ -115,7 +115,10 @@ class Study:
         return read_status(self.definition, self.plan(), self.root)
 
     def run(
-        self, executor: Mapping[str, Any] | str | None = None, retry: bool = False
+        self,
+        executor: Mapping[str, Any] | str | None = None,
+        retry: bool = False,
+        steps_only: bool = False,
     ) -> StudyStatus:
         """Run every step and trial that is not finished.
 
@@ -123,6 +126,8 @@ class Study:
             executor: Where to run: a kind ("local", "in-process", "slurm") or the keys of
                 [executor]; default: as the study file says.
             retry: Run failed tasks again.
+            steps_only: Run the steps that trials need, and no trial: to look at selections first,
+                or if only these are wanted.
 
         Returns:
             The state of the study afterwards. A trial that fails does not raise.
@@ -153,7 +158,7 @@ class Study:
                 forget_outcomes(self.root, plan.tasks)
             with make_executor(config, self.root) as chosen:
                 try:
-                    Driver(self.definition, plan, self.root, chosen).run()
+                    Driver(self.definition, plan, self.root, chosen, steps_only).run()
                 finally:
                     running_file(self.root).unlink(missing_ok=True)
         return self.status()

@@ -143,13 +143,13 @@ def run(preset: str, out: Path, **definition: Any) -> Analysis:
     return analysis
 
 
-def run_whole(study: Study) -> None:
-    """Run a study, and what failed in an earlier call again.
+def run_whole(study: Study, steps_only: bool = False) -> None:
+    """Run a study, or only its steps, and what failed in an earlier call again.
 
     Raises:
         ThresherError: A task failed. No claim is judged by the trials that are left.
     """
-    failed = study.run(retry=True).failed
+    failed = study.run(retry=True, steps_only=steps_only).failed
     if failed:
         count = f"{len(failed)} tasks of the study failed" if len(failed) > 1 else "a task failed"
         raise ThresherError(
