@@ -237,6 +237,7 @@ class FilterPreviewer:
             new_labels=old.new_labels,
             suggested=old.suggested,
             copies=old.copies,
+            row_order=old.row_order,
             meta={
                 **{k: old.meta[k] for k in CARRIED if k in old.meta},
                 "method": settings.method,
