@@ -132,6 +132,22 @@ def test_a_table_without_a_bend_has_no_critical_batch(
     assert text.count("samples do not grow") + text.count("grow in proportion") == 1
 
 
+def test_a_plan_from_a_table_without_a_bend_names_no_critical_batch(
+    tmp_path: Path, digits: Path
+) -> None:
+    table = write(tmp_path, "batch,samples\n16,20000\n64,20000\n256,20000\n")
+    profile = tmp_path / "profile.json"
+    dataclasses.replace(digits_profile(), model="tiny").save(profile)
+    config = PlanConfig(
+        from_=table, data=str(digits), cluster="summit", profile=profile, max_workers=1
+    )
+    reason = plan(config).reason
+    assert reason.startswith(
+        "samples do not grow from batch 16 to 256: the critical batch is above"
+    )
+    assert "as effective" not in reason
+
+
 def test_rows_of_a_target_with_one_batch_size_are_mentioned(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
