@@ -159,3 +159,66 @@ def test_the_page_says_that_its_selection_was_made_anew(
     page.reload()
     page.wait_for_selector('.loading.wrong:has-text("chosen.parquet was made anew")')
     page.close()
+
+
+def test_what_was_typed_for_a_decision_that_was_not_saved_stays(
+    few_site: Site, chromium: "Browser"
+) -> None:
+    made = few_site.made
+    ids = Selection.load(made.path).ids
+    log = OverrideLog(SelectionPaths(made.path).overrides)
+    page = chromium.new_page()
+    page.goto(few_site.url)
+    page.wait_for_selector(".filter-panel[data-ready]")
+    focus_by_search(page, ids[0])
+    page.route("**/api/overrides*", lambda route: route.abort())
+    page.fill("#reason", "blurred")
+    page.click("#drop")
+    page.wait_for_selector('.toast.wrong:has-text("Not saved: The server does not answer")')
+    assert page.input_value("#reason") == "blurred"
+    page.fill("#relabel", "truck")
+    page.press("#relabel", "Enter")
+    page.wait_for_function("document.querySelector('#relabel').value === 'truck'")
+    assert page.input_value("#reason") == "blurred"
+    assert log.read() == []
+
+    # The server answers again: the same click saves the decision with its reason.
+    page.unroute("**/api/overrides*")
+    page.click("#drop")
+    page.wait_for_selector(f'.toast:has-text("Dropped {ids[0]}")')
+    assert page.input_value("#reason") == ""
+    (entry,) = log.read()
+    assert (entry.ids, entry.keep, entry.reason) == ([ids[0]], False, "blurred")
+    page.close()
+
+
+def test_a_reason_without_a_sample_to_decide_on_stays(few_site: Site, chromium: "Browser") -> None:
+    page = chromium.new_page()
+    page.goto(few_site.url)
+    page.wait_for_selector(".filter-panel[data-ready]")
+    page.fill("#reason", "blurred")
+    page.evaluate("document.activeElement.blur()")
+    page.keyboard.press("d")
+    page.wait_for_timeout(100)
+    assert page.input_value("#reason") == "blurred"
+    page.close()
+
+
+def test_a_selection_by_hdbscan_has_no_sliders_of_dbscan(
+    few_cifar: Made, tmp_path: Path, serve: Serve, look: Opener
+) -> None:
+    whole = Selection.load(few_cifar.path)
+    keep = np.arange(len(whole.ids)) % 10 > 1
+    settings = {"cluster": "hdbscan", "min_samples": 5, "min_cluster_size": 20}
+    meta = {**whole.meta, "settings": settings, "eps": None}
+    score = (~keep).astype(np.float32)
+    replace(whole, keep=keep, score=score, meta=meta, path=None).save(tmp_path / "h.parquet")
+    page = look(serve(tmp_path / "h.parquet"))
+    page.wait_for_selector(".filter-panel[data-ready]")
+    for field in ("#eps", "#min-samples", "#knee"):
+        assert page.is_hidden(field), field
+    assert page.input_value("#method") == "score"
+    assert page.inner_text("#share-value") == "20.0 %"
+    # DBSCAN on its map can still be tried.
+    page.select_option("#method", "network")
+    page.wait_for_selector("#eps", state="visible")

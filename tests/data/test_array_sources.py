@@ -102,6 +102,28 @@ def test_npz_with_ids_and_splits(tmp_path: Path, kind: str) -> None:
     assert pack.splits.to_pylist() == ["test", "validation", "x"]
 
 
+@pytest.mark.parametrize("splits", [[0, 0, 1], [False, False, True], ["fit", "fit", "test"]])
+def test_splits_of_which_none_is_for_training_are_mentioned(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, splits: list[Any]
+) -> None:
+    """Nobody knows whether 0 is for training or for testing."""
+    images = np.arange(12, dtype=np.uint8).reshape(3, 2, 2)
+    np.savez(tmp_path / "a.npz", images=images, labels=[0, 1, 1], splits=splits)
+    pack = packed(tmp_path / "a.npz", tmp_path / "pack")
+    assert "train" not in pack.meta.splits
+    assert "no training images: the splits are called" in caplog.text
+    assert f'"{splits[0]}"' in caplog.text
+
+
+def test_a_pack_of_test_images_is_not_mentioned(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    images = np.zeros((3, 2, 2), np.uint8)
+    np.savez(tmp_path / "a.npz", x_test=images, y_test=[0, 1, 1])
+    assert packed(tmp_path / "a.npz", tmp_path / "pack").meta.splits == {"test": 3}
+    assert "no training images" not in caplog.text
+
+
 def test_arrays_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
     images = np.zeros((3, 2, 2), np.uint8)
     arrays: dict[str, Any] = {"val_x": images, "val_y": [0, 1, 1]}

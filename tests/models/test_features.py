@@ -286,3 +286,14 @@ def test_features_do_not_come_from_a_head_that_was_not_loaded(tmp_path: Path, di
             embed_pack(replace(config, features_from=layer), Pack.open(digits), tmp_path / "f")
     pack = Pack.open(digits)
     assert embed_pack(config, pack, tmp_path / "f").array.shape == (360, 64)
+
+
+def test_an_index_that_another_program_sorted_is_refused(tmp_path: Path, digits: Path) -> None:
+    """Its ids would name the features of other samples."""
+    weights.save(build("tiny", 10, 1), tmp_path / "w.safetensors")
+    config = EmbedConfig(model="tiny", weights=tmp_path / "w.safetensors", split="test")
+    embed_pack(config, Pack.open(digits), tmp_path / "f")
+    index = tmp_path / "f" / "index.parquet"
+    pq.write_table(pq.read_table(index).sort_by([("id", "descending")]), index)
+    with pytest.raises(InvalidValueError, match=r"not those of the features' rows, in their order"):
+        Features.open(tmp_path / "f")

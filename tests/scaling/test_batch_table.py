@@ -1,5 +1,6 @@
 import dataclasses
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,44 @@ def test_the_command_prints_the_fit(tmp_path: Path) -> None:
     assert data["recommended"]["batch_size"] in {row["batch_size"] for row in data["rows"]}
     assert "critical batch" in data["recommended"]["reason"]
     assert "Recommended: batch" in outcome.text
+
+
+@pytest.mark.parametrize(
+    ("growth", "reason", "fit"),
+    [
+        (0, "the critical batch is above 256; larger batches .* no more samples", "samples at"),
+        (1, "the critical batch is below 32; larger batches .* no fewer steps", "steps at"),
+    ],
+)
+@pytest.mark.parametrize("batches", [(32, 256), (32, 64, 128, 256)])
+def test_a_table_without_a_bend_has_no_critical_batch(
+    tmp_path: Path, batches: tuple[int, ...], growth: int, reason: str, fit: str
+) -> None:
+    """The end of the search was printed as an estimate, with the effect that it would have."""
+    rows = [f"{batch},{5000 * (batch // 32) ** growth}" for batch in batches]
+    table = write(tmp_path, "\n".join(["batch,samples", *rows]))
+    text = plan_command(PlanConfig(from_=table)).text
+    assert re.search(f"Reason: {reason}", text)
+    assert re.search(rf"Fit: [\d,]+ {fit} every batch size, residuals to 0\.\d%\.", text)
+    for made_up in ("25,600", "0.32", "% as effective", "exactly"):
+        assert made_up not in text
+    assert text.count("samples do not grow") + text.count("grow in proportion") == 1
+
+
+def test_a_plan_from_a_table_without_a_bend_names_no_critical_batch(
+    tmp_path: Path, digits: Path
+) -> None:
+    table = write(tmp_path, "batch,samples\n16,20000\n64,20000\n256,20000\n")
+    profile = tmp_path / "profile.json"
+    dataclasses.replace(digits_profile(), model="tiny").save(profile)
+    config = PlanConfig(
+        from_=table, data=str(digits), cluster="summit", profile=profile, max_workers=1
+    )
+    reason = plan(config).reason
+    assert reason.startswith(
+        "samples do not grow from batch 16 to 256: the critical batch is above"
+    )
+    assert "as effective" not in reason
 
 
 def test_rows_of_a_target_with_one_batch_size_are_mentioned(

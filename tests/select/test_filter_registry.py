@@ -2,6 +2,8 @@
 
 import subprocess
 import sys
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -9,9 +11,11 @@ import pytest
 from thresher.cli.select import config_class
 from thresher.errors import InvalidValueError
 from thresher.options import describe
+from thresher.select.filters.base import Filter
 from thresher.select.filters.network import NetworkFilter
 from thresher.select.filters.random import RandomFilter
 from thresher.select.filters.registry import FILTERS, SUMMARIES, load_filter, summary
+from thresher.select.inputs import FilterInputs
 
 NAMES = list(FILTERS.built_in)
 
@@ -57,6 +61,49 @@ def test_constructors_only_store_and_fit_validates() -> None:
     with pytest.raises(InvalidValueError, match='has no option "dorp"; did you mean "drop"'):
         wrong.set_params(dorp=0.1)
     assert wrong.set_params(drop=0.5).fit(None, [0, 1]).keep_.sum() == 1
+
+
+@dataclass
+class Unfinished(Filter):
+    """A filter whose `_fit` sets what it is given."""
+
+    name: ClassVar[str] = "unfinished"
+    score: Any = None
+    keep: Any = None
+
+    def _fit(self, inputs: FilterInputs) -> None:
+        if self.score is not None:
+            self.score_ = self.score
+        if self.keep is not None:
+            self.keep_ = self.keep
+
+
+@pytest.mark.parametrize(
+    ("score", "keep", "message"),
+    [
+        (None, None, r"Unfinished\._fit has not set score_; set score_ .* for each sample$"),
+        ([0.1, 0.2], None, r"Unfinished\._fit has not set keep_; set score_ .* for each sample$"),
+        ([0.1, 0.2], True, r"keep_ must have one value for each of 2 samples, got the shape \(\)$"),
+        ([[0.1], [0.2]], [True, False], r"score_ must have .* got the shape \(2, 1\)$"),
+    ],
+)
+def test_a_filter_that_does_not_set_its_result_is_told_what_to_set(
+    score: Any, keep: Any, message: str
+) -> None:
+    with pytest.raises(InvalidValueError, match=message):
+        Unfinished(score, keep).fit(None, [0, 1])
+
+
+@dataclass
+class Nameless(Filter):
+    """A filter without a name."""
+
+    def _fit(self, inputs: FilterInputs) -> None: ...
+
+
+def test_a_filter_without_a_name_is_refused() -> None:
+    with pytest.raises(InvalidValueError, match="must have a class variable `name`"):
+        load_filter(f"{__name__}:Nameless")
 
 
 def test_ids_are_optional() -> None:

@@ -56,8 +56,8 @@ def missing() -> str:
 class SlurmBed:
     """A context manager; `environment` holds the variables that SLURM's commands need."""
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    def __init__(self, root: Path, extra: str = "") -> None:
+        self.root, self.conf = root, CONF + extra
         self.processes: list[subprocess.Popen[bytes]] = []
         self.environment = {"SLURM_CONF": str(root / "slurm.conf")}
 
@@ -81,7 +81,7 @@ class SlurmBed:
         key.chmod(0o600)
         controller, first, second = free_ports(3)
         (self.root / "slurm.conf").write_text(
-            CONF.format(
+            self.conf.format(
                 root=self.root,
                 host=socket.gethostname(),
                 controller=controller,

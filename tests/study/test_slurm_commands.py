@@ -78,6 +78,62 @@ def test_an_array_whose_submission_got_no_answer_is_submitted_once(
     assert "sbatch failed: Batch job submission failed: Socket timed out" in caplog.text
 
 
+# Takes as many jobs as the file `limit` says, and counts each job of an array.
+LIMITED = """
+name=$(sed -n 's/^#SBATCH --job-name=//p' "$1")
+last=$(sed -n 's/^#SBATCH --array=0-\\([0-9]*\\).*/\\1/p' "$1")
+if [ $(($(cat queue | wc -l) + ${last:-0} + 1)) -gt $(cat limit) ]; then
+  echo 'sbatch: error: QOSMaxSubmitJobPerUserLimit' >&2
+  echo "sbatch: error: Batch job submission failed: Job violates accounting/QOS policy" >&2
+  exit 1
+fi
+for n in $(seq 0 ${last:-0}); do echo "$name|$n|RUNNING" >> queue; done
+echo >> submitted
+echo Submitted batch job $(cat submitted | wc -l)
+"""
+
+
+def test_tasks_wait_while_slurm_takes_no_more_jobs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any, capfd: Any
+) -> None:
+    pytest.importorskip("submitit")
+    monkeypatch.setattr(slurm_commands.time, "sleep", lambda _: None)
+    bin = tmp_path / "bin"
+    _program(bin, "sbatch", LIMITED)
+    _program(bin, "squeue", "cat queue")
+    _program(bin, "scontrol", "echo MaxArraySize = 100")
+    (bin / "queue").touch()
+    (bin / "limit").write_text("3")
+    monkeypatch.setenv("PATH", f"{bin}{os.pathsep}{os.environ['PATH']}")
+    tasks = [
+        StudyTask(f"t{n}", "command", {}, tmp_path / f"t{n}", "id", cell={}, seed=n)
+        for n in range(10)
+    ]
+    step = StudyTask("step", "select", {}, tmp_path / "step", "id")
+    executor = SlurmExecutor(tmp_path / "study", SlurmConfig(poll_seconds=0))
+    executor.submit(tasks)
+    assert list(executor.submitted) == ["t0", "t1", "t2"]
+    executor.submit([step])
+    assert executor.wait() == []
+    assert list(executor.running()) == ["t0", "t1", "t2"] == list(_book(tmp_path / "study"))
+    # The jobs of two tasks end; the step goes before the trials.
+    book = _book(tmp_path / "study")
+    for name in ("t0", "t1"):
+        write_json(tmp_path / name / "result.json", {})
+        line = f"{book[name]['job']}|{book[name]['index']}|RUNNING\n"
+        (bin / "queue").write_text((bin / "queue").read_text().replace(line, ""))
+    assert [outcome.name for outcome in executor.wait()] == ["t0", "t1"]
+    assert list(executor.running()) == ["t2", "step", "t3"]
+    (bin / "limit").write_text("100")
+    executor.wait()
+    assert set(executor.running()) == {"step", *(f"t{n}" for n in range(2, 10))}
+    assert {entry["attempt"] for entry in _book(tmp_path / "study").values()} == {1}
+    jobs = tmp_path / "study" / "slurm" / "jobs"
+    assert len(list(jobs.glob("*.pkl"))) == 11, "what was refused is left behind"
+    assert caplog.text.count("SLURM takes no more jobs for now (QOSMaxSubmitJobPerUserLimit)") == 1
+    assert "sbatch: error" not in capfd.readouterr().err
+
+
 def test_a_queue_that_cannot_be_read_for_long_ends_the_study(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

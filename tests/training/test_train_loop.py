@@ -36,7 +36,10 @@ def _run(few: Path, out: Path, **more: Any) -> RunResult:
         "device": "cpu",
         **more,
     }
-    return train(TrainConfig(**options), quiet=True)
+    result = train(TrainConfig(**options), quiet=True)
+    # `timeout pytest` sends SIGTERM, on which a run saves, stops and returns without a loss.
+    assert result.status != "stopped", "a signal from outside stopped the run"
+    return result
 
 
 def _selection(few: Path, path: Path, share: float = 0.5) -> Path:

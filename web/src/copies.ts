@@ -60,7 +60,7 @@ export class CopiesTab {
     const leaked = group.kind === "leakage";
     const [stays, rows] = [leaked ? (group.rows[0] ?? 0) : model.focus, group.rows.filter((row) => row < model.n)];
     // What only the preview keeps or drops still needs a decision.
-    if (!leaked && !(model.keep[stays] === 1 && model.kept(stays))) await model.decide([stays], true, "");
+    if (!leaked && !(model.keep[stays] === 1 && model.kept(stays)) && !(await model.decide([stays], true, ""))) return;
     await model.decide(rows.filter((row) => row !== stays && (model.keep[row] === 1 || model.kept(row))), false, `near-copy of ${model.id(stays)}`.slice(0, 200));
   }
 

@@ -21,23 +21,27 @@ export class DecisionBar {
     this.update();
   }
 
-  /** Keep or drop `rows`; by default the picked samples, else the focused one. */
-  decide(keep: boolean, rows: ArrayLike<number> = this.targets(), label: number | null = null): void {
-    void this.model.decide(Array.from(rows), keep, this.reason.value, label);
+  /** Keep or drop `rows`; by default the picked samples, else the focused one. Returns whether it was saved. */
+  async decide(keep: boolean, rows: ArrayLike<number> = this.targets(), label: number | null = null): Promise<boolean> {
+    const reason = this.reason.value;
     this.reason.value = "";
+    const saved = await this.model.decide(Array.from(rows), keep, reason, label);
+    if (!saved && this.reason.value === "") this.reason.value = reason;
+    return saved;
   }
 
   /** Keep or drop the focused sample, else the picked ones. */
-  decideFocused(keep: boolean, label: number | null = null): void {
-    this.decide(keep, this.model.focus === NO_ROW ? this.targets() : [this.model.focus], label);
+  decideFocused(keep: boolean, label: number | null = null): Promise<boolean> {
+    return this.decide(keep, this.model.focus === NO_ROW ? this.targets() : [this.model.focus], label);
   }
 
-  private relabel(): void {
-    const label = this.model.findClass(this.newLabel.value || this.newLabel.placeholder);
+  private async relabel(): Promise<void> {
+    const typed = this.newLabel.value;
+    const label = this.model.findClass(typed || this.newLabel.placeholder);
     if (label < 0) return this.model.notify("This is not one class: type its name, its number or more of its first letters.", true);
-    this.decideFocused(true, label);
     this.newLabel.value = "";
     this.newLabel.blur();
+    if (!(await this.decideFocused(true, label)) && this.newLabel.value === "") this.newLabel.value = typed;
   }
 
   private targets(): ArrayLike<number> {

@@ -252,11 +252,12 @@ export class Model {
     this.setDecisions(decisions);
   }
 
-  async decide(rows: number[], keep: boolean, reason: string, label: number | null = null): Promise<void> {
+  /** Record a decision; returns whether it was saved. */
+  async decide(rows: number[], keep: boolean, reason: string, label: number | null = null): Promise<boolean> {
     const ids = rows.map((row) => this.id(row));
     const what = ids.length === 1 ? (ids[0] ?? "") : `${count(ids.length)} samples`;
     const text = label === null ? `${keep ? "Kept" : "Dropped"} ${what}.` : `Labelled ${what} as ${this.info.classes[label]}.`;
-    if (ids.length > 0) await this.change(() => this.source.decide(ids, keep, reason, label), text);
+    return ids.length > 0 && (await this.change(() => this.source.decide(ids, keep, reason, label), text));
   }
 
   undo(): void {
@@ -330,12 +331,16 @@ export class Model {
     await action().catch((error: unknown) => this.notify(errorText(error), true));
   }
 
-  private async change(request: () => Promise<Decisions>, text: string): Promise<void> {
-    if (!this.source.live) return;
-    await this.attempt(async () => {
+  private async change(request: () => Promise<Decisions>, text: string): Promise<boolean> {
+    if (!this.source.live) return false;
+    try {
       await this.load(request);
-      this.notify(text);
-    });
+    } catch (error) {
+      this.notify(`Not saved: ${errorText(error)}`, true);
+      return false;
+    }
+    this.notify(text);
+    return true;
   }
 
   /** Update `shown` and all counts in one pass. */

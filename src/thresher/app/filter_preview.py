@@ -128,6 +128,8 @@ class FilterPreviewer:
         usable = (info.layout == "map", info.scores, info.votes, len(self.view) > 0)
         methods = [name for name, has in zip(METHODS, usable, strict=True) if has]
         own = "network" if info.by_dbscan else info.method
+        if own == "network" and not info.by_dbscan:  # HDBSCAN, which takes no eps
+            own = "score"
         methods.sort(key=lambda name: (name != own, name == "network"))
         return {name: METHODS[name] for name in methods}
 
@@ -237,6 +239,7 @@ class FilterPreviewer:
             new_labels=old.new_labels,
             suggested=old.suggested,
             copies=old.copies,
+            row_order=old.row_order,
             meta={
                 **{k: old.meta[k] for k in CARRIED if k in old.meta},
                 "method": settings.method,

@@ -191,7 +191,7 @@ class SelectionView:
             per_class=np.bincount(labels, minlength=classes)[:classes].tolist(),
             image_shape=self.pack.image_shape,
             layout=self.layout.kind,
-            by_dbscan=self.layout.kind == "map" and method in DBSCAN_METHODS,
+            by_dbscan=self.layout.kind == "map" and _by_dbscan(self.selection.meta),
             clusters=bool((self.clusters >= -1).any()),
             votes=self.selection.votes is not None,
             scores=bool(np.ptp(self._scores) > 0) if len(self) else False,
@@ -306,6 +306,13 @@ def _pack_of(selection: Selection) -> Pack:
             f"the sidecar of {selection.path} does not name its pack", "pass the pack as `data`"
         )
     return Pack.open(path)
+
+
+def _by_dbscan(meta: Mapping[str, Any]) -> bool:
+    """Return whether DBSCAN made the selection of this sidecar, or it names no method."""
+    settings = meta.get("settings")
+    clustering = settings.get("cluster") if isinstance(settings, Mapping) else None
+    return str(meta.get("method", "")) in DBSCAN_METHODS and clustering in (None, "dbscan")
 
 
 def _shareable(meta: Mapping[str, Any]) -> dict[str, Any]:

@@ -158,7 +158,8 @@ def _table_text(result: BatchPlan) -> str:
                 _range(row.samples_low, row.samples_high, "–"),
                 "–" if row.measured is None else f"{row.measured:,.0f}",
                 "–" if row.measured is None else f"{row.measured / row.samples:.3f}",
-                *(f"{row.steps:,}", f"{100 * row.sample_efficiency:.0f}"),
+                f"{row.steps:,}",
+                "–" if fit.below else f"{100 * row.sample_efficiency:.0f}",
             )
             for row in result.rows
         ],
@@ -176,7 +177,11 @@ def _table_text(result: BatchPlan) -> str:
 def _fit_lines(fit: SampleFit) -> list[str]:
     worst = max(map(abs, fit.residuals))
     exact = f"Fit: samples = {fit.e_min:,.0f} × (1 + batch / {size_text(fit.b_crit)})"
-    found = "through both points" if fit.method == "two points" else f"residuals to {worst:.1%}"
+    if fit.no_bend is not None:
+        same = f"{fit.s_min:,.0f} steps" if fit.below else f"{fit.e_min:,.0f} samples"
+        exact = f"Fit: {same} at every batch size"
+    solved = fit.method == "two points" and fit.no_bend is None
+    found = "through both points" if solved else f"residuals to {worst:.1%}"
     return [f"{exact}, {found}.", *(f"Warning: {text}." for text in fit.warnings)]
 
 

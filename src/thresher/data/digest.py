@@ -1,6 +1,7 @@
 """Identify data by its content: a digest per sample, a fingerprint per set of samples."""
 
 import hashlib
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -31,3 +32,8 @@ def file_sha256(path: Path) -> str:
     """Return the SHA-256 of a file as hexadecimal text."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def order_digest(ids: Iterable[str]) -> str:
+    """Identify a list of ids and their order."""
+    return hashlib.sha256("\n".join(ids).encode()).hexdigest()[:12]

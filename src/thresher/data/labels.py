@@ -1,7 +1,7 @@
 """Checks that every source shares: class names, labels and sample ids."""
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -133,3 +133,14 @@ def mention_untrained(names: Sequence[str], trained: np.ndarray, tested: np.ndar
         "network can learn them",
         *(len(unseen), len(names), first, "".join(same[:1])),
     )
+
+
+def mention_no_training(splits: Mapping[str, int]) -> None:
+    """Log splits of which none is called train though some have unusual names, such as numbers."""
+    unusual = [name for name in splits if name not in ("train", "validation", "test")]
+    if unusual and not splits.get("train"):
+        logger.warning(
+            'there are no training images: the splits are called %s; name them "train", '
+            '"validation" and "test"',
+            ", ".join(f'"{name}"' for name in splits),
+        )

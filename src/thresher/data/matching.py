@@ -21,19 +21,25 @@ from thresher.errors import InvalidValueError
 logger = logging.getLogger(__name__)
 
 LABEL_COLUMNS = ("label", "labels", "fine_label", "target", "targets")
+_GIVE_IDS = "give the data set an attribute `ids`, or make the selection again"
 ORDER_FIX = 'give `order="pack"` if it holds the training samples in pack order'
 
 
 def match_samples(
-    dataset: Any, ids: Sequence[str], labels: np.ndarray, order: str | None = None
+    dataset: Any,
+    ids: Sequence[str],
+    labels: np.ndarray,
+    order: str | None = None,
+    in_pack_order: bool = True,
 ) -> np.ndarray:
     """Return the row in `ids` of each sample of `dataset`, (m,) int64.
 
     Args:
         dataset: A torch or Hugging Face data set.
-        ids: (n,) ids of the training samples, in pack order.
+        ids: (n,) ids of the training samples.
         labels: (n,) their labels.
         order: "pack" if the data set holds all samples in pack order, which is then not verified.
+        in_pack_order: Whether `ids` are in pack order; if not, nothing is matched by position.
 
     Raises:
         InvalidValueError: The data set holds other samples, or its order cannot be verified.
@@ -49,6 +55,7 @@ def match_samples(
         )
     if order == "pack":
         _check_length(dataset, ids)
+        check_row_order(in_pack_order, _GIVE_IDS)
         own = _labels(dataset)
         if own is not None and (own != labels).any():
             logger.warning(
@@ -57,7 +64,8 @@ def match_samples(
             )
         return np.arange(len(ids))
     if hasattr(dataset, "dataset") and hasattr(dataset, "indices"):  # a torch Subset
-        return match_samples(dataset.dataset, ids, labels)[np.asarray(dataset.indices, np.int64)]
+        rows = match_samples(dataset.dataset, ids, labels, None, in_pack_order)
+        return rows[np.asarray(dataset.indices, np.int64)]
     own_ids = _ids(dataset)
     if own_ids is not None:
         _check_one_each(dataset, len(own_ids), "ids")
@@ -66,8 +74,20 @@ def match_samples(
     if paths is not None:
         _check_one_each(dataset, len(paths), "paths")
         return _rows_by_path(paths, getattr(dataset, "root", None), ids)
-    _check_labels(dataset, ids, labels)
+    _check_length(dataset, ids)
+    check_row_order(in_pack_order, _GIVE_IDS)
+    _check_labels(dataset, labels)
     return np.arange(len(ids))
+
+
+def check_row_order(in_pack_order: bool, fix: str) -> None:
+    """Raise if the rows of a selection are not in pack order."""
+    if not in_pack_order:
+        raise InvalidValueError(
+            "the rows of the selection are no longer in pack order: another program changed its "
+            "table",
+            fix,
+        )
 
 
 def webdataset_ids(sample: Mapping[str, Any]) -> list[str]:
@@ -221,9 +241,8 @@ def _check_length(dataset: Any, ids: Sequence[str]) -> None:
         )
 
 
-def _check_labels(dataset: Any, ids: Sequence[str], labels: np.ndarray) -> None:
+def _check_labels(dataset: Any, labels: np.ndarray) -> None:
     """Raise unless the labels show that the data set is in pack order."""
-    _check_length(dataset, ids)
     own = _labels(dataset)
     if own is None:
         raise InvalidValueError(

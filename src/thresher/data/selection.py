@@ -13,11 +13,13 @@ import pyarrow as pa
 
 from thresher.data import selection_file as stored
 from thresher.data.copy_links import CopyLinks
+from thresher.data.digest import order_digest
 from thresher.data.ids import check_lengths, rows_by_id
-from thresher.data.matching import match_samples, webdataset_ids
+from thresher.data.matching import check_row_order, match_samples, webdataset_ids
 from thresher.data.overrides import Override, OverrideLog, effective_overrides
 from thresher.data.pack import Pack
 from thresher.data.sampler import EpochSampler
+from thresher.data.selection_positions import training_positions
 from thresher.errors import InvalidValueError, MissingDependencyError
 from thresher.paths import SelectionPaths
 
@@ -89,6 +91,8 @@ class Selection:
     """Near-copies, if the filter looked for them."""
     decided: np.ndarray | None = None
     """(n,) bool, samples that people decided on in the override log; None if there are none."""
+    row_order: str | None = None
+    """Digest of the ids in pack order, from the sidecar; None if nothing was read."""
 
     def __post_init__(self) -> None:
         self.keep = np.asarray(self.keep, bool)  # zeros and ones would be taken for positions
@@ -165,7 +169,9 @@ class Selection:
             **({} if self.new_labels is None else {"new_label": self.new_labels}),
             **({} if self.suggested is None else {"suggested": self.suggested}),
         }
-        content = stored.SelectionContent(columns, self.fingerprint, self.meta, self.copies)
+        content = stored.SelectionContent(
+            columns, self.fingerprint, self.meta, self.copies, self.row_order
+        )
         stored.write_files(paths, content)
         self.path = paths.table
         return self
@@ -196,6 +202,7 @@ class Selection:
             path=paths.table,
             new_labels=given,
             copies=content.copies,
+            row_order=content.row_order,
             **{name: columns[name].to_numpy().copy() for name in copied},
         )
         if overrides:
@@ -242,21 +249,7 @@ class Selection:
                 f'within must be "pack" or "train", got {within!r}', "", "within"
             )
         name = f"the selection {self.path or ''}".rstrip()
-        if pack.fingerprint != self.fingerprint:
-            raise InvalidValueError(
-                f"{name} was made on a pack with the fingerprint {self.fingerprint[:8]}…, but "
-                f"{pack.name} has {pack.fingerprint[:8]}…",
-                "select on this pack",
-            )
-        positions = pack.positions(self.ids)
-        if (positions < 0).any():
-            raise InvalidValueError(f"{name} names samples that are not in {pack.name}")
-        train = pack.indices("train")
-        if not np.isin(positions, train).all():
-            raise InvalidValueError(
-                f"{name} names validation or test samples of {pack.name}",
-                "only training samples may be filtered",
-            )
+        positions, train = training_positions(pack, self.ids, self.fingerprint, name)
         kept = np.sort(positions[self.keep])
         return kept if within == "pack" else np.searchsorted(train, kept)
 
@@ -321,6 +314,7 @@ class Selection:
         """
         from thresher.data.distributed_sampler import epoch_sampler
 
+        check_row_order(self._in_pack_order, "make the selection again")
         rows = match_samples(dataset, self.ids, self.labels, order)
         if len(np.unique(rows)) != len(rows):
             raise InvalidValueError("the data set holds a sample twice", "remove the copies")
@@ -389,11 +383,16 @@ class Selection:
         self._mention_labels("a predicate")
         return {id: row for row, id in enumerate(self.ids)}
 
+    @property
+    def _in_pack_order(self) -> bool:
+        """False if another program sorted the rows of the file."""
+        return self.row_order in (None, order_digest(self.ids))
+
     def _kept_rows(
         self, dataset: Any, order: str | None
     ) -> tuple[list[int], dict[int, tuple[int, int]]]:
         """Return the kept rows of a data set, and old and new labels by number of kept row."""
-        rows = match_samples(dataset, self.ids, self.labels, order)
+        rows = match_samples(dataset, self.ids, self.labels, order, self._in_pack_order)
         kept, final = np.flatnonzero(self.keep[rows]), self.final_labels
         changed = np.flatnonzero(self.relabelled[rows[kept]]).tolist()
         at = {number: rows[kept[number]] for number in changed}

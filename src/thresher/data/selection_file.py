@@ -2,9 +2,10 @@
 
 `S.parquet` has a row per training sample: `id, label, x, y, cluster, score, keep, reason`, and
 `votes` (share of votes to drop) if the filter voted, `suggested` (a likelier label) if it names
-one. `S.json` beside it holds the fingerprint of the pack, the filter, its settings, seeds, versions
-and timings. `S.overrides.jsonl` is an append-only log of decisions by people; it is applied
-whenever the selection is loaded. `S.copies.arrow` holds near-copies, if the filter looked for them.
+one. `S.json` beside it holds the fingerprint of the pack, a digest of the row order, the filter,
+its settings, seeds, versions and timings. `S.overrides.jsonl` is an append-only log of decisions by
+people; it is applied whenever the selection is loaded. `S.copies.arrow` holds near-copies, if the
+filter looked for them.
 """
 
 import contextlib
@@ -18,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from thresher.data.copy_links import CopyLinks
+from thresher.data.digest import order_digest
 from thresher.errors import AlreadyExistsError, InvalidValueError, NotFoundError, ThresherError
 from thresher.paths import (
     SelectionPaths,
@@ -77,6 +79,8 @@ class SelectionContent:
     meta: dict[str, Any]
     """The rest of the sidecar."""
     copies: CopyLinks | None
+    row_order: str | None
+    """Digest of the ids in pack order; None in files that do not hold it."""
 
 
 def write_files(paths: SelectionPaths, content: SelectionContent) -> None:
@@ -86,7 +90,11 @@ def write_files(paths: SelectionPaths, content: SelectionContent) -> None:
     check_free(paths)
     columns = {n: pa.array(values).cast(_TYPES[n]) for n, values in content.columns.items()}
     # The table last: a table that exists is a selection that can be loaded.
-    header = {"format": FORMAT, "fingerprint": content.fingerprint}
+    header = {
+        "format": FORMAT,
+        "fingerprint": content.fingerprint,
+        "row_order": content.row_order or order_digest(content.columns["id"]),
+    }
     write_json(paths.sidecar, {**header, **content.meta, **header})
     try:
         paths.copies.unlink(missing_ok=True)  # a killed process may have left one
@@ -124,7 +132,8 @@ def read_files(paths: SelectionPaths) -> SelectionContent:
             "make the selection again",
         )
     meta.pop("format", None)
-    return SelectionContent(columns, fingerprint, meta, CopyLinks.load(paths.copies, fingerprint))
+    copies, row_order = CopyLinks.load(paths.copies, fingerprint), meta.pop("row_order", None)
+    return SelectionContent(columns, fingerprint, meta, copies, row_order)
 
 
 def check_free(paths: SelectionPaths) -> None:

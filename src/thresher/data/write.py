@@ -20,7 +20,12 @@ import pyarrow.compute as pc
 
 from thresher.data.digest import fingerprint
 from thresher.data.holdout import check_held_out
-from thresher.data.labels import check_classes, mention_empty, mention_untrained
+from thresher.data.labels import (
+    check_classes,
+    mention_empty,
+    mention_no_training,
+    mention_untrained,
+)
 from thresher.data.meta import PackMeta
 from thresher.data.normalisation import from_counts, sampled_rows
 from thresher.data.pack import Pack
@@ -119,6 +124,7 @@ def write_pack(
         os.rename(staging, paths.root)
     pack = Pack.open(paths.root)
     training = pc.equal(pack.splits, "train").to_numpy()
+    mention_no_training(pack.meta.splits)
     mention_empty(pack.classes, pack.labels)
     mention_untrained(pack.classes, pack.labels[training], pack.labels[~training])
     return pack

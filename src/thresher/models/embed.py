@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 from thresher.data.augment import Augment
-from thresher.data.digest import file_sha256
+from thresher.data.digest import file_sha256, order_digest
 from thresher.data.images import resized
 from thresher.data.loader import Loader
 from thresher.data.pack import Pack
@@ -88,7 +88,7 @@ def features_of_run(run: str | Path, pack: Pack, options: EmbedOptions | None = 
     other = folder.with_name(f"{folder.name}-{suffix}")
     # The fingerprint says nothing of splits: packed again, other samples may be in this one.
     ids = sorted(pack.ids.take(pa.array(_positions(pack, options.split))).to_pylist())
-    for path in (folder, other, other.with_name(f"{other.name}-{_digest(ids)}")):
+    for path in (folder, other, other.with_name(f"{other.name}-{order_digest(ids)}")):
         if not path.exists():
             return embed(Network.from_run(run, pack), pack, path, options)
         features = Features.open(path)
@@ -98,10 +98,6 @@ def features_of_run(run: str | Path, pack: Pack, options: EmbedOptions | None = 
         if same and sorted(features.ids) == ids:
             return features
     raise AlreadyExistsError(f"{path} holds features of another network", "remove it")
-
-
-def _digest(ids: list[str]) -> str:
-    return hashlib.sha256("\n".join(ids).encode()).hexdigest()[:12]
 
 
 def _positions(pack: Pack, split: str) -> np.ndarray:
@@ -232,7 +228,7 @@ def _plan(
         fingerprint=pack.fingerprint,
         split=options.split,
         samples=len(ids),
-        order=_digest(ids),
+        order=order_digest(ids),
         model=network.name,
         run=network.run,
         weights=network.weights,

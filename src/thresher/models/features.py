@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from thresher.data.digest import order_digest
 from thresher.data.ids import id_array
 from thresher.errors import InvalidValueError, NotFoundError
 from thresher.paths import Inside, read_json
@@ -212,6 +213,12 @@ class Features:
             )
         if len(set(self.ids)) != len(self.ids):
             raise InvalidValueError(f"some ids in {path} appear twice", "ids must be unique")
+        if self.meta.order not in (None, order_digest(self.ids)):
+            raise InvalidValueError(
+                f"the ids in index.parquet of {path} are not those of the features' rows, in their "
+                "order: another program changed the file",
+                "embed again",
+            )
         return self
 
 

@@ -182,6 +182,9 @@ def _estimates(fit: SampleFit, rates: dict[int, float]) -> list[BatchEstimate]:
 
 def interval_text(fit: SampleFit) -> str:
     """Return the critical batch with its interval, in words."""
+    if fit.no_bend is not None:
+        smallest, largest = fit.points[0].batch, fit.points[-1].batch
+        return f"below {smallest:,}" if fit.below else f"above {largest:,}"
     if not fit.draws:
         return f"{size_text(fit.b_crit)} (no interval: two points)"
     low = "unknown" if fit.b_crit_low is None else size_text(fit.b_crit_low)
@@ -194,6 +197,11 @@ def _reason(fit: SampleFit, best: BatchEstimate) -> str:
         return (
             f"the form does not fit, and batch {best.batch_size:,} is the largest of the table "
             f"that needs at most {1 + SAFE:g} times the samples of its best"
+        )
+    if fit.no_bend is not None:
+        less = "no fewer steps" if fit.below else "no more samples"
+        return (
+            f"the critical batch is {interval_text(fit)}; larger batches of the table take {less}"
         )
     return (
         f"the critical batch is {interval_text(fit)}; at batch {best.batch_size:,} a sample is "

@@ -195,13 +195,15 @@ def recommend(
     budget: Budget,
     largest_because: str | None = None,
     share: float = SAFE,
+    no_bend: str | None = None,
 ) -> tuple[CandidateRun, str]:
     """Choose a run.
 
     Without a budget: the fastest that uses at most twice the device time of the cheapest, at no
     more than `share` of the critical batch, or at the largest batch of `runs` if
     `largest_because` says why. With money: the fastest that it pays for. With hours: the cheapest
-    that ends in time. Returns the run and the reason in words.
+    that ends in time. `no_bend` says that the critical batch is not known. Returns the run and the
+    reason in words.
     """
     if budget.money is not None:
         return _fastest_for(runs, budget.money)
@@ -218,10 +220,13 @@ def recommend(
     fastest = min(run.seconds for run in allowed)
     near = [run for run in allowed if run.seconds <= 1.02 * fastest]
     best = min(near, key=lambda run: (run.workers, run.batch_size))
-    text = largest_because or (
-        f"the critical batch is about {size_text(critical_batch)}; at batch {best.batch_size:,} a "
-        f"sample is {100 * best.sample_efficiency:.0f} % as effective as at very small batches"
-    )
+    text = largest_because or no_bend
+    if text is None:
+        text = (
+            f"the critical batch is about {size_text(critical_batch)}; at batch "
+            f"{best.batch_size:,} a sample is {100 * best.sample_efficiency:.0f} % as effective as "
+            "at very small batches"
+        )
     return best, text + _against_more_workers(best, runs, cheapest) + _against_larger(best, runs)
 
 

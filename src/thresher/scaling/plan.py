@@ -116,8 +116,11 @@ def plan(config: PlanConfig) -> TrainingPlan:
         low, high = table.fit.b_crit_low, table.fit.b_crit_high
     runs = candidates.candidate_runs(samples, machine, config.max_workers)
     because = None if table is None or table.fit.fits else table.reason
+    no_bend = None if table is None else table.fit.no_bend
     share = candidates.SAFE if pilot is None else candidates.PILOT_SHARE
-    best, reason = candidates.recommend(runs, samples.critical_batch, budget, because, share)
+    best, reason = candidates.recommend(
+        runs, samples.critical_batch, budget, because, share, no_bend
+    )
     assumed = pilot is not None and not pilot.reached
     return TrainingPlan(
         model=config.model,

@@ -77,6 +77,19 @@ class SampleFit:
     """(batch, factor): the samples expected there, relative to the form. The table's means are
     moved towards the form as far as repeats explain the difference. Empty without repeats."""
 
+    @property
+    def no_bend(self) -> str | None:
+        """Why the table does not show the critical batch; None if it does.
+
+        `b_crit` is then the end of the search, and not an estimate.
+        """
+        return _no_bend(self.points[0].batch, self.points[-1].batch, self.b_crit)
+
+    @property
+    def below(self) -> bool:
+        """Whether all batches of the table are far above the critical batch."""
+        return self.no_bend is not None and self.b_crit < self.points[0].batch
+
     def samples_at(self, batch: float) -> float:
         """Return the samples to the target, E_min(1 + B/B_crit)."""
         return self.e_min * (1 + batch / self.b_crit)
@@ -337,24 +350,28 @@ def _chance(points: _Points, squares: float) -> float:
     return float(fdtrc(count - 2, points.freedom, squares / (count - 2) / points.scatter))
 
 
+def _no_bend(smallest: float, largest: float, b_crit: float) -> str | None:
+    """Return why a critical batch at an end of the search is none; None if it is not there."""
+    batches = f"from batch {smallest:,.0f} to {largest:,.0f}"
+    if b_crit >= 0.9 * BEYOND * largest:
+        return f"samples do not grow {batches}: the critical batch is above them"
+    if b_crit <= 1.1 * smallest / BEYOND:
+        return f"samples grow in proportion {batches}: the critical batch is below them"
+    return None
+
+
 def _warnings(points: _Points, b_crit: float, errors: np.ndarray, fits: bool) -> list[str]:
     smallest, largest = points.batches[0], points.batches[-1]
     sentences = []
+    no_bend = _no_bend(smallest, largest, b_crit)
     if len(points.batches) == 2:
+        exact = "two batch sizes determine the two parameters exactly, so"
         sentences.append(
-            "two batch sizes determine the two parameters exactly, so nothing shows whether the "
-            "form fits; on real tables the two-point formula is off by a factor of two and more"
+            f"{'with two batch sizes' if no_bend else exact} nothing shows whether the form fits; "
+            "on real tables the two-point formula is off by a factor of two and more"
         )
-    if b_crit >= 0.9 * BEYOND * largest:
-        sentences.append(
-            f"samples do not grow from batch {smallest:,.0f} to {largest:,.0f}: the critical batch "
-            "is above them; add larger batches"
-        )
-    elif b_crit <= 1.1 * smallest / BEYOND:
-        sentences.append(
-            f"samples grow in proportion from batch {smallest:,.0f} to {largest:,.0f}: the "
-            "critical batch is below them; add smaller batches"
-        )
+    if no_bend:
+        sentences.append(f"{no_bend}; add {'larger' if b_crit > largest else 'smaller'} batches")
     elif b_crit > largest:
         sentences.append(
             f"the critical batch is beyond the largest batch of the table ({largest:,.0f}), so it "

@@ -5,6 +5,8 @@ element), so a study that is killed on the login node finds its jobs again. A jo
 time saves a checkpoint and is requeued.
 """
 
+import contextlib
+import io
 import logging
 import math
 import re
@@ -20,7 +22,7 @@ from thresher.errors import InvalidValueError, MissingDependencyError, NotFoundE
 from thresher.options import option
 from thresher.paths import StudyPaths, read_json, write_json
 from thresher.study.perform import log_tail
-from thresher.study.slurm_commands import SlurmCommands, one_line, unreachable
+from thresher.study.slurm_commands import SlurmCommands, one_line, submit_limit, unreachable
 from thresher.study.slurm_job import SlurmJob, outcome_file
 from thresher.study.tasks import Executor, StudyTask, TaskOutcome, Values
 
@@ -120,11 +122,20 @@ class SlurmExecutor(Executor):
 
     def __init__(self, root: Path, config: SlurmConfig) -> None:
         self.root, self.config = root.absolute(), config
-        self.records_file = StudyPaths(self.root).slurm_jobs
+        self.records_file, self.jobs = (
+            StudyPaths(self.root).slurm_jobs,
+            self.root / "slurm" / "jobs",
+        )
         known = self.records_file.exists()
         entries = read_json(self.records_file, "file of SLURM jobs") if known else {}
         self.records = {task: JobRecord(**entry) for task, entry in entries.items()}
         self.submitted: dict[str, StudyTask] = {}
+        self.attempts: dict[str, int] = {}
+        """Number of the next attempt at a task whose job vanished; 1 for others."""
+        self.held: list[StudyTask] = []
+        """Tasks that wait because SLURM takes no more jobs of this user, steps first."""
+        self.limit: str | None = None
+        """SLURM's name of the limit that tasks wait for."""
         self.unseen: dict[str, int] = {}
         """How often in a row the job of a task was not in the queue."""
         self.commands = SlurmCommands(config.poll_seconds)
@@ -144,28 +155,71 @@ class SlurmExecutor(Executor):
                 new.append(task)
         self._send(new)
 
-    def _send(self, tasks: list[StudyTask], attempt: int = 1) -> None:
+    def _send(self, tasks: list[StudyTask]) -> None:
+        """Submit tasks, or hold them where SLURM takes no more jobs."""
+        if self.held:
+            self._hold(tasks)
+            return
         most = self._largest_array() if len(tasks) > 1 else 1
         for workers in sorted({task.workers for task in tasks}, reverse=True):
             group = [task for task in tasks if task.workers == workers]
             for begin in range(0, len(group), most):
-                self._send_array(group[begin : begin + most], workers, attempt)
+                self._send_array(group[begin : begin + most], workers)
 
-    def _send_array(self, tasks: list[StudyTask], workers: int, attempt: int) -> None:
-        """Submit tasks of `workers` workers each as one array."""
+    def _send_array(self, tasks: list[StudyTask], workers: int) -> None:
+        """Submit tasks of `workers` workers each as one array; hold them if others are held."""
         from submitit.core.utils import FailedJobError
 
-        while True:
+        while not self.held:
             name = f"thresher-{secrets.token_hex(4)}"
             try:
-                self._try_array(tasks, workers, attempt, name)
-                break
+                self._try_array(tasks, workers, name)
             except FailedJobError as error:
+                self._remove_leftovers()
+                if limit := submit_limit(str(error)):
+                    self._forget(tasks)
+                    self._send_fewer(tasks, workers, limit)
+                    return
                 self._after_failure(tasks, name, str(error))
-        self.commands.answered("sbatch")
-        self.submitted |= {task.name: task for task in tasks}
+            else:
+                self.commands.answered("sbatch")
+                self.submitted |= {task.name: task for task in tasks}
+                return
+        self._hold(tasks)
 
-    def _try_array(self, tasks: list[StudyTask], workers: int, attempt: int, name: str) -> None:
+    def _send_fewer(self, tasks: list[StudyTask], workers: int, limit: str) -> None:
+        """Submit the halves of an array that a limit of submitted jobs does not admit.
+
+        Limits count each job of an array, and refuse it as a whole.
+        """
+        if len(tasks) > 1:
+            half = len(tasks) // 2
+            self._send_array(tasks[:half], workers)
+            self._send_array(tasks[half:], workers)
+            return
+        if self.limit is None:
+            logger.warning(
+                "SLURM takes no more jobs for now (%s); the others are submitted as jobs end", limit
+            )
+        self.limit = limit
+        self._hold(tasks)
+
+    def _hold(self, tasks: list[StudyTask]) -> None:
+        for task in tasks:
+            self.submitted.pop(task.name, None)
+        self.held = sorted([*self.held, *tasks], key=lambda task: task.is_trial)
+
+    def _send_held(self) -> None:
+        """Submit tasks that were held: one first, then more and more while SLURM takes them."""
+        waiting, self.held, count = self.held, [], 1
+        while waiting and not self.held:
+            self._send(waiting[:count])
+            waiting, count = waiting[count:], 2 * count
+        self._hold(waiting)
+        if not self.held:
+            self.limit = None
+
+    def _try_array(self, tasks: list[StudyTask], workers: int, name: str) -> None:
         """Record the jobs of an array and submit it under a name of its own."""
         from submitit import SlurmExecutor as SubmititExecutor
 
@@ -173,13 +227,16 @@ class SlurmExecutor(Executor):
             outcome_file(self.root, task.name).unlink(missing_ok=True)
         # Recorded first: a kill in between leaves only a job name that nobody uses.
         for index, task in enumerate(tasks):
+            attempt = self.attempts.get(task.name, 1)
             self.records[task.name] = JobRecord(name, index, attempt, time.time())
         self._write_records()
         cpus, requeues = self.config.cpus, self.config.most_requeues
         jobs = [SlurmJob(task.to_json(), str(self.root), cpus, requeues) for task in tasks]
-        executor = SubmititExecutor(folder=self.root / "slurm" / "jobs")
+        executor = SubmititExecutor(folder=self.jobs)
         executor.update_parameters(**self.config.parameters(workers, name))
-        executor.map_array(_run, jobs)
+        # submitit prints the errors of sbatch, which are logged: it may refuse jobs for days.
+        with contextlib.redirect_stderr(io.StringIO()):
+            executor.map_array(_run, jobs)
 
     def _after_failure(self, tasks: list[StudyTask], name: str, errors: str) -> None:
         """Return when the array `name`, which sbatch did not submit, can be submitted again."""
@@ -193,18 +250,31 @@ class SlurmExecutor(Executor):
             if any(job == name for job, _ in self._queue()):
                 subprocess.run(["scancel", f"--name={name}"], capture_output=True)
         except ThresherError:
-            for task in tasks:
-                del self.records[task.name]
-            self._write_records()
+            self._forget(tasks)
             raise
+
+    def _forget(self, tasks: list[StudyTask]) -> None:
+        """Remove the records of jobs that were not submitted."""
+        for task in tasks:
+            del self.records[task.name]
+        self._write_records()
+
+    def _remove_leftovers(self) -> None:
+        """Remove what submitit wrote for an array that was not submitted."""
+        for file in (*self.jobs.glob("*.pkl"), *self.jobs.glob(".submission_file_*.sh")):
+            own = re.fullmatch(r"(\.submission_file_)?[0-9a-f]{32}\.\w+", file.name)
+            if own and not file.is_symlink():
+                file.unlink(missing_ok=True)
 
     def _write_records(self) -> None:
         write_json(self.records_file, {t: asdict(r) for t, r in self.records.items()})
 
     def wait(self) -> list[TaskOutcome]:
-        if not self.submitted:
+        if not self.submitted and not self.held:
             return []
-        time.sleep(self.config.poll_seconds)
+        time.sleep(self.commands.pause if self.held else self.config.poll_seconds)
+        if self.held:
+            self._send_held()
         queue = self._queue()
         outcomes = []
         for name, task in list(self.submitted.items()):
@@ -236,8 +306,8 @@ class SlurmExecutor(Executor):
             log = log_tail(self.root / "logs" / f"{task.name}.log")
             return TaskOutcome(task.name, f"its job vanished {attempt} times without a result", log)
         logger.warning("%s: its job vanished; submitting it again", task.name)
-        self.unseen[task.name] = 0
-        self._send([task], attempt + 1)
+        self.unseen[task.name], self.attempts[task.name] = 0, attempt + 1
+        self._send([task])
         return None
 
     def _reported(self, task: str) -> TaskOutcome | None:
@@ -258,6 +328,10 @@ class SlurmExecutor(Executor):
             logger.info(
                 "%d jobs keep running in SLURM; run the study again to collect their results",
                 len(self.submitted),
+            )
+        if self.held:
+            logger.info(
+                "%d tasks were not submitted (%s); run the study again", len(self.held), self.limit
             )
 
     def _state(self, task: str, queue: Queue) -> str | None:

@@ -23,6 +23,8 @@ _UNREACHABLE = re.compile(
     r"|(send|receive) failure|zero bytes|try again",
     re.IGNORECASE,
 )
+_SUBMIT_LIMIT = re.compile(r"\w+SubmitJob\w*")
+"""SLURM's names of limits to the number of submitted jobs, such as QOSMaxSubmitJobPerUserLimit."""
 
 
 @dataclass
@@ -87,6 +89,12 @@ class SlurmCommands:
 def unreachable(errors: str) -> bool:
     """Return whether a command failed because the controller could not be reached."""
     return _UNREACHABLE.search(errors) is not None
+
+
+def submit_limit(errors: str) -> str | None:
+    """Return SLURM's name of the limit of submitted jobs that sbatch has met, if it has."""
+    match = _SUBMIT_LIMIT.search(errors)
+    return match.group() if match else None
 
 
 def one_line(errors: str) -> str:

@@ -121,14 +121,13 @@ class Filter(abc.ABC):
         begin = time.perf_counter()
         self._fit(inputs)
         self.seconds_["total"] = time.perf_counter() - begin
+        self._check_result("score_", len(inputs))
+        self._check_result("keep_", len(inputs))
         self.score_ = np.asarray(self.score_, np.float32)
         self.keep_ = np.asarray(self.keep_, bool)
         if not hasattr(self, "reason_"):
             self.reason_ = ["" if kept else self.name for kept in self.keep_.tolist()]
-        for name in ("score_", "keep_", "reason_"):
-            if len(getattr(self, name)) != len(inputs):
-                own = type(self).__name__
-                raise InvalidValueError(f"{own}.{name} must have {len(inputs)} rows")
+        self._check_result("reason_", len(inputs))
         gone = np.setdiff1d(inputs.labels, inputs.labels[self.keep_])
         if len(gone):
             first = inputs.class_name(int(gone[0]))
@@ -136,6 +135,20 @@ class Filter(abc.ABC):
             which = f"class {first} is kept" if len(gone) == 1 else several
             self.warnings_.append(f"no sample of {which}")
         return self
+
+    def _check_result(self, name: str, count: int) -> None:
+        """Raise unless `_fit` has set this attribute to one value per sample."""
+        own, values = type(self).__name__, getattr(self, name, None)
+        if values is None:
+            raise InvalidValueError(
+                f"{own}._fit has not set {name}",
+                "set score_ (higher is more suspicious) and keep_ (True or False) for each sample",
+            )
+        if np.shape(values) != (count,):
+            raise InvalidValueError(
+                f"{own}.{name} must have one value for each of {count} samples, "
+                f"got the shape {np.shape(values)}"
+            )
 
     @abc.abstractmethod
     def _fit(self, inputs: FilterInputs) -> None:

@@ -74,6 +74,8 @@ def load_filter(name: str) -> "type[Filter]":
         raise InvalidValueError(f'"{name}" is not a subclass of {Filter.__module__}.Filter')
     if not dataclasses.is_dataclass(value) or inspect.isabstract(value):
         raise InvalidValueError(f'filter "{name}" must be a dataclass with a method _fit')
+    if not isinstance(getattr(value, "name", None), str):
+        raise InvalidValueError(f'filter "{name}" must have a class variable `name`, a text')
     return value
 
 
