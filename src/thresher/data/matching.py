@@ -21,7 +21,9 @@ from thresher.errors import InvalidValueError
 logger = logging.getLogger(__name__)
 
 LABEL_COLUMNS = ("label", "labels", "fine_label", "target", "targets")
-ORDER_FIX = 'give `order="pack"` if it holds the training samples in pack order'
+ORDER_FIX = (
+    'give it an attribute `ids`, or `order="pack"` if it holds the training samples in pack order'
+)
 
 
 def match_samples(
