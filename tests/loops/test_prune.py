@@ -223,6 +223,22 @@ def test_an_iterator_that_is_not_used_counts_as_no_epoch() -> None:
     assert loader.state_dict()["epoch"] == 3
 
 
+def test_losses_that_are_not_given_are_mentioned(caplog: pytest.LogCaptureFixture) -> None:
+    """Nothing would be pruned, without a word."""
+    given, random, forgotten = (
+        prune(DataLoader(Numbers(), BATCH), method, epochs=EPOCHS)
+        for method in ("infobatch", "random:0.3", "infobatch")
+    )
+    for _ in range(3):
+        epoch(given)
+        given.state_dict()
+        list(random)  # chooses without losses
+    assert not caplog.text
+    for _ in range(2):
+        list(forgotten)
+    assert caplog.text.count("losses of the last batch were not given") == 1
+
+
 def test_an_epoch_may_be_chosen_after_its_iterator_was_made() -> None:
     """As Lightning does in its first epoch, and where it resumes."""
 

@@ -12,7 +12,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 from thresher.data.sampler import process_rank
 from thresher.distributed.group import Group, Placement
 from thresher.errors import InvalidValueError
-from thresher.training.pruners import DynamicPruner, make_pruner
+from thresher.training.pruners import DynamicPruner, DynamicRandom, make_pruner
 
 logger = logging.getLogger(__name__)
 
@@ -159,6 +159,12 @@ class PrunedLoader:
 
     def _begin_epoch(self) -> int:
         """Plan the batches of the epoch; return the number of samples that are left out."""
+        needs_losses = not isinstance(self._pruner, DynamicRandom)
+        if needs_losses and self._started and not self._answered:
+            logger.warning(
+                "the losses of the last batch were not given to the pruned loader, which chooses "
+                "samples by them: call its `loss` method for each batch"
+            )
         self._observe()
         self.set_epoch(self._epoch)  # of the sampler too, if the epochs are counted here
         parts = self._group.gather(self._order())
