@@ -10,10 +10,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.utils.data import (
+    BatchSampler,
     DataLoader,
     Dataset,
     DistributedSampler,
     IterableDataset,
+    Subset,
     WeightedRandomSampler,
 )
 
@@ -152,6 +154,32 @@ def test_three_ranks_make_one_choice_and_equal_steps(method: str, tmp_path: Path
         assert sum(map(len, parts)) - len(chosen) == (2 if len(chosen) == N else 0)
 
 
+def _undivided(rank: int, world: int, dataset: Dataset[int]) -> str:
+    loader = prune(DataLoader(dataset, BATCH, shuffle=True), epochs=EPOCHS)
+    with pytest.raises(InvalidValueError) as caught:
+        iter(loader)
+    return str(caught.value)
+
+
+@pytest.mark.xdist_group("ranks")
+def test_samples_that_are_not_divided_among_the_workers_are_refused() -> None:
+    """Every worker trained on all of them, as with Lightning and accelerate."""
+    messages = run_ranks(2, _undivided, Numbers())
+    assert all("gives the same 103 indices to each of the 2 workers" in text for text in messages)
+
+
+def _one_sample(rank: int, world: int) -> list[list[int]]:
+    dataset = Subset(Numbers(), [5])
+    sampler: Any = DistributedSampler(dataset, world, rank)
+    loader = prune(DataLoader(dataset, BATCH, sampler=sampler), "random:0.3", epochs=EPOCHS)
+    return [batch.tolist() for batch in loader]
+
+
+@pytest.mark.xdist_group("ranks")
+def test_a_distributed_sampler_may_give_one_sample_to_all_workers() -> None:
+    assert run_ranks(2, _one_sample) == [[[5]], [[5]]]
+
+
 def test_the_length_is_that_of_the_epoch_that_an_iterator_begins() -> None:
     """A trainer that takes as many batches as the last epoch had would cut the last, full one."""
     loader = prune(DataLoader(Numbers(), BATCH, shuffle=True), "infobatch", epochs=EPOCHS)
@@ -195,52 +223,55 @@ def test_an_iterator_that_is_not_used_counts_as_no_epoch() -> None:
     assert loader.state_dict()["epoch"] == 3
 
 
-def test_lightning_trains_whole_epochs_and_validates_after_each() -> None:
-    import pytorch_lightning as lightning
-
-    class Module(lightning.LightningModule):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer, self.seen, self.validated = torch.nn.Linear(1, 1), [0], 0
-            full = DataLoader(Numbers(), BATCH, shuffle=True)
-            self.loader = prune(full, "random:0.4", epochs=EPOCHS)
-
-        def train_dataloader(self) -> PrunedLoader:
-            return self.loader
-
-        def val_dataloader(self) -> DataLoader[int]:
-            return DataLoader(Numbers(), N)
-
-        def on_train_batch_start(self, *_: Any) -> None:
-            self.trainer.val_check_batch = len(self.loader)
-
-        def training_step(self, batch: Tensor, *_: Any) -> Tensor:
-            self.seen[-1] += len(batch)
-            return self.loader.loss(self.layer(batch.float()[:, None])[:, 0])
-
-        def validation_step(self, *_: Any) -> None:
-            self.validated += 1
-
-        def on_train_epoch_end(self) -> None:
-            self.seen.append(0)
-
-        def configure_optimizers(self) -> Any:
-            return torch.optim.SGD(self.parameters(), lr=0.0)
-
-    module = Module()
-    trainer = lightning.Trainer(
-        max_epochs=EPOCHS,
-        accelerator="cpu",
-        num_sanity_val_steps=0,
-        logger=False,
-        enable_progress_bar=False,
-        enable_checkpointing=False,
+def test_losses_that_are_not_given_are_mentioned(caplog: pytest.LogCaptureFixture) -> None:
+    """Nothing would be pruned, without a word."""
+    given, random, forgotten = (
+        prune(DataLoader(Numbers(), BATCH), method, epochs=EPOCHS)
+        for method in ("infobatch", "random:0.3", "infobatch")
     )
-    trainer.fit(module)
-    expected = prune(DataLoader(Numbers(), BATCH), "random:0.4", epochs=EPOCHS)
-    assert module.seen[:-1] == [len(epoch(expected)) for _ in range(EPOCHS)]
-    assert module.seen[EPOCHS - 1] == N
-    assert module.validated == EPOCHS
+    for _ in range(3):
+        epoch(given)
+        given.state_dict()
+        list(random)  # chooses without losses
+    assert not caplog.text
+    for _ in range(2):
+        list(forgotten)
+    assert caplog.text.count("losses of the last batch were not given") == 1
+
+
+def test_an_epoch_may_be_chosen_after_its_iterator_was_made() -> None:
+    """As Lightning does in its first epoch, and where it resumes."""
+
+    def fresh() -> PrunedLoader:
+        return prune(DataLoader(Numbers(), BATCH), "random:0.4", epochs=EPOCHS)
+
+    expected = fresh()
+    epochs = [epoch(expected) for _ in range(EPOCHS)]
+    for number in (0, 2, EPOCHS - 1):
+        loader = fresh()
+        batches = iter(loader)
+        loader.batch_sampler.sampler.set_epoch(number)
+        seen = next(batches).tolist()
+        assert len(loader) == -(-len(epochs[number]) // BATCH)
+        for batch in batches:
+            seen += batch.tolist()
+        assert seen == epochs[number]
+        assert loader.left_out == N - len(seen)
+
+
+def test_another_epoch_than_that_of_the_state_is_mentioned(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The Trainer of transformers chooses it by the steps of full epochs."""
+    first, second = (prune(DataLoader(Numbers(), BATCH), epochs=EPOCHS) for _ in range(2))
+    for _ in range(2):
+        epoch(first)
+    for _ in range(2):
+        second.load_state_dict(first.state_dict())
+        second.set_epoch(2)
+    assert not caplog.text
+    second.set_epoch(1)
+    assert "goes on with epoch 2, but epoch 1 was chosen" in caplog.text
 
 
 def test_losses_of_batches_that_were_taken_together_are_refused() -> None:
@@ -275,6 +306,10 @@ def test_a_state_from_the_middle_of_an_epoch_is_mentioned(
     assert "in the middle of epoch 1" in caplog.text
 
 
+class Grouped(BatchSampler):
+    """As that of an accelerate loader, or torchdata's."""
+
+
 class Stream(IterableDataset[int]):
     def __iter__(self) -> Iterator[int]:
         return iter(range(N))
@@ -302,7 +337,12 @@ def test_what_cannot_be_pruned_is_refused() -> None:
         prune(DataLoader(Numbers(), BATCH), epochs=0)
     with pytest.raises(InvalidValueError, match='unknown pruner "info"'):
         prune(DataLoader(Numbers(), BATCH), "info", epochs=2)
-    drawn = WeightedRandomSampler(torch.rand(N).tolist(), N // 2)
+    drawn = WeightedRandomSampler(torch.rand(N).tolist(), N)
+    with pytest.raises(InvalidValueError, match="draws with replacement"):
+        prune(DataLoader(Numbers(), BATCH, sampler=drawn), epochs=EPOCHS)
+    with pytest.raises(InvalidValueError, match="made by Grouped, so that samples cannot be left"):
+        prune(DataLoader(Numbers(), batch_sampler=Grouped(range(N), BATCH, False)), epochs=EPOCHS)
+    drawn = WeightedRandomSampler(torch.rand(N).tolist(), N // 2, replacement=False)
     loader = prune(DataLoader(Numbers(), BATCH, sampler=drawn), epochs=EPOCHS)
     epoch(loader)
     with pytest.raises(InvalidValueError, match="yields other samples than in its first epoch"):

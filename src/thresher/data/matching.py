@@ -22,7 +22,9 @@ logger = logging.getLogger(__name__)
 
 LABEL_COLUMNS = ("label", "labels", "fine_label", "target", "targets")
 _GIVE_IDS = "give the data set an attribute `ids`, or make the selection again"
-ORDER_FIX = 'give `order="pack"` if it holds the training samples in pack order'
+ORDER_FIX = (
+    'give it an attribute `ids`, or `order="pack"` if it holds the training samples in pack order'
+)
 
 
 def match_samples(
@@ -69,7 +71,7 @@ def match_samples(
     own_ids = _ids(dataset)
     if own_ids is not None:
         _check_one_each(dataset, len(own_ids), "ids")
-        return _checked(rows_by_id(own_ids, ids), own_ids, "ids")
+        return _checked(rows_by_id(own_ids, ids), own_ids, "ids", ids)
     paths = _paths(dataset)
     if paths is not None:
         _check_one_each(dataset, len(paths), "paths")
@@ -186,7 +188,7 @@ def _rows_by_path(paths: list[PurePath], root: Any, ids: Sequence[str]) -> np.nd
             return rows
         if (rows >= 0).sum() > (first >= 0).sum():
             first = rows
-    return _checked(first, [str(path) for path in paths], "paths")
+    return _checked(first, [str(path) for path in paths], "paths", ids)
 
 
 def _names_of_paths(
@@ -213,12 +215,12 @@ def _split(folder: str) -> str | None:
     return SPLITS.get(folder.lower())
 
 
-def _checked(rows: np.ndarray, names: Sequence[str], what: str) -> np.ndarray:
+def _checked(rows: np.ndarray, names: Sequence[str], what: str, ids: Sequence[str]) -> np.ndarray:
     unknown = np.flatnonzero(rows < 0)
     if len(unknown):
         raise InvalidValueError(
             f"{len(unknown):,} of the data set's {len(rows):,} {what} are not in the selection, "
-            f'such as "{names[unknown[0]]}"',
+            f'such as "{names[unknown[0]]}"; ids of the selection are such as "{ids[0]}"',
             "apply it to the training set that it was made on, without files that cannot be read",
         )
     return rows

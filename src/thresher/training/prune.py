@@ -12,7 +12,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 from thresher.data.sampler import process_rank
 from thresher.distributed.group import Group, Placement
 from thresher.errors import InvalidValueError
-from thresher.training.pruners import DynamicPruner, make_pruner
+from thresher.training.pruners import DynamicPruner, DynamicRandom, make_pruner
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ def prune(
     The result yields the batches of `loader` without the samples that are left out. Give the
     losses of each batch to its `loss` method, which weights and remembers them. On several workers
     (torch.distributed), losses are shared at the end of an epoch, and every worker takes as many
-    steps.
+    steps; the sampler of the loader divides the samples among them.
 
     Args:
         loader: A DataLoader of a map-style data set, with any sampler.
@@ -47,7 +47,7 @@ def prune(
         seed: Seed of the choice.
 
     Raises:
-        InvalidValueError: The samples of the loader have no indices.
+        InvalidValueError: The samples of the loader have no indices, or differ between epochs.
 
     Example:
         >>> import torch
@@ -72,15 +72,28 @@ def prune(
         raise InvalidValueError(f"epochs must be at least 1, got {epochs}", "", "epochs")
     if not isinstance(loader, DataLoader):
         raise InvalidValueError(f"loader must be a torch DataLoader, got {type(loader).__name__}")
-    streamed = isinstance(loader.dataset, IterableDataset)
-    if streamed or type(loader.batch_sampler) is not BatchSampler:
+    batches = loader.batch_sampler
+    if isinstance(loader.dataset, IterableDataset) or batches is None:
         raise InvalidValueError(
             "the samples of the loader have no indices to prune by",
             "use a map-style data set, with `batch_size` and any `sampler`",
         )
+    if type(batches) is not BatchSampler:
+        raise InvalidValueError(
+            f"the batches of the loader are made by {type(batches).__name__}, so that samples "
+            "cannot be left out of them",
+            "use torch's DataLoader with `batch_size` and any `sampler`, and prune it before "
+            "`accelerator.prepare`",
+        )
+    if getattr(batches.sampler, "replacement", False):
+        raise InvalidValueError(
+            "the sampler of the loader draws with replacement, so that its epochs hold other "
+            "samples",
+            "use one that yields every sample once in each epoch",
+        )
     if not getattr(loader, "in_order", True):
         raise InvalidValueError("the loader gives batches in any order", "set `in_order` to True")
-    return PrunedLoader(loader, loader.batch_sampler, pruner, epochs, seed)
+    return PrunedLoader(loader, batches, pruner, epochs, seed)
 
 
 class PrunedLoader:
@@ -88,6 +101,7 @@ class PrunedLoader:
 
     Attributes:
         dataset: The data set of the loader.
+        batch_sampler: The batches of the epoch. Lightning chooses the epoch by its `sampler`.
         left_out: Number of samples left out so far, on all workers.
     """
 
@@ -109,7 +123,7 @@ class PrunedLoader:
         self._observed: list[tuple[np.ndarray, Tensor]] = []
         self._started = self._chosen = self._begun = self._skipped = self._answered = False
         self._restored: dict[str, np.ndarray] | None = None
-        self._plan = _Plan()
+        self.batch_sampler = self._plan = _Plan(self)
         settings = {name: getattr(loader, name) for name in _COPIED if hasattr(loader, name)}
         self._loader: DataLoader[Any] = DataLoader(
             loader.dataset, batch_sampler=self._plan, **settings
@@ -117,6 +131,13 @@ class PrunedLoader:
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the next epoch, from 0; by default epochs are counted."""
+        if self._restored is not None and self._samples is None and epoch != self._epoch:
+            logger.warning(
+                "the restored state of a pruned loader goes on with epoch %d, but epoch %d was "
+                "chosen",
+                self._epoch,
+                epoch,
+            )
         self._epoch, self._chosen = epoch, True
         if hasattr(self._full.sampler, "set_epoch"):
             self._full.sampler.set_epoch(epoch)
@@ -134,19 +155,34 @@ class PrunedLoader:
     def __iter__(self) -> Iterator[Any]:
         # Planned here, since a trainer asks for the length next. Counted with the first batch: a
         # trainer may ask for an iterator that it does not use.
+        return self._batches(self._begin_epoch(), self._epoch)
+
+    def _begin_epoch(self) -> int:
+        """Plan the batches of the epoch; return the number of samples that are left out."""
+        needs_losses = not isinstance(self._pruner, DynamicRandom)
+        if needs_losses and self._started and not self._answered:
+            logger.warning(
+                "the losses of the last batch were not given to the pruned loader, which chooses "
+                "samples by them: call its `loss` method for each batch"
+            )
         self._observe()
         self.set_epoch(self._epoch)  # of the sampler too, if the epochs are counted here
-        full = _without_padding(_interleaved(self._group.gather(self._order())), self._group.world)
+        parts = self._group.gather(self._order())
+        if self._samples is None:
+            _check_divided(parts, self._full.sampler)
+        full = _without_padding(_interleaved(parts), self._group.world)
         order = self._choose(full)
         # As in torch's DistributedSampler, the first samples are repeated to fill the last row.
         rows = -(-len(order) // self._group.world)
         own = np.resize(order, rows * self._group.world)[self._group.rank :: self._group.world]
         self._plan.cut(own, self._full.batch_size, self._full.drop_last)
         self._chosen = False
-        return self._batches(len(full) - len(order))
+        return len(full) - len(order)
 
-    def _batches(self, left_out: int) -> Iterator[Any]:
-        self._started = True
+    def _batches(self, left_out: int, epoch: int) -> Iterator[Any]:
+        if epoch != self._epoch:  # chosen since then, as Lightning does where it resumes
+            left_out = self._begin_epoch()
+        self._started, self._chosen = True, False
         self._epoch += 1
         self.left_out += left_out
         self._skipped = self._answered = False
@@ -200,7 +236,7 @@ class PrunedLoader:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Set what `state_dict` returned; what this loader has seen so far is forgotten."""
-        self.left_out = state["left_out"]
+        self.left_out, self._restored = state["left_out"], None
         self.set_epoch(state["epoch"])
         # A checkpoint may have been loaded to a GPU; earlier versions stored arrays.
         self._restored = {
@@ -210,6 +246,14 @@ class PrunedLoader:
         # The pruner begins anew in the next epoch, from the restored state.
         self._samples, self._indices, self._observed = None, None, []
         self._begun = False
+
+    @property
+    def sampler(self) -> Any:
+        """Missing, since a loader that accelerate makes of it to skip batches knows no losses."""
+        raise AttributeError(
+            "a pruned loader cannot skip batches: go on at the end of an epoch, with "
+            "`load_state_dict`; the Trainer of transformers cannot resume a pruned training"
+        )
 
     @property
     def _group(self) -> Group:
@@ -262,6 +306,23 @@ class PrunedLoader:
                 self._pruner.observe(*shared)
 
 
+def _check_divided(parts: list[np.ndarray], sampler: Any) -> None:
+    """Raise if every worker would train on the same samples.
+
+    Accelerate and Lightning divide those of a torch DataLoader, but not of a pruned one. Indices
+    may be the same, too, where each worker has a data set of its own; losses would be mixed up.
+    """
+    if len(parts) == 1 or getattr(sampler, "num_replicas", 1) > 1:
+        return
+    first = np.sort(parts[0])
+    if all(np.array_equal(np.sort(part), first) for part in parts[1:]):
+        raise InvalidValueError(
+            f"the sampler of the loader gives the same {len(first):,} indices to each of the "
+            f"{len(parts)} workers, so they are not divided",
+            "give the loader a DistributedSampler of the whole data set, or `selection.sampler`",
+        )
+
+
 def _interleaved(parts: list[np.ndarray]) -> np.ndarray:
     """Return the order that workers' samplers take every n-th sample of."""
     equal = len({len(part) for part in parts}) == 1
@@ -280,7 +341,8 @@ def _without_padding(order: np.ndarray, world: int) -> np.ndarray:
 class _Plan:
     """The batches of an epoch: the batch sampler of the pruned loader."""
 
-    def __init__(self) -> None:
+    def __init__(self, sampler: PrunedLoader) -> None:
+        self.sampler = sampler
         self.batches: list[list[int]] = []
 
     def cut(self, order: np.ndarray, batch_size: int, drop_last: bool) -> None:
