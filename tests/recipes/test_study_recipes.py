@@ -240,7 +240,7 @@ def test_a_pretrained_extractor(few: str, tmp_path: Path, monkeypatch: pytest.Mo
     assert abs(trained.dropped - pretrained.dropped) < 5 < trained.dropped  # the nearest eps
     assert not np.array_equal(trained.keep, pretrained.keep)
     with pytest.raises(NotFoundError, match="resnet101-imagenet"):
-        ornl_pretrained.RECIPE.run("gpu", tmp_path / "gpu")
+        ornl_pretrained.RECIPE.run("paper", tmp_path / "paper")
 
 
 @pytest.mark.slow  # starts two workers

@@ -1,8 +1,9 @@
 """Claim O7 (Gahlot et al. 2020): a pretrained extractor works as well as one trained from scratch.
 
-The paper takes the features of a ResNet-101 that was pretrained on ImageNet. The presets gpu and
-paper read its weights from `weights/resnet101-imagenet.safetensors` in the cache folder
-(torchvision provides them). The smoke preset pretrains a small network on drawn shapes.
+The paper takes the features of a ResNet-101 that was pretrained on ImageNet. The preset paper reads
+its weights from `weights/resnet101-imagenet.safetensors` in the cache folder (torchvision provides
+them). The preset gpu takes a network whose weights pip can install (`support.pretrained`), and
+smoke pretrains a small one on drawn shapes.
 """
 
 from pathlib import Path
@@ -11,7 +12,7 @@ from thresher.errors import NotFoundError
 from thresher.paths import RunPaths, home
 from thresher.recipes.base import ClaimRow, RecipeResult
 from thresher.recipes.ornl_fig7 import DROP
-from thresher.recipes.support import holds, studies
+from thresher.recipes.support import holds, pretrained, studies
 from thresher.recipes.support.differences import PaperSettings
 from thresher.study.analysis import Analysis
 from thresher.study.tasks import Values
@@ -41,9 +42,14 @@ STUDIES: dict[str, Values] = {
         "seeds": 8,
     },
 }
+PRETRAINED: dict[str, Values] = {
+    "smoke": {"pretrained_extractor": "tiny", "pretrained_on": "drawn shapes"},
+    "gpu": {"pretrained_extractor": pretrained.TITLE, "pretrained_on": "ImageNet"},
+    "paper": {"pretrained_extractor": "resnet101", "pretrained_on": "ImageNet"},
+}
 EXTRACTORS: dict[str, Values] = {
     "smoke": {"model": "tiny"},
-    "gpu": {"model": "resnet101", "image_size": 224, **IMAGENET},
+    "gpu": pretrained.OPTIONS,
     "paper": {"model": "resnet101", "image_size": 224, **IMAGENET},
 }
 
@@ -93,7 +99,9 @@ def rows(analysis: Analysis) -> list[ClaimRow]:
 
 def pretrained_weights(preset: str, out: Path) -> Path:
     """Return the file of pretrained weights; the smoke preset trains them first."""
-    if preset != "smoke":
+    if preset == "gpu":
+        return pretrained.weights_file()
+    if preset == "paper":
         file = home() / "weights" / "resnet101-imagenet.safetensors"
         if not file.exists():
             raise NotFoundError(
@@ -123,12 +131,9 @@ RECIPE = studies.study_recipe(
     "a pretrained extractor against one trained from scratch",
     reproduce,
     PaperSettings(
-        {**studies.PAPER, "extractor": "resnet101", "pretrained_on": "ImageNet"},
+        {**studies.PAPER, "extractor": "resnet101", **PRETRAINED["paper"]},
         {
-            preset: {
-                **studies.settings(study),
-                "pretrained_on": "drawn shapes" if preset == "smoke" else "ImageNet",
-            }
+            preset: {**studies.settings(study), **PRETRAINED[preset]}
             for preset, study in STUDIES.items()
         },
     ),
