@@ -6,7 +6,8 @@
 5 % of the training labels are flipped at random, 1 % of the images are replaced by noise and 1 %
 by near-copies of another training image of the same class. A network is trained on the result, and
 each filter chooses at its natural share, or, where it has none, at the share that is bad. Precision
-is the share of what it drops that is bad; recall the share of the bad that it drops. Everything is
+is the share of what it drops that is bad; recall the share of the bad that it drops. With
+`--pretrained`, filters also use the features of a network pretrained on ImageNet. Everything is
 kept in `--work`: a second call goes on, and a table can be made where the network was not trained.
 """
 
@@ -24,7 +25,10 @@ from thresher.data.pack import Pack
 from thresher.data.sources.base import Block
 from thresher.data.write import write_pack
 from thresher.errors import ThresherError
+from thresher.models.features import Features
+from thresher.options import from_mapping
 from thresher.paths import RunPaths, write_text
+from thresher.recipes.support import pretrained
 from thresher.select.filters.base import Filter
 from thresher.select.filters.combine import UnionFilter
 from thresher.select.filters.dynamics import EL2NFilter, ForgettingFilter
@@ -132,6 +136,17 @@ def prepare(options: argparse.Namespace) -> tuple[Pack, Path]:
     return pack, run
 
 
+def pretrained_features(pack: Pack, folder: Path, device: str) -> Features:
+    """Features of a network that has not seen these images or labels, made once."""
+    from thresher.models.embed import embed_pack
+    from thresher.models.embed_config import EmbedConfig
+
+    if folder.exists():
+        return Features.open(folder)
+    options = {**pretrained.OPTIONS, "weights": str(pretrained.weights_file()), "device": device}
+    return embed_pack(from_mapping(EmbedConfig, options, "the benchmark"), pack, folder)
+
+
 def filters(device: str) -> dict[str, Filter]:
     """At their natural share; those without one at the share that is bad."""
     return {
@@ -168,6 +183,14 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         selections[name] = as_selection(found, samples, pack)
         rows.append(_row(name, found, bad, anything))
         print(json.dumps(rows[-1]), flush=True)
+    if options.pretrained:
+        features = pretrained_features(pack, run.parent / "pretrained", options.device)
+        samples_there = with_features(training_inputs(pack), features, pack)
+        for name, one in filters(options.device).items():
+            if one.name in ("network", "near-duplicates") or "built in" in name:
+                found = one.fit_inputs(samples_there)
+                rows.append(_row(f"pretrained: {name}", found, bad, anything))
+                print(json.dumps(rows[-1]), flush=True)
     errors = [name for name in selections if name.startswith("label-errors")][-1]
     pair = [selections["network (knee)"], selections[errors]]
     rows.append(
@@ -236,6 +259,7 @@ def main() -> None:
     parser.add_argument("--lr", type=float, default=0.1)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--work", type=Path, default=Path("build/planted"))
+    parser.add_argument("--pretrained", action="store_true", help="also an EfficientNet-Lite0")
     parser.add_argument("--out", type=Path, help="also write OUT.json and OUT.md")
     options = parser.parse_args()
     report = measure(options)
