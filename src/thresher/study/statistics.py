@@ -66,6 +66,11 @@ class Paired:
         return True
 
     @property
+    def spread_known(self) -> bool:
+        """Whether `error` says something."""
+        return self.n > 1
+
+    @property
     def error(self) -> float:
         """Standard error of the mean."""
         return self.sd / math.sqrt(self.n) if self.n else math.nan
@@ -89,15 +94,15 @@ class Paired:
         return self.student_interval(ALPHA)
 
     def student_interval(self, alpha: float) -> tuple[float, float]:
-        """Return Student's 1 - alpha interval of the mean; infinite if n < 2."""
-        if self.n < 2:
+        """Return Student's 1 - alpha interval of the mean; infinite if its spread is not known."""
+        if not self.spread_known:
             return -math.inf, math.inf
         half = float(special.stdtrit(self.df, 1 - alpha / 2)) * self.error
         return self.mean - half, self.mean + half
 
     def p_short_of(self, effect: float) -> float:
         """Return the p-value of the one-sided test that the difference is short of `effect`."""
-        if self.n < 2:
+        if not self.spread_known:
             return 1.0
         sign = math.copysign(1.0, effect)
         return _upper_tail(abs(effect) - sign * self.mean, self.error, self.df)
