@@ -1,10 +1,8 @@
 """Time whole training steps that are captured in a CUDA graph, as `train` runs them on one GPU."""
 
 import logging
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from statistics import quantiles
 
 import torch
@@ -12,7 +10,7 @@ from torch import nn
 
 from thresher.distributed.group import Group, Placement
 from thresher.models.kernel_use import in_captured_steps
-from thresher.scaling.layers import Statistic, frozen_norms
+from thresher.scaling.layers import Statistic, frozen_norms, repeated
 from thresher.scaling.profile import BatchTimes, Layer
 from thresher.scaling.synthetic import SyntheticBatch
 from thresher.training.config import TrainConfig
@@ -21,7 +19,6 @@ from thresher.training.graph import WARM_UP, why_not
 from thresher.training.optimizers import make_optimizer, set_rate
 
 logger = logging.getLogger(__name__)
-MOST_REPETITIONS = 50
 
 
 def is_captured(precision: str, workers: int, device: torch.device) -> bool:
@@ -43,7 +40,7 @@ def time_captured(
             shaped = replace(batch, batch_size=size)
             settings = torch_settings(_config(precision), group)
             with frozen_norms(model, size), settings, in_captured_steps():
-                times[size] = _repeated(_capture(model, shaped, precision), seconds)
+                times[size] = list(repeated(_capture(model, shaped, precision), seconds))
     except RuntimeError as error:
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
@@ -81,8 +78,11 @@ def _config(precision: str) -> TrainConfig:
     return TrainConfig.from_dict({"data": "-", "out": "-", "precision": precision})
 
 
-def _capture(model: nn.Module, batch: SyntheticBatch, precision: str) -> Callable[[], None]:
-    """Return a function that replays a captured step."""
+def _capture(model: nn.Module, batch: SyntheticBatch, precision: str) -> Iterator[float]:
+    """Capture a step; yield the seconds of each replay.
+
+    The images and momenta, whose memory the graph uses, live as long as the iterator.
+    """
     device = next(model.parameters()).device
     images, labels = batch.tensors(device)
     config = _config(precision)
@@ -107,27 +107,10 @@ def _capture(model: nn.Module, batch: SyntheticBatch, precision: str) -> Callabl
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         step()
-    return partial(_replay, graph, step)
-
-
-def _replay(graph: torch.cuda.CUDAGraph, step: Callable[[], None]) -> None:
-    """Replay `graph`; `step` holds the images and momenta, whose memory the graph uses."""
-    graph.replay()
-
-
-def _repeated(replay: Callable[[], None], seconds: float) -> list[float]:
-    """Return the seconds of 3 to 50 replays, after one of warm-up."""
-    times: list[float] = []
-    replay()
-    torch.cuda.synchronize()
-    begun = time.perf_counter()
-    while len(times) < 3 or (
-        len(times) < MOST_REPETITIONS and time.perf_counter() - begun < seconds
-    ):
+    while True:
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
-        replay()
+        graph.replay()
         end.record()
         torch.cuda.synchronize()
-        times.append(begin.elapsed_time(end) / 1e3)
-    return times
+        yield begin.elapsed_time(end) / 1e3
