@@ -1,8 +1,9 @@
 """Time whole training steps that are captured in a CUDA graph, as `train` runs them on one GPU."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from statistics import quantiles
 
 import torch
@@ -40,7 +41,8 @@ def time_captured(
             shaped = replace(batch, batch_size=size)
             settings = torch_settings(_config(precision), group)
             with frozen_norms(model, size), settings, in_captured_steps():
-                times[size] = list(repeated(_capture(model, shaped, precision), seconds))
+                replay = _capture(model, shaped, precision)
+                times[size] = list(repeated(_timed(replay), seconds))
     except RuntimeError as error:
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
@@ -78,11 +80,8 @@ def _config(precision: str) -> TrainConfig:
     return TrainConfig.from_dict({"data": "-", "out": "-", "precision": precision})
 
 
-def _capture(model: nn.Module, batch: SyntheticBatch, precision: str) -> Iterator[float]:
-    """Capture a step; yield the seconds of each replay.
-
-    The images and momenta, whose memory the graph uses, live as long as the iterator.
-    """
+def _capture(model: nn.Module, batch: SyntheticBatch, precision: str) -> Callable[[], None]:
+    """Return a function that replays a captured step."""
     device = next(model.parameters()).device
     images, labels = batch.tensors(device)
     config = _config(precision)
@@ -107,10 +106,20 @@ def _capture(model: nn.Module, batch: SyntheticBatch, precision: str) -> Iterato
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         step()
+    return partial(_replay, graph, step)
+
+
+def _replay(graph: torch.cuda.CUDAGraph, step: Callable[[], None]) -> None:
+    """Replay `graph`; `step` holds the images and momenta, whose memory the graph uses."""
+    graph.replay()
+
+
+def _timed(replay: Callable[[], None]) -> Iterator[float]:
+    """Yield the seconds of each replay."""
     while True:
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
-        graph.replay()
+        replay()
         end.record()
         torch.cuda.synchronize()
         yield begin.elapsed_time(end) / 1e3
