@@ -41,8 +41,7 @@ def time_captured(
             shaped = replace(batch, batch_size=size)
             settings = torch_settings(_config(precision), group)
             with frozen_norms(model, size), settings, in_captured_steps():
-                replay = _capture(model, shaped, precision)
-                times[size] = list(repeated(_timed(replay), seconds))
+                times[size] = list(repeated(_timed(_capture(model, shaped, precision)), seconds))
     except RuntimeError as error:
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
