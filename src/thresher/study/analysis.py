@@ -277,7 +277,7 @@ def _build(
         notes=[
             *remarks,
             *(notes(cells, axis) if axis is not None else []),
-            *(unequal_samples(reported, axis, pairs) if axis is not None else []),
+            *(unequal_samples(reported, axes, axis, pairs) if axis is not None else []),
             *_without_value(reported, config.metric),
             *_stopped(reported, config.metric),
             *_doubts(cells, config, higher),
