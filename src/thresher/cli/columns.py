@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 
-def columns(title: str, heads: str | Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Align numbers to the right and words to the left; `heads` may be one text: "model|rule"."""
-    heads = heads.split("|") if isinstance(heads, str) else heads
+def columns(title: str, head: str, rows: Sequence[Sequence[str]]) -> str:
+    """Align numbers to the right and words to the left; `head` names the columns: "model|rule"."""
+    heads = head.split("|")
     widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
     right = [all(_number(row[i]) for row in rows) for i in range(len(heads))]
 

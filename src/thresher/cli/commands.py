@@ -2,7 +2,7 @@
 
 import importlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, get_type_hints
 
 from thresher.select.filters.registry import SUMMARIES
@@ -43,6 +43,12 @@ class Outcome:
     """Called after printing, by a command that goes on (a server prints its address first)."""
     code: int = 0
     """The exit code."""
+
+
+def values_of(config: Any, kind: type) -> dict[str, Any]:
+    """Return what `config` has for the fields of the dataclass `kind`, by name."""
+    names = [field.name for field in fields(kind)]
+    return {name: getattr(config, name) for name in names if hasattr(config, name)}
 
 
 GROUPS = {

@@ -54,7 +54,7 @@ def _rules(comparison: rules.RuleComparison) -> str:
     table = columns(
         f"{comparison.hosts} hosts, links of {comparison.link}, to a loss of "
         f"{comparison.target_loss:g}",
-        ("model", "rule", "hosts", "compress", "to the loss", "steps", "ms per step", "images/s"),
+        "model|rule|hosts|compress|to the loss|steps|ms per step|images/s",
         [_rule_cells(runs) for runs in rules.by_seed(comparison.rows)],
     )
     sentences = [

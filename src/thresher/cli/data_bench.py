@@ -34,7 +34,7 @@ def bench(config: BenchConfig) -> Outcome:
     title = f"{result.pack}: {result.images:,} images of {shape}"
     table = columns(
         title,
-        ("container", "access", "images/s", "of a memory copy"),
+        "container|access|images/s|of a memory copy",
         [
             (r.container, r.access, f"{r.images_per_s:,.0f}", f"{r.ratio_to_memory_copy:.4f}")
             for r in result.results

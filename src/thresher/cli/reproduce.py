@@ -61,7 +61,7 @@ def _listing(recipes: Sequence[Recipe]) -> Outcome:
     ]
     text = columns(
         "Claims of the papers, and the verdicts of the stored runs (docs/claims.md)",
-        ("recipe", "claim", "presets", "holds?", "what it tests"),
+        "recipe|claim|presets|holds?|what it tests",
         [
             (r.name, r.claim, ", ".join(r.presets), _counts(verdicts.get(r.name)), r.title)
             for r in recipes
@@ -82,7 +82,7 @@ def _counts(verdicts: dict[str, int] | None) -> str:
 def _table(title: str, rows: Sequence[ClaimRow]) -> str:
     table = columns(
         title,
-        ("claim", "the paper says", "we measured", "interval", "holds?"),
+        "claim|the paper says|we measured|interval|holds?",
         [(row.claim, row.paper, row.measured, row.interval, row.holds) for row in rows],
     )
     notes = [f"{row.paper} – {row.note.rstrip('.')}." for row in rows if row.note]

@@ -63,7 +63,7 @@ def _measured(profile: Profile) -> str:
     table = columns(
         f"{profile.model} on {profile.device.name}, "
         f"{profile.gradient_bytes / 1e6:,.1f} MB of gradients, {profile.steps} steps",
-        ("batch", "forward ms", "backward ms", "optimizer ms", "step ms", "images/s"),
+        "batch|forward ms|backward ms|optimizer ms|step ms|images/s",
         [(str(n), *(_ms(t) for t in parts), f"{n / parts[-1]:,.0f}") for n, *parts in times],
     )
     lines = [
@@ -126,7 +126,7 @@ def _predicted(prediction: Prediction, cluster: str) -> str:
     )
     others = columns(
         f"Alternatives at {prediction.rows[-1].workers:,} workers",
-        ("engine", "all-reduce", "precision", "compress", "images/s", "eff. %", "stops", "limit"),
+        "engine|all-reduce|precision|compress|images/s|eff. %|stops|limit",
         [
             (
                 *(a.engine, a.allreduce, a.precision, a.compress),

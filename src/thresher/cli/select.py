@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from thresher.cli.commands import Outcome
+from thresher.cli.commands import Outcome, values_of
 from thresher.cli.packs import open_pack
 from thresher.errors import AlreadyExistsError, InvalidValueError
 from thresher.select.filters.registry import load_filter
@@ -77,18 +77,13 @@ def select(name: str, config: Any) -> Outcome:
             raise AlreadyExistsError(f"{path} exists already", "choose another name or remove it")
         if path.suffix not in (".txt", ".npy"):
             raise InvalidValueError(f"export must end in .txt or .npy, got {path}", "", "export")
-    filter = load_filter(name)(**_values(config, load_filter(name)))
+    filter = load_filter(name)(**values_of(config, load_filter(name)))
     pack = open_pack(config.data)
-    sources = FilterSources(**_values(config, FilterSources))
+    sources = FilterSources(**values_of(config, FilterSources))
     selection = run_selection(filter, pack, sources, config.out)
     for path in config.export:
         selection.export(path, pack, config.positions)
     return _outcome(selection, config.out)
-
-
-def _values(config: Any, kind: type) -> dict[str, Any]:
-    names = [field.name for field in dataclasses.fields(kind)]
-    return {name: getattr(config, name) for name in names if hasattr(config, name)}
 
 
 def _outcome(selection: "Selection", out: Path) -> Outcome:

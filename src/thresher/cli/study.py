@@ -2,11 +2,11 @@
 
 import sys
 import time
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from thresher.cli.commands import Outcome
+from thresher.cli.commands import Outcome, values_of
 from thresher.cli.packs import ensure_packs_of_study
 from thresher.errors import AlreadyExistsError, InvalidValueError, ThresherError
 from thresher.options import option
@@ -161,8 +161,7 @@ def import_runs(config: Import) -> Outcome:
     if paths.definition.exists():
         raise AlreadyExistsError(f"{config.out} is a study", "choose another folder")
     trials = read_runs(config.file, config.metric, config.axes)
-    shared = {field.name: getattr(config, field.name) for field in fields(MetricConfig)}
-    analysis = analyse(trials, ComparisonConfig(**shared))
+    analysis = analyse(trials, ComparisonConfig(**values_of(config, MetricConfig)))
     check_paired(config.file, analysis)
     analysis = replace(analysis, title=config.file.stem)
     page = write_report(analysis, paths.report)

@@ -1,11 +1,11 @@
 """`thresher train`: one run."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from thresher.cli.commands import Outcome
+from thresher.cli.commands import Outcome, values_of
 from thresher.cli.packs import ensure_pack
 from thresher.errors import ThresherError
 from thresher.options import option
@@ -45,9 +45,7 @@ def train(given: Train) -> Outcome | None:
     """
     from thresher.distributed.group import placement
 
-    config = TrainConfig(
-        **{field.name: getattr(given, field.name) for field in fields(TrainConfig)}
-    )
+    config = TrainConfig(**values_of(given, TrainConfig))
     rank, world = placement().rank, placement().world
     try:
         ensure_pack(config.data)

@@ -68,13 +68,12 @@ class PackReader(Reader):
         self.size = None if raw else shape[0]
         self.numpy = np.random.default_rng(0)
         self.out = np.empty((0, *shape), np.uint8)
-        self.random_batch = self._random
 
     def batches(self, size: int) -> Iterator[np.ndarray]:
         for at in range(0, len(self.positions), size):
             yield self._read(self.positions[at : at + size])
 
-    def _random(self, size: int) -> np.ndarray:
+    def random_batch(self, size: int) -> np.ndarray:
         return self._read(self.positions[self.numpy.integers(0, len(self.positions), size)])
 
     def _read(self, positions: np.ndarray) -> np.ndarray:
@@ -90,13 +89,12 @@ class ArrayReader(Reader):
         super().__init__(Path(), array.shape[1:], True)
         self.array = array
         self.numpy = np.random.default_rng(0)
-        self.random_batch = self._random
 
     def batches(self, size: int) -> Iterator[np.ndarray]:
         for at in range(0, len(self.array), size):
             yield self.array[at : at + size].copy()
 
-    def _random(self, size: int) -> np.ndarray:
+    def random_batch(self, size: int) -> np.ndarray:
         return self.array[self.numpy.integers(0, len(self.array), size)]
 
 
@@ -106,12 +104,11 @@ class FolderReader(Reader):
     def __init__(self, path: Path, shape: Shape, raw: bool) -> None:
         super().__init__(path, shape, raw)
         self.files = [str(path / file.path) for file in Folder(path).files]
-        self.random_batch = self._random
 
     def batches(self, size: int) -> Iterator[np.ndarray]:
         yield from self.stacked(map(self._image, self.files), size)
 
-    def _random(self, size: int) -> np.ndarray:
+    def random_batch(self, size: int) -> np.ndarray:
         chosen = (self._image(self.random.choice(self.files)) for _ in range(size))
         return next(self.stacked(chosen, size))
 
@@ -154,13 +151,12 @@ class LmdbReader(Reader):
             for transaction in self.transactions
             for key in transaction.cursor().iternext(keys=True, values=False)
         ]
-        self.random_batch = self._random
 
     def batches(self, size: int) -> Iterator[np.ndarray]:
         shards = (t.cursor().iternext(keys=False, values=True) for t in self.transactions)
         yield from self.stacked(map(self._image, itertools.chain.from_iterable(shards)), size)
 
-    def _random(self, size: int) -> np.ndarray:
+    def random_batch(self, size: int) -> np.ndarray:
         chosen = (self.random.choice(self.keys) for _ in range(size))
         return next(self.stacked((self._image(t.get(key)) for t, key in chosen), size))
 
@@ -181,7 +177,6 @@ class Hdf5Reader(Reader):
         h5py = import_optional("h5py", "containers")
         self.file: AbstractContextManager[Any] = h5py.File(next(path.glob("*.h5")), "r")
         self.images = self.file["images"]
-        self.random_batch = self._random
 
     def batches(self, size: int) -> Iterator[np.ndarray]:
         if not self.raw:
@@ -193,7 +188,7 @@ class Hdf5Reader(Reader):
     def _image(self, row: int) -> np.ndarray:
         return self.decoded(bytes(self.images[row]))
 
-    def _random(self, size: int) -> np.ndarray:
+    def random_batch(self, size: int) -> np.ndarray:
         rows = [self.random.randrange(len(self.images)) for _ in range(size)]
         if not self.raw:
             return next(self.stacked(map(self._image, rows), size))

@@ -121,8 +121,6 @@ class RecordPrediction:
     record: Record
     share: float
     """The fitted share of the peak."""
-    fixed_s: float
-    """The fitted fixed cost of a step; 0 if it was not fitted."""
     predicted_s: float
     relatives: int
     """Rows of the same family in the fit; with any, the prediction is an interpolation."""
@@ -162,8 +160,7 @@ class RecordTimes:
             share, cost = self._best(others, fixed)
             relatives = sum(self.records[n].family == record.family for n in others)
             predicted = float(self.seconds[index, share, cost])
-            fit = (SHARES[share], FIXED[cost])
-            predictions.append(RecordPrediction(record, *fit, predicted, relatives))
+            predictions.append(RecordPrediction(record, SHARES[share], predicted, relatives))
         return predictions
 
     def fit_all(self) -> tuple[float, float]:

@@ -1,6 +1,7 @@
 """A recipe: a claim of the papers, run at one of several sizes, and its result."""
 
 import re
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -98,8 +99,9 @@ class Recipe:
             rows = [replace(row, differs=row.differs or differs) for row in result.rows]
             result = replace(result, rows=rows)
         head = {"name": self.name, "claim": self.claim, "preset": preset}
+        rows_of = "" if table is None else f" --table {shlex.quote(str(table))}"
         made = {
-            "command": f"thresher reproduce {self.name} --preset {preset}",
+            "command": f"thresher reproduce {self.name} --preset {preset}{rows_of}",
             "commit": git_commit(),
             "hardware": hardware(choose_device().type),
             "versions": versions(),

@@ -13,15 +13,11 @@ if TYPE_CHECKING:
 
 
 def run(out: Path, table: Path | None = None) -> RecipeResult:
-    import torch
-
     from thresher.lab.records import RecordTimes, load_records
-    from thresher.models.registry import build
-    from thresher.scaling.skeleton import skeleton
+    from thresher.recipes.support.networks import resnet50_profile
 
     records = load_records(table)
-    with torch.device("meta"):  # without weights
-        profile = skeleton(build("resnet50", 1000), "resnet50", (3, 224, 224), 1000, 32)
+    profile = resnet50_profile(32)
     times = RecordTimes(profile, records)
     one = times.left_out(lambda record: record.name)
     family = times.left_out(lambda record: record.family)

@@ -5,7 +5,6 @@ from pathlib import Path
 from thresher.recipes.base import ClaimRow, RecipeResult
 from thresher.recipes.ornl_fig5 import UNSCALED
 from thresher.recipes.support import holds, studies
-from thresher.recipes.support.differences import PaperSettings
 from thresher.study.results import Trial
 from thresher.study.tasks import Values
 
@@ -112,7 +111,5 @@ RECIPE = studies.study_recipe(
     "J3",
     "hyper-parameters retuned for each batch on a validation split",
     reproduce,
-    PaperSettings(
-        PUBLISHED, {preset: studies.settings(study) for preset, study in STUDIES.items()}
-    ),
+    studies.paper(PUBLISHED, STUDIES),
 )

@@ -52,11 +52,8 @@ def run(image_size: int, batch: int, seconds: float) -> Callable[[Path], RecipeR
     """Return the recipe at one size: image side, batch B and seconds per batch size."""
 
     def reproduce(out: Path) -> RecipeResult:
-        import torch
-
-        from thresher.models.registry import build
         from thresher.options import from_mapping
-        from thresher.recipes.support.networks import alexnet, googlenet
+        from thresher.recipes.support.networks import alexnet, googlenet, resnet50_profile
         from thresher.report.scaling_figures import profile_figure
         from thresher.scaling.cluster import parse_cluster
         from thresher.scaling.compute import amdahl
@@ -65,12 +62,11 @@ def run(image_size: int, batch: int, seconds: float) -> Callable[[Path], RecipeR
         from thresher.scaling.skeleton import skeleton
         from thresher.scaling.step import StepConfig
 
-        with torch.device("meta"):  # without weights
-            whole = {
-                "AlexNet": skeleton(alexnet(), "alexnet", (3, 224, 224), 1000, 256),
-                "GoogLeNet": skeleton(googlenet(), "googlenet", (3, 224, 224), 1000, 32),
-                "ResNet-50": skeleton(build("resnet50", 1000), "resnet50", (3, 224, 224), 1000, 32),
-            }
+        whole = {
+            "AlexNet": skeleton(alexnet(), "alexnet", (3, 224, 224), 1000, 256),
+            "GoogLeNet": skeleton(googlenet(), "googlenet", (3, 224, 224), 1000, 32),
+            "ResNet-50": resnet50_profile(32),
+        }
         cluster = parse_cluster(FDR, "fdr", "fdr")
         strong = {
             name: predict_rows(profile, cluster, WORKERS, StepConfig(scaling="strong"))

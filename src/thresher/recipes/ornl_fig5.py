@@ -7,7 +7,7 @@ from typing import Any
 
 from thresher.recipes.base import ClaimRow, Verdict
 from thresher.recipes.support import holds, studies
-from thresher.recipes.support.differences import PaperSettings, Span
+from thresher.recipes.support.differences import Span
 from thresher.study.analysis import Analysis
 from thresher.study.tasks import Values
 
@@ -190,7 +190,5 @@ RECIPE = studies.study_recipe(
     "O2",
     "for each learning rate there is a preferred batch size",
     studies.one_study(definition, rows),
-    PaperSettings(
-        PUBLISHED, {preset: studies.settings(study) for preset, study in STUDIES.items()}
-    ),
+    studies.paper(PUBLISHED, STUDIES),
 )

@@ -3,7 +3,6 @@
 from thresher.recipes.base import ClaimRow
 from thresher.recipes.ornl_fig7 import DROP
 from thresher.recipes.support import holds, studies
-from thresher.recipes.support.differences import PaperSettings
 from thresher.study.analysis import Analysis
 from thresher.study.comparisons import ArmComparison
 from thresher.study.tasks import Values
@@ -107,7 +106,5 @@ RECIPE = studies.study_recipe(
     "O3",
     "full, randomly and network-filtered data at small batches, weight decay tuned",
     studies.one_study(definition, rows),
-    PaperSettings(
-        PUBLISHED, {preset: studies.settings(study) for preset, study in STUDIES.items()}
-    ),
+    studies.paper(PUBLISHED, STUDIES),
 )

@@ -17,18 +17,14 @@ PER_RANK_US = (0.0, 2.0, 10.0)
 
 
 def run(out: Path) -> RecipeResult:
-    import torch
-
-    from thresher.models.registry import build
+    from thresher.recipes.support.networks import resnet50_profile
     from thresher.report.scaling_figures import efficiency_figure, timeline_figure
     from thresher.scaling.catalog import load_cluster
     from thresher.scaling.predict import predict_rows
-    from thresher.scaling.skeleton import skeleton
     from thresher.scaling.step import StepConfig, predict_step
 
     summit = load_cluster("summit")
-    with torch.device("meta"):  # without weights
-        profile = skeleton(build("resnet50", 1000), "resnet50", (3, 224, 224), 1000, BATCH)
+    profile = resnet50_profile(BATCH)
 
     def efficiency(config: StepConfig, workers: Sequence[int]) -> list[float]:
         return [row.efficiency for row in predict_rows(profile, summit, workers, config)]

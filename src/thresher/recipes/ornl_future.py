@@ -7,7 +7,6 @@ as many images of each class.
 from thresher.recipes.base import ClaimRow
 from thresher.recipes.ornl_fig7 import DROP
 from thresher.recipes.support import holds, studies
-from thresher.recipes.support.differences import PaperSettings
 from thresher.study.analysis import Analysis
 from thresher.study.comparisons import ArmComparison
 from thresher.study.tasks import Values
@@ -103,8 +102,5 @@ RECIPE = studies.study_recipe(
     "O8",
     "recursive filtering and grid cells against matched random selections",
     studies.one_study(definition, rows),
-    PaperSettings(
-        {**studies.PAPER, "extractor": "resnet101"},
-        {preset: studies.settings(study) for preset, study in STUDIES.items()},
-    ),
+    studies.paper({**studies.PAPER, "extractor": "resnet101"}, STUDIES),
 )

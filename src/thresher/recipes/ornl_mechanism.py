@@ -11,7 +11,6 @@ from thresher.recipes.base import ClaimRow, RecipeResult
 from thresher.recipes.ornl_fig7 import ARMS, DROP, FILTERED, LARGE
 from thresher.recipes.ornl_fig7 import PUBLISHED as FIGURE_7
 from thresher.recipes.support import convergence, holds, studies
-from thresher.recipes.support.differences import PaperSettings
 from thresher.study.analysis import Analysis
 from thresher.study.results import Trial
 from thresher.study.tasks import Values
@@ -124,5 +123,5 @@ RECIPE = studies.study_recipe(
     "O4",
     "steps and time to an accuracy, and sharpness, with filtered and full data",
     reproduce,
-    PaperSettings(FIGURE_7, {preset: studies.settings(study) for preset, study in STUDIES.items()}),
+    studies.paper(FIGURE_7, STUDIES),
 )

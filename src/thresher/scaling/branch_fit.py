@@ -61,13 +61,12 @@ def loss_slopes(curves: Sequence[LossCurve]) -> np.ndarray:
     return np.asarray(np.linalg.lstsq(matrix, np.array(targets) * scale, rcond=None)[0][1:])
 
 
-def fit_branches(runs: Sequence[Mapping[int, LossCurve]], seed: int = 0) -> BranchFit:
+def fit_branches(runs: Sequence[Mapping[int, LossCurve]]) -> BranchFit:
     """Fit the critical batch to the branches of several runs at the same stage.
 
     Args:
         runs: For each run the loss curves of its branches by batch size, ascending and the same in
             all runs.
-        seed: Seed of the bootstrap.
 
     Raises:
         InvalidValueError: There are fewer than two batches, or the smallest made no progress.
@@ -88,7 +87,7 @@ def fit_branches(runs: Sequence[Mapping[int, LossCurve]], seed: int = 0) -> Bran
     freedom = slopes.size - len(slopes) - 1
     draws = np.empty(0)
     if freedom > 0:
-        generator = np.random.default_rng(seed)
+        generator = np.random.default_rng(0)
         shape = 1 / (1 + batches / critical)
         fitted = (slopes @ shape / (shape @ shape))[:, None] * shape
         spread = np.sqrt(squares[0] / generator.chisquare(freedom, (DRAWS, 1, 1)))

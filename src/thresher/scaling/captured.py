@@ -1,8 +1,7 @@
 """Time whole training steps that are captured in a CUDA graph, as `train` runs them on one GPU."""
 
 import logging
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from statistics import quantiles
@@ -12,7 +11,7 @@ from torch import nn
 
 from thresher.distributed.group import Group, Placement
 from thresher.models.kernel_use import in_captured_steps
-from thresher.scaling.layers import Statistic, frozen_norms
+from thresher.scaling.layers import Statistic, frozen_norms, repeated
 from thresher.scaling.profile import BatchTimes, Layer
 from thresher.scaling.synthetic import SyntheticBatch
 from thresher.training.config import TrainConfig
@@ -21,7 +20,6 @@ from thresher.training.graph import WARM_UP, why_not
 from thresher.training.optimizers import make_optimizer, set_rate
 
 logger = logging.getLogger(__name__)
-MOST_REPETITIONS = 50
 
 
 def is_captured(precision: str, workers: int, device: torch.device) -> bool:
@@ -43,7 +41,7 @@ def time_captured(
             shaped = replace(batch, batch_size=size)
             settings = torch_settings(_config(precision), group)
             with frozen_norms(model, size), settings, in_captured_steps():
-                times[size] = _repeated(_capture(model, shaped, precision), seconds)
+                times[size] = list(repeated(_timed(_capture(model, shaped, precision)), seconds))
     except RuntimeError as error:
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
@@ -115,19 +113,12 @@ def _replay(graph: torch.cuda.CUDAGraph, step: Callable[[], None]) -> None:
     graph.replay()
 
 
-def _repeated(replay: Callable[[], None], seconds: float) -> list[float]:
-    """Return the seconds of 3 to 50 replays, after one of warm-up."""
-    times: list[float] = []
-    replay()
-    torch.cuda.synchronize()
-    begun = time.perf_counter()
-    while len(times) < 3 or (
-        len(times) < MOST_REPETITIONS and time.perf_counter() - begun < seconds
-    ):
+def _timed(replay: Callable[[], None]) -> Iterator[float]:
+    """Yield the seconds of each replay."""
+    while True:
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
         replay()
         end.record()
         torch.cuda.synchronize()
-        times.append(begin.elapsed_time(end) / 1e3)
-    return times
+        yield begin.elapsed_time(end) / 1e3

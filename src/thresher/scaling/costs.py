@@ -39,14 +39,11 @@ def double_tree(size: float, p: int, link: Link) -> float:
     return 2 * math.ceil(math.log2(p)) * link.latency_s + 2 * size * link.seconds_per_byte
 
 
-def hierarchical(size: float, g: int, n: int, inner: Link, outer: Link) -> float:
-    """Return the seconds of a reduce-scatter and all-gather inside each of n nodes of g devices,
-    with a ring of N/g bytes over the nodes between them."""
-    return ring(size, g, inner) + ring(size / g, n, outer)
-
-
 def torus(size: float, x: int, y: int, across: Link, along: Link) -> float:
-    """Return the seconds of a ring of N bytes over x workers, then of N/x over y (2-D torus)."""
+    """Return the seconds of a ring of N bytes over x workers, then of N/x over y (2-D torus).
+
+    Hierarchical: x devices of a node, then y nodes.
+    """
     return ring(size, x, across) + ring(size / x, y, along)
 
 
@@ -99,7 +96,7 @@ class Fabric:
             inside = ring(size, g, Link(self.inner.latency_s, 0.0))
             seconds = inside + double_tree(size, nodes, mixed)
         elif algorithm == "hierarchical":
-            seconds = hierarchical(size, g, nodes, self.inner, shared)
+            seconds = torus(size, g, nodes, self.inner, shared)
         else:
             seconds = min(
                 torus(size, x, math.ceil(workers / x), self.inner if x == g else mixed, shared)

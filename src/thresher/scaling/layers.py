@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import median, quantiles
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -18,9 +18,8 @@ from thresher.scaling.profile import BatchTimes, Layer
 from thresher.scaling.synthetic import SyntheticBatch
 from thresher.training.execution import cpu_kernels
 
+T = TypeVar("T")
 Statistic = Callable[[Iterable[float]], float]
-
-
 Mark = Any
 """A time: seconds, or an event of the GPU."""
 
@@ -179,13 +178,13 @@ def time_layers(
         for size in sizes:
             shown.note(f"batch {size}")
             steps = _steps(hooks, optimizer, replace(batch, batch_size=size), device, precision)
-            timed[size] = list(_repeated(steps, seconds_per_batch))
+            timed[size] = list(repeated(steps, seconds_per_batch))
             shown.advance()
         layers = tuple(_layer(name, hooks, timed, statistic) for name in hooks.end)
     return layers, tuple(_batch_times(size, steps, statistic) for size, steps in timed.items())
 
 
-def _repeated(steps: Iterator[_StepTimes], seconds: float) -> Iterator[_StepTimes]:
+def repeated(steps: Iterator[T], seconds: float) -> Iterator[T]:
     """Yield steps for `seconds`: at least 3, at most 50, after one step of warm-up."""
     next(steps)
     begin = time.perf_counter()

@@ -144,16 +144,14 @@ def trained_shape(pack: "Pack", image_size: int | None) -> tuple[int, int, int]:
     return len(pack.mean), *augment.output_size(*image_sides(config, pack))
 
 
-def reading_speed(
-    pack: "Pack", image_size: int, batch: int = 256, seconds: float = 0.5
-) -> InputSpeed:
-    """Measure one reader that gathers random batches of a pack."""
+def reading_speed(pack: "Pack", image_size: int) -> InputSpeed:
+    """Measure one reader that gathers random batches of a pack for half a second."""
     import numpy as np
 
     random = np.random.default_rng(0)
-    batch = min(batch, len(pack))
+    batch = min(256, len(pack))
     begin, count = time.perf_counter(), 0
-    while count == 0 or time.perf_counter() - begin < seconds:
+    while count == 0 or time.perf_counter() - begin < 0.5:
         pack.images(random.choice(len(pack), batch, replace=False), size=image_size)
         count += batch
     rate = count / (time.perf_counter() - begin)

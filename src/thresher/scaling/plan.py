@@ -137,7 +137,7 @@ def plan(config: PlanConfig) -> TrainingPlan:
         reason=f"{reason}; {candidates.uncertainty(best, assumed)}",
         command=_command(config, best, held),
         candidates=runs,
-        schedule=None if pilot is None else _schedule(config, pilot, best, train_samples),
+        schedule=None if pilot is None else _schedule(config, pilot, best, train_samples, held),
     )
 
 
@@ -220,18 +220,17 @@ def _check_shape(config: PlanConfig, profile: Profile, pack: Pack) -> None:
 
 
 def _schedule(
-    config: PlanConfig, pilot: Pilot, best: CandidateRun, train_samples: int
+    config: PlanConfig, pilot: Pilot, best: CandidateRun, train_samples: int, held: int | None
 ) -> ScheduleOffer | None:
     """Return a growing batch that begins with that of a run."""
-    curve = pilot.critical_curve
-    offer = offer_schedule(curve, best.batch_size, best.samples, train_samples)
+    offer = offer_schedule(pilot.critical_curve, best.batch_size, best.samples, train_samples)
     if offer is None:
         return None
     # Far below the critical batch the rate that works is proportional to the batch.
     grown = replace(best, epochs=offer.samples / train_samples)
     options = f" --base-batch {best.batch_size} --lr-rule linear --batch-schedule noise --out RUN"
-    command = _command(config, grown, _held_out(config, pilot))
-    return replace(offer, command=command.removesuffix(" --out RUN") + options)
+    command = _command(config, grown, held).removesuffix(" --out RUN")
+    return replace(offer, command=command + options)
 
 
 def _held_out(config: PlanConfig, pilot: Pilot) -> int | None:

@@ -24,7 +24,7 @@ from thresher.study.history import changes, left_out
 from thresher.study.preflight import option_remarks
 from thresher.study.primary import Compared, named_comparisons
 from thresher.study.reported import POINTS, TO_TARGET
-from thresher.study.results import Trial, open_data, recorded_data, to_json_values
+from thresher.study.results import Trial, open_data, read_trials, recorded_data, to_json_values
 from thresher.study.rounding import image_step, written_step
 from thresher.study.selecting import hold_out
 from thresher.study.status import StudyStatus
@@ -203,7 +203,7 @@ def _check_points(trials: Sequence[Trial], config: ComparisonConfig) -> None:
 def _analyse_study(study: Study, config: ComparisonConfig | None) -> Analysis:
     definition, plan, status = study.definition, study.plan(), study.status()
     config = config or definition
-    trials = study.trials(config.metric)
+    trials = read_trials(definition, plan, status, config.metric)
     remarks = changes(study.root, config, status.count("finished")) + left_out(study.root, plan)
     remarks += option_remarks(plan)
     if definition.tune and config.metric in TO_TARGET:
@@ -277,7 +277,7 @@ def _build(
         notes=[
             *remarks,
             *(notes(cells, axis) if axis is not None else []),
-            *(unequal_samples(reported, axis, pairs) if axis is not None else []),
+            *(unequal_samples(reported, axes, axis, pairs) if axis is not None else []),
             *_without_value(reported, config.metric),
             *_stopped(reported, config.metric),
             *_doubts(cells, config, higher),

@@ -143,11 +143,6 @@ class Pairing:
     weight in the mean of `values`; empty if some of the runs do not record them."""
 
     @property
-    def shared(self) -> bool:
-        """Whether rows are draws that several seeds share."""
-        return self.draws is not None
-
-    @property
     def key(self) -> Key:
         return self.arm, self.baseline, frozenset(self.cell.items())
 
@@ -262,7 +257,7 @@ def _by_cell(cells: Sequence[CellSummary], axis: str) -> list[_Cell]:
 
 def _pairings(groups: list[_Cell], arm: Any, baseline: Any) -> list[Pairing]:
     """Pair two arms in each cell and, if there are several, first averaged over all cells."""
-    pairings, shared_values, groupings = [], [], []
+    pairings, shared_values = [], []
     every: list[dict[int, tuple[np.ndarray, np.ndarray]]] = []
     drawn = any(varies(group[a]) for _, group in groups for a in (arm, baseline) if a in group)
     both_run = [arm in group and baseline in group for _, group in groups]
@@ -283,7 +278,6 @@ def _pairings(groups: list[_Cell], arm: Any, baseline: Any) -> list[Pairing]:
             bits = {s: (first.correct[s], second.correct[s]) for s in values if s in both}
         every.append(bits)
         shared_values.append(values)
-        groupings.append(draws)
         rows, correct = _rows(values, draws), _weighted([bits], list(values), draws)
         pairings.append(Pairing(cell, at, arm, baseline, rows, draws, drawn, correct))
     if len(pairings) < 2:
@@ -291,7 +285,8 @@ def _pairings(groups: list[_Cell], arm: Any, baseline: Any) -> list[Pairing]:
     # One row per seed: the mean over all cells, for seeds that were run in each of them.
     seeds = [s for s in shared_values[0] if all(s in values for values in shared_values)]
     means = {s: tuple(np.mean([values[s] for values in shared_values], axis=0)) for s in seeds}
-    coarsest = min((g for g in groupings if g is not None), key=len, default=None)
+    known = (one.draws for one in pairings if one.draws is not None)
+    coarsest = min(known, key=len, default=None)
     if coarsest is not None:
         coarsest = [kept for g in coarsest if (kept := [seed for seed in g if seed in means])]
     rows = _rows(means, coarsest)
@@ -329,7 +324,8 @@ def _weighted(
 
 def _test(pairings: list[Pairing], groups: list[_Cell], scale: MetricScale) -> list[Paired]:
     """Test each pairing, with the pooled error where seeds do not share draws."""
-    shared = {arm for one in pairings if one.shared for arm in (one.arm, one.baseline)}
+    sharing = [one for one in pairings if one.draws is not None]
+    shared = {arm for one in sharing for arm in (one.arm, one.baseline)}
     drawn_arms = {arm for _, group in groups for arm, summary in group.items() if summary.draws}
     runs = [
         {arm: cell.values for arm, cell in group.items() if arm not in shared & drawn_arms}
@@ -345,11 +341,12 @@ def _test(pairings: list[Pairing], groups: list[_Cell], scale: MetricScale) -> l
         if times is not None:
             tested.append(times)
             continue
-        arm, baseline = one.values[:, 0], one.values[:, 1]
-        known = None
-        if not one.shared and one.at is None:
+        arm, baseline = one.values.T
+        if one.draws is not None:
+            known = None
+        elif one.at is None:
             known = error.of_means(one.arm, one.baseline, one.drawn)
-        elif not one.shared and one.at is not None:
+        else:
             known = error.in_cell(one.at, one.arm, one.baseline)
         if known is None or known.df <= len(arm) - 1:
             alone = statistics.paired(arm, baseline, margin, higher, scale.resolution)

@@ -1,6 +1,6 @@
 """Whether arms that took equally many steps also trained on equally many samples."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from statistics import fmean
 from typing import Any
 
@@ -11,18 +11,20 @@ TOLERATED = 0.01
 
 
 def unequal_samples(
-    trials: Sequence[Trial], axis: str, pairs: Sequence[tuple[Any, Any]]
+    trials: Sequence[Trial], axes: Iterable[str], axis: str, pairs: Sequence[tuple[Any, Any]]
 ) -> list[str]:
     """Return a sentence on compared arms that took the same steps on different numbers of samples.
 
     The last batch of an epoch holds what is left of it. An arm with fewer samples may therefore
     have larger or smaller last batches than another, and train on more or fewer samples in as many
-    steps; at large batches that changes the accuracy by more than the arms differ.
+    steps; at large batches that changes the accuracy by more than the arms differ. `axes` are those
+    that are not tuned: tuning may choose different values of the others for two arms.
     """
+    rest = [name for name in axes if name != axis]
     runs: dict[tuple[Any, ...], list[Trial]] = {}
     for trial in trials:
         if trial.status == "finished" and trial.samples and trial.steps:
-            others = tuple(sorted((a, str(v)) for a, v in trial.cell.items() if a != axis))
+            others = tuple(trial.cell[name] for name in rest)
             runs.setdefault((trial.cell[axis], others), []).append(trial)
     texts = []
     for arm, baseline in pairs:

@@ -40,15 +40,15 @@ def record(root: Path, config: ComparisonConfig, finished: int) -> None:
     A study of an earlier version has no lines; its study file is the first one then.
     """
     paths = StudyPaths(root)
-    lines = _read(paths.comparisons)
+    known = _read(paths.comparisons)
+    lines = list(known)
     if not lines and finished and paths.definition.is_file():
         lines = [Line.of(reading.load(paths.definition), 0)]
     now = Line.of(config, finished)
     if not lines or lines[-1].compared != now.compared:
         lines.append(now)
-    text = "".join(f"{json.dumps(asdict(line))}\n" for line in lines)
-    if not paths.comparisons.exists() or paths.comparisons.read_text(encoding="utf-8") != text:
-        write_text(paths.comparisons, text)
+    if lines != known:
+        write_text(paths.comparisons, "".join(f"{json.dumps(asdict(line))}\n" for line in lines))
 
 
 def changes(root: Path, config: ComparisonConfig, finished: int) -> list[str]:

@@ -26,12 +26,10 @@ class ImageSpread:
 
     def sentence(self) -> str:
         """Return the interval in words."""
-        text = (
-            f"With other test images, the same runs would differ by {self.low:+.2f} to "
-            f"{self.high:+.2f} points (95 % bootstrap over {self.images:,} images"
-        )
+        test = "" if self.p_mcnemar is None else f"; McNemar p = {self.p_mcnemar:.3f}"
         return (
-            f"{text})." if self.p_mcnemar is None else f"{text}; McNemar p = {self.p_mcnemar:.3f})."
+            f"With other test images, the same runs would differ by {self.low:+.2f} to "
+            f"{self.high:+.2f} points (95 % bootstrap over {self.images:,} images{test})."
         )
 
 

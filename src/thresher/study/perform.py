@@ -76,9 +76,9 @@ def redirect_output(log: Path) -> None:
         logger.setLevel(logging.INFO)
 
 
-def log_tail(log: Path | None, characters: int = 4000) -> str:
+def log_tail(log: Path | None) -> str:
     """Return the end of a log file; "" if there is none."""
     try:
-        return log.read_text(encoding="utf-8", errors="replace")[-characters:] if log else ""
+        return log.read_text(encoding="utf-8", errors="replace")[-4000:] if log else ""
     except OSError:
         return ""

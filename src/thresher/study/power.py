@@ -57,11 +57,11 @@ def seeds_for_equivalence(
     return seeds_needed(margin, sd, 2 * alpha, (1 + POWER) / 2, comparisons, df_per_seed)
 
 
-def sd_range(sd: float, df: float, alpha: float = 0.05) -> tuple[float, float]:
-    """Return the 1 - alpha interval (χ²) of a standard deviation known from `df` degrees."""
+def sd_range(sd: float, df: float) -> tuple[float, float]:
+    """Return the 95 % interval (χ²) of a standard deviation known from `df` degrees."""
     if not (math.isfinite(sd) and df > 0):
         return math.nan, math.nan
-    low, high = (float(special.chdtri(df, q)) for q in (alpha / 2, 1 - alpha / 2))
+    low, high = (float(special.chdtri(df, q)) for q in (0.025, 0.975))
     return sd * math.sqrt(df / low), sd * math.sqrt(df / high)
 
 

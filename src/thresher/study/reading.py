@@ -2,7 +2,7 @@
 
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,8 @@ RESERVED = frozenset(info.name for info in options.describe(CellSummary)) | {
 """Columns of the tables of results, which an axis cannot be called."""
 MOST_SEEDS = 10_000
 LONGEST_STEP_NAME = 80
+CheckValue = Callable[[str, Any, str], None]
+"""Checks a value by its name; the third argument is its table, for messages."""
 
 
 def load(path: Path | str) -> StudyDefinition:
@@ -84,20 +86,25 @@ def from_dict(content: Values, where: str = "the study", text: str = "") -> Stud
     for name, arm in arms.items():
         tables[f"[arms.{name}] of {where}"] = _table(arm, f"[arms.{name}] of {where}")
     runs_command = any(command.COMMAND in table for table in tables.values())
+    check_value = _check_placeholder if runs_command else check_option
     for place, table in tables.items():
-        (_check_values if runs_command else _check_options)(table, place)
+        if not runs_command:
+            _check_keys(table, training_options(), place)
+        for key, value in table.items():
+            check_value(key, value, place)
     if runs_command:
         _check_commands(tables, grid, where)
     else:
         _check_keys(grid, training_options(), f"[grid] of {where}")
+    for axis, tried in grid.items():
+        _check_axis(axis, tried, f"[grid] of {where}", check_value)
     # "" and 0 meant "default" in files of version 0.1.
     former = {"compare": "", "tune_seeds": 0}
     values: Values = {
         **{key: value for key, value in content.items() if value != former.get(key, ...)},
         "base": base,
-        "grid": {
-            axis: _axis(axis, grid[axis], f"[grid] of {where}", runs_command) for axis in grid
-        },
+        # Lists become tuples, so that cells can be dictionary keys.
+        "grid": {axis: [_hashable(value) for value in tried] for axis, tried in grid.items()},
         "arms": arms,
         "exclude": [_excluded(table, where) for table in _list(content.get("exclude", []), where)],
         "steps": _steps(steps, where),
@@ -111,19 +118,8 @@ def from_dict(content: Values, where: str = "the study", text: str = "") -> Stud
     return definition
 
 
-def _check_options(table: Values, where: str) -> None:
-    _check_keys(table, training_options(), where)
-    for key, value in table.items():
-        check_option(key, value, where)
-
-
-def _check_values(table: Values, where: str) -> None:
-    """Check the names and values of the placeholders of a command."""
-    for key, value in table.items():
-        _check_value(key, value, where)
-
-
-def _check_value(key: str, value: Any, where: str) -> None:
+def _check_placeholder(key: str, value: Any, where: str) -> None:
+    """Check the name and the value of a placeholder of a command."""
     if key in (*command.SET_BY_STUDY, ARM):
         raise InvalidValueError(
             f'"{key}" cannot be set in {where}: the study sets it',
@@ -154,17 +150,15 @@ def _check_commands(tables: dict[str, Values], grid: Values, where: str) -> None
         command.check_unused([key for key in table if key != command.COMMAND], used, place)
 
 
-def _axis(axis: str, values: Any, where: str, runs_command: bool) -> list[Any]:
-    """Check the values of an axis; lists become tuples, so that cells can be dictionary keys."""
+def _check_axis(axis: str, values: Any, where: str, check_value: CheckValue) -> None:
     if not isinstance(values, list) or not values:
         raise InvalidValueError(
             f"{axis} must be a list of values, got {values!r} (in {where})", f"write {axis} = [ … ]"
         )
     for value in values:
-        (_check_value if runs_command else check_option)(axis, value, where)
+        check_value(axis, value, where)
         if values.count(value) > 1:
             raise InvalidValueError(f"{axis} contains {value!r} twice (in {where})")
-    return [_hashable(value) for value in values]
 
 
 def _list(tables: Any, where: str) -> list[Any]:

@@ -122,10 +122,8 @@ class SlurmExecutor(Executor):
 
     def __init__(self, root: Path, config: SlurmConfig) -> None:
         self.root, self.config = root.absolute(), config
-        self.records_file, self.jobs = (
-            StudyPaths(self.root).slurm_jobs,
-            self.root / "slurm" / "jobs",
-        )
+        self.records_file = StudyPaths(self.root).slurm_jobs
+        self.jobs = self.root / "slurm" / "jobs"
         known = self.records_file.exists()
         entries = read_json(self.records_file, "file of SLURM jobs") if known else {}
         self.records = {task: JobRecord(**entry) for task, entry in entries.items()}
@@ -236,7 +234,7 @@ class SlurmExecutor(Executor):
         executor.update_parameters(**self.config.parameters(workers, name))
         # submitit prints the errors of sbatch, which are logged: it may refuse jobs for days.
         with contextlib.redirect_stderr(io.StringIO()):
-            executor.map_array(_run, jobs)
+            executor.map_array(SlurmJob.run, jobs)
 
     def _after_failure(self, tasks: list[StudyTask], name: str, errors: str) -> None:
         """Return when the array `name`, which sbatch did not submit, can be submitted again."""
@@ -358,10 +356,6 @@ class SlurmExecutor(Executor):
         match = re.search(r"^MaxArraySize\s*=\s*(\d+)", done.stdout, re.MULTILINE)
         # Indices are below MaxArraySize, which is 1001 by default and 0 if there are no arrays.
         return max(1, int(match.group(1))) if match else 1001
-
-
-def _run(job: SlurmJob) -> None:
-    job.run()
 
 
 def forget_outcomes(root: Path, tasks: Iterable[str]) -> None:

@@ -66,6 +66,11 @@ class Paired:
         return True
 
     @property
+    def spread_known(self) -> bool:
+        """Whether `error` says something."""
+        return self.n > 1
+
+    @property
     def error(self) -> float:
         """Standard error of the mean."""
         return self.sd / math.sqrt(self.n) if self.n else math.nan
@@ -89,15 +94,15 @@ class Paired:
         return self.student_interval(ALPHA)
 
     def student_interval(self, alpha: float) -> tuple[float, float]:
-        """Return Student's 1 - alpha interval of the mean; infinite if n < 2."""
-        if self.n < 2:
+        """Return Student's 1 - alpha interval of the mean; infinite if its spread is not known."""
+        if not self.spread_known:
             return -math.inf, math.inf
         half = float(special.stdtrit(self.df, 1 - alpha / 2)) * self.error
         return self.mean - half, self.mean + half
 
     def p_short_of(self, effect: float) -> float:
         """Return the p-value of the one-sided test that the difference is short of `effect`."""
-        if self.n < 2:
+        if not self.spread_known:
             return 1.0
         sign = math.copysign(1.0, effect)
         return _upper_tail(abs(effect) - sign * self.mean, self.error, self.df)
@@ -244,9 +249,9 @@ def _upper_tail(distance: float, error: float, df: float) -> float:
 
 
 def bootstrap_interval(
-    values: np.ndarray, alpha: float = ALPHA, draws: int = BOOTSTRAP_DRAWS, seed: int = 0
+    values: np.ndarray, alpha: float = ALPHA, draws: int = BOOTSTRAP_DRAWS
 ) -> tuple[float, float]:
-    """Return a bootstrap interval of the mean of `values`, (n,); deterministic for a seed.
+    """Return a bootstrap interval of the mean of `values`, (n,); deterministic.
 
     Percentiles of resampled means are too narrow by √((n-1)/n) and by the ratio of normal to
     Student quantiles, so percentiles further out are used: the expanded percentile interval of
@@ -256,22 +261,17 @@ def bootstrap_interval(
     n = len(values)
     if n < 2:
         return -math.inf, math.inf
-    means = values[_resamples(n, draws, seed)].mean(axis=1)
-    student = _student(alpha / 2, n)
+    means = values[_resamples(n, draws)].mean(axis=1)
+    student = float(special.stdtrit(n - 1, alpha / 2))
     tail = float(special.ndtr(math.sqrt(n / (n - 1)) * student))
     low, high = np.quantile(means, [tail, 1 - tail])
     return float(low), float(high)
 
 
 @functools.lru_cache(maxsize=8)
-def _resamples(n: int, draws: int, seed: int) -> np.ndarray:
-    random = np.random.Generator(np.random.Philox(key=[seed, n]))
+def _resamples(n: int, draws: int) -> np.ndarray:
+    random = np.random.Generator(np.random.Philox(key=[0, n]))
     return random.integers(0, n, (draws, n))
-
-
-def _student(q: float, n: int) -> float:
-    """Return a quantile of Student's t with n - 1 degrees of freedom."""
-    return float(special.stdtrit(n - 1, q))
 
 
 def mean_interval(
@@ -286,7 +286,7 @@ def mean_interval(
     if n < 2 or n >= FEW:
         return bootstrap_interval(values)
     spread = float(values.std(ddof=1)) if sd is None else sd
-    half = _student(1 - ALPHA / 2, n) * spread / math.sqrt(n)
+    half = float(special.stdtrit(n - 1, 1 - ALPHA / 2)) * spread / math.sqrt(n)
     mean = float(values.mean())
     return mean - half, mean + half
 

@@ -246,12 +246,12 @@ def _progress(task: StudyTask) -> dict[str, float | None]:
     return {"epoch": last.get("epoch"), "epochs": epochs, "accuracy": accuracy}
 
 
-def _last_metrics(path: Path, tail: int = 8192) -> Mapping[str, Any]:
+def _last_metrics(path: Path) -> Mapping[str, Any]:
     """Return the last complete line of a metrics file, reading only its end."""
     try:
         with open(path, "rb") as file:
             file.seek(0, os.SEEK_END)
-            file.seek(max(0, file.tell() - tail))
+            file.seek(max(0, file.tell() - 8192))
             lines = file.read().split(b"\n")
     except OSError:
         return {}

@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import special
 
-from thresher.study.statistics import Paired
+from thresher.study.statistics import ALPHA, Paired
 
 MOST_SPLITS = 20_000
 """Splits of the runs of a test that are enumerated; beyond, as many are drawn at random."""
@@ -63,29 +62,17 @@ class CensoredTimes(Paired):
         return self.log_rank * self.difference > 0
 
     @property
+    def spread_known(self) -> bool:
+        # One run in each arm, or equal times in each, show no spread.
+        return self.difference_error != 0
+
+    @property
     def error(self) -> float:
         return self.difference_error
 
     @property
     def interval(self) -> tuple[float, float]:
-        return self.student_interval(0.05)
-
-    def student_interval(self, alpha: float) -> tuple[float, float]:
-        """Return Student's 1 - alpha interval of the difference of restricted means.
-
-        Infinite if the runs show no spread: one run in each arm, or equal times in each.
-        """
-        if self.difference_error == 0:
-            return -math.inf, math.inf
-        half = float(special.stdtrit(self.df, 1 - alpha / 2)) * self.difference_error
-        return self.difference - half, self.difference + half
-
-    def p_short_of(self, effect: float) -> float:
-        sign = math.copysign(1.0, effect)
-        if self.difference_error == 0:
-            return 1.0
-        short = (abs(effect) - sign * self.difference) / self.difference_error
-        return float(special.stdtr(self.df, -short))
+        return self.student_interval(ALPHA)
 
 
 def compare_times(strata: Strata, units: Units | None = None) -> CensoredTimes:

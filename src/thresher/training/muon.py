@@ -60,7 +60,7 @@ class Muon(LayerWise):
         return [orthogonalise(matrix) for matrix in update]
 
 
-def orthogonalise(weight: Tensor, iterations: int = ITERATIONS) -> Tensor:
+def orthogonalise(weight: Tensor) -> Tensor:
     """Return the matrix nearest to `weight` whose singular values are all about 1.
 
     Weights of more than two dimensions are flattened to (outputs, rest). On a GPU the iteration
@@ -73,7 +73,7 @@ def orthogonalise(weight: Tensor, iterations: int = ITERATIONS) -> Tensor:
     if not wide:
         x = x.T
     x = x / (x.norm() + 1e-7)
-    for _ in range(iterations):
+    for _ in range(ITERATIONS):
         gram = x @ x.T
         x = a * x + (b * gram + c * gram @ gram) @ x
     return (x if wide else x.T).to(weight.dtype).view_as(weight)

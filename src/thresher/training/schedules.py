@@ -78,7 +78,7 @@ def scaled_rate(
 class Schedule:
     """The factor on the peak rate, by samples seen.
 
-    Warm-up is linear from `start` to 1 and counts the step's own batch, so that the rate of the
+    Warm-up is linear from 0 to 1 and counts the step's own batch, so that the rate of the
     first step is not zero; the decay counts the samples before the step, so that the rate of the
     last is not.
     """
@@ -88,11 +88,8 @@ class Schedule:
     """Samples in the whole run."""
     warmup: float = 0
     """Samples over which the rate rises."""
-    start: float = 0.0
-    """Factor at the start of the warm-up."""
     milestones: tuple[float, ...] = ()
-    """For `step`: samples at which the rate is multiplied by `gamma`."""
-    gamma: float = 0.1
+    """For `step`: samples at which the rate is multiplied by 0.1."""
     power: float = 2.0
     """For `poly`: exponent of (1 - t)."""
 
@@ -107,8 +104,7 @@ class Schedule:
     def factor(self, seen: float, batch: int) -> float:
         """Return the factor for the step on samples `seen` … `seen + batch`."""
         if seen < self.warmup:
-            rise = min(1.0, (seen + batch) / self.warmup)
-            return (self.start + (1 - self.start) * rise) * self._step(seen)
+            return min(1.0, (seen + batch) / self.warmup) * self._step(seen)
         return self._decay(seen)
 
     def _decay(self, seen: float) -> float:
@@ -124,4 +120,4 @@ class Schedule:
         """Return 1 for every kind but `step`, whose milestones count during warm-up too."""
         if self.kind != "step":
             return 1.0
-        return self.gamma ** sum(seen >= milestone for milestone in self.milestones)
+        return 0.1 ** sum(seen >= milestone for milestone in self.milestones)

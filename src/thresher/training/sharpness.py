@@ -85,7 +85,9 @@ def top_eigenvalue(model: nn.Module, loss: Loss, batches: Batches) -> tuple[floa
     two ends of the spectrum where they are about equally far from 0, as early in training.
     """
     parameters = _parameters(model)
-    vector = _scaled(_normal(parameters, torch.Generator().manual_seed(0)), 1.0)
+    start = _normal(parameters, torch.Generator().manual_seed(0))
+    factor = 1 / _dot(start, start) ** 0.5
+    vector = [v * factor for v in start]
     previous = [torch.zeros_like(v) for v in vector]
     diagonal: list[float] = []
     beside = [0.0]
@@ -175,11 +177,6 @@ def _parameters(model: nn.Module) -> list[nn.Parameter]:
 def _normal(parameters: list[nn.Parameter], random: torch.Generator) -> list[Tensor]:
     """Return normal random numbers of the shapes of the parameters, the same on any device."""
     return [torch.randn(p.shape, generator=random).to(p) for p in parameters]
-
-
-def _scaled(tensors: list[Tensor], norm: float) -> list[Tensor]:
-    factor = norm / _dot(tensors, tensors) ** 0.5
-    return [t * factor for t in tensors]
 
 
 def _dot(first: list[Tensor], second: list[Tensor]) -> float:

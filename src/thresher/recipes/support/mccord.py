@@ -53,10 +53,10 @@ def paper(grids: Mapping[str, Values], published: Values) -> PaperSettings:
     """Return what was published, with the axes `published`, and the settings of each preset."""
     cluster = {"workers": 240, "engine": "horovod"}
     presets = {
-        preset: studies.settings({"base": base, "grid": grids[preset], "seeds": SEEDS[preset]})
+        preset: {"base": base, "grid": grids[preset], "seeds": SEEDS[preset]}
         for preset, base in BASES.items()
     }
-    return PaperSettings({**PAPER, **cluster, **published}, presets)
+    return studies.paper({**PAPER, **cluster, **published}, presets)
 
 
 def study(preset: str, title: str, grid: Values) -> Values:

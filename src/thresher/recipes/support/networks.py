@@ -5,6 +5,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from thresher.models.registry import build
+from thresher.scaling.profile import Profile
+from thresher.scaling.skeleton import skeleton
+
 
 def alexnet() -> nn.Module:
     """Build AlexNet: five convolutions and three fully connected layers."""
@@ -29,6 +33,12 @@ def googlenet() -> nn.Module:
     """Build GoogLeNet with the two auxiliary classifiers used in training."""
     with torch.device("meta"):
         return _GoogLeNet()
+
+
+def resnet50_profile(batch: int) -> Profile:
+    """Return the profile of ResNet-50 on ImageNet, without times."""
+    with torch.device("meta"):
+        return skeleton(build("resnet50", 1000), "resnet50", (3, 224, 224), 1000, batch)
 
 
 def _convolution(channels: int, out: int, size: int, **options: Any) -> nn.Sequential:

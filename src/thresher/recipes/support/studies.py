@@ -134,6 +134,11 @@ def settings(study: Values) -> Values:
     return flat
 
 
+def paper(published: Values, studies: Mapping[str, Values]) -> PaperSettings:
+    """Return what a paper published, and the settings of the study of each preset."""
+    return PaperSettings(published, {preset: settings(one) for preset, one in studies.items()})
+
+
 def run(preset: str, out: Path, **definition: Any) -> Analysis:
     """Run a study in `out`, or resume it, and write its report."""
     study = Study.from_dict({**definition, "executor": EXECUTORS[preset]}, out)
