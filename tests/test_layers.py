@@ -1,11 +1,13 @@
 """The package structure: imports point one way, without cycles, and commands start quickly."""
 
 import ast
+import functools
 import json
 import os
 import resource
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -48,12 +50,19 @@ FILES = sorted(path for path in SOURCE.rglob("*.py") if _layer(path) not in ENTR
 MODULES = {_module(path): path for path in FILES}
 
 
-def _imports(path: Path, top_level_only: bool = False) -> list[tuple[int, str]]:
+def _statements(tree: ast.AST) -> Iterator[ast.AST]:
+    """Return all statements, without their expressions, in which nothing is imported."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.stmt | ast.excepthandler | ast.match_case):
+            yield node
+            yield from _statements(node)
+
+
+@functools.cache
+def _imports(path: Path) -> list[tuple[int, str]]:
     """Return (line, module) for each import of a thresher module anywhere in the file."""
-    tree = ast.parse(path.read_text())
-    nodes = list(tree.body) if top_level_only else list(ast.walk(tree))
     names: list[tuple[int, str]] = []
-    for node in nodes:
+    for node in _statements(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             names += [(node.lineno, alias.name) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -78,7 +87,6 @@ def test_imports_point_to_the_left(path: Path) -> None:
         assert target == layer or RANK[target] < RANK[layer], f"{path}:{line} imports {name}"
 
 
-@pytest.mark.slow
 def test_no_module_imports_itself_through_others() -> None:
     """No cycles, also inside a package and also through imports inside functions."""
     graph = {name: {t for _, t in _imports(path) if t != name} for name, path in MODULES.items()}
