@@ -9,7 +9,6 @@ from thresher.cli import demo as module
 from thresher.data.pack import Pack
 from thresher.study.tasks import Values
 
-
 _definition = module._definition
 
 
