@@ -121,7 +121,7 @@ class _Layout:
             if df < 1:
                 continue
             values = np.array([[v[s] for v in members] for s in seeds], float)
-            # As `mean` computes it, in half of the time.
+            # As `mean` computes it, with less overhead.
             values -= np.add.reduce(values, axis=1, keepdims=True) / len(members)
             values -= np.add.reduce(values, axis=0) / len(seeds)
             self.residuals[number] = dict(zip(seeds, values, strict=True))
