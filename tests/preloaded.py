@@ -3,6 +3,8 @@
 import gc
 import importlib
 
+from huge_pages import use_huge_pages
+
 MODULES = (
     "torch._dynamo",  # which DDP loads
     "torch.distributed.run",
@@ -30,3 +32,4 @@ for module in MODULES:
     importlib.import_module(module)
 gc.enable()
 gc.freeze()
+use_huge_pages()

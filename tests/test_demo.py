@@ -4,7 +4,24 @@ from pathlib import Path
 
 import pytest
 
+from quick_network import NAME
 from thresher.cli import demo as module
+from thresher.data.pack import Pack
+from thresher.study.tasks import Values
+
+_definition = module._definition
+
+
+def _with_quick_trials(pack: Pack) -> Values:
+    """Find wrong labels with the network of the demo; train another, which takes less time."""
+    definition = _definition(pack)
+    base, steps = definition["base"], definition["steps"]
+    extractor = {**steps["extractor"], "model": base["model"]}
+    return {
+        **definition,
+        "base": {**base, "model": NAME},
+        "steps": {**steps, "extractor": extractor},
+    }
 
 
 @pytest.mark.slow  # trains nine small networks
@@ -12,6 +29,7 @@ def test_the_demo_finds_wrong_labels(tmp_path: Path, monkeypatch: pytest.MonkeyP
     """With fewer seeds and epochs than the real one, so that the verdict may be open."""
     monkeypatch.setattr(module, "SEEDS", 2)
     monkeypatch.setattr(module, "EPOCHS", 2)
+    monkeypatch.setattr(module, "_definition", _with_quick_trials)
     config = module.Demo(out=tmp_path / "demo")
     outcome = module.demo(config)
     found = outcome.data["found"]

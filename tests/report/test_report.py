@@ -28,6 +28,8 @@ from thresher.study.definition import ComparisonConfig
 from thresher.study.results import Trial
 from thresher.study.study import Study
 
+pytestmark = pytest.mark.xdist_group("report")  # one worker draws the page
+
 
 @pytest.fixture(scope="module")
 def analysis(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Analysis:

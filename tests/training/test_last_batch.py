@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from quick_tiny import _quick_tiny  # noqa: F401
 from thresher import Pack, Selection, train
 from thresher.errors import InvalidValueError
 from thresher.training.config import TrainConfig

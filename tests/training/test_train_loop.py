@@ -14,6 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from quick_network import NAME
 from thresher.data.pack import Pack
 from thresher.data.selection import Selection
 from thresher.errors import ThresherError
@@ -29,6 +30,7 @@ def _run(few: Path, out: Path, **more: Any) -> RunResult:
     options: dict[str, Any] = {
         "data": str(few),
         "out": str(out),
+        "model": NAME,
         "batch_size": 32,
         "epochs": 2,
         "lr": 0.05,
@@ -64,7 +66,8 @@ def _lines(out: Path, kind: str) -> list[dict[str, Any]]:
 
 def test_a_run_learns_and_leaves_a_whole_record(few: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    result = _run(few, out, epochs=12, validation=47, lr=0.1, warmup_epochs=2, evaluate_every=5)
+    rates: dict[str, Any] = {"lr": 0.1, "warmup_epochs": 2}
+    result = _run(few, out, model="tiny", epochs=12, validation=47, evaluate_every=5, **rates)
     assert result.status == "finished"
     assert result.accuracy is not None
     assert result.validation_accuracy is not None
@@ -124,7 +127,7 @@ def test_a_target_stops_the_run_and_says_when(few: Path, tmp_path: Path) -> None
 
 
 def test_a_diverged_run_is_a_result(few: Path, tmp_path: Path) -> None:
-    result = _run(few, tmp_path / "run", lr=1e20, epochs=3, validation=20)
+    result = _run(few, tmp_path / "run", model="tiny", lr=1e20, epochs=3, validation=20)
     assert result.status == "diverged"
     # A network of nan predicts nothing: argmax would give it the share of the first class.
     assert result.accuracy is result.validation_accuracy is result.loss is None
@@ -320,7 +323,8 @@ def test_a_full_disk_is_one_sentence(few: Path, tmp_path: Path) -> None:
     if mounted.returncode:
         pytest.skip("no tmpfs can be mounted here")
     try:
-        _refused(few, small / "run", "no space left on the disk", checkpoint_every=2)
+        full = "no space left on the disk"
+        _refused(few, small / "run", full, model="tiny", checkpoint_every=2)
         assert not (small / "run" / "result.json").exists()
     finally:
         subprocess.run(["umount", str(small)], check=True)

@@ -6,7 +6,7 @@ import inspect
 import io
 import itertools
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
@@ -23,25 +23,7 @@ def parse(
 
     infos = describe(config)
     names = [info.name for info in infos]
-    hints = get_type_hints(config, include_extras=True)
-    json_help = tyro.conf.arg(help="Print one JSON object on standard output.")
-    json_hint = _ANNOTATED[(bool, tyro.conf.FlagCreatePairsOff, json_help)]
-    fields: list[Any] = [("json", json_hint, dataclasses.field(default=False, kw_only=True))]
-    defaults = _dependent_defaults(config, arguments)
-    for info in infos:
-        info = dataclasses.replace(info, default=defaults.get(info.name, info.default))
-        marks = getattr(hints[info.name], "__metadata__", ())
-        positional = info.positional or tyro.conf.Positional in marks
-        extra = (tyro.conf.Positional,) if positional else ()
-        shown = tyro.conf.arg(
-            name=info.flag.removeprefix("--") if info.name.endswith("_") else None,
-            help=with_flags(info.help, names),
-            metavar=info.name.upper() if positional else _metavar(info),
-            help_behavior_hint="" if info.default in (None, ()) else None,
-        )
-        hint = _ANNOTATED[(_union(hints[info.name]), shown, *extra)]
-        fields.append((info.name, hint, dataclasses.field(default=info.default, kw_only=True)))
-    flags = dataclasses.make_dataclass(config.__name__, fields)
+    flags = _flags(config, _dependent_defaults(config, arguments))
     messages = io.StringIO()
     description = with_flags(inspect.cleandoc(function.__doc__ or ""), names)
     try:
@@ -59,6 +41,32 @@ def parse(
     with parameters_as_flags(names):
         validate(built)
     return built, parsed.json
+
+
+def _flags(config: type, defaults: Mapping[str, Any]) -> type:
+    """Return a dataclass for tyro with the options of `config`, and `json`."""
+    import tyro
+
+    infos = describe(config)
+    names = [info.name for info in infos]
+    hints = get_type_hints(config, include_extras=True)
+    json_help = tyro.conf.arg(help="Print one JSON object on standard output.")
+    json_hint = _ANNOTATED[(bool, tyro.conf.FlagCreatePairsOff, json_help)]
+    fields: list[Any] = [("json", json_hint, dataclasses.field(default=False, kw_only=True))]
+    for info in infos:
+        info = dataclasses.replace(info, default=defaults.get(info.name, info.default))
+        marks = getattr(hints[info.name], "__metadata__", ())
+        positional = info.positional or tyro.conf.Positional in marks
+        extra = (tyro.conf.Positional,) if positional else ()
+        shown = tyro.conf.arg(
+            name=info.flag.removeprefix("--") if info.name.endswith("_") else None,
+            help=with_flags(info.help, names),
+            metavar=info.name.upper() if positional else _metavar(info),
+            help_behavior_hint="" if info.default in (None, ()) else None,
+        )
+        hint = _ANNOTATED[(_union(hints[info.name]), shown, *extra)]
+        fields.append((info.name, hint, dataclasses.field(default=info.default, kw_only=True)))
+    return dataclasses.make_dataclass(config.__name__, fields)
 
 
 def _union(hint: Any) -> Any:

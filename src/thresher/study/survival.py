@@ -110,20 +110,20 @@ def _sizes(units: Units) -> tuple[int, ...]:
 
 def log_rank(strata: Strata) -> float:
     """Return z of the stratified log-rank test; positive if the first arm is later."""
-    surplus = variance = 0.0
+    surplus: list[float] = []
+    variance: list[float] = []
     for first, second in strata:
-        seconds = np.concatenate([first.seconds, second.seconds])
-        reached = np.concatenate([first.reached, second.reached]).astype(bool)
+        seconds, reached = _both(first, second)
         mine = np.arange(len(seconds)) < len(first.seconds)
-        for time in np.unique(seconds[reached]):
-            at_risk = seconds >= time
-            n, k = int(at_risk.sum()), int((at_risk & mine).sum())
-            events = reached & (seconds == time)
-            d = int(events.sum())
-            surplus += d * k / n - int((events & mine).sum())
-            if n > 1:
-                variance += d * (k / n) * (1 - k / n) * (n - d) / (n - 1)
-    return surplus / math.sqrt(variance) if variance else 0.0
+        _, at_risk, events = _at_moments(seconds, reached)
+        n, k = at_risk.sum(axis=1), (at_risk & mine).sum(axis=1)
+        d = events.sum(axis=1)
+        surplus += (d * k / n - (events & mine).sum(axis=1)).tolist()
+        share = k / n
+        # The last of all runs has no variance: n - d is 0.
+        variance += (d * share * (1 - share) * (n - d) / np.maximum(n - 1, 1)).tolist()
+    total = sum(variance)
+    return sum(surplus) / math.sqrt(total) if total else 0.0
 
 
 def log_rank_p(strata: Strata) -> float:
@@ -157,21 +157,33 @@ def log_rank_p_of_units(strata: Strata, units: Units) -> float:
     surplus = np.bincount(units, by_run)
     seen = abs(float(surplus.sum()))
     if 2 ** len(surplus) <= MOST_SPLITS:
-        signs = np.array(list(itertools.product([1, -1], repeat=len(surplus))))
-        return float(np.mean(np.abs(signs @ surplus) >= seen - 1e-9))
+        return float(np.mean(np.abs(_signs(len(surplus)) @ surplus) >= seen - 1e-9))
     signs = np.random.default_rng(0).choice([1, -1], (MOST_SPLITS, len(surplus)))
     return float((1 + np.sum(np.abs(signs @ surplus) >= seen - 1e-9)) / (1 + MOST_SPLITS))
 
 
 def _scores(first: Times, second: Times) -> np.ndarray:
     """Return the log-rank score of each run: expected minus observed events; their sum is 0."""
+    seconds, reached = _both(first, second)
+    moments, at_risk, events = _at_moments(seconds, reached)
+    hazard = np.cumsum(events.sum(axis=1) / at_risk.sum(axis=1))
+    before = np.searchsorted(moments, seconds, side="right")
+    return np.concatenate([[0.0], hazard])[before] - reached
+
+
+def _both(first: Times, second: Times) -> tuple[np.ndarray, np.ndarray]:
+    """Return the times of the runs of both arms, and which of them reached the target."""
     seconds = np.concatenate([first.seconds, second.seconds])
-    reached = np.concatenate([first.reached, second.reached]).astype(bool)
-    hazard = np.zeros(len(seconds))
-    for time in np.unique(seconds[reached]):
-        at_risk = seconds >= time
-        hazard[at_risk] += (reached & (seconds == time)).sum() / at_risk.sum()
-    return hazard - reached
+    return seconds, np.concatenate([first.reached, second.reached]).astype(bool)
+
+
+def _at_moments(
+    seconds: np.ndarray, reached: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the m moments at which runs arrive, and which of the n runs are at risk then and which
+    arrive, both (m, n)."""
+    moments = np.unique(seconds[reached])
+    return moments, seconds >= moments[:, None], reached & (seconds == moments[:, None])
 
 
 @functools.lru_cache(maxsize=8)
@@ -179,22 +191,24 @@ def _splits(n: int, k: int) -> np.ndarray:
     return np.array(list(itertools.combinations(range(n), k)))
 
 
+@functools.lru_cache(maxsize=8)
+def _signs(n: int) -> np.ndarray:
+    return np.array(list(itertools.product([1, -1], repeat=n)))
+
+
 def restricted_mean(times: Times, end: float) -> tuple[float, float]:
     """Return the mean time up to `end` and its variance, by Kaplan and Meier's curve."""
-    moments = np.unique(times.seconds[times.reached & (times.seconds <= end)])
+    counted = times.reached & (times.seconds <= end)
+    moments, at_risk, arriving = _at_moments(times.seconds, counted)
     edges = np.concatenate([[0.0], moments, [end]])
-    share, shares, terms = 1.0, [1.0], []
-    for time in moments:
-        n = int((times.seconds >= time).sum())
-        d = int((times.reached & (times.seconds == time)).sum())
-        share *= 1 - d / n
-        shares.append(share)
-        terms.append(d / (n * (n - d)) if n > d else 0.0)
-    areas = np.array(shares) * np.diff(edges)
+    n, d = at_risk.sum(axis=1), arriving.sum(axis=1)
+    shares = np.concatenate([[1.0], np.cumprod(1 - d / n)])
+    areas = shares * np.diff(edges)
     after = np.cumsum(areas[::-1])[::-1][1:]
-    variance = float(np.sum(after**2 * np.array(terms))) if len(terms) else 0.0
+    terms = np.where(n > d, d / (n * np.maximum(n - d, 1)), 0.0)
+    variance = float(np.sum(after**2 * terms))
     # Greenwood's variance is too small by the factor (events - 1) / events.
-    events = int((times.reached & (times.seconds <= end)).sum())
+    events = int(counted.sum())
     return float(areas.sum()), variance * (events / (events - 1) if events > 1 else 1.0)
 
 
