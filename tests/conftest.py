@@ -167,7 +167,6 @@ def _group(item: pytest.Item) -> str:
 def pytest_collection_finish(session: pytest.Session) -> None:
     if "torch" in sys.modules:
         import quick_agent  # noqa: F401
-        import quick_parser  # noqa: F401
     # Modules and tests stay for the whole session: a collection need not look at them each time.
     gc.collect()
     gc.freeze()

@@ -6,7 +6,6 @@ A process that is forked afterwards parses `thresher train …` in 0.04 CPU seco
 
 import contextlib
 
-import quick_parser  # noqa: F401
 from thresher.cli.commands import COMMANDS
 from thresher.cli.parse import parse
 from thresher.errors import ThresherError

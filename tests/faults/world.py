@@ -61,7 +61,6 @@ class FewDigits:
 
 def command(*words: object) -> int:
     """Run a command in this process and return its exit code."""
-    import quick_parser  # noqa: F401
     from thresher.cli.main import main
 
     try:
