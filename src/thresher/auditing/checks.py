@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
-import pyarrow as pa
 
 from thresher.auditing.findings import Example, Finding
 from thresher.data.copy_links import CopyLinks
@@ -158,8 +157,7 @@ class Checks:
     def _links(self, copies: Copies, where: np.ndarray) -> CopyLinks:
         """Name the images of pairs of rows of `where`."""
         ids, others = (
-            self.pack.ids.take(pa.array(where[rows])).to_pylist()
-            for rows in (copies.earlier, copies.later)
+            self.pack.ids.take(where[rows]).to_pylist() for rows in (copies.earlier, copies.later)
         )
         return CopyLinks(ids, others, copies.similarity, "correlation of the pixels")
 
@@ -211,7 +209,7 @@ class Checks:
         """Add pairs of a training row, another row of `where`, and their similarity."""
         pairs = sorted(pairs, key=lambda pair: -pair[2])
         others = where[[other for _, other, _ in pairs]] if pairs else np.empty(0, np.int64)
-        ids = self.pack.ids.take(pa.array(others)).to_pylist()
+        ids = self.pack.ids.take(others).to_pylist()
         reasons: dict[int, str] = {}
         shown = []
         for (row, _, similarity), other, id in zip(pairs, others, ids, strict=True):

@@ -53,7 +53,7 @@ class PackDataset(Dataset[tuple[Any, int]]):
             )
         self.pack, self.split, self.transform = pack, split, transform
         self.positions = pack.indices(split)
-        self.ids: list[str] = pack.ids.take(pa.array(self.positions)).to_pylist()
+        self.ids: list[str] = pack.ids.take(self.positions).to_pylist()
         self.targets: list[int] = pack.labels[self.positions].tolist()
         self.classes = pack.classes
 

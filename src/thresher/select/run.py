@@ -120,7 +120,7 @@ def training_inputs(pack: Pack, hold_out: HoldOut | None = None) -> FilterInputs
     if len(positions) == 0:
         raise InvalidValueError(f"pack {pack.name} has no training samples")
     return FilterInputs(
-        ids=pack.ids.take(pa.array(positions)).to_pylist(),
+        ids=pack.ids.take(positions).to_pylist(),
         labels=pack.labels[positions],
         classes=list(pack.classes),
     )
@@ -227,7 +227,7 @@ def _dynamics(
     error[rows_by_id(inputs.ids, trained) < 0] = np.nan
     if config.get("selection"):
         used = Selection.load(config["selection"])
-        kept = pack.ids.take(pa.array(used.indices(pack))).to_pylist()
+        kept = pack.ids.take(used.indices(pack)).to_pylist()
         error[rows_by_id(inputs.ids, kept) < 0] = np.nan
     return {"el2n": error}
 
