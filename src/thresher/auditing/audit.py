@@ -86,8 +86,7 @@ def audit(data: Pack | str | Path, out: str | Path, config: AuditConfig | None =
         _check_plan(paths, plan)
         if not paths.result.exists():
             _look(pack, paths, config, plan)
-        result = _read(paths)
-    return result
+        return _read(paths)
 
 
 def open_images(data: str | Path, paths: AuditPaths) -> Pack:

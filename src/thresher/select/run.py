@@ -213,7 +213,6 @@ def _dynamics(
     inputs: FilterInputs, pack: Pack, filter: Filter, run: Path
 ) -> Mapping[str, np.ndarray]:
     """Return the record of a run, or the errors of its final network if the filter asks for it."""
-    run = _existing_run(run)
     if not getattr(filter, "checkpoint", False):
         return with_dynamics(inputs, RunPaths(run).dynamics).dynamics
     p = with_features(inputs, open_features(run, pack), pack).probabilities
