@@ -8,7 +8,7 @@ import numpy as np
 
 from thresher.auditing.findings import Example, Finding
 from thresher.data.copy_links import CopyLinks
-from thresher.data.image_statistics import Fault, image_statistics
+from thresher.data.image_statistics import BROKEN, Fault, image_statistics
 from thresher.data.pack import Pack
 from thresher.select.aligned_copies import aligned_copies
 from thresher.select.copies import Copies, fewest_links, join_copies, near_copies, pixel_vectors
@@ -88,8 +88,7 @@ class Checks:
                 total = len(self.pack) + files  # of all splits
                 left_out = (Example(id=str(name)) for name in self.pack.meta.broken)
                 shown = (*left_out, *shown)[: self.examples]
-            drop = fault not in ("blurred", "shape")
-            dropped = self._drop(reasons) if drop else self._mark(reasons)
+            dropped = self._drop(reasons) if fault in BROKEN else self._mark(reasons)
             self._add(kind, len(reasons) + files, shown, dropped, total)
 
     def label_errors(self) -> None:
