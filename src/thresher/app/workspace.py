@@ -92,12 +92,11 @@ class Workspace:
     def view(self, name: str | None = None) -> SelectionView:
         return self._open(name or self.first)[0]
 
-    def current(self, name: str | None = None) -> SelectionView:
+    def current(self, name: str) -> SelectionView:
         """Return `view`; raise ChangedSelectionError if its file was made anew since it was opened.
 
         Decisions about the samples of the old file would be applied to those of the new one.
         """
-        name = name or self.first
         view = self.view(name)
         if file_stamp(view.path) != self._stamps[name]:
             raise ChangedSelectionError(
