@@ -86,10 +86,15 @@ def test_cores_are_those_this_process_may_use() -> None:
 
 def test_devices() -> None:
     best = "cuda" if torch.cuda.is_available() else "cpu"
-    if torch.backends.mps.is_available():
-        best = "mps"
     assert choose_device().type == choose_device("auto").type == best
     assert choose_device("cpu") == torch.device("cpu")
+
+
+def test_auto_does_not_choose_mps_which_has_no_float64(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    assert choose_device() == torch.device("cpu")
+    assert choose_device("mps") == torch.device("mps")
 
 
 @pytest.mark.parametrize("name", ["tpu", "", "cpux", "meta"])

@@ -61,6 +61,11 @@ class MissingDependencyError(ThresherError, ImportError):
     """An optional package is needed and cannot be imported."""
 
 
+def first_line(error: Exception) -> str:
+    """Return the first line of an error's message, or its type if it has none."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """Suggest the closest known name, or list all of them; of more than 40, the closest eight.
 

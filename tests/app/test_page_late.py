@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import httpx
 import numpy as np
-from page_eyes import counts, focus_by_search, wait_for
+from page_eyes import counts, focus_by_search, until, wait_for
 from page_site import Made, Opener, Serve, Site
 
 from thresher.data.overrides import OverrideLog
@@ -178,7 +178,7 @@ def test_what_was_typed_for_a_decision_that_was_not_saved_stays(
     assert page.input_value("#reason") == "blurred"
     page.fill("#relabel", "truck")
     page.press("#relabel", "Enter")
-    page.wait_for_function("document.querySelector('#relabel').value === 'truck'")
+    until(lambda: page.input_value("#relabel") == "truck", "what was typed is back")
     assert page.input_value("#reason") == "blurred"
     assert log.read() == []
 

@@ -146,7 +146,7 @@ def test_evaluate_takes_the_middle() -> None:
     wanted = images[:, 2:30, 2:30].permute(0, 3, 1, 2).float()
     assert torch.allclose(middle, wanted, atol=1e-3)
     rows = torch.tensor([3, 0])
-    assert torch.equal(plain(crop=28).evaluate(images, rows), middle[rows])
+    assert torch.equal(plain(crop=28).evaluate(images[rows]), middle[rows])
 
 
 def test_an_empty_batch_stays_empty() -> None:

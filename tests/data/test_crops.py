@@ -207,6 +207,6 @@ def test_augment_crops_raw_images_streamed_or_resident() -> None:
     assert resident.shape == (3, 3, 32, 32)
     assert torch.equal(augment(images[rows], keys[rows], 2, 3), resident)
     assert torch.equal(resident[1], resident[2])
-    assert augment.evaluate(images, rows).shape == (3, 3, 32, 32)
+    assert augment.evaluate(images[rows]).shape == (3, 3, 32, 32)
     with pytest.raises(InvalidValueError, match="no effect on resized crops"):
         Augment((0.5,), (0.2,), crop=8, resized=ResizedCrop(32))

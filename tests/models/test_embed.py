@@ -21,7 +21,8 @@ from thresher.errors import ThresherError
 from thresher.models import weights
 from thresher.models.embed import embed, features_of_run
 from thresher.models.embed_config import EmbedOptions
-from thresher.models.features import Features, features_and_logits
+from thresher.models.feature_source import find_features
+from thresher.models.features import Features
 from thresher.models.network import Network
 from thresher.models.registry import build
 from thresher.paths import write_json
@@ -46,7 +47,7 @@ def directly(pack: Pack, run: Path) -> tuple[np.ndarray, np.ndarray]:
     images = pack.images(pack.indices("train")) / 255
     x = torch.from_numpy((images - pack.mean) / pack.std).permute(0, 3, 1, 2).float()
     with torch.no_grad():
-        features, logits = features_and_logits(model, x)
+        features, logits = find_features(model, x).run(model, x)
     return features.numpy(), logits.softmax(1).numpy()
 
 

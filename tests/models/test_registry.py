@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from thresher.errors import InvalidValueError, NotFoundError, ThresherError
-from thresher.models.features import features_and_logits
+from thresher.models.feature_source import find_features
 from thresher.models.registry import MODELS, build, check
 from thresher.models.weights import find_head
 
@@ -46,7 +46,7 @@ def test_penultimate_features_and_head_give_the_logits(name: str) -> None:
     model = build(name, 7).eval()
     x = torch.randn(2, 3, 28, 28)
     with torch.no_grad():
-        features, logits = features_and_logits(model, x)
+        features, logits = find_features(model, x).run(model, x)
         assert torch.equal(features, model.forward_features(x))  # type: ignore[operator]
         assert torch.allclose(model.head(features), logits)  # type: ignore[operator]
         assert torch.equal(model(x), logits)
@@ -177,7 +177,7 @@ def test_a_function_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     x = torch.randn(2, 3, 8, 8)
     for name in ("net", "only_classes", "anything"):
         model = build(f"my_networks:{name}", 4)
-        features, logits = features_and_logits(model, x)
+        features, logits = find_features(model, x).run(model, x)
         assert (features.shape, logits.shape) == ((2, 5), (2, 4))
         assert torch.allclose(model.get_submodule("last")(features), logits)
     with pytest.raises(NotFoundError, match='no model "nett"; did you mean "net"'):
@@ -191,7 +191,7 @@ def test_a_function_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(NotFoundError, match='no module named "my_netwoks"'):
         build("my_netwoks:net", 4)
     with pytest.raises(ThresherError, match="Conv2d has no linear layer"):
-        features_and_logits(build("my_networks:convolution", 4), x)
+        find_features(build("my_networks:convolution", 4), x)
 
 
 @pytest.mark.parametrize("name", ["os:system", "json:dumps", "builtins:input", "subprocess:Popen"])
@@ -230,4 +230,4 @@ def test_a_last_layer_that_is_no_head_is_refused() -> None:
             return self.real(x)
 
     with pytest.raises(ThresherError, match=r'last linear layer of Odd \("unused"\) is not its'):
-        features_and_logits(Odd(), torch.randn(2, 3))
+        find_features(Odd(), torch.randn(2, 3))

@@ -78,10 +78,9 @@ def export_page(workspace: Workspace, folder: Path) -> ExportResult:
 def _drop_steps(score: np.ndarray) -> np.ndarray:
     """(n,) uint16: the first of `SLIDER_SHARES` at which `highest` marks each sample."""
     known = np.flatnonzero(~np.isnan(score))
+    highest_first = known[np.argsort(np.asarray(score, np.float64)[known], kind="stable")[::-1]]
     rank = np.full(len(score), len(score))
-    rank[known[np.argsort(np.asarray(score, np.float64)[known], kind="stable")[::-1]]] = np.arange(
-        len(known)
-    )
+    rank[highest_first] = np.arange(len(known))
     counts = [round(share * len(score)) for share in SLIDER_SHARES]
     return np.searchsorted(counts, rank, side="right").astype(np.uint16)
 

@@ -97,7 +97,8 @@ class Guard:
     def _check(self, scope: Scope) -> SafeJSONResponse | None:
         headers = Headers(scope=scope)
         host = headers.get("host", "")
-        if not self._known_host(host):
+        # Bound to all interfaces: accept any address of the machine, but only its own names.
+        if host.lower() not in self.hosts and not ("*" in self.hosts and _is_address(host)):
             return _refusal(403, "this Host is not served here")
         origin = headers.get("origin")
         if origin is not None and origin.lower() != f"{scope['scheme']}://{host}".lower():
@@ -112,10 +113,6 @@ class Guard:
         if not length.isdigit() or len(length) > 18 or int(length) > BODY_LIMIT:
             return _refusal(413, TOO_LARGE)
         return None
-
-    def _known_host(self, host: str) -> bool:
-        # Bound to all interfaces: accept any address of the machine, but only its own names.
-        return host.lower() in self.hosts or ("*" in self.hosts and _is_address(host))
 
     def _with_headers(self, send: Send) -> Send:
         async def send_with_headers(message: Message) -> None:

@@ -67,7 +67,7 @@ def near_copies(selection: Selection, pack: Pack) -> NearCopies:
             f'the near-copies of {selection.path} name "{unknown[0]}", which is not in the pack',
             "remove the file to go on without them",
         )
-    splits = pack.splits.take(pa.array(positions)).to_pylist()
+    splits = pack.splits.take(positions).to_pylist()
     return NearCopies(
         row=row.astype(np.int32),
         other=other.astype(np.int32),

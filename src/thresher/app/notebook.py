@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from thresher.app.server import PageServer, create_server
-from thresher.app.workspace import Workspace
+from thresher.app.workspace import FileStamp, Workspace, file_stamp
 from thresher.data.selection import Selection
 from thresher.errors import InvalidValueError, NotFoundError
 
@@ -19,7 +19,7 @@ LOCAL_ONLY = (
 
 _servers: dict[str, PageServer] = {}
 _widgets: dict[str, "SelectionWidget"] = {}
-_versions: dict[str, tuple[int, int]] = {}
+_versions: dict[str, FileStamp] = {}
 """Which file each of them has read: a selection may be made again under the same name."""
 
 
@@ -54,8 +54,7 @@ def show(selection: Selection, height: int = 720) -> "SelectionWidget | Notebook
     key = str(selection.path.resolve())
     if not selection.path.is_file():
         raise NotFoundError(f"there is no selection at {key}", "call `.save(PATH)` first")
-    stat = selection.path.stat()
-    version = (stat.st_ino, stat.st_mtime_ns)
+    version = file_stamp(selection.path)
     if _versions.setdefault(key, version) != version:
         _stop(key)
         _versions[key] = version

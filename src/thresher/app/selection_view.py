@@ -14,12 +14,7 @@ import pyarrow as pa
 
 from thresher.app import arrow
 from thresher.app.feature_index import FeatureIndex
-from thresher.app.map_layout import (
-    MapLayout,
-    finite_scores,
-    map_layout,
-    neighbourhood_labels,
-)
+from thresher.app.map_layout import MapLayout, finite_scores, map_layout, neighbourhood_labels
 from thresher.app.near_copies import NearCopies, near_copies
 from thresher.app.records import (
     FilterDecision,
@@ -119,7 +114,7 @@ class SelectionView:
     def state(self) -> ReviewState:
         """Replay the log over the decisions of the filter; O(overridden samples)."""
         entries = self.log.read()
-        keep = np.asarray(self.selection.keep, bool).copy()
+        keep = self.selection.keep.copy()
         overruled, labels = np.zeros(len(keep), bool), None
         before = self.selection.new_labels  # of the selections that this one combines
         if before is not None and (changed := self.selection.relabelled).any():
@@ -153,8 +148,7 @@ class SelectionView:
             )
         rows = self.rows(ids)
         if label is None:
-            filter_keep = np.asarray(self.selection.keep, bool)[rows]
-            return self.log.decide(ids, keep, reason.strip(), filter_keep.tolist())
+            return self.log.decide(ids, keep, reason.strip(), self.selection.keep[rows].tolist())
         if not keep:
             raise InvalidValueError("a sample with a new label is kept", "", "keep")
         classes = len(self.pack.classes)
@@ -180,9 +174,7 @@ class SelectionView:
     # Data for the page ------------------------------------------------------------------------
 
     def info(self) -> SelectionInfo:
-        labels = self.selection.labels
-        classes = len(self.pack.classes)
-        method = str(self.selection.meta.get("method", ""))
+        labels, classes = self.selection.labels, len(self.pack.classes)
         return SelectionInfo(
             name=self.name,
             samples=len(self),
@@ -195,7 +187,7 @@ class SelectionView:
             clusters=bool((self.clusters >= -1).any()),
             votes=self.selection.votes is not None,
             scores=bool(np.ptp(self._scores) > 0) if len(self) else False,
-            method=method,
+            method=str(self.selection.meta.get("method", "")),
             settings=_shareable(self.selection.meta),
         )
 
@@ -209,7 +201,7 @@ class SelectionView:
             "y": pa.array(self.layout.y),
             "cluster": pa.array(self.clusters),
             "score": pa.array(self._scores),
-            "keep": pa.array(np.asarray(selection.keep, bool)),
+            "keep": pa.array(selection.keep),
             "reason": pa.array(selection.reason, pa.string()).dictionary_encode(),
         }
         if selection.votes is not None:

@@ -5,7 +5,8 @@ import io
 import numpy as np
 
 from thresher.data.channels import shown_channels
-from thresher.data.pack import Pack, decode
+from thresher.data.images import resized
+from thresher.data.pack import Pack
 
 THUMBNAIL_LIMIT = 64
 """Largest side in pixels; smaller images keep their size, larger ones are scaled down."""
@@ -37,7 +38,7 @@ def thumbnails(pack: Pack, positions: np.ndarray) -> np.ndarray:
         top, left = (size - height) // 2, (size - width) // 2
         square[:, top : top + height, left : left + width] = images
         return square
-    return np.stack([_shrink(image, size) for image in images])
+    return resized(images, size)
 
 
 def thumbnail_sheet(pack: Pack, positions: np.ndarray, lossy: bool = False) -> bytes:
@@ -58,11 +59,3 @@ def thumbnail_sheet(pack: Pack, positions: np.ndarray, lossy: bool = False) -> b
         # Level 1: photographs hardly compress further, and the browser is usually local.
         picture.save(file, "PNG", compress_level=1)
     return file.getvalue()
-
-
-def _shrink(image: np.ndarray, size: int) -> np.ndarray:
-    from PIL import Image
-
-    file = io.BytesIO()
-    Image.fromarray(image).save(file, "BMP")
-    return decode(file.getvalue(), size)

@@ -92,14 +92,13 @@ class Workspace:
     def view(self, name: str | None = None) -> SelectionView:
         return self._open(name or self.first)[0]
 
-    def current(self, name: str | None = None) -> SelectionView:
+    def current(self, name: str) -> SelectionView:
         """Return `view`; raise ChangedSelectionError if its file was made anew since it was opened.
 
         Decisions about the samples of the old file would be applied to those of the new one.
         """
-        name = name or self.first
         view = self.view(name)
-        if _stamp(view.path) != self._stamps[name]:
+        if file_stamp(view.path) != self._stamps[name]:
             raise ChangedSelectionError(
                 f"{view.path.name} was made anew or removed since it was opened",
                 "start `thresher view` again",
@@ -160,13 +159,13 @@ class Workspace:
             if name not in self._paths:
                 raise NotFoundError(f'no selection "{name}" is open', nearest(name, self.names))
             if name not in self._opened:
-                self._stamps[name] = _stamp(self._paths[name])
+                self._stamps[name] = file_stamp(self._paths[name])
                 view = SelectionView(self._paths[name], self._pack)
                 self._opened[name] = (view, FilterPreviewer(view))
             return self._opened[name]
 
 
-def _stamp(path: Path) -> FileStamp:
+def file_stamp(path: Path) -> FileStamp:
     """Return what changes if a file is made anew; None if there is none."""
     try:
         status = path.stat()

@@ -80,14 +80,13 @@ def audit(data: Pack | str | Path, out: str | Path, config: AuditConfig | None =
     if seen_with is not None and seen_with.is_file():
         plan["seen_with"] = file_sha256(seen_with)
     check_audit_folder(paths)
-    training_inputs(pack)  # raises if there are none, before anything is written
+    inputs = training_inputs(pack)  # raises if there are none, before anything is written
     busy = f"another process is writing to {paths.root}"
     with _nothing_left(paths), exclusive_lock(paths.lock, busy):
         _check_plan(paths, plan)
         if not paths.result.exists():
-            _look(pack, paths, config, plan)
-        result = _read(paths)
-    return result
+            _look(pack, inputs, paths, config, plan)
+        return _read(paths)
 
 
 def open_images(data: str | Path, paths: AuditPaths) -> Pack:
@@ -175,8 +174,9 @@ def _check_plan(paths: AuditPaths, plan: dict[str, Any]) -> None:
         )
 
 
-def _look(pack: Pack, paths: AuditPaths, config: AuditConfig, plan: dict[str, Any]) -> None:
-    inputs = training_inputs(pack)
+def _look(
+    pack: Pack, inputs: FilterInputs, paths: AuditPaths, config: AuditConfig, plan: dict[str, Any]
+) -> None:
     features, network = _features(pack, inputs, paths, config)
     look = Checks(
         pack,

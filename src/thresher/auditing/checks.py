@@ -5,11 +5,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
-import pyarrow as pa
 
 from thresher.auditing.findings import Example, Finding
 from thresher.data.copy_links import CopyLinks
-from thresher.data.image_statistics import Fault, image_statistics
+from thresher.data.image_statistics import BROKEN, Fault, image_statistics
 from thresher.data.pack import Pack
 from thresher.select.aligned_copies import aligned_copies
 from thresher.select.copies import Copies, fewest_links, join_copies, near_copies, pixel_vectors
@@ -89,8 +88,7 @@ class Checks:
                 total = len(self.pack) + files  # of all splits
                 left_out = (Example(id=str(name)) for name in self.pack.meta.broken)
                 shown = (*left_out, *shown)[: self.examples]
-            drop = fault not in ("blurred", "shape")
-            dropped = self._drop(reasons) if drop else self._mark(reasons)
+            dropped = self._drop(reasons) if fault in BROKEN else self._mark(reasons)
             self._add(kind, len(reasons) + files, shown, dropped, total)
 
     def label_errors(self) -> None:
@@ -158,8 +156,7 @@ class Checks:
     def _links(self, copies: Copies, where: np.ndarray) -> CopyLinks:
         """Name the images of pairs of rows of `where`."""
         ids, others = (
-            self.pack.ids.take(pa.array(where[rows])).to_pylist()
-            for rows in (copies.earlier, copies.later)
+            self.pack.ids.take(where[rows]).to_pylist() for rows in (copies.earlier, copies.later)
         )
         return CopyLinks(ids, others, copies.similarity, "correlation of the pixels")
 
@@ -211,7 +208,7 @@ class Checks:
         """Add pairs of a training row, another row of `where`, and their similarity."""
         pairs = sorted(pairs, key=lambda pair: -pair[2])
         others = where[[other for _, other, _ in pairs]] if pairs else np.empty(0, np.int64)
-        ids = self.pack.ids.take(pa.array(others)).to_pylist()
+        ids = self.pack.ids.take(others).to_pylist()
         reasons: dict[int, str] = {}
         shown = []
         for (row, _, similarity), other, id in zip(pairs, others, ids, strict=True):

@@ -128,10 +128,8 @@ class Augment:
             and builds_gpu_kernels()
         )
 
-    def evaluate(self, images: Tensor, rows: Tensor | None = None) -> Tensor:
+    def evaluate(self, images: Tensor) -> Tensor:
         """Return the normalised centre crop, for evaluation and features."""
-        if rows is not None:
-            images = images[rows]
         if self.resized is not None:
             images = self.resized.centre(images)
         height, width = images.shape[1:3]

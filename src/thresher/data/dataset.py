@@ -8,7 +8,7 @@ import pyarrow as pa
 import torch
 from torch.utils.data import Dataset
 
-from thresher.data.images import decode
+from thresher.data.images import decode, pillow_image
 from thresher.errors import InvalidValueError
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class PackDataset(Dataset[tuple[Any, int]]):
             )
         self.pack, self.split, self.transform = pack, split, transform
         self.positions = pack.indices(split)
-        self.ids: list[str] = pack.ids.take(pa.array(self.positions)).to_pylist()
+        self.ids: list[str] = pack.ids.take(self.positions).to_pylist()
         self.targets: list[int] = pack.labels[self.positions].tolist()
         self.classes = pack.classes
 
@@ -61,16 +61,12 @@ class PackDataset(Dataset[tuple[Any, int]]):
         return len(self.positions)
 
     def __getitem__(self, row: int) -> tuple[Any, int]:
-        pixels = self._pixels(int(self.positions[row]))
+        position = int(self.positions[row])
+        if self.pack.image_shape is None:
+            pixels = decode(self.pack.encoded(position))
+        else:
+            pixels = self.pack.view(position)
         if self.transform is None:
             image = torch.from_numpy(np.array(pixels)).permute(2, 0, 1).contiguous()
             return image.float().div_(255), self.targets[row]
-        from PIL import Image
-
-        plane = pixels[:, :, 0] if pixels.shape[2] == 1 else pixels
-        return self.transform(Image.fromarray(plane)), self.targets[row]
-
-    def _pixels(self, position: int) -> np.ndarray:
-        if self.pack.image_shape is None:
-            return decode(self.pack.encoded(position))
-        return self.pack.view(position)
+        return self.transform(pillow_image(pixels)), self.targets[row]

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 
 from thresher.data.pack import Pack
 from thresher.data.selection import Selection
@@ -53,7 +52,7 @@ class FlippedSource:
     def read(self, chunk: str) -> Iterator[Block]:
         pack = self.pack
         at = np.arange(int(chunk), min(int(chunk) + CHUNK, len(pack)))
-        ids, splits = (column.take(pa.array(at)).to_pylist() for column in (pack.ids, pack.splits))
+        ids, splits = (column.take(at).to_pylist() for column in (pack.ids, pack.splits))
         images = [pack.encoded(int(i)) for i in at] if pack.image_shape is None else pack.images(at)
         yield Block(ids, self.labels()[at], splits, images)
 
@@ -104,13 +103,13 @@ def _is_copy(existing: Pack, source: FlippedSource) -> bool:
     """Return whether a pack is that copy; the fingerprint does not tell splits apart."""
     if existing.meta.source != source.key():
         return False
-    at = pa.array(source.pack.positions(existing.ids))
+    at = source.pack.positions(existing.ids)
     return existing.splits.to_pylist() == source.pack.splits.take(at).to_pylist()
 
 
 def _oracle(pack: Pack, copy: Pack) -> Selection:
     train = copy.indices("train")
-    ids = copy.ids.take(pa.array(train))
+    ids = copy.ids.take(train)
     old, new = pack.labels[pack.positions(ids)], copy.labels[train]
     wrong = old != new
     return Selection(

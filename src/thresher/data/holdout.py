@@ -125,8 +125,8 @@ def check_held_out(options: HoldOutOptions, splits: Mapping[str, int], ids: Iter
         )
 
 
-def _group(id: str, pattern: str | None) -> str:
-    match = re.search(pattern, id) if pattern is not None else None
+def _group(id: str, pattern: str) -> str:
+    match = re.search(pattern, id)
     if match is None:
         return id
     return match[1] if match.re.groups and match[1] is not None else match[0]

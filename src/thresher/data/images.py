@@ -339,6 +339,13 @@ def pixels(image: "PilImage") -> np.ndarray:
     return array if array.ndim == 3 else array[:, :, None]
 
 
+def pillow_image(pixels: np.ndarray) -> "PilImage":
+    """Return raw pixels (height, width, 1 or 3) as an image of Pillow."""
+    from PIL import Image
+
+    return Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
+
+
 def resized(
     images: np.ndarray,
     size: int,
@@ -370,7 +377,7 @@ def _resize_all(images: np.ndarray, out: np.ndarray, resample: Resample, whole: 
     step = 3 if channels == 3 else 1  # Pillow knows no other numbers of equal channels
     for image, result in zip(images, out, strict=True):
         for part in (slice(n, n + step) for n in range(0, channels, step)):
-            picture = Image.fromarray(_flat(image[:, :, part]))
+            picture = pillow_image(image[:, :, part])
             result[:, :, part] = pixels(
                 picture.resize((size, size), method)
                 if whole
@@ -380,13 +387,7 @@ def _resize_all(images: np.ndarray, out: np.ndarray, resample: Resample, whole: 
 
 def encode_png(image: np.ndarray, fast: bool = False) -> bytes:
     """Encode raw pixels (height, width, 1 or 3) as PNG; `fast` gives larger files sooner."""
-    from PIL import Image
-
     file = io.BytesIO()
     options = {"compress_level": 1} if fast else {}
-    Image.fromarray(_flat(image)).save(file, "PNG", **options)
+    pillow_image(image).save(file, "PNG", **options)
     return file.getvalue()
-
-
-def _flat(image: np.ndarray) -> np.ndarray:
-    return image[:, :, 0] if image.shape[2] == 1 else image

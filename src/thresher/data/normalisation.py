@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from thresher.data.hashing import sample_keys
-from thresher.data.images import decode
+from thresher.data.images import decode, pillow_image
 
 SHARE = 16
 LEAST = 1024
@@ -45,12 +45,9 @@ def value_counts(images: np.ndarray) -> np.ndarray:
     """Count the byte values per channel, (channels, 256) int64, of uint8 images."""
     channels = images.shape[3]
     if channels in (1, 3) and len(images):
-        from PIL import Image
-
         # Pillow counts bytes; numpy would convert each of them to eight bytes first.
         tall = images.reshape(-1, images.shape[2], channels)
-        flat = Image.fromarray(tall[:, :, 0] if channels == 1 else tall)
-        return np.array(flat.histogram(), np.int64).reshape(channels, 256)
+        return np.array(pillow_image(tall).histogram(), np.int64).reshape(channels, 256)
     flat_bytes = images.reshape(-1, channels)
     return np.stack([np.bincount(flat_bytes[:, c], minlength=256) for c in range(channels)])
 

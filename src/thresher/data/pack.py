@@ -22,7 +22,7 @@ from thresher.data.gather import Gather, run_in_threads
 from thresher.data.ids import Ids, rows_by_id
 from thresher.data.images import Resample, decode, encode_png
 from thresher.data.meta import PackMeta, Shape
-from thresher.data.shard import map_shards, raw_pixels
+from thresher.data.shard import map_shards, raw_images
 from thresher.data.sources.known import NAMES
 from thresher.data.verify import damaged_shards, wrong_fields
 from thresher.environment import core_count
@@ -313,9 +313,7 @@ class Pack:
     def _raw(self) -> list[np.ndarray]:
         """Per record batch, the image column as a zero-copy array (n, height, width, channels)."""
         assert self.image_shape is not None
-        width = int(np.prod(self.image_shape))
-        pixels = [np.frombuffer(raw_pixels(batch, width), np.uint8) for batch in self._batches]
-        return [array.reshape(-1, *self.image_shape) for array in pixels]
+        return [raw_images(batch, self.image_shape) for batch in self._batches]
 
     @cached_property
     def _gather(self) -> Gather:

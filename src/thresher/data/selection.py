@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import pyarrow as pa
 
 from thresher.data import selection_file as stored
 from thresher.data.copy_links import CopyLinks
@@ -356,7 +355,7 @@ class Selection:
         path = Path(path)
         positions = self.indices(pack, within)
         self._mention_labels(f"{path.name}")
-        ids = pack.ids.take(pa.array(self.indices(pack))).to_pylist()
+        ids = pack.ids.take(self.indices(pack)).to_pylist()
         stored.write_kept(path, ids, positions)
         return path
 

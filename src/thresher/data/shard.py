@@ -53,10 +53,11 @@ def _has_columns(schema: pa.Schema, shape: Shape | None) -> bool:
     return "split" in schema.names and {(f.name, f.type) for f in wanted} <= columns
 
 
-def raw_pixels(batch: pa.RecordBatch, width: int) -> pa.Buffer:
-    """Return the raw images of a batch as one zero-copy buffer; `width` is the bytes of each."""
-    column = batch.column("image")
-    return column.buffers()[1].slice(column.offset * width, len(column) * width)
+def raw_images(batch: pa.RecordBatch, shape: Shape) -> np.ndarray:
+    """Return the raw images of a batch, (n, height, width, channels) uint8, without a copy."""
+    column, width = batch.column("image"), int(np.prod(shape))
+    pixels = column.buffers()[1].slice(column.offset * width, len(column) * width)
+    return np.frombuffer(pixels, np.uint8).reshape(-1, *shape)
 
 
 def _damaged(path: Path, why: str) -> InvalidValueError:
@@ -83,7 +84,7 @@ def merge(meta: PackMeta, root: Path) -> ShardMeta:
     with atomic_file(root / "pixels") as temporary:
         with open(temporary, "wb") as file:
             for batch in batches:
-                file.write(raw_pixels(batch, width))
+                file.write(raw_images(batch, meta.image_shape).data)
         n = sum(batch.num_rows for batch in batches)
         with pa.memory_map(str(temporary)) as mapped:
             images = pa.FixedSizeBinaryArray.from_buffers(

@@ -16,7 +16,7 @@ from thresher.data.digest import file_sha256
 from thresher.data.holdout import HoldOutOptions, choose_test
 from thresher.data.meta import Shape
 from thresher.data.normalisation import value_counts
-from thresher.data.shard import map_shard, raw_pixels
+from thresher.data.shard import map_shard, raw_images
 from thresher.data.shard_writer import ShardRecord, record_file
 from thresher.paths import disk_errors, write_json
 
@@ -53,7 +53,10 @@ def set_test(staging: Path, number: int, shape: Shape | None, test: np.ndarray) 
     histograms: dict[str, np.ndarray] = {}
     if shape is not None:
         for batch, own in zip(batches, parts, strict=True):
-            _count(histograms, batch, shape, own)
+            images = raw_images(batch, shape)
+            for split, rows in (("train", ~own), ("test", own)):
+                if rows.any():
+                    histograms[split] = histograms.get(split, 0) + value_counts(images[rows])
     splits = {"train": len(test) - int(test.sum()), "test": int(test.sum())}
     changed = dataclasses.replace(
         record,
@@ -77,14 +80,3 @@ def _split_names(path: Path, parts: list[np.ndarray]) -> list[tuple[int, bytes]]
             written.append((ends.address - start, bounds.tobytes()))
             written.append((text.address - start, b"".join(names)))
     return written
-
-
-def _count(
-    histograms: dict[str, np.ndarray], batch: pa.RecordBatch, shape: Shape, test: np.ndarray
-) -> None:
-    """Add the values of the raw images of a batch to the counts of their splits."""
-    pixels = np.frombuffer(raw_pixels(batch, int(np.prod(shape))), np.uint8)
-    images = pixels.reshape(-1, *shape)
-    for split, rows in (("train", ~test), ("test", test)):
-        if rows.any():
-            histograms[split] = histograms.get(split, 0) + value_counts(images[rows])

@@ -11,7 +11,7 @@ import pyarrow as pa
 from thresher.data.digest import file_sha256, fingerprint
 from thresher.data.meta import PackMeta
 from thresher.data.normalisation import count_files, from_counts, sampled_rows
-from thresher.data.shard import raw_pixels
+from thresher.data.shard import raw_images
 from thresher.data.shard_writer import ShardContent, WriteOptions
 from thresher.data.sources.base import Block
 from thresher.environment import core_count
@@ -73,10 +73,8 @@ def _content(meta: PackMeta, batch: pa.RecordBatch) -> ShardContent:
     if meta.image_shape is None:
         step, images = 64, batch.column("image")
     else:
-        width = int(np.prod(meta.image_shape))
-        pixels = np.frombuffer(raw_pixels(batch, width), np.uint8)
-        images = pixels.reshape(-1, *meta.image_shape)
-        step = max(1, (1 << 24) // width)
+        images = raw_images(batch, meta.image_shape)
+        step = max(1, (1 << 24) // int(np.prod(meta.image_shape)))
     for begin in range(0, len(ids), step):
         part = slice(begin, begin + step)
         some = images[part] if meta.image_shape else images[part].to_pylist()

@@ -143,8 +143,6 @@ def join(device: str = "auto") -> Group:
     if dist.is_available() and dist.is_initialized():
         where = replace(where, rank=dist.get_rank(), world=dist.get_world_size())
     chosen = choose_device(device)
-    if device == "auto" and chosen.type == "mps":
-        chosen = torch.device("cpu")  # training sums in float64, which MPS lacks
     if where.world == 1:
         return Group(where, chosen)
     if chosen.type == "cuda" and torch.cuda.device_count() < where.local_world:

@@ -33,12 +33,7 @@ from thresher.locks import exclusive_lock
 from thresher.models import registry
 from thresher.models.embed_config import EmbedConfig, EmbedOptions
 from thresher.models.feature_source import FeatureSource, check_trained, find_features
-from thresher.models.features import (
-    FORMAT,
-    FeaturePaths,
-    Features,
-    FeaturesMeta,
-)
+from thresher.models.features import FORMAT, FeaturePaths, Features, FeaturesMeta
 from thresher.models.network import Network, Preprocessing, weights_of_run
 from thresher.options import validate
 from thresher.paths import allocate, atomic_file, disk_errors, read_json, write_json
@@ -81,20 +76,19 @@ def features_of_run(run: str | Path, pack: Pack, options: EmbedOptions | None = 
     ones stay. An interrupted call resumes.
     """
     options = options or EmbedOptions()
-    key = (Preprocessing.of_run(run, pack), file_sha256(weights_of_run(run)))
+    images, sha256 = Preprocessing.of_run(run, pack), file_sha256(weights_of_run(run))
     split = "" if options.split == "train" else f"-{options.split}"
     folder = Path(run) / f"features{split}-{pack.fingerprint[:12]}"
-    suffix = hashlib.sha256(repr(key).encode()).hexdigest()[:12]
+    suffix = hashlib.sha256(repr((images, sha256)).encode()).hexdigest()[:12]
     other = folder.with_name(f"{folder.name}-{suffix}")
     # The fingerprint says nothing of splits: packed again, other samples may be in this one.
-    ids = sorted(pack.ids.take(pa.array(_positions(pack, options.split))).to_pylist())
+    ids = sorted(pack.ids.take(_positions(pack, options.split)).to_pylist())
     for path in (folder, other, other.with_name(f"{other.name}-{order_digest(ids)}")):
         if not path.exists():
             return embed(Network.from_run(run, pack), pack, path, options)
         features = Features.open(path)
-        meta = features.meta
-        images = tuple(getattr(meta, name) for name in vars(key[0]))
-        same = (images, meta.sha256) == (tuple(vars(key[0]).values()), key[1])
+        prepared = {name: getattr(features.meta, name) for name in vars(images)}
+        same = prepared == vars(images) and features.meta.sha256 == sha256
         if same and sorted(features.ids) == ids:
             return features
     raise AlreadyExistsError(f"{path} holds features of another network", "remove it")
@@ -221,7 +215,7 @@ def _plan(
 ) -> FeaturesMeta:
     """Return everything that determines the result; a partial folder is resumed if it is equal."""
     # The fingerprint says nothing of the order: rows that are done may be of other samples.
-    ids = pack.ids.take(pa.array(positions)).to_pylist()
+    ids = pack.ids.take(positions).to_pylist()
     return FeaturesMeta(
         format=FORMAT,
         pack=pack.name,
@@ -275,25 +269,22 @@ def _find_source(network: Network, pack: Pack, inputs: _Inputs) -> FeatureSource
 
 def _stage(paths: FeaturePaths, plan: FeaturesMeta, shape: tuple[int, int]) -> None:
     """Create the files at their full size, unless an interrupted call of the same plan did."""
-    with disk_errors(paths.root):
-        _create_files(paths.staging, plan, shape)
-
-
-def _create_files(staging: FeaturePaths, plan: FeaturesMeta, shape: tuple[int, int]) -> None:
+    staging = paths.staging
     plan_file = staging.root / "plan.json"
-    if plan_file.exists() and FeaturesMeta.from_json(read_json(plan_file)) == plan:
-        return
-    for old in staging.root.iterdir():
-        if old.name != ".lock":
-            old.unlink()
-    files = [(staging.array, plan.dtype, shape[0])]
-    if plan.probabilities:
-        files.append((staging.probabilities, "float32", shape[1]))
-    for file, dtype, width in files:
-        size = (plan.samples or 0, width)
-        np.lib.format.open_memmap(file, "w+", np.dtype(dtype), size).flush()
-        allocate(file)
-    write_json(plan_file, plan.to_json())
+    with disk_errors(paths.root):
+        if plan_file.exists() and FeaturesMeta.from_json(read_json(plan_file)) == plan:
+            return
+        for old in staging.root.iterdir():
+            if old.name != ".lock":
+                old.unlink()
+        files = [(staging.array, plan.dtype, shape[0])]
+        if plan.probabilities:
+            files.append((staging.probabilities, "float32", shape[1]))
+        for file, dtype, width in files:
+            size = (plan.samples or 0, width)
+            np.lib.format.open_memmap(file, "w+", np.dtype(dtype), size).flush()
+            allocate(file)
+        write_json(plan_file, plan.to_json())
 
 
 def _together(group: Group, work: Callable[[], None], paths: FeaturePaths) -> None:
@@ -322,22 +313,16 @@ def _removed_on_error(paths: FeaturePaths, group: Group) -> Iterator[None]:
 
 def _finish(paths: FeaturePaths, pack: Pack, positions: np.ndarray, meta: FeaturesMeta) -> None:
     """Write the index and the metadata, remove the markers, and rename the folder into place."""
-    with disk_errors(paths.root):
-        _complete(paths, pack, positions, meta)
-
-
-def _complete(paths: FeaturePaths, pack: Pack, positions: np.ndarray, meta: FeaturesMeta) -> None:
     staging = paths.staging
-    index = pa.table(
-        {"id": pack.ids.take(pa.array(positions)), "label": pa.array(pack.labels[positions])}
-    )
-    with atomic_file(staging.index) as temporary:
-        pq.write_table(index, temporary)
-    write_json(staging.meta, meta.to_json())
-    for leftover in [*staging.root.glob("*.done"), staging.root / "plan.json"]:
-        leftover.unlink()
-    os.rename(staging.root, paths.root)
-    (paths.root / ".lock").unlink(missing_ok=True)
+    index = pa.table({"id": pack.ids.take(positions), "label": pack.labels[positions]})
+    with disk_errors(paths.root):
+        with atomic_file(staging.index) as temporary:
+            pq.write_table(index, temporary)
+        write_json(staging.meta, meta.to_json())
+        for leftover in [*staging.root.glob("*.done"), staging.root / "plan.json"]:
+            leftover.unlink()
+        os.rename(staging.root, paths.root)
+        (paths.root / ".lock").unlink(missing_ok=True)
 
 
 @contextmanager

@@ -21,6 +21,8 @@ PATCH = 2
 EPS = 5e-4
 """Added to the variances of the patches, so that directions without signal are not blown up."""
 LOGIT_SCALE = 1 / 9
+BLOCK = 32
+"""Images that fit into a processor's cache."""
 
 
 class FastCifar(nn.Module):
@@ -58,18 +60,12 @@ class FastCifar(nn.Module):
         return self.head(self.forward_features(x)) * LOGIT_SCALE
 
 
-def _patch_covariance(images: Tensor, block: int = 32) -> Tensor:
-    """Return the mean product of the pixels of all patches, float64, without copying the patches.
-
-    Images (n, channels, height, width) are read in blocks that fit into a processor's cache.
-    """
-    channels, height, width = (
-        images.shape[1],
-        images.shape[2] - PATCH + 1,
-        images.shape[3] - PATCH + 1,
-    )
+def _patch_covariance(images: Tensor) -> Tensor:
+    """Return the mean product of the pixels of all patches, float64, without copying them."""
+    channels = images.shape[1]
+    height, width = (side - PATCH + 1 for side in images.shape[2:])
     total = torch.zeros(channels * PATCH**2, channels * PATCH**2, dtype=torch.float64)
-    for part in images.split(block):
+    for part in images.split(BLOCK):
         pixels = part.transpose(0, 1).double()
         shifted = [
             pixels[:, :, top : top + height, left : left + width].flatten(1)

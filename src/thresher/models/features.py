@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,9 +22,6 @@ from thresher.data.digest import order_digest
 from thresher.data.ids import id_array
 from thresher.errors import InvalidValueError, NotFoundError
 from thresher.paths import Inside, read_json
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
 
 FORMAT = 1
 _ROWS = 65536
@@ -220,17 +217,6 @@ class Features:
                 "embed again",
             )
         return self
-
-
-def features_and_logits(model: "nn.Module", x: "Tensor") -> "tuple[Tensor, Tensor]":
-    """Run a model that ends in `torch.nn.Linear` on images (n, channels, height, width).
-
-    Returns:
-        The input (n, d) of the last linear layer, and its output.
-    """
-    from thresher.models.feature_source import find_features
-
-    return find_features(model, x).run(model, x)
 
 
 @contextlib.contextmanager

@@ -21,7 +21,13 @@ from torch import Tensor, nn
 from thresher.data.digest import file_sha256
 from thresher.data.images import Resample
 from thresher.data.pack import Pack
-from thresher.errors import InvalidValueError, MissingDependencyError, NotFoundError, nearest
+from thresher.errors import (
+    InvalidValueError,
+    MissingDependencyError,
+    NotFoundError,
+    first_line,
+    nearest,
+)
 from thresher.models.embed_config import HUGGING_FACE, EmbedConfig, Pooling
 from thresher.models.network import Network, Preprocessing
 from thresher.models.own_size import at_own_size, check_size
@@ -224,8 +230,7 @@ def _load(folder: Path, family: Family, pooling: Pooling) -> nn.Module:
         with _quiet(transformers):
             model, info = getattr(transformers, family.model).from_pretrained(folder, **options)
     except Exception as error:  # a dozen types, for damaged files and for shapes that differ
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        raise InvalidValueError(f"{folder} cannot be loaded ({lines[0]})") from error
+        raise InvalidValueError(f"{folder} cannot be loaded ({first_line(error)})") from error
     # transformers leaves tensors that the file lacks at random values. A pooling layer may be
     # missing if it is not used.
     unused = "pooler." if pooling != "pooled" else "\0"

@@ -5,7 +5,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parameter import is_lazy
 
-from thresher.errors import InvalidValueError
+from thresher.errors import InvalidValueError, first_line
 
 
 def materialise(model: nn.Module, name: str, shape: tuple[int, int, int] | None) -> None:
@@ -49,8 +49,7 @@ def materialise(model: nn.Module, name: str, shape: tuple[int, int, int] | None)
 
 def failed_on(shape: tuple[int, int, int], name: str, error: Exception) -> InvalidValueError:
     """Return the refusal of a model whose forward pass raised `error`."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    what = f'model "{name}" fails on images of {"×".join(map(str, shape))}: {lines[0]}'
+    what = f'model "{name}" fails on images of {"×".join(map(str, shape))}: {first_line(error)}'
     return InvalidValueError(what, "THRESHER_DEBUG=1 shows where")
 
 

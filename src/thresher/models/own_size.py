@@ -8,7 +8,7 @@ from torch import nn
 
 from thresher.data.images import file_size
 from thresher.data.pack import Pack
-from thresher.errors import InvalidValueError
+from thresher.errors import InvalidValueError, first_line
 from thresher.models.network import Preprocessing
 
 FIX = "give `image_size`"
@@ -49,8 +49,7 @@ def check_size(model: nn.Module, images: Preprocessing, pack: Pack, name: str) -
     Raises:
         InvalidValueError: The network does not take images of that size.
     """
-    side = images.crop or images.image_size
-    size = (side, side) if side else pack.image_shape[:2] if pack.image_shape else None
+    size = images.sides(pack)
     if size is None:
         return
     try:
@@ -58,9 +57,9 @@ def check_size(model: nn.Module, images: Preprocessing, pack: Pack, name: str) -
     except InvalidValueError:
         raise
     except (ValueError, RuntimeError) as error:
-        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        reason = first_line(error).rstrip(".")
         raise InvalidValueError(
-            f"{name} does not take images of {_text(size)} pixels ({first.rstrip('.')})",
+            f"{name} does not take images of {_text(size)} pixels ({reason})",
             "give another `image_size`" if images.image_size else FIX,
         ) from None
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from thresher.errors import InvalidValueError, MissingDependencyError, nearest
+from thresher.errors import InvalidValueError, MissingDependencyError, first_line, nearest
 from thresher.models.embed_config import HUGGING_FACE
 from thresher.plugins import Registry
 
@@ -102,11 +102,11 @@ def _call(function: Callable[..., Any], name: str, classes: int, channels: int) 
             arguments["channels"] = channels
         signature.bind(**arguments)
     except (TypeError, ValueError) as error:
-        raise InvalidValueError(f'"{name}" is not a model ({_first_line(error)})', fix) from None
+        raise InvalidValueError(f'"{name}" is not a model ({first_line(error)})', fix) from None
     try:
         model = function(**arguments)
     except TypeError as error:
-        raise InvalidValueError(f'model "{name}" failed: {_first_line(error)}', fix) from error
+        raise InvalidValueError(f'model "{name}" failed: {first_line(error)}', fix) from error
     if not isinstance(model, nn.Module):
         raise InvalidValueError(f'model "{name}" returned {type(model).__name__}', fix)
     return model
@@ -118,14 +118,14 @@ def import_library(name: str) -> Any:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name != name:
-            raise MissingDependencyError(f"cannot import {name}: {_first_line(error)}") from error
+            raise MissingDependencyError(f"cannot import {name}: {first_line(error)}") from error
         raise MissingDependencyError(
             f"models of {name} need {name}, which is not installed", f"pip install {name}"
         ) from None
     except Exception as error:
         # torchvision with a CPU build of torch fails with a RuntimeError about operators.
         raise MissingDependencyError(
-            f"{name} is installed but cannot be imported with this torch ({_first_line(error)})",
+            f"{name} is installed but cannot be imported with this torch ({first_line(error)})",
             f"install the {name} that was built for it",
         ) from error
 
@@ -164,8 +164,3 @@ def _replace_stem(model: "nn.Module", name: str, channels: int) -> None:
             setattr(model.get_submodule(parent), leaf, stem)
             return
     raise InvalidValueError(f"{name} has no convolution whose input channels can be {channels}")
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__

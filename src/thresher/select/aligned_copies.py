@@ -13,7 +13,7 @@ import numpy as np
 
 from thresher.data.pack import Pack
 from thresher.progress import bar
-from thresher.select.copies import SIDE, Copies, small_images
+from thresher.select.copies import NO_COPIES, SIDE, Copies, small_images
 
 if TYPE_CHECKING:
     import torch
@@ -57,11 +57,10 @@ def aligned_copies(
         smaller than 16 pixels. Costs n·m·d operations, and ten alignments per test image.
     """
     n, side = len(train), min(pack.image_shape[:2]) if pack.image_shape else MOST_SIDE
-    none = Copies(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.float32))
     if side < LEAST_SIDE or closeness == 0 or n == 0 or len(others) == 0:
-        return none
+        return NO_COPIES
     step = max(1, min(_BLOCK, _BLOCK_ELEMENTS // n))
-    pairs, best = [none], np.full(len(others), -1.0, np.float32)
+    pairs, best = [NO_COPIES], np.full(len(others), -1.0, np.float32)
     with bar("aligning images", len(others), "images") as shown:
         for begin in range(0, len(others), step):
             rows = np.arange(begin, min(begin + step, len(others)))
@@ -72,7 +71,7 @@ def aligned_copies(
             shown.advance(len(rows))
     usual = float(np.median(_distance(best)))
     if usual < LEAST_USUAL:
-        return none
+        return NO_COPIES
     later, earlier, similarity = (np.concatenate(values) for values in zip(*pairs, strict=True))
     copy = np.flatnonzero(_distance(similarity) < closeness * usual)
     # A pair may be a candidate both ways: the better alignment counts.

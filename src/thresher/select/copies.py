@@ -35,6 +35,9 @@ class Copies(NamedTuple):
     """(m,) correlation of the pixels."""
 
 
+NO_COPIES = Copies(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.float32))
+
+
 def pixel_vectors(pack: Pack, positions: np.ndarray) -> np.ndarray:
     """Return small versions of images as vectors (n, d) of mean 0 and length 1; 0 if blank."""
     parts = []
@@ -73,8 +76,7 @@ def near_copies(x: np.ndarray) -> Copies:
     no pair of the digits is, and 0.1 % of Fashion-MNIST's images.
     """
     if len(x) < 2:
-        none = np.empty(0, np.int64)
-        return Copies(none, none, np.empty(0, np.float32))
+        return NO_COPIES
     rows = np.random.Generator(np.random.Philox(key=[0, 0xC0B1E5])).permutation(len(x))[:_SAMPLE]
     products = x[rows] @ x.T
     products[np.arange(len(rows)), rows] = -1

@@ -42,7 +42,7 @@ def neighbours(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 def approximate_neighbours(
-    x: Tensor, k: int, recall: float = RECALL, seed: int = 0, overwrite: bool = False
+    x: Tensor, k: int, recall: float = RECALL, overwrite: bool = False
 ) -> tuple[Tensor, Tensor]:
     """Return squared distances, ascending, and indices (n, k) of almost all nearest neighbours.
 
@@ -59,14 +59,14 @@ def approximate_neighbours(
     _check(x, k)
     x, squared = _centred(x, overwrite)
     with _full_precision():
-        return _Cells(x, squared, seed).search(k, recall)
+        return _Cells(x, squared).search(k, recall)
 
 
 class _Cells:
     """Points (n, d) in the order of their cells, in the memory of `x`."""
 
-    def __init__(self, x: Tensor, squared: Tensor, seed: int) -> None:
-        self.random = torch.Generator().manual_seed(seed)
+    def __init__(self, x: Tensor, squared: Tensor) -> None:
+        self.random = torch.Generator().manual_seed(0)
         centres = self.centres = self._centres(x)
         cell = _nearest_centre(x, centres)
         self.cell, self.order = torch.sort(cell, stable=True)

@@ -10,7 +10,7 @@ import json
 import logging
 import time
 import zipfile
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -205,17 +205,13 @@ def _stored(path: Path, samples: int) -> Reduction | None:
 
 
 def reduce(
-    features: np.ndarray,
-    options: MapOptions,
-    method: Method = "tsne",
-    start: Start = "pca",
-    iterations: int | None = None,
+    features: np.ndarray, options: MapOptions, method: Method = "tsne", start: Start = "pca"
 ) -> Reduction:
     """Reduce features (n, d), any float type, possibly memory-mapped.
 
     "tsne" and "umap" give a map (n, 2) of the principal components, "pca" the components, "none"
     the features. t-SNE starts from the first two components, from which the seed hardly matters,
-    or from a random cloud. `iterations` replaces that of the options.
+    or from a random cloud.
     """
     for name, value, known in (("method", method, Method), ("start", start, Start)):
         if value not in get_args(known):
@@ -239,17 +235,12 @@ def reduce(
         from thresher.select.tsne_loading import loading
 
         with loading(len(features), device):
-            return _reduced(features, options, method, start, iterations, device)
-    return _reduced(features, options, method, start, iterations, device)
+            return _reduced(features, options, method, start, device)
+    return _reduced(features, options, method, start, device)
 
 
 def _reduced(
-    features: np.ndarray,
-    options: MapOptions,
-    method: Method,
-    start: Start,
-    iterations: int | None,
-    device: "torch.device",
+    features: np.ndarray, options: MapOptions, method: Method, start: Start, device: "torch.device"
 ) -> Reduction:
     begin = time.perf_counter()
     x, explained = _principal(features, options, device)
@@ -263,8 +254,6 @@ def _reduced(
     else:
         engine = _own_tsne if x.device.type == "cuda" else _open_tsne
         settings = tsne_settings(options, start)
-        if iterations is not None:
-            settings = replace(settings, iterations=iterations)
         points, kl = engine(x, _initial(x, options.seed, settings.start), options, settings)
     seconds[method] = time.perf_counter() - begin
     return Reduction(points, kl, explained, seconds)

@@ -120,7 +120,7 @@ def training_inputs(pack: Pack, hold_out: HoldOut | None = None) -> FilterInputs
     if len(positions) == 0:
         raise InvalidValueError(f"pack {pack.name} has no training samples")
     return FilterInputs(
-        ids=pack.ids.take(pa.array(positions)).to_pylist(),
+        ids=pack.ids.take(positions).to_pylist(),
         labels=pack.labels[positions],
         classes=list(pack.classes),
     )
@@ -213,7 +213,6 @@ def _dynamics(
     inputs: FilterInputs, pack: Pack, filter: Filter, run: Path
 ) -> Mapping[str, np.ndarray]:
     """Return the record of a run, or the errors of its final network if the filter asks for it."""
-    run = _existing_run(run)
     if not getattr(filter, "checkpoint", False):
         return with_dynamics(inputs, RunPaths(run).dynamics).dynamics
     p = with_features(inputs, open_features(run, pack), pack).probabilities
@@ -227,7 +226,7 @@ def _dynamics(
     error[rows_by_id(inputs.ids, trained) < 0] = np.nan
     if config.get("selection"):
         used = Selection.load(config["selection"])
-        kept = pack.ids.take(pa.array(used.indices(pack))).to_pylist()
+        kept = pack.ids.take(used.indices(pack)).to_pylist()
         error[rows_by_id(inputs.ids, kept) < 0] = np.nan
     return {"el2n": error}
 

@@ -126,9 +126,9 @@ def common_shape(files: Iterable[bytes]) -> tuple[int, int, int] | None:
     return max(shapes, default=None)
 
 
-def spread(items: Sequence[Any], count: int = PROBES) -> list[Any]:
-    """Return at most `count` of the items, evenly spaced."""
-    step = max(1, -(-len(items) // count))
+def spread(items: Sequence[Any]) -> list[Any]:
+    """Return at most `PROBES` of the items, evenly spaced."""
+    step = max(1, -(-len(items) // PROBES))
     return list(items[::step])
 
 

@@ -13,7 +13,7 @@ from thresher.data.labels import class_names
 from thresher.data.sources import encoded
 from thresher.data.sources.base import Block
 from thresher.data.sources.optional import import_optional
-from thresher.errors import InvalidValueError
+from thresher.errors import InvalidValueError, first_line
 
 ROWS_PER_CHUNK = 10_000
 MARKERS = ("dataset_dict.json", "dataset_info.json")
@@ -90,8 +90,8 @@ class HuggingFace(encoded.EncodedSource):
             else:
                 loaded = datasets.load_from_disk(self.where)
         except Exception as error:  # the library raises many types
-            first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            raise InvalidValueError(f"datasets cannot load {self.where} ({first})") from None
+            reason = first_line(error)
+            raise InvalidValueError(f"datasets cannot load {self.where} ({reason})") from None
         parts = loaded.items() if hasattr(loaded, "items") else [("train", loaded)]
         splits = {}
         for split, part in parts:

@@ -55,12 +55,11 @@ class Lmdb(encoded.EncodedSource):
         return f"lmdb {self.root.name}, {encoded.describe_files(files)}"
 
     def chunks(self) -> list[str]:
-        chunks = []
+        rows = {}
         for number, folder in enumerate(self.folders):
             with _opened(folder) as env:
-                rows = env.stat()["entries"]
-            chunks += [f"{number}:{begin}" for begin in range(0, rows, ROWS_PER_CHUNK)]
-        return chunks
+                rows[number] = env.stat()["entries"]
+        return encoded.row_chunks(rows, ROWS_PER_CHUNK)
 
     def read(self, chunk: str) -> Iterator[Block]:
         number, begin = (int(part) for part in chunk.split(":"))

@@ -143,10 +143,8 @@ def _splits(names: list[str], path: Path) -> dict[str, _Arrays]:
             )
     splits = {}
     for split, bare in by_split.items():
-        images, labels = (
-            arrays.find_name("images", list(bare)),
-            arrays.find_name("labels", list(bare)),
-        )
+        images = arrays.find_name("images", list(bare))
+        labels = arrays.find_name("labels", list(bare))
         if images and not labels:
             logger.warning(f"{bare[images]} in {path} has no labels and is left out")
         if images and labels:

@@ -13,37 +13,11 @@ from thresher.data.sources.base import Block
 from thresher.data.sources.cifar import open_tar
 from thresher.errors import InvalidValueError, NotFoundError
 
-_PHOTOGRAPHS = (
-    "jpg",
-    "jpeg",
-    "jfif",
-    "jp2",
-    "j2k",
-    "png",
-    "webp",
-    "avif",
-    "bmp",
-    "tif",
-    "tiff",
-    "gif",
-)
-_OTHERS = (
-    "ppm",
-    "pgm",
-    "pbm",
-    "pnm",
-    "dib",
-    "tga",
-    "pcx",
-    "dcx",
-    "sgi",
-    "ico",
-    "icns",
-    "cur",
-    "dds",
-)
-_RARE = ("psd", "qoi", "xbm", "xpm", "im", "msp", "sun", "fli", "blp")
-IMAGES = frozenset((*_PHOTOGRAPHS, *_OTHERS, *_RARE))
+_SUFFIXES = """
+jpg jpeg jfif jp2 j2k png webp avif bmp tif tiff gif ppm pgm pbm pnm dib tga pcx dcx sgi ico icns
+cur dds psd qoi xbm xpm im msp sun fli blp
+"""
+IMAGES = frozenset(_SUFFIXES.split())
 LABELS = frozenset(("cls", "json"))
 UNKNOWN = ""
 PROBES_PER_TAR = 8

@@ -27,5 +27,4 @@ class AUMFilter(DynamicsFilter):
 
     def _fit(self, inputs: FilterInputs) -> None:
         margin = inputs.need_dynamics("margin").astype(np.float64)
-        score = -margin if self.side == "hard" else margin
-        self._drop_highest(inputs, score, "mean margin {:.2f}", shown=margin)
+        self._drop_side(inputs, -margin, "mean margin {:.2f}", shown=margin)

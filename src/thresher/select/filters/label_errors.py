@@ -132,8 +132,7 @@ class LabelErrorsFilter(Filter):
             )
         # The samples of a class go to different folds: two are enough for one to be seen.
         folds = min(self.folds, int(counts.max()))
-        device = "cuda" if choose_device().type == "cuda" else "cpu"
-        x = fit_pca(features, self.components, self.seed, device).project(features)
+        x = fit_pca(features, self.components, self.seed, choose_device()).project(features)
         x /= max(float(x[:, 0].std()), 1e-12)
         return fit_probe(x, labels, stratified_folds(labels, folds, self.seed))
 
