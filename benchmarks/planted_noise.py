@@ -28,7 +28,6 @@ from thresher.errors import ThresherError
 from thresher.models.features import Features
 from thresher.options import from_mapping
 from thresher.paths import RunPaths, write_text
-from thresher.recipes.support import pretrained
 from thresher.select.filters.base import Filter
 from thresher.select.filters.combine import UnionFilter
 from thresher.select.filters.dynamics import EL2NFilter, ForgettingFilter
@@ -139,11 +138,11 @@ def prepare(options: argparse.Namespace) -> tuple[Pack, Path]:
 def pretrained_features(pack: Pack, folder: Path, device: str) -> Features:
     """Features of a network that has not seen these images or labels, made once."""
     from thresher.models.embed import embed_pack
-    from thresher.models.embed_config import EmbedConfig
+    from thresher.models.embed_config import EFFICIENTNET, EmbedConfig
 
     if folder.exists():
         return Features.open(folder)
-    options = {**pretrained.OPTIONS, "weights": str(pretrained.weights_file()), "device": device}
+    options = {"model": EFFICIENTNET, "device": device, "batch_size": 64}
     return embed_pack(from_mapping(EmbedConfig, options, "the benchmark"), pack, folder)
 
 

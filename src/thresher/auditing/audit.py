@@ -21,7 +21,7 @@ from thresher.data.sources.known import NAMES
 from thresher.environment import versions
 from thresher.errors import AlreadyExistsError, InvalidValueError, ThresherError
 from thresher.locks import exclusive_lock
-from thresher.models.embed_config import HUGGING_FACE, EmbedConfig
+from thresher.models.embed_config import EFFICIENTNET, HUGGING_FACE, EmbedConfig
 from thresher.models.features import FeaturePaths, Features
 from thresher.options import to_mapping
 from thresher.paths import (
@@ -154,6 +154,10 @@ def _given_file(config: AuditConfig) -> Path | None:
         return RunPaths(config.run).model
     if config.features is not None:
         return FeaturePaths(config.features).array if config.features.is_dir() else config.features
+    if config.model == EFFICIENTNET:
+        from thresher.models.pretrained import weights_file
+
+        return weights_file()
     if config.model is not None:
         return Path(config.model.removeprefix(HUGGING_FACE)) / "model.safetensors"
     return None
@@ -270,7 +274,8 @@ def _features(
             return Features.open(paths.features), config.model
         from thresher.models.embed import embed_pack
 
-        chosen = EmbedConfig(model=config.model, device=config.device)
+        # At 224 pixels, 512 images at once would take gigabytes.
+        chosen = EmbedConfig(model=config.model, device=config.device, batch_size=64)
         return embed_pack(chosen, pack, paths.features), config.model
     return _own_features(pack, inputs, paths, config)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from thresher.errors import InvalidValueError
-from thresher.models.embed_config import HUGGING_FACE
+from thresher.models.embed_config import EFFICIENTNET, EmbedConfig
 from thresher.options import option, validate
 
 
@@ -24,7 +24,8 @@ class AuditConfig:
     features: Path | None = None
     """Features of the training images to use instead of a network."""
     model: str | None = None
-    """hf:FOLDER, a model in Hugging Face's format, to use instead."""
+    """Pretrained network to use instead: efficientnet-lite0, or hf:FOLDER in Hugging Face's
+    format."""
     network: str = "auto"
     """Network to train: a model by name; auto takes tiny for images of up to 16 pixels, else
     resnet20."""
@@ -50,9 +51,9 @@ class AuditConfig:
             raise InvalidValueError(
                 f"{given[0]} and `{given[1]}` exclude each other", "give one of them", given[0]
             )
-        if self.model is not None and not self.model.startswith(HUGGING_FACE):
+        if self.model is not None and not EmbedConfig(model=self.model).has_own_weights:
             raise InvalidValueError(
-                f"model must be hf:FOLDER, got {self.model}",
+                f"model must be {EFFICIENTNET} or hf:FOLDER, got {self.model}",
                 "use `network` to name one that is trained",
                 "model",
             )

@@ -31,10 +31,11 @@ from thresher.environment import core_count, versions
 from thresher.errors import AlreadyExistsError, InvalidValueError, ThresherError
 from thresher.locks import exclusive_lock
 from thresher.models import registry
-from thresher.models.embed_config import EmbedConfig, EmbedOptions
+from thresher.models.embed_config import EFFICIENTNET, EmbedConfig, EmbedOptions
 from thresher.models.feature_source import FeatureSource, check_trained, find_features
 from thresher.models.features import FORMAT, FeaturePaths, Features, FeaturesMeta
 from thresher.models.network import Network, Preprocessing, weights_of_run
+from thresher.models.pretrained import load_pretrained
 from thresher.options import validate
 from thresher.paths import allocate, atomic_file, disk_errors, read_json, write_json
 from thresher.progress import bar
@@ -55,6 +56,8 @@ def embed_pack(config: EmbedConfig, pack: Pack, out: str | Path) -> Features:
         return embed(load_extractor(config, pack, positions), pack, out, config)
     if config.run is not None:
         network = Network.from_run(config.run, pack)
+    elif config.model == EFFICIENTNET:
+        network = load_pretrained(config)
     else:
         assert config.model is not None
         assert config.weights is not None
@@ -94,6 +97,16 @@ def features_of_run(run: str | Path, pack: Pack, options: EmbedOptions | None = 
     raise AlreadyExistsError(f"{path} holds features of another network", "remove it")
 
 
+def _check_channels(network: Network, pack: Pack) -> None:
+    """Raise unless the network takes the channels of the images; grey ones are repeated."""
+    own, taken = pack.image_shape[2] if pack.image_shape else 3, len(network.preprocessing.mean)
+    if own not in (1, taken):
+        raise InvalidValueError(
+            f"{network.name} takes images of {taken} channels, but those of {pack.name} have {own}",
+            "choose another network",
+        )
+
+
 def _positions(pack: Pack, split: str) -> np.ndarray:
     return np.arange(len(pack)) if split == "all" else pack.indices(split)
 
@@ -118,6 +131,7 @@ def embed(
         raise AlreadyExistsError(f"{paths.root} exists already", "choose another name or remove it")
     positions = _positions(pack, options.split)
     images = network.preprocessing
+    _check_channels(network, pack)
     model = network.model.to(group.device).eval()
     threads = max(1, core_count() // group.local_world)
     loader = Loader(pack, positions, group.device, False, images.image_size, threads)

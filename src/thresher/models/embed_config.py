@@ -9,6 +9,8 @@ from thresher.options import option, validate
 
 HUGGING_FACE = "hf:"
 """Begins the name of a model in Hugging Face's format."""
+EFFICIENTNET = "efficientnet-lite0"
+"""A network pretrained on ImageNet that comes with its weights."""
 
 Pooling = Literal["cls", "mean", "pooled"]
 """How a network of transformers makes one vector: class token, mean of the patches, its own."""
@@ -35,8 +37,8 @@ class EmbedConfig(EmbedOptions):
     run: Path | None = None
     """Training run whose network to use."""
     model: str | None = None
-    """Model by name, with `weights`, instead of a run; or hf:FOLDER, a model in Hugging Face's
-    format."""
+    """Model by name, with `weights`, instead of a run; efficientnet-lite0, which comes with its
+    weights; or hf:FOLDER, a model in Hugging Face's format."""
     weights: Path | None = None
     """Pretrained weights of `model`: a safetensors file or a state dict."""
     crop: int | None = option(None, ge=1)
@@ -60,6 +62,11 @@ class EmbedConfig(EmbedOptions):
         """Whether the model is a folder in Hugging Face's format."""
         return self.model is not None and self.model.startswith(HUGGING_FACE)
 
+    @property
+    def has_own_weights(self) -> bool:
+        """Whether the weights come with the model."""
+        return self.is_hugging_face or self.model == EFFICIENTNET
+
     def check(self) -> None:
         """Raise unless exactly one network is given."""
         validate(self)
@@ -72,14 +79,15 @@ class EmbedConfig(EmbedOptions):
         if self.run is not None and (self.crop is not None or self.image_size is not None):
             name = "crop" if self.crop is not None else "image_size"
             raise InvalidValueError(f"{name} comes from the run", "leave it out", name)
-        if self.is_hugging_face:
-            if self.weights is not None:
-                raise InvalidValueError(
-                    f"weights are those in the folder of {self.model}", "leave them out", "weights"
-                )
-            return
-        if self.pooling is not None:
+        if self.has_own_weights and self.weights is not None:
+            where = "in the folder of" if self.is_hugging_face else "installed with"
+            raise InvalidValueError(
+                f"weights are those {where} {self.model}", "leave them out", "weights"
+            )
+        if self.pooling is not None and not self.is_hugging_face:
             raise InvalidValueError("pooling is for hf: models", "use `features_from`", "pooling")
+        if self.has_own_weights:
+            return
         if self.run is None and (self.model is None or self.weights is None):
             raise InvalidValueError(
                 "there is no network to embed with", "give `run`, or `model` and `weights`"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from thresher.errors import InvalidValueError, MissingDependencyError, first_line, nearest
-from thresher.models.embed_config import HUGGING_FACE
+from thresher.models.embed_config import EFFICIENTNET, HUGGING_FACE
 from thresher.plugins import Registry
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def build(
 
 def check(name: str) -> None:
     """Refuse an unknown name, without building a network or importing its library."""
-    if name.startswith(HUGGING_FACE):
+    if name.startswith(HUGGING_FACE) or name == EFFICIENTNET:
         raise InvalidValueError(
             f'model "{name}" computes features and cannot be trained', "use it in `thresher embed`"
         )

@@ -2,17 +2,18 @@
 
 The paper takes the features of a ResNet-101 that was pretrained on ImageNet. The preset paper reads
 its weights from `weights/resnet101-imagenet.safetensors` in the cache folder (torchvision provides
-them). The preset gpu takes a network whose weights pip can install (`support.pretrained`), and
-smoke pretrains a small one on drawn shapes.
+them). The preset gpu takes a network whose weights pip can install, and smoke pretrains a small one
+on drawn shapes.
 """
 
 from pathlib import Path
 
 from thresher.errors import NotFoundError
+from thresher.models.embed_config import EFFICIENTNET
 from thresher.paths import RunPaths, home
 from thresher.recipes.base import ClaimRow, RecipeResult
 from thresher.recipes.ornl_fig7 import DROP
-from thresher.recipes.support import holds, pretrained, studies
+from thresher.recipes.support import holds, studies
 from thresher.recipes.support.differences import PaperSettings
 from thresher.study.analysis import Analysis
 from thresher.study.tasks import Values
@@ -44,21 +45,26 @@ STUDIES: dict[str, Values] = {
 }
 PRETRAINED: dict[str, Values] = {
     "smoke": {"pretrained_extractor": "tiny", "pretrained_on": "drawn shapes"},
-    "gpu": {"pretrained_extractor": pretrained.TITLE, "pretrained_on": "ImageNet"},
+    "gpu": {"pretrained_extractor": EFFICIENTNET, "pretrained_on": "ImageNet"},
     "paper": {"pretrained_extractor": "resnet101", "pretrained_on": "ImageNet"},
 }
 EXTRACTORS: dict[str, Values] = {
     "smoke": {"model": "tiny"},
-    "gpu": pretrained.OPTIONS,
+    "gpu": {"model": EFFICIENTNET},
     "paper": {"model": "resnet101", "image_size": 224, **IMAGENET},
 }
 
 
-def definition(preset: str, weights: str) -> Values:
-    """Return the study: filtered by the features of a pretrained network, or of a trained one."""
+def definition(preset: str, weights: str | None = None) -> Values:
+    """Return the study: filtered by the features of a pretrained network, or of a trained one.
+
+    `weights` is the file of those of the pretrained network, unless it comes with them.
+    """
     study = STUDIES[preset]
     steps = dict(study["steps"])
-    steps["pretrained-features"] = {"do": "embed", "weights": weights, **EXTRACTORS[preset]}
+    steps["pretrained-features"] = {"do": "embed", **EXTRACTORS[preset]}
+    if weights is not None:
+        steps["pretrained-features"]["weights"] = weights
     steps["pretrained"] = {**steps["network"], "features": "pretrained-features"}
     cells = {"batch_size": study["grid"]["batch_size"]}
     return {
@@ -97,10 +103,16 @@ def rows(analysis: Analysis) -> list[ClaimRow]:
     return lines
 
 
-def pretrained_weights(preset: str, out: Path) -> Path:
-    """Return the file of pretrained weights; the smoke preset trains them first."""
+def pretrained_weights(preset: str, out: Path) -> Path | None:
+    """Return the file of pretrained weights, unless the network comes with them.
+
+    The smoke preset trains them first.
+    """
     if preset == "gpu":
-        return pretrained.weights_file()
+        from thresher.models.pretrained import weights_file
+
+        weights_file()  # raises if it is not installed
+        return None
     if preset == "paper":
         file = home() / "weights" / "resnet101-imagenet.safetensors"
         if not file.exists():
@@ -121,7 +133,8 @@ def pretrained_weights(preset: str, out: Path) -> Path:
 
 def reproduce(preset: str, out: Path) -> RecipeResult:
     weights = pretrained_weights(preset, out)
-    analysis = studies.run(preset, out / "study", **definition(preset, str(weights.resolve())))
+    content = definition(preset, None if weights is None else str(weights.resolve()))
+    analysis = studies.run(preset, out / "study", **content)
     return studies.result(rows(analysis), out / "study")
 
 
