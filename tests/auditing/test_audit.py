@@ -345,7 +345,8 @@ def test_bad_input(tmp_path: Path, digits: Path, thresher: Run) -> None:
     assert 'there is no pack "' in says("--data", tmp_path / "none")
     assert "the data to audit must be named once; give --data" in says()
     assert "the data to audit must be named once" in says(digits, "--data", digits)
-    assert "--model must be hf:FOLDER, got tiny; use --network" in says(digits, "--model", "tiny")
+    given = "--model must be efficientnet-lite0 or hf:FOLDER, got tiny; use --network"
+    assert given in says(digits, "--model", "tiny")
     assert "--run and --model exclude each other" in says(digits, "--model", "hf:x", "--run", "r")
     assert "no folder and no cached model" in says(digits, "--model", "hf:no/where")
     assert "there are no features at" in says(digits, "--features", tmp_path / "f.npy")
