@@ -42,12 +42,13 @@ class EmbedConfig(EmbedOptions):
     weights: Path | None = None
     """Pretrained weights of `model`: a safetensors file or a state dict."""
     crop: int | None = option(None, ge=1)
-    """With `model`: side of the centre crop; by default the whole image, or as hf: models say."""
+    """With `model`: side of the centre crop; by default the whole image, or what comes with
+    the model (efficientnet-lite0, hf:, timm:, torchvision:)."""
     image_size: int | None = option(None, ge=1)
-    """With `model`: side that images are scaled to; by default none, or as hf: models say."""
+    """With `model`: side that images are scaled to; by default none, or likewise."""
     mean: tuple[float, ...] = ()
     """With `model`: mean of each channel that it was trained with; by default that of the pack, or
-    as hf: models say."""
+    likewise."""
     std: tuple[float, ...] = ()
     """With `model`: standard deviation of each channel; likewise."""
     features_from: str | None = None
