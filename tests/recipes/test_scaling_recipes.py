@@ -201,7 +201,7 @@ def test_fig8_puts_ddp_above_horovod_and_draws(tmp_path: Path) -> None:
 def test_limits_are_measured_on_both_networks(tmp_path: Path) -> None:
     from thresher.recipes.keuper_limits import run
 
-    result = run(image_size=16, batch=4, seconds=0.05)(tmp_path)
+    result = run((16, 4, 0.05), tmp_path)
     assert [row.claim for row in result.rows] == [*4 * ["K1"], *3 * ["K2"], "K3"]
     # The published weights: 60,965,224 of AlexNet (two groups), 13,378,280 of GoogLeNet with both
     # auxiliary classifiers.

@@ -245,7 +245,7 @@ def test_a_pretrained_extractor(few: str, tmp_path: Path, monkeypatch: pytest.Mo
 def test_throughput(few: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     base = {**jitsev_throughput.BASES["smoke"], "data": few, "model": "tiny", "epochs": 1}
     monkeypatch.setitem(jitsev_throughput.BASES, "smoke", {**base, "warmup_epochs": 0})
-    monkeypatch.setitem(jitsev_throughput.SEEDS, "smoke", 2)
+    monkeypatch.setattr(jitsev_throughput, "SEEDS", 2)
     result = jitsev_throughput.RECIPE.run("smoke", tmp_path)
     _check(result, "J2", 1)
     assert "images/s" in result.rows[0].measured

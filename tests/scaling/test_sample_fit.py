@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from thresher.errors import InvalidValueError
-from thresher.scaling.batch_plan import TableChoice, plan_batches
+from thresher.scaling.batch_plan import plan_batches
 from thresher.scaling.batch_table import BatchRow, read_batch_table
 from thresher.scaling.sample_fit import ENOUGH, FORM_ERROR, SampleFit, fit_samples, form_error
 
@@ -289,6 +289,6 @@ def test_the_target_that_needs_most_samples_is_planned_for(tmp_path: Path) -> No
     plan = plan_batches(table)
     assert plan.fit.target == "0.8"
     assert [fit.target for fit in plan.targets] == ["0.7", "0.8"]
-    assert plan_batches(table, TableChoice(target=0.7)).fit.target == "0.7"
+    assert plan_batches(table, target=0.7).fit.target == "0.7"
     with pytest.raises(InvalidValueError, match=r"0\.9 is not a target of .*; it has 0\.7, 0\.8"):
-        plan_batches(table, TableChoice(target=0.9))
+        plan_batches(table, target=0.9)

@@ -17,7 +17,8 @@ from thresher.study.tasks import Values
 MARGIN = 0.05
 """A throughput above 1 - MARGIN times the ideal counts as ideal."""
 WORKERS = {"smoke": (1, 2), "paper": (1, 2, 4, 8)}
-PER_WORKER = {"smoke": 64, "paper": 64}
+PER_WORKER = 64
+SEEDS = 4
 BASES: dict[str, Values] = {
     "smoke": {**studies.SMOKE, "model": "resnet20", "epochs": 3, "threads": 1},
     "paper": {
@@ -28,7 +29,6 @@ BASES: dict[str, Values] = {
         "evaluate_every": 0,
     },
 }
-SEEDS = {"smoke": 4, "paper": 4}
 EXECUTORS: dict[str, Values] = {
     "smoke": {"kind": "in-process"},  # one run at a time: others would take its cores
     "paper": studies.EXECUTORS["paper"],
@@ -37,16 +37,13 @@ EXECUTORS: dict[str, Values] = {
 
 def definition(preset: str) -> Values:
     """Return the study: an arm per number of workers."""
-    arms = {
-        f"{k} workers": {"workers": k, "batch_size": k * PER_WORKER[preset]}
-        for k in WORKERS[preset]
-    }
+    arms = {f"{k} workers": {"workers": k, "batch_size": k * PER_WORKER} for k in WORKERS[preset]}
     return {
         "title": "Throughput against workers",
         "metric": "images_per_s",
         "base": BASES[preset],
         "arms": arms,
-        "seeds": SEEDS[preset],
+        "seeds": SEEDS,
     }
 
 
@@ -101,7 +98,7 @@ RECIPE = Recipe(
     PaperSettings(
         {"data": "imagenet", "model": "resnet50", "image_size": 224, "batch_per_worker": 64},
         {
-            preset: {**base, "batch_per_worker": PER_WORKER[preset], "seeds": SEEDS[preset]}
+            preset: {**base, "batch_per_worker": PER_WORKER, "seeds": SEEDS}
             | {"workers": list(WORKERS[preset])}
             for preset, base in BASES.items()
         },

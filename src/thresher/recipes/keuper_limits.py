@@ -1,8 +1,9 @@
 """Claims K1 to K3 (Keuper): limits of data-parallel SGD, measured by layer and predicted."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
@@ -48,50 +49,46 @@ LINEAR = 0.8
 SKINNY = "fully connected"
 
 
-def run(image_size: int, batch: int, seconds: float) -> Callable[[Path], RecipeResult]:
-    """Return the recipe at one size: image side, batch B and seconds per batch size."""
+def run(size: tuple[int, int, float], out: Path) -> RecipeResult:
+    from thresher.options import from_mapping
+    from thresher.recipes.support.networks import alexnet, googlenet, resnet50_profile
+    from thresher.report.scaling_figures import profile_figure
+    from thresher.scaling.cluster import parse_cluster
+    from thresher.scaling.compute import amdahl
+    from thresher.scaling.measure import MeasureConfig, measure
+    from thresher.scaling.predict import predict_rows
+    from thresher.scaling.skeleton import skeleton
+    from thresher.scaling.step import StepConfig
 
-    def reproduce(out: Path) -> RecipeResult:
-        from thresher.options import from_mapping
-        from thresher.recipes.support.networks import alexnet, googlenet, resnet50_profile
-        from thresher.report.scaling_figures import profile_figure
-        from thresher.scaling.cluster import parse_cluster
-        from thresher.scaling.compute import amdahl
-        from thresher.scaling.measure import MeasureConfig, measure
-        from thresher.scaling.predict import predict_rows
-        from thresher.scaling.skeleton import skeleton
-        from thresher.scaling.step import StepConfig
-
-        whole = {
-            "AlexNet": skeleton(alexnet(), "alexnet", (3, 224, 224), 1000, 256),
-            "GoogLeNet": skeleton(googlenet(), "googlenet", (3, 224, 224), 1000, 32),
-            "ResNet-50": resnet50_profile(32),
-        }
-        cluster = parse_cluster(FDR, "fdr", "fdr")
-        strong = {
-            name: predict_rows(profile, cluster, WORKERS, StepConfig(scaling="strong"))
-            for name, profile in whole.items()
-        }
-        measured: dict[str, list[Profile]] = {}
-        options = {"batch_size": batch, "image_size": image_size, "seconds_per_batch": seconds}
-        for name in ("alexnet-small", "googlenet-small"):
-            config = from_mapping(MeasureConfig, {"model": name, **options})
-            measured[name] = [measure(config, statistic=min) for _ in range(ROUNDS)]
-            measured[name][0].save(out / f"{name}.json")
-            profile_figure(measured[name][0], out / f"{name}.png")
-        bounds = {name: [amdahl(p) for p in profiles] for name, profiles in measured.items()}
-        skinny = [_speedups(profile) for profile in measured["alexnet-small"]]
-        rows = [_sizes(whole), *(_bound(name, strong[name]) for name in strong)]
-        rows += small_batches(bounds, skinny, measured["alexnet-small"][0].device.name)
-        rows.append(_hard(whole, cluster))
-        data = {
-            "gradient_bytes": {n: p.gradient_bytes for n, p in whole.items()},
-            "strong": {n: [asdict(row) for row in rows] for n, rows in strong.items()},
-            "amdahl": {name: [asdict(b) for b in each] for name, each in bounds.items()},
-        }
-        return RecipeResult(rows, data)
-
-    return reproduce
+    image_size, batch, seconds = size
+    whole = {
+        "AlexNet": skeleton(alexnet(), "alexnet", (3, 224, 224), 1000, 256),
+        "GoogLeNet": skeleton(googlenet(), "googlenet", (3, 224, 224), 1000, 32),
+        "ResNet-50": resnet50_profile(32),
+    }
+    cluster = parse_cluster(FDR, "fdr", "fdr")
+    strong = {
+        name: predict_rows(profile, cluster, WORKERS, StepConfig(scaling="strong"))
+        for name, profile in whole.items()
+    }
+    measured: dict[str, list[Profile]] = {}
+    options = {"batch_size": batch, "image_size": image_size, "seconds_per_batch": seconds}
+    for name in ("alexnet-small", "googlenet-small"):
+        config = from_mapping(MeasureConfig, {"model": name, **options})
+        measured[name] = [measure(config, statistic=min) for _ in range(ROUNDS)]
+        measured[name][0].save(out / f"{name}.json")
+        profile_figure(measured[name][0], out / f"{name}.png")
+    bounds = {name: [amdahl(p) for p in profiles] for name, profiles in measured.items()}
+    skinny = [_speedups(profile) for profile in measured["alexnet-small"]]
+    rows = [_sizes(whole), *(_bound(name, strong[name]) for name in strong)]
+    rows += small_batches(bounds, skinny, measured["alexnet-small"][0].device.name)
+    rows.append(_hard(whole, cluster))
+    data = {
+        "gradient_bytes": {n: p.gradient_bytes for n, p in whole.items()},
+        "strong": {n: [asdict(row) for row in rows] for n, rows in strong.items()},
+        "amdahl": {name: [asdict(b) for b in each] for name, each in bounds.items()},
+    }
+    return RecipeResult(rows, data)
 
 
 def _sizes(whole: dict[str, "Profile"]) -> ClaimRow:
@@ -212,7 +209,7 @@ RECIPE = Recipe(
     "keuper-limits",
     "K1",
     "limits of data parallelism: communication, small matrix products, one sample per worker",
-    {preset: run(*size) for preset, size in SIZES.items()},
+    {preset: partial(run, size) for preset, size in SIZES.items()},
     paper=PaperSettings(
         {"batch_size": "256 of AlexNet and 32 of GoogLeNet", "layers": "AlexNet and GoogLeNet"}
         | {"measured_on": "a K80", "network": "measured"},

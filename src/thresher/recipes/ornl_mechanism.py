@@ -4,15 +4,20 @@ Three arms at the paper's batch of 6,272, on the same footing as `ornl-fig7`, wi
 after every epoch and a measurement of sharpness at the end.
 """
 
+import json
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
+from thresher.paths import RunPaths
 from thresher.recipes.base import ClaimRow, RecipeResult
 from thresher.recipes.ornl_fig7 import ARMS, DROP, FILTERED, LARGE
 from thresher.recipes.ornl_fig7 import PUBLISHED as FIGURE_7
-from thresher.recipes.support import convergence, holds, studies
-from thresher.study.analysis import Analysis
+from thresher.recipes.support import holds, studies
+from thresher.study.analysis import Analysis, analyse
+from thresher.study.definition import ComparisonConfig
 from thresher.study.results import Trial
+from thresher.study.study import Study
 from thresher.study.tasks import Values
 
 TARGETS = {"smoke": 0.9, "gpu": 0.75, "paper": 0.75}
@@ -66,10 +71,43 @@ def definition(preset: str) -> Values:
     }
 
 
+def first_reached(run: RunPaths, accuracy: float) -> tuple[int, float] | tuple[None, None]:
+    """Return steps and seconds of the first evaluation with at least `accuracy`, from 0 to 1."""
+    lines = run.metrics.read_text(encoding="utf-8").splitlines()
+    for line in map(json.loads, lines):
+        if line["kind"] == "epoch" and (line["accuracy"] or 0.0) >= accuracy:
+            return line["step"], line["seconds"]
+    return None, None
+
+
+def trials_to(study: Study, accuracy: float) -> dict[str, list[Trial]]:
+    """Return the trials with steps, and with seconds, to `accuracy` as their values, and with the
+    top eigenvalue.
+
+    Runs that do not reach it have no value and are censored at their end.
+    """
+    plan = study.plan()
+    steps, times, sharp = [], [], []
+    for trial in study.trials():
+        if trial.state != "finished":
+            continue
+        step, seconds = first_reached(RunPaths(plan.trials[trial.name].out), accuracy)
+        same = replace(trial, correct=None)
+        steps.append(replace(same, value=step, end=trial.steps))
+        times.append(replace(same, value=seconds, end=trial.seconds))
+        sharp.append(replace(same, value=trial.top_eigenvalue))
+    return {"steps_to_target": steps, "time_to_target": times, "top_eigenvalue": sharp}
+
+
 def rows(trials: dict[str, list[Trial]]) -> list[ClaimRow]:
     """Return the rows; `trials` are those by steps and time to an accuracy, and by sharpness."""
-    level = holds.share_of_level(ANALYSES)
-    metrics = convergence.compare_metrics(trials, "arm", FILTERED, level)
+    config = ComparisonConfig(
+        compare="arm",
+        pairs=(FILTERED,),
+        primary=(" - ".join(FILTERED),),
+        level=holds.share_of_level(ANALYSES),
+    )
+    metrics = {m: analyse(members, replace(config, metric=m)) for m, members in trials.items()}
     sharp = metrics.pop("top_eigenvalue")
     return [*(_sooner(metric, compared) for metric, compared in metrics.items()), _smoother(sharp)]
 
@@ -114,7 +152,7 @@ def _smoother(analysis: Analysis) -> ClaimRow:
 def reproduce(preset: str, out: Path) -> RecipeResult:
     analysis = studies.run(preset, out / "study", **definition(preset))
     assert analysis.study is not None
-    trials = convergence.trials_to(analysis.study, TARGETS[preset])
+    trials = trials_to(analysis.study, TARGETS[preset])
     return studies.result(rows(trials), out / "study", target=TARGETS[preset])
 
 

@@ -18,7 +18,7 @@ from thresher.data.images import encode_png
 from thresher.data.pack import Pack
 from thresher.data.selection import Selection
 from thresher.paths import AuditPaths, write_text
-from thresher.report.style import CSS
+from thresher.report.style import html_page
 from thresher.report.tables import html_table
 
 LARGEST_SIDE = 96
@@ -60,14 +60,8 @@ def render(audit: Audit, pack: Pack) -> str:
         *(_section(finding, pack) for finding in audit.findings if finding.count),
         _details(audit),
     ]
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        '<meta name="color-scheme" content="light dark">'
-        f"<title>{title}</title><style>{CSS}{_STYLE}</style></head>\n"
-        f"<body><main>{''.join(parts)}</main></body></html>\n"
-    )
+    policy = f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
+    return html_page(title, parts, _STYLE, policy)
 
 
 def _code(words: tuple[str, ...]) -> str:

@@ -7,8 +7,8 @@ import numpy as np
 
 from thresher.data.channels import shown_channels
 from thresher.data.pack import Pack
-from thresher.paths import atomic_file
 from thresher.report.drawing import plain
+from thresher.report.scaling_figures import new_figure, save_figure
 
 PER_ROW = 10
 
@@ -24,9 +24,7 @@ def found_figure(
         rows: Positions in the pack by the title of the row.
         path: PNG file to write.
     """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(PER_ROW * 0.85, len(rows) * 1.35), layout="constrained")
+    figure = new_figure(PER_ROW * 0.85, len(rows) * 1.35)
     parts: Any = figure.subfigures(len(rows), 1, squeeze=False)
     for part, (title, positions) in zip(parts[:, 0], rows.items(), strict=True):
         part.suptitle(title, x=0.01, ha="left", fontsize=10)
@@ -43,5 +41,4 @@ def found_figure(
             axis.set_title(
                 plain(text), fontsize=9, pad=2, color="black" if label == true else "#b3261e"
             )
-    with atomic_file(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=130)
+    save_figure(figure, path)

@@ -17,7 +17,7 @@ from thresher.report import tables
 from thresher.report.audit_page import write_audit_page
 from thresher.report.drawing import Drawing, inline
 from thresher.report.figures import draw_all
-from thresher.report.style import CSS
+from thresher.report.style import html_page
 from thresher.report.work import class_table, work_table
 from thresher.study.analysis import Analysis, analyse
 from thresher.study.comparisons import ArmComparison
@@ -87,13 +87,7 @@ def render(analysis: Analysis, drawings: list[Drawing]) -> str:
         _details(f"All {len(analysis.trials)} trials", tables.trial_table(analysis)),
         _details("How the verdicts are computed", _method(analysis)),
     ]
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        '<meta name="color-scheme" content="light dark">'
-        f"<title>{html.escape(title)}</title><style>{CSS}</style></head>\n"
-        f"<body><main>{''.join(parts)}</main></body></html>\n"
-    )
+    return html_page(html.escape(title), parts)
 
 
 def _summary(analysis: Analysis) -> str:

@@ -6,8 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from thresher.errors import InvalidValueError
-from thresher.paths import atomic_file
-from thresher.report.scaling_figures import new_figure
+from thresher.report.scaling_figures import new_figure, save_figure
 
 COLOURS = {"sequential": "#4477aa", "random": "#ee7733"}
 SUFFIXES = (".svg", ".png", ".pdf")
@@ -40,5 +39,4 @@ def reading_figure(rates: Mapping[tuple[str, str], float], title: str, path: Pat
     axes.set_title(title, fontsize=10)
     axes.spines[["top", "right"]].set_visible(False)
     figure.legend(loc="outside lower right", ncols=2, frameon=False)
-    with atomic_file(path) as temporary:
-        figure.savefig(temporary, format=path.suffix[1:].lower(), dpi=150)
+    save_figure(figure, path, dpi=150)

@@ -37,10 +37,10 @@ def new_figure(width: float, height: float) -> "Figure":
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def save_figure(figure: "Figure", path: Path) -> None:
+def save_figure(figure: "Figure", path: Path, dpi: int = 130) -> None:
     """Write a figure in the format of the file's suffix (PNG without one)."""
     with atomic_file(path) as temporary:
-        figure.savefig(temporary, format=path.suffix.lstrip(".") or "png", dpi=130)
+        figure.savefig(temporary, format=path.suffix.lstrip(".") or "png", dpi=dpi)
 
 
 def profile_figure(profile: Profile, path: Path) -> None:

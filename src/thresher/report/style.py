@@ -1,4 +1,6 @@
-"""The style sheet of the report: one column on a phone, two on a desktop, plain in print."""
+"""The frame and styles of reports: one column on a phone, two on a desktop, plain in print."""
+
+from collections.abc import Sequence
 
 CSS = """
 :root{--ink:#1f2328;--soft:#57606a;--line:#d3d8de;--paper:#fff;--card:#f6f8fa;--good:#1a7f37;
@@ -40,3 +42,14 @@ summary{cursor:pointer;font-weight:600}
 .scroll{overflow:visible}h2{break-after:avoid}tr{break-inside:avoid}
 .figures{grid-template-columns:1fr 1fr}details{display:block}}
 """
+
+
+def html_page(title: str, parts: Sequence[str], style: str = "", head: str = "") -> str:
+    """Return a page of `parts`; `title`, further styles and elements of its head are HTML."""
+    return (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">{head}'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<meta name="color-scheme" content="light dark">'
+        f"<title>{title}</title><style>{CSS}{style}</style></head>\n"
+        f"<body><main>{''.join(parts)}</main></body></html>\n"
+    )

@@ -69,33 +69,28 @@ class BatchPlan:
         )
 
 
-@dataclass(frozen=True)
-class TableChoice:
-    """What to read from a table."""
-
-    target: float | None = None
-    """The target to plan for (default: the one that needs most samples)."""
-    samples_per_epoch: float | None = None
-    lr: float | None = None
-    """Learning rate at the smallest batch, if the table has none."""
-    seed: int = 0
-
-
-def plan_batches(table: Path, choice: TableChoice | None = None) -> BatchPlan:
+def plan_batches(
+    table: Path,
+    target: float | None = None,
+    samples_per_epoch: float | None = None,
+    lr: float | None = None,
+    seed: int = 0,
+) -> BatchPlan:
     """Fit a table and recommend a batch size: the largest that costs 1.25 times E_min or less.
 
-    If the form does not fit, it is 1.25 times the samples of the table's best batch size.
+    If the form does not fit, it is 1.25 times the samples of the table's best batch size. `target`
+    is the one to plan for (default: that which needs most samples), `lr` the rate at the smallest
+    batch if the table has none.
     """
-    choice = choice or TableChoice()
-    rows = read_batch_table(table, choice.samples_per_epoch)
+    rows = read_batch_table(table, samples_per_epoch)
     by_target: dict[str, list[BatchRow]] = {}
     for row in rows:
         by_target.setdefault(row.target, []).append(row)
-    fits = _fit_targets(table, by_target, choice.seed)
-    fit = _chosen(table, fits, choice.target)
+    fits = _fit_targets(table, by_target, seed)
+    fit = _chosen(table, fits, target)
     rates = _rates(by_target[fit.target])
-    if not rates and choice.lr is not None:
-        rates = {fit.points[0].batch: choice.lr}
+    if not rates and lr is not None:
+        rates = {fit.points[0].batch: lr}
     estimates = _estimates(fit, rates)
     best = _recommended(fit, estimates)
     return BatchPlan(

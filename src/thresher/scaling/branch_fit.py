@@ -93,7 +93,7 @@ def fit_branches(runs: Sequence[Mapping[int, LossCurve]]) -> BranchFit:
         spread = np.sqrt(squares[0] / generator.chisquare(freedom, (DRAWS, 1, 1)))
         noise = spread * generator.standard_normal((DRAWS, *slopes.shape))
         draws = grid[_best(fitted + noise, batches, grid)[0]]
-    low, high = _interval(draws, critical, grid)
+    low, high = critical_interval(draws, critical, grid, 0.05)
     progress = {int(b): float(k) / base for b, k in zip(batches, slopes.mean(0), strict=True)}
     within = [batch for batch, part in progress.items() if part >= 1 / (1 + TOLERANCE)]
     return BranchFit(*(critical, low, high, progress, max(within)), draws=tuple(map(float, draws)))
@@ -111,13 +111,15 @@ def _best(
     return best, np.maximum(total - explained[np.arange(len(best)), best], 0.0)
 
 
-def _interval(
-    draws: np.ndarray, critical: float, grid: np.ndarray
+def critical_interval(
+    draws: np.ndarray, critical: float, grid: np.ndarray, near: float
 ) -> tuple[float | None, float | None]:
+    """Return the 95 % interval of a critical batch; None for an end that is at an end of the grid,
+    within a share `near` of it, and for both without draws."""
     if not len(draws):
         return None, None
     low, high = np.quantile(draws, [LEVEL / 2, 1 - LEVEL / 2])
     return (
-        min(float(low), critical) if low > 1.05 * grid[0] else None,
-        max(float(high), critical) if high < 0.95 * grid[-1] else None,
+        min(float(low), critical) if low > (1 + near) * grid[0] else None,
+        max(float(high), critical) if high < (1 - near) * grid[-1] else None,
     )

@@ -17,6 +17,7 @@ from thresher.errors import InvalidValueError, NotFoundError, nearest
 from thresher.paths import home, write_text
 from thresher.scaling.cluster import Cluster, parse_cluster
 from thresher.scaling.profile import DeviceInfo
+from thresher.scaling.synthetic import timed
 
 if TYPE_CHECKING:
     import torch
@@ -132,16 +133,7 @@ def _measure() -> str:
 
 
 def _fastest(action: Callable[[], object], device: str) -> float:
-    import torch
-
-    best = float("inf")
-    for _ in range(REPEATS):
-        begin = time.perf_counter()
-        action()
-        if device == "cuda":
-            torch.cuda.synchronize()
-        best = min(best, time.perf_counter() - begin)
-    return best
+    return min(timed(action, device) for _ in range(REPEATS))
 
 
 def _matrix_tflops(device: str, dtype: "torch.dtype") -> float:

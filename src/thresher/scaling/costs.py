@@ -119,7 +119,6 @@ def torus_widths(workers: int, g: int) -> list[int]:
 class Compression:
     """Fewer bytes on the network in exchange for work on the device."""
 
-    name: str
     share: float
     """Share of the bytes that is sent."""
     passes: float
@@ -152,7 +151,7 @@ def compression(text: str) -> Compression:
     # int8: parts are exchanged, summed in float32, then gathered: a quarter of the bytes.
     plain = {"none": (1.0, 0.0), "fp16": (0.5, 3.0), "bf16": (0.5, 3.0), "int8": (0.25, 4.0)}
     if name in plain:
-        return Compression(text, *plain[name], False)
+        return Compression(*plain[name], False)
     if name not in ("topk", "powersgd"):
         known = (*plain, "topk:0.01", "powersgd:4")
         raise InvalidValueError(f'unknown compression "{text}"', nearest(text, known))
@@ -164,10 +163,10 @@ def compression(text: str) -> Compression:
         if not 0 < value <= 1:
             raise InvalidValueError(f'the share of compression "{text}" must be in (0, 1]')
         # A value and its index take eight bytes instead of four; the selection reads all values.
-        return Compression(text, min(1.0, 2 * value), 8.0, True)
+        return Compression(min(1.0, 2 * value), 8.0, True)
     if not (value >= 1 and value.is_integer()):
         raise InvalidValueError(f'the rank of compression "{text}" must be an integer from 1')
-    return Compression(text, min(1.0, 2 * value / 1000), 4.0 + value / 2, False)
+    return Compression(min(1.0, 2 * value / 1000), 4.0 + value / 2, False)
 
 
 def fit_ring(points: Sequence[tuple[float, float]], workers: int) -> tuple[Link, float]:

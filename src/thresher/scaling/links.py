@@ -1,7 +1,6 @@
 """Time all-reduces, and whole data-parallel steps, on a group of processes."""
 
 import os
-import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
@@ -16,7 +15,7 @@ from thresher.errors import InvalidValueError
 from thresher.options import from_mapping, to_mapping
 from thresher.scaling.costs import fit_ring
 from thresher.scaling.profile import AllReducePoint, AllReduceTimes, OverlapTimes
-from thresher.scaling.synthetic import SyntheticBatch
+from thresher.scaling.synthetic import SyntheticBatch, timed
 
 if TYPE_CHECKING:
     from torch import nn
@@ -47,8 +46,8 @@ def time_allreduce(
     points = []
     for size in sizes:
         reduce = partial(dist.all_reduce, torch.zeros(max(1, size // 4), device=device))
-        count = _repetitions(seconds / max(_timed(reduce, device), 1e-6), 100, device)
-        points.append((float(size), median(_timed(reduce, device) for _ in range(count))))
+        count = _repetitions(seconds / max(timed(reduce, device), 1e-6), 100, device)
+        points.append((float(size), median(timed(reduce, device) for _ in range(count))))
     return points
 
 
@@ -60,18 +59,6 @@ def _repetitions(wanted: float, most: int, device: str) -> int:
     count = torch.tensor([max(3, min(most, int(wanted)))], device=device)
     dist.broadcast(count, 0)
     return int(count.item())
-
-
-def _timed(action: Callable[[], Any], device: str) -> float:
-    import torch
-
-    if device != "cpu":
-        torch.cuda.synchronize()
-    begin = time.perf_counter()
-    action()
-    if device != "cpu":
-        torch.cuda.synchronize()
-    return time.perf_counter() - begin
 
 
 def time_step(
@@ -117,12 +104,12 @@ def time_step(
         partial(step, False),
         reduce_alone,
     )
-    count = _repetitions(seconds / max(3 * _timed(actions[0], device), 1e-6), 40, device)
+    count = _repetitions(seconds / max(3 * timed(actions[0], device), 1e-6), 40, device)
     times: list[list[float]] = [[], [], []]
     for _ in range(count):
         for measured, action in zip(times, actions, strict=True):
             dist.barrier()
-            measured.append(_timed(action, device))
+            measured.append(timed(action, device))
     step_s, compute_s, communication_s = map(median, times)
     exposed_s = max(0.0, step_s - compute_s)
     return OverlapTimes(

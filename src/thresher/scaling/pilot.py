@@ -20,6 +20,7 @@ from thresher.errors import InvalidValueError, ThresherError
 from thresher.options import option
 from thresher.scaling import branches
 from thresher.scaling.batch_table import BatchRow
+from thresher.scaling.branch_fit import BEYOND, DRAWS
 from thresher.scaling.branches import Branches
 from thresher.scaling.pilot_runs import (
     VALIDATION,
@@ -34,7 +35,7 @@ from thresher.scaling.pilot_runs import (
     stable_runs,
     train_seeds,
 )
-from thresher.scaling.sample_fit import BEYOND, SampleFit, fit_samples
+from thresher.scaling.sample_fit import SampleFit, fit_samples
 from thresher.scaling.sample_model import SampleModel
 from thresher.scaling.schedule_offer import CriticalCurve
 from thresher.training.config import TrainConfig
@@ -57,7 +58,6 @@ were off by 1.1 and 1.7 times on digits and by 3.6 times on CIFAR-10 (benchmarks
 RUN_SPREAD = 0.25
 """Standard deviation of the logarithm of a run's samples to a target: 0.13 to 0.29 in six groups
 of six runs on digits."""
-DRAWS = 1000
 FEWEST_RUNS, MOST_RUNS = 3, 9
 MEAN_KNOWN_TO = 0.10
 """Standard error of the mean logarithm of samples above which pilots are repeated: with three runs

@@ -11,7 +11,7 @@ from thresher.data.split import HoldOut
 from thresher.errors import InvalidValueError
 from thresher.options import option, validate
 from thresher.scaling import candidates
-from thresher.scaling.batch_plan import BatchPlan, TableChoice, plan_batches
+from thresher.scaling.batch_plan import BatchPlan, plan_batches
 from thresher.scaling.batch_table import study_hold_out
 from thresher.scaling.candidates import CandidateRun, Machine
 from thresher.scaling.catalog import load_cluster
@@ -146,13 +146,8 @@ def plan_table(config: PlanConfig, train_samples: int | None = None) -> BatchPla
     validate(config)
     if config.from_ is None:
         raise InvalidValueError("data is required", "or give a table with `from_`", "data")
-    choice = TableChoice(
-        target=config.target_accuracy,
-        samples_per_epoch=config.samples_per_epoch or train_samples,
-        lr=config.lr,
-        seed=config.seed,
-    )
-    return plan_batches(config.from_, choice)
+    per_epoch = config.samples_per_epoch or train_samples
+    return plan_batches(config.from_, config.target_accuracy, per_epoch, config.lr, config.seed)
 
 
 def _check_inputs(config: PlanConfig, data: str) -> int:

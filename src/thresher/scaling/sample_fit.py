@@ -18,14 +18,11 @@ import numpy as np
 
 from thresher.errors import InvalidValueError
 from thresher.scaling.batch_table import BatchRow
+from thresher.scaling.branch_fit import BEYOND, DRAWS, LEVEL, critical_interval
 
-DRAWS = 1000
-BEYOND = 100.0
-"""B_crit is searched up to this factor below the smallest and above the largest batch."""
 GRID = 800
 MISFIT = 0.10
 """The form does not fit if a batch is off by more, and by more than the scatter of repeats."""
-LEVEL = 0.05
 POOLED = 0.25
 """Residuals as large as this likely come from the scatter of repeats, and are pooled with it."""
 FORM_ERROR = 0.11
@@ -146,7 +143,8 @@ def fit_samples(rows: Sequence[BatchRow], seed: int = 0) -> SampleFit:
     errors = points.means - fitted
     fits = not _misfit(points, errors)
     draws = _bootstrap(points, law, seed)
-    low, high = _interval(points, draws, math.exp(law.critical))
+    grid = np.exp(_grid(points))
+    low, high = critical_interval(draws[:, 1], math.exp(law.critical), grid, 0.01)
     columns = (points.batches, np.exp(points.means), np.exp(fitted), points.runs)
     cells = zip(*(column.tolist() for column in columns), strict=True)
     return SampleFit(
@@ -315,19 +313,6 @@ def _bootstrap(points: _Points, law: _Law, seed: int) -> np.ndarray:
     shape = np.log1p(points.batches / np.exp(critical)[:, None])
     least = np.average(means - shape, axis=1, weights=weights)
     return np.exp(np.stack([least, critical], axis=1))
-
-
-def _interval(
-    points: _Points, draws: np.ndarray, critical: float
-) -> tuple[float | None, float | None]:
-    if not len(draws):
-        return None, None
-    low, high = np.quantile(draws[:, 1], [LEVEL / 2, 1 - LEVEL / 2])
-    grid = np.exp(_grid(points))
-    return (
-        min(float(low), critical) if low > 1.01 * grid[0] else None,
-        max(float(high), critical) if high < 0.99 * grid[-1] else None,
-    )
 
 
 def _misfit(points: _Points, errors: np.ndarray) -> bool:

@@ -32,7 +32,7 @@ class ScheduleOffer:
     samples: float
     samples_added: float
     """Share of the constant batch's samples."""
-    command: str
+    command: str = ""
     """The command that trains it."""
 
 
@@ -73,5 +73,4 @@ def offer_schedule(
         steps_saved=saved,
         samples=needed,
         samples_added=needed / samples - 1,
-        command="",
     )

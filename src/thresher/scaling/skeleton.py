@@ -1,6 +1,6 @@
 """A profile without times: layers, parameters and operations counted, for machines far away."""
 
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -26,25 +26,22 @@ def skeleton(
     layers: list[Layer] = []
     seen: set[str] = set()
 
-    def count(name: str) -> Callable[..., None]:
-        def hook(module: nn.Module, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-            layers.append(
-                Layer(
-                    name=name,
-                    kind=type(module).__name__,
-                    # A module that is called twice (a shared ReLU) has its parameters once.
-                    parameters=0 if name in seen else trainable(module),
-                    flops=flops_of(module, tuple(output.shape)),
-                    activation_bytes=4 * float(output[0].numel()),
-                    forward_s={batch_size: 0.0},
-                    backward_s={batch_size: 0.0},
-                )
+    def count(name: str, module: nn.Module, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+        layers.append(
+            Layer(
+                name=name,
+                kind=type(module).__name__,
+                # A module that is called twice (a shared ReLU) has its parameters once.
+                parameters=0 if name in seen else trainable(module),
+                flops=flops_of(module, tuple(output.shape)),
+                activation_bytes=4 * float(output[0].numel()),
+                forward_s={batch_size: 0.0},
+                backward_s={batch_size: 0.0},
             )
-            seen.add(name)
+        )
+        seen.add(name)
 
-        return hook
-
-    handles = [module.register_forward_hook(count(n)) for n, module in leaf_modules(model)]
+    handles = [m.register_forward_hook(partial(count, name)) for name, m in leaf_modules(model)]
     with torch.no_grad():
         model(torch.empty(1, *shape, device="meta"))
     for handle in handles:

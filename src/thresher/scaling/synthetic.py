@@ -1,5 +1,7 @@
-"""Random images and labels of a given shape, to time training steps on."""
+"""Random images and labels of a given shape to time training steps on, and a clock."""
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -24,3 +26,16 @@ class SyntheticBatch:
         images = torch.randn(self.batch_size, *self.shape, device=device)
         labels = torch.randint(self.classes, (self.batch_size,), device=device)
         return images.contiguous(memory_format=torch.channels_last), labels
+
+
+def timed(action: Callable[[], object], device: str) -> float:
+    """Return the seconds that `action` takes on a device, with what it starts there."""
+    import torch
+
+    if device != "cpu":
+        torch.cuda.synchronize()
+    begin = time.perf_counter()
+    action()
+    if device != "cpu":
+        torch.cuda.synchronize()
+    return time.perf_counter() - begin

@@ -106,14 +106,9 @@ class Analysis:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the output of `thresher study report --json`."""
+        keys = ("title", "metric", "unit", "margin", "level", "resolution", "higher_is_better")
         values = {
-            "title": self.title,
-            "metric": self.metric,
-            "unit": self.unit,
-            "margin": self.margin,
-            "level": self.level,
-            "resolution": self.resolution,
-            "higher_is_better": self.higher_is_better,
+            **{key: getattr(self, key) for key in keys},
             "complete": self.complete,
             "verdicts": [comparison.to_dict() for comparison in self.verdicts],
             "notes": self.notes,

@@ -2,7 +2,7 @@
 
 import contextlib
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 
@@ -119,76 +119,87 @@ def option_remarks(plan: StudyPlan) -> list[str]:
     return [f"{sentence}." for sentence in sentences if sentence]
 
 
-def _check_data(plan: StudyPlan) -> None:
-    """Refuse to mix new runs with finished ones that used other data of the same name."""
-    open_pack, samples = cache(Pack.open), cache(_samples)
-
-    def changed(task: StudyTask) -> bool:
-        used = read_run_json(RunPaths(task.out).config, "run").get("data", {})
-        name = str(task.settings["data"])
-        now = open_pack(name).fingerprint
-        if used.get("fingerprint", now) != now:
-            return True
-        if "samples" not in used or task.settings.get("selection") is not None:
-            return False  # those with a selection are checked with its decisions
-        # The fingerprint says nothing of splits: packed again, others may be for training.
-        held = hold_out(task.settings)
-        return bool(used["samples"] != samples(name, None, held.size, held.seed))
-
+def _stale(
+    plan: StudyPlan, changed: Callable[[StudyTask], str | None]
+) -> list[tuple[StudyTask, str]]:
+    """Return the finished tasks that used a file as it was before, with that file."""
     stale = []
     for task in plan.tasks.values():
-        if task.kind == "train" and task.finished:
-            # As below: data that is gone cannot have been changed.
-            with contextlib.suppress(ThresherError):
-                if changed(task):
-                    stale.append(task)
+        # Finished tasks need no files: those that are gone cannot have been changed.
+        with contextlib.suppress(ThresherError, OSError):
+            if task.finished and (file := changed(task)):
+                stale.append((task, file))
+    return stale
+
+
+def _refuse_mixed_runs(kind: str, stale: list[tuple[StudyTask, str]]) -> None:
+    """Refuse to mix new runs with finished ones that used another file of the same name."""
     if stale:
-        what = "run" if len(stale) == 1 else "runs"
+        what, (task, file) = "run" if len(stale) == 1 else "runs", stale[0]
         raise InvalidValueError(
-            f"the data {stale[0].settings['data']} was changed after {len(stale)} {what} of the "
-            f"study had finished (such as {stale[0].name})",
+            f"the {kind} {file} was changed after {len(stale)} {what} of the study had finished "
+            f"(such as {task.name})",
             "restore it, or choose another folder for the study",
         )
 
 
+def _check_data(plan: StudyPlan) -> None:
+    open_pack, samples = cache(Pack.open), cache(_samples)
+
+    def changed(task: StudyTask) -> str | None:
+        if task.kind != "train":
+            return None
+        used = read_run_json(RunPaths(task.out).config, "run").get("data", {})
+        name = str(task.settings["data"])
+        now = open_pack(name).fingerprint
+        if used.get("fingerprint", now) != now:
+            return name
+        if "samples" not in used or task.settings.get("selection") is not None:
+            return None  # those with a selection are checked with its decisions
+        # The fingerprint says nothing of splits: packed again, others may be for training.
+        held = hold_out(task.settings)
+        return name if used["samples"] != samples(name, None, held.size, held.seed) else None
+
+    _refuse_mixed_runs("data", _stale(plan, changed))
+
+
 def _check_decisions(plan: StudyPlan) -> None:
     """Refuse to compare new trials with finished ones that used a selection as it was before."""
-    digest, samples = cache(_digest), cache(_samples)
+    digest, samples = cache(lambda path: Selection.load(path).digest), cache(_samples)
 
-    def changed(trial: StudyTask, selection: str) -> bool:
-        if trial.kind == "command":
-            used = read_run_json(trial.mark, "result").get("selection")
-            return used is not None and used != digest(selection)
-        used = read_run_json(RunPaths(trial.out).config, "run").get("data", {}).get("samples")
-        held = hold_out(trial.settings)
-        now = samples(str(trial.settings["data"]), selection, held.size, held.seed)
-        return used is not None and used != now
+    def changed(task: StudyTask) -> str | None:
+        selection: str | None = task.settings.get("selection")
+        if selection is None:
+            return None
+        if task.kind == "command":
+            used, now = read_run_json(task.mark, "result").get("selection"), digest(selection)
+        else:
+            run = read_run_json(RunPaths(task.out).config, "run")
+            used, held = run.get("data", {}).get("samples"), hold_out(task.settings)
+            now = samples(str(task.settings["data"]), selection, held.size, held.seed)
+        return selection if used is not None and used != now else None
 
-    stale = []
-    for trial in plan.tasks.values():
-        selection = trial.settings.get("selection")
-        if selection is not None and trial.finished:
-            # Finished trials need no files: those that are gone cannot have been changed.
-            with contextlib.suppress(ThresherError):
-                if changed(trial, selection):
-                    stale.append(trial)
+    stale = _stale(plan, changed)
     if stale:
-        what = "run" if stale[0].step else "trial"
+        task, selection = stale[0]
+        what = "run" if task.step else "trial"
         count = f"{len(stale)} {what}s" if len(stale) > 1 else f"1 {what}"
         raise InvalidValueError(
-            f"the selection {stale[0].settings['selection']} or decisions on it were changed after "
-            f"{count} that used it had finished (such as {stale[0].name})",
-            f"undo that, or remove the folders of these {what}s in {stale[0].out.parent} to run "
-            "them again",
+            f"the selection {selection} or decisions on it were changed after {count} that used it "
+            f"had finished (such as {task.name})",
+            f"undo that, or remove the folders of these {what}s in {task.out.parent} to run them "
+            "again",
         )
 
 
 def _check_option_files(plan: StudyPlan) -> None:
-    """Refuse to mix new runs with finished ones whose weights or batch sizes came from a file that
-    was changed since."""
+    """Check the files of initial weights and of batch sizes."""
     digest = cache(file_sha256)
 
     def changed(task: StudyTask) -> str | None:
+        named = any(task.settings.get(key) for key in ("weights", "batch_schedule"))
+        if task.kind != "train" or not named:
+            return None
         run, config = read_run_json(RunPaths(task.out).config, "run"), _config(task)
         now = with_schedule_inline(config).batch_schedule
         if now != config.batch_schedule and run["config"].get("batch_schedule", now) != now:
@@ -196,28 +207,11 @@ def _check_option_files(plan: StudyPlan) -> None:
         used, weights = run.get("weights"), config.weights
         return weights if weights and used and used != digest(Path(weights)) else None
 
-    stale = []
-    for task in plan.tasks.values():
-        named = any(task.settings.get(key) for key in ("weights", "batch_schedule"))
-        if task.kind == "train" and task.finished and named:
-            with contextlib.suppress(ThresherError, OSError):  # what is gone was not changed
-                if file := changed(task):
-                    stale.append((task, file))
-    if stale:
-        what, (task, file) = "run" if len(stale) == 1 else "runs", stale[0]
-        raise InvalidValueError(
-            f"the file {file} was changed after {len(stale)} {what} of the study had finished "
-            f"(such as {task.name})",
-            "restore it, or choose another folder for the study",
-        )
+    _refuse_mixed_runs("file", _stale(plan, changed))
 
 
 def _config(task: StudyTask) -> TrainConfig:
     return TrainConfig.from_dict({"out": "-", **task.settings})
-
-
-def _digest(selection: str) -> str:
-    return Selection.load(selection).digest
 
 
 def _samples(data: str, selection: str | None, size: float | None, seed: int) -> str:

@@ -347,13 +347,8 @@ class SlurmExecutor(Executor):
 
     def _largest_array(self) -> int:
         """Return how many jobs an array may have on this cluster."""
-        words = ("scontrol", "show", "config")
-        done = subprocess.run(words, capture_output=True, text=True)
-        while done.returncode and unreachable(done.stderr):
-            self.commands.wait("scontrol", done.stderr)
-            done = subprocess.run(words, capture_output=True, text=True)
-        self.commands.answered("scontrol")
-        match = re.search(r"^MaxArraySize\s*=\s*(\d+)", done.stdout, re.MULTILINE)
+        config = self.commands.output("scontrol", "show", "config", may_fail=True)
+        match = re.search(r"^MaxArraySize\s*=\s*(\d+)", config, re.MULTILINE)
         # Indices are below MaxArraySize, which is 1001 by default and 0 if there are no arrays.
         return max(1, int(match.group(1))) if match else 1001
 

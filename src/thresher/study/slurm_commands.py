@@ -41,11 +41,11 @@ class SlurmCommands:
         self.any_answer = False
         self.outages: dict[str, _Outage] = {}
 
-    def output(self, *words: str) -> str:
-        """Return what a command prints, once it works."""
+    def output(self, *words: str, may_fail: bool = False) -> str:
+        """Return what a command prints, once it works, or fails although it reached SLURM."""
         while True:
             done = subprocess.run(words, capture_output=True, text=True)
-            if not done.returncode:
+            if not done.returncode or (may_fail and not unreachable(done.stderr)):
                 self.answered(words[0])
                 return done.stdout
             self.wait(words[0], done.stderr)

@@ -92,8 +92,6 @@ class PreferredBatch:
     cell: Values
     """Values of the other axes."""
     batch_size: int
-    mean: float
-    """Mean of the metric at that batch size."""
     as_good: list[int]
     """Batch sizes within the margin of the best."""
     chosen_by: str
@@ -185,7 +183,6 @@ def preferred_batches(
             PreferredBatch(
                 cell=_others(best),
                 batch_size=best.cell["batch_size"],
-                mean=best.mean or 0.0,
                 as_good=sorted(member.cell["batch_size"] for member in near),
                 chosen_by="metric" if by == "mean" else "validation accuracy",
             )

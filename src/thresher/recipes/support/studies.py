@@ -221,17 +221,12 @@ def mean(cell: CellSummary) -> str:
 
 def corrected(comparison: ArmComparison, unit: str = " points") -> str:
     """Format the interval of a difference that agrees with its verdict; empty if not finite."""
-    return interval(comparison.adjusted_low, comparison.adjusted_high, unit)
+    low, high = comparison.adjusted_low, comparison.adjusted_high
+    digits = decimals(low, high)
+    return f"{low:+.{digits}f} … {high:+.{digits}f}{unit}" if np.isfinite(high - low) else ""
 
 
 def corrected_ratio(comparison: ArmComparison) -> str:
     """Format that interval as a ratio, if the values are logarithms; empty if not finite."""
     low, high = comparison.adjusted_low, comparison.adjusted_high
     return f"{np.exp(low):.2f} … {np.exp(high):.2f}" if np.isfinite(high - low) else ""
-
-
-def interval(low: float, high: float, unit: str = " points") -> str:
-    """Format an interval; empty if it is not finite."""
-    digits = decimals(low, high)
-    finite = np.isfinite([low, high]).all()
-    return f"{low:+.{digits}f} … {high:+.{digits}f}{unit}" if finite else ""
