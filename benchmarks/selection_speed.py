@@ -21,12 +21,12 @@ import numpy as np
 import torch
 
 from benchmarks.machine import describe
-from benchmarks.tsne_gpu import features
+from benchmarks.tsne_gpu import features, principal_start
 from thresher.select.affinities import affinities, conditional, symmetric
 from thresher.select.filters.network import NetworkFilter
 from thresher.select.neighbours import approximate_neighbours, neighbours
 from thresher.select.pca import fit_pca
-from thresher.select.tsne import Descent, descend, divergence, principal_start
+from thresher.select.tsne import descend, divergence
 
 DROP = 0.05
 
@@ -143,7 +143,8 @@ def both_neighbours(x: torch.Tensor, k: int = 90) -> dict[str, Any]:
     del distances, both
     maps = {"exact": p, "approximate": affinities(x, 30.0)}
     start = principal_start(x)
-    kl = {name: divergence(p, descend(q, start, Descent())[0]) for name, q in maps.items()}
+    phases = [(12.0, 250), (1.0, 500)]
+    kl = {name: divergence(p, descend(q, start, phases)[0]) for name, q in maps.items()}
     return {
         "n": len(x),
         "exact_s": exact["wall_s"],

@@ -38,6 +38,12 @@ def principal(x: torch.Tensor, k: int) -> torch.Tensor:
     return (centred @ vectors[:, -k:].flip(1)).float()
 
 
+def principal_start(x: torch.Tensor) -> torch.Tensor:
+    """The first two principal components with a deviation of 1e-4."""
+    y = principal(x, 2)
+    return 1e-4 * y / y[:, 0].std()
+
+
 def timed(name: str, function: Callable[[], Any], record: dict[str, float]) -> Any:
     if torch.cuda.is_available():
         torch.cuda.synchronize()
@@ -59,8 +65,9 @@ def measure(x: torch.Tensor, iterations: int) -> tuple[dict[str, float], torch.T
         lambda: affinities.symmetric(indices, affinities.conditional(distances, 30.0)),
         record,
     )
-    start = timed("start", lambda: tsne.principal_start(reduced), record)
-    y, kl = timed("descent", lambda: tsne.descend(p, start, tsne.Descent(iterations)), record)
+    start = timed("start", lambda: principal_start(reduced), record)
+    phases = [(12.0, 250), (1.0, iterations)]
+    y, kl = timed("descent", lambda: tsne.descend(p, start, phases), record)
     record["total"] = round(sum(record.values()), 4)
     record["kl"] = kl
     record["entries"] = len(p.value)

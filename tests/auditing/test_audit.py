@@ -365,7 +365,7 @@ def test_conflicts_count_images_and_not_pairs(tmp_path: Path) -> None:
     images[1:6] = images[0]  # three of each label: nine pairs
     np.savez(tmp_path / "a.npz", images=images, labels=np.arange(40) % 2)
     pack = write_pack(Npz(tmp_path / "a.npz"), tmp_path / "pack")
-    look = Checks(pack, training_inputs(pack))
+    look = Checks(pack, training_inputs(pack), AuditConfig())
     look.copies()
     (found,) = (finding for finding in look.findings if finding.kind == "conflicts")
     assert (found.count, found.share, found.dropped) == (5, 5 / 40, 5)

@@ -14,7 +14,7 @@ from thresher.data.augment import Augment
 from thresher.data.crop_reader import Draw
 from thresher.data.crops import ResizedCrop, resample
 from thresher.data.hashing import sample_keys
-from thresher.data.images import decode, decode_box, file_size, jpeg_frame, resized
+from thresher.data.images import decode, decode_box, jpeg_frame, read_header, resized
 from thresher.data.loader import Loader
 from thresher.data.pack import Pack
 from thresher.data.sources.folder import Folder
@@ -125,7 +125,7 @@ def test_a_decoded_box_is_that_of_the_whole_image(kind: str, mode: str) -> None:
     if mode == "CMYK" and kind != "JPEG":
         kind = "TIFF"
     file = picture(3, 140, 100, kind, mode)
-    assert file_size(file) == (100, 140)
+    assert read_header(file).size == (100, 140)
     whole = torch.tensor(decode(file))[None]
     for box, inside in (((10, 20, 60, 80), True), ((12.5, 32.5, 75.0, 75.0), False)):
         expected = resample(whole, torch.tensor([box], dtype=torch.float64), 48, inside)
@@ -169,7 +169,7 @@ def test_a_turned_photograph_is_upright(orientation: int) -> None:
     target = io.BytesIO()
     stored.save(target, "JPEG", exif=exif, quality=95)
     file = target.getvalue()
-    assert file_size(file) == (40, 60)
+    assert read_header(file).size == (40, 60)
     for image in (decode(file), decode_box(file, (0, 0, 40, 60), 40, True)):
         half_h, half_w = image.shape[0] // 2, image.shape[1] // 2
         assert image[: half_h - 4, : half_w - 4].min() > 200

@@ -75,7 +75,7 @@ def test_a_turned_photograph_is_turned_wherever_the_file_says_so() -> None:
     upright = np.rot90(_by_pillow(_jpeg(_photograph())), -1)
     for data in (late, by_xmp):
         assert images.is_turned(data)
-        assert images.file_size(data) == (217, 151)
+        assert images.read_header(data).size == (217, 151)
         assert np.array_equal(images.decode(data), upright)
     assert not images.is_turned(_with_segment(_jpeg(_photograph()), 0xED, b"Exif\0\0"))
 
@@ -94,7 +94,7 @@ def test_the_size_is_that_of_the_decoded_image(kind: str, orientation: int) -> N
     exif[0x0112] = orientation
     file = io.BytesIO()
     _photograph().save(file, kind, exif=exif)
-    assert images.file_size(file.getvalue()) == images.decode(file.getvalue()).shape[:2]
+    assert images.read_header(file.getvalue()).size == images.decode(file.getvalue()).shape[:2]
 
 
 @pytest.mark.parametrize("size", [(61, 125), (70, 70), (130, 97), (130, 260), (375, 500)])

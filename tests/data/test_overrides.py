@@ -184,7 +184,7 @@ def test_a_field_of_the_wrong_type_is_named(tmp_path: Path, change: dict[str, ob
 
 def test_an_override_of_a_stranger_is_refused(tmp_path: Path) -> None:
     saved(tmp_path)
-    log_of(tmp_path).append(Override(["nobody"], True))
+    log_of(tmp_path).decide(["nobody"], True, "", [True])
     with pytest.raises(ThresherError, match="nobody"):
         Selection.load(tmp_path / "s.parquet")
 

@@ -9,6 +9,7 @@ from PIL import Image, ImageFilter
 
 from planted import ArraySource
 from thresher.auditing.checks import Checks
+from thresher.auditing.config import AuditConfig
 from thresher.data.pack import Pack
 from thresher.data.write import write_pack
 from thresher.select.aligned_copies import aligned_copies
@@ -87,7 +88,7 @@ def test_changed_copies_are_found_and_little_else(leaky: Pack, tmp_path: Path) -
 def test_the_audit_counts_them_as_leakage(leaky: Pack) -> None:
     counts = {}
     for leakage in (0.0, 0.5):
-        look = Checks(leaky, training_inputs(leaky), leakage=leakage)
+        look = Checks(leaky, training_inputs(leaky), AuditConfig(leakage=leakage))
         look.copies()
         (found,) = (one for one in look.findings if one.kind == "leakage")
         counts[leakage] = found.count

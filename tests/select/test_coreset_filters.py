@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from thresher.data.overrides import Override, OverrideLog
+from thresher.data.overrides import OverrideLog
 from thresher.data.pack import Pack
 from thresher.data.selection import Selection
 from thresher.errors import ThresherError
@@ -49,9 +49,9 @@ def test_ccs_keeps_to_what_people_decided(tmp_path: Path) -> None:
     """Row 0 is the easiest, row 99 the hardest."""
     path = tmp_path / "scored.parquet"
     scored(np.arange(100.0)).save(path)
-    decisions = [Override(["99", "98"], True), Override(["0", "1"], False, "blurred")]
-    for decision in decisions:
-        OverrideLog(SelectionPaths(path).overrides).append(decision)
+    log = OverrideLog(SelectionPaths(path).overrides)
+    log.decide(["99", "98"], True, "", [True, True])
+    log.decide(["0", "1"], False, "blurred", [True, True])
     for drop, cutoff in ((0.5, 0.1), (0.1, 0.1), (0.02, 0.02), (0.0, 0.0)):
         fitted = CoverageFilter(drop=drop, cutoff=cutoff, strata=5).fit(
             None, np.zeros(100, int), selections=[Selection.load(path)]

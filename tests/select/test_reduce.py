@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from thresher.errors import ThresherError
-from thresher.select import feature_blocks, reduction, tsne_loading
+from thresher.select import feature_blocks, pca, reduction, tsne_loading
 from thresher.select.pca import fit_pca
 from thresher.select.reduction import (
     MapOptions,
@@ -41,8 +41,9 @@ def test_pca_equals_scikit_learn(
     from sklearn.decomposition import PCA
 
     monkeypatch.setattr(feature_blocks, "BLOCK_BYTES", 64 * 8 * 100)  # many small blocks
+    monkeypatch.setattr(pca, "EXACT_WIDTH", 4096 if exact else 0)
     x, _ = digits
-    fitted = fit_pca(x, 10, exact=exact)
+    fitted = fit_pca(x, 10)
     expected = PCA(10, svd_solver="full").fit(x.astype(np.float64))
     ours = fitted.project(x).numpy()
     theirs = expected.transform(x)

@@ -11,9 +11,10 @@ from thresher.errors import InvalidValueError
 from thresher.select import tsne
 from thresher.select.affinities import affinities, conditional, symmetric
 from thresher.select.neighbours import neighbours
+from thresher.select.pca import fit_pca
 from thresher.select.repulsion import Grid, field
 from thresher.select.tsne_kernels import DescentState
-from thresher.select.tsne_loading import finish_loading, start_loading
+from thresher.select.tsne_loading import loading
 
 
 @pytest.fixture(scope="module")
@@ -21,6 +22,12 @@ def digits_x() -> torch.Tensor:
     from sklearn.datasets import load_digits
 
     return torch.from_numpy(load_digits().data[:600]).float()
+
+
+def _start(x: torch.Tensor) -> torch.Tensor:
+    """Return the first two principal components with a deviation of 1e-4."""
+    y = fit_pca(x, 2, device=x.device).project(x)
+    return 1e-4 * y / y[:, 0].std().clamp_min(1e-30)
 
 
 def _map(
@@ -32,8 +39,8 @@ def _map(
 ) -> tuple[torch.Tensor, float]:
     """Return the map of `x` from its principal components, and its KL divergence."""
     x = x.float()
-    descent = tsne.Descent(iterations, early_iterations)
-    return tsne.descend(affinities(x, perplexity), tsne.principal_start(x), descent, seed)
+    phases = [(12.0, early_iterations), (1.0, iterations)]
+    return tsne.descend(affinities(x, perplexity), _start(x), phases, seed=seed)
 
 
 def _exact(y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -128,7 +135,7 @@ def test_probabilities_of_zero_add_nothing_to_the_divergence() -> None:
     centres = 100 * torch.randn(12, 5, generator=random)
     x = centres.repeat_interleave(25, 0) + 0.01 * torch.randn(300, 5, generator=random)
     p = affinities(x, 20)
-    y = tsne.principal_start(x)
+    y = _start(x)
     assert (p.value == 0).any()
     q = torch.zeros(p.n, p.n, dtype=torch.float64)
     q[p.rows(), p.column.long()] = p.value.double()
@@ -193,7 +200,7 @@ def test_cuda_kernels_follow_plain_torch_and_give_the_same_bytes_twice(
 def test_captured_steps_keep_their_memory(digits_x: torch.Tensor) -> None:
     """A grid that was taken before is used again if the map shrinks, as large maps do."""
     p = affinities(digits_x.cuda(), 30)
-    state = DescentState.start(100 * tsne.principal_start(digits_x.cuda()))
+    state = DescentState.start(100 * _start(digits_x.cuda()))
     step = tsne._stepper(state, p, 128)
     before = state.y.clone()
     step()
@@ -216,15 +223,15 @@ import torch
 from thresher.select import tsne, tsne_loading
 from thresher.select.affinities import affinities
 from thresher.select.cuda_source import TSNE
-tsne_loading.start_loading(600, torch.device("cuda"))
-tsne_loading.finish_loading()
+with tsne_loading.loading(600, torch.device("cuda")):
+    pass
 ahead = TSNE._modules[0]
 x = torch.randn(600, 20, generator=torch.Generator().manual_seed(0)).cuda()
-p, start, descent = affinities(x, 30.0), tsne.principal_start(x), tsne.Descent(50, 50)
-y, _ = tsne.descend(p, start, descent)
+p, start, phases = affinities(x, 30.0), 1e-4 * x[:, :2], [(12.0, 50), (1.0, 50)]
+y, _ = tsne.descend(p, start, phases)
 assert TSNE._modules == {0: ahead}
 assert sorted(ahead.functions) == ["move_points", "read_field", "spread_charges"]
-again, _ = tsne.descend(p, start, descent)
+again, _ = tsne.descend(p, start, phases)
 assert torch.equal(y, again)
 import sys
 assert "triton" not in sys.modules
@@ -233,12 +240,12 @@ assert "triton" not in sys.modules
 
 
 def test_what_cannot_be_loaded_ahead_does_not_stop_the_map() -> None:
-    start_loading(1000, torch.device("cuda:77"))
-    finish_loading()
+    with loading(1000, torch.device("cuda:77")):
+        pass
 
 
 def test_a_map_that_is_not_finite_is_refused(digits_x: torch.Tensor) -> None:
-    start = tsne.principal_start(digits_x)
+    start = _start(digits_x)
     start[3] = torch.nan
     with pytest.raises(InvalidValueError, match="not finite"):
-        tsne.descend(affinities(digits_x, 30), start, tsne.Descent(2, 2))
+        tsne.descend(affinities(digits_x, 30), start, [(12.0, 2), (1.0, 2)])

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from few_digits import make_pack
 
-from thresher.data.overrides import Override, OverrideLog
+from thresher.data.overrides import OverrideLog
 from thresher.data.pack import Pack
 from thresher.data.selection import Selection
 from thresher.errors import InvalidValueError
@@ -109,9 +109,9 @@ def test_changed_selections_of_a_step_are_noticed(pack: str, tmp_path: Path, giv
     assert study.run("in-process").complete
     ids = Selection.load(path).ids
     log = OverrideLog(SelectionPaths(path).overrides)
-    log.append(Override([ids[1]], True))  # as the filter says
+    log.decide([ids[1]], True, "", [True])  # as the filter says
     assert study.run("in-process").complete
-    log.append(Override([ids[1]], False))
+    log.decide([ids[1]], False, "", [True])
     with pytest.raises(InvalidValueError, match=r"S.parquet was changed after 1 step that used"):
         study.run("in-process")
     for file in tmp_path.glob("S.*"):

@@ -182,13 +182,7 @@ def _look(
     pack: Pack, inputs: FilterInputs, paths: AuditPaths, config: AuditConfig, plan: dict[str, Any]
 ) -> None:
     features, network = _features(pack, inputs, paths, config)
-    look = Checks(
-        pack,
-        with_features(inputs, features, pack),
-        seed=config.seed,
-        examples=config.examples,
-        leakage=config.leakage,
-    )
+    look = Checks(pack, with_features(inputs, features, pack), config)
     for step, what in (
         (look.broken, "broken and odd images"),
         (look.label_errors, "label errors"),

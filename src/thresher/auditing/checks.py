@@ -1,14 +1,16 @@
 """The checks of an audit. Each adds its findings, and drops training images for them."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain, islice
 
 import numpy as np
 
+from thresher.auditing.config import AuditConfig
 from thresher.auditing.findings import Example, Finding
 from thresher.data.copy_links import CopyLinks
-from thresher.data.image_statistics import BROKEN, Fault, image_statistics
+from thresher.data.image_statistics import BROKEN, FAULTS, Fault, image_statistics
 from thresher.data.pack import Pack
 from thresher.select.aligned_copies import aligned_copies
 from thresher.select.copies import Copies, fewest_links, join_copies, near_copies, pixel_vectors
@@ -22,14 +24,8 @@ OUTLIER_LIMIT = 4.0
 """Below the default of the filter, which also serves features that are not trusted."""
 SMALL_CLASS = 1 / 3
 """Share of the median number of images below which a class is small."""
-_FAULTS: Mapping[Fault, tuple[str, str]] = {
-    "unreadable": ("unreadable", "unreadable image"),
-    "blank": ("blank", "blank image"),
-    "noise": ("noise", "noise image"),
-    "blurred": ("blurred", "blurred image"),
-    "shape": ("odd-shape", "odd size or aspect"),
-}
-"""Kind of finding and reason by fault."""
+_ODD_SHAPE = ("odd-shape", "odd size or aspect")
+"""Kind of finding and reason; other faults are their own."""
 
 Reasons = Mapping[int, str]
 """Rows of training images, most suspicious first, and why each is listed."""
@@ -42,11 +38,7 @@ class Checks:
     pack: Pack
     inputs: FilterInputs
     """Training images with features."""
-    seed: int = 0
-    examples: int = 24
-    """Most examples of a finding."""
-    leakage: float = 0.5
-    """Share of the usual distance below which an aligned image is a copy of a test image."""
+    config: AuditConfig
     findings: list[Finding] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     """What was not looked for, and why."""
@@ -80,16 +72,17 @@ class Checks:
 
     def broken(self) -> None:
         """Find images that are blank, noise, blurred or of an odd shape, and unreadable files."""
-        for fault, (kind, reason) in _FAULTS.items():
+        for fault in FAULTS:
+            kind, reason = _ODD_SHAPE if fault == "shape" else (fault, f"{fault} image")
             reasons = {int(row): reason for row in np.flatnonzero(self.faults[fault])}
-            shown, files, total = self._examples(reasons), 0, len(self.inputs)
+            files: list[str] = []
+            total = len(self.inputs)
             if fault == "unreadable":
-                files = len(self.pack.meta.broken)
-                total = len(self.pack) + files  # of all splits
-                left_out = (Example(id=str(name)) for name in self.pack.meta.broken)
-                shown = (*left_out, *shown)[: self.examples]
+                files = self.pack.meta.broken
+                total = len(self.pack) + len(files)  # of all splits
+            shown = chain((Example(id=str(name)) for name in files), self._examples(reasons))
             dropped = self._drop(reasons) if fault in BROKEN else self._mark(reasons)
-            self._add(kind, len(reasons) + files, shown, dropped, total)
+            self._add(kind, len(reasons) + len(files), shown, dropped, total)
 
     def label_errors(self) -> None:
         """Find labels that a cross-validated classifier on the features contradicts."""
@@ -103,7 +96,7 @@ class Checks:
                 "dropped for them."
             )
             return
-        fitted = LabelErrorsFilter(seed=self.seed).fit_inputs(self.inputs)
+        fitted = LabelErrorsFilter(seed=self.config.seed).fit_inputs(self.inputs)
         self.doubt = fitted.score_
         if fitted.suggested_ is not None:
             self.suggested = np.where(self.keep, fitted.suggested_, -1)
@@ -129,7 +122,8 @@ class Checks:
         pairs: dict[str, list[tuple[int, int, float]]] = {"conflicts": [], "near-duplicates": []}
         leaks: list[tuple[int, int, float]] = []
         vectors = pixel_vectors(self.pack, where)
-        aligned = aligned_copies(self.pack, self.positions, self.others, vectors, self.leakage)
+        images = self.pack, self.positions, self.others
+        aligned = aligned_copies(*images, vectors, self.config.leakage)
         found = join_copies(near_copies(vectors), aligned)
         valid = ~broken[found.later] & ~broken[found.earlier] & (found.earlier < n)
         found = Copies(*(values[valid] for values in found))
@@ -192,7 +186,7 @@ class Checks:
         note: str = "",
     ) -> None:
         share = count / max(1, len(self.inputs) if total is None else total)
-        shown = tuple(examples)[: self.examples]
+        shown = tuple(islice(examples, self.config.examples))
         self.findings.append(
             Finding(kind=kind, count=count, share=share, dropped=dropped, note=note, examples=shown)
         )
@@ -214,16 +208,9 @@ class Checks:
         for (row, _, similarity), other, id in zip(pairs, others, ids, strict=True):
             reason = f"like {id} (correlation {similarity:.4f})"
             reasons.setdefault(row, reason)
-            shown.append(
-                Example(
-                    id=self.inputs.ids[row],
-                    label=self.inputs.class_name(int(self.inputs.labels[row])),
-                    reason=reason,
-                    score=similarity,
-                    other=id,
-                    other_label=self.inputs.class_name(int(self.pack.labels[other])),
-                )
-            )
+            label = self.inputs.class_name(int(self.pack.labels[other]))
+            example = self._example(row, reason, similarity)
+            shown.append(replace(example, other=id, other_label=label))
         self._add(kind, count, shown, self._drop(reasons), total)
 
     def _ranked(self, rows: np.ndarray, score: np.ndarray, reason: list[str]) -> Reasons:
@@ -232,16 +219,13 @@ class Checks:
         order = found[np.argsort(-score[found], kind="stable")]
         return {int(row): reason[row] for row in order}
 
-    def _examples(self, reasons: Reasons, score: np.ndarray | None = None) -> tuple[Example, ...]:
-        return tuple(
-            Example(
-                id=self.inputs.ids[row],
-                label=self.inputs.class_name(int(self.inputs.labels[row])),
-                reason=reason,
-                score=0.0 if score is None else float(score[row]),
-            )
-            for row, reason in list(reasons.items())[: self.examples]
-        )
+    def _examples(self, reasons: Reasons, score: np.ndarray | None = None) -> Iterator[Example]:
+        for row, reason in reasons.items():
+            yield self._example(row, reason, 0.0 if score is None else float(score[row]))
+
+    def _example(self, row: int, reason: str, score: float) -> Example:
+        label = self.inputs.class_name(int(self.inputs.labels[row]))
+        return Example(id=self.inputs.ids[row], label=label, reason=reason, score=score)
 
     def _drop(self, reasons: Reasons) -> int:
         """Drop images that are still kept; return how many."""

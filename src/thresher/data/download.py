@@ -51,7 +51,6 @@ def cifar(name: str) -> Path:
 
 def fetch(url: str, out: Path, md5: str) -> Path:
     """Download `url` to `out` and check its MD5; TIMEOUT_S without a byte ends the attempt."""
-    digest = hashlib.md5(usedforsecurity=False)
     try:
         with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer, atomic_file(out) as partial:
             total = int(answer.headers.get("Content-Length") or 0) or None
@@ -61,9 +60,8 @@ def fetch(url: str, out: Path, md5: str) -> Path:
             ):
                 while block := answer.read(1 << 20):
                     file.write(block)
-                    digest.update(block)
                     shown.advance(len(block))
-            if digest.hexdigest() != md5:
+            if _md5(partial) != md5:
                 raise InvalidValueError(f"the file from {url} has the wrong checksum", "try again")
     except (urllib.error.URLError, TimeoutError, ConnectionError, OSError) as error:
         reason = getattr(error, "reason", None) or error

@@ -87,12 +87,7 @@ def check_held_out(options: HoldOutOptions, splits: Mapping[str, int], ids: Iter
     """Raise if the splits of a written pack are not what `options` ask for.
 
     Images that `group` does not match, and a share of test images that is far from `test`, are
-    logged.
-
-    Args:
-        options: What was asked for.
-        splits: Samples of each split.
-        ids: All ids.
+    logged. `splits` are the numbers of samples, `ids` those of all.
     """
     if options.test is None:
         return

@@ -58,12 +58,10 @@ class ImageStatistics:
         An image has at most one fault, the first that applies. `blurred` and `shape` compare an
         image with the median of all; `noise` is not looked for if most images look like noise.
         """
-        found = {"unreadable": self.width == 0}
+        found = {fault: np.zeros(len(self), bool) for fault in FAULTS}
+        found["unreadable"] = self.width == 0
         found["blank"] = self.contrast < LEAST_CONTRAST
         typical = ~(found["unreadable"] | found["blank"])
-        found["noise"] = np.zeros(len(self), bool)
-        found["blurred"] = np.zeros(len(self), bool)
-        found["shape"] = np.zeros(len(self), bool)
         if typical.any():
             # For independent pixels the correlation has a deviation of √(1 / 2 pixels).
             most = np.maximum(LARGEST_NOISE_CORRELATION, 2 / np.sqrt(np.maximum(self.pixels, 1)))
@@ -78,11 +76,10 @@ class ImageStatistics:
                 apart = np.abs(value - np.median(value[typical]))
                 found["shape"] |= apart > np.log(ODD_RATIO)
         taken = np.zeros(len(self), bool)
-        result: dict[Fault, np.ndarray] = {}
         for fault in FAULTS:
-            result[fault] = found[fault] & ~taken
+            found[fault] &= ~taken
             taken |= found[fault]
-        return result
+        return found
 
 
 def median_and_deviation(values: np.ndarray) -> tuple[float, float]:

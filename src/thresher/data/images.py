@@ -9,11 +9,11 @@ import importlib.util
 import io
 import math
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
+
+from thresher.data.gather import run_in_threads
 
 if TYPE_CHECKING:
     from PIL.Image import Image as PilImage
@@ -77,19 +77,11 @@ def jpeg_decoder() -> str:
     return "simplejpeg" if importlib.util.find_spec("simplejpeg") else PILLOW
 
 
-def file_size(data: bytes) -> tuple[int, int]:
-    """Return height and width of the decoded image, from the header of the file."""
-    return read_header(data).size
-
-
 def read_header(data: bytes) -> Header:
     """Return what the header of an image file says."""
-    if data[:3] == JPEG and not is_turned(data):
-        with contextlib.suppress(ImportError, ValueError):
-            import simplejpeg
-
-            height, width, space, _ = simplejpeg.decode_jpeg_header(data)
-            return Header((int(height), int(width)), space != "YCbCr")
+    header = _jpeg_header(data)
+    if header is not None:
+        return header
     from PIL import Image
 
     with Image.open(io.BytesIO(data)) as image:
@@ -121,7 +113,7 @@ def measure(data: bytes, limit: int) -> tuple[np.ndarray, tuple[int, int]] | Non
     from PIL import Image
 
     try:
-        height, width = file_size(data)
+        height, width = read_header(data).size
         grey, content = _by_pillow(data, 1, (limit, limit))
         scale = limit / min(grey.size)
         if scale < 1:
@@ -194,14 +186,20 @@ def _shrunk(side: int, decoded: int, shrink: int) -> float:
 
 def _colour_jpeg(data: bytes, shrink: int = 1) -> np.ndarray | None:
     """Decode an upright colour JPEG; return None for what only Pillow handles."""
-    if data[:3] != JPEG or is_turned(data):
+    header = _jpeg_header(data)
+    if header is None or header.by_pillow:
         return None
-    with contextlib.suppress(ImportError, ValueError):
-        import simplejpeg
+    return _fast_jpeg(data, header.size, shrink)
 
-        height, width, space, _ = simplejpeg.decode_jpeg_header(data)
-        if space == "YCbCr":
-            return _fast_jpeg(data, (height, width), shrink)
+
+def _jpeg_header(data: bytes) -> Header | None:
+    """Return the header of an upright JPEG as simplejpeg reads it; None of what it does not."""
+    if data[:3] == JPEG and not is_turned(data):
+        with contextlib.suppress(ImportError, ValueError):
+            import simplejpeg
+
+            height, width, space, _ = simplejpeg.decode_jpeg_header(data)
+            return Header((int(height), int(width)), space != "YCbCr")
     return None
 
 
@@ -357,32 +355,24 @@ def resized(
 
     The centre square of each, or with `whole` all of it, whatever its aspect.
     """
-    out = np.empty((len(images), size, size, images.shape[3]), np.uint8)
-    threads = threads if size >= _THREADS_FROM else 1
-    parts = [(images[n::threads], out[n::threads]) for n in range(threads)]
-    resize = partial(_resize_all, resample=resample, whole=whole)
-    if threads == 1:
-        resize(*parts[0])
-    else:
-        with ThreadPoolExecutor(threads) as pool:
-            list(pool.map(resize, *zip(*parts, strict=True)))
-    return out
-
-
-def _resize_all(images: np.ndarray, out: np.ndarray, resample: Resample, whole: bool) -> None:
     from PIL import Image
 
-    method, size = Image.Resampling[resample.upper()], out.shape[1]
-    channels = images.shape[3]
+    channels, method = images.shape[3], Image.Resampling[resample.upper()]
+    out = np.empty((len(images), size, size, channels), np.uint8)
     step = 3 if channels == 3 else 1  # Pillow knows no other numbers of equal channels
-    for image, result in zip(images, out, strict=True):
-        for part in (slice(n, n + step) for n in range(0, channels, step)):
-            picture = pillow_image(image[:, :, part])
-            result[:, :, part] = pixels(
-                picture.resize((size, size), method)
-                if whole
-                else square(picture, (0, 0, *picture.size), size, resample)
-            )
+
+    def resize_rows(begin: int, end: int) -> None:
+        for image, result in zip(images[begin:end], out[begin:end], strict=True):
+            for part in (slice(n, n + step) for n in range(0, channels, step)):
+                picture = pillow_image(image[:, :, part])
+                result[:, :, part] = pixels(
+                    picture.resize((size, size), method)
+                    if whole
+                    else square(picture, (0, 0, *picture.size), size, resample)
+                )
+
+    run_in_threads(resize_rows, len(images), threads=threads if size >= _THREADS_FROM else 1)
+    return out
 
 
 def encode_png(image: np.ndarray, fast: bool = False) -> bytes:

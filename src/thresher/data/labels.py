@@ -111,15 +111,10 @@ def mention_empty(names: Sequence[str], labels: np.ndarray) -> None:
 
 
 def mention_untrained(names: Sequence[str], trained: np.ndarray, tested: np.ndarray) -> None:
-    """Log classes that are tested but never trained on.
+    """Log classes that are tested but never trained on, given the labels of both kinds of samples.
 
     They are often one class under two names, as `train/dog` and `test/Dog`, or a selection drops
     all their images.
-
-    Args:
-        names: Class names.
-        trained: (n,) labels of the training samples.
-        tested: (m,) labels of the others.
     """
     seen, wanted = (np.bincount(labels, minlength=len(names)) > 0 for labels in (trained, tested))
     unseen = np.flatnonzero(wanted & ~seen).tolist()

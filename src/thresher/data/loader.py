@@ -140,11 +140,15 @@ class Loader:
 
     def batch(self, positions: np.ndarray | Tensor) -> Batch:
         """Return the samples at these pack positions, in this order."""
-        rows = self.rows(positions)
         if self.images is not None:
+            rows = self.rows(positions)
             return Batch(self.images[rows], self.labels[rows], self.keys[rows])
         on_host = positions.cpu().numpy() if isinstance(positions, Tensor) else positions
-        return Batch(self._read_now(on_host, None), self.labels[rows], self.keys[rows])
+        return self._labelled(self._read_now(on_host, None), on_host)
+
+    def _labelled(self, images: Tensor, positions: np.ndarray) -> Batch:
+        rows = self.rows(positions)
+        return Batch(images, self.labels[rows], self.keys[rows])
 
     def batches(self, order: Iterable[np.ndarray], draw: Draw | None = None) -> Iterator[Batch]:
         """Yield a batch for each array of pack positions; images are read ahead.
@@ -233,10 +237,8 @@ class Loader:
             while pending:
                 submit()
                 positions, slot = pending.popleft()
-                rows = self.rows(positions)
                 if slot is None:
-                    images = self._read_now(positions, draw)
-                    yield Batch(images, self.labels[rows], self.keys[rows])
+                    yield self._labelled(self._read_now(positions, draw), positions)
                     continue
                 self._slow[pool.wait()] = True
                 filled = pool.buffers[slot][: len(positions)]
@@ -251,7 +253,7 @@ class Loader:
                     current.wait_event(copied[slot])
                     images.record_stream(current)
                 free.append(slot)
-                yield Batch(images, self.labels[rows], self.keys[rows])
+                yield self._labelled(images, positions)
         finally:
             for event in copied.values():  # the next iteration may decode into any slot
                 event.synchronize()
@@ -294,8 +296,7 @@ class Loader:
                     images = future.result()  # finished on the device, too
                     pending.extend(islice(queued, 1))
                     images.record_stream(torch.cuda.current_stream(self.device))
-                    rows = self.rows(positions)
-                    yield Batch(images, self.labels[rows], self.keys[rows])
+                    yield self._labelled(images, positions)
             finally:
                 for _, future in pending:
                     future.cancel()
@@ -347,8 +348,7 @@ class Loader:
                         buffers.append(buffer)
                     else:
                         images = filled  # belongs to the caller now, so it is not reused
-                    rows = self.rows(positions)
-                    yield Batch(images, self.labels[rows], self.keys[rows])
+                    yield self._labelled(images, positions)
             finally:
                 for *_, future in pending:
                     future.cancel()

@@ -83,44 +83,26 @@ class OverrideLog:
         self._parsed: tuple[bytes, list[Override]] = (b"", [])
         """Whole lines of the file, and what they say."""
 
-    def append(self, entry: Override) -> None:
-        """Append a line as given; `decide`, `undo` and `redo` fill in the previous state."""
-        with self._locked() as file:
-            self._write(file, entry)
-
     def decide(
         self, ids: Sequence[str], keep: bool, reason: str, filter_keep: Sequence[bool]
     ) -> Override:
         """Keep or drop samples; `filter_keep` is the filter's own decision on each."""
+        filtered = dict(zip(ids, filter_keep, strict=True))
         with self._locked() as file:
-            filtered = dict(zip(ids, filter_keep, strict=True))
-            previous = _keep_before(self.read(), ids, filtered)
-            entry = Override(list(ids), keep, reason, previous, time.time())
-            self._write(file, entry)
-        return entry
+            entry = Override(list(ids), bool(keep), reason)
+            return self._append(file, self.read(), entry, filtered)
 
     def relabel(
         self, samples: Mapping[str, int], label: int, reason: str, filter_keep: KeepById
     ) -> Override:
         """Keep samples with a new label; `samples` maps ids to their labels in the pack."""
-        ids = list(samples)
         with self._locked() as file:
             entries = self.read()
             current = effective_overrides(entries)
-            before = [current[id].label if id in current else None for id in ids]
-            entry = Override(
-                ids=ids,
-                keep=True,
-                reason=reason,
-                previous=_keep_before(entries, ids, filter_keep),
-                time=time.time(),
-                label=label,
-                previous_labels=[
-                    samples[id] if old is None else old for id, old in zip(ids, before, strict=True)
-                ],
-            )
-            self._write(file, entry)
-        return entry
+            given = {id: one.label for id, one in current.items() if one.label is not None}
+            labels = [given.get(id, own) for id, own in samples.items()]
+            entry = Override(list(samples), True, reason, label=label, previous_labels=labels)
+            return self._append(file, entries, entry, filter_keep)
 
     def undo(self, filter_keep: KeepById) -> Override | None:
         """Undo the last decision, given the filter's own by id; return None if there is none."""
@@ -165,11 +147,8 @@ class OverrideLog:
             stack = done if kind == "undo" else undone
             if not stack:
                 return None
-            last = stack[-1]
-            previous = _keep_before(entries, last.ids, filter_keep)
-            entry = dataclasses.replace(last, previous=previous, time=time.time(), kind=kind)
-            self._write(file, entry)
-        return entry
+            entry = dataclasses.replace(stack[-1], kind=kind)
+            return self._append(file, entries, entry, filter_keep)
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[BinaryIO]:
@@ -185,12 +164,19 @@ class OverrideLog:
                 finally:
                     os.close(handle)
 
-    def _write(self, file: BinaryIO, entry: Override) -> None:
-        fields = to_mapping(dataclasses.replace(entry, keep=bool(entry.keep)))
+    def _append(
+        self, file: BinaryIO, entries: list[Override], entry: Override, filter_keep: KeepById
+    ) -> Override:
+        """Append a line to the `entries` so far, with the time and the state before it."""
+        current = effective_overrides(entries)
+        previous = [
+            current[id].keep if id in current else bool(filter_keep[id]) for id in entry.ids
+        ]
+        entry = dataclasses.replace(entry, previous=previous, time=time.time())
+        fields = to_mapping(entry)
         if entry.label is None:
             del fields["label"], fields["previous_labels"]
-        version = 1 if entry.label is None else FORMAT
-        record = {"format": version, **fields, "time": entry.time or time.time()}
+        record = {"format": 1 if entry.label is None else FORMAT, **fields}
         line = json.dumps(record).encode() + b"\n"
         # A line truncated by a crash must not absorb this one.
         with open(self.path, "rb") as written:
@@ -200,6 +186,7 @@ class OverrideLog:
         file.write(line)
         file.flush()
         os.fsync(file.fileno())
+        return entry
 
     def _parse(self, record: Any, number: int) -> Override:
         check_format(record, FORMAT, f"line {number} of {self.path}")
@@ -220,8 +207,3 @@ class OverrideLog:
 def _unicode(text: str) -> str:
     """Replace lone surrogates by question marks."""
     return text.encode("utf-8", "replace").decode()
-
-
-def _keep_before(entries: list[Override], ids: Sequence[str], filter_keep: KeepById) -> list[bool]:
-    current = effective_overrides(entries)
-    return [current[id].keep if id in current else bool(filter_keep[id]) for id in ids]

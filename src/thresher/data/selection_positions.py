@@ -13,15 +13,8 @@ def training_positions(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the positions in `pack` of `ids`, and of all training samples, (n,) int64 each.
 
-    Args:
-        pack: The pack.
-        ids: The samples that the selection names.
-        fingerprint: Fingerprint of the pack that it was made on.
-        name: What messages call the selection.
-
-    Raises:
-        InvalidValueError: The selection was made on another pack, or names other samples than
-            training samples.
+    Refuse a selection, which messages call `name`, that was made on a pack with another
+    fingerprint, or that names other samples than training samples.
     """
     if pack.fingerprint != fingerprint:
         raise InvalidValueError(

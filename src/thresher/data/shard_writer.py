@@ -6,10 +6,11 @@ shard. A shard is finished when its record (`N.json`, renamed into place last) e
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +29,7 @@ from thresher.options import from_mapping, option
 from thresher.paths import atomic_file, read_json, write_json
 
 BATCH_BYTES = 16 << 20
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,8 +159,7 @@ class ShardContent:
         images: pa.Array
         if self.shape is None:
             assert not isinstance(block.images, np.ndarray)
-            keep = self._keep_files if self.of_files else self._keep_decoded
-            samples, images = keep(samples, block.images)
+            samples, images = self._keep_files(samples, block.images)
         elif isinstance(block.images, np.ndarray):
             raw = block.images
             if self.resize and raw.shape[1:3] != self.shape[:2]:
@@ -172,12 +173,13 @@ class ShardContent:
         ]
         return pa.RecordBatch.from_arrays([*columns, images], schema=shard_schema(self.shape))
 
-    def _decoded(
-        self, samples: list[_Sample], files: list[bytes], channels: int = 3
-    ) -> Iterator[tuple[_Sample, bytes, np.ndarray]]:
+    def _readable(
+        self, samples: list[_Sample], files: list[bytes], read: Callable[[bytes], T]
+    ) -> Iterator[tuple[_Sample, bytes, T]]:
+        """Yield what `read` returns of each file; those for which it raises are broken."""
         for sample, data in zip(samples, files, strict=True):
             try:
-                image = image_files.decode(data, self.resize, channels)
+                image = read(data)
             except Exception:  # Pillow raises a dozen types for damaged files
                 self.broken.append(sample.id)
             else:
@@ -186,28 +188,20 @@ class ShardContent:
     def _keep_files(
         self, samples: list[_Sample], files: list[bytes]
     ) -> tuple[list[_Sample], pa.Array]:
-        """Keep encoded images unchanged; each is checked and its file hashed."""
-        kept, payload = [], []
-        for sample, data in zip(samples, files, strict=True):
-            try:
-                image_files.check(data)
-            except Exception:  # Pillow raises a dozen types for damaged files
-                self.broken.append(sample.id)
-                continue
-            self._add(sample, file_digest(sample.id, sample.label, data))
-            kept.append(sample)
-            payload.append(data)
-        return kept, pa.array(payload, pa.large_binary())
+        """Keep encoded images unchanged.
 
-    def _keep_decoded(
-        self, samples: list[_Sample], files: list[bytes]
-    ) -> tuple[list[_Sample], pa.Array]:
-        """Do the same as older versions: decode each image once, to check, count and hash it."""
+        Each is checked and its file hashed. For packs of older versions each is decoded once, to
+        check, count and hash its pixels.
+        """
         kept, payload = [], []
         pixels: dict[str, list[np.ndarray]] = {}
-        for sample, data, image in self._decoded(samples, files):
-            self._add(sample, sample_digest(sample.id, sample.label, image))
-            pixels.setdefault(sample.split, []).append(subsample(image))
+        read = image_files.check if self.of_files else image_files.decode
+        for sample, data, image in self._readable(samples, files, read):
+            if image is None:
+                self._add(sample, file_digest(sample.id, sample.label, data))
+            else:
+                self._add(sample, sample_digest(sample.id, sample.label, image))
+                pixels.setdefault(sample.split, []).append(subsample(image))
             kept.append(sample)
             payload.append(data)
         for split, some in pixels.items():
@@ -219,7 +213,8 @@ class ShardContent:
     ) -> tuple[list[_Sample], np.ndarray]:
         kept: list[_Sample] = []
         images = np.empty((len(files), *shape), np.uint8)
-        for sample, data, image in self._decoded(samples, files, shape[2]):
+        decode = partial(image_files.decode, size=self.resize, channels=shape[2])
+        for sample, data, image in self._readable(samples, files, decode):
             if shape[2] == 1 and not image_files.is_grey(data):
                 raise ColourFoundError(
                     f"{sample.id} is a colour image, but the others are grey", "make it grey"

@@ -48,9 +48,7 @@ def wrong_fields(meta: PackMeta, batches: Sequence[pa.RecordBatch]) -> list[str]
     digests = np.frombuffer(b"".join(d for c in contents for d in c.digests), np.uint8)
     if fingerprint(digests.reshape(-1, 16)) != meta.fingerprint:
         wrong.append("fingerprint")
-    splits: Counter[str] = Counter()
-    for content in contents:
-        splits.update(content.splits)
+    splits = sum((content.splits for content in contents), Counter[str]())
     if dict(splits) != meta.splits:
         wrong.append("splits")
     if any(content.broken for content in contents):

@@ -219,9 +219,7 @@ def _describe(
     source: Source, records: list[ShardRecord], staging: Path, options: WriteOptions
 ) -> PackMeta:
     digests = np.concatenate([np.load(digests_file(staging, n)) for n in range(len(records))])
-    splits: Counter[str] = Counter()
-    for record in records:
-        splits.update(record.splits)
+    splits = sum((Counter(record.splits) for record in records), Counter[str]())
     broken = sorted(name for record in records for name in record.broken)
     if not splits:
         raise InvalidValueError(

@@ -62,9 +62,7 @@ def embed_pack(config: EmbedConfig, pack: Pack, out: str | Path) -> Features:
         assert config.model is not None
         assert config.weights is not None
         registry.check(config.model)
-        images = Preprocessing.of_model(config.model, pack).replaced(
-            config.crop, config.image_size, config.mean, config.std
-        )
+        images = Preprocessing.of_model(config.model, pack).replaced(config)
         network = Network.from_weights(config.model, config.weights, pack, images)
     if config.features_from is not None and not network.has_probabilities:
         check_trained(network.model, config.features_from)
@@ -138,9 +136,10 @@ def embed(
     loader.resample = images.resample
     augment = Augment(images.mean, images.std, crop=images.crop)
     begin = time.monotonic()
-    with _locked(paths, group), _removed_on_error(paths, group):
+    with _unfinished(paths, group):
         inputs = _Inputs(loader, augment, images.image_size)
-        source = _find_source(network, pack, inputs)
+        classes = len(pack.classes)
+        source = find_features(model, inputs.first(), classes, network.features_from)
         probabilities = network.has_probabilities and source.is_head
         plan = _plan(replace(network, has_probabilities=probabilities), pack, options, positions)
         shape = (source.width, source.classes)
@@ -275,12 +274,6 @@ class _Inputs:
         return self.augment.evaluate(images)
 
 
-@torch.inference_mode()
-def _find_source(network: Network, pack: Pack, inputs: _Inputs) -> FeatureSource:
-    images = inputs.first()
-    return find_features(network.model, images, len(pack.classes), network.features_from)
-
-
 def _stage(paths: FeaturePaths, plan: FeaturesMeta, shape: tuple[int, int]) -> None:
     """Create the files at their full size, unless an interrupted call of the same plan did."""
     staging = paths.staging
@@ -314,17 +307,6 @@ def _together(group: Group, work: Callable[[], None], paths: FeaturePaths) -> No
             raise failure or ThresherError(*other)
 
 
-@contextmanager
-def _removed_on_error(paths: FeaturePaths, group: Group) -> Iterator[None]:
-    """Remove the unfinished folder if the block fails; a kill leaves it, to be resumed."""
-    try:
-        yield
-    except ThresherError:
-        if group.first:
-            shutil.rmtree(paths.staging.root, ignore_errors=True)
-        raise
-
-
 def _finish(paths: FeaturePaths, pack: Pack, positions: np.ndarray, meta: FeaturesMeta) -> None:
     """Write the index and the metadata, remove the markers, and rename the folder into place."""
     staging = paths.staging
@@ -340,9 +322,15 @@ def _finish(paths: FeaturePaths, pack: Pack, positions: np.ndarray, meta: Featur
 
 
 @contextmanager
-def _locked(paths: FeaturePaths, group: Group) -> Iterator[None]:
+def _unfinished(paths: FeaturePaths, group: Group) -> Iterator[None]:
+    """Lock the unfinished folder; remove it if the block fails. A kill leaves it, to be resumed."""
     file, message = paths.staging.root / ".lock", f"another process is writing to {paths.root}"
     lock = exclusive_lock(file, message)
     with ExitStack() as stack:
         group.on_first(lambda: stack.enter_context(lock))
-        yield
+        try:
+            yield
+        except ThresherError:
+            if group.first:
+                shutil.rmtree(paths.staging.root, ignore_errors=True)
+            raise

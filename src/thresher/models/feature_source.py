@@ -4,6 +4,7 @@ import logging
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from thresher.errors import InvalidValueError, nearest
@@ -47,6 +48,7 @@ class FeatureSource:
         return _vectors(seen[0], x, str(self)), result
 
 
+@torch.inference_mode()
 def find_features(
     model: nn.Module, x: Tensor, classes: int | None = None, features_from: str | None = None
 ) -> FeatureSource:

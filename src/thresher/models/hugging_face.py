@@ -131,8 +131,7 @@ def load_extractor(config: EmbedConfig, pack: Pack, positions: np.ndarray) -> Ne
         )
     model = _load(folder, family, pooling)
     own: Any = model.config
-    images = _own_preprocessing(folder, family, own)
-    images = images.replaced(config.crop, config.image_size, config.mean, config.std)
+    images = _own_preprocessing(folder, family, own).replaced(config)
     if len(images.mean) != getattr(own, "num_channels", 3):
         raise InvalidValueError(
             f"{folder} takes images of {own.num_channels} channels, but its mean has "

@@ -16,6 +16,7 @@ from thresher.data.images import Resample
 from thresher.data.pack import Pack
 from thresher.errors import InvalidValueError, NotFoundError
 from thresher.models import registry, weights
+from thresher.models.embed_config import EmbedConfig
 from thresher.paths import RunPaths, read_run_json
 
 logger = logging.getLogger(__name__)
@@ -88,18 +89,13 @@ class Preprocessing:
             return pack.image_shape[0], pack.image_shape[1]
         return None if side is None else (side, side)
 
-    def replaced(
-        self,
-        crop: int | None = None,
-        image_size: int | None = None,
-        mean: tuple[float, ...] = (),
-        std: tuple[float, ...] = (),
-    ) -> "Preprocessing":
-        """Return this preprocessing with the given values; a new size drops the own crop.
+    def replaced(self, config: EmbedConfig) -> "Preprocessing":
+        """Return this preprocessing with the values that are given; a new size drops the own crop.
 
         Raises:
             InvalidValueError: There is not one value per channel, or a std is not positive.
         """
+        mean, std = config.mean, config.std
         for name, value in (("mean", mean), ("std", std)):
             if value and len(value) != len(self.mean):
                 what = f"{name} must have {len(self.mean)} values, one per channel, got {value}"
@@ -108,8 +104,8 @@ class Preprocessing:
             raise InvalidValueError(f"std must be positive, got {std}", "", "std")
         return replace(
             self,
-            crop=crop or (None if image_size else self.crop),
-            image_size=image_size or self.image_size,
+            crop=config.crop or (None if config.image_size else self.crop),
+            image_size=config.image_size or self.image_size,
             mean=mean or self.mean,
             std=std or self.std,
         )

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from thresher.data.images import file_size
+from thresher.data.images import read_header
 from thresher.data.pack import Pack
 from thresher.errors import InvalidValueError, first_line
 from thresher.models.network import Preprocessing
@@ -25,7 +25,7 @@ def at_own_size(images: Preprocessing, pack: Pack, positions: np.ndarray) -> Pre
     what = f"the model takes images that are not resized, but those of {pack.name}"
     size = pack.image_shape[:2] if pack.image_shape else None
     for position in positions if size is None else ():
-        other = file_size(pack.encoded(int(position)))
+        other = read_header(pack.encoded(int(position))).size
         size = size or other
         if other != size:
             raise InvalidValueError(f"{what} differ in size ({_text(size)}, {_text(other)})", FIX)

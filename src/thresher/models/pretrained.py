@@ -41,7 +41,7 @@ def load_pretrained(config: EmbedConfig) -> Network:
     return Network(
         model=model,
         name=EFFICIENTNET,
-        preprocessing=IMAGES.replaced(config.crop, config.image_size, config.mean, config.std),
+        preprocessing=IMAGES.replaced(config),
         has_probabilities=False,
         weights=file.name,
         sha256=file_sha256(file),

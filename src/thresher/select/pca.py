@@ -42,12 +42,8 @@ def fit_pca(
     components: int,
     seed: int = 0,
     device: torch.device | str = "cpu",
-    exact: bool | None = None,
 ) -> Components:
-    """Fit to features (n, d), any float type, possibly memory-mapped or already on the device.
-
-    `exact` decomposes the covariance; by default up to 4,096 columns.
-    """
+    """Fit to features (n, d), any float type, possibly memory-mapped or already on the device."""
     n, d = features.shape
     if n < 2 or d < 1:
         raise InvalidValueError(
@@ -58,9 +54,7 @@ def fit_pca(
     mean = mean_of(features, device)
     if not bool(torch.isfinite(mean).all()):
         raise InvalidValueError("features must be finite", "embed again in float32", "features")
-    if exact is None:
-        exact = d <= EXACT_WIDTH
-    if exact:
+    if d <= EXACT_WIDTH:
         axes, variance, total = _exact(features, mean, m)
     else:
         axes, variance, total = _randomised(features, mean, m, seed)

@@ -78,10 +78,10 @@ class TsneSettings:
     start: Start = "pca"
 
     @property
-    def phases(self) -> tuple[int, int]:
-        """Iterations with exaggeration, and after it."""
+    def phases(self) -> list[tuple[float, int]]:
+        """Exaggeration and number of iterations, first with exaggeration and then without."""
         early = min(EXAGGERATED_ITERATIONS, self.iterations)
-        return early, self.iterations - early
+        return [(self.exaggeration, early), (1.0, self.iterations - early)]
 
 
 TSNE_DEFAULTS: dict[TsneDefaults, TsneSettings] = {
@@ -296,14 +296,12 @@ def _own_tsne(
     import torch
 
     from thresher.select.affinities import affinities
-    from thresher.select.tsne import Descent, descend
+    from thresher.select.tsne import descend
 
-    early, late = settings.phases
     with importing("scipy.spatial"):  # which DBSCAN needs next
         p = affinities(x.float(), options.perplexity)
         start = torch.from_numpy(initial).to(x.device, torch.float32)
-        descent = Descent(late, early, settings.exaggeration, settings.rate)
-        y, kl = descend(p, start, descent, options.seed)
+        y, kl = descend(p, start, settings.phases, settings.rate, options.seed)
     return y.float().cpu().numpy(), round(float(kl), 6)
 
 
@@ -320,7 +318,7 @@ def _open_tsne(
     # 11 CPU seconds with two threads and 1.3 with one.
     jobs = max(1, min(core_count(), len(x) // 500))
     perplexity = options.perplexity
-    early, late = settings.phases
+    (_, early), (_, late) = settings.phases
     with bar("t-SNE", settings.iterations, "iterations") as shown:
 
         def note(iteration: int, error: float, embedding: np.ndarray) -> bool:

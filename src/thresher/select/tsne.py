@@ -7,8 +7,7 @@ for tests; openTSNE is faster there.
 """
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
@@ -26,37 +25,26 @@ SPACING = 0.5
 CHUNK = 25
 MAX_STEP = 5.0
 MOMENTUM = 0.8
-
-
-@dataclass(frozen=True)
-class Descent:
-    """Length and settings of the descent."""
-
-    iterations: int = 500
-    """Iterations after those with exaggeration."""
-    early_iterations: int = 250
-    """Iterations with exaggeration."""
-    exaggeration: float = 12.0
-    rate: float | None = None
-    """Learning rate; None: the number of samples divided by the exaggeration in force."""
+Phases = Sequence[tuple[float, int]]
+"""Exaggeration of the attraction, and number of iterations with it, of each phase."""
 
 
 def descend(
-    p: Affinities, init: torch.Tensor, descent: Descent, seed: int = 0
+    p: Affinities, init: torch.Tensor, phases: Phases, rate: float | None = None, seed: int = 0
 ) -> tuple[torch.Tensor, float]:
     """Descend from `init` (n, 2) under the affinities `p`; return the map (n, 2) and its KL.
 
+    The learning rate is by default the number of samples divided by the exaggeration in force.
     `seed` only breaks ties: samples that are equal in `init` are separated by a jitter of 1e-6 of
     its deviation. Memory: about 5 kB per sample, plus 2 GiB.
     """
     jitter = torch.randn(init.shape, generator=torch.Generator().manual_seed(seed))
     state = DescentState.start(init + 1e-6 * init.std() * jitter.to(init.device))
     steps: dict[int, Callable[[], None]] = {}
-    phases = [(descent.exaggeration, descent.early_iterations), (1.0, descent.iterations)]
-    with bar("t-SNE", descent.early_iterations + descent.iterations, "steps") as shown:
-        for factor, count in phases:
-            state.exaggeration.fill_(factor)
-            state.rate.fill_(p.n / factor if descent.rate is None else descent.rate)
+    with bar("t-SNE", sum(count for _, count in phases), "steps") as shown:
+        for exaggeration, count in phases:
+            state.exaggeration.fill_(exaggeration)
+            state.rate.fill_(p.n / exaggeration if rate is None else rate)
             state.update.zero_()
             _run(state, p, count, steps, shown)
     y = state.y - state.y.mean(0)
@@ -150,13 +138,3 @@ def divergence(p: Affinities, y: torch.Tensor) -> float:
     log_q = -torch.log1p(apart2) - z.double().log()
     # Neighbours that are far away may have a probability of 0, which adds nothing.
     return float((torch.xlogy(value, value) - value * log_q).sum())
-
-
-def principal_start(x: torch.Tensor) -> torch.Tensor:
-    """Return the first two principal components of `x` with fixed signs and a deviation of 1e-4."""
-    centred = (x - x.mean(0)).double()
-    _, vectors = torch.linalg.eigh(centred.T @ centred)
-    y = centred @ vectors[:, -2:].flip(1)
-    sign = y.gather(0, y.abs().argmax(0, keepdim=True)).sign()
-    y = y * torch.where(sign == 0, 1.0, sign)
-    return (y / y[:, 0].std().clamp_min(1e-300) * 1e-4).float()

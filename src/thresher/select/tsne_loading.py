@@ -18,18 +18,13 @@ _loading: list[Thread] = []
 @contextmanager
 def loading(n: int, device: torch.device) -> Iterator[None]:
     """Load what a map of `n` samples needs during the block; nothing is loaded after it."""
-    start_loading(n, device)
+    thread = Thread(target=_load, args=(n, device), name="t-SNE kernels")
+    _loading.append(thread)
+    thread.start()
     try:
         yield
     finally:
         finish_loading()
-
-
-def start_loading(n: int, device: torch.device) -> None:
-    """Begin to load what a map of `n` samples needs."""
-    thread = Thread(target=_load, args=(n, device), name="t-SNE kernels")
-    _loading.append(thread)
-    thread.start()
 
 
 def finish_loading() -> None:

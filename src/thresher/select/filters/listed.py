@@ -79,18 +79,15 @@ class ListFilter(Filter):
         if self.file.suffix.lower() in TABLES:
             entries = dict(_read_rows(self.file))
         else:
-            lines = self._text().splitlines()
+            try:
+                lines = self.file.read_text(encoding="utf-8-sig").splitlines()
+            except UnicodeDecodeError:
+                what = f"the list {self.file} is not UTF-8 text"
+                raise InvalidValueError(what, "", "file") from None
             entries = dict.fromkeys(filter(None, map(str.strip, lines)), (1.0, "listed"))
         if not entries:
             raise InvalidValueError(f"the list {self.file} is empty", "", "file")
         return entries
-
-    def _text(self) -> str:
-        assert self.file is not None
-        try:
-            return self.file.read_text(encoding="utf-8-sig")
-        except UnicodeDecodeError:
-            raise InvalidValueError(f"the list {self.file} is not UTF-8 text", "", "file") from None
 
 
 def _read_rows(file: Path) -> Iterable[tuple[str, tuple[float, str]]]:
