@@ -45,23 +45,20 @@ def read_csv_table(file: Path, lower: bool = False, pad: bool = False) -> CsvTab
     except OSError as error:
         raise InvalidValueError(f"{file} cannot be read: {error.strerror}") from None
     delimiter = max(DELIMITERS, key=text.partition("\n")[0].count)
-    table = CsvTable([], [], [])
     try:
         read = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
-        for row in read:
-            table.rows.append([value.strip() for value in row])
-            table.lines.append(read.line_num)
+        numbered = [([value.strip() for value in row], read.line_num) for row in read]
     except csv.Error as error:
         raise InvalidValueError(f"{file} is not a CSV file: {error}") from None
-    if not table.rows or not any(table.rows[0]):
+    if not numbered or not any(numbered[0][0]):
         raise InvalidValueError(f"{file} is not a CSV file: it has no header")
-    head = [name.lower() if lower else name for name in table.rows[0]]
+    head = [name.lower() if lower else name for name in numbered[0][0]]
     for name in filter(None, head):
         if head.count(name) > 1:
             raise InvalidValueError(f'{file} has two columns "{name}"', "rename one")
-    filled = [n for n, row in enumerate(table.rows) if n and any(row)]
-    rows = [_fit(file, table.lines[n], table.rows[n], len(head), pad) for n in filled]
-    return CsvTable(head, rows, [table.lines[n] for n in filled])
+    filled = [(row, line) for row, line in numbered[1:] if any(row)]
+    rows = [_fit(file, line, row, len(head), pad) for row, line in filled]
+    return CsvTable(head, rows, [line for _, line in filled])
 
 
 def _fit(file: Path, line: int, row: list[str], width: int, pad: bool) -> list[str]:

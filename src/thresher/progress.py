@@ -84,10 +84,9 @@ def bar(
         yield _LiveBar(label, total, unit, active)
 
 
-def track(items: Iterable[T], label: str, total: int | None = None, unit: str = "") -> Iterator[T]:
+def track(items: Iterable[T], label: str, unit: str = "") -> Iterator[T]:
     """Iterate over `items` with a progress bar."""
-    if total is None and isinstance(items, Sized):
-        total = len(items)
+    total = len(items) if isinstance(items, Sized) else None
     with bar(label, total, unit) as shown:
         for item in items:
             yield item

@@ -1,6 +1,7 @@
 """Our all-reduce algorithms give what torch's own gives."""
 
 import functools
+import os
 
 import pytest
 import torch
@@ -33,7 +34,9 @@ def _cases(rank: int) -> list[tuple[str, torch.Tensor]]:
 
 def _agrees(rank: int, world: int, name: str, node_size: int | None) -> list[float]:
     """Compare with torch; the results as one list, which the test compares between ranks."""
-    reduce = allreduce.make(name, None, node_size)
+    if node_size is not None:
+        os.environ["LOCAL_WORLD_SIZE"] = str(node_size)
+    reduce = allreduce.make(name)
     results: list[float] = []
     for what, ours in _cases(rank):
         theirs = ours.clone(memory_format=torch.contiguous_format)
@@ -111,7 +114,7 @@ def _from_environment(rank: int, world: int) -> list[int]:
             tensor = torch.arange(9.0) * (rank + 1)
             allreduce.make("hierarchical")(tensor)
             assert torch.equal(tensor, torch.arange(9.0) * sum(range(1, world + 1)))
-            found.append(allreduce._node_size(None, None, world))
+            found.append(allreduce._node_size(None, world))
     return found
 
 

@@ -1,5 +1,6 @@
 """Gradient hooks over real ranks: sums, error feedback, convergence, checkpoints."""
 
+import os
 import threading
 import time
 from functools import partial
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from gloo_ranks import run_ranks
+from thresher.distributed.compression import TopK
 from thresher.distributed.exchange import redistribute
 from thresher.distributed.hooks import gradient_hook, make_exchange
 from thresher.errors import ThresherError
@@ -42,6 +44,8 @@ def _train(
 ) -> tuple[float, float, list[float], dict[str, Tensor]]:
     """First and last loss over all samples, the weights, and the hook's state."""
     dtype = torch.float64 if options.pop("double", False) else torch.float32
+    if "node_size" in options:
+        os.environ["LOCAL_WORLD_SIZE"] = options["node_size"]
     lr = options.pop("lr", 0.2)
     state = options.pop("state", None)
     weights = options.pop("weights", None)
@@ -50,7 +54,8 @@ def _train(
         nn.utils.vector_to_parameters(torch.tensor(weights, dtype=dtype), net.parameters())
     # Buckets of a few kilobytes: several per step, as in a real network.
     ddp = DistributedDataParallel(net, bucket_cap_mb=4 / 1024)
-    hook_state, hook = gradient_hook(compress, algorithm, net.named_parameters(), **options)
+    TopK.share = options.pop("share", TopK.share)
+    hook_state, hook = gradient_hook(compress, algorithm, net.named_parameters())
     ddp.register_comm_hook(hook_state, hook)
     x, y = _problem(rank, world, dtype)
     if state is not None:
@@ -88,8 +93,7 @@ def _alone(steps: int, dtype: torch.dtype = torch.float64) -> list[float]:
 @pytest.mark.parametrize("algorithm", ["default", "ring", "hierarchical", "torus"])
 def test_uneven_ranks_take_the_path_of_one(algorithm: str) -> None:
     """The hook gives the sum, so parts of 31, 17 and 12 samples equal one worker with 60."""
-    options = {"double": True, "node_size": 2}
-    ranks = run_ranks(3, _train, "none", algorithm, 10, options)
+    ranks = run_ranks(3, _train, "none", algorithm, 10, {"double": True, "node_size": "2"})
     for _, _, weights, _ in ranks:
         assert weights == pytest.approx(_alone(10), abs=1e-12)
 
@@ -97,8 +101,7 @@ def test_uneven_ranks_take_the_path_of_one(algorithm: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("compress", ["fp16", "bf16", *WITH_FEEDBACK])
 def test_compressed_training_converges(compress: str) -> None:
-    options: dict[str, Any] = {"share": 0.05, "power_rank": 1}
-    ranks = run_ranks(3, _train, compress, "default", 40, options)
+    ranks = run_ranks(3, _train, compress, "default", 40, {"share": 0.05})
     for first, last, weights, _ in ranks:
         assert last < 0.15 * first
         assert weights == ranks[0][2], "replicas differ"
@@ -123,7 +126,8 @@ def _sums(
     nn.init.zeros_(net.weight)
     nn.init.zeros_(net.bias)
     ddp = DistributedDataParallel(net, bucket_cap_mb=1 / 1024)
-    state, hook = gradient_hook(compress, "default", net.named_parameters(), share=0.02)
+    TopK.share = 0.02
+    state, hook = gradient_hook(compress, "default", net.named_parameters())
     ddp.register_comm_hook(state, hook)
     own = torch.zeros(50 * 40 + 40, dtype=torch.float64)
     given = torch.zeros_like(own)
@@ -182,7 +186,8 @@ def _channels_last(rank: int, world: int, compress: str) -> tuple[Tensor, Tensor
     net = nn.Conv2d(6, 16, 3, bias=False).double()
     net.weight.data = net.weight.data.contiguous(memory_format=torch.channels_last)
     ddp = DistributedDataParallel(net, gradient_as_bucket_view=True)
-    state, hook = gradient_hook(compress, "default", net.named_parameters(), share=0.1)
+    TopK.share = 0.1
+    state, hook = gradient_hook(compress, "default", net.named_parameters())
     ddp.register_comm_hook(state, hook)
     own = torch.zeros(16, 3, 3, 6, dtype=torch.float64)
     given = torch.zeros_like(own)

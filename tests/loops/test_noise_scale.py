@@ -76,7 +76,7 @@ def _observed(rank: int, world: int) -> float | None:
         noise.after_gradients(step, count)
     noise.settle()
     assert noise.estimate.measured == WINDOW, "a batch of one worker says nothing"
-    return noise.value
+    return noise.estimate.value
 
 
 class Listening:

@@ -13,8 +13,8 @@ from safetensors.torch import load_file
 
 from quick_tiny import _quick_tiny  # noqa: F401
 from thresher.errors import InvalidValueError
-from thresher.training import checkpoint
-from thresher.training.batch_growth import MEASURED_LEAST, BatchGrowth, largest_batch
+from thresher.training import checkpoint, trainer
+from thresher.training.batch_growth import MEASURED_LEAST, largest_batch, next_batch
 from thresher.training.checkpoint import Checkpoint
 from thresher.training.config import TrainConfig, check
 from thresher.training.noise_estimate import NoiseEstimate
@@ -67,14 +67,13 @@ def whole(few: Path, tmp_path_factory: pytest.TempPathFactory) -> RunResult:
 
 
 def test_the_batch_doubles_up_to_a_quarter_of_the_noise_scale() -> None:
-    growth = BatchGrowth(largest=64)
-    assert growth.next_batch(8, _estimate(64)) == 16
-    assert growth.next_batch(8, _estimate(63)) == 8
-    assert growth.next_batch(8, _estimate(10_000)) == 16  # one doubling at a time
-    assert growth.next_batch(64, _estimate(10_000)) == 64
-    assert growth.next_batch(32, _estimate(1)) == 32  # it never shrinks
-    assert growth.next_batch(8, _estimate(64, MEASURED_LEAST - 1)) == 8
-    assert growth.next_batch(8, NoiseEstimate(99, [-1.0], [1.0])) == 8
+    assert next_batch(8, 64, _estimate(64)) == 16
+    assert next_batch(8, 64, _estimate(63)) == 8
+    assert next_batch(8, 64, _estimate(10_000)) == 16  # one doubling at a time
+    assert next_batch(64, 64, _estimate(10_000)) == 64
+    assert next_batch(32, 64, _estimate(1)) == 32  # it never shrinks
+    assert next_batch(8, 64, _estimate(64, MEASURED_LEAST - 1)) == 8
+    assert next_batch(8, 64, NoiseEstimate(99, [-1.0], [1.0])) == 8
 
 
 def test_the_bound_is_a_power_of_two_times_the_first_batch() -> None:
@@ -113,7 +112,7 @@ def test_a_batch_that_grew_and_leaves_a_tiny_rest_is_warned_of(
     warned: bool,
 ) -> None:
     """287 samples are two batches of 142 and three samples; half an epoch does not get there."""
-    monkeypatch.setattr(BatchGrowth, "next_batch", lambda *_: 142)
+    monkeypatch.setattr(trainer, "next_batch", lambda *_: 142)
     options = {"batch_size": 71, "max_batch": 142, "epochs": epochs}
     train(_config(few, tmp_path / "run", **options), quiet=True)
     assert ("last batch of each epoch holds 3 of 142 samples" in caplog.text) == warned

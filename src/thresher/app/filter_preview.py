@@ -7,7 +7,7 @@ import re
 import threading
 import time
 from collections import OrderedDict
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -16,7 +16,6 @@ import numpy as np
 
 from thresher.app.selection_view import SelectionView
 from thresher.data.overrides import OverrideLog, undo_stacks
-from thresher.data.selection import Selection
 from thresher.errors import InvalidValueError
 from thresher.options import from_mapping, option
 from thresher.paths import SelectionPaths
@@ -26,17 +25,12 @@ from thresher.select.filters.random import RandomFilter
 from thresher.version import __version__
 
 METHODS = {
-    "network": "DBSCAN on the map",
-    "score": "highest scores",
-    "votes": "most votes to drop",
-    "random": "at random",
+    "network": ("DBSCAN on the map", "noise: DBSCAN on the map"),
+    "score": ("highest scores", "score among the highest"),
+    "votes": ("most votes to drop", "votes among the most"),
+    "random": ("at random", "random"),
 }
-REASONS = {
-    "network": "noise: DBSCAN on the map",
-    "score": "score among the highest",
-    "votes": "votes among the most",
-    "random": "random",
-}
+"""Description of each method, and its reason to drop a sample."""
 MIN_SAMPLES = 5
 MIN_SAMPLES_LIMIT = 200
 """A graph holds as many neighbours of each point. A selection that was made with more is shown."""
@@ -131,7 +125,7 @@ class FilterPreviewer:
         if own == "network" and not info.by_dbscan:  # HDBSCAN, which takes no eps
             own = "score"
         methods.sort(key=lambda name: (name != own, name == "network"))
-        return {name: METHODS[name] for name in methods}
+        return {name: METHODS[name][0] for name in methods}
 
     def describe(self, min_samples: int | None = None) -> PreviewInfo:
         """Return what the sliders need: methods, start values, and the curve from eps to share."""
@@ -225,21 +219,12 @@ class FilterPreviewer:
         score = np.asarray(old.score, np.float32)
         if preview.eps is not None:
             score = noise_score(self.graph(settings.min_samples), preview.eps)
-        new = Selection(
-            ids=old.ids,
-            labels=old.labels,
+        new = replace(
+            old,
             keep=preview.keep,
             score=score,
-            reason=["" if kept else REASONS[settings.method] for kept in preview.keep.tolist()],
-            fingerprint=old.fingerprint,
-            x=old.x,
-            y=old.y,
+            reason=["" if kept else METHODS[settings.method][1] for kept in preview.keep.tolist()],
             cluster=old.cluster if preview.clusters is None else preview.clusters,
-            votes=old.votes,
-            new_labels=old.new_labels,
-            suggested=old.suggested,
-            copies=old.copies,
-            row_order=old.row_order,
             meta={
                 **{k: old.meta[k] for k in CARRIED if k in old.meta},
                 "method": settings.method,

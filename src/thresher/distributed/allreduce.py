@@ -24,12 +24,10 @@ from thresher.distributed.group import placement
 from thresher.errors import InvalidValueError, nearest
 
 
-def make(name: str, group: dist.ProcessGroup | None = None, node_size: int | None = None) -> Reduce:
+def make(name: str, group: dist.ProcessGroup | None = None) -> Reduce:
     """Make an all-reduce (ring, hierarchical or torus) that sums a tensor over `group` in place.
 
     Every rank must call it at the same point: it makes process groups of rows and columns.
-    `node_size` is the ranks per node; by default that of torchrun or SLURM (of the largest node),
-    or one node without those.
     """
     ranks = dist.get_process_group_ranks(whole(group))
     world = len(ranks)
@@ -38,7 +36,7 @@ def make(name: str, group: dist.ProcessGroup | None = None, node_size: int | Non
     if name == "torus":
         width = torus_width(world)
     elif name == "hierarchical":
-        width = _node_size(node_size, group, world)
+        width = _node_size(group, world)
         if world % width:
             return _whole(_Leaders(ranks, width))
     else:
@@ -52,18 +50,16 @@ def torus_width(world: int) -> int:
     return max(d for d in range(1, math.isqrt(world) + 1) if world % d == 0)
 
 
-def _node_size(given: int | None, group: dist.ProcessGroup | None, world: int) -> int:
-    size = given
-    if size is None:
-        where = placement()
-        own = where.local_world if where.world > 1 else world
-        # Nodes may differ in size, but every rank must make the same groups.
-        sizes: list[int] = [0] * world
-        dist.all_gather_object(sizes, int(os.environ.get("LOCAL_WORLD_SIZE", own)), group=group)
-        size = max(sizes)
-    if size < 1:
-        raise InvalidValueError(f"node_size must be at least 1, got {size}", "", "node_size")
-    return min(size, world)
+def _node_size(group: dist.ProcessGroup | None, world: int) -> int:
+    """Return the ranks of the largest node by torchrun or SLURM; all ranks without those."""
+    where = placement()
+    own = where.local_world if where.world > 1 else world
+    # Nodes may differ in size, but every rank must make the same groups.
+    sizes: list[int] = [0] * world
+    dist.all_gather_object(sizes, int(os.environ.get("LOCAL_WORLD_SIZE", own)), group=group)
+    if max(sizes) < 1:
+        raise InvalidValueError(f"LOCAL_WORLD_SIZE must be at least 1, got {max(sizes)}")
+    return min(max(sizes), world)
 
 
 def _whole(reduce: Reduce) -> Reduce:

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 
-from thresher.distributed.exchange import Bucket, Exchange, Rounds, whole
+from thresher.distributed.exchange import Bucket, Exchange, Rounds, part, whole
 
 BLOCK = 1024
 """Elements that share one scale in int8."""
@@ -106,9 +106,7 @@ class TopK(Rounds):
     size, so ranks need not agree on it and nothing waits for the host.
     """
 
-    def __init__(self, group: dist.ProcessGroup | None = None, share: float = 0.01) -> None:
-        super().__init__(group)
-        self.share = share
+    share = 0.01
 
     def sum(self, bucket: Bucket) -> None:
         left_out = bucket.flat + self.residual.of(bucket)
@@ -140,12 +138,12 @@ class PowerSGD(Rounds):
     Errors and factors are set before each call and taken back after it.
     """
 
-    def __init__(self, group: dist.ProcessGroup | None = None, rank: int = 2) -> None:
-        super().__init__(group)
+    def __init__(self) -> None:
+        super().__init__()
         self._factors: dict[str, Tensor] = {}
         self._power = PowerSGDState(
             self.group,
-            matrix_approximation_rank=rank,
+            matrix_approximation_rank=2,
             start_powerSGD_iter=2,
             orthogonalization_epsilon=1e-8,
         )
@@ -202,11 +200,7 @@ class PowerSGD(Rounds):
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         self.residual.load_state_dict(state)
-        self._factors = {
-            key.removeprefix("factor."): value
-            for key, value in state.items()
-            if key.startswith("factor.")
-        }
+        self._factors = part(state, "factor")
         self._power.iter = int(state["steps"]) if "steps" in state else 0
 
 

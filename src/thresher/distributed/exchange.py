@@ -110,11 +110,13 @@ class Residual:
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         self._flat, self._new = {}, []
-        self._pieces = {
-            key.removeprefix("error."): value.flatten()
-            for key, value in state.items()
-            if key.startswith("error.")
-        }
+        self._pieces = {name: t.flatten() for name, t in part(state, "error").items()}
+
+
+def part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Return the tensors whose names begin with `prefix.`, without the prefix."""
+    start = f"{prefix}."
+    return {k.removeprefix(start): v for k, v in tensors.items() if k.startswith(start)}
 
 
 def redistribute(states: list[dict[str, Tensor]], rank: int, world: int) -> dict[str, Tensor]:
@@ -139,11 +141,13 @@ class Exchange:
     `state_dict` holds tensors only, this rank's own (see `redistribute`).
     """
 
-    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
+    group: dist.ProcessGroup | None = None
+    """The ranks; None: all."""
+
+    def __init__(self) -> None:
         active = dist.is_available() and dist.is_initialized()
-        self.world = dist.get_world_size(group) if active else 1
-        self.rank = dist.get_rank(group) if active else 0
-        self.group = group
+        self.world = dist.get_world_size() if active else 1
+        self.rank = dist.get_rank() if active else 0
         self.names: dict[int, str] = {}  # of the parameters, by identity, for DDP's buckets
 
     def start(self, bucket: Bucket) -> torch.futures.Future[Tensor]:
@@ -190,14 +194,13 @@ class Exchange:
 class Rounds(Exchange):
     """An exchange of several rounds, with error feedback, over a process group of its own."""
 
-    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
-        super().__init__(group)
+    def __init__(self) -> None:
+        super().__init__()
         self.residual = Residual()
-        self._made: dist.ProcessGroup | None = None
         self._thread = ThreadPoolExecutor(1, "thresher-exchange")
         self._stream: torch.cuda.Stream | None = None
         if self.world > 1:
-            self.group = self._made = dist.new_group(dist.get_process_group_ranks(whole(group)))
+            self.group = dist.new_group()
 
     def sum(self, bucket: Bucket) -> None:
         """Replace the bucket's buffer by the sum over ranks; blocks (CUDA: queues)."""
@@ -238,10 +241,10 @@ class Rounds(Exchange):
 
     def close(self) -> None:
         self._thread.shutdown()
-        if self._made is not None and dist.is_initialized():
-            dist.destroy_process_group(self._made)
-            _closed.append(self._made)
-            self._made = None
+        if self.group is not None and dist.is_initialized():
+            dist.destroy_process_group(self.group)
+            _closed.append(self.group)
+            self.group = None
 
 
 class Summed(Rounds):
@@ -250,10 +253,9 @@ class Summed(Rounds):
     def __init__(
         self,
         make_reduce: Callable[[dist.ProcessGroup | None], Reduce],
-        group: dist.ProcessGroup | None = None,
         wire: torch.dtype | None = None,
     ) -> None:
-        super().__init__(group)
+        super().__init__()
         self._wire = wire
         if self.world > 1:
             self._reduce = make_reduce(self.group)

@@ -82,6 +82,21 @@ class Group:
             _dist().all_reduce(tensor)
         return tensor
 
+    def set_to_mean(self, tensors: "list[torch.Tensor]", weight: float) -> None:
+        """Set tensors to their mean over the group, in which this rank has `weight`, in place."""
+        import torch
+
+        if self.alone:
+            return
+        with torch.no_grad():
+            flat = torch.cat([*(tensor.reshape(-1) for tensor in tensors), tensors[0].new_ones(1)])
+            flat.mul_(weight)
+            self.all_reduce_sum(flat)
+            flat.div_(flat[-1].clone())
+            pieces = flat[:-1].split([tensor.numel() for tensor in tensors])
+            for tensor, piece in zip(tensors, pieces, strict=True):
+                tensor.copy_(piece.view(tensor.shape))
+
     def broadcast(self, value: T, source: int = 0) -> T:
         """Return the picklable value of rank `source` on every rank."""
         if self.alone:

@@ -10,7 +10,7 @@ divided by the global number of samples, uneven parts are exact.
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, get_args
+from typing import get_args
 
 import torch
 import torch.distributed as dist
@@ -18,38 +18,33 @@ import torch.distributed as dist
 from thresher.distributed import allreduce as algorithms
 from thresher.distributed.compression import Bf16, Fp16, Int8, PowerSGD, TopK
 from thresher.distributed.exchange import Bucket, Exchange, Summed
-from thresher.distributed.names import AllReduce, Compress
+from thresher.distributed.names import AllReduce
 from thresher.errors import InvalidValueError, nearest
 
 Hook = Callable[[Exchange, dist.GradBucket], torch.futures.Future[torch.Tensor]]
+EXCHANGES: dict[str, type[Exchange]] = {
+    "none": Exchange,
+    "fp16": Fp16,
+    "bf16": Bf16,
+    "int8": Int8,
+    "powersgd": PowerSGD,
+    "topk": TopK,
+}
 
 
-def make_exchange(
-    compress: str = "none",
-    allreduce: str = "default",
-    group: dist.ProcessGroup | None = None,
-    *,
-    node_size: int | None = None,
-    share: float = 0.01,
-    power_rank: int = 2,
-) -> Exchange:
+def make_exchange(compress: str = "none", allreduce: str = "default") -> Exchange:
     """Make the exchange that sums buckets; every rank must call it at the same point.
 
     Args:
         compress: none, fp16, bf16, int8, powersgd or topk.
         allreduce: default, ring, hierarchical or torus.
-        group: The ranks; by default all.
-        node_size: Ranks per node for hierarchical; by default that of torchrun or SLURM.
-        share: Share of the elements that top-k sends.
-        power_rank: PowerSGD's rank.
     """
-    for name, value, kind in (
-        ("compress", compress, Compress),
-        ("allreduce", allreduce, AllReduce),
+    for name, value, known in (
+        ("compress", compress, EXCHANGES),
+        ("allreduce", allreduce, get_args(AllReduce)),
     ):
-        if value not in get_args(kind):
-            fix = nearest(value, get_args(kind))
-            raise InvalidValueError(f'{name} cannot be "{value}"', fix, name)
+        if value not in known:
+            raise InvalidValueError(f'{name} cannot be "{value}"', nearest(value, known), name)
     if allreduce != "default":
         wires = {"none": None, "fp16": torch.float16, "bf16": torch.bfloat16}
         if compress not in wires:
@@ -57,14 +52,8 @@ def make_exchange(
                 f"`compress` {compress} does not work with `allreduce` {allreduce}",
                 "use the default all-reduce, or compress none, fp16 or bf16",
             )
-        make = partial(algorithms.make, allreduce, node_size=node_size)
-        return Summed(make, group, wires[compress])
-    if compress == "topk":
-        return TopK(group, share)
-    if compress == "powersgd":
-        return PowerSGD(group, power_rank)
-    simple = {"none": Exchange, "fp16": Fp16, "bf16": Bf16, "int8": Int8}
-    return simple[compress](group)
+        return Summed(partial(algorithms.make, allreduce), wires[compress])
+    return EXCHANGES[compress]()
 
 
 def _hook(exchange: Exchange, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
@@ -77,14 +66,12 @@ def gradient_hook(
     compress: str = "none",
     allreduce: str = "default",
     named_parameters: Iterable[tuple[str, torch.nn.Parameter]] = (),
-    group: dist.ProcessGroup | None = None,
-    **settings: Any,
 ) -> tuple[Exchange, Hook]:
     """Return (state, hook) for `ddp.register_comm_hook`; see `make_exchange` for the parameters.
 
     `named_parameters` are those of the bare model, not of the wrapper. `state.state_dict()` belongs
     in a checkpoint, one per rank; see `exchange.redistribute` for another number of workers.
     """
-    exchange = make_exchange(compress, allreduce, group, **settings)
+    exchange = make_exchange(compress, allreduce)
     exchange.names = {id(parameter): name for name, parameter in named_parameters}
     return exchange, _hook

@@ -1,7 +1,7 @@
 """Predict what a batch that grows with the noise scale saves against a constant one.
 
 The critical batch grows during training. `--batch-schedule noise` follows it by the rule of
-`BatchGrowth`, which is applied here to the curve of the pilots.
+`batch_growth.next_batch`, which is applied here to the curve of the pilots.
 """
 
 import math

@@ -5,7 +5,6 @@ measured in the last 1,000 steps. It never shrinks, and one doubling per epoch l
 wrong estimate can do. The choice is part of the checkpoint.
 """
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -29,15 +28,9 @@ def largest_batch(batch: int, bound: int | None, samples: int) -> int:
     return largest
 
 
-@dataclass(frozen=True)
-class BatchGrowth:
-    """The rule by which the batch grows; `largest` is its bound."""
-
-    largest: int
-
-    def next_batch(self, batch: int, noise: "NoiseEstimate") -> int:
-        """Return the batch of the next epoch after one at `batch`: the same, or twice it."""
-        value = noise.value
-        if value is None or noise.measured < MEASURED_LEAST:
-            return batch
-        return 2 * batch if 2 * batch <= min(self.largest, SAFE * value) else batch
+def next_batch(batch: int, largest: int, noise: "NoiseEstimate") -> int:
+    """Return the batch of the next epoch after one at `batch`: the same, or twice it."""
+    value = noise.value
+    if value is None or noise.measured < MEASURED_LEAST:
+        return batch
+    return 2 * batch if 2 * batch <= min(largest, SAFE * value) else batch

@@ -4,6 +4,7 @@ Within an epoch it is constant, so that it is a function of the epoch alone: the
 of workers and after a restart. With `noise` it is chosen while training (see `batch_growth`).
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -49,7 +50,7 @@ def batch_phases(config: TrainConfig, batch: int) -> Phases:
     return tuple(phases)
 
 
-def batch_at(phases: Phases, epoch: int) -> int:
+def batch_at(phases: Sequence[Sequence[int]], epoch: int) -> int:
     """Return the global batch of an epoch."""
     return [batch for begin, batch in phases if begin <= epoch][-1]
 

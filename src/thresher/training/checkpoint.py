@@ -17,6 +17,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from thresher.distributed.exchange import part
 from thresher.errors import ThresherError
 from thresher.paths import atomic_file
 
@@ -35,8 +36,7 @@ class Checkpoint:
 
     def part(self, prefix: str) -> dict[str, Tensor]:
         """Return the tensors whose names begin with `prefix.`, without the prefix."""
-        start = f"{prefix}."
-        return {k.removeprefix(start): v for k, v in self.tensors.items() if k.startswith(start)}
+        return part(self.tensors, prefix)
 
 
 def write(folder: Path, step: int, checkpoint: Checkpoint) -> Path:

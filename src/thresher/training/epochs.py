@@ -10,7 +10,7 @@ from thresher.errors import ThresherError
 from thresher.training.config import TrainConfig
 from thresher.training.pruners import DynamicPruner
 from thresher.training.record import finite
-from thresher.training.resolved import Resolved, schedule
+from thresher.training.resolved import Resolved, schedule, used_samples
 from thresher.training.result import Status, TargetReached
 from thresher.training.schedules import scaled_rate
 from thresher.training.split import TrainingSplit
@@ -177,13 +177,13 @@ class EpochPlanner:
     def plan(self, order: np.ndarray, done: Progress) -> EpochPlan:
         """Cut what is left of an epoch; the budget may end within it."""
         batch = self.batch(done)
-        size = end = self._in_batches(len(order), batch)
+        size = end = used_samples(len(order), batch, self.drop_last)
         if self.epochs is not None:
             least = min(batch, size) if self.drop_last else 1
             end = max(least, round(min(1.0, self.epochs - done.epoch) * end))
         elif not self.by_steps:
             end = min(end, done.offset + self.resolved.total_samples - done.place)
-        end = self._in_batches(end, batch)
+        end = used_samples(end, batch, self.drop_last)
         cuts = [(b, min(b + batch, end)) for b in range(done.offset, end, batch)]
         if self.by_steps:
             cuts = cuts[: self.resolved.total_steps - done.step]
@@ -193,10 +193,6 @@ class EpochPlanner:
             for number, (begin, end) in enumerate(cuts)
         ]
         return EpochPlan(order, cuts, rates)
-
-    def _in_batches(self, samples: int, batch: int) -> int:
-        """Return how many of the samples are trained on; fewer than a batch are not dropped."""
-        return samples - samples % batch if self.drop_last and samples > batch else samples
 
     def _seen(self, done: Progress, number: int, begin: int, epoch_size: int) -> float:
         """Return where on the schedule, in samples, the batch `number` from now is.

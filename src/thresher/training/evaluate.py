@@ -12,6 +12,7 @@ from thresher.data.order import bounds, part
 from thresher.distributed.group import Group
 from thresher.training.execution import kernel_search
 from thresher.training.step import Step
+from thresher.training.undo import kept
 
 BATCH = 1024
 
@@ -87,18 +88,6 @@ def averaged(model: nn.Module, group: Group, samples_apart: int | None = None) -
     if group.alone or not floats:
         yield
         return
-    own = torch.cat([buffer.detach().flatten() for buffer in floats])
-    share = own.new_tensor([1 if samples_apart is None else samples_apart])
-    sums = group.all_reduce_sum(torch.cat([own * share, share]))
-    _set(floats, sums[:-1] / sums[-1])
-    try:
+    with kept(floats):
+        group.set_to_mean(floats, 1 if samples_apart is None else samples_apart)
         yield
-    finally:
-        _set(floats, own)
-
-
-@torch.no_grad()
-def _set(tensors: list[Tensor], flat: Tensor) -> None:
-    values = flat.split([tensor.numel() for tensor in tensors])
-    for tensor, value in zip(tensors, values, strict=True):
-        tensor.copy_(value.view_as(tensor))

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -42,9 +43,9 @@ def finished(config: TrainConfig) -> RunResult | None:
 def as_begun(config: TrainConfig) -> TrainConfig:
     """Replace `auto` by what the run that is resumed, or that this one branches from, has."""
     for run in filter(None, (config.out, config.branch_from)):
-        path = RunPaths(Path(run)).config
-        if path.exists():
-            begun = read_run_json(path, "run's configuration").get("config", {})
+        content = _begun(run)
+        if content is not None:
+            begun = content.get("config", {})
             used = {name: begun.get(name, old) for name, old in BEFORE_AUTO.items()}
             return replace(
                 config, **{k: v for k, v in used.items() if getattr(config, k) == "auto"}
@@ -151,12 +152,15 @@ def _restarted() -> bool:
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
 
 
+def _begun(run: str) -> Any:
+    """Return the `run.json` of a run; None if there is none yet."""
+    path = RunPaths(Path(run)).config
+    return read_run_json(path, "run's configuration") if path.exists() else None
+
+
 def _check_same_samples(run: str, samples: str) -> None:
     """Refuse to go on with a run that was begun on other samples than those with this digest."""
-    begun = RunPaths(Path(run)).config
-    if not begun.exists():
-        return
-    known = read_run_json(begun, "run's configuration").get("data", {})
+    known = (_begun(run) or {}).get("data", {})
     if known.get("samples", samples) != samples:
         raise InvalidValueError(
             f"the run in {run} was begun on other samples or with other labels",
@@ -166,12 +170,8 @@ def _check_same_samples(run: str, samples: str) -> None:
 
 def _check_same_batch(config: TrainConfig, resolved: Resolved) -> None:
     """Refuse to resume a weakly scaled run on another number of workers: the batch would change."""
-    begun = RunPaths(Path(config.out)).config
-    if config.scaling != "weak" or not begun.exists():
-        return
-    saved = read_run_json(begun, "run's configuration")
-    batch = saved.get("resolved", {}).get("global_batch")
-    if batch not in (None, resolved.global_batch):
+    batch = (_begun(config.out) or {}).get("resolved", {}).get("global_batch")
+    if config.scaling == "weak" and batch not in (None, resolved.global_batch):
         raise InvalidValueError(
             f"the run in {config.out} was begun with a global batch of {batch}, and has one of "
             f"{resolved.global_batch} with {resolved.workers} workers and weak scaling",

@@ -10,6 +10,7 @@ import contextlib
 import functools
 import os
 import sys
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
@@ -56,12 +57,27 @@ def stream_of_steps(device: "torch.device", decodes: bool) -> AbstractContextMan
         return contextlib.nullcontext()
     import torch
 
-    return torch.cuda.stream(_stream(device))
+    return torch.cuda.stream(kept_stream(device, "steps", FIRST))
+
+
+@contextlib.contextmanager
+def side_stream(device: "torch.device") -> Iterator[None]:
+    """Run the block on a stream of its own: only so can steps and DDP be captured in a graph."""
+    import torch
+
+    side, current = kept_stream(device, "side"), torch.cuda.current_stream(device)
+    side.wait_stream(current)
+    with torch.cuda.stream(side):
+        yield
+    current.wait_stream(side)
 
 
 @functools.cache
-def _stream(device: "torch.device") -> "torch.cuda.Stream":
-    # One for all runs of the process: cuBLAS keeps 65 MB for every stream that it ever saw.
+def kept_stream(device: "torch.device", use: str, priority: int = 0) -> "torch.cuda.Stream":
+    """Return the stream of all runs of the process for one use.
+
+    cuBLAS keeps 65 MB for every stream that it ever saw.
+    """
     import torch
 
-    return torch.cuda.Stream(device, priority=FIRST)
+    return torch.cuda.Stream(device, priority=priority)

@@ -6,7 +6,6 @@ buffer of the graph before each step. Shapes are fixed in a graph, so there
 is one for full batches and one for an epoch's last, smaller batch.
 """
 
-import functools
 import logging
 from typing import Any
 
@@ -15,12 +14,13 @@ import torch
 from torch import Tensor
 
 from thresher.distributed.group import Group
-from thresher.errors import InvalidValueError
+from thresher.errors import InvalidValueError, first_line
 from thresher.models.kernel_use import in_captured_steps
 from thresher.training.config import TrainConfig
 from thresher.training.device_data import DeviceData, Part
 from thresher.training.epochs import EpochPlan
 from thresher.training.execution import kernel_search
+from thresher.training.gpu_streams import kept_stream, side_stream
 from thresher.training.host_random import host_random_state
 from thresher.training.optimizers import set_rate
 from thresher.training.step import Step
@@ -82,7 +82,7 @@ class Batches:
 
 
 class CapturedStep:
-    """A step on batches of one size: `begin` an epoch, then call it once per batch.
+    """A step on batches of one size: `batches.begin` an epoch, then call it once per batch.
 
     The losses of an epoch's steps are written to `losses`, (steps,). `capacity` is the number of
     batches of this size in an epoch, `pool` the memory of another graph to share, or None.
@@ -93,14 +93,11 @@ class CapturedStep:
         self.step, self.batch, self.losses = step, batch, losses
         self.batches = Batches(step.data, batch, capacity, step.align)
         with step.undone(), in_captured_steps():
-            side = _side_stream(device)
-            side.wait_stream(torch.cuda.current_stream(device))
-            with torch.cuda.stream(side):
+            with side_stream(device):
                 for _ in range(WARM_UP if step.group.alone else DDP_WARM_UP):
                     before = host_random_state()
                     self.batches.at.zero_()
                     self._body()
-            torch.cuda.current_stream(device).wait_stream(side)
             if host_random_state() != before:
                 raise DrawsOnHost
             self.batches.at.zero_()
@@ -108,7 +105,9 @@ class CapturedStep:
             self.graph = torch.cuda.CUDAGraph()
             # NCCL looks at its own events in another thread meanwhile.
             mode = "global" if step.group.alone else "thread_local"
-            stream = _capture_stream(device, torch.cuda.current_stream(device).priority)
+            # Captured kernels keep the priority of their stream; None: torch's own stream.
+            priority = torch.cuda.current_stream(device).priority
+            stream = kept_stream(device, "capture", priority) if priority else None
             with torch.cuda.graph(self.graph, pool, stream, mode):
                 self._body()
         self.batches.at.zero_()
@@ -119,10 +118,6 @@ class CapturedStep:
         self.losses.index_copy_(0, self.batches.number(), loss.view(1).to(self.losses.dtype))
         self.batches.at += 1
 
-    def begin(self, plan: EpochPlan) -> None:
-        """Set the batches of this size that are still to come in an epoch."""
-        self.batches.begin(plan)
-
     def __call__(self, part: Part) -> None:
         if self.batches.images is not None:
             assert part.images is not None
@@ -132,18 +127,6 @@ class CapturedStep:
     def skip(self) -> None:
         """Leave out the next batch, which runs eagerly."""
         self.batches.at += 1
-
-
-@functools.cache
-def _side_stream(device: torch.device) -> torch.cuda.Stream:
-    # One for all runs of the process: cuBLAS keeps 65 MB for every stream that it ever saw.
-    return torch.cuda.Stream(device)
-
-
-@functools.cache
-def _capture_stream(device: torch.device, priority: int) -> torch.cuda.Stream | None:
-    """Return the stream whose priority captured kernels keep; None: that of torch."""
-    return torch.cuda.Stream(device, priority) if priority else None
 
 
 def capture(
@@ -172,8 +155,8 @@ def capture(
         captured.clear()
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
-        reason = str(error).strip().splitlines()[:1] or [type(error).__name__]
-        logger.warning("steps run eagerly, they cannot be captured in a CUDA graph: %s", reason[0])
+        what = "steps run eagerly, they cannot be captured in a CUDA graph: %s"
+        logger.warning(what, first_line(error))
         return {}
 
 

@@ -10,7 +10,7 @@ equal halves, |G|² is the scalar product of their gradients.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -66,13 +66,9 @@ class NoiseEstimate:
         value = noise / signal
         return value if math.isfinite(value) else None
 
-    def state(self) -> dict[str, Any]:
-        """Return what a checkpoint must hold, as JSON values."""
-        return asdict(self)
-
     @classmethod
     def restored(cls, state: Mapping[str, Any]) -> "NoiseEstimate":
-        """Return what `state` returned; older versions stored sums, which count as one value."""
+        """Return the estimate of a checkpoint; older ones hold sums, which count as one value."""
         measured, noise, signal = int(state["measured"]), state["noise"], state["signal"]
         if isinstance(noise, list):
             return cls(measured, list(noise), list(signal))

@@ -4,7 +4,6 @@ Both norms are free in data-parallel training: before and after the reduction.
 """
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -122,17 +121,6 @@ class NoiseObserver:
         for g_small, g_big, (_, b, _, batch) in rows:
             self.estimate.add(g_small, b, g_big, batch)
         self._pairs.clear()
-
-    @property
-    def value(self) -> float | None:
-        """The suggested batch size; None before there is a sound estimate."""
-        return self.estimate.value
-
-    def state(self) -> dict[str, Any]:
-        return self.estimate.state()
-
-    def restore(self, state: dict[str, Any]) -> None:
-        self.estimate = NoiseEstimate.restored(state)
 
 
 def _unscaled(step: Step) -> float:

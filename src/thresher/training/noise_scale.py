@@ -1,6 +1,7 @@
 """The gradient noise scale in a training loop of one's own."""
 
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -86,7 +87,7 @@ class NoiseScale:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint must hold, as JSON values."""
-        return {"steps": self._steps, **self._estimate.state()}
+        return {"steps": self._steps, **asdict(self._estimate)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Set what `state_dict` returned."""

@@ -167,7 +167,7 @@ class PrunedLoader:
             )
         self._observe()
         self.set_epoch(self._epoch)  # of the sampler too, if the epochs are counted here
-        parts = self._group.gather(self._order())
+        parts = self._group.gather(np.fromiter(self._full.sampler, np.int64))
         if self._samples is None:
             _check_divided(parts, self._full.sampler)
         full = _without_padding(_interleaved(parts), self._group.world)
@@ -259,9 +259,6 @@ class PrunedLoader:
     def _group(self) -> Group:
         """The workers, which may join after the loader was made."""
         return Group(Placement(*process_rank()), torch.device("cpu"))
-
-    def _order(self) -> np.ndarray:
-        return np.fromiter(self._full.sampler, np.int64)
 
     def _choose(self, order: np.ndarray) -> np.ndarray:
         """Return the samples of the epoch, in the order of the sampler, of all workers."""

@@ -3,14 +3,12 @@
 A rehearsed step runs on real data and is undone afterwards.
 """
 
-import contextlib
 import logging
-from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
-from thresher.errors import ThresherError
+from thresher.errors import ThresherError, first_line
 from thresher.training.batches import largest_part
 from thresher.training.device_data import Part
 from thresher.training.resolved import Resolved
@@ -23,13 +21,18 @@ logger = logging.getLogger(__name__)
 def rehearse(step: Step, resolved: Resolved) -> None:
     """Prepare the exchange; with `micro_batch` auto, halve it until a step fits on every worker."""
     count = max(resolved.batches)
-    with _compiling(step):
+    try:
         _find_micro_batch(step, count)
         rehearsals = max(step.exchange.rehearsals, int(step.config.compile))
         if rehearsals:
             with step.undone():
                 for _ in range(rehearsals):
                     step.gradients(step.data.first_part(count, step.align), count)
+    except (AssertionError, RuntimeError) as error:  # torch raises both
+        if not step.config.compile or _is_out_of_memory(error):
+            raise
+        what = f"{step.config.model} cannot be compiled: {first_line(error)}"
+        raise ThresherError(what, "train without --compile") from error
     step.exchange.prepare()
 
 
@@ -46,20 +49,6 @@ def _find_micro_batch(step: Step, count: int) -> None:
             logger.info("out of memory; trying %d samples at once", step.micro)
         if step.pieces(count) == 1:
             step.micro = None
-
-
-@contextlib.contextmanager
-def _compiling(step: Step) -> Iterator[None]:
-    """Say in a sentence that the network cannot be compiled."""
-    try:
-        yield
-    except (AssertionError, RuntimeError) as error:  # torch raises both
-        if not step.config.compile or _is_out_of_memory(error):
-            raise
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise ThresherError(
-            f"{step.config.model} cannot be compiled: {reason}", "train without --compile"
-        ) from error
 
 
 def resilient_step(step: Step, part: Part, count: int) -> Tensor:

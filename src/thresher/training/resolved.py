@@ -75,8 +75,7 @@ class Resolved:
 
     def batch_at(self, epoch: int) -> int:
         """Return the global batch of an epoch."""
-        phases = tuple((begin, batch) for begin, batch in self.batch_phases)
-        return batch_at(phases, epoch) if phases else self.global_batch
+        return batch_at(self.batch_phases or [[0, self.global_batch]], epoch)
 
     def table(self) -> str:
         """Return one line per number."""
@@ -133,7 +132,7 @@ def resolve(
         what = f"micro_batch must be at least {align} with batch norm {config.batch_norm}"
         raise InvalidValueError(f"{what}, got {micro}", "", "micro_batch")
     # What an epoch trains on, and what one of the full run would.
-    used, full_used = (_used(config, n, batch) for n in (samples, full))
+    used, full_used = (used_samples(n, batch, config.drop_last) for n in (samples, full))
     steps, total = _budget(config, used, full_used, phases)
     base = batch if config.base_batch is None else config.base_batch
     rate = scaled_rate(config.lr_rule, config.lr, batch, base, config.warmup_epochs)
@@ -183,9 +182,9 @@ def _check_cuts(batch: int, samples: int, world: int, align: int) -> None:
         )
 
 
-def _used(config: BatchConfig, samples: int, batch: int) -> int:
-    """Return the samples that an epoch trains on: all, or those that fill whole batches."""
-    return samples - samples % batch if config.drop_last else samples
+def used_samples(samples: int, batch: int, drop_last: bool) -> int:
+    """Return the samples that are trained on: all, or whole batches; fewer than one are kept."""
+    return samples - samples % batch if drop_last and samples > batch else samples
 
 
 def _budget(config: BatchConfig, samples: int, full: int, phases: Phases) -> tuple[int, int]:

@@ -7,8 +7,7 @@ is not part of the loss.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -19,6 +18,7 @@ from torch.nn import functional as F
 
 from thresher.training.record import finite
 from thresher.training.result import Sharpness
+from thresher.training.undo import kept
 
 if TYPE_CHECKING:
     from thresher.training.split import TrainingSplit
@@ -146,28 +146,20 @@ def mean_loss(model: nn.Module, loss: Loss, batches: Batches) -> float:
 
 def perturbed_loss(model: nn.Module, loss: Loss, batches: Batches) -> float:
     """Return the mean loss after random perturbations, the same ones every time."""
-    random = torch.Generator().manual_seed(1)
+    random, parameters = torch.Generator().manual_seed(1), _parameters(model)
     losses = []
     for _ in range(PERTURBATIONS):
-        with _perturbed(_parameters(model), random):
+        with kept(list(parameters)):
+            _perturb(parameters, random)
             losses.append(mean_loss(model, loss, batches))
     return sum(losses) / len(losses)
 
 
-@contextmanager
-def _perturbed(parameters: list[nn.Parameter], random: torch.Generator) -> Iterator[None]:
-    """Perturb the parameters in the block, and put the same bits back."""
-    own = [p.detach().clone() for p in parameters]
-    try:
-        with torch.no_grad():
-            for p, noise in zip(parameters, _normal(parameters, random), strict=True):
-                norm = float(noise.norm())
-                p.add_(noise, alpha=SCALE * float(p.norm()) / norm if norm else 0.0)
-        yield
-    finally:
-        with torch.no_grad():
-            for p, value in zip(parameters, own, strict=True):
-                p.copy_(value)
+@torch.no_grad()
+def _perturb(parameters: list[nn.Parameter], random: torch.Generator) -> None:
+    for p, noise in zip(parameters, _normal(parameters, random), strict=True):
+        norm = float(noise.norm())
+        p.add_(noise, alpha=SCALE * float(p.norm()) / norm if norm else 0.0)
 
 
 def _parameters(model: nn.Module) -> list[nn.Parameter]:

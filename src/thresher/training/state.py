@@ -6,12 +6,14 @@ from dataclasses import asdict, dataclass, field, replace
 import torch
 from torch import Tensor
 
+from thresher.distributed.exchange import part
 from thresher.distributed.group import Group
 from thresher.paths import RunPaths
 from thresher.training import checkpoint
 from thresher.training.checkpoint import Checkpoint, pack_optimizer, unpack_optimizer
 from thresher.training.dynamics import Dynamics
 from thresher.training.epochs import EpochSamples, Progress
+from thresher.training.noise_estimate import NoiseEstimate
 from thresher.training.noise_observer import NoiseObserver
 from thresher.training.optimizers import set_rate
 from thresher.training.result import TargetReached
@@ -70,7 +72,7 @@ class RunState:
             "progress": asdict(self.progress),
             "optimizer": plain,
             "workers": step.group.world,
-            "noise": self.noise.state() if self.noise is not None else None,
+            "noise": asdict(self.noise.estimate) if self.noise is not None else None,
             "scaler": step.scaler.state_dict(),
             "pruned": self.samples.pruner is not None,
         }
@@ -87,7 +89,7 @@ class RunState:
             for name, buffer in step.model.named_buffers():
                 if f"buffer.{name}" in own:
                     buffer.copy_(own[f"buffer.{name}"])
-        skipped = Checkpoint({}, own).part(FP16)
+        skipped = part(own, FP16)
         scaler = {key: skipped.pop(key).item() for key in SCALER if key in skipped}
         saved = replace(saved, tensors={**saved.tensors, **skipped})
         unpack_optimizer(step.optimizer, saved, saved.meta["optimizer"])
@@ -100,7 +102,7 @@ class RunState:
             arrays = saved.part("dynamics")
             self.dynamics.restore({name: tensor.numpy() for name, tensor in arrays.items()})
         if self.noise is not None and saved.meta["noise"]:
-            self.noise.restore(saved.meta["noise"])
+            self.noise.estimate = NoiseEstimate.restored(saved.meta["noise"])
         self.samples.restore({n: t.numpy() for n, t in saved.part("pruner").items()})
         self.progress = Progress(**saved.meta["progress"])
         if self.progress.target is not None:

@@ -177,9 +177,8 @@ def _open(config: TrainConfig, pruner: DynamicPruner | None) -> Workload:
 
 def _check_target(config: TargetConfig, split: TrainingSplit) -> None:
     """Refuse a target that nothing can be measured on."""
-    targets = {name: getattr(config, name) for name in ("target_accuracy", "target_loss")}
-    for name in (name for name, value in targets.items() if value is not None):
-        if not len(split.watched):
+    for name in ("target_accuracy", "target_loss"):
+        if getattr(config, name) is not None and not len(split.watched):
             what = f"`{name}` needs validation or test images, and the data has none"
             raise InvalidValueError(what, "hold some out with `validation`", name)
 

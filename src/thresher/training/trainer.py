@@ -14,7 +14,7 @@ from thresher.models import weights
 from thresher.paths import RunPaths
 from thresher.progress import Bar, bar
 from thresher.training import folder
-from thresher.training.batch_growth import BatchGrowth
+from thresher.training.batch_growth import next_batch
 from thresher.training.branch import branch_state, continues_growth
 from thresher.training.config import TrainConfig
 from thresher.training.device_data import Part
@@ -55,12 +55,11 @@ class Trainer:
         self.step, self.losses = self.prepared.step, self.prepared.losses
         self.data, self.model = self.step.data, self.step.model
         self.optimizer = self.step.optimizer
-        largest = self.resolved.largest_batch
-        self.growth = None if largest is None else BatchGrowth(largest)
+        self.grows = self.resolved.largest_batch is not None
         noise = None
-        if config.noise_scale or self.growth is not None:
+        if config.noise_scale or self.grows:
             # The batch must not depend on the number of workers.
-            noise = NoiseObserver.observing(self.step, halves=self.growth is not None)
+            noise = NoiseObserver.observing(self.step, halves=self.grows)
         samples = EpochSamples(config, work.split, work.pruner, self.resolved)
         dynamics = Dynamics(len(work.split.train)) if config.record_dynamics else None
         self.state = RunState(self.step, samples, dynamics, noise)
@@ -104,7 +103,7 @@ class Trainer:
             self.prepared.capture(self.resolved)
             label = f"training {self.config.model}"
             total, unit = self.resolved.total_steps, "steps"
-            if self.growth is not None:
+            if self.grows:
                 total, unit = self.resolved.total_samples, "samples"
             with bar(label, total, unit, active=shown) as visible:
                 status = self.fit(visible)
@@ -126,7 +125,7 @@ class Trainer:
         """Train epoch by epoch until the budget is used up, a target is reached or a signal."""
         done = self.state.progress
         self._begun = time.monotonic() - done.wall
-        shown.advance(done.step if self.growth is None else done.samples)
+        shown.advance(done.samples if self.grows else done.step)
         # A run killed after the checkpoint of its last step has that epoch still to end.
         while done.ended is None and (not self.planner.is_over(done) or done.offset):
             status = self._epoch(shown)
@@ -153,7 +152,7 @@ class Trainer:
             done.offset, done.rate = end, plan.rates[number]
             if self.trace is not None:
                 self.trace.step()
-            shown.advance(1 if self.growth is None else end - begin)
+            shown.advance(end - begin if self.grows else 1)
             last = number == len(plan.cuts) - 1
             due = last or done.step % LOOK_EVERY == 0 or self.saver.falls_on(done.step)
             if self.group.device.type != "cpu" and not due:
@@ -183,7 +182,7 @@ class Trainer:
             self.data.set_weights(samples.chosen[1])
         self.data.set_epoch(done.epoch)
         for captured in self.prepared.captured.values():
-            captured.begin(plan)
+            captured.batches.begin(plan)
         return plan
 
     def _end_epoch(self, epoch_size: int, seconds: float) -> Status | None:
@@ -211,17 +210,17 @@ class Trainer:
 
     def _grow_batch(self) -> None:
         """Choose the batch of the next epoch if it follows the noise scale."""
-        growth, noise, done = self.growth, self.state.noise, self.state.progress
-        if growth is None or noise is None:
+        largest, noise, done = self.resolved.largest_batch, self.state.noise, self.state.progress
+        if largest is None or noise is None:
             return
         now = self.planner.batch(done)
-        batch = self.group.on_first(lambda: growth.next_batch(now, noise.estimate))
+        batch = self.group.on_first(lambda: next_batch(now, largest, noise.estimate))
         if batch != now:
             done.grown.append([done.epoch, batch])
             if self.group.first:
                 logger.info(
                     "epoch %d: batch %s (noise scale %.0f)",
-                    *(done.epoch + 1, f"{batch:,}", noise.value),
+                    *(done.epoch + 1, f"{batch:,}", noise.estimate.value),
                 )
                 few = tiny_rest(self.resolved, batch)
                 if few and done.epoch < int(self.resolved.passes):
@@ -323,7 +322,7 @@ class Trainer:
             "loss": done.loss if evaluated else None,
         }
         if noise is not None:
-            values["noise_scale"] = noise.value
+            values["noise_scale"] = noise.estimate.value
         self.metrics.write("epoch", done.step, **values)
         self.metrics.flush()
 
@@ -352,7 +351,7 @@ class Trainer:
             images_per_s=done.images_per_s,
             input_wait_share=done.input_wait_share,
             time_to_target=done.target,
-            noise_scale=None if noise is None else noise.value,
+            noise_scale=None if noise is None else noise.estimate.value,
             sharpness=self._sharpness() if status in ("finished", "target") else None,
             resolved=self._resolved_at_end(),
             config=self.config,
@@ -364,14 +363,10 @@ class Trainer:
 
     def _resolved_at_end(self) -> Resolved:
         """Return the numbers of the run with the batches that it grew to."""
-        grown = self.state.progress.grown
-        resolved = replace(
-            self.resolved,
-            slow_decoded=slow_decoded(self.data.loader, self.group, self.resolved.decoder),
-        )
-        if not grown:
-            return resolved
-        return replace(resolved, batch_phases=[[0, resolved.global_batch], *grown])
+        resolved, grown = self.resolved, self.state.progress.grown
+        phases = [[0, resolved.global_batch], *grown] if grown else resolved.batch_phases
+        slow = slow_decoded(self.data.loader, self.group, resolved.decoder)
+        return replace(resolved, slow_decoded=slow, batch_phases=phases)
 
     def _sharpness(self) -> Sharpness | None:
         """Measure the sharpness if asked for, on the first worker; the others wait for it."""

@@ -10,6 +10,16 @@ from thresher.models.batch_norm import GhostBatchNorm
 
 
 @contextlib.contextmanager
+def kept(tensors: list[Tensor]) -> Iterator[None]:
+    """Put the same values back after the block."""
+    before = [tensor.detach().clone() for tensor in tensors]
+    try:
+        yield
+    finally:
+        _restore(tensors, before)
+
+
+@contextlib.contextmanager
 def buffers_kept(model: nn.Module, on_error_only: bool = False) -> Iterator[None]:
     """Undo what the block (or, with `on_error_only`, a failed block) does to running statistics."""
     before = [buffer.clone() for buffer in model.buffers()]
@@ -30,13 +40,11 @@ def undone(model: nn.Module, optimizer: torch.optim.Optimizer, *others: Tensor) 
     State that the optimizer made meanwhile is set to zero, the initial value of momenta and
     counters; its memory stays, because a captured graph may refer to it.
     """
-    tensors = [*model.parameters(), *model.buffers(), *others]
-    before = [tensor.detach().clone() for tensor in tensors]
     state = {id(value): value.clone() for value in optimizer_tensors(optimizer)}
     try:
-        yield
+        with kept([*model.parameters(), *model.buffers(), *others]):
+            yield
     finally:
-        _restore(tensors, before)
         with torch.no_grad():
             for value in optimizer_tensors(optimizer):
                 if id(value) in state:

@@ -111,7 +111,7 @@ class GradientExchange:
     @property
     def synchronised(self) -> bool:
         """Whether all workers hold the same weights now; checkpoints are taken only then."""
-        return True
+        return self.samples_apart is None
 
     @property
     def samples_apart(self) -> int | None:

@@ -1,6 +1,5 @@
 """Choose the gradient exchange of a run."""
 
-from thresher.training.exchange.alone import AloneExchange
 from thresher.training.exchange.base import ExchangeParts, GradientExchange
 from thresher.training.exchange.ddp import DDPExchange
 from thresher.training.exchange.delayed import DelayedExchange
@@ -17,7 +16,7 @@ def make_gradient_exchange(parts: ExchangeParts) -> GradientExchange:
     elif config.delay:
         kind = DelayedExchange
     elif alone:
-        kind = AloneExchange
+        kind = GradientExchange
     elif config.engine == "horovod":
         kind = HorovodExchange
     return kind(parts)

@@ -1,7 +1,7 @@
 """Gradients summed by torch's DistributedDataParallel during the backward pass."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -13,16 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from thresher.distributed.exchange import Exchange, redistribute
 from thresher.distributed.hooks import gradient_hook
 from thresher.training.exchange.base import ExchangeParts, GradientExchange
-
-
-@contextlib.contextmanager
-def _side_stream(device: torch.device) -> Iterator[None]:
-    """Run the block on a stream of its own: only so can DDP be captured in a graph."""
-    stream, current = torch.cuda.Stream(device), torch.cuda.current_stream(device)
-    stream.wait_stream(current)
-    with torch.cuda.stream(stream):
-        yield
-    current.wait_stream(stream)
+from thresher.training.gpu_streams import side_stream
 
 
 class DDPExchange(GradientExchange):
@@ -36,7 +27,7 @@ class DDPExchange(GradientExchange):
     def __init__(self, parts: ExchangeParts) -> None:
         super().__init__(parts)
         device = parts.group.device
-        with _side_stream(device) if parts.captured else contextlib.nullcontext():
+        with side_stream(device) if parts.captured else contextlib.nullcontext():
             self.module = DistributedDataParallel(
                 parts.objective,
                 device_ids=[device] if device.type == "cuda" else None,

@@ -8,10 +8,14 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from gloo_ranks import run_ranks
-from thresher.distributed.averaging import Delayed, LocalSGD
-from thresher.distributed.exchange import redistribute
-from thresher.distributed.hooks import make_exchange
+from thresher.distributed.compression import TopK
+from thresher.distributed.group import Group, Placement
+from thresher.distributed.names import Compress
 from thresher.errors import ThresherError
+from thresher.options import validate
+from thresher.training.exchange.base import ExchangeConfig, ExchangeParts
+from thresher.training.exchange.delayed import DelayedExchange
+from thresher.training.exchange.local_sgd import LocalSGDExchange
 
 pytestmark = pytest.mark.xdist_group("ranks")
 
@@ -31,6 +35,14 @@ def _problem(rank: int, world: int) -> tuple[Tensor, Tensor]:
     return x.split(PARTS[world])[rank], y.split(PARTS[world])[rank]
 
 
+def _parts(
+    net: nn.Module, optimizer: torch.optim.Optimizer, where: tuple[int, int], config: ExchangeConfig
+) -> ExchangeParts:
+    """Return what an exchange works on; `where` is rank and number of workers."""
+    group = Group(Placement(*where), torch.device("cpu"))
+    return ExchangeParts(net, net, optimizer, config, group)
+
+
 def _vector(net: nn.Module) -> list[float]:
     return nn.utils.parameters_to_vector(net.parameters()).tolist()
 
@@ -39,7 +51,8 @@ def _local(rank: int, world: int, every: int, steps: int) -> tuple[list[float], 
     """(weights, momenta, running means, whether each step averaged, first and last loss)."""
     net = _net()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
-    averager = LocalSGD(net, optimizer, every)
+    config = ExchangeConfig(average_every=every)
+    exchange = LocalSGDExchange(_parts(net, optimizer, (rank, world), config))
     x, y = _problem(rank, world)
     averaged, losses = [], []
     for _ in range(steps):
@@ -47,10 +60,11 @@ def _local(rank: int, world: int, every: int, steps: int) -> tuple[list[float], 
         loss = (net(x) - y).square().mean()
         loss.backward()
         optimizer.step()
-        averaged.append(float(averager.step(len(x))))
+        exchange.after_update(len(x))
+        averaged.append(float(exchange.synchronised))
         losses.append(loss.item())
-    averager.finish()
-    assert averager.synchronised
+    exchange.flush()
+    assert exchange.synchronised
     momenta = torch.cat([s["momentum_buffer"].flatten() for s in optimizer.state.values()])
     running = net.get_buffer("1.running_mean")
     return _vector(net), momenta.tolist(), running.tolist(), averaged, [losses[0], losses[-1]]
@@ -60,7 +74,7 @@ def test_local_sgd_averages_every_so_many_steps() -> None:
     ranks = run_ranks(3, _local, 4, 30)
     for weights, momenta, running, averaged, losses in ranks:
         assert averaged == [0.0, 0.0, 0.0, 1.0] * 7 + [0.0, 0.0]
-        assert (weights, momenta, running) == ranks[0][:3], "ranks differ after finish()"
+        assert (weights, momenta, running) == ranks[0][:3], "ranks differ after flush()"
         assert losses[1] < 0.2 * losses[0]
 
 
@@ -69,13 +83,14 @@ def _plain(rank: int, world: int, every: int) -> list[float]:
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(12, 20), nn.Tanh(), nn.Linear(20, 1)).double()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    averager = LocalSGD(net, optimizer, every)
+    config = ExchangeConfig(average_every=every)
+    exchange = LocalSGDExchange(_parts(net, optimizer, (rank, world), config))
     x, y = _problem(rank, world)
     for _ in range(10):
         optimizer.zero_grad()
         (net(x) - y).square().mean().backward()
         optimizer.step()
-        averager.step(len(x))
+        exchange.after_update(len(x))
     return _vector(net)
 
 
@@ -89,15 +104,14 @@ def test_averaging_every_step_is_plain_sgd_also_for_uneven_parts() -> None:
 
 
 def test_average_every_zero_is_refused() -> None:
-    net = _net()
-    with pytest.raises(ThresherError, match="every must be at least 1, got 0"):
-        LocalSGD(net, torch.optim.SGD(net.parameters(), lr=0.1), 0)
+    with pytest.raises(ThresherError, match="average_every must be at least 1, got 0"):
+        validate(ExchangeConfig(average_every=0))
 
 
 def _delayed(
     rank: int,
     world: int,
-    compress: str,
+    compress: Compress,
     steps: int,
     state: list[dict[str, Tensor]] | None = None,
     weights: list[float] | None = None,
@@ -109,15 +123,18 @@ def _delayed(
         values = torch.tensor(weights, dtype=torch.float64)
         nn.utils.vector_to_parameters(values, net.parameters())
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1, weight_decay=1e-3)
-    delayed = Delayed(net.named_parameters(), make_exchange(compress, share=0.1))
+    TopK.share = 0.1
+    config = ExchangeConfig(delay=1, compress=compress)
+    delayed = DelayedExchange(_parts(net, optimizer, (rank, world), config))
+    delayed.prepare()
     if state is not None:
-        delayed.load_state_dict(redistribute(state, rank, world))
+        delayed.load_state_dicts(state)
     x, y = _problem(rank, world)
     for _ in range(steps):
         optimizer.zero_grad()
         loss = (net(x) - y).square().sum() / 60
         loss.backward()
-        if delayed.exchange():
+        if delayed.before_update():
             optimizer.step()
     kept = delayed.state_dict()
     if end and delayed.flush():
@@ -156,7 +173,7 @@ def test_delayed_gradients_are_one_step_late_on_any_number_of_workers() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("compress", ["none", "topk"])
-def test_delayed_run_resumes_to_the_last_bit(compress: str) -> None:
+def test_delayed_run_resumes_to_the_last_bit(compress: Compress) -> None:
     unbroken = run_ranks(2, _delayed, compress, 10)
     half = run_ranks(2, _delayed, compress, 6, None, None, False)
     state = [kept for _, kept, _ in half]
