@@ -127,15 +127,21 @@ def _noisy(effect: Effect = _no_effect) -> Simulation:
 
 def _validation(random: Random, effect: Effect = _no_effect) -> list[ClaimRow]:
     """Luck of a run counts on validation and on test."""
-    grid = jitsev_validation.STUDIES["smoke"]["grid"]
-    trials = []
-    for batch, lr in itertools.product(grid["batch_size"], grid["lr"]):
-        for seed in range(jitsev_validation.STUDIES["smoke"]["seeds"]):
-            cell = {"batch_size": batch, "lr": lr}
-            luck, other = random.normal(*effect(cell)), random.normal(0, SD)
-            score = luck + other
-            trials.append(Trial(cell=cell, seed=seed, accuracy=luck, validation_accuracy=score))
-    return jitsev_validation.rows(trials)
+    study = jitsev_validation.STUDIES["smoke"]
+    choosing = jitsev_validation.CHOOSING
+    trials, scores = {}, {}
+    for batch, lr in itertools.product(*study["grid"].values()):
+        cell = {"batch_size": batch, "lr": lr}
+        lucks = [random.normal(*effect(cell)) for _ in range(study["seeds"])]
+        scores[batch, lr] = sum(luck + random.normal(0, SD) for luck in lucks[:choosing])
+        trials[batch, lr] = [
+            Trial(cell=cell, seed=s, accuracy=luck, reported=False) for s, luck in enumerate(lucks)
+        ]
+    first, *larger = study["grid"]["batch_size"]
+    best = {b: max(study["grid"]["lr"], key=lambda lr: scores[b, lr]) for b in (first, *larger)}
+    tuned = [replace(t, reported=True) for b, lr in best.items() for t in trials[b, lr]]
+    others = [t for b in larger for t in trials[b, best[first]][choosing:]]
+    return jitsev_validation.rows(tuned, others)
 
 
 def _strong(random: Random, factor: float = 1.0) -> list[ClaimRow]:
@@ -155,7 +161,7 @@ def _strong(random: Random, factor: float = 1.0) -> list[ClaimRow]:
                     samples=100,
                     images_per_s=speed,
                     loss=0.0,
-                    norm=1.0,
+                    moved=(1.0, 1.0),
                 )
             )
     rows = cunha_strong.rows(runs, config)
@@ -348,7 +354,7 @@ def _never_strong(config: cunha_strong.StrongScalingConfig) -> list[cunha_strong
             samples=100,
             images_per_s=50.0,
             loss=0.0,
-            norm=1.0,
+            moved=(1.0, 1.0),
         )
         for workers in (1, 2)
         for rule in cunha_strong.RULES[: None if workers > 1 else 1]
@@ -362,16 +368,28 @@ def test_a_row_names_the_rule_that_never_reached_the_loss() -> None:
     assert rows[0].measured == "strong never reached the loss"
 
 
+def _same_path(runs: list[cunha_strong.ScalingRun]) -> ClaimRow:
+    (row,) = (r for r in cunha_strong.rows(runs, cunha_strong.SMOKE) if r.claim == "S2")
+    return row
+
+
 @pytest.mark.parametrize("most_workers", [1, 2])
 def test_runs_that_all_diverged_do_not_show_the_same_path(most_workers: int) -> None:
-    config = cunha_strong.StrongScalingConfig()
     runs = [
-        replace(run, reached=False, loss=None, norm=None) if run.workers <= most_workers else run
-        for run in _never_strong(config)
+        replace(run, reached=False, loss=None, moved=()) if run.workers <= most_workers else run
+        for run in _never_strong(cunha_strong.SMOKE)
     ]
-    (row,) = (row for row in cunha_strong.rows(runs, config) if row.claim == "S2")
+    row = _same_path(runs)
     assert row.holds == "not enough runs"
-    assert row.measured == "nothing to compare: all runs of one worker diverged"
-    one = [replace(run, loss=0.0, norm=1.0) if run.seed == 0 else run for run in runs]
-    (row,) = (row for row in cunha_strong.rows(one, config) if row.claim == "S2")
-    assert row.holds == "yes"  # the runs of one seed can be compared
+    assert row.measured == "nothing to compare: the weights are not finite"
+    one = [replace(run, loss=0.0, moved=(1.0, 1.0)) if run.seed == 0 else run for run in runs]
+    assert _same_path(one).holds == "yes"  # the runs of one seed can be compared
+
+
+def test_one_run_on_another_path_is_enough_to_say_no() -> None:
+    runs = _never_strong(cunha_strong.SMOKE)
+    at = next(n for n, run in enumerate(runs) if run.workers == 2 and run.rule == "strong")
+    runs[at] = replace(runs[at], moved=(1.0, 1.02))
+    row = _same_path(runs)
+    assert row.holds == "no"
+    assert row.measured.startswith("weights differ by 1.4e-02 of how far they moved")

@@ -332,6 +332,10 @@ def test_validation_chooses(few: str, tmp_path: Path, monkeypatch: pytest.Monkey
     result = jitsev_validation.RECIPE.run("smoke", tmp_path)
     _check(result, "J3", len(BATCHES) - 1)
     assert set(result.data["chosen"]) == set(BATCHES)
+    rates = result.data["chosen"]
+    retuned = [batch for batch in BATCHES if rates[batch] != rates[BATCHES[0]]]
+    second = tmp_path / "inherited" / "study.toml"
+    assert second.exists() == bool(retuned)  # trained only where the rates differ
 
 
 @pytest.mark.slow  # expands thousands of trials

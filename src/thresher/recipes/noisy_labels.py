@@ -31,12 +31,12 @@ STUDIES: dict[str, Values] = {
         "seeds": 4,
     },
     "gpu": {
-        "base": {**studies.GPU, "lr_rule": "none"},
+        "base": {**studies.GPU, **studies.ONE_RATE},
         "grid": {"batch_size": [1024, 6272]},
         "seeds": 8,
     },
     "paper": {
-        "base": {**studies.FULL_SIZE, "lr_rule": "none"},
+        "base": {**studies.FULL_SIZE, **studies.ONE_RATE},
         "grid": {"batch_size": [1024, 6272]},
         "seeds": 8,
     },

@@ -11,9 +11,6 @@ from thresher.recipes.support.differences import Span
 from thresher.study.analysis import Analysis
 from thresher.study.tasks import Values
 
-UNSCALED = {"lr_rule": "none"}
-"""The claim is about fixed rates: nothing scales them with the batch."""
-
 STUDIES: dict[str, Values] = {
     "smoke": {
         "base": studies.SMOKE,
@@ -25,7 +22,7 @@ STUDIES: dict[str, Values] = {
         "seeds": 3,
     },
     "gpu": {
-        "base": {**studies.GPU, **UNSCALED},
+        "base": {**studies.GPU, **studies.ONE_RATE},
         "grid": {
             "model": ["resnet18", "resnet50"],
             "lr": [0.01, 0.03, 0.1],
@@ -34,7 +31,7 @@ STUDIES: dict[str, Values] = {
         "seeds": 3,
     },
     "paper": {
-        "base": {**studies.FULL_SIZE, **UNSCALED},
+        "base": {**studies.FULL_SIZE, **studies.ONE_RATE},
         "grid": {
             "model": ["resnet18", "resnet34", "resnet50", "resnet101", "resnet152"],
             "lr": [0.001, 0.01, 0.1],
@@ -46,7 +43,7 @@ STUDIES: dict[str, Values] = {
 
 PUBLISHED: Values = {
     **studies.PAPER,
-    **UNSCALED,
+    **studies.ONE_RATE,
     "model": STUDIES["paper"]["grid"]["model"],
     "batch_size": Span(16, 20480),
 }
