@@ -23,7 +23,7 @@ class CsvTable:
 
 
 def read_csv_table(file: Path, lower: bool = False, pad: bool = False) -> CsvTable:
-    """Read a table in UTF-8 with a header; the separator is that of the header.
+    """Read a table in UTF-8 with a header; the separator is that of the header, or a tab in .tsv.
 
     Args:
         file: The file.
@@ -45,6 +45,8 @@ def read_csv_table(file: Path, lower: bool = False, pad: bool = False) -> CsvTab
     except OSError as error:
         raise InvalidValueError(f"{file} cannot be read: {error.strerror}") from None
     delimiter = max(DELIMITERS, key=text.partition("\n")[0].count)
+    if file.suffix.lower() == ".tsv":
+        delimiter = "\t"
     try:
         read = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
         numbered = [([value.strip() for value in row], read.line_num) for row in read]

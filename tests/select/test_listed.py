@@ -29,6 +29,7 @@ def _written(path: Path, content: str) -> Path:
         ("list.txt", "s/4\ns/1\r\n\n  s/4  \n"),
         ("list.ids", "\ufeffs/1\ns/4"),
         ("list.csv", "reason,id\n,s/1\n,s/4\n"),
+        ("list.csv", "reason;id\n;s/1\n;s/4\n"),
         ("list.TSV", "id\tlabel\ns/4\t1\ns/1\t0\n"),
     ],
 )
@@ -73,6 +74,7 @@ def test_a_list_of_other_data_is_refused() -> None:
         ("x.csv", "id,score\ns/1,high\n", "score in row 1 .* must be a number, got high"),
         ("x.csv", "id,score\ns/1,nan\n", "score in row 1 .* must be a number, got nan"),
         ("x.csv", "id,score\n,1\n", "row 1 .* has no id"),
+        ("x.csv", "id,score\ns/1,0,5\n", "line 2 .* has 3 values, but the header has 2"),
         ("x.parquet", "id\ns/1\n", "is not a Parquet file"),
     ],
 )
@@ -84,7 +86,7 @@ def test_a_bad_list_is_refused(tmp_path: Path, name: str, content: str, message:
 def test_text_that_is_not_utf8_and_no_list_at_all(tmp_path: Path) -> None:
     for name in ("x.txt", "x.csv"):
         (tmp_path / name).write_bytes(b"id\n\xff\xfe\n")
-        with pytest.raises(ThresherError, match=r"is not (UTF-8 text|a table)"):
+        with pytest.raises(ThresherError, match=r"is not (UTF-8 text|a CSV file)"):
             _fit(file=tmp_path / name)
     with pytest.raises(ThresherError, match="does not exist"):
         _fit(file=tmp_path / "none.txt")

@@ -1,6 +1,5 @@
 """Samples that somebody listed: another tool, or a person."""
 
-import csv
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -9,6 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from thresher.csv_table import read_csv_table
 from thresher.data.ids import rows_by_id
 from thresher.errors import InvalidValueError, NotFoundError
 from thresher.options import option
@@ -116,12 +116,8 @@ def _table(file: Path) -> list[Mapping[str, object]]:
         except (pa.ArrowException, OSError) as error:
             raise InvalidValueError(f"{file} is not a Parquet file: {error}", "", "file") from None
     else:
-        delimiter = "\t" if file.suffix.lower() == ".tsv" else ","
-        try:
-            with open(file, newline="", encoding="utf-8-sig") as lines:
-                rows = list(csv.DictReader(lines, delimiter=delimiter))
-        except (csv.Error, UnicodeDecodeError) as error:
-            raise InvalidValueError(f"{file} is not a table: {error}", "", "file") from None
+        table = read_csv_table(file, pad=True)
+        rows = [dict(zip(table.head, row, strict=True)) for row in table.rows]
     if rows and "id" not in rows[0]:
         names = ", ".join(map(str, rows[0]))
         raise InvalidValueError(f"{file} has no column id, but {names}", "", "file")
