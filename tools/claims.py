@@ -13,20 +13,21 @@ import argparse
 import json
 import re
 import shutil
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from thresher.paths import write_json
-from thresher.recipes.claims import STORED, StoredResult
+from thresher.recipes import claims
 from thresher.version import __version__
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
 PAGE = ROOT / "docs" / "claims.md"
 FILTERING = ROOT / "docs" / "does-filtering-help.md"
-VERDICTS = ROOT / "src" / "thresher" / "recipes" / STORED
+VERDICTS = ROOT / "src" / "thresher" / "recipes" / claims.VERDICTS
 COPIED = ("trials.parquet", "report.json", "found.json", "*.svg")
 HEAD = """# Claims
 
@@ -117,6 +118,19 @@ def store(run: Path) -> str:
     return str(content["name"])
 
 
+@dataclass(frozen=True)
+class StoredResult:
+    """A recipe's result in `results/`."""
+
+    preset: str
+    command: str
+    commit: str | None
+    hardware: dict[str, str | int]
+    versions: dict[str, str]
+    rows: list[dict[str, object]]
+    """Those of `recipe.json`."""
+
+
 def collect(results: Path = RESULTS) -> dict[str, StoredResult]:
     """Return the stored results by recipe."""
     found = {}
@@ -126,6 +140,11 @@ def collect(results: Path = RESULTS) -> dict[str, StoredResult]:
             preset=content["preset"], **content["made"], rows=content["rows"]
         )
     return found
+
+
+def verdicts(results: dict[str, StoredResult]) -> dict[str, dict[str, int]]:
+    """Count the verdicts of each result."""
+    return {n: dict(Counter(str(row["holds"]) for row in r.rows)) for n, r in results.items()}
 
 
 def page(results: dict[str, StoredResult]) -> str:
@@ -200,8 +219,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for run in parser.parse_args(arguments).store:
         print(f"stored {store(run)}")
     results = collect()
-    values = {name: asdict(result) for name, result in results.items()}
-    VERDICTS.write_text(json.dumps(values, indent=1, ensure_ascii=False) + "\n")
+    VERDICTS.write_text(json.dumps(verdicts(results), indent=1) + "\n")
     PAGE.write_text(page(results))
     write_filtering()
     print(f"{PAGE.relative_to(ROOT)}: {len(results)} recipes (Thresher {__version__})")

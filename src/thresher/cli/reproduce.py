@@ -1,6 +1,5 @@
 """`thresher reproduce`: run a claim of the papers, or list them."""
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,13 +44,9 @@ def reproduce(config: Reproduce) -> Outcome:
 
 
 def _listing(recipes: Sequence[Recipe]) -> Outcome:
-    from thresher.recipes.claims import stored_results
+    from thresher.recipes.claims import stored_verdicts
 
-    stored = stored_results()
-    verdicts = {
-        name: dict(Counter(str(row["holds"]) for row in result.rows))
-        for name, result in stored.items()
-    }
+    verdicts = stored_verdicts()
     rows = [
         {
             **{"name": r.name, "claim": r.claim, "title": r.title, "presets": list(r.presets)},

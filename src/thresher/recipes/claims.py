@@ -1,26 +1,16 @@
-"""The stored results of the recipes; `tools/claims.py` collects them."""
+"""The verdicts of the stored results."""
 
 import json
-from dataclasses import dataclass
 from importlib import resources
 
-STORED = "stored.json"
+VERDICTS = "verdicts.json"
 
 
-@dataclass(frozen=True)
-class StoredResult:
-    """A recipe's result in `results/`."""
+def stored_verdicts() -> dict[str, dict[str, int]]:
+    """Return how many rows of each stored result have each verdict, by recipe.
 
-    preset: str
-    command: str
-    commit: str | None
-    hardware: dict[str, str | int]
-    versions: dict[str, str]
-    rows: list[dict[str, object]]
-    """Those of `recipe.json`."""
-
-
-def stored_results() -> dict[str, StoredResult]:
-    """Return the stored results by recipe, as `make claims` collected them from `results/`."""
-    text = resources.files(__package__).joinpath(STORED).read_text(encoding="utf-8")
-    return {name: StoredResult(**values) for name, values in json.loads(text).items()}
+    `make claims` counts them in `results/`.
+    """
+    text = resources.files(__package__).joinpath(VERDICTS).read_text(encoding="utf-8")
+    counts: dict[str, dict[str, int]] = json.loads(text)
+    return counts
