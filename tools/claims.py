@@ -104,7 +104,8 @@ def store(run: Path) -> str:
     target = RESULTS / content["name"]
     shutil.rmtree(target, ignore_errors=True)
     content["made"]["hardware"].pop("host", None)
-    del content["data"]
+    if any(run.rglob("trials.parquet")):  # otherwise nothing else holds the single runs
+        del content["data"]
     write_json(target / "recipe.json", content)
     for pattern in COPIED:
         for file in sorted(run.rglob(pattern)):

@@ -89,7 +89,8 @@ def test_a_finished_recipe_is_stored_without_its_runs(
         for name in ("study/trials/a/figure.svg", "study/report/figure.svg"):
             (out / name).parent.mkdir(parents=True, exist_ok=True)
             (out / name).write_text("<svg/>")
-        return RecipeResult([ClaimRow("O4", "2 | 3", "4 (n = 7)", "no", "1 … 2", "a note")])
+        row = ClaimRow("O4", "2 | 3", "4 (n = 7)", "no", "1 … 2", "a note")
+        return RecipeResult([row], {"seconds": [1.5]})
 
     recipe = Recipe("made-up", "O4", "made up", {"smoke": measure})
     recipe.run("smoke", tmp_path / "run")
@@ -100,6 +101,11 @@ def test_a_finished_recipe_is_stored_without_its_runs(
         "made-up/recipe.json",
         "made-up/study/report/figure.svg",
     ]
+    stored = tmp_path / "results/made-up/recipe.json"
+    assert json.loads(stored.read_text())["data"] == {"seconds": [1.5]}
+    (tmp_path / "run/study/report/trials.parquet").write_text("")  # which hold the runs
+    tool.store(tmp_path / "run")
+    assert "data" not in json.loads(stored.read_text())
     results = tool.collect(tmp_path / "results")
     assert results["made-up"].command == "thresher reproduce made-up --preset smoke"
     assert results["made-up"].hardware["cores"] >= 1
