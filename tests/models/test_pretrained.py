@@ -16,6 +16,7 @@ from thresher.errors import InvalidValueError, MissingDependencyError
 from thresher.models.embed import embed_pack
 from thresher.models.embed_config import EFFICIENTNET, EmbedConfig
 from thresher.models.registry import check
+from thresher.study.study import Study
 
 HALF = 16
 
@@ -83,3 +84,11 @@ def test_a_missing_package_is_named(
     with pytest.raises(MissingDependencyError, match=sentence):
         embed_pack(EmbedConfig(model=EFFICIENTNET), photos, tmp_path / "features")
     assert not (tmp_path / "features").exists()
+    steps = {
+        "features": {"do": "embed", "model": EFFICIENTNET},
+        "network": {"do": "select", "filter": "network", "features": "features"},
+    }
+    base = {"data": str(photos.root), "selection": "network"}
+    study = Study.from_dict({"base": base, "steps": steps, "seeds": 1}, tmp_path / "study")
+    with pytest.raises(MissingDependencyError, match=sentence):
+        study.run()  # before the first step

@@ -73,6 +73,26 @@ def content(pack: str, **changes: Any) -> dict[str, Any]:
             },
             'did you mean "drop"',
         ),
+        (
+            {
+                "base": {"selection": "x"},
+                "steps": {
+                    "f": {"do": "embed", "model": "resnt20", "weights": __file__},
+                    "x": {"do": "select", "filter": "network", "features": "f"},
+                },
+            },
+            r'\[steps.f\]: unknown model "resnt20"',
+        ),
+        (
+            {
+                "base": {"selection": "x"},
+                "steps": {
+                    "f": {"do": "embed", "model": "hf:no/such"},
+                    "x": {"do": "select", "filter": "network", "features": "f"},
+                },
+            },
+            r'\[steps.f\]: there is no folder and no cached model "no/such"',
+        ),
         ({"metric": "validation_accuracy"}, "no trial holds out images, .*; set validation"),
         ({"metric": "time_to_target"}, "no trial has a target, .*; set target_accuracy"),
         ({"metric": "steps_to_target"}, "no trial has a target"),

@@ -106,6 +106,13 @@ class Extractor(nn.Module):
         return pooled.flatten(1)
 
 
+def check(model: str) -> None:
+    """Raise what `load_extractor` raises if files of `hf:FOLDER_OR_NAME` are missing or unknown."""
+    folder = _folder(model.removeprefix(HUGGING_FACE))
+    _kind(folder)
+    _weights(folder)
+
+
 def load_extractor(config: EmbedConfig, pack: Pack, positions: np.ndarray) -> Network:
     """Load the network that `config.model`, `hf:FOLDER_OR_NAME`, names.
 

@@ -12,6 +12,7 @@ from thresher.data.digest import file_sha256
 from thresher.data.pack import Pack
 from thresher.data.selection import Selection
 from thresher.errors import InvalidValueError, NotFoundError, ThresherError
+from thresher.models.embed_config import EFFICIENTNET, HUGGING_FACE
 from thresher.paths import RunPaths, read_run_json
 from thresher.study.reported import TO_TARGET
 from thresher.study.selecting import hold_out
@@ -40,6 +41,7 @@ def check_inputs(plan: StudyPlan, programs: bool = True) -> None:
     _check_hold_out(plan)
     outputs = {str(step.out) for step in plan.steps.values()}
     open_pack, check_model = cache(Pack.open), cache(_check_model)
+    check_extractor = cache(_check_extractor)
     check_file, check_program = cache(_check_file), cache(_check_program)
 
     @cache
@@ -59,6 +61,8 @@ def check_inputs(plan: StudyPlan, programs: bool = True) -> None:
                 check_program(task.settings["arguments"][0])
             if task.kind == "train" and "model" in task.settings:
                 check_model(str(task.settings["model"]))
+            if task.kind == "embed" and task.settings.get("model"):
+                check_extractor(str(task.settings["model"]))
             if task.kind == "train":
                 config = _config(task)
                 batch_phases(config, config.batch_size)
@@ -271,6 +275,17 @@ def _check_model(name: str) -> None:
     from thresher.models import registry  # loads torch
 
     registry.check(name)
+
+
+def _check_extractor(name: str) -> None:
+    from thresher.models import hugging_face, pretrained, registry  # load torch
+
+    if name == EFFICIENTNET:
+        pretrained.weights_file()
+    elif name.startswith(HUGGING_FACE):
+        hugging_face.check(name)
+    else:
+        registry.check(name)
 
 
 def _check_program(name: str) -> None:
