@@ -223,7 +223,9 @@ def test_weak_features_drop_no_labels(tmp_path: Path, digits: Path) -> None:
     assert errors.count > 100
     assert errors.dropped == finding(result, "outliers").dropped == 0
     assert "of the labels: label errors and outliers are hints" in result.notes[0]
+    assert result.notes[0].endswith("A better network finds more.")
     chosen = Selection.load(result.selection)
+    assert chosen.meta["features"] == str(file)  # so that the page finds neighbours by features
     assert any(reason.startswith("kept: label") for reason in chosen.reason)
 
 
@@ -324,7 +326,7 @@ def test_a_folder_of_images(tmp_path: Path, digits: Path, thresher: Run) -> None
     (unreadable,) = (one for one in told["findings"] if one["kind"] == "unreadable")
     assert unreadable["count"] == 1
     assert unreadable["examples"][0]["id"] == "0/broken.png"
-    assert Path(told["selection"]).exists()
+    assert Path(Selection.load(told["selection"]).meta["features"]).exists()
 
 
 @pytest.mark.slow
@@ -380,3 +382,4 @@ def test_a_handful_of_images_is_audited(tmp_path: Path) -> None:
     found = audit(tmp_path / "few.npz", tmp_path / "out", AuditConfig(epochs=1, device="cpu"))
     assert {one.kind: one.count for one in found.findings}["near-duplicates"] == 1
     assert found.train == 9
+    assert found.notes[0].endswith("finds more: try --model efficientnet-lite0.")

@@ -111,6 +111,25 @@ def test_a_part_of_the_training_set_is_matched(tmp_path: Path) -> None:
     assert [label for _, label in kept] == [2, 0]
 
 
+@pytest.mark.parametrize("by", ["paths", "ids"])
+def test_a_subset_may_leave_out_files_that_the_selection_does_not_name(
+    tmp_path: Path, by: str
+) -> None:
+    """Such as test images and unreadable files in the same folder."""
+    write_images(tmp_path / "images")
+    pack = write_pack(Folder(tmp_path / "images"), tmp_path / "pack")
+    (tmp_path / "images" / "cat" / "0a.jpg").write_bytes(b"unreadable")
+    folder: Any = ImageFolder(tmp_path / "images")
+    if by == "ids":
+        folder.ids = [str(Path(file).relative_to(folder.root)) for file, _ in folder.samples]
+    named = [row for row, (file, _) in enumerate(folder.samples) if not file.endswith("0a.jpg")]
+    some = Subset(Subset(folder, named), [8, 4, -9])
+    kept: Any = without_cat_big(pack).apply(some)
+    assert [file for file, _ in kept] == [folder.samples[row][0] for row in (9, 0)]
+    with pytest.raises(InvalidValueError, match=f"1 of the data set's 10 {by} are not in the"):
+        without_cat_big(pack).apply(folder)
+
+
 def test_files_that_the_selection_does_not_name_are_refused(tmp_path: Path) -> None:
     write_images(tmp_path / "images")
     pack = write_pack(Folder(tmp_path / "images"), tmp_path / "pack")

@@ -273,6 +273,19 @@ def test_labels_that_cannot_be_handed_on_are_refused_or_named(
     assert caplog.text.count("1 samples have new labels") == 3
 
 
+def test_a_sampler_of_what_apply_returns_gives_the_new_labels(
+    made: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    pack, _, _ = made
+    loaded = relabel(made, [2, 5, 11], 7)
+    kept = loaded.apply(pack.dataset())
+    sampler = loaded.sampler(kept)
+    assert "new labels" not in caplog.text
+    seen = torch.cat([labels for _, labels in DataLoader(kept, 16, sampler=sampler)])
+    rows = list(loaded.sampler(pack.dataset()))
+    assert seen.tolist() == loaded.final_labels[rows].tolist()
+
+
 def test_keep_may_be_zeros_and_ones(made: Any) -> None:
     pack, selection, _ = made
     for keep in (selection.keep.astype(int), selection.keep.tolist()):

@@ -114,3 +114,24 @@ def test_pilots_of_other_splits_are_others(tmp_path: Path, monkeypatch: pytest.M
         runs.append(cached_run(config, pack).config.out)
         shutil.rmtree(pack.root)
     assert runs[0] != runs[1]
+
+
+NETWORK = """
+from torch import nn
+
+def net(classes, channels):
+    return nn.Sequential(nn.Flatten(), nn.LazyLinear({width}), nn.ReLU(), nn.LazyLinear(classes))
+"""
+
+
+def test_a_network_that_was_changed_is_trained_again(
+    few: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    made = replace(run(few), model="pilot_networks:net", device="cpu")
+    folders = []
+    for width in (8, 16, 8):
+        (tmp_path / "pilot_networks.py").write_text(NETWORK.format(width=width))
+        sys.modules.pop("pilot_networks", None)
+        folders.append(cached_run(made, Pack.open(few)).config.out)
+    assert folders[0] == folders[2] != folders[1]

@@ -66,6 +66,14 @@ def test_perplexities_vote_and_one_alone_cannot() -> None:
         NetworkFilter(drop=0.1, reduce="pca", perplexities=(5.0,)).fit_inputs(some)
 
 
+def test_half_a_sample_from_the_share_is_no_warning() -> None:
+    """5 % of 390 samples are 19.5: no eps could drop 5.00 %."""
+    x, labels = np.random.default_rng(0).normal(size=(390, 6)), np.arange(390) % 4
+    found = NetworkFilter(drop=0.05, reduce="pca").fit(x, labels)
+    assert (~found.keep_).sum() in (19, 20)
+    assert not found.warnings_
+
+
 def test_a_vote_that_meets_the_share_does_not_say_otherwise() -> None:
     x, labels = np.random.default_rng(0).normal(size=(203, 6)), np.arange(203) % 5
     one = NetworkFilter(drop=0.99, reduce="pca").fit(x, labels)

@@ -193,7 +193,7 @@ def _look(
         logger.info("Looking for %s", what)
         step()
     _remove(paths.selection)
-    selection = _selection(look, plan).save(paths.selection)
+    selection = _selection(look, plan, features.path).save(paths.selection)
     order = list(KINDS)
     found = sorted(look.findings, key=lambda one: (one.count == 0, order.index(one.kind)))
     result = Audit(
@@ -214,7 +214,7 @@ def _look(
     write_json(paths.result, asdict(result))
 
 
-def _selection(look: Checks, plan: dict[str, Any]) -> Selection:
+def _selection(look: Checks, plan: dict[str, Any], origin: Path | None) -> Selection:
     """Return the selection, with the first two principal components of the features as a map."""
     from thresher.select.pca import fit_pca
 
@@ -239,6 +239,7 @@ def _selection(look: Checks, plan: dict[str, Any]) -> Selection:
             "method": "audit",
             "data": plan["data"],
             "pack": look.pack.name,
+            **({} if origin is None else {"features": str(origin.resolve())}),  # for the page
             "settings": plan["settings"],
             "kept": len(inputs) - dropped,
             "dropped": dropped,

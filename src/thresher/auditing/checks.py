@@ -106,11 +106,17 @@ class Checks:
         if not self.trusted:
             self.notes.append(
                 f"A classifier on the features agrees with only {agreement:.0%} of the labels: "
-                "label errors and outliers are hints, and nothing is dropped for them. A better "
-                "network finds more."
+                "label errors and outliers are hints, and nothing is dropped for them. "
+                f"{self._better_network()}"
             )
         shown = self._examples(reasons, fitted.score_)
         self._add("label-errors", len(reasons), shown, self._drop_if_trusted(reasons))
+
+    def _better_network(self) -> str:
+        """Return what to try if the features do not tell the classes apart."""
+        if self.config.model or self.config.run or self.config.features:
+            return "A better network finds more."
+        return "A better network finds more: try --model efficientnet-lite0."
 
     def copies(self) -> None:
         """Find near-copies among the training images, and of test images."""

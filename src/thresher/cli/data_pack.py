@@ -39,7 +39,7 @@ def pack(config: WriteConfig) -> Outcome:
     if broken:
         shown = "".join(f"\n  {name}" for name in broken[:20])
         more = f"\n  … and {len(broken) - 20} more (in pack.json)" if len(broken) > 20 else ""
-        text += f"\n{len(broken)} images could not be read and were left out:{shown}{more}"
+        text += f"\nImages that cannot be read and were left out: {len(broken)}{shown}{more}"
     return Outcome({**asdict(pack.info()), "broken_ids": broken}, text)
 
 

@@ -27,8 +27,8 @@ def embed(config: Embed) -> Outcome | None:
     """Compute the penultimate features of a pack with a trained network.
 
     Runs in evaluation mode and without augmentation. Under torchrun the workers share the samples;
-    an interrupted command resumes when it is repeated. Writes a .npy file with ids beside it,
-    which `thresher select` reads.
+    an interrupted command resumes when it is repeated. Writes a folder with the features
+    and ids, which `thresher select --features` reads.
     """
     from thresher.distributed.group import placement
     from thresher.models.embed import embed_pack

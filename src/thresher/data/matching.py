@@ -48,13 +48,7 @@ def match_samples(
     """
     if order not in (None, "pack"):
         raise InvalidValueError(f'order must be "pack" or None, got {order!r}', "", "order")
-    # By name: torch need not be loaded, and the streams of Hugging Face have the same one.
-    streamed = any(base.__name__ == "IterableDataset" for base in type(dataset).__mro__)
-    if streamed or not hasattr(dataset, "__len__"):
-        raise InvalidValueError(
-            f"the samples of {type(dataset).__name__} have no positions, so none can be picked",
-            "give a map-style data set, or ask `selection.keeps` for each sample as it is read",
-        )
+    _check_positions(dataset)
     if order == "pack":
         _check_length(dataset, ids)
         check_row_order(in_pack_order, _GIVE_IDS)
@@ -65,21 +59,20 @@ def match_samples(
                 int((own != labels).sum()),
             )
         return np.arange(len(ids))
-    if hasattr(dataset, "dataset") and hasattr(dataset, "indices"):  # a torch Subset
-        rows = match_samples(dataset.dataset, ids, labels, None, in_pack_order)
-        return rows[np.asarray(dataset.indices, np.int64)]
+    dataset, picked = _without_subsets(dataset)
     own_ids = _ids(dataset)
     if own_ids is not None:
         _check_one_each(dataset, len(own_ids), "ids")
+        own_ids = [own_ids[position] for position in picked]
         return _checked(rows_by_id(own_ids, ids), own_ids, "ids", ids)
     paths = _paths(dataset)
     if paths is not None:
         _check_one_each(dataset, len(paths), "paths")
-        return _rows_by_path(paths, getattr(dataset, "root", None), ids)
+        return _rows_by_path(paths, picked, getattr(dataset, "root", None), ids)
     _check_length(dataset, ids)
     check_row_order(in_pack_order, _GIVE_IDS)
     _check_labels(dataset, labels)
-    return np.arange(len(ids))
+    return np.asarray(picked, np.int64)
 
 
 def check_row_order(in_pack_order: bool, fix: str) -> None:
@@ -127,6 +120,16 @@ def label_column(dataset: Any) -> str | None:
     names = _columns(dataset)
     classes = [name for name in names if type(kinds.get(name)).__name__ == "ClassLabel"]
     return next(iter([*classes, *(name for name in LABEL_COLUMNS if name in names)]), None)
+
+
+def _without_subsets(dataset: Any) -> tuple[Any, list[int]]:
+    """Return the data set inside torch's Subsets, and the positions in it that they pick."""
+    picked = np.arange(len(dataset))
+    while hasattr(dataset, "dataset") and hasattr(dataset, "indices"):
+        picked = np.asarray(dataset.indices, np.int64)[picked]
+        dataset = dataset.dataset
+        _check_positions(dataset)
+    return dataset, np.arange(len(dataset))[picked].tolist()
 
 
 def _ids(dataset: Any) -> list[str] | None:
@@ -179,16 +182,18 @@ def _columns(dataset: Any) -> list[str]:
     return names if isinstance(names, list) else []
 
 
-def _rows_by_path(paths: list[PurePath], root: Any, ids: Sequence[str]) -> np.ndarray:
-    """Match by the path below the root, with and without the folder of the split."""
-    first = np.full(len(paths), -1)
+def _rows_by_path(
+    paths: list[PurePath], picked: list[int], root: Any, ids: Sequence[str]
+) -> np.ndarray:
+    """Match picked paths by what is below the root, with and without the folder of the split."""
+    first = np.full(len(picked), -1)
     for own, known in _names_of_paths(paths, root, ids):
-        rows = rows_by_id(own, known)
+        rows = rows_by_id([own[position] for position in picked], known)
         if (rows >= 0).all():
             return rows
         if (rows >= 0).sum() > (first >= 0).sum():
             first = rows
-    return _checked(first, [str(path) for path in paths], "paths", ids)
+    return _checked(first, [str(paths[position]) for position in picked], "paths", ids)
 
 
 def _names_of_paths(
@@ -221,9 +226,20 @@ def _checked(rows: np.ndarray, names: Sequence[str], what: str, ids: Sequence[st
         raise InvalidValueError(
             f"{len(unknown):,} of the data set's {len(rows):,} {what} are not in the selection, "
             f'such as "{names[unknown[0]]}"; ids of the selection are such as "{ids[0]}"',
-            "apply it to the training set that it was made on, without files that cannot be read",
+            "apply it to the training set that it was made on; a Subset may leave other files out",
         )
     return rows
+
+
+def _check_positions(dataset: Any) -> None:
+    """Raise for streams, whose samples cannot be picked by position."""
+    # By name: torch need not be loaded, and the streams of Hugging Face have the same one.
+    streamed = any(base.__name__ == "IterableDataset" for base in type(dataset).__mro__)
+    if streamed or not hasattr(dataset, "__len__"):
+        raise InvalidValueError(
+            f"the samples of {type(dataset).__name__} have no positions, so none can be picked",
+            "give a map-style data set, or ask `selection.keeps` for each sample as it is read",
+        )
 
 
 def _check_one_each(dataset: Any, count: int, what: str) -> None:

@@ -305,7 +305,7 @@ class Selection:
         Epochs have the order of `thresher train`, on any number of workers and of any data set.
 
         Args:
-            dataset: As in `apply`.
+            dataset: As in `apply`, or its result, which has the new labels that people gave.
             seed: Seed of the order.
             rank: Number of this worker; by default that of the torch.distributed group.
             world: Number of workers, likewise. Give 0 and 1 if something else divides the batches.
@@ -320,7 +320,8 @@ class Selection:
         positions = np.full(len(self.ids), -1, np.int64)
         positions[rows] = np.arange(len(rows))
         positions[~self.keep] = -1
-        self._mention_labels("a sampler")
+        if not hasattr(dataset, "changes"):  # what `apply` returned has the new labels
+            self._mention_labels("a sampler")
         return epoch_sampler(positions, seed, rank, world)
 
     def keeps(self, sample: str | Mapping[str, Any]) -> bool:

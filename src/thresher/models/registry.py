@@ -1,6 +1,7 @@
 """Networks by name: built in, from other packages, from timm or torchvision, or any function."""
 
 import importlib
+import importlib.util
 import inspect
 from collections.abc import Callable
 from pathlib import Path
@@ -88,6 +89,18 @@ def check(name: str) -> None:
     if not (inner and source in _LIBRARIES) and name not in MODELS:
         known = [*MODELS.names(), *(f"{key}:NAME" for key in _LIBRARIES), "package.module:function"]
         raise InvalidValueError(f'unknown model "{name}"', nearest(name, known))
+
+
+def source_file(name: str) -> Path | None:
+    """Return the file of a model that is given as `package.module:function`; None for others."""
+    module, _, function = name.partition(":")
+    if not function or module in _LIBRARIES or name in MODELS.names():
+        return None
+    try:
+        spec = importlib.util.find_spec(module)
+    except (ImportError, ValueError):  # no such package, or __main__
+        return None
+    return Path(spec.origin) if spec and spec.has_location and spec.origin else None
 
 
 def _call(function: Callable[..., Any], name: str, classes: int, channels: int) -> "nn.Module":

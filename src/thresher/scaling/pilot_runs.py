@@ -8,8 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from thresher.data.digest import file_sha256
 from thresher.data.pack import Pack
 from thresher.errors import ThresherError
+from thresher.models.registry import source_file
 from thresher.paths import RunPaths, home
 from thresher.scaling.sample_model import rate_at
 from thresher.training.config import TrainConfig
@@ -35,14 +37,17 @@ def cached_run(run: TrainConfig, pack: Pack) -> "RunResult":
     from thresher.training.train import train
 
     # The key holds all that the run depends on: other defaults of another version are another run.
-    text = json.dumps({**run.to_dict(), "data": pack.checksum}, sort_keys=True)
+    values = {**run.to_dict(), "data": pack.checksum}
+    if (source := source_file(run.model)) is not None:  # a network of one's own, which may change
+        values["source"] = file_sha256(source)
+    text = json.dumps(values, sort_keys=True)
     # 8 and 8.0 epochs are the same.
     text = json.dumps(json.loads(text, parse_int=float))
     key = hashlib.sha256(text.encode()).hexdigest()[:16]
     model = run.model.replace(":", "-").replace("/", "-")
     out = home() / "pilots" / f"{pack.name}-{model}-{run.batch_size}-{key}"
     if not RunPaths(out).result.exists():
-        what = f"{run.model} on {pack.name} at batch {run.batch_size}, seed {run.seed}"
+        what = f"{run.model} at batch {run.batch_size}, rate {run.lr:.3g}, seed {run.seed}"
         logger.info("pilot: training %s for at most %.3g epochs", what, run.epochs)
     return train(replace(run, out=str(out)), quiet=True)
 
