@@ -48,6 +48,21 @@ def test_the_order_of_extractors() -> None:
     assert _order_row(published, 0.01).holds == "not enough runs"
 
 
+def test_extractors_of_large_spread_do_not_hide_the_share_of_another() -> None:
+    shares = {
+        "resnet50": [4.11, 4.75, 4.77, 4.89],
+        "resnet101": [5.21, 6.0, 6.42, 13.61],
+        "resnet152": [4.48, 5.0, 5.48, 7.16],
+    }
+    noise = {
+        model: [ornl_table1.MapNoise(value / 100, 0.5, 0.04, 1.0) for value in each]
+        for model, each in shares.items()
+    }
+    rows = ornl_table1.rows(ornl_table1.MAPS["network"], noise, 1.5)
+    assert [row.holds for row in rows[:2]] == ["no", "not enough runs"]
+    assert rows[0].values["shares"] == pytest.approx(shares["resnet50"])
+
+
 def test_tau_is_that_of_scipy() -> None:
     published, shares = (
         list(ornl_table1.PUBLISHED.values()),

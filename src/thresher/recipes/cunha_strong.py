@@ -365,6 +365,8 @@ RECIPE = Recipe(
                 "seeds": config.seeds,
             }
             | {"batch": config.batch, "rate": config.rate, "side": config.side}
+            | {"samples": config.samples, "width": config.width, "target": config.target}
+            | {"most_epochs": config.most_epochs}
             for name, config in PRESETS.items()
         },
     ),

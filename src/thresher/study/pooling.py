@@ -12,8 +12,10 @@ differs (`tests/study/test_pooling.py` checks it by simulation):
   all such studies without an effect then report one.
 - A cell whose own error is significantly smaller is used alone as well: the spread of large batches
   would hide what small batches show.
-- A pair of arms whose differences spread significantly more than the average pair is judged
-  without the other arms.
+- A pair of arms whose differences spread significantly more than the average pair, or one of whose
+  arms spreads more than the others, is judged without the other arms.
+- An arm that spreads far more than the others does not count for their comparisons: it would hide
+  what they show.
 - Errors that the cells share, such as a selection drawn for each seed and used in every cell,
   reduce the degrees of freedom (Satterthwaite).
 """
@@ -28,12 +30,21 @@ from scipy import special
 
 LEVEL_CELL = 0.04
 """Level of the test that the error of a cell is larger than that of the others."""
+LEVEL_CELL_DF = 0.2
+"""The same, divided by the degrees of freedom of the cell, where that is higher: with two, a test
+at 0.04 misses too many cells of five times the spread."""
 LEVEL_SMALLER = 0.003
 """Level of the test that it is smaller; low, because an error that is too small finds effects that
 are not there."""
 LEVEL_PAIR = 0.25
 """Level of the test that a pair of arms spreads more than the average pair; high, because a pair
 with one arm of large spread exceeds the average by little."""
+LEVEL_ARM = 1.5
+"""Level, divided by the number of arms and by the degrees of freedom of one, of the test that an
+arm spreads more than the others: its pairs are judged by themselves."""
+LEVEL_FAR = 0.05
+"""Level, divided by the number of arms, of the test that it spreads so much more that it is left
+out of the error of the others."""
 LEVEL_SHARED = 0.25
 """Level of the test that cells share errors; high, because pooling is the exception (Bozivich,
 Bancroft and Hartley, 1956)."""
@@ -66,7 +77,7 @@ class StudyError:
 
     def __init__(self, cells: Sequence[Mapping[Hashable, Values]], resolution: float = 0.0) -> None:
         self._cells, self._resolution = list(cells), resolution
-        self._all = _Layout(self._cells)
+        self._all, self._alone = _alike(self._cells)
         self._pairs: dict[frozenset[Hashable], _Layout] = {}
 
     def in_cell(self, cell: int, arm: Hashable, baseline: Hashable) -> RunError | None:
@@ -87,13 +98,13 @@ class StudyError:
         return RunError(variance, error.df, error.cells, error.arms)
 
     def _layout(self, arm: Hashable, baseline: Hashable) -> "_Layout":
-        """Return the layout of all arms, or of this pair if it spreads more."""
+        """Return the layout of the arms of like spread, or of this pair if it spreads more."""
         key = frozenset((arm, baseline))
         if key not in self._pairs:
             members = [{a: v for a, v in cell.items() if a in key} for cell in self._cells]
             self._pairs[key] = _Layout(members)
         pair, every = self._pairs[key], self._all
-        both = pair.errors and every.errors and {arm, baseline} <= every.arms
+        both = pair.errors and every.errors and {arm, baseline} <= every.arms - self._alone
         if not both or _larger(pair.pooled, pair.df, every.pooled, every.df) < LEVEL_PAIR:
             return pair
         return every
@@ -130,6 +141,11 @@ class _Layout:
     @cached_property
     def pooled(self) -> float:
         return self._mean(list(self.errors))[0]
+
+    @property
+    def df_of_arm(self) -> float:
+        """Degrees of freedom of the differences between one arm and the others."""
+        return self._mean(list(self.errors))[1] / (len(self.arms) - 1)
 
     @cached_property
     def df(self) -> float:
@@ -168,6 +184,29 @@ class _Layout:
         weighted = sum(variance * df for variance, df in map(self.errors.__getitem__, cells))
         return (weighted / total if total else math.nan), float(total)
 
+    def p_spreads_more(self) -> dict[Hashable, float]:
+        """Return by arm the p-value of the F-test that it spreads more than the other arms.
+
+        Its differences from the mean of the others are compared with what is left of the residuals.
+        Cells count alike, whatever their spread is.
+        """
+        arms = len(self.arms)
+        used = [(self.residuals[cell], *self.errors[cell]) for cell in self.errors]
+        used = [(by_seed, error, df) for by_seed, error, df in used if error > 0]
+        total = sum(df for _, _, df in used)
+        order = sorted(self.arms, key=str)
+        if arms < 3 or not total:
+            return dict.fromkeys(order, 1.0)
+        squares = sum(np.square(list(by_seed.values())).sum(axis=0) / e for by_seed, e, _ in used)
+        own = squares * arms / (arms - 1)
+        # Fewer degrees of freedom if the cells share errors.
+        df = total / (arms - 1) * self.df / self._mean(list(self.errors))[1]
+        rest = (total - own) / (arms - 2)
+        return {
+            arm: _larger(a, df, r, df * (arms - 2))
+            for arm, a, r in zip(order, own, rest, strict=True)
+        }
+
     def in_cell(self, cell: int) -> RunError | None:
         if cell not in self.errors:
             return None
@@ -177,7 +216,8 @@ class _Layout:
         if not rest:
             return RunError(own, df, 1, arms)
         others, others_df = self._mean(rest)
-        alone = _larger(own, df, others, others_df) < LEVEL_CELL
+        level = max(LEVEL_CELL, LEVEL_CELL_DF / df)
+        alone = _larger(own, df, others, others_df) < level
         if alone or _larger(others, others_df, own, df) < LEVEL_SMALLER:
             return RunError(own, df, 1, arms)
         half = (own + others) / 2
@@ -199,6 +239,22 @@ class _Layout:
         uneven = variances.sum() ** 2 / (k * (variances**2).sum()) if variances.any() else 1.0
         mean = float(variances.mean())
         return RunError(mean / k, self.df * float(uneven), k, len(self.arms))
+
+
+def _alike(cells: Sequence[Mapping[Hashable, Values]]) -> tuple[_Layout, set[Hashable]]:
+    """Return the layout of the arms of like spread, and all arms that spread more than others."""
+    layout, alone = _Layout(cells), set[Hashable]()
+    while len(layout.arms) > 2:
+        p = layout.p_spreads_more()
+        level = LEVEL_ARM / (len(p) * max(1.0, layout.df_of_arm))
+        alone |= {arm for arm in p if p[arm] < level}
+        noisiest = min(p, key=lambda arm: p[arm])
+        if p[noisiest] >= LEVEL_FAR / len(p):
+            break
+        alone.add(noisiest)
+        cells = [{arm: v for arm, v in cell.items() if arm != noisiest} for cell in cells]
+        layout = _Layout(cells)
+    return layout, alone
 
 
 def _larger(first: float, df: float, second: float, second_df: float) -> float:
