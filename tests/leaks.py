@@ -1,6 +1,7 @@
 """Nothing is left behind: after every test, environment and processes are as before it."""
 
 import contextlib
+import logging
 import os
 import sys
 import time
@@ -36,6 +37,10 @@ _SERVERS = (b"multiprocessing.forkserver", b"multiprocessing.resource_tracker")
 @pytest.fixture(autouse=True)
 def _nothing_leaks() -> Iterator[None]:
     """Fail a test that leaves the environment, the process group or oneDNN changed."""
+    # The command line in this process leaves a handler with the stderr of an earlier test.
+    logger = logging.getLogger("thresher")
+    logger.handlers.clear()
+    logger.setLevel(logging.NOTSET)
     before = dict(os.environ)
     yield
     torch = sys.modules.get("torch")
