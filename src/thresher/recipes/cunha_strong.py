@@ -80,8 +80,8 @@ class ScalingRun:
 
 
 SMOKE = StrongScalingConfig()
-# One GPU cannot show it: k workers that share it have no more of it than one. So these are cores,
-# and the loss is one that a worker reaches after a dozen epochs, since it is measured after each.
+# Workers that share one GPU cannot be faster than one, so each worker is a core of the CPU. The
+# loss is measured once per epoch, so the target is one that takes a dozen epochs.
 GPU = replace(SMOKE, workers=(1, 2, 4), seeds=8, samples=512, width=8, target=2e-3)
 PAPER = replace(
     GPU, workers=(1, 2, 4, 8, 16, 32), samples=4096, side=32, batch=64, width=16, backend="nccl"
@@ -287,8 +287,7 @@ def _sooner(runs: list[ScalingRun], comparison: ArmComparison) -> ClaimRow:
 
 def _same_path(runs: list[ScalingRun], config: StrongScalingConfig) -> ClaimRow:
     """S2: after as many steps, the weights of k workers are those of one, to rounding."""
-    apart = {rule: _apart(runs, rule) for rule in RULES[:2]}
-    strong, weak = (apart[rule] for rule in RULES[:2])
+    strong, weak = (_apart(runs, rule) for rule in RULES[:2])
     measured = "nothing to compare: the weights are not finite"
     verdict: Verdict = "not enough runs"
     if strong:
