@@ -171,9 +171,11 @@ def page(results: dict[str, StoredResult]) -> str:
 
 
 def _remarks(name: str) -> list[str]:
-    """Return what limits the verdicts, from the reports of a recipe's studies."""
+    """Return what limits the verdicts: notes of the reports, and what we saw after the runs."""
     reports = sorted((RESULTS / name).rglob("report.json"))
-    return list(dict.fromkeys(note for r in reports for note in json.loads(r.read_text())["notes"]))
+    notes = [note for report in reports for note in json.loads(report.read_text())["notes"]]
+    seen = RESULTS / name / "remarks.txt"
+    return list(dict.fromkeys(notes + (seen.read_text().splitlines() if seen.exists() else [])))
 
 
 def _section(name: str, result: StoredResult) -> str:
