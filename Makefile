@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 # Tests start hundreds of interpreters, which need not compile Thresher's modules each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: claims release-check setup demo test test-fast lint format docs bench page page-check horovod screenshots clean
+.PHONY: claims release-check setup demo test test-fast faults lint format docs bench page page-check horovod screenshots clean
 
 setup: $(READY)
 

@@ -27,6 +27,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import traceback
 import warnings
 from multiprocessing import forkserver, resource_tracker
@@ -40,8 +41,9 @@ QUICK_TINY = "THRESHER_TEST_QUICK_TINY"
 TESTS = os.path.dirname(__file__)
 FOLDERS = (f"{TESTS}/", f"{os.path.dirname(TESTS)}/examples/")
 """Files in them are forked, too."""
-MODULES = ("thresher", "torch.distributed.run", "mkdocs")
-"""What `python -m` forks, besides modules of Thresher. MkDocs loads all commands for the site."""
+MODULES = ("thresher", "torch.distributed.run", "mkdocs", "ipykernel_launcher")
+"""What `python -m` forks, besides modules of Thresher. MkDocs loads all commands for the site, and
+the notebooks load torch."""
 
 FORKS = multiprocessing.get_context("forkserver")
 # Python has one fork server per process, which imports what the last caller asked for: so it is
@@ -255,11 +257,20 @@ def _execute_child(self: Any, *arguments: Any) -> None:
     self.pid = forkserver.read_signed(status)
     with open(alive, "wb", closefd=False) as file:
         file.write(text)
+    if command.new_session:
+        _wait_for_session(self.pid)
     # While `alive` is open here, the child knows that its parent lives.
     self._forked = (status, alive)
     self._child_created = True
     ends = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
     self._close_pipe_fds(*(call[name] for name in ends))
+
+
+def _wait_for_session(pid: int) -> None:
+    """Wait until a fork leads its session: who kills its group now would kill the server's."""
+    with contextlib.suppress(ProcessLookupError):  # it has ended
+        while os.getsid(pid) != pid:
+            time.sleep(0.001)
 
 
 def _try_wait(self: Any, flags: int) -> tuple[int, int]:

@@ -66,6 +66,15 @@ def first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
+def counted(count: int, one: str, many: str = "") -> str:
+    """Return a number and what it counts, for messages; `many` is `one` with an s by default.
+
+    >>> counted(1, "image"), counted(1200, "image"), counted(2, "class is", "classes are")
+    ('1 image', '1,200 images', '2 classes are')
+    """
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """Suggest the closest known name, or list all of them; of more than 40, the closest eight.
 

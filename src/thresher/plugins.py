@@ -2,7 +2,9 @@
 
 import functools
 import importlib
+import importlib.util
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from thresher.errors import InvalidValueError, MissingDependencyError, NotFoundError, nearest
@@ -54,6 +56,18 @@ def _is_path(name: str) -> bool:
     module, colon, attribute = name.partition(":")
     parts = module.split(".")
     return bool(colon) and attribute.isidentifier() and all(part.isidentifier() for part in parts)
+
+
+def module_file(path: str) -> Path | None:
+    """Return the file of `package.module:attribute`; None if there is none.
+
+    It imports the package, but not the module.
+    """
+    try:
+        spec = importlib.util.find_spec(path.partition(":")[0])
+    except Exception:  # no such package, __main__, or an error in the code of the package
+        return None
+    return Path(spec.origin) if spec and spec.has_location and spec.origin else None
 
 
 def load_attribute(path: str, kind: str) -> Callable[..., Any]:

@@ -19,7 +19,7 @@ class Bar:
 
     def __init__(self, label: str, total: float | None, unit: str, active: bool) -> None:
         self.label, self.total, self.unit, self.active = label, total, unit, active
-        self.done, self.remark = 0.0, ""
+        self.done, self.before, self.remark = 0.0, 0.0, ""
         self.begun = self.shown = time.monotonic()
         self.printed = False
 
@@ -28,6 +28,15 @@ class Bar:
         self.done += by
         if self.active and time.monotonic() - self.shown >= PLAIN_EVERY_S:
             self._print()
+
+    def resume(self, done: float) -> None:
+        """Begin at `done`, which took none of the time that is shown."""
+        self.before = done
+        self.advance(done)
+
+    def expect(self, total: float) -> None:
+        """Change the amount that is finished in the end."""
+        self.total = total
 
     def note(self, text: str) -> None:
         """Show a short text (a loss, a file name) beside the bar."""
@@ -38,9 +47,9 @@ class Bar:
         spent = self.shown - self.begun
         text = f"{self.label}: {self.done:,.0f}"
         if self.total:
-            left = spent / self.done * (self.total - self.done) if self.done else float("nan")
             text += f"/{self.total:,.0f} {self.unit}({100 * self.done / self.total:.0f} %)"
-            text += f", {left:,.0f} s left" if self.done else ""
+            new = self.done - self.before
+            text += f", {spent / new * (self.total - self.done):,.0f} s left" if new else ""
         else:
             text += f" {self.unit}in {spent:,.0f} s"
         print(text + (f" · {self.remark}" if self.remark else ""), file=sys.stderr, flush=True)
@@ -77,6 +86,9 @@ def bar(
         class _LiveBar(Bar):
             def advance(self, by: float = 1) -> None:
                 live.advance(task, by)
+
+            def expect(self, total: float) -> None:
+                live.update(task, total=total)
 
             def note(self, text: str) -> None:
                 live.update(task, remark=text)

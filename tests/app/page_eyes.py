@@ -34,6 +34,7 @@ def until(holds: Callable[[], bool], what: str = "") -> None:
     end = time.monotonic() + 60
     while not holds():
         assert time.monotonic() < end, what
+        time.sleep(0.02)
 
 
 def focus_by_search(page: "Page", id: str) -> tuple[float, float]:

@@ -4,7 +4,7 @@ import contextlib
 import functools
 import http.server
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +21,17 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, ConsoleMessage, Page
 
 SCREENSHOTS = Path(__file__).parents[2] / "build" / "screenshots"
+_FAILED = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Tell `look`, which ends after the test, whether it failed."""
+    report = yield
+    item.stash[_FAILED] = report.failed
+    return report
 
 
 @pytest.fixture(scope="session")
@@ -108,7 +119,7 @@ def look(
 ) -> Iterator[Opener]:
     """Open an address in a window; fails the test at its end if the console showed an error.
 
-    The last state of each window is kept under build/screenshots.
+    The last state of each window of a failed test is kept under build/screenshots.
     """
     pages: list[Page] = []
     errors: list[str] = []
@@ -136,12 +147,14 @@ def look(
         return page
 
     yield opened
-    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+    failed = request.node.stash[_FAILED] or errors
     for number, page in enumerate(pages):
         if page.is_closed():
             continue
-        name = request.node.name.replace("[", "-").replace("]", "")
-        (SCREENSHOTS / f"{name}-{number}.png").write_bytes(screenshot(page))
+        if failed:
+            SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+            name = request.node.name.replace("[", "-").replace("]", "")
+            (SCREENSHOTS / f"{name}-{number}.png").write_bytes(screenshot(page))
         page.evaluate("localStorage.clear()")
         page.goto("about:blank")
         page.remove_listener("pageerror", on_error)

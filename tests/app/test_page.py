@@ -27,7 +27,6 @@ pytest_plugins = ("page_fixtures",)
 
 Run = Callable[..., CompletedProcess[str]]
 
-SCREENSHOTS = Path(__file__).parents[2] / "build" / "screenshots"
 PIXELS = """image => {
   const canvas = document.createElement('canvas');
   canvas.width = image.naturalWidth; canvas.height = image.naturalHeight;
@@ -376,4 +375,3 @@ def test_tiny_and_empty_selections_look_right(
         else:
             page.keyboard.press("ArrowRight")
             page.wait_for_selector(".card.large .id")
-        page.screenshot(path=SCREENSHOTS / f"selection-of-{n}.png")

@@ -41,9 +41,10 @@ def test_both_renderers_draw_the_same(site: Site, look: Opener, theme: str) -> N
     canvas, webgl = (opened(look, site, renderer, theme) for renderer in RENDERERS)
     ground = (251, 251, 249) if theme == "light" else (20, 23, 28)
     for colour in COLOURINGS:
+        for page in (canvas, webgl):
+            page.select_option("#colour", colour)
         for style in ("grey", "ring", "plain"):
             for page in (canvas, webgl):
-                page.select_option("#colour", colour)
                 page.select_option("#dropped-style", style)
             a, b = points(canvas), points(webgl)
             assert (np.abs(a - ground).max(axis=2) > 20).mean() > 0.05, "points are drawn"

@@ -306,6 +306,13 @@ def test_the_next_commands_name_a_size_if_images_differ_in_size(
     pack = write_pack(Folder(tmp_path / "images"), tmp_path / "pack", WriteOptions(processes=1))
     assert "--image-size 48 --out RUN</code>" in render(made, pack)
     assert "--image-size" not in render(made, Pack.open(digits))
+    # The default of an audit is too small to train on; photographs were scaled to 32 pixels.
+    made = replace(made, settings={"image_size": AuditConfig.image_size})
+    assert "--image-size 160 --out RUN</code>" in render(made, pack)
+    for side in (200, 150):
+        Image.new("RGB", (500, 375)).save(tmp_path / "images" / "a" / f"{side}.png")
+    pack = write_pack(Folder(tmp_path / "images"), tmp_path / "photos", WriteOptions(processes=1))
+    assert "--image-size 224 --out RUN</code>" in render(made, pack)
 
 
 @pytest.mark.slow  # trains a network

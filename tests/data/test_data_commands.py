@@ -152,3 +152,19 @@ def test_bench_checks_where_it_writes_before_it_measures(
     refused(done, "x.txt must end in .svg, .png, .pdf")
     done = thresher("data", "bench", digits, "--folder", tmp_path / "gone")
     refused(done, "gone", "does not exist")
+
+
+def test_an_ended_bench_leaves_no_containers(digits: Path, tmp_path: Path) -> None:
+    """SIGTERM, as from SLURM; they may take gigabytes."""
+    command = ["data", "bench", str(digits), "--seconds", "300", "--folder", str(tmp_path)]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "thresher", *command], stderr=subprocess.PIPE, text=True
+    )
+    end = time.monotonic() + 60
+    while not list(tmp_path.glob("thresher-bench-*/*")):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    process.terminate()
+    assert "interrupted" in process.communicate(timeout=60)[1]
+    assert process.returncode == 130
+    assert not list(tmp_path.iterdir())

@@ -1,6 +1,7 @@
 """Out to another format and back: the same samples, and the same fingerprint."""
 
 import io
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from planted import ArraySource
 from thresher.data.export import WRITERS, export
 from thresher.data.pack import Pack
 from thresher.data.selection import Selection
-from thresher.data.sources.folder import Folder
+from thresher.data.sources.folder import Folder, ImageFile
 from thresher.data.sources.registry import SourceOptions, detect, open_source
 from thresher.data.write import WriteOptions, write_pack
 from thresher.errors import ThresherError
@@ -198,6 +199,56 @@ def test_an_exported_folder_that_was_sorted_by_hand_is_not_read_as_before(tmp_pa
         (tmp_path / "out" / name).unlink()
     back = again(tmp_path / "out", tmp_path / "back")
     assert back.labels[back.positions(["train/c/1.png"])].tolist() == [2]
+
+
+def test_files_of_an_exported_folder_that_were_swapped_are_refused(tmp_path: Path) -> None:
+    """Each had the id and the label of the other."""
+    pack = write_pack(Folder(class_folder(tmp_path / "images")), tmp_path / "pack", ONE)
+    export(pack, tmp_path / "out", "folder")
+    first, second = (tmp_path / "out" / "train" / name / "1.jpg" for name in ("cat", "dog"))
+    first.rename(tmp_path / "aside")
+    second.rename(first)
+    (tmp_path / "aside").rename(second)
+    with pytest.raises(ThresherError, match=r"cat/1.jpg holds .* exported as train/dog/1.jpg"):
+        again(tmp_path / "out", tmp_path / "back")
+    assert not (tmp_path / "back").exists()
+
+
+def test_the_listing_of_an_exported_folder_is_searched_once(tmp_path: Path) -> None:
+    """Each of 100,000 images that were scaled in place was compared with all others."""
+
+    class Counted(list[ImageFile]):
+        read = 0
+
+        def __iter__(self) -> Iterator[ImageFile]:
+            self.read += 1
+            return super().__iter__()
+
+        def __reversed__(self) -> Iterator[ImageFile]:
+            self.read += 1
+            return super().__reversed__()
+
+    pack = write_pack(Folder(class_folder(tmp_path / "images")), tmp_path / "pack", ONE)
+    export(pack, tmp_path / "out", "folder")
+    edited = sorted((tmp_path / "out").glob("*/*/*.jpg"))
+    assert len(edited) > 3
+    for n, file in enumerate(edited):
+        file.write_bytes(picture(100 + n, 50, 40))
+    source = Folder(tmp_path / "out")
+    source.files = files = Counted(source.files)
+    assert sum(len(block.ids) for chunk in source.chunks() for block in source.read(chunk))
+    assert files.read < 3
+
+
+def test_an_edited_image_of_an_exported_folder_keeps_its_id(tmp_path: Path) -> None:
+    pack = write_pack(Folder(class_folder(tmp_path / "images")), tmp_path / "pack", ONE)
+    export(pack, tmp_path / "out", "folder")
+    key = open_source(tmp_path / "out").key()
+    (tmp_path / "out" / "train" / "cat" / "1.jpg").write_bytes(picture(7, 50, 40))
+    assert open_source(tmp_path / "out").key() != key  # an audit of the folder is not up to date
+    back = again(tmp_path / "out", tmp_path / "back")
+    (row,) = back.positions(["train/cat/1.jpg"]).tolist()
+    assert back.encoded(row) == picture(7, 50, 40)
 
 
 @pytest.mark.parametrize("format", sorted(WRITERS))

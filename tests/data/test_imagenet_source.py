@@ -96,6 +96,18 @@ def test_the_archives_give_the_samples_of_the_folders(
         assert own.encoded(position) == usual.encoded(other)
 
 
+def test_other_images_of_the_same_size_are_another_source(
+    archives: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """An interrupted packing, and an audit, went on with those of the former archive."""
+    shutil.copytree(archives[0], tmp_path / "archives")
+    key = open_source(tmp_path / "archives").key()
+    content = bytearray((tmp_path / "archives" / TRAIN).read_bytes())
+    content[3000] ^= 1
+    (tmp_path / "archives" / TRAIN).write_bytes(content)
+    assert open_source(tmp_path / "archives").key() != key
+
+
 def test_training_images_alone_can_be_packed(archives: tuple[Path, Path], tmp_path: Path) -> None:
     (tmp_path / "train").mkdir()
     shutil.copy(archives[0] / TRAIN, tmp_path / "train" / TRAIN)

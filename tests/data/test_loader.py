@@ -39,7 +39,7 @@ def test_batches_are_the_packs_samples_in_order(digits: Pack, resident: bool) ->
         assert np.array_equal(batch.images.numpy(), digits.images(positions))
         assert np.array_equal(batch.labels.numpy(), digits.labels[positions])
         assert np.array_equal(batch.keys.numpy(), sample_keys(ids[positions]))
-        again = loader.batch(torch.from_numpy(positions))
+        again = loader.batch(positions)
         assert torch.equal(again.images, batch.images)
         assert torch.equal(loader.keys[loader.rows(positions)], batch.keys)
 

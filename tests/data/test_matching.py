@@ -1,5 +1,6 @@
 """A selection keeps its own samples in any data set, or refuses the data set."""
 
+import dataclasses
 import logging
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import torch
 from PIL import Image
 from torch.utils.data import Subset, TensorDataset
 
+from thresher.data.export import export
 from thresher.data.pack import Pack
 from thresher.data.selection import Selection
 from thresher.data.sources.folder import Folder
@@ -95,6 +97,26 @@ def test_a_split_folder_of_another_name_or_place(tmp_path: Path, renamed: str) -
     assert {label for _, label in kept} == {0, 2}
 
 
+def test_files_of_an_export_have_the_ids_of_its_index(tmp_path: Path) -> None:
+    """An image with a new label has the path that was another image's id."""
+    write_images(tmp_path / "images")
+    pack = write_pack(Folder(tmp_path / "images"), tmp_path / "pack")
+    selection = without_cat_big(pack)
+    swapped = [selection.ids.index(id) for id in ("cat/0.png", "cat-big/0.png")]
+    labels = selection.labels.copy()
+    labels[swapped] = selection.labels[swapped[::-1]]
+    keep = np.ones(len(labels), bool)
+    relabelled = dataclasses.replace(selection, keep=keep, new_labels=labels)
+    export(pack, tmp_path / "out", "folder", relabelled)
+    kept: Any = selection.apply(ImageFolder(tmp_path / "out" / "train"))
+    paths = {str(Path(path).relative_to(tmp_path / "out" / "train")) for path, _ in kept}
+    assert paths >= {"cat-big/0.png", "cat/1.png", "dog/0.png"}
+    assert "cat/0.png" not in paths
+    (tmp_path / "out" / "train" / "dog" / "0.png").rename(tmp_path / "out/train/dog/9.png")
+    with pytest.raises(InvalidValueError, match=r"1 of .* paths are not .* such as .*dog/9.png"):
+        selection.apply(ImageFolder(tmp_path / "out" / "train"))
+
+
 def test_test_images_with_the_names_of_training_images_are_refused(tmp_path: Path) -> None:
     for split in ("train", "test"):
         write_images(tmp_path / "images" / split)
@@ -128,6 +150,16 @@ def test_a_subset_may_leave_out_files_that_the_selection_does_not_name(
     assert [file for file, _ in kept] == [folder.samples[row][0] for row in (9, 0)]
     with pytest.raises(InvalidValueError, match=f"1 of the data set's 10 {by} are not in the"):
         without_cat_big(pack).apply(folder)
+
+
+@pytest.mark.parametrize("order", [None, "pack"])
+def test_an_empty_data_set_is_refused(tmp_path: Path, order: Any) -> None:
+    """As a Subset of the paths below `train/`, where the ids are paths that begin with it."""
+    write_images(tmp_path / "images")
+    pack = write_pack(Folder(tmp_path / "images"), tmp_path / "pack")
+    nothing: Any = Subset(ImageFolder(tmp_path / "images"), [])  # type: ignore[arg-type]
+    with pytest.raises(InvalidValueError, match="the data set is empty"):
+        without_cat_big(pack).apply(nothing, order)
 
 
 def test_files_that_the_selection_does_not_name_are_refused(tmp_path: Path) -> None:
@@ -270,7 +302,7 @@ def test_other_labels_in_a_stated_order_are_logged(
     labels[0] += 1
     with caplog.at_level(logging.WARNING):
         selection.apply(TensorDataset(labels), order="pack")
-    assert "1 labels of the data set differ" in caplog.text
+    assert "1 label differs from" in caplog.text
 
 
 def test_hugging_face_data_sets() -> None:

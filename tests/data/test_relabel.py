@@ -270,7 +270,7 @@ def test_labels_that_cannot_be_handed_on_are_refused_or_named(
         loaded.export(tmp_path / "kept.npy", pack)
         loaded.sampler(pack.dataset())
         assert loaded.keeps(selection.ids[3])
-    assert caplog.text.count("1 samples have new labels") == 3
+    assert caplog.text.count("1 sample has a new label, which") == 3
 
 
 def test_a_sampler_of_what_apply_returns_gives_the_new_labels(

@@ -291,6 +291,19 @@ def test_a_batch_may_have_two_losses_or_none() -> None:
             loader.loss(fake_losses(batch))
 
 
+def test_losses_of_an_evaluation_are_refused() -> None:
+    """They took the place of those of the last training batch if they were as many."""
+    loader = prune(DataLoader(Numbers(), BATCH), epochs=EPOCHS)
+    for batch in loader:
+        loader.loss(fake_losses(batch))
+        with torch.no_grad(), pytest.raises(InvalidValueError, match="as in an evaluation"):
+            loader.loss(fake_losses(batch) + 1e6)
+    with torch.no_grad(), pytest.raises(InvalidValueError, match="as in an evaluation"):
+        loader.loss(fake_losses(batch))
+    losses = loader.state_dict()["pruner"]["losses"]
+    assert losses.tolist() == [row**2 for row in range(N)]
+
+
 def test_a_state_from_the_middle_of_an_epoch_is_mentioned(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

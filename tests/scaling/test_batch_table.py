@@ -156,11 +156,23 @@ def test_rows_of_a_target_with_one_batch_size_are_mentioned(
     assert f"target 75% of {table} has only batch 128 and is left out" in caplog.text
 
 
-def test_a_figure_needs_data_and_a_plan_needs_either(tmp_path: Path) -> None:
-    with pytest.raises(ThresherError, match="needs times"):
-        plan_command(PlanConfig(from_=write(tmp_path, GOOD), figure=tmp_path / "f.png"))
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("figure", Path("f.png")),
+        ("budget", "3h"),
+        ("profile", Path("p.json")),
+        ("cluster", "summit"),
+    ],
+)
+def test_options_on_times_need_data_and_a_plan_needs_either(
+    tmp_path: Path, option: str, value: Any
+) -> None:
+    config = PlanConfig(**{option: value})
+    with pytest.raises(ThresherError, match=f"`{option}` needs times"):
+        plan_command(dataclasses.replace(config, from_=write(tmp_path, GOOD)))
     with pytest.raises(ThresherError, match="data is required"):
-        plan_command(PlanConfig())
+        plan_command(config)
 
 
 # ---- a study's folder -------------------------------------------------------------------------

@@ -20,14 +20,11 @@ from thresher.scaling.candidates import (
     candidate_run,
     candidate_runs,
     efficient,
-    memory_bytes,
-    parse_budget,
     recommend,
     uncertainty,
 )
 from thresher.scaling.catalog import load_cluster
 from thresher.scaling.plan import PlanConfig, plan, plan_table
-from thresher.scaling.predict import powers
 from thresher.scaling.sample_fit import FORM_ERROR
 from thresher.scaling.sample_model import SampleModel
 from thresher.training.config import TrainConfig
@@ -115,39 +112,6 @@ def test_a_budget_of_money_needs_a_price() -> None:
     found = on_summit(8)
     with pytest.raises(ThresherError, match="has no price"):
         recommend(found, STATS.critical_batch, Budget(money=100))
-
-
-@pytest.mark.parametrize("text", ["much", "-3h", "0", "inf", "nanh"])
-def test_a_budget_that_is_none_is_refused(text: str) -> None:
-    with pytest.raises(ThresherError, match="budget"):
-        parse_budget(text)
-
-
-def test_budgets_are_read() -> None:
-    assert parse_budget("3h") == Budget(hours=3)
-    assert parse_budget("250") == Budget(money=250)
-    assert parse_budget(None) == Budget()
-    assert powers(8, 64) == [8, 16, 32, 64]
-
-
-def test_batches_beyond_the_memory_are_left_out() -> None:
-    profile = make_profile()
-    small = load_cluster("summit")
-    room = memory_bytes(profile, 64) / 1e9
-    small = dataclasses.replace(small, device=dataclasses.replace(small.device, memory_gb=room))
-    for o in candidate_runs(STATS, Machine(profile, small), max_workers=64):
-        assert o.batch_size / o.workers <= 64
-    none = dataclasses.replace(small, device=dataclasses.replace(small.device, memory_gb=0.1))
-    with pytest.raises(ThresherError, match="does not fit the memory"):
-        candidate_runs(STATS, Machine(profile, none), max_workers=1)
-
-
-def test_an_option_multiplies_out() -> None:
-    o = candidate_run(STATS, Machine(make_profile(), load_cluster("summit")), 64, 4)
-    assert o.seconds == pytest.approx(o.steps * o.step_s)
-    assert o.device_hours == pytest.approx(4 * o.seconds / 3600)
-    assert o.seconds_low <= o.seconds <= o.seconds_high
-    assert o.sample_efficiency == pytest.approx(1 / (1 + 64 / 512))
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import torch
 from planted import ArraySource
 from thresher.data.digest import file_sha256
 from thresher.data.ids import rows_by_id
+from thresher.data.overrides import OverrideLog
 from thresher.data.pack import Pack
 from thresher.data.selection import Selection
 from thresher.data.split import HoldOut
@@ -18,7 +19,7 @@ from thresher.errors import AlreadyExistsError, InvalidValueError, NotFoundError
 from thresher.models import weights
 from thresher.models.features import Features
 from thresher.models.registry import build
-from thresher.paths import write_json
+from thresher.paths import SelectionPaths, write_json
 from thresher.select.filters.dynamics import EL2NFilter
 from thresher.select.filters.near_duplicates import NearDuplicatesFilter
 from thresher.select.filters.random import RandomFilter
@@ -96,6 +97,41 @@ def test_el2n_of_checkpoints_is_the_error_of_each_network_without_augmentation(
     both = run_filter(EL2NFilter(checkpoint=True), pack, FilterSources(run=run, also=(other,)))
     np.testing.assert_allclose(both.score, np.nanmean(errors, axis=0), atol=1e-4)
     assert both.meta["runs"] == 2
+
+
+def test_new_labels_that_a_run_was_trained_with_are_mentioned(
+    digits: Path, run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The selection would be trained on with the labels of the pack, without a word."""
+    pack, used = Pack.open(digits), tmp_path / "used.parquet"
+    made = run_filter(RandomFilter(drop=0.1), pack, out=used)
+    config = {"model": "tiny", "selection": str(used)}
+    write_json(run / "run.json", {"config": config, "data": {"fingerprint": pack.fingerprint}})
+    run_filter(NearDuplicatesFilter(), pack, FilterSources(run=run))
+    assert "new label" not in caplog.text
+    row = int(np.flatnonzero(made.keep)[0])
+    sample = {made.ids[row]: int(made.labels[row])}
+    log = OverrideLog(SelectionPaths(used).overrides)
+    log.relabel(sample, 7, "", dict(zip(made.ids, map(bool, made.keep), strict=True)))
+    selection = run_filter(NearDuplicatesFilter(), pack, FilterSources(run=run))
+    assert f"trained on {used}, which now has 1 new label that the selection" in caplog.text
+    assert not selection.relabelled.any()
+
+
+def test_what_is_said_of_new_labels_does_not_need_the_selection_of_the_run(
+    digits: Path, run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It may be damaged, or of other data, to which its labels belong."""
+    pack, used = Pack.open(digits), tmp_path / "used.parquet"
+    made = run_filter(RandomFilter(drop=0.1), pack)
+    made.fingerprint = "0" * 32
+    made.new_labels = np.where(np.arange(len(made.ids)) == 3, 7, -1)
+    assert made.save(used).relabelled.any()
+    write_json(run / "run.json", {"config": {"model": "tiny", "selection": str(used)}})
+    run_filter(NearDuplicatesFilter(), pack, FilterSources(run=run))
+    used.write_bytes(b"damaged")
+    run_filter(NearDuplicatesFilter(), pack, FilterSources(run=run))
+    assert "new label" not in caplog.text
 
 
 def test_what_a_run_held_out_does_not_depend_on_the_order_of_the_pack(

@@ -203,14 +203,22 @@ def _model_folder(path: Path, value: float) -> None:
         ("embed", {"weights": "PATH"}, _file),
         ("embed", {"run": "PATH"}, _run),
         ("embed", {"model": "hf:PATH"}, _model_folder),
+        ("embed", {"model": "input_of_step:Net"}, _file),
+        ("select", {"filter": "input_of_step:Filter"}, _file),
+        ("command", {"arguments": ["python", "PATH", "--out", "o"]}, _file),
         ("train", {"branch_from": "PATH"}, _run),
         ("train", {"dynamic": "random:like=PATH"}, _run),
     ],
 )
 def test_every_input_is_looked_at(
-    tmp_path: Path, kind: TaskKind, settings: dict[str, Any], write: Callable[[Path, float], None]
+    tmp_path: Path,
+    kind: TaskKind,
+    settings: dict[str, Any],
+    write: Callable[[Path, float], None],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    path = tmp_path / "input"
+    monkeypatch.syspath_prepend(tmp_path)
+    path = tmp_path / "input_of_step.py"
     text = json.dumps(settings).replace("PATH", str(path))
     out = tmp_path / "steps" / "name"
     out = out / "selection.parquet" if kind == "select" else out
@@ -222,7 +230,7 @@ def test_every_input_is_looked_at(
     InputRecord(tmp_path, plan).check([task])  # not finished
     task.mark.parent.mkdir(parents=True)
     task.mark.touch()
-    with pytest.raises(InvalidValueError, match="input was changed after 1 step"):
+    with pytest.raises(InvalidValueError, match=r"input_of_step.py was changed after 1 step"):
         InputRecord(tmp_path, plan).check([task])
     write(path, 1.0)
     InputRecord(tmp_path, plan).check([task])

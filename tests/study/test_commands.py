@@ -254,6 +254,27 @@ def test_tuning_refuses_trials_that_reported_no_validation_accuracy(tmp_path: Pa
         analyse(tuned)
 
 
+@pytest.mark.parametrize(("others", "mentioned"), [(0.6, True), (0.795, False)])
+def test_a_choice_that_does_worse_with_the_other_seeds_is_mentioned(
+    others: float, mentioned: bool, tmp_path: Path
+) -> None:
+    """Rate 2 is the best with the first two seeds; with the others it is below rate 1, or not."""
+    grid = {"lr": [1, 2], "width": [1, 2]}
+    made = content("true {seed} {out} {lr} {width}", grid=grid, seeds=5, tune=["lr"], tune_seeds=2)
+    study = Study.from_dict(made, tmp_path)
+    for trial in study.plan().trials.values():
+        chosen, cell = trial.settings["arguments"][-2:]
+        score = 0.8 if chosen == "1" else 0.82 if trial.seed in (0, 1) or cell == "1" else others
+        values = {"status": "finished", "accuracy": score, "validation_accuracy": score}
+        write_json(RunPaths(trial.out).result, values)
+    notes = [note for note in analyse(study).notes if "what tuning chose" in note]
+    assert len(notes) == mentioned
+    if mentioned:
+        assert "In 1 of 2 cells" in notes[0]
+        assert "20.0 points of validation accuracy (lr 2 at width 2)" in notes[0]
+        assert "more than 2 `tune_seeds`" in notes[0]
+
+
 @pytest.mark.slow
 def test_arms_may_be_different_commands(tmp_path: Path) -> None:
     command = script(tmp_path, SCRIPT, "{rate} {seed} {out}")

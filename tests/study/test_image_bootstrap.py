@@ -72,6 +72,27 @@ def test_images_are_resampled_only_if_every_run_records_them() -> None:
     assert intervals[()] is None
 
 
+def test_images_are_paired_only_if_they_are_the_same() -> None:
+    """Two data sets may have as many test images, and a pack may be packed in another order."""
+    random = np.random.default_rng(3)
+
+    def trial(arm: str, data: str, seed: int, tested_on: str) -> Trial:
+        bits = random.random(200) < 0.8
+        cell, value = {"data": data, "arm": arm}, 100 * bits.mean()
+        return Trial(cell=cell, seed=seed, value=value, correct=bits, tested_on=tested_on)
+
+    places = [("a", "x", "x"), ("b", "y", "y"), ("c", "x", "z"), ("d", "x", "")]
+    trials = [
+        trial(arm, data, seed, tested_on)
+        for data, *both in places
+        for arm, tested_on in zip(("full", "network"), both, strict=True)
+        for seed in range(3)
+    ]
+    intervals = {tuple(one.cell.values()): one.images_low for one in analyse(trials).verdicts}
+    known = {key: low is not None for key, low in intervals.items()}
+    assert known == {(): False, ("a",): True, ("b",): True, ("c",): False, ("d",): True}
+
+
 def test_images_are_resampled_with_the_weights_of_the_difference() -> None:
     """Seeds that share a draw count as one, and seeds that some settings lack do not count."""
     random = np.random.default_rng(4)

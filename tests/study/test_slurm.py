@@ -203,7 +203,7 @@ def test_a_cancelled_job_is_submitted_again(
         process = subprocess.Popen([sys.executable, "-c", RUN, str(file), str(tmp_path)])
         _until(lambda: study.status().count("queued") == 1)
         assert study.status().count("running") == 0
-        assert "1 trials: 1 queued; run by" in thresher("study", "status", tmp_path).stdout
+        assert "1 trial: 1 queued; run by" in thresher("study", "status", tmp_path).stdout
         bed.command("scancel", "-n", entry["job"])
         # A job that is missing from the queue twice is submitted again; let that one run.
         _until(lambda: [e["attempt"] for e in _book(tmp_path).values()] == [2])

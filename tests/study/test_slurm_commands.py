@@ -34,6 +34,12 @@ def test_settings() -> None:
     assert (chosen["gpus_per_node"], chosen["mem"], chosen["partition"]) == (2, "4096M", "gpu")
 
 
+def test_srun_gets_the_cores_of_a_worker_too() -> None:
+    """From SLURM 22.05 on, srun does not take them from sbatch."""
+    chosen = SlurmConfig(cpus=8).parameters(1, "n")
+    assert (chosen["cpus_per_task"], chosen["srun_args"]) == (8, ["--cpus-per-task=8"])
+
+
 def test_other_jobs_may_have_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     squeue = tmp_path / "squeue"
     squeue.write_text("#!/bin/sh\necho 'a|b|c|N/A|RUNNING'\necho 'thresher-1|3|PENDING'\n")

@@ -200,6 +200,17 @@ def test_small_differences_are_shown_with_enough_digits() -> None:
     assert decimals(0.0, 3e-17, math.inf) == decimals(40.0) == 2
 
 
+def test_the_interval_of_equal_rounded_differences_has_a_width() -> None:
+    """With eight seeds or more it was a bootstrap of the differences, from +0.1 to +0.1."""
+    baseline = 90 + np.arange(10) / 10
+    tested = paired(baseline + 0.1, baseline, 0.3, resolution=0.1)
+    half = stats.t.ppf(0.975, 9) * math.sqrt(0.1**2 / 6 / 10)
+    assert tested.interval == pytest.approx((0.1 - half, 0.1 + half))
+    spread = np.random.default_rng(0).normal(0, 0.2, 10)
+    usual = paired(baseline + spread, baseline, 0.3, resolution=0.01)
+    assert usual.interval == usual.bootstrap
+
+
 def test_an_interval_without_zero_is_explained_when_the_verdict_is_open() -> None:
     base = np.array([80.0, 80.5, 79.5, 81.0])
     tested = paired(base + np.array([1.0, 0.6, 1.6, 0.7]), base, MARGIN)

@@ -19,7 +19,7 @@ from thresher.paths import RunPaths, write_json, write_text
 from thresher.study.status import Failures, hold, running_file
 from thresher.study.study import Study
 from thresher.study.toml import dumps
-from thresher.study.tune import choices, reported_trials
+from thresher.study.tune import choices, number_of_trials, reported_trials, wanted_trials
 
 RUN = str(Path(__file__).with_name("run_study.py"))
 
@@ -320,6 +320,9 @@ def test_tuning_runs_every_candidate_once_and_the_chosen_one_with_every_seed(
     study = Study.from_dict(tuned, tmp_path)
     before = study.status()
     assert (before.count("waiting"), before.count("not chosen")) == (8, 0), "nothing is chosen yet"
+    plan = study.plan()
+    wanted = wanted_trials(study.definition, plan)
+    assert (len(wanted), number_of_trials(study.definition, plan, wanted)) == (4, 6)
     status = study.run({"kind": "in-process"})
     assert status.complete
     assert (status.count("finished"), status.count("not chosen")) == (6, 2)

@@ -32,8 +32,7 @@ def export_page(workspace: Workspace, folder: Path) -> ExportResult:
     """Write the page of the first selection, with the others for comparison, to a new folder."""
     view, previewer = workspace.view(), workspace.previewer()
     with atomic_folder(folder) as root:
-        for name, file in static_files.static_files().items():
-            data = file.data
+        for name, data in static_files.static_files().items():
             if name == "index.html":
                 live, static = static_files.LIVE_MARK, static_files.STATIC_MARK
                 data = data.replace(live.encode(), static.encode())

@@ -85,13 +85,14 @@ class Api:
         self.workspace, self.hub = hub.workspace, hub
 
     async def page(self, request: Request) -> Response:
-        return HTMLResponse(static_files.static_files()["index.html"].data)
+        return HTMLResponse(static_files.static_files()["index.html"])
 
     async def asset(self, request: Request) -> Response:
-        file = static_files.static_files().get(request.url.path.lstrip("/"))
-        if file is None:
+        name = request.url.path.lstrip("/")
+        data = static_files.static_files().get(name)
+        if data is None:
             return SafeJSONResponse({"error": "no such file"}, 404)
-        return Response(file.data, media_type=file.media_type, headers=CACHED)
+        return Response(data, media_type=static_files.media_type(name), headers=CACHED)
 
     async def info(self, request: Request) -> Response:
         name = self._name(request)
@@ -183,11 +184,13 @@ class Api:
         return await self._new_state(request)
 
     async def undo(self, request: Request) -> Response:
-        entry = await run_in_threadpool(self._current(request).undo)
+        view = self._current(request)
+        entry = await run_in_threadpool(view.log.undo, view)
         return await self._new_state(request, entry is not None)
 
     async def redo(self, request: Request) -> Response:
-        entry = await run_in_threadpool(self._current(request).redo)
+        view = self._current(request)
+        entry = await run_in_threadpool(view.log.redo, view)
         return await self._new_state(request, entry is not None)
 
     async def events(self, request: Request) -> Response:

@@ -159,14 +159,6 @@ class SelectionView:
         own = dict(zip(ids, self.selection.labels[rows].tolist(), strict=True))
         return self.log.relabel(own, label, reason.strip(), self)
 
-    def undo(self) -> Override | None:
-        """Undo the last decision; None if there is none."""
-        return self.log.undo(self)
-
-    def redo(self) -> Override | None:
-        """Redo the last undone decision; None if there is none."""
-        return self.log.redo(self)
-
     def __getitem__(self, id: str) -> bool:
         """Return what the filter itself decided about a sample."""
         return bool(self.selection.keep[self.rows([id])[0]])

@@ -82,8 +82,8 @@ def frame_html() -> str:
     return FRAME.format(
         nonce=nonce,
         policy=POLICY.format(nonce=nonce),
-        style=files["assets/index.css"].data.decode(),
+        style=files["assets/index.css"].decode(),
         frame=(FOLDER / "frame.js").read_text(),
         # In a document, this text would end the script. It occurs in strings only.
-        page=files["assets/page.js"].data.decode().replace("</script", "<\\/script"),
+        page=files["assets/page.js"].decode().replace("</script", "<\\/script"),
     )

@@ -19,10 +19,11 @@ from thresher.data.pack import Pack
 from thresher.data.selection import Selection
 from thresher.data.sources.known import NAMES
 from thresher.environment import versions
-from thresher.errors import AlreadyExistsError, InvalidValueError, ThresherError
+from thresher.errors import AlreadyExistsError, InvalidValueError, ThresherError, counted
 from thresher.locks import exclusive_lock
 from thresher.models.embed_config import EFFICIENTNET, HUGGING_FACE, EmbedConfig
 from thresher.models.features import FeaturePaths, Features
+from thresher.models.registry import source_digest
 from thresher.options import to_mapping
 from thresher.paths import (
     AuditPaths,
@@ -31,6 +32,7 @@ from thresher.paths import (
     SelectionPaths,
     check_format,
     read_json,
+    read_run_json,
     write_json,
 )
 from thresher.select.inputs import FilterInputs
@@ -70,7 +72,7 @@ def audit(data: Pack | str | Path, out: str | Path, config: AuditConfig | None =
     config.check()
     paths = AuditPaths(Path(out))
     pack = data if isinstance(data, Pack) else open_images(data, paths)
-    plan = {
+    plan: dict[str, Any] = {
         "data": str(pack.root.resolve()),
         "fingerprint": pack.fingerprint,
         "checksum": pack.checksum,  # the fingerprint does not tell splits apart
@@ -79,10 +81,11 @@ def audit(data: Pack | str | Path, out: str | Path, config: AuditConfig | None =
     seen_with = _given_file(config)
     if seen_with is not None and seen_with.is_file():
         plan["seen_with"] = file_sha256(seen_with)
+    plan["model_source"] = _network_source(config)
     check_audit_folder(paths)
     inputs = training_inputs(pack)  # raises if there are none, before anything is written
     busy = f"another process is writing to {paths.root}"
-    with _nothing_left(paths), exclusive_lock(paths.lock, busy):
+    with exclusive_lock(paths.lock, busy), _no_plan_left(paths):
         _check_plan(paths, plan)
         if not paths.result.exists():
             _look(pack, inputs, paths, config, plan)
@@ -134,17 +137,14 @@ def check_audit_folder(paths: AuditPaths) -> None:
 
 
 @contextmanager
-def _nothing_left(paths: AuditPaths) -> Iterator[None]:
-    """Remove the folder again if the block fails before it has computed anything."""
-    created = not paths.root.exists()
+def _no_plan_left(paths: AuditPaths) -> Iterator[None]:
+    """Remove a new plan if nothing was computed; the lock removes itself and a new folder."""
+    created = not paths.plan.exists()
     try:
         yield
     except ThresherError:
-        files = (paths.plan, paths.lock)
-        if created and paths.root.is_dir() and set(paths.root.iterdir()) <= set(files):
-            for file in files:
-                file.unlink(missing_ok=True)
-            paths.root.rmdir()
+        if created and set(paths.root.iterdir()) <= {paths.plan, paths.lock}:
+            paths.plan.unlink(missing_ok=True)
         raise
 
 
@@ -163,14 +163,24 @@ def _given_file(config: AuditConfig) -> Path | None:
     return None
 
 
+def _network_source(config: AuditConfig) -> str | None:
+    """Return the checksum of the file of a network of one's own; None for others."""
+    name: Any = config.network
+    if config.run is not None and RunPaths(config.run).config.exists():
+        begun = read_run_json(RunPaths(config.run).config, "run")
+        name = begun.get("config", {}).get("model")
+    return source_digest(str(name))
+
+
 def _check_plan(paths: AuditPaths, plan: dict[str, Any]) -> None:
     if not paths.plan.exists():
         write_json(paths.plan, plan)
         return
     stored = read_json(paths.plan)
-    if isinstance(stored, dict) and not ("seen_with" in stored and "seen_with" in plan):
-        # The file is gone, or the audit is of an earlier version, which did not store it.
-        stored, plan = ({**one, "seen_with": None} for one in (stored, plan))
+    for key in ("seen_with", "model_source"):
+        if isinstance(stored, dict) and (stored.get(key) is None or plan.get(key) is None):
+            # The file is gone, or the audit is of an earlier version, which did not store it.
+            stored, plan = ({**one, key: None} for one in (stored, plan))
     if stored != plan:
         raise AlreadyExistsError(
             f"{paths.root} holds an audit of other data, with other options or another network",
@@ -307,7 +317,8 @@ def _own_features(
         device=config.device,
         resume=RunPaths(paths.run).config.exists(),
     )
-    logger.info("Training %s for %d epochs to look at the images with", network, epochs)
+    length = counted(epochs, "epoch")
+    logger.info("Training %s for %s to look at the images with", network, length)
     result = train(settings)
     if result.status != "finished":
         raise ThresherError(
@@ -315,4 +326,4 @@ def _own_features(
             "run the same command again" if result.status == "stopped" else "give a `run`",
         )
     features = open_features(paths.run, pack, config.device)
-    return features, f"{network}, trained for {epochs} epochs on these images"
+    return features, f"{network}, trained for {length} on these images"

@@ -12,6 +12,7 @@ from thresher.auditing.findings import Example, Finding
 from thresher.data.copy_links import CopyLinks
 from thresher.data.image_statistics import BROKEN, FAULTS, Fault, image_statistics
 from thresher.data.pack import Pack
+from thresher.errors import counted
 from thresher.select.aligned_copies import aligned_copies
 from thresher.select.copies import Copies, fewest_links, join_copies, near_copies, pixel_vectors
 from thresher.select.filters.label_errors import LabelErrorsFilter
@@ -175,7 +176,7 @@ class Checks:
         small = [int(label) for label in order if counts[label] < SMALL_CLASS * median]
         names = [self.inputs.class_name(label) for label in small]
         shown = [
-            Example(id=name, label=name, reason=f"{counts[label]:,} training images")
+            Example(id=name, label=name, reason=counted(counts[label], "training image"))
             for label, name in zip(small, names, strict=True)
         ]
         note = f"Classes have {counts.min():,} to {counts.max():,} images, {median:,.0f} at median."

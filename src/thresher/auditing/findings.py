@@ -1,15 +1,20 @@
 """What an audit finds: kinds of findings, and examples of each."""
 
+import io
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from thresher.auditing.config import AuditConfig
+from thresher.data.sources.encoded import spread
 
 if TYPE_CHECKING:
     from thresher.data.pack import Pack
 
 FORMAT = 1
+PHOTO_SIDE = 224
+"""Usual side of photographs in training."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,10 +167,24 @@ class Audit:
 def next_commands(audit: Audit, pack: "Pack") -> dict[str, tuple[str, ...]]:
     """Return the commands that review, train and export what is kept, as words."""
     data, selection = str(pack.root), ("--selection", audit.selection)
-    side = str(audit.settings.get("image_size", AuditConfig.image_size))
-    size = ("--image-size", side) if pack.image_shape is None else ()
+    size = ("--image-size", str(_side(audit, pack))) if pack.image_shape is None else ()
     return {
         "review": ("thresher", "view", audit.selection),
         "train": ("thresher", "train", "--data", data, *selection, *size, "--out", "RUN"),
         "export": ("thresher", "data", "export", data, "CLEANED", *selection),
     }
+
+
+def _side(audit: Audit, pack: "Pack") -> int:
+    """Return the size to train on: that of the audit if it was chosen, or one for these images.
+
+    The default of an audit is for a quick look; photographs lose their details at that size.
+    """
+    from PIL import Image
+
+    chosen = int(audit.settings.get("image_size", AuditConfig.image_size))
+    if chosen != AuditConfig.image_size:
+        return chosen
+    some = spread(range(len(pack)))
+    sides = [min(Image.open(io.BytesIO(pack.encoded(position))).size) for position in some]
+    return min(PHOTO_SIDE, max(chosen, int(median(sides)) // 32 * 32))

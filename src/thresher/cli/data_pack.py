@@ -9,6 +9,7 @@ from thresher.data.flip import ORACLE, FlipOptions, flip_labels
 from thresher.data.selection import Selection
 from thresher.data.shard_writer import WriteOptions
 from thresher.data.sources.registry import SourceOptions, open_source
+from thresher.errors import counted
 from thresher.options import option
 
 
@@ -33,7 +34,8 @@ def pack(config: WriteConfig) -> Outcome:
     broken = pack.meta.broken
     splits = ", ".join(f"{count:,} {split}" for split, count in pack.meta.splits.items())
     text = (
-        f"{pack.root}: {len(pack):,} images of {len(pack.classes)} classes ({splits}), "
+        f"{pack.root}: {counted(len(pack), 'image')} of "
+        f"{counted(len(pack.classes), 'class', 'classes')} ({splits}), "
         f"{pack.fingerprint}"
     )
     if broken:

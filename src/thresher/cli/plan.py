@@ -29,9 +29,12 @@ def plan(config: PlanConfig) -> Outcome:
     The profile and the cluster give the time of a step.
     """
     if config.data is None:
-        if config.figure is not None:
-            fix = "give `data`, or leave `figure` out"
-            raise InvalidValueError("`figure` needs times, and a table alone has none", fix)
+        on_times = ("figure", "budget", "profile", "cluster")
+        given = (name for name in on_times if getattr(config, name) != getattr(PlanConfig, name))
+        name = next(given, None)
+        if name is not None and config.from_ is not None:
+            fix = f"give `data`, or leave `{name}` out"
+            raise InvalidValueError(f"`{name}` needs times, and a table alone has none", fix)
         table = plan_table(config)
         return Outcome(_values(table), _table_text(table))
     ensure_pack(config.data)
@@ -87,7 +90,7 @@ def _text(result: TrainingPlan) -> str:
         "",
         f"Recommended: {best.workers} {'worker' if best.workers == 1 else 'workers'}, batch "
         f"{best.batch_size}, learning rate {_rate(best.lr)}, warm-up "
-        f"{best.warmup_epochs:.2g} epochs.",
+        f"{best.warmup_epochs:.2g} {'epoch' if best.warmup_epochs == 1 else 'epochs'}.",
         f"95 % intervals: {best.samples:,.0f} samples "
         f"({_range(best.samples_low, best.samples_high, ' to ')}), {_time(best.seconds)} "
         f"({_time(best.seconds_low)} to {_time(best.seconds_high)}){cost}.",

@@ -7,6 +7,7 @@ from thresher.cli.columns import columns
 from thresher.cli.commands import Outcome
 from thresher.cli.packs import ensure_pack
 from thresher.distributed.group import placement
+from thresher.errors import counted
 from thresher.paths import disk_errors
 from thresher.scaling.catalog import load_cluster
 from thresher.scaling.compute import amdahl
@@ -125,7 +126,7 @@ def _predicted(prediction: Prediction, cluster: str) -> str:
         ],
     )
     others = columns(
-        f"Alternatives at {prediction.rows[-1].workers:,} workers",
+        f"Alternatives at {counted(prediction.rows[-1].workers, 'worker')}",
         "engine|all-reduce|precision|compress|images/s|eff. %|stops|limit",
         [
             (

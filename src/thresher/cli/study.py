@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from thresher.cli.commands import Outcome, values_of
 from thresher.cli.packs import ensure_packs_of_study
-from thresher.errors import AlreadyExistsError, InvalidValueError, ThresherError
+from thresher.errors import AlreadyExistsError, InvalidValueError, ThresherError, counted
 from thresher.options import option
 from thresher.paths import StudyPaths, read_json
 from thresher.startup import importing, quick_scipy, skip_pandas
@@ -194,7 +194,7 @@ def _status_table(status: "StudyStatus") -> Any:
     elif _has_slurm_jobs(status):
         running = "no process collects the results of its SLURM jobs; run the study again"
     counts = ", ".join(f"{n:,} {state}" for state, n in status.to_dict()["counts"].items() if n)
-    summary = f"{len(status.trials):,} trials: {counts}; {running}{hint}"
+    summary = f"{counted(len(status.trials), 'trial')}: {counts}; {running}{hint}"
     return Group(table, summary) if tasks else Group(summary)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from thresher.cli.commands import Outcome, values_of
 from thresher.cli.packs import ensure_pack
-from thresher.errors import ThresherError
+from thresher.errors import ThresherError, counted
 from thresher.options import option
 from thresher.startup import finish_triton, skip_pandas
 from thresher.training.config import TrainConfig, file_options
@@ -39,9 +39,9 @@ class Train(TrainConfig):
 def train(given: Train) -> Outcome | None:
     """Train one network on a pack.
 
-    The batch size is global: 1, 2 or 4 workers train to the same weights. Derived settings (rates,
-    steps, batches per worker) are shown before the run and saved with it. Use --resume to continue
-    a killed run.
+    The batch size is global: 1, 2 or 4 workers train to the same weights, unless the network itself
+    draws random numbers, as dropout does. Derived settings (rates, steps, batches per worker) are
+    shown before the run and saved with it. Use --resume to continue a killed run.
     """
     from thresher.distributed.group import placement
 
@@ -77,7 +77,7 @@ def _summary(result: RunResult) -> str:
         )
         if accuracy is not None and loss is not None
     ]
-    spent = f"{result.status} after {result.steps:,} steps in {result.seconds:,.1f} s"
+    spent = f"{result.status} after {counted(result.steps, 'step')} in {result.seconds:,.1f} s"
     if result.images_per_s is not None:
         spent += f", {result.images_per_s:,.0f} images/s"
     if (target := result.time_to_target) is not None:

@@ -25,10 +25,10 @@ from thresher.data.labels import mention_untrained
 from thresher.data.pack import Pack
 from thresher.data.selection import Selection
 from thresher.data.sources.encoded import Description
-from thresher.data.sources.folder import INDEX
+from thresher.data.sources.folder import INDEX, content_digest
 from thresher.data.sources.optional import import_optional
 from thresher.data.sources.protobuf import write_field
-from thresher.errors import InvalidValueError, ThresherError, nearest
+from thresher.errors import InvalidValueError, ThresherError, counted, nearest
 from thresher.options import to_mapping
 from thresher.paths import allocate, atomic_folder
 from thresher.progress import track
@@ -72,8 +72,9 @@ def export(pack: Pack, out: Path, format: str, selection: Selection | None = Non
         labels = selection.labels_of(pack)
         if unnamed := int(training.sum()) - len(selection.ids):
             logger.warning(
-                f"{unnamed:,} training samples are left out because the selection does not name "
-                "them, as those that a study holds out"
+                f"{counted(unnamed, 'training sample is', 'training samples are')} left out "
+                f"because the selection does not name {'it' if unnamed == 1 else 'them'}, as those "
+                "that a study holds out"
             )
         # Readers that number the folders of each split, as torchvision's, would disagree on labels.
         mention_untrained(pack.classes, labels[training & keep], labels[~training])
@@ -161,14 +162,15 @@ def _folder(pack: Pack, samples: list[ExportedSample], out: Path) -> None:
         index = csv.writer(
             file, lineterminator="\n", quoting=csv.QUOTE_ALL if returns else csv.QUOTE_MINIMAL
         )
-        index.writerow(["file", "id", "label", "split", "bytes"])
+        index.writerow(["file", "id", "label", "split", "bytes", "sha256"])
         for sample in _tracked(samples, pack):
             suffix, data = _file(pack, sample)
             folder = f"{_safe_name(sample.split)}/{names[sample.label]}"
             path = _unused(f"{folder}/{_image_name(sample.id, suffix)}", sample.position, used)
             (out / folder).mkdir(parents=True, exist_ok=True)
             (out / path).write_bytes(data)
-            index.writerow([path, sample.id, sample.label, sample.split, len(data)])
+            row = [path, sample.id, sample.label, sample.split, len(data), content_digest(data)]
+            index.writerow(row)
 
 
 def _image_name(id: str, suffix: str) -> str:

@@ -109,8 +109,7 @@ class Loader:
         self.keys = torch.from_numpy(self._keys_on_host).to(self.device)
         rows = np.full(len(pack), -1, np.int64)
         rows[self.positions] = np.arange(len(self.positions))
-        self._rows = torch.from_numpy(rows).to(self.device)
-        self._rows_on_host = rows
+        self._rows = rows
         self._slow = np.zeros(len(pack), np.bool_)
         self._pool: DecodePool | None = None
         self.images = self._read_all() if self.resident else None
@@ -129,22 +128,19 @@ class Loader:
         """Which images of the pack were read and cannot be cropped by the fast decoder, bool."""
         return self._slow if self.device_crops is None else self.device_crops.slow_images
 
-    def rows(self, positions: np.ndarray | Tensor) -> Tensor:
+    def rows(self, positions: np.ndarray) -> Tensor:
         """Return the rows of pack positions in `labels`, `keys` and `images`, (n,) int64."""
-        if isinstance(positions, Tensor):
-            return self._rows[positions.to(self.device)]
-        rows = torch.from_numpy(self._rows_on_host[positions])
+        rows = torch.from_numpy(self._rows[positions])
         if self.device.type == "cuda":
             rows = rows.pin_memory()  # so that the copy does not wait for the device
         return rows.to(self.device, non_blocking=True)
 
-    def batch(self, positions: np.ndarray | Tensor) -> Batch:
+    def batch(self, positions: np.ndarray) -> Batch:
         """Return the samples at these pack positions, in this order."""
         if self.images is not None:
             rows = self.rows(positions)
             return Batch(self.images[rows], self.labels[rows], self.keys[rows])
-        on_host = positions.cpu().numpy() if isinstance(positions, Tensor) else positions
-        return self._labelled(self._read_now(on_host, None), on_host)
+        return self._labelled(self._read_now(positions, None), positions)
 
     def _labelled(self, images: Tensor, positions: np.ndarray) -> Batch:
         rows = self.rows(positions)
@@ -185,7 +181,7 @@ class Loader:
         return images.to(self.device)
 
     def _host_keys(self, positions: np.ndarray) -> np.ndarray:
-        return self._keys_on_host[self._rows_on_host[positions]]
+        return self._keys_on_host[self._rows[positions]]
 
     def _paced(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         """Keep the host from queueing steps, and batches in the GPU's memory, without end."""

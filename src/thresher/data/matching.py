@@ -8,7 +8,7 @@ import contextlib
 import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import PurePath, PurePosixPath
+from pathlib import Path, PurePath, PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -16,12 +16,15 @@ import pyarrow as pa
 
 from thresher.data.ids import rows_by_id
 from thresher.data.sources.encoded import SPLITS
-from thresher.errors import InvalidValueError
+from thresher.data.sources.folder import exported_ids
+from thresher.errors import InvalidValueError, counted
 
 logger = logging.getLogger(__name__)
 
 LABEL_COLUMNS = ("label", "labels", "fine_label", "target", "targets")
 _GIVE_IDS = "give the data set an attribute `ids`, or make the selection again"
+EXPORT_DEPTH = 3
+"""Folders above a file of an export: its class, its split and the export."""
 ORDER_FIX = (
     'give it an attribute `ids`, or `order="pack"` if it holds the training samples in pack order'
 )
@@ -49,14 +52,19 @@ def match_samples(
     if order not in (None, "pack"):
         raise InvalidValueError(f'order must be "pack" or None, got {order!r}', "", "order")
     _check_positions(dataset)
+    if not len(dataset):
+        raise InvalidValueError(
+            "the data set is empty, so there is nothing to select from",
+            "check how its samples were chosen",
+        )
     if order == "pack":
         _check_length(dataset, ids)
         check_row_order(in_pack_order, _GIVE_IDS)
         own = _labels(dataset)
         if own is not None and (own != labels).any():
             logger.warning(
-                "%d labels of the data set differ from the selection's; is it in pack order?",
-                int((own != labels).sum()),
+                "%s from the selection's; is the data set in pack order?",
+                counted(int((own != labels).sum()), "label differs", "labels differ"),
             )
         return np.arange(len(ids))
     dataset, picked = _without_subsets(dataset)
@@ -185,7 +193,14 @@ def _columns(dataset: Any) -> list[str]:
 def _rows_by_path(
     paths: list[PurePath], picked: list[int], root: Any, ids: Sequence[str]
 ) -> np.ndarray:
-    """Match picked paths by what is below the root, with and without the folder of the split."""
+    """Match picked paths by what is below the root, with and without the folder of the split.
+
+    Files of an export have the ids that its index gives them: a new label moved some of them.
+    """
+    exported = _exported_ids([paths[position] for position in picked])
+    if exported is not None:
+        names = [str(paths[position]) for position in picked]
+        return _checked(rows_by_id(exported, ids), names, "paths", ids)
     first = np.full(len(picked), -1)
     for own, known in _names_of_paths(paths, root, ids):
         rows = rows_by_id([own[position] for position in picked], known)
@@ -194,6 +209,17 @@ def _rows_by_path(
         if (rows >= 0).sum() > (first >= 0).sum():
             first = rows
     return _checked(first, [str(paths[position]) for position in picked], "paths", ids)
+
+
+def _exported_ids(paths: list[PurePath]) -> list[str] | None:
+    """Return the ids of files in the folder of an export, "" for new ones; None for other files."""
+    for folder in Path(paths[0]).parents[:EXPORT_DEPTH] if paths else []:
+        known = exported_ids(folder)
+        if known is not None:
+            below = (path.relative_to(folder) for path in paths if path.is_relative_to(folder))
+            ids = [known.get(path.as_posix(), "") for path in below]
+            return ids if len(ids) == len(paths) else None
+    return None
 
 
 def _names_of_paths(
@@ -270,7 +296,8 @@ def _check_labels(dataset: Any, labels: np.ndarray) -> None:
     differs = np.flatnonzero(own != labels)
     if len(differs):
         raise InvalidValueError(
-            f"the data set is not in pack order: {len(differs):,} labels differ, the first one at "
+            "the data set is not in pack order: "
+            f"{counted(len(differs), 'label differs', 'labels differ')}, the first one at "
             f"{differs[0]} ({own[differs[0]]} instead of {labels[differs[0]]})",
             "give the data set an attribute `ids`",
         )

@@ -19,7 +19,7 @@ from thresher.data.overrides import Override, OverrideLog, effective_overrides
 from thresher.data.pack import Pack
 from thresher.data.sampler import EpochSampler
 from thresher.data.selection_positions import training_positions
-from thresher.errors import InvalidValueError, MissingDependencyError
+from thresher.errors import InvalidValueError, MissingDependencyError, counted
 from thresher.paths import SelectionPaths
 
 if TYPE_CHECKING:
@@ -374,8 +374,8 @@ class Selection:
         count = int(self.relabelled.sum())
         if count:
             logger.warning(
-                f"{count} samples have new labels, which {what} does not hold: use `apply`, "
-                "`labels_of`, or `thresher data export`"
+                f"{counted(count, 'sample has a new label', 'samples have new labels')}, which "
+                f"{what} does not hold: use `apply`, `labels_of`, or `thresher data export`"
             )
 
     @cached_property

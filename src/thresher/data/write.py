@@ -169,7 +169,7 @@ def _write_shards(source: Source, staging: Path, options: WriteOptions) -> list[
         workers(Job(source, chunks, staging, options), processes) as run,
         bar(f"packing {source.name}", len(chunks), "shards") as progress,
     ):
-        progress.advance(len(chunks) - len(todo))
+        progress.resume(len(chunks) - len(todo))
         for _ in run(write_one, todo):
             progress.advance()
         records = [ShardRecord.read(staging, n) for n in range(len(chunks))]

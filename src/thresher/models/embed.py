@@ -34,7 +34,7 @@ from thresher.models import registry
 from thresher.models.embed_config import EFFICIENTNET, EmbedConfig, EmbedOptions
 from thresher.models.feature_source import FeatureSource, check_trained, find_features
 from thresher.models.features import FORMAT, FeaturePaths, Features, FeaturesMeta
-from thresher.models.network import Network, Preprocessing, weights_of_run
+from thresher.models.network import Network, Preprocessing, source_of_run, weights_of_run
 from thresher.models.pretrained import load_pretrained
 from thresher.options import validate
 from thresher.paths import allocate, atomic_file, disk_errors, read_json, write_json
@@ -72,15 +72,17 @@ def embed_pack(config: EmbedConfig, pack: Pack, out: str | Path) -> Features:
 def features_of_run(run: str | Path, pack: Pack, options: EmbedOptions | None = None) -> Features:
     """Return the features of a pack by a run's network, stored in the run's folder.
 
-    Stored features are reused if the checksum of the weights, the preprocessing and the samples of
-    the split are still the same. Otherwise new features are computed with `options`, and the old
-    ones stay. An interrupted call resumes.
+    Stored features are reused if the checksums of the weights and of a network's own file, the
+    preprocessing and the samples of the split are still the same. Otherwise new features are
+    computed with `options`, and the old ones stay. An interrupted call resumes.
     """
     options = options or EmbedOptions()
     images, sha256 = Preprocessing.of_run(run, pack), file_sha256(weights_of_run(run))
+    source = source_of_run(run)
     split = "" if options.split == "train" else f"-{options.split}"
     folder = Path(run) / f"features{split}-{pack.fingerprint[:12]}"
-    suffix = hashlib.sha256(repr((images, sha256)).encode()).hexdigest()[:12]
+    used = (images, sha256) if source is None else (images, sha256, source)
+    suffix = hashlib.sha256(repr(used).encode()).hexdigest()[:12]
     other = folder.with_name(f"{folder.name}-{suffix}")
     # The fingerprint says nothing of splits: packed again, other samples may be in this one.
     ids = sorted(pack.ids.take(_positions(pack, options.split)).to_pylist())
@@ -90,6 +92,7 @@ def features_of_run(run: str | Path, pack: Pack, options: EmbedOptions | None = 
         features = Features.open(path)
         prepared = {name: getattr(features.meta, name) for name in vars(images)}
         same = prepared == vars(images) and features.meta.sha256 == sha256
+        same &= source is None or features.meta.model_source in (None, source)
         if same and sorted(features.ids) == ids:
             return features
     raise AlreadyExistsError(f"{path} holds features of another network", "remove it")
@@ -240,6 +243,7 @@ def _plan(
         run=network.run,
         weights=network.weights,
         sha256=network.sha256,
+        model_source=network.model_source,
         **vars(network.preprocessing),
         features_from=network.features_from,
         pooling=network.pooling,

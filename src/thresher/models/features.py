@@ -65,6 +65,8 @@ class FeaturesMeta:
     """File of weights, if the network does not come from a run."""
     sha256: str | None = None
     """Checksum of the file of weights."""
+    model_source: str | None = None
+    """Checksum of the file of a network that is given as package.module:function."""
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
     crop: int | None = None

@@ -127,6 +127,8 @@ class Network:
     """The file of weights, if it does not come from a run."""
     sha256: str | None = None
     """Checksum of the file of weights."""
+    model_source: str | None = None
+    """Checksum of the file of a network that is given as package.module:function."""
     features_from: str | None = None
     """Layer whose output are the features, or "output"; None to find them."""
     pooling: str | None = None
@@ -145,6 +147,13 @@ class Network:
                 "%s was trained on other data; normalising by the statistics of %s", run, pack.name
             )
         images, file = Preprocessing.of_run(run, pack), weights_of_run(run)
+        used = read_run_json(RunPaths(Path(run)).config, "run").get("model_source")
+        if used not in (None, source_of_run(run)):
+            logger.warning(
+                "the file of %s was changed after %s had been trained with it: the features are "
+                "those of the present network with the weights of that run",
+                *(config["model"], run),
+            )
         return cls._load(config["model"], file, pack, preprocessing=images, run=str(run))
 
     @classmethod
@@ -166,7 +175,12 @@ class Network:
         model = registry.build(name, len(pack.classes), channels, sides=sides)
         skipped = weights.load_into(model, file, name)
         return cls(
-            model=model, name=name, has_probabilities=not skipped, sha256=file_sha256(file), **facts
+            model=model,
+            name=name,
+            has_probabilities=not skipped,
+            sha256=file_sha256(file),
+            model_source=registry.source_digest(name),
+            **facts,
         )
 
 
@@ -178,6 +192,11 @@ def weights_of_run(run: str | Path) -> Path:
             f"run {run} has no model yet", "let it finish: `thresher train … --resume`"
         )
     return file
+
+
+def source_of_run(run: str | Path) -> str | None:
+    """Return the checksum that the file of a run's network has now; None without such a file."""
+    return registry.source_digest(_read_run(run)[0]["model"])
 
 
 _Table = Mapping[str, Any]

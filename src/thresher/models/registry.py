@@ -1,15 +1,16 @@
 """Networks by name: built in, from other packages, from timm or torchvision, or any function."""
 
 import importlib
-import importlib.util
 import inspect
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from thresher.data.digest import file_sha256
 from thresher.errors import InvalidValueError, MissingDependencyError, first_line, nearest
 from thresher.models.embed_config import EFFICIENTNET, HUGGING_FACE
-from thresher.plugins import Registry
+from thresher.plugins import Registry, module_file
 
 if TYPE_CHECKING:
     from torch import nn
@@ -30,6 +31,8 @@ MODELS = Registry(
     },
 )
 """Classes or functions that are called as `model(classes=…, channels=…)`."""
+_DIGESTS: dict[str, tuple[Any, str]] = {}
+"""By module: how it was imported, and the digest of its file at that time."""
 
 
 def build(
@@ -72,7 +75,9 @@ def build(
     if source in _LIBRARIES:
         model = _LIBRARIES[source](inner, classes, channels)
     else:
-        model = _call(MODELS.load(name), name, classes, channels)
+        function = MODELS.load(name)
+        source_digest(name)  # now, because the file may be changed before a run is written
+        model = _call(function, name, classes, channels)
     materialise(model, name, (channels, *sides) if sides else None)
     if weights is not None:
         load_into(model, Path(weights), name)
@@ -96,11 +101,24 @@ def source_file(name: str) -> Path | None:
     module, _, function = name.partition(":")
     if not function or module in _LIBRARIES or name in MODELS.names():
         return None
-    try:
-        spec = importlib.util.find_spec(module)
-    except (ImportError, ValueError):  # no such package, or __main__
+    return module_file(name)
+
+
+def source_digest(name: str) -> str | None:
+    """Return the SHA-256 of `source_file` as this process imported it; None for other models.
+
+    A file that is changed after it was imported has no effect until the module is reloaded.
+    """
+    file = source_file(name)
+    if file is None or not file.is_file():
         return None
-    return Path(spec.origin) if spec and spec.has_location and spec.origin else None
+    module = name.partition(":")[0]
+    imported = getattr(sys.modules.get(module), "__spec__", None)
+    if imported is None:
+        return file_sha256(file)
+    if module not in _DIGESTS or _DIGESTS[module][0] is not imported:
+        _DIGESTS[module] = imported, file_sha256(file)
+    return _DIGESTS[module][1]
 
 
 def _call(function: Callable[..., Any], name: str, classes: int, channels: int) -> "nn.Module":

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from thresher.auditing.findings import Audit
-from thresher.errors import InvalidValueError
+from thresher.errors import InvalidValueError, counted
 from thresher.paths import StudyPaths, write_json, write_text
 from thresher.report import tables
 from thresher.report.audit_page import write_audit_page
@@ -84,7 +84,7 @@ def render(analysis: Analysis, drawings: list[Drawing]) -> str:
         _tuning(analysis),
         _section("Options, versions and hardware", setup) if setup else "",
         _section("Cost", _cost(analysis)) if analysis.cost.trials else "",
-        _details(f"All {len(analysis.trials)} trials", tables.trial_table(analysis)),
+        _details(f"All {counted(len(analysis.trials), 'trial')}", tables.trial_table(analysis)),
         _details("How the verdicts are computed", _method(analysis)),
     ]
     return html_page(html.escape(title), parts)
@@ -92,12 +92,12 @@ def render(analysis: Analysis, drawings: list[Drawing]) -> str:
 
 def _summary(analysis: Analysis) -> str:
     states = [trial.state for trial in analysis.trials]
-    seeds = len({trial.seed for trial in analysis.trials})
+    seeds = counted(len({trial.seed for trial in analysis.trials}), "seed")
     devices = ", ".join(analysis.cost.devices) or "unknown hardware"
     return html.escape(
-        f"{states.count('finished')} of {len(states)} trials finished · {len(analysis.cells)} "
-        f"settings × {seeds} seeds · {analysis.metric.replace('_', ' ')} · {devices} · "
-        f"{time.strftime('%Y-%m-%d %H:%M')}"
+        f"{states.count('finished')} of {counted(len(states), 'trial')} finished · "
+        f"{counted(len(analysis.cells), 'setting')} × {seeds} · "
+        f"{analysis.metric.replace('_', ' ')} · {devices} · {time.strftime('%Y-%m-%d %H:%M')}"
     )
 
 
@@ -107,24 +107,20 @@ def _warnings(analysis: Analysis) -> str:
     diverged = sum(cell.diverged for cell in analysis.cells)
     texts = []
     if missing:
-        texts.append(f"{_count(missing, 'trial')} not finished: the verdicts are provisional.")
+        texts.append(f"{counted(missing, 'trial')} not finished: the verdicts are provisional.")
     if states.count("failed"):
         texts.append(
-            f"{_count(states.count('failed'), 'trial')} failed and left out; run them again with "
+            f"{counted(states.count('failed'), 'trial')} failed and left out; run them again with "
             "<code>thresher study run … --retry</code>."
         )
     if diverged:
-        counted = ""
+        how = ""
         if analysis.metric in (*POINTS, *LOSSES):
             name = analysis.metric.replace("_", " ")
-            counted = f": counted with the last {name}, or as guessing if there is none"
-        texts.append(f"{_count(diverged, 'run')} diverged{counted}.")
+            how = f": counted with the last {name}, or as guessing if there is none"
+        texts.append(f"{counted(diverged, 'run')} diverged{how}.")
     texts += [html.escape(note) for note in analysis.notes]
     return "".join(f'<p class="warning">{text}</p>' for text in texts)
-
-
-def _count(n: int, noun: str) -> str:
-    return f"{n} {noun}{'' if n == 1 else 's'}"
 
 
 def _verdicts(analysis: Analysis) -> str:
@@ -211,8 +207,8 @@ def _cost(analysis: Analysis) -> str:
     each = f", {mean:,.1f} s per trial on average" if mean is not None else ""
     where = f" on {', '.join(cost.devices)}" if cost.devices else ""
     return (
-        f"<p>{_count(cost.trials, 'trial')} took {spent}{html.escape(where)}{each}, and trained on "
-        f"{cost.images:,.0f} images; the steps before the trials are included. Time on a shared "
+        f"<p>{counted(cost.trials, 'trial')} took {spent}{html.escape(where)}{each}, and trained "
+        f"on {cost.images:,.0f} images; the steps before the trials are included. Time on a shared "
         "device is counted in full for each trial.</p>"
     )
 
@@ -220,7 +216,7 @@ def _cost(analysis: Analysis) -> str:
 def _method(analysis: Analysis) -> str:
     margin = html.escape(f"{analysis.margin:g} {analysis.unit or analysis.metric}")
     primary = sum(bool(c.primary) for c in analysis.verdicts)
-    count = _count(len(analysis.verdicts), "comparison")
+    count = counted(len(analysis.verdicts), "comparison")
     family = f"the {count} of this study"
     if primary:
         family = (

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from thresher.errors import counted
 from thresher.paths import atomic_file
 from thresher.scaling.compute import amdahl
 from thresher.scaling.pipeline import Span, Timeline
@@ -181,7 +182,7 @@ def engines_figure(curves: Sequence[EngineCurve], path: Path) -> None:
     left.set_title("Best setting (line), all settings (dots)")
     left.set_ylim(bottom=0)
     left.legend()
-    figure.suptitle(f"One step on {workers[-1]} workers, rank 0", fontsize=10, x=0.75)
+    figure.suptitle(f"One step on {counted(workers[-1], 'worker')}, rank 0", fontsize=10, x=0.75)
     save_figure(figure, path)
 
 

@@ -11,7 +11,7 @@ from thresher.scaling.compute import measured_here
 from thresher.scaling.predict import powers
 from thresher.scaling.profile import Profile
 from thresher.scaling.sample_model import Estimate, SampleModel, size_text
-from thresher.scaling.step import StepConfig, limit_of, predict_step
+from thresher.scaling.step import PredictedStep, StepConfig, limit_of, predict_step
 from thresher.training.batch_growth import SAFE
 
 PILOT_SHARE = 1 / 16
@@ -36,6 +36,12 @@ class Machine:
     precision: DevicePrecision = "fp32"
     overhead: float = 1.0
     """Seconds of a real training step over those of the network alone."""
+
+    def steps(self, batch: int, workers: int) -> list[PredictedStep]:
+        """Predict a step of the global batch: pessimistic, likely and optimistic."""
+        config = StepConfig(scaling="strong", batch_size=batch, precision=self.precision)
+        levels = range(3)
+        return [predict_step(self.profile, self.cluster, workers, config, n) for n in levels]
 
     def with_overhead(self, batch: int, images_per_s: float) -> "Machine":
         """Return this machine with the overhead that a run in fp32 at `batch` had, by reading,
@@ -65,7 +71,9 @@ class CandidateRun:
     """Low end of the 95 % interval, as for the other fields that end so; None if unknown."""
     samples_high: float | None
     steps: int
+    """With the last, smaller one of each epoch."""
     step_s: float
+    """Mean of the steps of an epoch."""
     seconds: float
     seconds_low: float
     seconds_high: float
@@ -134,12 +142,18 @@ def candidate_runs(
 def candidate_run(samples: SampleModel, machine: Machine, batch: int, workers: int) -> CandidateRun:
     """Predict time and cost of one run."""
     cluster = machine.cluster
-    config = StepConfig(scaling="strong", batch_size=batch, precision=machine.precision)
-    levels = [predict_step(machine.profile, cluster, workers, config, level) for level in range(3)]
-    alone = predict_step(machine.profile, cluster, 1, config)
+    levels, alone = machine.steps(batch, workers), machine.steps(batch, 1)[1]
     needed = samples.estimate_at(batch)
-    steps = math.ceil(needed.value / batch)
-    step_s = [level.step_s * machine.overhead for level in levels]
+    epochs = needed.value / samples.train_samples
+    # `thresher train` ends an epoch with a smaller batch of what is left.
+    whole, rest = divmod(samples.train_samples, batch)
+    last = machine.steps(rest, workers) if rest else []
+    per_epoch = whole + bool(rest)
+    steps = math.ceil(epochs * per_epoch)
+    step_s = [
+        (whole * levels[n].step_s + (last[n].step_s if last else 0)) / per_epoch * machine.overhead
+        for n in range(3)
+    ]
     seconds, uncertain = _seconds(steps, Estimate(step_s[1], min(step_s), max(step_s)), needed)
     hours = workers * seconds.value / 3600
     cost = None if cluster.device_hour is None else hours * cluster.device_hour
@@ -148,7 +162,7 @@ def candidate_run(samples: SampleModel, machine: Machine, batch: int, workers: i
         batch_size=batch,
         lr=samples.rate_at(batch),
         warmup_epochs=samples.warmup_at(batch),
-        epochs=needed.value / samples.train_samples,
+        epochs=epochs,
         samples=needed.value,
         samples_low=needed.low if needed.known else None,
         samples_high=needed.high if needed.known else None,

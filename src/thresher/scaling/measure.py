@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from thresher.environment import choose_device, hardware, versions
 from thresher.errors import InvalidValueError
+from thresher.models.registry import source_digest
 from thresher.options import option, validate
 from thresher.scaling.catalog import describe_device
 from thresher.scaling.compute import gradients_ready
@@ -125,6 +126,7 @@ def measure(config: MeasureConfig, statistic: "Statistic" = median) -> Profile:
         hardware=hardware(device.type),
         steps="captured" if captured else "ordinary",
         created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        model_source=source_digest(config.model),
     )
 
 

@@ -8,10 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from thresher.data.digest import file_sha256
 from thresher.data.pack import Pack
 from thresher.errors import ThresherError
-from thresher.models.registry import source_file
+from thresher.models.registry import source_digest
 from thresher.paths import RunPaths, home
 from thresher.scaling.sample_model import rate_at
 from thresher.training.config import TrainConfig
@@ -38,8 +37,8 @@ def cached_run(run: TrainConfig, pack: Pack) -> "RunResult":
 
     # The key holds all that the run depends on: other defaults of another version are another run.
     values = {**run.to_dict(), "data": pack.checksum}
-    if (source := source_file(run.model)) is not None:  # a network of one's own, which may change
-        values["source"] = file_sha256(source)
+    if (source := source_digest(run.model)) is not None:  # a network of one's own may change
+        values["source"] = source
     text = json.dumps(values, sort_keys=True)
     # 8 and 8.0 epochs are the same.
     text = json.dumps(json.loads(text, parse_int=float))

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from thresher.errors import InvalidValueError
+from thresher.models.registry import source_digest
 from thresher.options import from_mapping, option
 from thresher.paths import read_json, write_json
 
@@ -138,6 +139,8 @@ class Profile:
     """How steps were timed: captured in a CUDA graph, as `train` runs them on one GPU, or kernel by
     kernel. Times of captured steps are divided among the layers as ordinary ones are."""
     created: str = ""
+    model_source: str | None = None
+    """Checksum of the file of a network that is given as package.module:function."""
 
     @property
     def flops(self) -> float:
@@ -166,6 +169,10 @@ class Profile:
         if model is not None and profile.model != model:
             fix = f"measure {model} with `thresher scale measure`"
             raise InvalidValueError(f"profile {path} is of model {profile.model}, not {model}", fix)
+        source = None if model is None else source_digest(model)
+        if source is not None and profile.model_source not in (None, source):
+            what = f"the file of {model} was changed after profile {path} had been measured"
+            raise InvalidValueError(what, "restore it, or measure again")
         return profile
 
 

@@ -60,9 +60,10 @@ def offer_schedule(
         part = min(train_samples / cost, samples - done)
         done += part
         needed += part * cost
-        steps += part * cost / size
+        # An epoch ends with a smaller batch of what is left.
+        steps += part * cost / train_samples * math.ceil(train_samples / size)
         epoch += 1
-    constant = math.ceil(samples / batch)
+    constant = math.ceil(samples / train_samples * math.ceil(train_samples / batch))
     saved = 1 - steps / constant
     if saved < WORTH:
         return None

@@ -18,7 +18,13 @@ from thresher.data.selection import Selection
 from thresher.data.selection_file import check_free
 from thresher.data.split import HoldOut
 from thresher.environment import versions
-from thresher.errors import AlreadyExistsError, InvalidValueError, NotFoundError, ThresherError
+from thresher.errors import (
+    AlreadyExistsError,
+    InvalidValueError,
+    NotFoundError,
+    ThresherError,
+    counted,
+)
 from thresher.models.embed_config import EmbedOptions
 from thresher.models.features import Features
 from thresher.options import to_mapping
@@ -106,6 +112,8 @@ def load_inputs(
         model = Selection.load(sources.like)
         model.indices(pack)  # raises if it is of another pack
         inputs, origin["like"] = replace(inputs, like=model), str(sources.like)
+    if sources.run is not None:
+        _mention_new_labels(_existing_run(sources.run), pack)
     return inputs, origin
 
 
@@ -167,6 +175,24 @@ def _check_trained_on(run: Path, pack: Pack) -> None:
             "give a run of this pack",
             "run",
         )
+
+
+def _mention_new_labels(run: Path, pack: Pack) -> None:
+    """Warn if a run was trained on a selection with new labels: filters go by those of the pack."""
+    content = read_run_json(RunPaths(run).config, "run's configuration")
+    config = content.get("config") if isinstance(content, dict) else None
+    path = config.get("selection") if isinstance(config, dict) else None
+    if not isinstance(path, str):
+        return
+    with contextlib.suppress(ThresherError):  # the run does not need it any more
+        used = Selection.load(path)
+        count = int(used.relabelled.sum()) if used.fingerprint == pack.fingerprint else 0
+        if count:
+            logger.warning(
+                f"{run} was trained on {path}, which now has {counted(count, 'new label')} that "
+                f"the selection does not have; `thresher select union {path} THIS.parquet` adds "
+                f"{'it' if count == 1 else 'them'}"
+            )
 
 
 def open_features(path: Path, pack: Pack, device: str = "auto") -> Features:

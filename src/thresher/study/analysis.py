@@ -24,14 +24,21 @@ from thresher.study.history import changes, left_out
 from thresher.study.preflight import option_remarks
 from thresher.study.primary import Compared, named_comparisons
 from thresher.study.reported import POINTS, TO_TARGET
-from thresher.study.results import Trial, open_data, read_trials, recorded_data, to_json_values
+from thresher.study.results import (
+    Trial,
+    changed_networks,
+    open_data,
+    read_trials,
+    recorded_data,
+    to_json_values,
+)
 from thresher.study.rounding import image_step, written_step
 from thresher.study.selecting import hold_out
 from thresher.study.status import StudyStatus
 from thresher.study.study import Study
 from thresher.study.summaries import CellSummary, StudyCost, mean, summarise
 from thresher.study.tasks import StudyPlan, StudyTask
-from thresher.study.tune import TuningChoice, choices
+from thresher.study.tune import TuningChoice, choices, poor_choices
 
 LOWER_IS_BETTER = {
     *("loss", "error", "err", "mse", "rmse", "mae", "mape", "nll", "ppl", "perplexity", "bpc"),
@@ -200,7 +207,7 @@ def _analyse_study(study: Study, config: ComparisonConfig | None) -> Analysis:
     config = config or definition
     trials = read_trials(definition, plan, status, config.metric)
     remarks = changes(study.root, config, status.count("finished")) + left_out(study.root, plan)
-    remarks += option_remarks(plan)
+    remarks += option_remarks(plan) + changed_networks(trials) + poor_choices(definition, plan)
     if definition.tune and config.metric in TO_TARGET:
         remarks.append(
             f"{', '.join(definition.tune)} was tuned by validation accuracy, which is about equal "

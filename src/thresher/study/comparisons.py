@@ -259,6 +259,7 @@ def _pairings(groups: list[_Cell], arm: Any, baseline: Any) -> list[Pairing]:
     """Pair two arms in each cell and, if there are several, first averaged over all cells."""
     pairings, shared_values = [], []
     every: list[dict[int, tuple[np.ndarray, np.ndarray]]] = []
+    tested_on: set[str] = set()
     drawn = any(varies(group[a]) for _, group in groups for a in (arm, baseline) if a in group)
     both_run = [arm in group and baseline in group for _, group in groups]
     for at, (cell, group) in enumerate(groups):
@@ -276,6 +277,9 @@ def _pairings(groups: list[_Cell], arm: Any, baseline: Any) -> list[Pairing]:
             draws = shared_draws(first, second, list(values))
             both = first.correct.keys() & second.correct.keys()
             bits = {s: (first.correct[s], second.correct[s]) for s in values if s in both}
+            known = [cell.tested_on[s] for cell in (first, second) for s in cell.tested_on]
+            tested_on |= set(known)
+            bits = bits if len(set(known)) <= 1 else {}  # other images, or in another order
         every.append(bits)
         shared_values.append(values)
         rows, correct = _rows(values, draws), _weighted([bits], list(values), draws)
@@ -285,12 +289,12 @@ def _pairings(groups: list[_Cell], arm: Any, baseline: Any) -> list[Pairing]:
     # One row per seed: the mean over all cells, for seeds that were run in each of them.
     seeds = [s for s in shared_values[0] if all(s in values for values in shared_values)]
     means = {s: tuple(np.mean([values[s] for values in shared_values], axis=0)) for s in seeds}
-    known = (one.draws for one in pairings if one.draws is not None)
-    coarsest = min(known, key=len, default=None)
+    shared = (one.draws for one in pairings if one.draws is not None)
+    coarsest = min(shared, key=len, default=None)
     if coarsest is not None:
         coarsest = [kept for g in coarsest if (kept := [seed for seed in g if seed in means])]
     rows = _rows(means, coarsest)
-    correct = _weighted(every, seeds, coarsest)
+    correct = _weighted(every, seeds, coarsest) if len(tested_on) <= 1 else []
     return [Pairing({}, None, arm, baseline, rows, coarsest, drawn, correct), *pairings]
 
 

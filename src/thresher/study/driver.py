@@ -10,7 +10,7 @@ from thresher.study.definition import StudyDefinition
 from thresher.study.inputs import InputRecord
 from thresher.study.status import Failures, running_file
 from thresher.study.tasks import Executor, StudyPlan, StudyTask, TaskOutcome
-from thresher.study.tune import wanted_trials
+from thresher.study.tune import number_of_trials, wanted_trials
 
 logger = logging.getLogger(__name__)
 
@@ -39,13 +39,14 @@ class Driver:
         counted, unit = self.plan.trials, "trials"
         if self.steps_only:
             counted, unit = self.plan.steps, "steps"
-        done = sum(task.finished for task in counted.values())
+        wanted = wanted_trials(self.study, self.plan)
+        done, total = sum(task.finished for task in counted.values()), self._total(wanted)
         if done:
-            logger.info("%d of %d %s are already finished", done, len(counted), unit)
-        with progress.bar("study", len(counted), unit) as bar:
-            bar.advance(done)
+            logger.info("%d of %d %s are already finished", done, total, unit)
+        with progress.bar("study", total, unit) as bar:
+            bar.resume(done)
             while True:
-                ready = self._ready()
+                ready = self._ready(wanted)
                 self.inputs.add(ready)
                 self.executor.submit(ready)
                 if not self.submitted:
@@ -61,12 +62,19 @@ class Driver:
                     if outcome.name in counted and counted[outcome.name].finished:
                         bar.advance()
                         bar.note(outcome.name)
+                wanted = wanted_trials(self.study, self.plan)
+                bar.expect(self._total(wanted))
 
-    def _ready(self) -> list[StudyTask]:
+    def _total(self, wanted: list[StudyTask]) -> int:
+        """Return how many trials, or steps, are finished in the end, as far as is known now."""
+        if self.steps_only:
+            return len(self.plan.steps)
+        return number_of_trials(self.study, self.plan, wanted)
+
+    def _ready(self, wanted: list[StudyTask]) -> list[StudyTask]:
         """Return the tasks that can be submitted now: steps first, then long trials first."""
-        wanted = {t.name: t for t in wanted_trials(self.study, self.plan) if not t.finished}
-        needed = dict(wanted)
-        queue = list(wanted.values())
+        needed = {task.name: task for task in wanted if not task.finished}
+        queue = list(needed.values())
         while queue:  # steps of trials, and steps of those steps
             for name in queue.pop().needs:
                 step = self.plan.steps[name]

@@ -1,9 +1,10 @@
 """Notice that files outside a study were changed after steps and trials had used them.
 
 `inputs.json` in the study's folder holds, for each task that was started, a digest of the packs,
-features, runs and selections that it reads. A study of an earlier version has no such file; what
-its tasks used is unknown, and nothing is checked. Runs record their data, selection, weights and
-batch sizes themselves, see `preflight`.
+features, runs and selections that it reads, and of the scripts, filters and extractors of one's
+own that it runs. A study of an earlier version has no such file; what its tasks used is unknown,
+and nothing is checked. Runs record their data, selection, weights, network and batch sizes
+themselves, see `preflight`.
 """
 
 import contextlib
@@ -18,6 +19,7 @@ from thresher.data.selection import Selection
 from thresher.errors import InvalidValueError, ThresherError
 from thresher.models.embed_config import HUGGING_FACE
 from thresher.models.features import FeaturePaths
+from thresher.models.registry import source_file
 from thresher.paths import (
     PackPaths,
     RunPaths,
@@ -27,20 +29,24 @@ from thresher.paths import (
     read_json,
     write_json,
 )
+from thresher.plugins import module_file
+from thresher.select.filters.registry import FILTERS
 from thresher.study.tasks import StudyPlan, StudyTask
 from thresher.training.pruners import LIKE
 
 FORMAT = 1
 SELECTIONS = ("like", "selections")
 KEYS = {
-    "select": ("data", "run", "dynamics", "features", "also", "file", *SELECTIONS),
+    "select": ("data", "run", "dynamics", "features", "also", "file", "filter", *SELECTIONS),
     "embed": ("data", "run", "weights", "model"),
     "train": ("branch_from", "dynamic"),
-    "command": ("data",),
+    "command": ("data", "arguments"),
 }
 """Settings that name inputs, by the kind of a task."""
 NAMED_AFTER = {"model": HUGGING_FACE, "dynamic": LIKE}
 """Settings that name an input only after this text."""
+SCRIPTS = (".py", ".sh")
+"""Ends of those arguments of a command that are looked at if they are files."""
 
 
 @dataclass(frozen=True)
@@ -128,8 +134,7 @@ class InputRecord:
         for key in KEYS[task.kind]:
             value = task.settings.get(key) or []
             paths = [str(path) for path in (value if isinstance(value, list) else [value])]
-            if key in NAMED_AFTER:
-                paths = list(filter(None, (p.partition(NAMED_AFTER[key])[2] for p in paths)))
+            paths = [path for path in (_named(key, text) for text in paths) if path]
             found += [(key, p) for p in paths if key in SELECTIONS or p not in self.own]
         return found
 
@@ -142,6 +147,17 @@ class InputRecord:
         if name not in self.known or self.known[name].changed != changed:
             self.known[name] = InputState(_content(key, path, files), changed)
         return self.known[name]
+
+
+def _named(key: str, text: str) -> str:
+    """Return the path of the input that the value of a setting names; "" if it names none."""
+    if key == "arguments":
+        return text if text.endswith(SCRIPTS) and Path(text).is_file() else ""
+    if key == "filter":
+        return "" if text in FILTERS.names() else str(module_file(text) or "")
+    if key == "model" and not text.startswith(HUGGING_FACE):
+        return str(source_file(text) or "")
+    return text.partition(NAMED_AFTER[key])[2] if key in NAMED_AFTER else text
 
 
 def _files(key: str, path: str) -> list[Path]:

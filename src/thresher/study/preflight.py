@@ -12,6 +12,7 @@ from thresher.data.digest import file_sha256
 from thresher.data.pack import Pack
 from thresher.data.selection import Selection
 from thresher.errors import InvalidValueError, NotFoundError, ThresherError
+from thresher.models import registry
 from thresher.models.embed_config import EFFICIENTNET, HUGGING_FACE
 from thresher.paths import RunPaths, read_run_json
 from thresher.study.reported import TO_TARGET
@@ -29,7 +30,7 @@ SELECTIONS = ("selection", "selections", "like")
 def check_inputs(plan: StudyPlan, programs: bool = True) -> None:
     """Check the packs, selections, runs, features and weights that unfinished tasks read, and that
     the data of finished runs is still the same and their selections keep the same samples, and that
-    their initial weights and files of batch sizes are the same.
+    their initial weights, files of batch sizes and files of networks are the same.
 
     Outputs of the study's own steps are not checked: they do not exist yet. Raises a ThresherError
     for the first input that is missing or does not fit its data; it names the trial or step.
@@ -40,7 +41,7 @@ def check_inputs(plan: StudyPlan, programs: bool = True) -> None:
     _check_option_files(plan)
     _check_hold_out(plan)
     outputs = {str(step.out) for step in plan.steps.values()}
-    open_pack, check_model = cache(Pack.open), cache(_check_model)
+    open_pack, check_model = cache(Pack.open), cache(registry.check)
     check_extractor = cache(_check_extractor)
     check_file, check_program = cache(_check_file), cache(_check_program)
 
@@ -197,17 +198,20 @@ def _check_decisions(plan: StudyPlan) -> None:
 
 
 def _check_option_files(plan: StudyPlan) -> None:
-    """Check the files of initial weights and of batch sizes."""
-    digest = cache(file_sha256)
+    """Check the files of initial weights, of batch sizes and of networks of one's own."""
+    digest, source_file = cache(file_sha256), cache(registry.source_file)
 
     def changed(task: StudyTask) -> str | None:
         named = any(task.settings.get(key) for key in ("weights", "batch_schedule"))
-        if task.kind != "train" or not named:
+        source = source_file(str(task.settings.get("model"))) if task.kind == "train" else None
+        if task.kind != "train" or not (named or source):
             return None
         run, config = read_run_json(RunPaths(task.out).config, "run"), _config(task)
         now = with_schedule_inline(config).batch_schedule
         if now != config.batch_schedule and run["config"].get("batch_schedule", now) != now:
             return config.batch_schedule
+        if source and run.get("model_source", digest(source)) != digest(source):
+            return str(source)
         used, weights = run.get("weights"), config.weights
         return weights if weights and used and used != digest(Path(weights)) else None
 
@@ -271,14 +275,8 @@ def _paths(task: StudyTask, keys: Iterable[str], outputs: set[str]) -> list[tupl
     return [pair for pair in pairs if pair[1] not in outputs]
 
 
-def _check_model(name: str) -> None:
-    from thresher.models import registry  # loads torch
-
-    registry.check(name)
-
-
 def _check_extractor(name: str) -> None:
-    from thresher.models import hugging_face, pretrained, registry  # load torch
+    from thresher.models import hugging_face, pretrained  # load torch
 
     if name == EFFICIENTNET:
         pretrained.weights_file()

@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -82,6 +83,8 @@ class Trial:
     name of the step. Trials with the same outcome share its luck."""
     correct: np.ndarray | None = field(default=None, repr=False, compare=False)
     """Which test images are predicted correctly, (images,) of bool; None if unknown."""
+    tested_on: str = field(default="", repr=False)
+    """Digest of the ids of these images, in their order; "" if unknown."""
     made_with: dict[str, str] = field(default_factory=dict, repr=False)
     """Versions, hardware and commit, by name."""
 
@@ -100,6 +103,7 @@ _COPIED = (
 )
 LOSSES = ("loss", "train_loss")
 """Metrics of which a run that diverged has none; it counts as guessing."""
+NETWORK_FILE = "file of network"
 _RESOLVED = ("peak_lr", "warmup_epochs", "global_batch", "per_worker_batch", "workers")
 
 
@@ -150,9 +154,34 @@ def open_data(plan: StudyPlan) -> dict[str | None, Pack | None]:
 def recorded_data(task: StudyTask) -> Values:
     """Return what a run recorded about its data, such as the number of test images; {} if it did
     not."""
+    return _table(_recorded(task), "data")
+
+
+def _recorded(task: StudyTask) -> Values:
     with contextlib.suppress(ThresherError):
-        return _table(read_run_json(RunPaths(task.out).config, "run's configuration"), "data")
+        return dict(read_run_json(RunPaths(task.out).config, "run's configuration"))
     return {}
+
+
+def _network_file(task: StudyTask) -> dict[str, str]:
+    """Return the digest of the file of a network of one's own, as the run imported it."""
+    model = str(task.settings.get("model"))
+    digest = _recorded(task).get("model_source") if ":" in model else None
+    return {f"{NETWORK_FILE} {model}": str(digest)[:12]} if digest else {}
+
+
+def changed_networks(trials: Iterable[Trial]) -> list[str]:
+    """Return a sentence for each network whose file was changed between runs."""
+    used: dict[str, set[str]] = {}
+    for trial in trials:
+        for key, value in trial.made_with.items():
+            if key.startswith(NETWORK_FILE):
+                used.setdefault(key, set()).add(value)
+    return [
+        f"The {key} was changed between runs: {len(values)} versions of it are compared."
+        for key, values in used.items()
+        if len(values) > 1
+    ]
 
 
 def _guess(metric: str, classes: int | None) -> dict[str, float]:
@@ -201,6 +230,8 @@ def _read(task: StudyTask, metric: str, classes: int | None, **state: Any) -> Tr
             f'trial {task.name} did not report "{metric}": it is not in {paths.result}',
             "choose another metric",
         )
+    correct = _correct(paths) if metric == "accuracy" and predicts else None
+    order = None if correct is None else recorded_data(task).get("test_order")
     return Trial(
         cell=dict(task.cell or {}),
         seed=task.seed or 0,
@@ -208,8 +239,9 @@ def _read(task: StudyTask, metric: str, classes: int | None, **state: Any) -> Tr
         name=task.name,
         train_samples=resolved.get("samples"),
         device=_device_name(result.get("hardware") or {}),
-        correct=_correct(paths) if metric == "accuracy" and predicts else None,
-        made_with=_made_with(result),
+        correct=correct,
+        tested_on=str(order or ""),
+        made_with=_made_with(result) | _network_file(task),
         **numbers,
         **state,
     )

@@ -1,6 +1,8 @@
 """The step to which numbers were rounded before they were reported."""
 
+import math
 from collections.abc import Iterable, Sequence
+from fractions import Fraction
 
 import numpy as np
 
@@ -39,11 +41,22 @@ def image_step(points: Sequence[float]) -> float:
         >>> image_step([100 * 330 / 360, 100 * 331 / 360]) == 100 / 360
         True
     """
-    counts, slack = np.arange(1, MOST_IMAGES + 1), _slack(points)
-    for share in {number / 100 for number in points}:
+    shares, slack = {number / 100 for number in points}, _slack(points)
+    if not all(_is_fraction(share, 2 * slack) for share in shares):
+        return 0.0  # known without trying every number of images
+    counts = np.arange(1, MOST_IMAGES + 1)
+    for share in shares:
         correct = share * counts
         counts = counts[np.abs(correct - np.rint(correct)) <= slack * np.abs(correct)]
     return 100 / float(counts[0]) if len(points) and len(counts) else 0.0
+
+
+def _is_fraction(share: float, slack: float) -> bool:
+    """Return whether any number of images up to `MOST_IMAGES` can have this share of them."""
+    if not math.isfinite(share):
+        return False
+    nearest = Fraction(share).limit_denominator(MOST_IMAGES)
+    return abs(float(nearest) - share) <= slack * abs(share)
 
 
 def _slack(numbers: Iterable[float]) -> float:

@@ -2,6 +2,7 @@
 
 import math
 
+from thresher.errors import counted
 from thresher.study import statistics
 from thresher.study.power import MOST_SEEDS
 from thresher.study.statistics import Paired, Verdict
@@ -46,7 +47,8 @@ def _times(verdict: Verdict, tested: CensoredTimes, arm: str, baseline: str, uni
         f"restricted mean difference {tested.mean:+.{digits}f} {unit}, "
         f"{interval if math.isfinite(high) else 'spread unknown'}, log-rank {_p(verdict.p)}, "
         f"{_counted(tested)}; "
-        f"{tested.censored} runs did not reach the target and are censored"
+        f"{counted(tested.censored, 'run')} did not reach the target and "
+        f"{'is' if tested.censored == 1 else 'are'} censored"
     )
     if verdict.word in ("better", "worse"):
         faster = "earlier" if tested.mean < 0 else "later"
@@ -61,7 +63,7 @@ def _times(verdict: Verdict, tested: CensoredTimes, arm: str, baseline: str, uni
 
 
 def _conclusion(verdict: Verdict, arm: str, baseline: str, unit: str, evidence: str) -> str:
-    tested, margin = verdict.paired, f"{verdict.margin:g} {unit}"
+    tested, margin = verdict.paired, f"{float(f'{verdict.margin:.3g}'):g} {unit}"
     if verdict.word in ("better", "worse"):
         small = f", but by less than {margin}" if abs(tested.mean) < verdict.margin else ""
         return f"{arm} is {verdict.word} than {baseline}{small} ({evidence}, {_p(verdict.p)})."

@@ -88,6 +88,9 @@ class SlurmConfig:
             "nodes": nodes,
             "ntasks_per_node": per_node,
             "cpus_per_task": self.cpus,
+            # From SLURM 22.05 on, srun does not inherit it, and gives a worker one core where tasks
+            # are bound to cores.
+            "srun_args": [f"--cpus-per-task={self.cpus}"],
             "array_parallelism": self.at_once,
             "signal_delay_s": self.save_seconds,
             "stderr_to_stdout": True,

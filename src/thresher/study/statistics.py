@@ -29,6 +29,9 @@ BOOTSTRAP_DRAWS = 4000
 FEW = 8
 """With fewer pairs than this the Student interval is reported: a bootstrap of so few numbers cannot
 leave their range and covers too little."""
+OWN_SHARE = 0.9
+"""With a smaller share of the variance in the differences themselves, the rest being rounding, the
+Student interval is reported, too: a bootstrap of equal differences has no width."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +91,7 @@ class Paired:
     @property
     def interval(self) -> tuple[float, float]:
         """The 95 % interval that is reported: bootstrap from `FEW` pairs on, if the error is not
-        pooled; otherwise Student's."""
+        pooled and rounding is a small part of it; otherwise Student's."""
         if self.pooled is None:
             return mean_interval(self.differences, sd=self.sd)
         return self.student_interval(ALPHA)
@@ -279,13 +282,17 @@ def mean_interval(
 ) -> tuple[float, float]:
     """Return the 95 % interval of a mean: Student's for few values, else bootstrap.
 
-    `sd` is the standard deviation that Student's interval uses; default: that of the values.
+    `sd` is the standard deviation that Student's interval uses; default: that of the values. If it
+    is larger because rounding is part of it, a bootstrap of the values would miss that part.
     """
     values = np.asarray(values, float)
     n = len(values)
-    if n < 2 or n >= FEW:
+    if n < 2:
+        return -math.inf, math.inf
+    own = float(values.std(ddof=1))
+    spread = own if sd is None else sd
+    if n >= FEW and own**2 >= OWN_SHARE * spread**2:
         return bootstrap_interval(values)
-    spread = float(values.std(ddof=1)) if sd is None else sd
     half = float(special.stdtrit(n - 1, 1 - ALPHA / 2)) * spread / math.sqrt(n)
     mean = float(values.mean())
     return mean - half, mean + half

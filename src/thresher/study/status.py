@@ -221,10 +221,12 @@ def read_status(study: StudyDefinition, plan: StudyPlan, root: Path) -> StudySta
             state = "finished"
         elif task.name in running:
             state = "queued" if running[task.name] in IN_QUEUE else "running"
+        elif task.name in rejected:
+            state = "not chosen"
         elif failure := failures.last(task.name):
             state, error = "failed", failure.error
         else:
-            state = "not chosen" if task.name in rejected else "waiting"
+            state = "waiting"
         progress = _progress(task) if task.kind in ("train", "command") else {}
         where = running.get(task.name, "")
         return TaskStatus(task.name, task.kind, state, where, error, **progress)

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from thresher.errors import InvalidValueError, NotFoundError
@@ -29,7 +28,7 @@ from thresher.study.slurm import SlurmConfig, check_commands, check_folder, forg
 from thresher.study.status import Failures, StudyStatus, hold, read_status, running_file
 from thresher.study.tasks import StudyPlan, Values
 from thresher.study.toml import dumps, plain_values
-from thresher.training.stop import handle_signals
+from thresher.training.stop import handle_signals, interrupt
 
 logger = logging.getLogger(__name__)
 
@@ -148,7 +147,7 @@ class Study:
         check_measured(plan, self.definition.metric)
         for sentence in option_remarks(plan):
             logger.warning(sentence)
-        with hold(self.root), handle_signals(_interrupt, signal.SIGTERM):
+        with hold(self.root), handle_signals(interrupt, signal.SIGTERM):
             stored = StudyPaths(self.root).definition
             reading.check_stored(stored)
             history.record(self.root, self.definition, self.status().count("finished"))
@@ -162,8 +161,3 @@ class Study:
                 finally:
                     running_file(self.root).unlink(missing_ok=True)
         return self.status()
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Treat SIGTERM like Ctrl-C, so that workers save first."""
-    raise KeyboardInterrupt

@@ -55,6 +55,8 @@ class CellSummary:
     its end is not known."""
     correct: dict[int, np.ndarray] = field(default_factory=dict, repr=False, compare=False)
     """Which test images each trial predicts correctly, by seed."""
+    tested_on: dict[int, str] = field(default_factory=dict, repr=False)
+    """Digest of the ids of these images in their order, by seed, where it is known."""
 
     @property
     def digits(self) -> int:
@@ -65,7 +67,7 @@ class CellSummary:
 
     def to_dict(self, tuned: bool) -> dict[str, Any]:
         """Return one flat row of JSON values; `chosen` is in it if anything is tuned."""
-        left_out = ("cell", "chosen", "draws", "correct", "censored")
+        left_out = ("cell", "chosen", "draws", "correct", "tested_on", "censored")
         row = {key: value for key, value in vars(self).items() if key not in left_out}
         return {**self.cell, **({"chosen": self.chosen} if tuned else {}), **row}
 
@@ -141,6 +143,7 @@ def summarise(
                 draws={trial.seed: trial.draws for trial in finished if trial.draws},
                 censored={t.seed: _end(t) for t in finished if t.value is None},
                 correct={t.seed: t.correct for t in finished if t.correct is not None},
+                tested_on={t.seed: t.tested_on for t in finished if t.tested_on},
             )
         )
     return summaries

@@ -7,6 +7,7 @@ are reported. This module does not read the test accuracy.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 from thresher.errors import InvalidValueError
@@ -15,6 +16,8 @@ from thresher.study.definition import StudyDefinition
 from thresher.study.tasks import StudyPlan, StudyTask, Values
 
 Key = tuple[Any, ...]
+CLEARLY_WORSE = 0.01
+"""Validation accuracy by which a choice must fall behind to be mentioned: one point."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,7 @@ def _choose(cell: Values, tried: dict[Key, list[StudyTask]], tuned: Sequence[str
     candidates = []
     for values, trials in tried.items():
         scores = [score for score in map(_validation, trials) if score is not None]
-        mean = sum(scores) / len(scores) if len(scores) == len(trials) else None
+        mean = fmean(scores) if len(scores) == len(trials) else None
         named = dict(zip(tuned, values, strict=True))
         candidates.append(TuningCandidate(named, mean, len(scores)))
     # `max` takes the first of equals, so the order in the file decides ties.
@@ -86,6 +89,22 @@ def wanted_trials(study: StudyDefinition, plan: StudyPlan) -> list[StudyTask]:
     return _trials(study, plan, study.seeds[: study.tune_seeds])
 
 
+def number_of_trials(study: StudyDefinition, plan: StudyPlan, wanted: Sequence[StudyTask]) -> int:
+    """Return how many trials are finished when the study is, as far as is known now.
+
+    Finished trials that are no longer `wanted` count, too: `tune_seeds` or the candidates may have
+    been changed after they ran.
+    """
+    if not study.tune:
+        return len(plan.trials)
+    finished = [trial for trial in plan.trials.values() if trial.finished]
+    counted = {trial.name: trial for trial in (*wanted, *finished)}
+    known = {(_split(study, trial)[0], trial.seed) for trial in counted.values()}
+    # One candidate of each of the others will be chosen.
+    others = {(_split(study, t)[0], t.seed) for t in plan.trials.values()} - known
+    return len(counted) + len(others)
+
+
 def rejected_trials(study: StudyDefinition, plan: StudyPlan) -> list[StudyTask]:
     """Return the trials that will not run, because another candidate was chosen in their cell."""
     wanted = {trial.name for trial in wanted_trials(study, plan)}
@@ -99,6 +118,42 @@ def rejected_trials(study: StudyDefinition, plan: StudyPlan) -> list[StudyTask]:
 def reported_trials(study: StudyDefinition, plan: StudyPlan) -> list[StudyTask]:
     """Return the trials whose test results may be reported: those of the chosen candidates."""
     return _trials(study, plan, ())
+
+
+def poor_choices(study: StudyDefinition, plan: StudyPlan) -> list[str]:
+    """Return a sentence if the chosen values are worse with the seeds that did not choose them than
+    other values are with those that did.
+
+    Then too few seeds chose, as where some runs of a value end far below the others.
+    """
+    first = set(study.seeds[: study.tune_seeds])
+    others: dict[Key, list[float]] = {}
+    for trial in reported_trials(study, plan):
+        # One that did not choose need not have reported any.
+        score = None if trial.seed in first else _validation(trial, needed=False)
+        if score is not None:
+            others.setdefault(_split(study, trial)[0], []).append(score)
+    poor = []
+    for choice in choices(study, plan):
+        scores = others.get(tuple(choice.cell.values()), [])
+        rest = [c for c in choice.candidates if c.values != choice.chosen]
+        best = max((c.validation_accuracy or 0.0 for c in rest), default=0.0)
+        if scores and best - fmean(scores) > CLEARLY_WORSE:
+            poor.append((best - fmean(scores), choice))
+    if not poor:
+        return []
+    worst, example = max(poor, key=lambda item: item[0])
+    where = " at ".join(filter(None, (_text(example.chosen), _text(example.cell))))
+    return [
+        f"In {len(poor)} of {len(others)} cells, what tuning chose is worse with the other seeds "
+        "than another value is with those that chose, by up to "
+        f"{100 * worst:.1f} points of validation accuracy ({where}): arms may differ by the luck "
+        f"of the choice. Use more than {len(first)} `tune_seeds`."
+    ]
+
+
+def _text(values: Values | None) -> str:
+    return ", ".join(f"{axis} {value}" for axis, value in (values or {}).items())
 
 
 def _trials(study: StudyDefinition, plan: StudyPlan, seeds: Sequence[int]) -> list[StudyTask]:
@@ -122,10 +177,11 @@ def _split(study: StudyDefinition, trial: StudyTask) -> tuple[Key, Key]:
     return fixed, tuple(cell[axis] for axis in study.tune)
 
 
-def _validation(trial: StudyTask) -> float | None:
+def _validation(trial: StudyTask, needed: bool = True) -> float | None:
     """Return the validation accuracy; 0 for a run that diverged, None for an unfinished one.
 
-    A command that ran before its study was tuned may not have reported one.
+    A command that ran before its study was tuned may not have reported one: that is an error if it
+    is `needed`, otherwise None.
     """
     paths = RunPaths(trial.out)
     if not paths.result.exists():
@@ -133,6 +189,8 @@ def _validation(trial: StudyTask) -> float | None:
     result = read_run_json(paths.result, "run's result")
     accuracy = result.get("validation_accuracy")
     if accuracy is None and result.get("status") != "diverged":
+        if not needed:
+            return None
         raise InvalidValueError(
             f"trial {trial.name} has no validation_accuracy, so `tune` cannot choose",
             f"remove {trial.out} to run it again",

@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from thresher.data.digest import file_sha256
+from thresher.data.digest import file_sha256, order_digest
 from thresher.data.pack import Pack
 from thresher.distributed.group import Group
 from thresher.errors import AlreadyExistsError, InvalidValueError, NotFoundError
 from thresher.locks import exclusive_lock
+from thresher.models.registry import source_digest, source_file
 from thresher.options import describe
 from thresher.paths import RUN_FORMAT, RunPaths, atomic_file, read_run_json, write_json
 from thresher.training.config import TrainConfig, current_values
@@ -113,11 +114,33 @@ def write_config(config: TrainConfig, resolved: Resolved, pack: Pack, split: Tra
         "train": split.count,
         "validation": len(split.validation),
         "test": len(split.test),
+        "test_order": order_digest(pack.ids.take(split.test).to_pylist()),
         "samples": samples,
     }
     content = {"config": config.to_dict(), "resolved": asdict(resolved), "data": data}
-    used = {} if config.weights is None else {"weights": file_sha256(Path(config.weights))}
-    write_json(path, {"format": RUN_FORMAT, **content, **used})
+    write_json(path, {"format": RUN_FORMAT, **content, **_used_files(config)})
+
+
+def _used_files(config: TrainConfig) -> dict[str, str]:
+    """Return digests of the file of initial weights and of that of a network of one's own."""
+    weights = None if config.weights is None else Path(config.weights)
+    digests = {
+        "weights": file_sha256(weights) if weights is not None and weights.is_file() else None,
+        "model_source": source_digest(config.model),
+    }
+    return {name: digest for name, digest in digests.items() if digest is not None}
+
+
+def check_same_files(config: TrainConfig, run: str) -> None:
+    """Refuse to go on with a run that was begun with other content of these files."""
+    begun = _begun(run) or {}
+    for name, digest in _used_files(config).items():
+        if begun.get(name, digest) != digest:
+            file = config.weights if name == "weights" else source_file(config.model)
+            raise InvalidValueError(
+                f"{file} was changed after the run in {run} was begun",
+                "restore it, or choose another folder",
+            )
 
 
 def samples_digest(pack: Pack, split: TrainingSplit) -> str:
@@ -130,7 +153,10 @@ def samples_digest(pack: Pack, split: TrainingSplit) -> str:
 
 
 def write_correct(paths: RunPaths, correct: np.ndarray) -> None:
-    """Write `correct.npy`: one bit per test sample, in pack order; nothing without test samples."""
+    """Write `correct.npy`: one bit per test sample, in pack order; nothing without test samples.
+
+    `test_order` in `run.json` identifies these samples and their order.
+    """
     if len(correct):
         with atomic_file(paths.correct) as temporary, open(temporary, "wb") as file:
             np.save(file, np.packbits(correct), allow_pickle=False)
@@ -193,3 +219,4 @@ def _check_same_run(config: TrainConfig, paths: RunPaths) -> None:
                 f"the run in {config.out} was begun with `{name}` {saved[name]}, not {given[name]}",
                 "resume it with the same options, or choose another folder",
             )
+    check_same_files(config, config.out)

@@ -34,9 +34,6 @@ logger = logging.getLogger(__name__)
 class DrawsOnHost(RuntimeError):
     """A step draws random numbers that are not part of a graph."""
 
-    def __init__(self) -> None:
-        super().__init__("the network draws random numbers on the CPU, which a graph would repeat")
-
 
 class Batches:
     """This worker's parts of an epoch's batches of one size, on the device; `at` is the next one.
@@ -99,7 +96,8 @@ class CapturedStep:
                     self.batches.at.zero_()
                     self._body()
             if host_random_state() != before:
-                raise DrawsOnHost
+                what = "the network draws random numbers on the CPU, which a graph would repeat"
+                raise DrawsOnHost(what)
             self.batches.at.zero_()
             step.optimizer.zero_grad(set_to_none=True)
             self.graph = torch.cuda.CUDAGraph()

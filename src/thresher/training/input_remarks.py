@@ -9,6 +9,7 @@ from thresher.data.device_crop_reader import missing_package
 from thresher.data.images import PILLOW
 from thresher.data.loader import Loader
 from thresher.distributed.group import Group
+from thresher.errors import counted
 from thresher.training.gpu_streams import MOST_QUEUES, QUEUES, few_queues
 
 ENOUGH = 0.05
@@ -39,7 +40,8 @@ def slow_decoded(loader: Loader, group: Group, decoder: str | None) -> int | Non
     count = int((group.all_reduce_sum(marks) > 0).sum())
     if count and group.first:
         logger.info(
-            f"{count:,} images were decoded by Pillow because {decoder} cannot read them: "
-            "other formats than JPEG, other colours than RGB, turned by EXIF, or damaged"
+            f"{counted(count, 'image was', 'images were')} decoded by Pillow because {decoder} "
+            f"cannot read {'it' if count == 1 else 'them'}: other formats than JPEG, other colours "
+            "than RGB, turned by EXIF, or damaged"
         )
     return count

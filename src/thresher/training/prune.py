@@ -200,7 +200,17 @@ class PrunedLoader:
 
         Args:
             losses: (n,) losses of the samples of the batch that was yielded last.
+
+        Raises:
+            InvalidValueError: The losses are not those of one training batch.
         """
+        # The Trainer of transformers evaluates with the function that computes its training losses.
+        if not torch.is_grad_enabled():
+            raise InvalidValueError(
+                "loss was called without gradients, as in an evaluation, whose losses are not "
+                "those of a training batch",
+                "use `losses.mean()` where the model is evaluated",
+            )
         if self._indices is None:
             raise InvalidValueError("loss must be called after a batch of the loader", ONE_BY_ONE)
         if losses.shape != self._indices.shape:

@@ -42,3 +42,8 @@ def handle_signals(handler: Handler, *numbers: signal.Signals) -> Iterator[None]
     finally:
         for number, old in before.items():
             signal.signal(number, old)
+
+
+def interrupt(number: int, frame: FrameType | None) -> None:
+    """Treat a signal like Ctrl-C, so that what runs can save or remove its files."""
+    raise KeyboardInterrupt

@@ -15,7 +15,7 @@ from thresher.data.pack import Pack
 from thresher.distributed.group import join, placement
 from thresher.distributed.launch import GroupStopped
 from thresher.distributed.worker import run_in_group
-from thresher.errors import InvalidValueError, ThresherError
+from thresher.errors import InvalidValueError, ThresherError, counted
 from thresher.models.batch_norm_mode import for_batch
 from thresher.paths import RunPaths
 from thresher.training import folder
@@ -82,6 +82,8 @@ def train(
     config = replace(config, batch_norm=for_batch(config.batch_norm, config.batch_size))
     config = folder.as_begun(config)
     check_branch(config)
+    if config.branch_from is not None:
+        folder.check_same_files(replace(config, weights=None), config.branch_from)
     in_group = config.workers > 1 and placement().world == 1
     if in_group and pruner is not None:
         raise InvalidValueError(
@@ -155,8 +157,9 @@ def _open(config: TrainConfig, pruner: DynamicPruner | None) -> Workload:
     _check_target(config, split)
     if split.unnamed and placement().rank == 0:
         logger.warning(
-            f"{split.unnamed:,} training samples are left out because the selection "
-            f"{config.selection} does not name them; if the splits of the pack have changed, "
+            f"{counted(split.unnamed, 'training sample is', 'training samples are')} left out "
+            f"because the selection {config.selection} does not name "
+            f"{'it' if split.unnamed == 1 else 'them'}; if the splits of the pack have changed, "
             "select again"
         )
     if placement().rank == 0:

@@ -125,7 +125,7 @@ class Trainer:
         """Train epoch by epoch until the budget is used up, a target is reached or a signal."""
         done = self.state.progress
         self._begun = time.monotonic() - done.wall
-        shown.advance(done.samples if self.grows else done.step)
+        shown.resume(done.samples if self.grows else done.step)
         # A run killed after the checkpoint of its last step has that epoch still to end.
         while done.ended is None and (not self.planner.is_over(done) or done.offset):
             status = self._epoch(shown)

@@ -2,23 +2,25 @@
 
 import contextlib
 import csv
+import functools
 import hashlib
 import logging
 import os
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from thresher.data.sources import encoded
 from thresher.data.sources.base import Block
-from thresher.errors import InvalidValueError, NotFoundError
+from thresher.errors import InvalidValueError, NotFoundError, counted
 
 logger = logging.getLogger(__name__)
 
 INDEX = "samples.csv"
-"""Written by an export beside thresher.json: file, id, label, split, bytes."""
+"""Written by an export beside thresher.json: file, id, label, split, bytes, sha256."""
 LAYOUT = "expected class/name.ext or split/class/name.ext"
+GO_BY_FOLDERS = f"remove {INDEX} and {encoded.DESCRIPTION} to go by the names of the folders"
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,8 @@ class ImageFile:
     split: str
     size: int
     time: int = 0
+    digest: str = ""
+    """Of the image when it was exported; empty if unknown."""
 
 
 class Folder(encoded.EncodedSource):
@@ -42,8 +46,7 @@ class Folder(encoded.EncodedSource):
             encoded.Description.find(self.root), name, _printable(self.root.resolve().name)
         )
         if described and (self.root / INDEX).is_file():
-            self.files = _read_index(self.root)
-            _check_index(self.root, {file.path for file in self.files})
+            self.files = _as_on_disk(self.root, _read_index(self.root))
         else:
             self.classes, self.files = _list_files(self.root)
         if not described:
@@ -76,7 +79,36 @@ class Folder(encoded.EncodedSource):
         )
 
     def _content(self, file: ImageFile) -> bytes | None:
-        return _read(self.root / file.path) if _is_text(file.path) else None
+        data = _read(self.root / file.path) if _is_text(file.path) else None
+        if data is not None and file.digest and file.digest != content_digest(data):
+            self._check_not_moved(file, content_digest(data))
+        return data
+
+    @functools.cached_property
+    def _exported_as(self) -> dict[str, str]:
+        """Paths by the digests of the images when they were exported."""
+        return {file.digest: file.path for file in reversed(self.files)}
+
+    def _check_not_moved(self, file: ImageFile, digest: str) -> None:
+        """Refuse an image that was exported under another name: its id and label are another's."""
+        exported = self._exported_as.get(digest)
+        if exported is not None:
+            raise InvalidValueError(
+                f"{self.root / file.path} holds the image that was exported as {exported}",
+                GO_BY_FOLDERS,
+            )
+
+
+def exported_ids(root: Path) -> dict[str, str] | None:
+    """Return the ids of the files of an export by their paths below it; None for other folders."""
+    if not (root / INDEX).is_file() or not (root / encoded.DESCRIPTION).is_file():
+        return None
+    return {file.path: file.id for file in _read_index(root)}
+
+
+def content_digest(data: bytes) -> str:
+    """Return a digest of an image file, as in the index of an export."""
+    return hashlib.sha256(data).hexdigest()[:16]
 
 
 def _printable(name: str) -> str:
@@ -118,9 +150,10 @@ def _list_files(root: Path) -> tuple[list[str], list[ImageFile]]:
         endings = ", ".join(
             f"{_printable(end) or 'none'} ({n:,})" for end, n in others.most_common(9)
         )
+        are = "is" if others.total() == 1 else "are"
         logger.warning(
-            f"{others.total():,} files in {root} are left out because their endings are not those "
-            f"of images that Pillow reads: {endings}"
+            f"{counted(others.total(), 'file')} in {root} {are} left out because of endings other "
+            f"than those of images that Pillow reads: {endings}"
         )
     tops = {path.split("/", 1)[0] for path, _, _ in files if "/" in path}
     split_first = bool(tops) and all(top.lower() in encoded.SPLITS for top in tops)
@@ -212,14 +245,19 @@ def _walk(
             yield prefix + name, size, changed
 
 
-def _check_index(root: Path, listed: set[str]) -> None:
-    """Refuse an export to which files were added, or in which they were moved to other classes."""
-    for path, _, _ in _walk(root, _image_suffixes()):
-        if path not in listed:
-            raise InvalidValueError(
-                f"{root / path} is not listed in {INDEX}, which was written with the export",
-                f"remove {INDEX} and {encoded.DESCRIPTION} to go by the names of the folders",
-            )
+def _as_on_disk(root: Path, files: list[ImageFile]) -> list[ImageFile]:
+    """Return the listed files with their present sizes and times.
+
+    Refuse an export to which files were added, or in which they were moved to other classes.
+    """
+    found = {path: (size, time) for path, size, time in _walk(root, _image_suffixes())}
+    if unlisted := found.keys() - {file.path for file in files}:
+        raise InvalidValueError(
+            f"{root / min(unlisted)} is not listed in {INDEX}, which was written with the export",
+            GO_BY_FOLDERS,
+        )
+    states = (found.get(file.path, (file.size, 0)) for file in files)
+    return [replace(f, size=size, time=time) for f, (size, time) in zip(files, states, strict=True)]
 
 
 def _read_index(root: Path) -> list[ImageFile]:
@@ -233,6 +271,7 @@ def _read_index(root: Path) -> list[ImageFile]:
                 int(row["label"]),
                 row["split"],
                 int(row["bytes"]),
+                digest=row.get("sha256") or "",
             )
             for row in rows
         ]

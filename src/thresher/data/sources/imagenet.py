@@ -58,7 +58,7 @@ class ImageNet(encoded.EncodedSource):
 
     def key(self) -> str:
         files = [self.root / file for file in (TRAIN, VALIDATION, DEVKIT) if self._has(file)]
-        return f"imagenet archives of {', '.join(str(f.stat().st_size) for f in files)} bytes"
+        return f"imagenet archives, {encoded.describe_files(files)}"
 
     def chunks(self) -> list[str]:
         ranges = encoded.ranges([member.size for member in self.validation])

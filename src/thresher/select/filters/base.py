@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from thresher.data.copy_links import CopyLinks
-from thresher.errors import InvalidValueError, nearest
+from thresher.errors import InvalidValueError, counted, nearest
 from thresher.options import describe, option, validate
 from thresher.select.inputs import FilterInputs, Need
 
@@ -194,7 +194,8 @@ class ShareFilter(Filter):
         if unknown.any():
             count = int(unknown.sum())
             self.warnings_.append(
-                f"{count} samples were not seen enough in that run's training and are kept"
+                f"{counted(count, 'sample was', 'samples were')} not seen enough in that run's "
+                f"training and {'is' if count == 1 else 'are'} kept"
             )
 
 

@@ -1,0 +1,28 @@
+"""Progress off a terminal: the time left is estimated from what this run did."""
+
+import pytest
+
+from thresher import progress
+
+
+def test_what_was_finished_before_does_not_shorten_the_time_left(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
+    with progress.bar("study", 100, "trials") as bar:
+        bar.resume(90)
+        now += 10
+        bar.advance()
+    assert "study: 91/100 trials (91 %), 90 s left" in capsys.readouterr().err
+
+
+def test_the_time_left_is_not_given_before_anything_is_done(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
+    with progress.bar("study", 100, "trials") as bar:
+        now += 10
+        bar.resume(90)
+    assert "study: 90/100 trials (90 %)\n" in capsys.readouterr().err
