@@ -71,10 +71,17 @@ def draw(
     with matplotlib.rc_context({**_STYLE, "svg.hashsalt": name}):
         figure = Figure(figsize=size, layout="constrained")
         paint(figure.add_subplot())
+        lay_out(figure)
         svg, png = io.StringIO(), io.BytesIO()
         figure.savefig(svg, format="svg", transparent=True, metadata={"Date": None}, dpi=160)
         figure.savefig(png, format="png", dpi=200, facecolor="white")
     return Drawing(name, title, caption, svg.getvalue(), png.getvalue())
+
+
+def lay_out(figure: Any) -> None:
+    """Lay out a figure once: with an engine, it is laid out and drawn twice for each file."""
+    figure.get_layout_engine().execute(figure)
+    figure.set_layout_engine(None)
 
 
 def plain(text: object) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from thresher.errors import counted
 from thresher.paths import atomic_file
+from thresher.report.drawing import lay_out
 from thresher.scaling.compute import amdahl
 from thresher.scaling.pipeline import Span, Timeline
 from thresher.scaling.profile import Layer, Profile
@@ -40,6 +41,7 @@ def new_figure(width: float, height: float) -> "Figure":
 
 def save_figure(figure: "Figure", path: Path, dpi: int = 130) -> None:
     """Write a figure in the format of the file's suffix (PNG without one)."""
+    lay_out(figure)
     with atomic_file(path) as temporary:
         figure.savefig(temporary, format=path.suffix.lstrip(".") or "png", dpi=dpi)
 
