@@ -1,13 +1,11 @@
-"""Pruned loaders in the trainers of others."""
+"""Pruned loaders in the trainers of others, which tests import: Lightning takes 2.4 CPU seconds."""
 
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import pytorch_lightning as lightning
 import torch
-from accelerate import skip_first_batches
 from test_prune import BATCH, EPOCHS, N, Numbers, epoch
 from torch import Tensor
 from torch.utils.data import DataLoader
@@ -17,6 +15,8 @@ from thresher.training.prune import PrunedLoader, prune
 
 
 def test_lightning_trains_whole_epochs_and_validates_after_each() -> None:
+    import pytorch_lightning as lightning
+
     class Module(lightning.LightningModule):
         def __init__(self) -> None:
             super().__init__()
@@ -62,44 +62,45 @@ def test_lightning_trains_whole_epochs_and_validates_after_each() -> None:
     assert module.validated == EPOCHS
 
 
-class Resumed(lightning.LightningModule):
-    """Notes the samples of each epoch; `stores` the loader as the guide says."""
-
-    def __init__(self, method: str, stores: bool) -> None:
-        super().__init__()
-        self.stores = stores
-        self.layer = torch.nn.Linear(1, 1)
-        self.seen: dict[int, list[int]] = {}
-        sampler: Any = EpochSampler(np.arange(N), seed=2)
-        self.loader = prune(DataLoader(Numbers(), BATCH, sampler=sampler), method, epochs=EPOCHS)
-
-    def train_dataloader(self) -> PrunedLoader:
-        return self.loader
-
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        if self.stores:
-            checkpoint["loader"] = self.loader.state_dict()
-
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        if self.stores:
-            self.loader.load_state_dict(checkpoint["loader"])
-
-    def training_step(self, batch: Tensor, *_: Any) -> Tensor:
-        self.seen.setdefault(self.current_epoch, []).extend(batch.tolist())
-        return self.loader.loss(self.layer(batch.float()[:, None])[:, 0] * 0 + batch)
-
-    def configure_optimizers(self) -> Any:
-        return torch.optim.SGD(self.parameters(), lr=0.0)
-
-
 @pytest.mark.parametrize(("method", "stores"), [("infobatch", True), ("random:0.4", False)])
 def test_lightning_resumes_at_the_end_of_an_epoch(
     method: str, stores: bool, tmp_path: Path
 ) -> None:
     """Without a state, epochs were counted from 0 again, so that the last one was pruned."""
+    import pytorch_lightning as lightning
+
+    class Resumed(lightning.LightningModule):
+        """Notes the samples of each epoch; stores the loader as the guide says."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(1, 1)
+            self.seen: dict[int, list[int]] = {}
+            sampler: Any = EpochSampler(np.arange(N), seed=2)
+            self.loader = prune(
+                DataLoader(Numbers(), BATCH, sampler=sampler), method, epochs=EPOCHS
+            )
+
+        def train_dataloader(self) -> PrunedLoader:
+            return self.loader
+
+        def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+            if stores:
+                checkpoint["loader"] = self.loader.state_dict()
+
+        def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+            if stores:
+                self.loader.load_state_dict(checkpoint["loader"])
+
+        def training_step(self, batch: Tensor, *_: Any) -> Tensor:
+            self.seen.setdefault(self.current_epoch, []).extend(batch.tolist())
+            return self.loader.loss(self.layer(batch.float()[:, None])[:, 0] * 0 + batch)
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), lr=0.0)
 
     def fit(epochs: int, resume: Path | None = None) -> Resumed:
-        module = Resumed(method, stores)
+        module = Resumed()
         trainer = lightning.Trainer(
             max_epochs=epochs,
             accelerator="cpu",
@@ -121,5 +122,7 @@ def test_lightning_resumes_at_the_end_of_an_epoch(
 
 def test_batches_cannot_be_skipped() -> None:
     """A loader of the rest of the batches would not know the weights of its samples."""
+    from accelerate import skip_first_batches
+
     with pytest.raises(AttributeError, match="a pruned loader cannot skip batches"):
         skip_first_batches(prune(DataLoader(Numbers(), BATCH), epochs=EPOCHS), 1)
