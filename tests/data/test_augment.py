@@ -132,6 +132,16 @@ def test_normalisation_and_memory_format() -> None:
     assert double.evaluate(images[..., :1]).dtype == torch.float64
 
 
+def test_a_channel_with_one_value_becomes_zero() -> None:
+    """As in microscopy with two stains; its standard deviation is 0, and it became nan."""
+    images, keys = some(8)
+    images[..., 2] = 51
+    augment = Augment([0.1, 0.2, 0.2], [0.4, 0.5, 0.0], crop_padding=0)
+    for result in (augment.evaluate(images), augment(images, keys, 0, 0)):
+        assert result[:, 2].abs().max() < 1e-6
+        assert result[:, :2].isfinite().all()
+
+
 def test_images_that_are_not_square_use_their_own_sides() -> None:
     images, keys = some(64, 6, 15)
     result = plain(crop_padding=2)(images, keys, 0, 0)

@@ -144,6 +144,21 @@ def test_a_branch_of_a_pruned_run_goes_on_in_its_epoch(
     assert rates[-41:] == _epochs(tmp_path / "whole")[1][-41:]
 
 
+@pytest.mark.parametrize("budget", ["epochs", "samples"])
+def test_a_branch_of_a_branch_of_a_pruned_run_goes_on_in_its_epoch(
+    few: Path, tmp_path: Path, budget: str
+) -> None:
+    options = {"batch_size": 41, "budget": budget, "keep_checkpoint": True}
+    trunk, branch, second, whole = (tmp_path / name for name in ("a", "b", "c", "d"))
+    train(_config(few, trunk, epochs=2, dynamic="random:0.5", **options), quiet=True)
+    train(_config(few, branch, epochs=3, branch_from=str(trunk), **options), quiet=True)
+    train(_config(few, second, epochs=4, branch_from=str(branch), **options), quiet=True)
+    train(_config(few, whole, epochs=4, branch_from=str(trunk), **options), quiet=True)
+    assert _epochs(branch)[0] + _epochs(second)[0] == _epochs(whole)[0]
+    x, y = (load_file(run / "model.safetensors") for run in (second, whole))
+    assert all(torch.equal(x[name], y[name]) for name in x)
+
+
 def test_a_branch_of_a_pruned_run_that_was_stopped_within_an_epoch(
     few: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -32,6 +32,7 @@ class Augment:
     mean: Sequence[float]
     """Per channel, of values in [0, 1]."""
     std: Sequence[float]
+    """Likewise; 0 where all training images have one value in a channel, which becomes zero."""
     crop_padding: int = 4
     """Pixels added on each side before the random crop; 0 without `crop`: no crop."""
     reflect: bool = False
@@ -168,6 +169,7 @@ class Augment:
         mirror = torch.zeros(2, longest, dtype=torch.int64)
         mirror[1, : sides[1]] = sides[1] - 1 - 2 * pixels[: sides[1]]
         padding = 2 * self.crop_padding
+        std = torch.tensor([value or 1.0 for value in self.std], dtype=torch.float64)
         choices = (height + padding - sides[0] + 1, width + padding - sides[1] + 1)
         numbers = {
             "shifts": torch.tensor([0, LOW_BITS]),
@@ -178,7 +180,7 @@ class Augment:
             "sides": torch.tensor(sides),
             "pixels": pixels,
             "mean": (torch.tensor(self.mean, dtype=torch.float64) * 255).to(self.dtype),
-            "scale": (1 / (torch.tensor(self.std, dtype=torch.float64) * 255)).to(self.dtype),
+            "scale": (1 / (std * 255)).to(self.dtype),
         }
         self._constants[name] = {key: value.to(device) for key, value in numbers.items()}
         return self._constants[name]

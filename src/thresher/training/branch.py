@@ -59,13 +59,16 @@ def branch_state(config: TrainConfig, epoch_size: int) -> Checkpoint:
     begun = _begun(config)
     if taken.meta.get("pruned", begun.get("dynamic") is not None):
         progress |= _place_of_pruned(taken, begun, epoch_size)
-        if begun.get("budget", "epochs") == config.budget == "epochs":
-            place = progress["epoch"] * epoch_size + progress["offset"]
-            progress["skipped"] = place - progress["samples"]
+        place = progress["epoch"] * epoch_size + progress["offset"]
+        progress["ahead"] = progress["skipped"] = place - progress["samples"]
     elif not progress["offset"]:
-        progress["epoch"], offset = divmod(progress["samples"], epoch_size)
+        # The run may itself be a branch of a pruned one.
+        place = progress["samples"] + progress.get("ahead", 0)
+        progress["epoch"], offset = divmod(place, epoch_size)
         progress["offset"] = offset
         progress["epoch_loss"] = offset * (progress["train_loss"] or 0.0)
+    if not begun.get("budget", "epochs") == config.budget == "epochs":
+        progress["skipped"] = 0  # the samples that were left out are no part of the budget
     return replace(taken, meta={**taken.meta, "progress": progress})
 
 

@@ -28,6 +28,8 @@ class Progress:
     samples: int = 0
     skipped: int = 0
     """Samples that the run left out of which this is a branch; its epochs count them."""
+    ahead: int = 0
+    """The same, whatever the budget counts."""
     seconds: float = 0.0
     """Training time, evaluations not counted."""
     input_wait: float = 0.0
