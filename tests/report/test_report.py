@@ -206,6 +206,8 @@ def test_tuning_is_reported_by_validation_and_never_by_test(digits: Path, tmp_pa
     to_target = analyse(study, ComparisonConfig(metric="steps_to_target"))
     assert any("lr was tuned by validation accuracy" in note for note in to_target.notes)
     assert not any("tuned" in note for note in found.notes)
+    by_it = analyse(study, ComparisonConfig(metric="validation_accuracy"))
+    assert any("validation accuracy that is compared" in note for note in by_it.notes)
 
 
 def test_a_diverged_run_counts_as_a_guess(digits: Path, tmp_path: Path) -> None:

@@ -108,6 +108,18 @@ def test_budgets_of_money_and_hours_are_kept() -> None:
         recommend(found, STATS.critical_batch, Budget(hours=times[0] / 7200))
 
 
+@pytest.mark.parametrize("price", [1e-7, 3.0])
+def test_the_budget_that_a_message_names_is_enough(price: float) -> None:
+    """It was 0.00 for short runs, and could be rounded down."""
+    priced = dataclasses.replace(load_cluster("summit"), device_hour=price)
+    found = candidate_runs(STATS, Machine(make_profile(), priced), max_workers=8)
+    for budget, name in ((Budget(money=1e-12), "money"), (Budget(hours=1e-12), "hours")):
+        with pytest.raises(ThresherError, match="budget must be at least") as error:
+            recommend(found, STATS.critical_batch, budget)
+        least = float(str(error.value).split("at least ")[1].split()[0].rstrip(","))
+        recommend(found, STATS.critical_batch, Budget(**{name: least}))
+
+
 def test_a_budget_of_money_needs_a_price() -> None:
     found = on_summit(8)
     with pytest.raises(ThresherError, match="has no price"):

@@ -53,6 +53,12 @@ def test_tables_have_scores_and_reasons(tmp_path: Path) -> None:
     assert fitted.reason_ == ["", "", "blurred", "listed", "", ""]
 
 
+def test_numbers_of_a_table_may_be_ids(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"id": [0, 2]}), tmp_path / "list.parquet")
+    fitted = ListFilter(file=tmp_path / "list.parquet").fit(None, [0, 0, 1])
+    assert fitted.keep_.tolist() == [False, True, False]
+
+
 def test_a_few_ids_of_other_samples_are_ignored_and_mentioned() -> None:
     fitted = _fit(ids=("s/0", "test/9"))
     assert fitted.keep_.tolist() == [False, *[True] * 5]

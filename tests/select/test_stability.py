@@ -1,5 +1,7 @@
 """Votes: how far choices agree, and when to distrust them."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from planted_classes import planted
@@ -78,6 +80,15 @@ def test_a_vote_that_meets_the_share_does_not_say_otherwise() -> None:
     x, labels = np.random.default_rng(0).normal(size=(203, 6)), np.arange(203) % 5
     one = NetworkFilter(drop=0.99, reduce="pca").fit(x, labels)
     assert one.warnings_[0].startswith("no eps drops 99.00%")
-    found = NetworkFilter(drop=0.99, reduce="pca", votes=2).fit(x, labels)
+    found = NetworkFilter(drop=0.99, reduce="pca").fit(x, labels, other_features=[x])
     assert (~found.keep_).sum() == 201
     assert not any("eps" in warning for warning in found.warnings_)
+
+
+@pytest.mark.parametrize("options", [{"votes": 2}, {"perplexities": (5.0, 20.0)}])
+@pytest.mark.parametrize("reduce", ["pca", "none"])
+def test_votes_that_cannot_differ_are_refused(reduce: Any, options: dict[str, Any]) -> None:
+    """They agreed with a Jaccard overlap of 1, which said nothing about the filter."""
+    x, labels = np.random.default_rng(0).normal(size=(40, 6)), np.arange(40) % 2
+    with pytest.raises(ThresherError, match=f"with `reduce` {reduce} all votes of a network are"):
+        NetworkFilter(drop=0.1, reduce=reduce, **options).fit(x, labels)

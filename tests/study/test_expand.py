@@ -255,6 +255,7 @@ def test_a_step_for_each_data_set_of_a_command(axis: str) -> None:
             "need each other",
         ),
         ({"base": {"data": "digits", "epochs": -1}}, "epochs must be greater than 0, got -1"),
+        ({"arms": {"a/a": {}, "a a": {}}}, "have the same options and the same name"),
     ],
 )
 def test_refusals(content: dict[str, Any], message: str) -> None:

@@ -13,10 +13,12 @@ import scipy.stats
 
 from thresher.cli.study import Import, import_runs
 from thresher.errors import ThresherError
+from thresher.paths import RunPaths, write_json
 from thresher.study.analysis import analyse
 from thresher.study.definition import ComparisonConfig
 from thresher.study.imported import read_runs
 from thresher.study.results import Trial
+from thresher.study.study import Study
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -140,6 +142,19 @@ def test_one_image_more_for_each_seed_is_not_certain(images: int, kind: type[flo
     assert verdict.sd == pytest.approx(analysis.resolution / math.sqrt(6), rel=1e-3)
     assert verdict.p is not None
     assert verdict.p > 0.04
+
+
+def test_the_digits_that_a_command_reports_are_its_resolution(digits: Path, tmp_path: Path) -> None:
+    """Its `data` is that of the steps: on which images it is tested is not known."""
+    base = {"command": "{python} x.py {lr} {seed} {out}", "data": str(digits)}
+    study = Study.from_dict({"base": base, "grid": {"lr": [0.1, 0.2]}, "seeds": 3}, tmp_path)
+    for trial in study.plan().trials.values():
+        accuracy = 0.94 if "lr=0.2" in trial.name else 0.93
+        write_json(RunPaths(trial.out).result, {"accuracy": accuracy, "status": "finished"})
+    analysis = analyse(study)
+    assert analysis.resolution == 1
+    assert analysis.verdicts[0].sd == pytest.approx(1 / math.sqrt(6))
+    assert analysis.verdicts[0].verdict == "no worse"
 
 
 def test_exact_values_have_no_rounding() -> None:

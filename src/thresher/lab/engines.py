@@ -42,9 +42,9 @@ class EngineComparisonConfig(ComparisonConfig):
     scaling: Literal["weak", "strong"] = "weak"
     """Whether each worker has the batch (weak) or they share it (strong)."""
     bucket_mb: tuple[float, ...] = option((1.0, 5.0, 25.0), gt=0)
-    """DDP's bucket sizes in MB."""
+    """DDP's bucket sizes in MiB."""
     fusion_mb: tuple[float, ...] = option((0.0, 128.0), ge=0)
-    """Horovod's fusion buffers in MB; 0 sends each gradient alone."""
+    """Horovod's fusion buffers in MiB; 0 sends each gradient alone."""
     cycle_ms: tuple[float, ...] = option((1.0, 5.0), gt=0)
     """Horovod's cycle times in milliseconds."""
     steps: int = option(10, ge=1)

@@ -251,22 +251,33 @@ def _fastest_for(runs: Sequence[CandidateRun], money: float) -> tuple[CandidateR
         raise InvalidValueError("the cluster file has no price", fix)
     affordable = [run for run in runs if run.cost is not None and run.cost <= money]
     if not affordable:
-        what = f"budget must be at least {min(costs):.2f}, the cost of the cheapest run"
+        what = f"budget must be at least {_rounded_up(min(costs))}, the cost of the cheapest run"
         fix = "raise it, or lower the target"
         raise InvalidValueError(f"{what}, got {money:g}", fix, "budget")
     best = min(affordable, key=lambda run: (run.seconds, run.workers))
-    return best, f"it is the fastest run for at most {money:g}, and costs {best.cost:.2f}"
+    return best, f"it is the fastest run for at most {money:g}, and costs {_digits(best.cost)}"
 
 
 def _cheapest_within(runs: Sequence[CandidateRun], hours: float) -> tuple[CandidateRun, str]:
     timely = [run for run in runs if run.seconds <= hours * 3600]
     if not timely:
         least = min(run.seconds for run in runs) / 3600
-        what = f"budget must be at least {least:.2f} h, the time of the fastest run"
+        what = f"budget must be at least {_rounded_up(least)} h, the time of the fastest run"
         fix = "raise it, or choose a larger cluster"
         raise InvalidValueError(f"{what}, got {hours:g} h", fix, "budget")
     best = min(timely, key=lambda run: (run.device_hours, run.workers))
     return best, f"it uses the least device time of the runs that end within {hours:g} h"
+
+
+def _rounded_up(value: float) -> str:
+    """Return a number of three digits that is not below `value`: a budget that is enough."""
+    unit = 10.0 ** (math.floor(math.log10(value)) - 2)
+    return _digits(math.ceil(value / unit) * unit)
+
+
+def _digits(value: float) -> str:
+    """Return a number with three digits or more, as 1230, 4.56 or 0.00789."""
+    return f"{value:.{max(0, 2 - math.floor(math.log10(value or 1)))}f}"
 
 
 def _against_more_workers(best: CandidateRun, runs: Sequence[CandidateRun], cheapest: float) -> str:

@@ -213,6 +213,11 @@ def _analyse_study(study: Study, config: ComparisonConfig | None) -> Analysis:
             f"{', '.join(definition.tune)} was tuned by validation accuracy, which is about equal "
             "in all runs that stop at a target: the chosen value need not be the fastest."
         )
+    if definition.tune and config.metric == "validation_accuracy":
+        remarks.append(
+            f"{', '.join(definition.tune)} was tuned by the validation accuracy that is compared: "
+            "it is too high, the more so the more values an arm tried. Test images show how much."
+        )
     return _build(
         trials,
         {axis: definition.values(axis) for axis in definition.untuned_axes},
@@ -350,10 +355,11 @@ def _margin(config: ComparisonConfig, cells: list[CellSummary]) -> float:
 
 def _resolution(plan: StudyPlan, metric: str) -> float:
     """Return the points that one image is worth, of the fewest that trials are tested or validated
-    on; 0 if neither the data is here nor a run recorded their number."""
+    on; 0 if neither the data is here nor a run recorded their number, and for commands."""
     packs, counts = open_data(plan), []
-    # Of the trials with the same images, a finished one.
-    ordered = sorted(plan.trials.values(), key=lambda trial: trial.finished)
+    # Of the trials with the same images, a finished one. A command may be tested on any.
+    own = (trial for trial in plan.trials.values() if trial.kind != "command")
+    ordered = sorted(own, key=lambda trial: trial.finished)
     trials = {(t.settings.get("data"), hold_out(t.settings)): t for t in ordered}
     for (data, held), trial in trials.items():
         pack = packs[data]

@@ -39,8 +39,8 @@ class MetricConfig:
     better: Literal["higher", "lower"] | None = None
     """Whether a higher or a lower metric is better; default: lower for losses, errors and times."""
     margin: float | None = option(None, ge=0)
-    """Largest difference that counts as equivalent, in the unit of the metric; default: 0.3 points
-    of accuracy, or 3 % of a time or loss."""
+    """Largest difference that counts as equivalent, in the unit of the metric, for accuracies in
+    points (also if they are given as shares); default: 0.3 points, or 3 % of a time or loss."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -54,8 +54,19 @@ class _Expansion:
         if count > MOST_TRIALS:
             message = f"the study has {count:,} trials, more than {MOST_TRIALS:,}"
             raise InvalidValueError(message, "use fewer seeds or values")
-        every = [self.trial(cell, seed) for cell in self.study.cells for seed in self.study.seeds]
-        return StudyPlan(self.steps, {trial.name: trial for trial in every})
+        trials: dict[str, StudyTask] = {}
+        for cell in self.study.cells:
+            for seed in self.study.seeds:
+                trial = self.trial(cell, seed)
+                same = trials.setdefault(trial.name, trial)
+                if same is not trial:
+                    raise InvalidValueError(
+                        f"the trials of {same.cell} and {cell} have the same options and the same "
+                        f"name, {trial.name}",
+                        "rename one of them: of a name, letters without accents, digits and the "
+                        "last 32 characters count",
+                    )
+        return StudyPlan(self.steps, trials)
 
     def trial(self, cell: Values, seed: int) -> StudyTask:
         settings: Values = {**self.study.base, **self.varied(cell)}

@@ -93,7 +93,7 @@ class ListFilter(Filter):
 def _read_rows(file: Path) -> Iterable[tuple[str, tuple[float, str]]]:
     """Yield id, score and reason of each row of a table."""
     for number, row in enumerate(_table(file), 1):
-        if not row.get("id"):
+        if row.get("id") in (None, ""):  # the number 0 is an id
             raise InvalidValueError(f"row {number} of {file} has no id", "", "file")
         try:
             score = 1.0 if row.get("score") in (None, "") else float(str(row["score"]))

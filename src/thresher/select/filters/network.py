@@ -63,10 +63,10 @@ class NetworkFilter(NetworkOptions, Filter):
     give the share to `drop`, or rely on the knee of the k-distance curve.
 
     With `votes`, `perplexities` or features of further networks, several maps vote, and the report
-    says how far they agree. The first vote of each network starts from the principal components,
-    the others from random clouds, because the seed hardly matters otherwise. With `drop`, the
-    samples with the most votes go, the mean score breaking ties; otherwise those that more than
-    half of the votes drop.
+    says how far they agree. The first vote of each network and perplexity starts from the principal
+    components, the others from random clouds, because the seed hardly matters otherwise. With
+    `drop`, the samples with the most votes go, the mean score breaking ties; otherwise those that
+    more than half of the votes drop.
 
     The score is the smallest eps that keeps a sample, divided by the eps used: above 1 is dropped.
     Classes with fewer than `min_samples` samples are kept whole. Costs a t-SNE map per vote: about
@@ -174,6 +174,13 @@ class NetworkFilter(NetworkOptions, Filter):
         self.warnings_ += self._kept_whole(inputs)
 
     def _fit_votes(self, inputs: FilterInputs) -> None:
+        if self.reduce in ("pca", "none") and (self.votes > 1 or len(self.perplexities) > 1):
+            raise InvalidValueError(
+                f"votes and `perplexities` need a map: with `reduce` {self.reduce} all votes of a "
+                "network are the same",
+                "use `reduce` tsne, or features of several networks",
+                "votes",
+            )
         voters = [one.fit_inputs(seen) for one, seen in self._voters(inputs)]
         if len(voters) < 2:
             raise InvalidValueError(

@@ -27,7 +27,7 @@ class ExchangeConfig:
     allreduce: AllReduce = option("default", changes_result=False)
     """Algorithm of the all-reduce."""
     bucket_mb: float = option(25.0, gt=0, changes_result=False)
-    """Size of DDP's gradient buckets in MB."""
+    """Size of DDP's gradient buckets in MiB."""
     average_every: int = option(1, ge=1)
     """Local SGD: average weights every N steps instead of gradients in every step."""
     delay: int = option(0, ge=0, le=1)
