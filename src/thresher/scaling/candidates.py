@@ -255,7 +255,7 @@ def _fastest_for(runs: Sequence[CandidateRun], money: float) -> tuple[CandidateR
         fix = "raise it, or lower the target"
         raise InvalidValueError(f"{what}, got {money:g}", fix, "budget")
     best = min(affordable, key=lambda run: (run.seconds, run.workers))
-    return best, f"it is the fastest run for at most {money:g}, and costs {_digits(best.cost)}"
+    return best, f"it is the fastest run for at most {money:g}, and costs {_digits(best.cost or 0)}"
 
 
 def _cheapest_within(runs: Sequence[CandidateRun], hours: float) -> tuple[CandidateRun, str]:
