@@ -137,35 +137,55 @@ IN_PARTS = {"typeguard", "numpy.f2py.crackfortran", "numpy.testing._private.util
 """Loaded by tyro for `X | None`, and by scipy because it names all parts of numpy."""
 
 
+HELP = (
+    *(f"{name} --help" for name in ("train", "embed", "plan", "view", "audit")),
+    "select network --help",
+    "study report --help",
+)
+COMMANDS: list[tuple[set[str], tuple[str, ...]]] = [
+    (set(), HELP),
+    (set(), ("data info digits --json", "study status STUDY --json")),
+    ({"scipy"}, ("study report STUDY --json", "reproduce --json")),
+]
+"""What commands may load, and those that one process runs: what an earlier one loads is found."""
+LOADED_BY = """
+import sys
+from thresher.cli.main import main
+given, slow = sys.argv[2:], set(sys.argv[1].split())
+for line in given:
+    sys.argv = ["thresher", *line.split()]
+    try: main()
+    except SystemExit: pass
+    print("loaded:", *sorted(slow & set(sys.modules)), file=sys.stderr)
+"""
+
+
+@pytest.fixture(scope="module")
+def loaded(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
+    """The slow libraries that are loaded after each command."""
+    folder = tmp_path_factory.mktemp("study")
+    study = 'seeds = 2\n[base]\ndata = "digits"\n[grid]\nbatch_size = [32, 64]\n'
+    (folder / "study.toml").write_text(study)
+    found: dict[str, set[str]] = {}
+    for _, lines in COMMANDS:
+        slow = LIBRARIES | (IN_PARTS if lines != HELP else set())
+        given = [line.replace("STUDY", str(folder)) for line in lines]
+        command = [sys.executable, "-c", LOADED_BY, " ".join(slow), *given]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        names = [x.split()[1:] for x in done.stderr.splitlines() if x.startswith("loaded:")]
+        found |= dict(zip(lines, map(set, names), strict=True))
+    return found
+
+
 @pytest.mark.slow
+@pytest.mark.xdist_group("loaded")
 @pytest.mark.parametrize(
-    ("arguments", "loads"),
-    [
-        ("data info digits --json", set()),
-        ("study status STUDY --json", set()),
-        ("study report STUDY --json", {"scipy"}),
-        ("reproduce --json", {"scipy"}),
-        *((f"{name} --help", set()) for name in ("train", "embed", "plan", "view", "audit")),
-        ("select network --help", set()),
-        ("study report --help", set()),
-    ],
+    ("arguments", "loads"), [(line, loads) for loads, lines in COMMANDS for line in lines]
 )
 def test_a_command_loads_only_what_it_needs(
-    arguments: str, loads: set[str], digits: Path, tmp_path: Path
+    arguments: str, loads: set[str], loaded: dict[str, set[str]]
 ) -> None:
-    study = 'seeds = 2\n[base]\ndata = "digits"\n[grid]\nbatch_size = [32, 64]\n'
-    (tmp_path / "study.toml").write_text(study)
-    words = arguments.replace("STUDY", str(tmp_path)).split()
-    code = (
-        "import sys; from thresher.cli.main import main; sys.argv = ['thresher', *sys.argv[1:]]\n"
-        "try: main()\n"
-        "except SystemExit: pass\n"
-        f"slow = {LIBRARIES!r} | ({IN_PARTS!r} if '--help' not in sys.argv else set())\n"
-        "print(*sorted(slow & set(sys.modules)), file=sys.stderr)"
-    )
-    command = [sys.executable, "-c", code, *words]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert set(done.stderr.split("\n")[-2].split()) <= loads
+    assert loaded[arguments] <= loads
 
 
 WITHOUT_COMPILER = """
@@ -253,15 +273,29 @@ def test_a_study_whose_workers_train_loads_neither_torch_nor_pandas(
     assert list((tmp_path / "out" / "trials").glob("*/result.json"))
 
 
-def test_the_training_options_load_without_numpy() -> None:
-    code = "import sys, thresher.training.config; sys.exit('numpy' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+MODULES_ALONE = ("training.config", "data.pack", "data.selection", "cli.commands")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "module", ["data.pack", "data.selection", "training.config", "cli.commands"]
-)
-def test_configuration_and_data_load_without_torch(module: str) -> None:
-    code = f"import sys, thresher.{module}; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+@pytest.fixture(scope="module")
+def loaded_by_modules() -> dict[str, str]:
+    """Which of torch and numpy are loaded after each module, imported in this order."""
+    code = (
+        "import importlib, sys\n"
+        "for module in sys.argv[1:]:\n"
+        "    importlib.import_module(f'thresher.{module}')\n"
+        "    print(*({'torch', 'numpy'} & set(sys.modules)))"
+    )
+    command = [sys.executable, "-c", code, *MODULES_ALONE]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return dict(zip(MODULES_ALONE, done.stdout.splitlines(), strict=True))
+
+
+def test_the_training_options_load_without_numpy(loaded_by_modules: dict[str, str]) -> None:
+    assert "numpy" not in loaded_by_modules["training.config"]
+
+
+@pytest.mark.parametrize("module", MODULES_ALONE)
+def test_configuration_and_data_load_without_torch(
+    module: str, loaded_by_modules: dict[str, str]
+) -> None:
+    assert "torch" not in loaded_by_modules[module]

@@ -69,9 +69,14 @@ def write_tar(path: Path, members: Iterable[tuple[str, bytes]], mode: str = "w")
     return path
 
 
+def batches(train: Split) -> list[slice]:
+    """The rows of the five files of training images."""
+    each = len(train[1]) // 5
+    return [slice(each * n, each * (n + 1)) for n in range(5)]
+
+
 def python_form(train: Split, test: Split) -> Iterable[tuple[str, bytes]]:
-    for n in range(5):
-        rows = slice(10_000 * n, 10_000 * (n + 1))
+    for n, rows in enumerate(batches(train)):
         yield (
             f"cifar-10-batches-py/data_batch_{n + 1}",
             python2_pickle({"labels": train[1][rows].tolist(), "data": planes(train[0][rows])}),
@@ -89,14 +94,14 @@ def binary_form(train: Split, test: Split) -> Iterable[tuple[str, bytes]]:
 
     # Order within the archive is of no matter.
     yield "cifar-10-batches-bin/test_batch.bin", records(*test)
-    for n in range(5):
-        rows = slice(10_000 * n, 10_000 * (n + 1))
+    for n, rows in enumerate(batches(train)):
         name = f"cifar-10-batches-bin/data_batch_{n + 1}.bin"
         yield name, records(train[0][rows], train[1][rows])
 
 
-def splits_of(pack: Pack) -> tuple[Split, Split]:
-    train, test = pack.indices("train"), pack.indices("test")
+def splits_of(pack: Pack, each: int = 10_000) -> tuple[Split, Split]:
+    """Return as many images as fill five files and one of `each` images."""
+    train, test = pack.indices("train")[: 5 * each], pack.indices("test")[:each]
     return (pack.images(train), pack.labels[train]), (pack.images(test), pack.labels[test])
 
 
@@ -121,13 +126,27 @@ def test_cifar10_is_the_same_from_each_form(
     monkeypatch.undo()
 
 
-@pytest.mark.slow  # packs 60,000 images
+def few_images(monkeypatch: pytest.MonkeyPatch, name: str, share: float) -> None:
+    """Let each file of a data set hold a share of its images."""
+    parts = [(part, split, int(share * count)) for part, split, count in cifar.PARTS[name]]
+    monkeypatch.setitem(cifar.PARTS, name, parts)
+
+
 def test_a_changed_pixel_is_not_cifar10(
     cifar10: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    train, test = splits_of(Pack.open(cifar10))
-    train[0][41_234, 5, 6, 1] ^= 1
+    """With the first images of CIFAR-10 in place of all."""
+    few_images(monkeypatch, "cifar10", 0.01)
+    train, test = splits_of(Pack.open(cifar10), 100)
     archive = write_tar(tmp_path / "cifar.tar", binary_form(train, test))
+    monkeypatch.setenv("THRESHER_HOME", str(tmp_path / "unchecked"))
+    monkeypatch.delitem(FINGERPRINTS, "cifar10")
+    fingerprint = get("cifar10", archive, WriteOptions(processes=1)).fingerprint
+    monkeypatch.setitem(FINGERPRINTS, "cifar10", fingerprint)
+    monkeypatch.setenv("THRESHER_HOME", str(tmp_path / "unchanged"))
+    assert get("cifar10", archive, WriteOptions(processes=1)).fingerprint == fingerprint
+    train[0][412, 5, 6, 1] ^= 1
+    write_tar(archive, binary_form(train, test))
     monkeypatch.setenv("THRESHER_HOME", str(tmp_path / "home"))
     with pytest.raises(ThresherError, match=r"cifar\.tar: these are not the published images"):
         get("cifar10", archive, WriteOptions(processes=1))
@@ -143,12 +162,14 @@ def made_cifar100() -> dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]:
             random.integers(0, 20, n).astype(np.uint8),
             random.integers(0, 100, n).astype(np.uint8),
         )
-        for split, n in (("train", 50_000), ("test", 10_000))
+        for split, n in (("train", 5_000), ("test", 1_000))
     }
 
 
-@pytest.mark.slow  # packs 60,000 images twice
-def test_cifar100_is_the_same_from_both_forms(tmp_path: Path) -> None:
+def test_cifar100_is_the_same_from_both_forms(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few_images(monkeypatch, "cifar100", 0.1)  # the training images are two blocks
     data = made_cifar100()
     python = write_tar(
         tmp_path / "python.tar",

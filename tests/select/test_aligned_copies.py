@@ -16,7 +16,7 @@ from thresher.select.aligned_copies import aligned_copies
 from thresher.select.copies import pixel_vectors
 from thresher.select.run import training_inputs
 
-TRAIN, TEST, EACH = 1500, 500, 12
+TRAIN, TEST, EACH = 1500, 250, 12
 CHANGES = ("shift", "mirror", "colour", "blur", "jpeg", "crop")
 
 
@@ -64,7 +64,7 @@ def test_changed_copies_are_found_and_little_else(leaky: Pack, tmp_path: Path) -
     later, earlier, similarity = aligned_copies(leaky, train, test, vectors, 0.5)
     planted = EACH * len(CHANGES)
     right = (later - TRAIN == earlier) & (earlier < planted)
-    assert len(later) - right.sum() <= 2
+    assert len(later) - right.sum() <= 1
     assert similarity[right].min() > 0.8
     found = np.isin(np.arange(planted), earlier[right]).reshape(len(CHANGES), EACH).mean(axis=1)
     recall = dict(zip(CHANGES, found.tolist(), strict=True))
@@ -81,7 +81,7 @@ def test_changed_copies_are_found_and_little_else(leaky: Pack, tmp_path: Path) -
     ids, splits = leaky.ids.to_pylist(), leaky.splits.to_pylist()
     made = ArraySource(images, leaky.labels, splits, ids, list(leaky.classes))
     upside = write_pack(made, tmp_path / "upside")
-    assert len(aligned_copies(upside, train, test, turned, 0.5).later) <= 1
+    assert len(aligned_copies(upside, train, test, turned, 0.5).later) == 0
 
 
 @pytest.mark.slow

@@ -26,7 +26,7 @@ def digits() -> tuple[np.ndarray, np.ndarray]:
     from sklearn.datasets import load_digits
 
     x, y = load_digits(return_X_y=True)
-    return x[:900].astype(np.float32), y[:900]
+    return x[:500].astype(np.float32), y[:500]
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +86,7 @@ def test_pca_refuses_numbers_that_are_not_finite() -> None:
         reduce(x, MapOptions(), "pca")
 
 
-@pytest.mark.slow  # a map of all digits
+@pytest.mark.slow  # a map of digits
 @pytest.mark.xdist_group("digits_map")
 def test_map_keeps_the_classes_of_neighbours(
     digits: tuple[np.ndarray, np.ndarray], digits_map: Reduction
@@ -109,7 +109,7 @@ def test_a_seed_gives_the_same_bytes_and_another_seed_others(
     digits: tuple[np.ndarray, np.ndarray],
 ) -> None:
     x, _ = digits
-    few = (MapOptions(seed=s, iterations=350, device="cpu") for s in (0, 0, 1))
+    few = (MapOptions(seed=s, iterations=100, device="cpu") for s in (0, 0, 1))
     a, b, c = (reduce(x[:400], options) for options in few)
     assert a.points.tobytes() == b.points.tobytes()
     assert a.kl == b.kl
@@ -119,7 +119,7 @@ def test_a_seed_gives_the_same_bytes_and_another_seed_others(
 @pytest.mark.slow  # two maps of many points
 def test_the_fft_optimiser_of_larger_maps_gives_the_same_bytes() -> None:
     x = np.random.default_rng(0).normal(size=(10_500, 8)).astype(np.float32)
-    a, b = (reduce(x, MapOptions(iterations=20, device="cpu")) for _ in range(2))
+    a, b = (reduce(x, MapOptions(iterations=4, device="cpu")) for _ in range(2))
     assert a.points.tobytes() == b.points.tobytes()
 
 

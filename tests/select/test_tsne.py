@@ -1,5 +1,6 @@
 """Our t-SNE engine against exact sums, SciPy, scikit-learn and openTSNE."""
 
+import functools
 import subprocess
 import sys
 
@@ -41,6 +42,12 @@ def _map(
     x = x.float()
     phases = [(12.0, early_iterations), (1.0, iterations)]
     return tsne.descend(affinities(x, perplexity), _start(x), phases, seed=seed)
+
+
+@functools.cache
+def _short_map(x: torch.Tensor, seed: int) -> tuple[torch.Tensor, float]:
+    """Return a map of few steps, made once for each seed."""
+    return _map(x, iterations=120, early_iterations=80, seed=seed)
 
 
 def _exact(y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -146,12 +153,13 @@ def test_probabilities_of_zero_add_nothing_to_the_divergence() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("short_map")
 def test_the_map_keeps_classes_apart_and_is_the_same_twice(digits_x: torch.Tensor) -> None:
     from sklearn.datasets import load_digits
     from sklearn.neighbors import KNeighborsClassifier
 
-    maps = [_map(digits_x, iterations=120, early_iterations=80) for _ in range(2)]
-    (y, kl), (again, _) = maps
+    y, kl = _short_map(digits_x, 0)
+    again, _ = _map(digits_x, iterations=120, early_iterations=80)
     assert torch.equal(y, again)
 
     labels = load_digits().target[:600]
@@ -164,6 +172,7 @@ def test_the_map_keeps_classes_apart_and_is_the_same_twice(digits_x: torch.Tenso
 
 
 @pytest.mark.slow  # six maps
+@pytest.mark.xdist_group("short_map")
 def test_the_divergence_agrees_with_opentsne(digits_x: torch.Tensor) -> None:
     """The mean of three seeds: one seed differs from another by up to 2 %."""
     import openTSNE
@@ -178,7 +187,7 @@ def test_the_divergence_agrees_with_opentsne(digits_x: torch.Tensor) -> None:
         ).fit(digits_x.numpy())
         for seed in range(3)
     ]
-    ours = [_map(digits_x, iterations=120, early_iterations=80, seed=seed)[1] for seed in range(3)]
+    ours = [_short_map(digits_x, seed)[1] for seed in range(3)]
     assert np.mean(ours) < 1.02 * np.mean([theirs.kl_divergence for theirs in maps])
     p = affinities(digits_x, 30)
     of_theirs = tsne.divergence(p, torch.tensor(np.array(maps[0])).float())

@@ -23,7 +23,8 @@ def parse(
 
     infos = describe(config)
     names = [info.name for info in infos]
-    flags = _flags(config, _dependent_defaults(config, arguments))
+    defaults = _dependent_defaults(config, arguments)
+    flags = _flags(config, _possible(config, arguments), defaults)
     messages = io.StringIO()
     description = with_flags(inspect.cleandoc(function.__doc__ or ""), names)
     try:
@@ -37,26 +38,54 @@ def parse(
                 _one_sentence(messages.getvalue()), f"see `thresher {words} --help`"
             ) from None
         raise
-    built = config(**{name: getattr(parsed, name) for name in names})
+    given = {name: getattr(parsed, name) for name in names if hasattr(parsed, name)}
+    built = config(**{**defaults, **given})
     with parameters_as_flags(names):
         validate(built)
     return built, parsed.json
 
 
-def _flags(config: type, defaults: Mapping[str, Any]) -> type:
-    """Return a dataclass for tyro with the options of `config`, and `json`."""
+def _possible(config: type, arguments: Sequence[str]) -> list[OptionInfo]:
+    """Return the options that can occur in these arguments: tyro takes up to 1 ms for each.
+
+    An argument that names none of them asks for help or is an error that names similar options:
+    then these are all options.
+    """
+    infos = describe(config)
+    named = {a.partition("=")[0].replace("_", "-") for a in arguments if a.startswith("-")}
+    flags = {info.flag for info in infos}
+    known = flags | {f"--no-{flag[2:]}" for flag in flags} | {"--json"}
+    if named - known:
+        return list(infos)
+    hints = get_type_hints(config, include_extras=True)
+    return [
+        info
+        for info in infos
+        if info.default is dataclasses.MISSING
+        or not named.isdisjoint((info.flag, f"--no-{info.flag[2:]}"))
+        or _is_positional(info, hints)
+    ]
+
+
+def _is_positional(info: OptionInfo, hints: Mapping[str, Any]) -> bool:
     import tyro
 
-    infos = describe(config)
-    names = [info.name for info in infos]
+    marks = getattr(hints[info.name], "__metadata__", ())
+    return info.positional or tyro.conf.Positional in marks
+
+
+def _flags(config: type, infos: Sequence[OptionInfo], defaults: Mapping[str, Any]) -> type:
+    """Return a dataclass for tyro with `infos`, options of `config`, and `json`."""
+    import tyro
+
+    names = [info.name for info in describe(config)]
     hints = get_type_hints(config, include_extras=True)
     json_help = tyro.conf.arg(help="Print one JSON object on standard output.")
     json_hint = _ANNOTATED[(bool, tyro.conf.FlagCreatePairsOff, json_help)]
     fields: list[Any] = [("json", json_hint, dataclasses.field(default=False, kw_only=True))]
     for info in infos:
         info = dataclasses.replace(info, default=defaults.get(info.name, info.default))
-        marks = getattr(hints[info.name], "__metadata__", ())
-        positional = info.positional or tyro.conf.Positional in marks
+        positional = _is_positional(info, hints)
         extra = (tyro.conf.Positional,) if positional else ()
         shown = tyro.conf.arg(
             name=info.flag.removeprefix("--") if info.name.endswith("_") else None,

@@ -136,6 +136,7 @@ def _blur(side: int, sigma: float) -> "torch.Tensor":
 
     at = torch.arange(side, dtype=torch.float32)
     weights = torch.exp(-((at[:, None] - at) ** 2) / (2 * sigma**2))
+    weights[weights < 1e-30] = 0  # products with numbers below 1e-38 take 20 times as long
     return weights / weights.sum(dim=1, keepdim=True)
 
 

@@ -68,6 +68,7 @@ class Trainer:
         self.metrics = Metrics(self.paths.metrics, group.first)
         self.correct = torch.zeros(len(work.split.test), dtype=torch.uint8, device=group.device)
         """Which test samples the final network predicts correctly."""
+        self._tested: tuple[float, float] | None = None  # with the weights as they are
         self.input_clock = InputClock(group.device)
         self._save_requested = self._stop_requested = False
         self._begun = 0.0
@@ -109,6 +110,7 @@ class Trainer:
                 status = self.fit(visible)
             if not self.step.exchange.synchronised:  # a target was reached between two averages
                 self.step.finish()
+                self._tested = None
             result = self._result(status)
         finally:
             self.step.exchange.close()
@@ -138,7 +140,7 @@ class Trainer:
 
     def _epoch(self, shown: Bar) -> Status | None:
         """Train one epoch, or the rest of it; return how the run ended if it did."""
-        done = self.state.progress
+        done, self._tested = self.state.progress, None
         before = done.seconds
         plan = self._plan_epoch()
         parts = self.data.parts(plan.order, plan.cuts, self.step.align)
@@ -229,13 +231,18 @@ class Trainer:
     def _evaluate(self) -> bool:
         """Evaluate on validation (or test); return whether a target is reached."""
         done, config = self.state.progress, self.config
-        accuracy, loss = evaluate(self.step, self.split.watched)
+        self._tested = None if len(self.split.validation) else self._test()
+        accuracy, loss = self._tested or evaluate(self.step, self.split.validation)
         done.accuracy, done.loss = finite(accuracy), finite(loss)
         by_loss = config.target_loss is not None and loss <= config.target_loss
         by_accuracy = config.target_accuracy is not None and accuracy >= config.target_accuracy
         if by_loss or by_accuracy:
             done.target = TargetReached(done.seconds, done.samples, done.step)
         return by_loss or by_accuracy
+
+    def _test(self) -> tuple[float, float]:
+        self.correct.zero_()
+        return evaluate(self.step, self.split.test, self.correct)
 
     # ---- a step -------------------------------------------------------------------------------
 
@@ -328,10 +335,7 @@ class Trainer:
 
     def _result(self, status: Status) -> RunResult:
         done, split, noise = self.state.progress, self.split, self.state.noise
-        self.correct.zero_()
-        accuracy, loss = (
-            (None, None) if status == "stopped" else evaluate(self.step, split.test, self.correct)
-        )
+        accuracy, loss = (None, None) if status == "stopped" else self._tested or self._test()
         validation = (done.accuracy, done.loss) if len(split.validation) else (None, None)
         if status == "diverged" and len(split.validation):
             validation = evaluate(self.step, split.validation)

@@ -61,7 +61,7 @@ def open_tar(
 ) -> Iterator[tarfile.TarFile]:
     """Open a tar file to be read from begin to end; `damaged` is the message if that fails."""
     try:
-        with tarfile.open(file, "r|*") as tar:
+        with tarfile.open(file, "r|*", bufsize=1 << 18) as tar:
             yield tar
     except FileNotFoundError:
         raise NotFoundError(f"{file} does not exist", "check the path") from None
