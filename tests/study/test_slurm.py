@@ -40,6 +40,7 @@ if not os.path.exists(out + "/begun"):
     time.sleep(600)
 json.dump({"score": float(sys.argv[2])}, open(out + "/result.json", "w"))
 """
+STUDY = [sys.executable, str(Path(__file__).with_name("run_study.py"))]
 RUN = """
 import sys
 from thresher.study.study import Study
@@ -104,7 +105,7 @@ def test_four_trials_one_of_two_workers_one_out_of_time(
     (tmp_path / "slow_model.py").write_text(SLOW)
     path = f"{tmp_path}{os.pathsep}{os.environ['PYTHONPATH']}"
     environment = {**os.environ, **bed.environment, "PYTHONPATH": path}
-    command = [sys.executable, str(Path(__file__).with_name("run_study.py")), str(file), str(out)]
+    command = [*STUDY, str(file), str(out)]
     by_arm = {t.cell["arm"]: t for t in study.plan().trials.values() if t.cell is not None}
     long = by_arm["long"]
     log = out / "logs" / f"{long.name}.log"
@@ -191,7 +192,7 @@ def test_a_cancelled_job_is_submitted_again(
     study = Study.from_dict(content, tmp_path)
     file = tmp_path / "study.toml"
     write_text(file, dumps(content))
-    process = subprocess.Popen([sys.executable, "-c", RUN, str(file), str(tmp_path)])
+    process = subprocess.Popen([*STUDY, str(file), str(tmp_path)])
     try:
         _until(lambda: (tmp_path / "slurm" / "jobs.json").exists())
         (entry,) = _book(tmp_path).values()
@@ -200,7 +201,7 @@ def test_a_cancelled_job_is_submitted_again(
         process.kill()
         process.wait()
         assert "no process collects the results" in thresher("study", "status", tmp_path).stdout
-        process = subprocess.Popen([sys.executable, "-c", RUN, str(file), str(tmp_path)])
+        process = subprocess.Popen([*STUDY, str(file), str(tmp_path)])
         _until(lambda: study.status().count("queued") == 1)
         assert study.status().count("running") == 0
         assert "1 trial: 1 queued; run by" in thresher("study", "status", tmp_path).stdout
@@ -222,9 +223,7 @@ def test_a_command_out_of_time_is_requeued_with_its_folder(bed: SlurmBed, tmp_pa
     content = {"seeds": 2, "base": {"command": command}, "metric": "score", "executor": EXECUTOR}
     file, out = tmp_path / "study.toml", tmp_path / "out"
     write_text(file, dumps(content))
-    process = subprocess.Popen(
-        [sys.executable, "-c", RUN, str(file), str(out)], env={**os.environ, **bed.environment}
-    )
+    process = subprocess.Popen([*STUDY, str(file), str(out)], env={**os.environ, **bed.environment})
     try:
         _until(lambda: len(list(out.glob("trials/*/output/begun"))) == 2)
         # What SLURM sends before the time limit, to every process of the jobs.
@@ -334,7 +333,7 @@ def test_a_failure_that_no_process_watched_is_not_run_again(
     content = {"seeds": 1, "base": {"command": command}, "executor": EXECUTOR}
     file, out = tmp_path / "study.toml", tmp_path / "out"
     write_text(file, dumps(content))
-    process = subprocess.Popen([sys.executable, "-c", RUN, str(file), str(out)])
+    process = subprocess.Popen([*STUDY, str(file), str(out)])
     try:
         _until(lambda: bool(list(out.glob("trials/*/output/starts"))))
     finally:
