@@ -19,7 +19,7 @@ from thresher.app.selection_view import SelectionView
 from thresher.data.export import export
 from thresher.data.overrides import OverrideLog
 from thresher.data.sources.registry import open_source
-from thresher.data.write import write_pack
+from thresher.data.write import WriteOptions, write_pack
 from thresher.errors import InvalidValueError, ThresherError
 from thresher.paths import SelectionPaths
 from thresher.select.filters.combine import UnionFilter
@@ -204,7 +204,9 @@ def test_an_export_holds_the_new_labels(made: Any, tmp_path: Path, format: str) 
     pack, selection, _ = made
     loaded = relabel(made, [3], 8)
     export(pack, tmp_path / "out", format, loaded)
-    again = write_pack(open_source(str(tmp_path / "out")), tmp_path / "again")
+    again = write_pack(
+        open_source(str(tmp_path / "out")), tmp_path / "again", WriteOptions(processes=1)
+    )
     labels = dict(zip(again.ids.to_pylist(), again.labels.tolist(), strict=True))
     assert labels[selection.ids[3]] == 8
     assert labels[selection.ids[4]] == selection.labels[4]

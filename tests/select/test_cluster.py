@@ -36,7 +36,7 @@ def blobs(n: int, d: int, classes: int, seed: int) -> tuple[np.ndarray, np.ndarr
 @pytest.mark.parametrize("min_samples", [1, 2, 5, 12])
 @pytest.mark.parametrize("d", [2, 3, 8, 40])
 def test_equals_dbscan_on_heavy_tailed_blobs(d: int, min_samples: int) -> None:
-    x, labels = blobs(1500, d, 3, seed=d)
+    x, labels = blobs(700, d, 3, seed=d)
     graph = ClassGraph(x, labels, min_samples)
     for eps in np.quantile(graph.core, [0.02, 0.2, 0.5, 0.8, 0.97, 1.0]) + 1e-3:
         expected = reference(x, labels, eps, min_samples)

@@ -75,7 +75,7 @@ def test_network_on_a_run_gives_the_same_file_twice(
             kept.unlink()
         done = thresher(
             *("select", "network", "--data", few, "--run", run, "--drop", 0.05, "--json"),
-            *("--device", "cpu", "--out", tmp_path / f"{name}.parquet"),
+            *("--iterations", 350, "--device", "cpu", "--out", tmp_path / f"{name}.parquet"),
         )
         assert done.returncode == 0, done.stderr
         outcomes.append(json.loads(done.stdout))
@@ -104,7 +104,10 @@ def test_network_on_a_run_gives_the_same_file_twice(
 def test_another_eps_takes_the_kept_map(
     thresher: Run, few: Path, run: Path, tmp_path: Path
 ) -> None:
-    common = ("select", "network", "--data", few, "--run", run, "--device", "cpu", "--json")
+    common = (
+        *("select", "network", "--data", few, "--run", run, "--iterations", 350),
+        *("--device", "cpu", "--json"),
+    )
     first = thresher(*common, "--out", tmp_path / "auto.parquet")
     again = thresher(*common, "--eps", 1.5, "--out", tmp_path / "eps.parquet")
     assert first.returncode == again.returncode == 0, first.stderr + again.stderr
@@ -194,7 +197,7 @@ def test_recursive_retrains_and_goes_on(
     out = tmp_path / "again.parquet"
     command = (
         *("select", "recursive", "--data", few, "--run", run, "--drop", 0.06, "--rounds", 2),
-        *("--perplexity", 10, "--device", "cpu", "--out", out, "--json"),
+        *("--perplexity", 10, "--iterations", 350, "--device", "cpu", "--out", out, "--json"),
     )
     done = thresher(*command)
     assert done.returncode == 0, done.stderr
