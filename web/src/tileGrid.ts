@@ -111,9 +111,11 @@ export class TileGrid {
     for (let at = first; at < end; at++) missing.add(at);
     const free = this.tiles.filter((tile) => !missing.delete(tile.at));
     for (const at of missing) this.paint(free.pop() ?? this.createTile(), at);
-    for (const tile of free) {
-      tile.at = -1;
-      tile.element.hidden = true;
+    for (const tile of free) tile.at = -1;
+    for (const { element, at } of this.tiles) {
+      element.hidden = at < 0;
+      const focused = element.classList.toggle("focused", this.rows[at] === this.model.focus);
+      element.setAttribute("aria-selected", String(focused));
     }
     const titled = sections.filter((section) => section.title !== "");
     const headings = titled.map(({ title, top }) => {
@@ -139,19 +141,16 @@ export class TileGrid {
   }
 
   private paint(tile: Tile, at: number): void {
-    const { model } = this;
     const { element } = tile;
     const row = this.rows[at] ?? 0;
     const [left, top] = this.layout.position(at);
     tile.at = at;
-    element.hidden = false;
     element.style.width = tile.canvas.style.height = `${this.side}px`;
     element.style.transform = `translate(${left}px, ${top}px)`;
-    element.style.setProperty("--class", classColour(model.labelOf(row), model.info.classes.length));
+    element.style.setProperty("--class", classColour(this.model.labelOf(row), this.model.info.classes.length));
     this.updateState(tile, row);
-    element.classList.toggle("focused", row === model.focus);
     const position = { "aria-posinset": at + 1, "aria-setsize": this.rows.length };
-    setAttributes(element, { id: `${this.element.id}-${row}`, "data-id": model.id(row), "aria-selected": String(row === model.focus), ...position });
+    setAttributes(element, { id: `${this.element.id}-${row}`, "data-id": this.model.id(row), ...position });
     this.thumbnails.paint(tile.canvas, row);
   }
 
@@ -176,8 +175,7 @@ export class TileGrid {
   }
 
   private updateFocused(): void {
-    const { focus } = this.model;
-    this.focused = focus === NO_ROW ? -1 : this.rows.indexOf(focus);
+    this.focused = this.rows.indexOf(this.model.focus);
     this.left = -1;
   }
 
@@ -191,6 +189,8 @@ export class TileGrid {
       }
       this.element.setAttribute("aria-activedescendant", `${this.element.id}-${this.model.focus}`);
     } else this.element.removeAttribute("aria-activedescendant");
-    this.repaint();
+    // The request for an image that is missing may have failed: those tiles are painted again.
+    for (const tile of this.tiles) if (tile.canvas.dataset["shown"] === undefined) tile.at = -1;
+    this.render();
   }
 }
