@@ -1,8 +1,6 @@
 """Run one task inside a SLURM job: save before the time limit, requeue, report the outcome."""
 
-import contextlib
 import dataclasses
-import importlib
 import os
 import signal
 import subprocess
@@ -15,7 +13,6 @@ from typing import Any
 
 from thresher.errors import ThresherError
 from thresher.paths import write_json
-from thresher.startup import quick_imports, skip_pandas
 from thresher.study.perform import attempt, redirect_output
 from thresher.study.tasks import StudyTask, TaskOutcome
 
@@ -53,8 +50,6 @@ class SlurmJob:
         redirect_output(root / "logs" / f"{task.name}{suffix}.log")
         _handle_time_limit()
         try:
-            if task.kind == "train":
-                _load_training()
             outcome = attempt(task, self.threads)
         except OutOfTime:
             outcome = TaskOutcome(task.name, stopped=True)
@@ -70,13 +65,6 @@ class SlurmJob:
         if outcome.stopped:
             outcome = TaskOutcome(task.name, f"it ran out of time {restarts + 1} times")
         write_json(outcome_file(root, task.name), dataclasses.asdict(outcome))
-
-
-def _load_training() -> None:
-    """Import what trains, without pandas: a job starts half a second sooner."""
-    with contextlib.suppress(Exception), quick_imports():  # `attempt` reports what fails
-        importlib.import_module("thresher.training.train")
-        skip_pandas()
 
 
 def _log(text: str) -> None:
