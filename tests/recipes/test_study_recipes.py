@@ -255,7 +255,7 @@ def test_throughput(few: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_figure_5(few: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ornl_fig5.STUDIES, "smoke", _small(ornl_fig5.STUDIES["smoke"], few))
     result = ornl_fig5.RECIPE.run("smoke", tmp_path)
-    _check(result, "O2", 6)
+    _check(result, "O2", 7)
     (preferred,) = (row for row in result.rows if "each network" in row.paper)
     assert set(preferred.values["preferred_batch"].values()) <= set(BATCHES)  # type: ignore[attr-defined]
 

@@ -50,8 +50,8 @@ PUBLISHED: Values = {
 
 
 BEHIND = ("worse", "equivalent")
-ANALYSES = 3
-"""Batch sizes for each rate, for each network, and distances between networks."""
+ANALYSES = 4
+"""Batch sizes for each rate and for each network, distances between networks, and falls."""
 
 
 def definition(preset: str) -> Values:
@@ -79,6 +79,7 @@ def rows(analysis: Analysis) -> list[ClaimRow]:
         *(_falls(analysis, model, lr) for model, lr in pairs),
         _per_network(values),
         _closer_at_low_rates(values),
+        _sudden_if_deep(values),
     ]
 
 
@@ -87,14 +88,15 @@ def _falls(analysis: Analysis, model: str, lr: float) -> ClaimRow:
     axes = {"model": model, "lr": lr}
     cells = [c for c in analysis.cells if axes.items() <= c.cell.items()]
     best = max(cells, key=lambda c: c.mean or 0.0)
-    last = max(cells, key=lambda c: c.cell["batch_size"])
+    first, *_, last = sorted(cells, key=lambda c: c.cell["batch_size"])
+    smallest = ", the smallest of all" if best is first else ""
     tests = [c for c in analysis.verdicts if c.cell == axes]
     shown = max(tests, key=lambda c: c.difference)
     return ClaimRow(
         "O2",
         f"{model}, rate {lr}: a preferred batch, beyond it accuracy falls",
-        f"best at {best.cell['batch_size']} ({studies.mean(best)}), {studies.mean(last)} at "
-        f"{last.cell['batch_size']}",
+        f"best at {best.cell['batch_size']}{smallest}: {studies.mean(best)}; "
+        f"{studies.mean(last)} at {last.cell['batch_size']}",
         holds.if_any(map(holds.if_better, tests)),
         studies.corrected(shown),
         f"the interval is that of {shown.arm} against {shown.baseline}, corrected for "
@@ -173,6 +175,31 @@ def _closer_at_low_rates(values: Mapping[tuple[Any, ...], Mapping[int, float]]) 
         "the networks' curves are closer at low rates",
         f"{means[low]:.1f} points apart at {low}, {means[high]:.1f} at {high}",
         holds.if_worse(comparison),
+        studies.corrected(comparison),
+    )
+
+
+def _sudden_if_deep(values: Mapping[tuple[Any, ...], Mapping[int, float]]) -> ClaimRow:
+    """Compare the largest fall from one batch size to the next, of the mean over the rates."""
+    models, rates, batches = (list(dict.fromkeys(key[n] for key in values)) for n in range(3))
+    falls = {}
+    for model in models:
+        curve = [_mean([values.get((model, lr, batch), {}) for lr in rates]) for batch in batches]
+        seeds = [s for s in curve[0] if all(s in point for point in curve)]
+        steps = list(itertools.pairwise(curve))
+        falls[(model,)] = {s: max(before[s] - after[s] for before, after in steps) for s in seeds}
+    shallow, deep = models[0], models[-1]
+    analysis = studies.compare_values(
+        falls, ("model",), pairs=((deep, shallow),), level=holds.share_of_level(ANALYSES)
+    )
+    (comparison,) = analysis.verdicts
+    means = {m: studies.cell(analysis, model=m).mean or 0.0 for m in (shallow, deep)}
+    return ClaimRow(
+        "O2",
+        "accuracy falls suddenly for deep networks, gradually for others",
+        f"largest fall between two batch sizes: {deep} {means[deep]:.1f} points, "
+        f"{shallow} {means[shallow]:.1f}",
+        holds.if_better(comparison),
         studies.corrected(comparison),
     )
 
