@@ -53,26 +53,53 @@ def test_the_commit_is_that_of_the_checkout() -> None:
     )
     expected = said.stdout.strip() if said.returncode == 0 else None
     git_commit.cache_clear()  # the checkout may have moved since this process started
-    assert git_commit() == expected
+    commit = git_commit()
+    assert (commit and commit.removesuffix("+changes")) == expected
     assert expected is None or re.fullmatch("[0-9a-f]{40}", expected)
+
+
+def _copy(folder: Path) -> None:
+    """Copy what `git_commit` needs to a package in `folder`."""
+    (folder / "thresher").mkdir(parents=True)
+    for name in ("__init__.py", "environment.py", "errors.py", "startup.py", "version.py"):
+        source = (ROOT / "src" / "thresher" / name).read_text() if name != "__init__.py" else ""
+        (folder / "thresher" / name).write_text(source)
+
+
+def _commit_all(repository: Path) -> None:
+    for command in (["init", "-q"], ["add", "-A"], ["-c", "user.name=a", "-c", "user.email=a@b",
+                                     "commit", "-q", "--allow-empty", "-m", "x"]):  # fmt: skip
+        subprocess.run(["git", "-C", str(repository), *command], check=True)
+
+
+def _said(folder: Path) -> list[str]:
+    code = "import thresher.environment as e; print(e.__file__, e.git_commit())"
+    done = subprocess.run(
+        [sys.executable, "-B", "-c", code], capture_output=True, text=True,
+        env={**os.environ, "PYTHONPATH": str(folder)},
+    )  # fmt: skip
+    assert not done.stderr
+    return done.stdout.split()
+
+
+def test_the_commit_mentions_changed_files_of_the_package(tmp_path: Path) -> None:
+    source = tmp_path / "src"
+    _copy(source)
+    (tmp_path / "notes.txt").write_text("a")
+    _commit_all(tmp_path)
+    (tmp_path / "notes.txt").write_text("b")  # not part of the package
+    assert re.fullmatch("[0-9a-f]{40}", _said(source)[1])
+    with (source / "thresher" / "version.py").open("a") as file:
+        file.write("# changed\n")
+    assert re.fullmatch(r"[0-9a-f]{40}\+changes", _said(source)[1])
 
 
 def test_an_installed_package_in_a_repository_has_no_commit(tmp_path: Path) -> None:
     """site-packages inside a user's repository: that commit says nothing about Thresher."""
-    site = tmp_path / "env" / "site-packages" / "thresher"
-    site.mkdir(parents=True)
-    for name in ("__init__.py", "environment.py", "errors.py", "startup.py", "version.py"):
-        source = (ROOT / "src" / "thresher" / name).read_text() if name != "__init__.py" else ""
-        (site / name).write_text(source)
-    for command in (["init", "-q"], ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q",
-                                     "--allow-empty", "-m", "x"]):  # fmt: skip
-        subprocess.run(["git", "-C", str(tmp_path), *command], check=True)
-    code = "import thresher.environment as e; print(e.__file__, e.git_commit())"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True,
-        env={**os.environ, "PYTHONPATH": str(site.parent)},
-    )  # fmt: skip
-    assert done.stdout.split() == [str(site / "environment.py"), "None"], done.stderr
+    site = tmp_path / "env" / "site-packages"
+    _copy(site)
+    _commit_all(tmp_path)
+    assert _said(site) == [str(site / "thresher" / "environment.py"), "None"]
 
 
 def test_cores_are_those_this_process_may_use() -> None:

@@ -69,20 +69,24 @@ def hardware(device: str) -> dict[str, str | int]:
 
 @functools.cache
 def git_commit() -> str | None:
-    """Return the commit of the checkout that this code runs from; None if it was installed."""
+    """Return the commit of the checkout that this code runs from; None if it was installed.
+
+    If files of the package were changed since that commit, it ends in `+changes`.
+    """
     here = Path(__file__).resolve().parent
+    run = functools.partial(subprocess.run, capture_output=True, text=True, timeout=10)
+    git = ["git", "-C", str(here)]
     try:
-        root, commit = subprocess.run(
-            ["git", "-C", str(here), "rev-parse", "--show-toplevel", "HEAD"],
-            capture_output=True,
-            text=True,
-            timeout=10,
-            check=True,
+        root, commit = run(
+            [*git, "rev-parse", "--show-toplevel", "HEAD"], check=True
         ).stdout.split()
+        changed = run([*git, "diff", "--quiet", "HEAD", "--", "."]).returncode != 0
     except (OSError, subprocess.SubprocessError, ValueError):
         return None
     # site-packages inside somebody's repository is not a checkout of ours.
-    return commit if here.is_relative_to(Path(root) / "src") else None
+    if not here.is_relative_to(Path(root) / "src"):
+        return None
+    return f"{commit}+changes" if changed else commit
 
 
 def core_count() -> int:

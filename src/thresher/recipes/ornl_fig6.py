@@ -30,7 +30,8 @@ STUDIES: dict[str, Values] = {
         "grid": {"batch_size": [64, 128, 256], "weight_decay": DECAYS},
         "tune": ["weight_decay"],
         "steps": studies.pipeline({**studies.GPU, "model": "resnet34", "batch_size": 256}, DROP),
-        "seeds": 4,
+        "seeds": 6,
+        "tune_seeds": 2,
     },
     "paper": {
         "base": {**studies.FULL_SIZE, **studies.EQUAL_STEPS, "workers": 1, "validation": 5000},

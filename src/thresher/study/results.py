@@ -273,7 +273,8 @@ def _made_with(result: Values) -> dict[str, str]:
     groups = [result.get(key) or {} for key in ("versions", "hardware")]
     values = {key: str(value) for group in groups for key, value in group.items()}
     if result.get("git_commit"):
-        values["git commit"] = str(result["git_commit"])[:12]
+        commit, *changes = str(result["git_commit"]).partition("+")
+        values["git commit"] = "".join([commit[:12], *changes])
     return values
 
 
