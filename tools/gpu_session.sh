@@ -63,7 +63,7 @@ fast() {
     ${AIRBENCH:+--beside "$AIRBENCH" --beside-runs 20}
 }
 fig7() {
-  sed "s/^workers = .*/workers = ${WORKERS:-8}\nmps = true/" examples/ornl-fig7.toml >"$out/fig7.toml"
+  sed "s/^workers = .*/workers = ${WORKERS:-8}/" examples/ornl-fig7.toml >"$out/fig7.toml"
   step fig7 420 python -m thresher study run "$out/fig7.toml" --out "$out/fig7"
 }
 plan() {
