@@ -18,9 +18,9 @@ SOURCE = Path(__file__).parent.parent / "src" / "thresher"
 # so are `study` and `auditing`, `report` and `app`: neither imports the other.
 LAYERS: list[set[str]] = [
     {"version"},
-    {"errors", "startup"},
+    {"errors", "startup", "help_texts"},
     {"paths", "progress", "options", "plugins", "environment", "csv_table", "plain_optimizers"},
-    {"locks"},
+    {"locks", "effect"},
     {"distributed"},
     {"data"},
     {"models"},

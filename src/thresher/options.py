@@ -1,7 +1,8 @@
 """Options are declared once, as dataclass fields; everything else is derived from them.
 
-A field holds type, default, bounds and whether it changes the result; the string below it is its
-help text. Command-line flags, TOML keys, validation and the tables in the docs all read that.
+A field holds type, default, bounds, whether it changes the result and the options without which it
+has no effect; the string below it is its help text. Command-line flags, TOML keys, validation and
+the tables in the docs all read that.
 
     @dataclass(frozen=True, kw_only=True)
     class OptimizerConfig:
@@ -9,15 +10,11 @@ help text. Command-line flags, TOML keys, validation and the tables in the docs 
         \"\"\"Momentum of SGD.\"\"\"
 """
 
-import ast
 import dataclasses
 import functools
 import inspect
-import itertools
 import math
 import numbers
-import re
-import textwrap
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -26,6 +23,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from thresher.errors import InvalidValueError, nearest
+from thresher.help_texts import help_texts
 
 _KEY = "thresher.option"
 LARGEST_INT = 2**63 - 1
@@ -66,6 +64,10 @@ def _digits(number: float | None) -> str:
     return str(int(number)) if float(number).is_integer() and abs(number) < 1e15 else str(number)
 
 
+Conditions = Mapping[str, tuple[Any, ...] | Bounds | bool]
+"""Options by name, and their values: listed, in a range, or whether they are given at all."""
+
+
 def option(
     default: Any = MISSING,
     *,
@@ -75,6 +77,7 @@ def option(
     lt: float | None = None,
     changes_result: bool = True,
     positional: bool = False,
+    only_with: Conditions | None = None,
 ) -> Any:
     """Declare an option of a configuration dataclass.
 
@@ -87,8 +90,10 @@ def option(
         changes_result: False if two runs that differ only here give the same result, so that a
             run may be resumed with another value.
         positional: On the command line the option is an argument without a flag.
+        only_with: Other options by name, and their values with which this one has an effect; see
+            `thresher.effect`.
     """
-    metadata = {_KEY: (Bounds(ge, gt, le, lt), changes_result, positional)}
+    metadata = {_KEY: (Bounds(ge, gt, le, lt), changes_result, positional, only_with or {})}
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -103,13 +108,15 @@ class OptionInfo:
     bounds: Bounds
     changes_result: bool
     positional: bool
+    only_with: Conditions
+    """The options that it has an effect with; not all of them need be options of `config`."""
     config: type
     """The class that it is an option of."""
 
     @property
     def help(self) -> str:
         """What it means; read from the source, which takes a while."""
-        return _help_texts(self.config).get(self.name, "")
+        return help_texts(self.config).get(self.name, "")
 
     @property
     def flag(self) -> str:
@@ -144,12 +151,12 @@ def describe(config: type) -> tuple[OptionInfo, ...]:
     for field in dataclasses.fields(config):
         if not field.init:
             continue
-        bounds, changes, positional = field.metadata.get(_KEY, (Bounds(), True, False))
+        bounds, changes, positional, only = field.metadata.get(_KEY, (Bounds(), True, False, {}))
         default = field.default
         if default is MISSING and field.default_factory is not MISSING:
             default = field.default_factory()
         about = (field.name, hints[field.name], default, bounds)
-        described.append(OptionInfo(*about, changes, positional, config))
+        described.append(OptionInfo(*about, changes, positional, only, config))
     return tuple(described)
 
 
@@ -370,29 +377,3 @@ def _short(value: Any, show: Callable[[Any], str] = repr) -> str:
     except ValueError:  # an integer of thousands of digits
         return "a huge integer"
     return text if len(text) <= 80 else f"{text[:77]}..."
-
-
-@functools.cache
-def _help_texts(config: type) -> dict[str, str]:
-    """Return the string below each field, of the class and its bases; one line per paragraph."""
-    texts: dict[str, str] = {}
-    for base in reversed(config.__mro__):
-        if not dataclasses.is_dataclass(base):
-            continue
-        try:
-            (tree,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
-        except (OSError, TypeError, ValueError, SyntaxError):
-            continue  # made at run time: it has no source of its own
-        if not isinstance(tree, ast.ClassDef):
-            continue
-        for statement, following in itertools.pairwise(tree.body):
-            if (
-                isinstance(statement, ast.AnnAssign)
-                and isinstance(statement.target, ast.Name)
-                and isinstance(following, ast.Expr)
-                and isinstance(following.value, ast.Constant)
-                and isinstance(following.value.value, str)
-            ):
-                text = inspect.cleandoc(following.value.value)
-                texts[statement.target.id] = re.sub(r"(?<!\n)\n(?!\n)", " ", text)
-    return texts

@@ -11,9 +11,9 @@ LOCAL_HOST = "127.0.0.1"
 class ServerConfig:
     """Where the page is served."""
 
-    host: str = option(LOCAL_HOST)
+    host: str = option(LOCAL_HOST, only_with={"export": False})
     """Address to listen on. Any other than 127.0.0.1 makes your images reachable by others."""
-    port: int = option(0, ge=0, le=65535)
+    port: int = option(0, ge=0, le=65535, only_with={"export": False})
     """Port to listen on; 0 picks a free one."""
 
     @property

@@ -8,6 +8,8 @@ from thresher.errors import InvalidValueError
 from thresher.models.embed_config import EFFICIENTNET, EmbedConfig
 from thresher.options import option, validate
 
+OWN_NETWORK = {"run": False, "features": False, "model": False}
+
 
 @dataclass(frozen=True, kw_only=True)
 class AuditConfig:
@@ -26,12 +28,12 @@ class AuditConfig:
     model: str | None = None
     """Pretrained network to use instead: efficientnet-lite0, or hf:FOLDER in Hugging Face's
     format."""
-    network: str = "auto"
+    network: str = option("auto", only_with=OWN_NETWORK)
     """Network to train: a model by name; auto takes tiny for images of up to 16 pixels, else
     resnet20."""
-    epochs: int | None = option(None, ge=1)
+    epochs: int | None = option(None, ge=1, only_with=OWN_NETWORK)
     """Epochs to train it for; by default few, so that it does not memorise wrong labels."""
-    image_size: int = option(32, ge=8)
+    image_size: int = option(32, ge=8, only_with=OWN_NETWORK)
     """Side that images of different sizes are scaled to for that network."""
     leakage: float = option(0.5, ge=0, lt=1)
     """How near an aligned training image must be to a test image to count as its copy, as a share

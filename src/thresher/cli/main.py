@@ -134,11 +134,19 @@ def _find(arguments: list[str]) -> tuple[Command | None, list[str]]:
 def _run(command: Command, arguments: list[str]) -> int:
     with quick_imports():
         from thresher.cli.parse import parameters_as_flags, parse
+        from thresher.effect import mention, names_shown
+        from thresher.options import flag
 
         config_class, function = command.load()
         skip_pandas()
         config, as_json = parse(command.words, config_class, function, arguments)
-    with parameters_as_flags(field.name for field in dataclasses.fields(config)):
+    # Training mentions options without an effect itself, when it knows the data and the workers.
+    trains, group = command.words == "train", sys.modules.get("thresher.distributed.group")
+    if not trains and (group is None or group.placement().rank == 0):
+        with names_shown(flag):
+            mention(config)
+    names = [field.name for field in dataclasses.fields(config)]
+    with parameters_as_flags(names), names_shown(flag if trains else None):
         outcome: Outcome | None = function(config)
     if outcome is None:  # another process of the group prints
         return 0

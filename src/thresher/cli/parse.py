@@ -11,6 +11,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
+from thresher.effect import help_text
 from thresher.errors import InvalidValueError, ThresherError
 from thresher.options import OptionInfo, describe, flag, validate
 
@@ -89,7 +90,7 @@ def _flags(config: type, infos: Sequence[OptionInfo], defaults: Mapping[str, Any
         extra = (tyro.conf.Positional,) if positional else ()
         shown = tyro.conf.arg(
             name=info.flag.removeprefix("--") if info.name.endswith("_") else None,
-            help=with_flags(info.help, names),
+            help=with_flags(help_text(info, names), names),
             metavar=info.name.upper() if positional else _metavar(info),
             help_behavior_hint="" if info.default in (None, ()) else None,
         )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from thresher.cli.commands import Outcome, values_of
 from thresher.cli.packs import open_pack
 from thresher.errors import AlreadyExistsError, InvalidValueError
+from thresher.options import option
 from thresher.select.filters.registry import load_filter
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ class SelectConfig:
     """Selection to write, a new S.parquet; S.json beside it records how it was made."""
     export: tuple[Path, ...] = ()
     """Also write the kept samples: .txt files of ids, .npy files of positions (`positions`)."""
-    positions: Literal["train", "pack"] = "train"
+    positions: Literal["train", "pack"] = option("train", only_with={"export": True})
     """What exported positions count: the training samples in pack order, as FFCV's `indices` do, or
     all samples of the pack."""
 

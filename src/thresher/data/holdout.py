@@ -26,7 +26,7 @@ class HoldOutOptions:
     group: str | None = None
     r"""Keep images together whose names give the same text for this regular expression, such as
     'patient-(\d+)'; what its first parentheses match counts, or else the whole match."""
-    seed: int = option(0, ge=0, lt=2**63)
+    seed: int = option(0, ge=0, lt=2**63, only_with={"test": True})
     """Seed of the choice of test images."""
 
     def check(self) -> None:

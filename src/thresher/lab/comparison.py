@@ -17,7 +17,7 @@ class ComparisonConfig:
 
     hosts: int | None = option(None, ge=1, le=MOST_HOSTS)
     """Run on this many hosts of a test bed in network namespaces (needs root)."""
-    link: str = "1gbit"
+    link: str = option("1gbit", only_with={"hosts": True})
     """Speed of each host's link: 100mbit, 1gbit, unlimited …"""
     models: tuple[str, ...] | None = None
     """Networks (default: alexnet-small, and googlenet-small too for scaling rules)."""

@@ -41,11 +41,11 @@ class EngineComparisonConfig(ComparisonConfig):
     """Numbers of workers."""
     scaling: Literal["weak", "strong"] = "weak"
     """Whether each worker has the batch (weak) or they share it (strong)."""
-    bucket_mb: tuple[float, ...] = option((1.0, 5.0, 25.0), gt=0)
+    bucket_mb: tuple[float, ...] = option((1.0, 5.0, 25.0), gt=0, only_with={"engines": ("ddp",)})
     """DDP's bucket sizes in MiB."""
-    fusion_mb: tuple[float, ...] = option((0.0, 128.0), ge=0)
+    fusion_mb: tuple[float, ...] = option((0.0, 128.0), ge=0, only_with={"engines": ("horovod",)})
     """Horovod's fusion buffers in MiB; 0 sends each gradient alone."""
-    cycle_ms: tuple[float, ...] = option((1.0, 5.0), gt=0)
+    cycle_ms: tuple[float, ...] = option((1.0, 5.0), gt=0, only_with={"engines": ("horovod",)})
     """Horovod's cycle times in milliseconds."""
     steps: int = option(10, ge=1)
     """Steps to time with each setting."""

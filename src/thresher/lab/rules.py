@@ -17,6 +17,7 @@ from typing import Any, Literal, get_args
 
 from thresher.data.pack import Pack
 from thresher.distributed.names import Compress
+from thresher.effect import names_shown
 from thresher.errors import InvalidValueError
 from thresher.lab.comparison import FIGURE, RESULT, ComparisonConfig
 from thresher.lab.shares import enter_share, fair_share, host_shares
@@ -51,17 +52,17 @@ TIMEOUT_S = 1200.0
 class RuleComparisonConfig(ComparisonConfig):
     """Options of `compare_rules`."""
 
-    rules: tuple[Rule, ...] = get_args(Rule)
+    rules: tuple[Rule, ...] = option(get_args(Rule), only_with={"hosts": True})
     """Scaling rules to compare."""
-    data: str = "digits"
+    data: str = option("digits", only_with={"hosts": True})
     """The pack to train on."""
-    target_loss: float = option(0.6, gt=0)
+    target_loss: float = option(0.6, gt=0, only_with={"hosts": True})
     """The test loss at which a run stops."""
-    lr: float = option(0.02, gt=0)
+    lr: float = option(0.02, gt=0, only_with={"hosts": True})
     """Learning rate of one worker."""
-    epochs: float = option(20.0, gt=0)
+    epochs: float = option(20.0, gt=0, only_with={"hosts": True})
     """Most epochs of a run that does not reach the loss."""
-    seeds: int = option(1, ge=1)
+    seeds: int = option(1, ge=1, only_with={"hosts": True})
     """Runs of each rule."""
 
 
@@ -226,7 +227,8 @@ def train_on_host(order: Any) -> Any:
     # After the imports, which would take long at a part of a core.
     if order["shares"]:
         enter_share(order["shares"][int(os.environ["RANK"])])
-    return train(config).to_dict()
+    with names_shown(None):  # rules are compared with the same options
+        return train(config).to_dict()
 
 
 def verdicts(runs: Sequence[RuleRun]) -> list[RuleVerdict]:

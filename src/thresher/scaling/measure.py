@@ -39,7 +39,7 @@ class MeasureConfig:
     """Processes to start for the all-reduce and its overlap in a DDP step."""
     data: str | None = None
     """A pack: gives classes and image size, and its reading speed is measured."""
-    classes: int = option(10, ge=1)
+    classes: int = option(10, ge=1, only_with={"data": False})
     """Number of classes without a pack."""
     image_size: int | None = option(None, ge=1)
     """Side of the images: required for a pack of images that differ in size; without a pack, that

@@ -70,22 +70,22 @@ class PilotConfig:
 
     data: str | None = None
     """A pack's folder, or its name in the cache."""
-    model: str = "tiny"
+    model: str = option("tiny", only_with={"data": True})
     """The network to train."""
     target_accuracy: float | None = option(None, gt=0, le=1)
     """Validation accuracy to reach, 0 to 1 (default: what the pilot reaches)."""
-    pilot_epochs: float = option(8.0, gt=0)
+    pilot_epochs: float = option(8.0, gt=0, only_with={"from_": False})
     """Most epochs of each run of the pilots."""
-    pilot_batch: int = option(16, ge=1)
+    pilot_batch: int = option(16, ge=1, only_with={"from_": False})
     """Batch size of the smallest pilot; the others' are 4, 16 and, if the data allow it, 64 times
     larger."""
-    pilot_seeds: int | None = option(None, ge=1)
+    pilot_seeds: int | None = option(None, ge=1, only_with={"from_": False})
     """Runs of each pilot; their samples to the target are averaged (default: 3, and up to 9 if
     they differ so much that the mean is not known to 10 %)."""
     lr: float | None = option(None, gt=0)
     """A learning rate that works at the smallest pilot's batch size (default: 0.03); with a table
     that has no rates, at its smallest batch size."""
-    critical_batch: Literal["pilots", "branch"] = "pilots"
+    critical_batch: Literal["pilots", "branch"] = option("pilots", only_with={"from_": False})
     """How the critical batch is measured: by pilots at several batch sizes, or by short branches at
     several batch sizes from states of one, early, in the middle and late in training."""
     device: Literal["auto", "cpu", "cuda"] = "auto"

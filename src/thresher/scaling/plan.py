@@ -31,7 +31,7 @@ class PlanConfig(PilotConfig):
     from_: Path | None = None
     """A table of batch sizes and samples, steps or epochs to the target (CSV), or the folder of a
     study, to fit in place of pilots. Without `data`, only the batch size is planned."""
-    samples_per_epoch: int | None = option(None, ge=1)
+    samples_per_epoch: int | None = option(None, ge=1, only_with={"from_": True})
     """Training samples in an epoch, for a table of epochs (default: its column of that name, else
     the training samples of `data`)."""
     figure: Path | None = None
@@ -40,11 +40,11 @@ class PlanConfig(PilotConfig):
     """summit, 8xa100, 8xh100, 100gbe, 10gbe, local (this machine), or a FILE.toml of your own."""
     budget: str | None = None
     """The most that the run may cost: money (250) or hours (3h)."""
-    epochs: float = option(30.0, gt=0)
+    epochs: float = option(30.0, gt=0, only_with={"from_": False, "target_accuracy": True})
     """Epochs to the target at the pilot's batch size, if the pilot does not reach it."""
-    precision: DevicePrecision = "fp32"
+    precision: DevicePrecision = option("fp32", only_with={"data": True})
     """Precision of the layers."""
-    max_workers: int = option(1024, ge=1)
+    max_workers: int = option(1024, ge=1, only_with={"data": True})
     """The most workers to consider."""
     profile: Path | None = None
     """A profile of this model from `thresher scale measure` (default: measured now, briefly)."""

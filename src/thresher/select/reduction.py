@@ -47,21 +47,23 @@ logger = logging.getLogger(__name__)
 class MapOptions:
     """Options of a map, shared by the filters that make one."""
 
-    components: int = option(50, ge=1)
+    components: int = option(50, ge=1, only_with={"reduce": ("tsne", "pca", "umap")})
     """Principal components of the features that t-SNE sees."""
-    perplexity: float = option(30.0, ge=1)
+    perplexity: float = option(
+        30.0, ge=1, only_with={"reduce": ("tsne", "umap"), "perplexities": False}
+    )
     """Perplexity of t-SNE: roughly the number of neighbours that count."""
-    tsne: TsneDefaults = "opentsne"
+    tsne: TsneDefaults = option("opentsne", only_with={"reduce": ("tsne",)})
     """Defaults of t-SNE: openTSNE's, or scikit-learn's of 2020 (rate 200, 1,000 iterations, a
     random start), which make smaller maps."""
-    learning_rate: float | None = option(None, gt=0)
+    learning_rate: float | None = option(None, gt=0, only_with={"reduce": ("tsne",)})
     """Learning rate of t-SNE, four times scikit-learn's for the same steps; by default the number
     of samples divided by the exaggeration, or 800 with `tsne` sklearn-2020."""
-    exaggeration: float | None = option(None, ge=1)
+    exaggeration: float | None = option(None, ge=1, only_with={"reduce": ("tsne",)})
     """Factor of the attraction in the first 250 iterations of t-SNE; default 12."""
-    iterations: int | None = option(None, ge=1)
+    iterations: int | None = option(None, ge=1, only_with={"reduce": ("tsne",)})
     """Iterations of t-SNE in all; default 750, or 1,000 with `tsne` sklearn-2020."""
-    seed: int = option(0, ge=0)
+    seed: int = option(0, ge=0, only_with={"reduce": ("tsne", "pca", "umap")})
     """Seed of every random choice; the same seed gives the same file."""
     device: str = option("auto", changes_result=False)
     """auto (a CUDA device if there is one), cpu or cuda."""

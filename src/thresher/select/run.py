@@ -17,6 +17,7 @@ from thresher.data.pack import Pack
 from thresher.data.selection import Selection
 from thresher.data.selection_file import check_free
 from thresher.data.split import HoldOut
+from thresher.effect import mention
 from thresher.environment import versions
 from thresher.errors import (
     AlreadyExistsError,
@@ -64,6 +65,7 @@ def run_filter(
     if out is not None:
         check_new(out)
     inputs, origin = load_inputs(filter, pack, sources or FilterSources())
+    mention(filter)
     filter.fit_inputs(replace(inputs, retrain=retrain))
     for warning in filter.warnings_:
         logger.warning(warning)

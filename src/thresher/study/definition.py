@@ -47,7 +47,7 @@ class MetricConfig:
 class ComparisonConfig(MetricConfig):
     """What is compared, and by which metric."""
 
-    baseline: Any = None
+    baseline: Any = option(None, only_with={"pairs": False})
     """Value that the others are compared with; default: the first."""
     pairs: tuple[tuple[Any, Any], ...] = ()
     """(value, baseline) pairs to compare; default: every pair of up to three values, otherwise
@@ -69,7 +69,7 @@ class TuningConfig:
 
     tune: tuple[str, ...] = ()
     """Axes whose best value is chosen for each combination of the other axes."""
-    tune_seeds: int | None = option(None, ge=1)
+    tune_seeds: int | None = option(None, ge=1, only_with={"tune": True})
     """Run the candidates with this many seeds and the chosen one with all; default: all."""
 
 

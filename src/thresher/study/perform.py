@@ -11,6 +11,7 @@ import sys
 import traceback
 from pathlib import Path
 
+from thresher.effect import names_shown
 from thresher.errors import ThresherError
 from thresher.study.run_command import CommandError, run_command
 from thresher.study.selecting import embed, select
@@ -43,7 +44,8 @@ def perform(task: StudyTask, threads: int | None = None) -> None:
 def attempt(task: StudyTask, threads: int | None = None) -> TaskOutcome:
     """Perform a task and return how it ended; only KeyboardInterrupt and SystemExit propagate."""
     try:
-        perform(task, threads)
+        with names_shown(None):  # the study has said which options have no effect
+            perform(task, threads)
     except TaskStopped:
         return TaskOutcome(task.name, stopped=True)
     except CommandError as error:

@@ -11,6 +11,7 @@ import numpy as np
 from thresher.data.digest import file_sha256
 from thresher.data.pack import Pack
 from thresher.data.selection import Selection
+from thresher.effect import without_effect
 from thresher.errors import InvalidValueError, NotFoundError, ThresherError
 from thresher.models import registry
 from thresher.models.embed_config import EFFICIENTNET, HUGGING_FACE
@@ -20,6 +21,7 @@ from thresher.study.selecting import hold_out
 from thresher.study.tasks import StudyPlan, StudyTask
 from thresher.training.batch_schedule import batch_phases, with_schedule_inline
 from thresher.training.config import TrainConfig
+from thresher.training.presets import preset
 from thresher.training.record import late_target
 from thresher.training.schedules import idle_rule
 
@@ -116,11 +118,16 @@ def _validates(config: TrainConfig, pack: Pack) -> bool:
 
 
 def option_remarks(plan: StudyPlan) -> list[str]:
-    """Return a sentence for each rule of the learning rate that changes nothing in some trials, and
-    for targets that end none of them early."""
+    """Return a sentence for each rule of the learning rate that changes nothing in some trials, for
+    targets that end none of them early, and for options that have no effect in any trial."""
     trained = [trial.settings for trial in plan.trials.values() if trial.kind == "train"]
     sentences = dict.fromkeys(idle_rule(settings) for settings in trained)
     sentences |= dict.fromkeys(late_target(settings) for settings in trained)
+    idle: dict[str, list[str]] = {}
+    for config in (_config(trial) for trial in plan.trials.values() if trial.kind == "train"):
+        for name, sentence in without_effect(config, usual=preset(config.model)).items():
+            idle.setdefault(name, []).append(sentence)
+    sentences |= dict.fromkeys(sentence for each in idle.values() if all(each) for sentence in each)
     return [f"{sentence}." for sentence in sentences if sentence]
 
 

@@ -14,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from thresher.effect import without_effect
 from thresher.errors import InvalidValueError, NotFoundError
 from thresher.paths import StudyPaths, write_text
 from thresher.study import history, reading
@@ -145,7 +146,8 @@ class Study:
         check_inputs(plan, programs=not isinstance(config, SlurmConfig))
         InputRecord(self.root, plan).check(plan.tasks.values())
         check_measured(plan, self.definition.metric)
-        for sentence in option_remarks(plan):
+        idle = [f"{sentence}." for sentence in without_effect(self.definition).values() if sentence]
+        for sentence in (*idle, *option_remarks(plan)):
             logger.warning(sentence)
         with hold(self.root), handle_signals(interrupt, signal.SIGTERM):
             stored = StudyPaths(self.root).definition

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from thresher.errors import InvalidValueError
-from thresher.options import option
+from thresher.options import Bounds, option
 
 if TYPE_CHECKING:
     import torch
@@ -38,9 +38,11 @@ class AugmentConfig:
     """Pixels of padding around the random crop; by default an eighth of the side; 0: none."""
     flip: bool | None = None
     """Mirror half of the images; by default only color images."""
-    flip_mode: Literal["random", "alternate"] = "random"
+    flip_mode: Literal["random", "alternate"] = option("random", only_with={"flip": (None, True)})
     """Mirror each image at random, or in every second epoch."""
-    padding_mode: Literal["black", "reflect"] = "black"
+    padding_mode: Literal["black", "reflect"] = option(
+        "black", only_with={"crop_padding": Bounds(gt=0)}
+    )
     """What `crop_padding` adds around an image."""
     cutout: int | None = option(None, ge=1)
     """Side in pixels of a square to blank out in each image."""

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from thresher.effect import MANY
 from thresher.environment import core_count
 from thresher.options import option
 
@@ -28,7 +29,7 @@ class ExecutionConfig:
 
     workers: int = option(1, ge=1, changes_result=False)
     """Worker processes to start on this machine; torchrun and srun start their own."""
-    max_restarts: int = option(3, ge=0, changes_result=False)
+    max_restarts: int = option(3, ge=0, changes_result=False, only_with={"workers": MANY})
     """How often workers that died are restarted from the last checkpoint."""
     device: Literal["auto", "cpu", "cuda"] = option("auto", changes_result=False)
     """auto: a GPU if there is one."""

@@ -27,7 +27,7 @@ class RateConfig:
 
     lr: float = option(0.1, ge=0)
     """Learning rate at the base batch size."""
-    base_batch: int | None = option(None, ge=1)
+    base_batch: int | None = option(None, ge=1, only_with={"lr_rule": ("linear", "sqrt", "legw")})
     """Batch size that `lr` and `warmup_epochs` belong to; by default that of this run."""
     lr_rule: Rule = "none"
     """How the rate grows from the base batch size to that of this run."""
@@ -35,9 +35,11 @@ class RateConfig:
     """Epochs in which the rate rises from zero; legw multiplies them."""
     schedule: ScheduleKind = "cosine"
     """How the rate falls after the warm-up."""
-    step_epochs: tuple[float, ...] = option((30.0, 60.0, 80.0), ge=0)
+    step_epochs: tuple[float, ...] = option(
+        (30.0, 60.0, 80.0), ge=0, only_with={"schedule": ("step",)}
+    )
     """Epochs at which the step schedule multiplies the rate by 0.1."""
-    poly_power: float = option(2.0, gt=0)
+    poly_power: float = option(2.0, gt=0, only_with={"schedule": ("poly",)})
     """Exponent of the poly schedule."""
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from thresher.errors import InvalidValueError
-from thresher.options import option
+from thresher.options import Bounds, option
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,7 +24,7 @@ class DataConfig:
     validation: float | None = option(None, ge=0)
     """Training samples to hold out for validation: a count, or a share below 1; by default a tenth
     if the pack has no test images, else none."""
-    split_seed: int = option(0, ge=0)
+    split_seed: int = option(0, ge=0, only_with={"validation": Bounds(gt=0)})
     """Seed of the choice of validation samples."""
     seed: int = option(0, ge=0)
     """Seed of the initial weights, the order of the samples, their augmentation and dropout."""

@@ -15,6 +15,7 @@ from thresher.data.pack import Pack
 from thresher.distributed.group import join, placement
 from thresher.distributed.launch import GroupStopped
 from thresher.distributed.worker import run_in_group
+from thresher.effect import mention, names_shown
 from thresher.errors import InvalidValueError, ThresherError, counted
 from thresher.models.batch_norm_mode import for_batch
 from thresher.paths import RunPaths
@@ -33,6 +34,7 @@ from thresher.training.gpu_streams import open_queues, stream_of_steps
 from thresher.training.graph import graph_refused, why_not
 from thresher.training.model import build_model, check_model, initialize_from_data
 from thresher.training.prepared import Workload
+from thresher.training.presets import preset
 from thresher.training.pruners import DynamicPruner, make_pruner
 from thresher.training.record import TargetConfig
 from thresher.training.resolved import resolve
@@ -111,9 +113,12 @@ def _train_in_group(config: TrainConfig, quiet: bool) -> RunResult:
     """Train in worker processes on this machine; refuse what can be refused before they start."""
     release()
     folder.admit(config)
-    split = split_samples(config, Pack.open(config.data))
+    pack = Pack.open(config.data)
+    split = split_samples(config, pack)
     _check_target(config, split)
     resolve(config, split.count, len(split.train))
+    if not quiet:
+        _mention_idle(config, pack, split, config.workers)
     order = {"config": config.to_dict(), "quiet": quiet}
     target = "thresher.training.train:train_in_worker"
     try:
@@ -129,12 +134,23 @@ def _train_in_group(config: TrainConfig, quiet: bool) -> RunResult:
 
 def train_in_worker(order: Mapping[str, Any]) -> dict[str, Any]:
     """Train as one worker of a group that `train` started."""
-    return train(TrainConfig.from_dict(order["config"]), quiet=order["quiet"]).to_dict()
+    with names_shown(None):  # `train` has said it before
+        return train(TrainConfig.from_dict(order["config"]), quiet=order["quiet"]).to_dict()
+
+
+def _mention_idle(config: TrainConfig, pack: Pack, split: TrainingSplit, workers: int) -> None:
+    """Say which options have no effect on this data, with so many workers."""
+    augment = make_augment(config, pack, weight_dtype(config))
+    held = len(pack.indices("train")) - len(split.train)
+    facts = {"flip": augment.flip, "crop_padding": augment.crop_padding, "workers": workers}
+    mention(config, {**facts, "validation": held}, preset(config.model))
 
 
 def _train_here(config: TrainConfig, pruner: DynamicPruner | None, quiet: bool) -> RunResult:
     """Train in this process, perhaps as one worker of a group."""
     work = _open(config, pruner)
+    if not quiet and placement().rank == 0:
+        _mention_idle(config, work.pack, work.split, placement().world)
     group = join(config.device)
     config = _on_device(config, work.pack, group.device)
     decoder = _decoder(config, work.pack)

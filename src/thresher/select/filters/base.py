@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from thresher.data.copy_links import CopyLinks
+from thresher.effect import mention
 from thresher.errors import InvalidValueError, counted, nearest
 from thresher.options import describe, option, validate
 from thresher.select.inputs import FilterInputs, Need
@@ -98,6 +99,7 @@ class Filter(abc.ABC):
             raise InvalidValueError(
                 f"labels must be (n,) integers, got {targets.dtype} of shape {targets.shape}"
             )
+        mention(self)
         return self.fit_inputs(
             FilterInputs(
                 labels=targets.astype(np.int64),
@@ -173,9 +175,9 @@ class Filter(abc.ABC):
 class ShareFilter(Filter):
     """A filter that scores samples and drops a share of them, highest scores first."""
 
-    drop: float = option(0.05, ge=0, lt=1)
+    drop: float = option(0.05, ge=0, lt=1, only_with={"like": False})
     """Share of the training samples to drop."""
-    per_class: bool = False
+    per_class: bool = option(False, only_with={"like": False})
     """Drop the same share of every class."""
 
     def _drop_highest(

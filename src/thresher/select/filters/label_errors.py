@@ -81,11 +81,11 @@ class LabelErrorsFilter(Filter):
     """Class probabilities to use: a cross-validated linear probe's, or the network's own."""
     engine: Literal["auto", "cleanlab", "builtin"] = "auto"
     """Implementation; auto uses cleanlab if it is installed."""
-    folds: int = option(5, ge=2)
+    folds: int = option(5, ge=2, only_with={"probabilities": ("probe",)})
     """Folds of the probe's cross-validation."""
-    components: int = option(64, ge=1)
+    components: int = option(64, ge=1, only_with={"probabilities": ("probe",)})
     """Principal components that the probe uses."""
-    seed: int = option(0, ge=0)
+    seed: int = option(0, ge=0, only_with={"probabilities": ("probe",)})
     """Seed of the folds."""
 
     def _fit(self, inputs: FilterInputs) -> None:

@@ -37,11 +37,11 @@ class NetworkOptions(MapOptions):
     """Points within eps, itself included, that make a core point of DBSCAN."""
     reduce: Method = "tsne"
     """What to cluster: a t-SNE or UMAP map, the principal components, or the features."""
-    start: Start = "pca"
+    start: Start = option("pca", only_with={"reduce": ("tsne",)})
     """Where t-SNE starts: the first two principal components, or a random cloud."""
     cluster: Literal["dbscan", "hdbscan"] = "dbscan"
     """Clustering; hdbscan finds its own radii and takes neither `eps` nor `drop`."""
-    min_cluster_size: int = option(5, ge=2)
+    min_cluster_size: int = option(5, ge=2, only_with={"cluster": ("hdbscan",)})
     """Smallest cluster of HDBSCAN."""
 
     def _check_radius(self) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from thresher.distributed.names import AllReduce, Compress, Engine
+from thresher.effect import MANY
 from thresher.options import option
 
 if TYPE_CHECKING:
@@ -20,15 +21,20 @@ if TYPE_CHECKING:
 class ExchangeConfig:
     """What workers send each other, and how."""
 
-    engine: Engine = "ddp"
+    engine: Engine = option("ddp", only_with={"workers": MANY})
     """What reduces the gradients."""
-    compress: Compress = "none"
+    compress: Compress = option("none", only_with={"workers": MANY})
     """Compression of the gradients that are sent to other workers."""
-    allreduce: AllReduce = option("default", changes_result=False)
+    allreduce: AllReduce = option("default", changes_result=False, only_with={"workers": MANY})
     """Algorithm of the all-reduce."""
-    bucket_mb: float = option(25.0, gt=0, changes_result=False)
+    bucket_mb: float = option(
+        25.0,
+        gt=0,
+        changes_result=False,
+        only_with={"workers": MANY, "engine": ("ddp",), "average_every": (1,), "delay": False},
+    )
     """Size of DDP's gradient buckets in MiB."""
-    average_every: int = option(1, ge=1)
+    average_every: int = option(1, ge=1, only_with={"workers": MANY})
     """Local SGD: average weights every N steps instead of gradients in every step."""
     delay: int = option(0, ge=0, le=1)
     """1: apply gradients one step late, so that their reduction overlaps the next step."""
