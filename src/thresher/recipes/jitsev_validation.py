@@ -25,13 +25,13 @@ STUDIES: dict[str, Values] = {
         **TUNED,
     },
     "gpu": {
-        "base": {**studies.GPU, **studies.ONE_RATE, "validation": 5000},
+        "base": {**studies.GPU, "validation": 5000},
         "grid": {"batch_size": [256, 2048, 8192], "lr": [0.05, 0.1, 0.2, 0.4, 0.8]},
         "seeds": 12,
         **TUNED,
     },
     "paper": {
-        "base": {**studies.FULL_SIZE, **studies.ONE_RATE, "validation": 5000},
+        "base": {**studies.FULL_SIZE, "validation": 5000},
         "grid": {"batch_size": [256, 1024, 4096, 8192], "lr": [0.05, 0.1, 0.2, 0.4, 0.8, 1.6]},
         "seeds": 12,
         **TUNED,

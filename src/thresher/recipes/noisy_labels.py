@@ -31,12 +31,12 @@ STUDIES: dict[str, Values] = {
         "seeds": 4,
     },
     "gpu": {
-        "base": {**studies.GPU, **studies.ONE_RATE},
+        "base": studies.GPU,
         "grid": {"batch_size": [1024, 6272]},
         "seeds": 8,
     },
     "paper": {
-        "base": {**studies.FULL_SIZE, **studies.ONE_RATE},
+        "base": studies.FULL_SIZE,
         "grid": {"batch_size": [1024, 6272]},
         "seeds": 8,
     },

@@ -22,7 +22,7 @@ STUDIES: dict[str, Values] = {
         "seeds": 3,
     },
     "gpu": {
-        "base": {**studies.GPU, **studies.ONE_RATE},
+        "base": studies.GPU,
         "grid": {
             "model": ["resnet18", "resnet50"],
             "lr": [0.01, 0.03, 0.1],
@@ -31,7 +31,7 @@ STUDIES: dict[str, Values] = {
         "seeds": 3,
     },
     "paper": {
-        "base": {**studies.FULL_SIZE, **studies.ONE_RATE},
+        "base": studies.FULL_SIZE,
         "grid": {
             "model": ["resnet18", "resnet34", "resnet50", "resnet101", "resnet152"],
             "lr": [0.001, 0.01, 0.1],
@@ -43,7 +43,6 @@ STUDIES: dict[str, Values] = {
 
 PUBLISHED: Values = {
     **studies.PAPER,
-    **studies.ONE_RATE,
     "model": STUDIES["paper"]["grid"]["model"],
     "batch_size": Span(16, 20480),
 }

@@ -59,7 +59,7 @@ STUDIES: dict[str, Values] = {
         "base": {
             **studies.GPU,
             **studies.EQUAL_STEPS,
-            **{"lr_rule": "none", "validation": 5000, "batch_norm": "ghost:1/8"},
+            **{"validation": 5000, "batch_norm": "ghost:1/8"},
         },
         "grid": {
             "weight_decay": [0.005, 0.01],
@@ -79,7 +79,7 @@ STUDIES: dict[str, Values] = {
         "base": {
             **studies.FULL_SIZE,
             **studies.EQUAL_STEPS,
-            **{"lr_rule": "none", "validation": 5000, "weight_decay": 0.005},
+            **{"validation": 5000, "weight_decay": 0.005},
         },
         "grid": {"batch_size": [256, 1024, 2048, 4096, 6272, 8192, 10368], "lr": RATES},
         "arms": BOTH_READINGS,

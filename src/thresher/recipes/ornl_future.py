@@ -48,13 +48,13 @@ def _control(name: str) -> str:
 STUDIES: dict[str, Values] = {
     "smoke": _study(studies.SMOKE, {**studies.SMOKE, "batch_size": 64}, [256], 3),
     "gpu": _study(
-        {**studies.GPU, **studies.ONE_RATE},
+        studies.GPU,
         {**studies.GPU, "model": "resnet34", "batch_size": 256},
         [256, 6272],
         4,
     ),
     "paper": _study(
-        {**studies.FULL_SIZE, **studies.ONE_RATE},
+        studies.FULL_SIZE,
         {**studies.FULL_SIZE, "model": "resnet101", "batch_size": 256},
         [256, 6272],
         4,

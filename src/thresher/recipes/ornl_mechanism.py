@@ -38,7 +38,7 @@ STUDIES: dict[str, Values] = {
             **studies.GPU,
             **studies.EQUAL_STEPS,
             **WATCHED,
-            **{"lr_rule": "none", "weight_decay": 0.005, "batch_norm": "ghost:1/8"},
+            **{"weight_decay": 0.005, "batch_norm": "ghost:1/8"},
         },
         "grid": {"batch_size": [LARGE]},
         "steps": studies.pipeline({**studies.GPU, "model": "resnet18", "batch_size": 256}, DROP),
@@ -49,7 +49,7 @@ STUDIES: dict[str, Values] = {
             **studies.FULL_SIZE,
             **studies.EQUAL_STEPS,
             **WATCHED,
-            **{"lr_rule": "none", "weight_decay": 0.005},
+            **{"weight_decay": 0.005},
         },
         "grid": {"batch_size": [LARGE]},
         "steps": studies.pipeline(

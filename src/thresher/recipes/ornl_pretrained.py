@@ -29,13 +29,13 @@ STUDIES: dict[str, Values] = {
         "seeds": 4,
     },
     "gpu": {
-        "base": {**studies.GPU, **studies.EQUAL_STEPS, **studies.ONE_RATE},
+        "base": {**studies.GPU, **studies.EQUAL_STEPS},
         "grid": {"batch_size": [256, 6272]},
         "steps": studies.pipeline({**studies.GPU, "model": "resnet101", "batch_size": 256}, DROP),
         "seeds": 8,
     },
     "paper": {
-        "base": {**studies.FULL_SIZE, **studies.EQUAL_STEPS, **studies.ONE_RATE},
+        "base": {**studies.FULL_SIZE, **studies.EQUAL_STEPS},
         "grid": {"batch_size": [256, 6272]},
         "steps": studies.pipeline(
             {**studies.FULL_SIZE, "model": "resnet101", "batch_size": 256}, DROP
