@@ -77,6 +77,8 @@ IDLE: list[tuple[object, Options, str]] = [
     (PlanConfig(pilot_batch=8, from_=Path("T")), {}, "pilot_batch has no effect with from_"),
     (PlanConfig(data="digits", epochs=9), {}, "epochs has no effect without target_accuracy"),
     (Compare(fusion_mb=(1.0,), engines=("ddp",)), {}, "fusion_mb has no effect with engines"),
+    (Compare(hosts=2, engines=("ddp",)), {}, "engines has no effect with hosts 2"),
+    (Compare(seeds=3), {}, "seeds has no effect without hosts"),
     (StudyDefinition(seeds=(0,), tune_seeds=2), {}, "tune_seeds has no effect without tune"),
 ]
 

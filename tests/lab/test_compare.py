@@ -72,6 +72,8 @@ def test_settings_are_swept_and_refused() -> None:
         ({"workers": (0,)}, r"workers\[0\] must be at least 1, got 0"),
         ({"steps": 0}, "steps must be at least 1, got 0"),
         ({"scaling": "strong", "batch_size": 2}, r"batch_size must be at least .* \(4\)"),
+        ({"models": ("tiny", "resnet20")}, "with one of `models`, got tiny, resnet20"),
+        ({"compress": ("none", "int8")}, "with one of `compress`, got none, int8"),
     ):
         with pytest.raises(ThresherError, match=message):
             compare_engines(replace(ddp, **change))

@@ -121,6 +121,6 @@ def test_on_a_gpu_the_same_bytes_and_what_was_planted() -> None:
 
 def test_maps_of_an_older_engine_on_a_gpu_are_not_used_again() -> None:
     """Those of openTSNE on a CPU are, and principal components."""
-    assert _engine("tsne", "cuda:0") == {"device": "cuda:0", "engine": 3}
+    assert _engine("tsne", "cuda:0") == {"device": "cuda:0", "engine": 4}
     assert _engine("tsne", "cpu") == {"device": "cpu"}
     assert _engine("pca", "cuda") == {"device": "cuda"}

@@ -99,6 +99,19 @@ def test_the_joint_matrix_is_symmetric_and_sums_to_one(digits_x: torch.Tensor) -
     assert ours.sum() == pytest.approx(1)
 
 
+@pytest.mark.parametrize("perplexity", [10.0, 30.0, 50.0, 80.0])
+def test_few_points_have_the_affinities_of_opentsne(perplexity: float) -> None:
+    """Also where the perplexity is above a third of the neighbours, or above all 59."""
+    import scipy.sparse
+    from openTSNE.affinity import PerplexityBasedNN
+
+    x = torch.randn(60, 5, generator=torch.Generator().manual_seed(0))
+    expected = PerplexityBasedNN(x.numpy(), perplexity=perplexity, method="exact").P.toarray()
+    p = affinities(x, perplexity)
+    ours = scipy.sparse.csr_array((p.value, p.column, p.row_start), shape=(60, 60)).toarray()
+    np.testing.assert_allclose(ours, expected, rtol=1e-3, atol=1e-7)
+
+
 def test_equal_points_do_not_break_it() -> None:
     x = torch.cat([torch.zeros(40, 3), torch.ones(40, 3)])
     y, kl = _map(x, perplexity=10, iterations=30, early_iterations=30)

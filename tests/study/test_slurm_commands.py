@@ -30,6 +30,14 @@ def test_settings() -> None:
         SlurmConfig(workers_per_node=3).layout(8)
     with pytest.raises(ThresherError, match='did you mean "partition"'):
         executor_config({"kind": "slurm", "partitoin": "gpu"})
+    for keys, message in (
+        ({"gpus": 2}, r"gpus must be in \[0, 1\], got 2"),
+        ({"save_seconds": 0}, "save_seconds must be at least 1, got 0"),
+        ({"minutes": 2}, "save_seconds must be less than the 120 seconds of `minutes`, got 120"),
+    ):
+        with pytest.raises(ThresherError, match=message):
+            executor_config({"kind": "slurm", **keys})
+    executor_config({"kind": "slurm", "minutes": 2, "save_seconds": 119})
     chosen = SlurmConfig(gpus=1, partition="gpu", memory_gb=4).parameters(2, "n")
     assert (chosen["gpus_per_node"], chosen["mem"], chosen["partition"]) == (2, "4096M", "gpu")
 

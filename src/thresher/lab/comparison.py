@@ -20,12 +20,13 @@ class ComparisonConfig:
     link: str = option("1gbit", only_with={"hosts": True})
     """Speed of each host's link: 100mbit, 1gbit, unlimited …"""
     models: tuple[str, ...] | None = None
-    """Networks (default: alexnet-small, and googlenet-small too for scaling rules)."""
+    """Networks (default: alexnet-small, and googlenet-small too for scaling rules); engines are
+    compared with one."""
     batch_size: int = option(32, ge=1)
     """Batch of each worker (strong scaling: the global batch)."""
     compress: tuple[Compress, ...] | None = None
     """Compressions of gradients, see `thresher train --help` (default: none, and int8 too for
-    scaling rules)."""
+    scaling rules); engines are compared with one."""
     out: Path | None = None
     """Folder for compare.json, compare.png and unfinished work, from which the same command
     resumes."""

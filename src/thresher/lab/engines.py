@@ -20,7 +20,7 @@ from thresher.lab.comparison import FIGURE, RESULT, ComparisonConfig
 from thresher.lab.testbed import Testbed
 from thresher.lab.timeline import summarize
 from thresher.models.registry import check
-from thresher.options import from_mapping, option, to_mapping, validate
+from thresher.options import Conditions, from_mapping, option, to_mapping, validate
 from thresher.paths import read_json, write_json
 from thresher.progress import bar
 from thresher.report.scaling_figures import EngineCurve, engines_figure
@@ -29,27 +29,29 @@ from thresher.scaling.synthetic import SyntheticBatch
 
 UNFINISHED = "unfinished.json"
 """Measurements so far, in the output folder; removed at the end."""
+DDP: Conditions = {"hosts": False, "engines": ("ddp",)}
+HOROVOD: Conditions = {"hosts": False, "engines": ("horovod",)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class EngineComparisonConfig(ComparisonConfig):
     """Options of `compare_engines`."""
 
-    engines: tuple[Engine, ...] = get_args(Engine)
+    engines: tuple[Engine, ...] = option(get_args(Engine), only_with={"hosts": False})
     """Engines to compare."""
-    workers: tuple[int, ...] = option((1, 2, 4), ge=1)
+    workers: tuple[int, ...] = option((1, 2, 4), ge=1, only_with={"hosts": False})
     """Numbers of workers."""
-    scaling: Literal["weak", "strong"] = "weak"
+    scaling: Literal["weak", "strong"] = option("weak", only_with={"hosts": False})
     """Whether each worker has the batch (weak) or they share it (strong)."""
-    bucket_mb: tuple[float, ...] = option((1.0, 5.0, 25.0), gt=0, only_with={"engines": ("ddp",)})
+    bucket_mb: tuple[float, ...] = option((1.0, 5.0, 25.0), gt=0, only_with=DDP)
     """DDP's bucket sizes in MiB."""
-    fusion_mb: tuple[float, ...] = option((0.0, 128.0), ge=0, only_with={"engines": ("horovod",)})
+    fusion_mb: tuple[float, ...] = option((0.0, 128.0), ge=0, only_with=HOROVOD)
     """Horovod's fusion buffers in MiB; 0 sends each gradient alone."""
-    cycle_ms: tuple[float, ...] = option((1.0, 5.0), gt=0, only_with={"engines": ("horovod",)})
+    cycle_ms: tuple[float, ...] = option((1.0, 5.0), gt=0, only_with=HOROVOD)
     """Horovod's cycle times in milliseconds."""
-    steps: int = option(10, ge=1)
+    steps: int = option(10, ge=1, only_with={"hosts": False})
     """Steps to time with each setting."""
-    image_size: int = option(32, ge=1)
+    image_size: int = option(32, ge=1, only_with={"hosts": False})
     """Side of the random images."""
 
 
@@ -66,8 +68,8 @@ class EngineSetting:
     def label(self) -> str:
         """The options in words."""
         if self.engine == "ddp":
-            return f"buckets of {self.bucket_mb:g} MB"
-        return f"fusion {self.fusion_mb:g} MB, cycle {self.cycle_ms:g} ms"
+            return f"buckets of {self.bucket_mb:g} MiB"
+        return f"fusion {self.fusion_mb:g} MiB, cycle {self.cycle_ms:g} ms"
 
 
 @dataclass(frozen=True)
@@ -167,6 +169,10 @@ def compare_engines(config: EngineComparisonConfig) -> EngineComparison:
     what it had measured.
     """
     validate(config)
+    for name in ("models", "compress"):
+        if len(given := getattr(config, name) or ("",)) > 1:
+            what = f"engines are compared with one of `{name}`, got {', '.join(given)}"
+            raise InvalidValueError(what, "compare them one after the other", name)
     settings = engine_settings(config)
     model = (config.models or ("alexnet-small",))[0]
     check(model)

@@ -18,7 +18,7 @@ from thresher.errors import InvalidValueError, NotFoundError
 from thresher.options import from_mapping, option
 from thresher.scaling.cluster import UNLIMITED, Cluster, Device, DevicePrecision
 from thresher.scaling.profile import Profile
-from thresher.scaling.step import PredictedStep, StepConfig, predict_step
+from thresher.scaling.step import PredictedStep, TorchStepConfig, predict_step
 
 IMAGES = 1_281_167
 SHARES = [0.05 * 1.03**k for k in range(101)]
@@ -108,7 +108,7 @@ def predicted_step(record: Record, profile: Profile, share: float, batch: int) -
         outer_bytes_s=record.outer_gbs * 1e9,
     )
     compress = "none" if record.precision == "fp32" else "fp16"
-    config = StepConfig(
+    config = TorchStepConfig(
         scaling="strong", batch_size=batch, precision=record.precision, compress=compress
     )
     return predict_step(profile, cluster, record.devices, config)

@@ -21,7 +21,7 @@ def run(out: Path) -> RecipeResult:
     from thresher.report.scaling_figures import efficiency_figure, timeline_figure
     from thresher.scaling.catalog import load_cluster
     from thresher.scaling.predict import predict_rows
-    from thresher.scaling.step import StepConfig, predict_step
+    from thresher.scaling.step import StepConfig, TorchStepConfig, predict_step
 
     summit = load_cluster("summit")
     profile = resnet50_profile(BATCH)
@@ -30,7 +30,7 @@ def run(out: Path) -> RecipeResult:
         return [row.efficiency for row in predict_rows(profile, summit, workers, config)]
 
     # Horovod's defaults when the paper was written (0.18 to 0.20).
-    defaults = StepConfig(batch_size=BATCH, allreduce="ring", cycle_ms=5.0, fusion_mb=64)
+    defaults = TorchStepConfig(batch_size=BATCH, allreduce="ring", cycle_ms=5.0, fusion_mb=64)
     horovod = replace(defaults, engine="horovod")
     configs = {
         "ddp, ring": defaults,

@@ -9,8 +9,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 MEGA = 2**20
-FIRST_BUCKET = 1 * MEGA
-"""DDP makes its first bucket small, so that communication begins early."""
 
 
 @dataclass(frozen=True)
@@ -63,10 +61,16 @@ Cost = Callable[[float], float]
 """Seconds of an all-reduce of that many bytes."""
 
 
-def buckets(gradients: Sequence[Gradient], bucket_bytes: float) -> list[Gradient]:
-    """Group gradients into DDP's static buckets, in the order in which they become ready."""
+def buckets(
+    gradients: Sequence[Gradient], bucket_bytes: float, first_bytes: float | None = None
+) -> list[Gradient]:
+    """Group gradients into DDP's static buckets, in the order in which they become ready.
+
+    `first_bytes` is the size of the first, by default that of the others: torch makes it small only
+    where no size is given, and training always gives one.
+    """
     grouped: list[Gradient] = []
-    size, ready, limit = 0.0, 0.0, min(FIRST_BUCKET, bucket_bytes)
+    size, ready, limit = 0.0, 0.0, min(first_bytes or bucket_bytes, bucket_bytes)
     for gradient in gradients:
         size += gradient.bytes
         ready = max(ready, gradient.ready_s)
@@ -79,12 +83,16 @@ def buckets(gradients: Sequence[Gradient], bucket_bytes: float) -> list[Gradient
 
 
 def ddp(
-    gradients: Sequence[Gradient], backward_s: float, cost: Cost, bucket_bytes: float
+    gradients: Sequence[Gradient],
+    backward_s: float,
+    cost: Cost,
+    bucket_bytes: float,
+    first_bytes: float | None = None,
 ) -> Timeline:
     """Reduce each bucket as soon as it is full and the bucket before it is reduced."""
     line = Timeline(backward_s)
     free = 0.0
-    for bucket in buckets(gradients, bucket_bytes):
+    for bucket in buckets(gradients, bucket_bytes, first_bytes):
         begin = max(bucket.ready_s, free)
         free = begin + cost(bucket.bytes)
         line.spans.append(Span("allreduce", begin, free, bucket.bytes))

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass, replace
 from statistics import median_high
-from typing import Literal
+from typing import ClassVar, Literal
 
 from thresher.options import option
 from thresher.scaling import compute, pipeline
@@ -23,6 +23,8 @@ STRAGGLER_CAP = 0.10
 class StepConfig:
     """How a run computes and communicates."""
 
+    first_bucket_mb: ClassVar[float | None] = None
+    """Size of DDP's first bucket in MiB; None: that of the others, as in `thresher train`."""
     scaling: Scaling = "weak"
     """strong: the global batch is split over the workers; weak: every worker has the batch."""
     batch_size: int | None = option(None, ge=1)
@@ -44,6 +46,12 @@ class StepConfig:
     per_rank_us: float = option(2.0, ge=0)
     """Microseconds that Horovod's coordinator spends on each rank in a negotiation; 2 is assumed,
     not measured."""
+
+
+class TorchStepConfig(StepConfig):
+    """A run of others with torch's own sizes: the first bucket is small, to begin early."""
+
+    first_bucket_mb = 1.0
 
 
 @dataclass(frozen=True)
@@ -119,7 +127,8 @@ def _communicate(
         )
         negotiation = queue.negotiation_s(workers, link.latency_s)
         return pipeline.horovod(work.gradients, work.backward_s, cost, queue, negotiation)
-    return pipeline.ddp(work.gradients, work.backward_s, cost, config.bucket_mb * MEGA)
+    first = None if config.first_bucket_mb is None else config.first_bucket_mb * MEGA
+    return pipeline.ddp(work.gradients, work.backward_s, cost, config.bucket_mb * MEGA, first)
 
 
 def _input_seconds(profile: Profile, cluster: Cluster, per_worker: float, workers: int) -> float:

@@ -82,7 +82,11 @@ def symmetric(indices: torch.Tensor, conditional: torch.Tensor) -> Affinities:
 
 
 def affinities(x: torch.Tensor, perplexity: float) -> Affinities:
-    """Return t-SNE's joint probabilities of x (n, d), over 3·perplexity neighbours."""
+    """Return t-SNE's joint probabilities of x (n, d), over 3·perplexity neighbours or all.
+
+    A perplexity above the number of neighbours is not possible; as in openTSNE, it is a third of
+    that then.
+    """
     k = min(len(x) - 1, int(3 * perplexity))
     distances, indices = nearest(x, k)
-    return symmetric(indices, conditional(distances, min(perplexity, k / 3)))
+    return symmetric(indices, conditional(distances, perplexity if perplexity <= k else k / 3))

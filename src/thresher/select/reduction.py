@@ -37,9 +37,10 @@ JITTER = 0.01
 RESIDENT_BYTES = 8 << 30
 BLOCK_ROWS = 1 << 14
 PACKAGES = ("numpy", "torch", "openTSNE", "umap-learn")
-ENGINE = 3
+ENGINE = 4
 """Version of our t-SNE on a GPU. Maps of an earlier one are not taken from the cache: those of the
-first could be wrong, those of the second were computed by other kernels."""
+first could be wrong, those of the second were computed by other kernels, and those of the third had
+a lower perplexity than asked for where it is above a third of the samples."""
 logger = logging.getLogger(__name__)
 
 

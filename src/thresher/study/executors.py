@@ -72,7 +72,13 @@ def executor_config(settings: Mapping[str, Any]) -> ExecutorConfig:
     kind = values.pop("kind", "local")
     if kind not in KINDS:
         raise InvalidValueError(f'unknown executor "{kind}"', nearest(str(kind), KINDS))
-    return options.from_mapping(KINDS[kind], values, f"[executor] of kind {kind}")
+    config = options.from_mapping(KINDS[kind], values, f"[executor] of kind {kind}")
+    if isinstance(config, SlurmConfig) and config.save_seconds >= 60 * config.minutes:
+        # SLURM would ask at its first look at the job, within half a minute.
+        what = f"save_seconds must be less than the {60 * config.minutes} seconds of `minutes`"
+        fix = "raise `minutes`, or lower it"
+        raise InvalidValueError(f"{what}, got {config.save_seconds}", fix, "save_seconds")
+    return config
 
 
 def make_executor(config: ExecutorConfig, root: Path) -> Executor:

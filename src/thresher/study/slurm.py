@@ -47,7 +47,7 @@ class SlurmConfig:
     """Time limit of a job; a trial that needs longer is requeued and resumed."""
     cpus: int = option(1, ge=1)
     """Cores per worker."""
-    gpus: int = option(0, ge=0)
+    gpus: int = option(0, ge=0, le=1)
     """GPUs per worker: 0 or 1."""
     memory_gb: float | None = option(None, gt=0)
     """Memory per node in GB; default: the cluster's."""
@@ -55,8 +55,9 @@ class SlurmConfig:
     """Maximum number of jobs of an array that run at the same time."""
     workers_per_node: int | None = option(None, ge=1)
     """Workers of a trial on each node; default: all on one node."""
-    save_seconds: int = option(120, ge=0)
-    """How long before the time limit a job is asked to save."""
+    save_seconds: int = option(120, ge=1)
+    """How long before the time limit a job is asked to save; less than `minutes`. SLURM may ask up
+    to a minute earlier."""
     most_requeues: int = option(50, ge=0)
     """A trial that runs out of time more often than this fails."""
     most_attempts: int = option(3, ge=1)
