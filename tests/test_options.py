@@ -116,6 +116,10 @@ def test_good_values_pass(values: dict[str, Any]) -> None:
         ({"step_epochs": (1.0, 0.0)}, "step_epochs[1] must be greater than 0, got 0.0"),
         ({"step_epochs": 3.0}, "step_epochs must be a list, got 3.0"),
         ({"step_epochs": [3.0]}, "step_epochs must be a tuple, got [3.0]"),
+        (
+            {"step_epochs": np.eye(2)},
+            "step_epochs must be a tuple, got array([[1., 0.], [0., 1.]])",
+        ),
         ({"step_epochs": ("x",)}, "step_epochs[0] must be a number, got 'x'"),
         ({"size": (1, "px", 2)}, "size must have 2 values, got 3"),
         ({"size": ("px", 1)}, "size[0] must be an integer, got 'px'"),

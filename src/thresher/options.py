@@ -291,8 +291,9 @@ def _check(label: str, name: str, value: Any, hint: Any, bounds: Bounds) -> None
             raise InvalidValueError(
                 f'{label} cannot be "{value}"', nearest(value, map(str, choices)), name
             )
-        # Lists of files are converted before; in Python, tuples are wanted.
-        wanted = "a tuple" if isinstance(value, list) else "a list"
+        # Lists of files are converted before; in Python, tuples are wanted, also of an array.
+        in_file = value is None or isinstance(value, str | bool | Mapping) or _is_number(value)
+        wanted = "a list" if in_file else "a tuple"
         raise InvalidValueError(
             f"{label} must be {_words(hint, wanted)}, got {_short(value)}", "", name
         )
@@ -373,7 +374,7 @@ def _words(hint: Any, for_tuple: str = "a list") -> str:
 
 def _short(value: Any, show: Callable[[Any], str] = repr) -> str:
     try:
-        text = show(value)
+        text = " ".join(line.strip() for line in show(value).splitlines())  # of arrays
     except ValueError:  # an integer of thousands of digits
         return "a huge integer"
     return text if len(text) <= 80 else f"{text[:77]}..."

@@ -379,6 +379,9 @@ def test_conflicts_count_images_and_not_pairs(tmp_path: Path) -> None:
     (found,) = (finding for finding in look.findings if finding.kind == "conflicts")
     assert (found.count, found.share, found.dropped) == (5, 5 / 40, 5)
     assert np.flatnonzero(~look.keep).tolist() == [1, 2, 3, 4, 5]
+    assert [note.endswith("the later one was dropped. Look at both.") for note in look.notes] == [
+        True
+    ]
 
 
 def test_a_handful_of_images_is_audited(tmp_path: Path) -> None:

@@ -1,11 +1,13 @@
 """`analyse` on studies and on trials of other programs."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from quick_tiny import _quick_tiny  # noqa: F401
 from thresher import Study, analyse, write_report
@@ -46,6 +48,28 @@ def test_trials_that_cannot_be_compared(value: float, message: str) -> None:
     bad = Trial(cell={"arm": "a"}, seed=0 if value == 90.0 else 9, value=value)
     with pytest.raises(InvalidValueError, match=message):
         analyse([*trials(VALUES), bad])
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.array, torch.tensor], ids=lambda k: k.__name__)
+def test_values_may_be_arrays_and_tensors_of_one_number(kind: Any) -> None:
+    made = [replace(trial, value=kind(trial.value)) for trial in trials(VALUES)]
+    expected = [c.difference for c in analyse(trials(VALUES)).verdicts]
+    assert [c.difference for c in analyse(made).verdicts] == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("trial", "message"),
+    [
+        ({"value": "91.2"}, "must be a number, got '91.2'.*seed 9"),
+        ({"value": np.ones(2)}, "must be a number, got array"),
+        ({"accuracy": 0.9}, "must be a list of `Trial`, got {"),
+    ],
+)
+def test_what_is_no_trial_is_refused(trial: Any, message: str) -> None:
+    if "value" in trial:
+        trial = Trial(cell={"arm": "a"}, seed=9, **trial)
+    with pytest.raises(InvalidValueError, match=message):
+        analyse([*trials(VALUES), trial])
 
 
 def test_accuracies_must_be_in_points() -> None:

@@ -11,6 +11,7 @@ from thresher.data.pack import Pack
 from thresher.data.split import HoldOut
 from thresher.data.write import WriteOptions, write_pack
 from thresher.errors import InvalidValueError
+from thresher.paths import RunPaths, read_run_json
 from thresher.training.config import TrainConfig
 from thresher.training.train import train
 
@@ -41,3 +42,13 @@ def test_a_target_without_images_to_measure_it_on_is_refused(
     with pytest.raises(InvalidValueError, match=f"`{name}` needs validation or test images"):
         train(TrainConfig.from_dict({**config.to_dict(), **target}), quiet=True)
     assert not out.exists()
+
+
+def test_options_may_be_numbers_of_numpy(tmp_path: Path) -> None:
+    """As a loop over an array gives them; `run.json` holds them, and what follows from them."""
+    data, out = str(_pack(tmp_path / "pack", 8)), str(tmp_path / "run")
+    numbers: Any = {"batch_size": np.int64(4), "lr": np.float32(0.125), "epochs": np.int8(1)}
+    config = TrainConfig(data=data, out=out, model="tiny", validation=0, **numbers)
+    assert train(config, quiet=True).steps == 2
+    written = read_run_json(RunPaths(Path(out)).config, "run")["config"]
+    assert (written["batch_size"], written["lr"], written["epochs"]) == (4, 0.125, 1)

@@ -149,6 +149,11 @@ class Checks:
             elif not gone[a] and not gone[b]:
                 gone[a] = True
                 pairs["near-duplicates"].append((a, b, similarity))
+        if pairs["conflicts"] and not doubt.any():
+            self.notes.append(
+                "No classifier says which of two near-copies with different labels is right: the "
+                "later one was dropped. Look at both."
+            )
         tested = {test for _, test, _ in leaks}
         self._add_pairs("leakage", leaks, where, len(tested), len(self.others))
         for kind, listed in pairs.items():  # an image may be like several of other labels

@@ -1,8 +1,10 @@
 """Data sets of others, with the labels that people gave to single samples."""
 
+import reprlib
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils.data import Subset
 
@@ -44,10 +46,17 @@ class RelabelledSubset(Subset[Any]):
             )
         old, new = self.changes[row]
         check_numbering(item[1], old)
-        # A batch holds changed and unchanged labels, so that they must be of one type.
-        label = torch.full_like(item[1], new) if isinstance(item[1], torch.Tensor) else new
-        values = [item[0], label, *item[2:]]
+        values = [item[0], _of_the_same_type(item[1], new), *item[2:]]
         return type(item)(*values) if hasattr(item, "_fields") else type(item)(values)
+
+
+def _of_the_same_type(label: Any, new: int) -> Any:
+    """Return the new label as the data set gives labels, since a batch holds old and new ones."""
+    if isinstance(label, torch.Tensor):
+        return torch.full_like(label, new)
+    if isinstance(label, np.ndarray):
+        return np.full_like(label, new)
+    return type(label)(new)
 
 
 def relabel_columns(dataset: Any, changes: Mapping[int, Change]) -> Any:
@@ -71,9 +80,12 @@ def check_numbering(label: Any, old: int) -> None:
     """Raise unless the data set numbers its classes as the pack does."""
     try:
         number = int(label)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RuntimeError):
+        # An image in the place of the label would fill the screen.
+        shape = getattr(label, "shape", None)
+        text = reprlib.repr(label) if shape is None else f"an array of shape {tuple(shape)}"
         raise InvalidValueError(
-            f"the selection has new labels, but a label of the data set is {label!r}, no number",
+            f"the selection has new labels, but a label of the data set is {text}, no number",
             "number the classes as the pack does",
         ) from None
     if number != old:

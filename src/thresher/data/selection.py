@@ -371,7 +371,7 @@ class Selection:
 
     def _mention_labels(self, what: str) -> None:
         """Warn that something cannot carry new labels."""
-        count = int(self.relabelled.sum())
+        count = int((self.final_labels != self.labels).sum())
         if count:
             logger.warning(
                 f"{counted(count, 'sample has a new label', 'samples have new labels')}, which "
@@ -394,6 +394,6 @@ class Selection:
         """Return the kept rows of a data set, and old and new labels by number of kept row."""
         rows = match_samples(dataset, self.ids, self.labels, order, self._in_pack_order)
         kept, final = np.flatnonzero(self.keep[rows]), self.final_labels
-        changed = np.flatnonzero(self.relabelled[rows[kept]]).tolist()
+        changed = np.flatnonzero((final != self.labels)[rows[kept]]).tolist()
         at = {number: rows[kept[number]] for number in changed}
         return kept.tolist(), {n: (int(self.labels[row]), int(final[row])) for n, row in at.items()}

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -175,6 +175,32 @@ class FilterInputs:
                 for record in self.other_dynamics
             ],
         )
+
+
+def as_array(values: Any) -> np.ndarray:
+    """Return the values of an array, a list, a pandas object or a torch tensor, as numpy's."""
+    if hasattr(values, "detach"):  # a tensor: with a gradient, on a GPU or of a type of torch's own
+        values = values.detach().cpu()
+        values = values.float() if str(values.dtype) == "torch.bfloat16" else values
+    return np.atleast_1d(np.asanyarray(values))
+
+
+def as_arrays(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return fields of `FilterInputs` with numpy arrays: rows of pandas count by position."""
+    made = dict(inputs)
+    if made.get("probabilities") is not None:
+        made["probabilities"] = as_array(made["probabilities"])
+    if "other_features" in made:
+        made["other_features"] = [as_array(values) for values in made["other_features"]]
+    if "dynamics" in made:
+        made["dynamics"] = _arrays_by_name(made["dynamics"])
+    if "other_dynamics" in made:
+        made["other_dynamics"] = [_arrays_by_name(record) for record in made["other_dynamics"]]
+    return made
+
+
+def _arrays_by_name(record: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    return {name: as_array(values) for name, values in record.items()}
 
 
 def take_rows(array: np.ndarray, rows: np.ndarray) -> np.ndarray:

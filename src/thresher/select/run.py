@@ -188,7 +188,8 @@ def _mention_new_labels(run: Path, pack: Pack) -> None:
         return
     with contextlib.suppress(ThresherError):  # the run does not need it any more
         used = Selection.load(path)
-        count = int(used.relabelled.sum()) if used.fingerprint == pack.fingerprint else 0
+        changed = used.final_labels != used.labels
+        count = int(changed.sum()) if used.fingerprint == pack.fingerprint else 0
         if count:
             logger.warning(
                 f"{run} was trained on {path}, which now has {counted(count, 'new label')} that "

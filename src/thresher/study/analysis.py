@@ -28,6 +28,7 @@ from thresher.study.results import (
     Trial,
     changed_networks,
     open_data,
+    plain_trial,
     read_trials,
     recorded_data,
     to_json_values,
@@ -161,7 +162,7 @@ def analyse(
         study = Study.open(study)
     if isinstance(study, Study):
         return _analyse_study(study, config)
-    trials = list(study)
+    trials = [plain_trial(trial) for trial in study]
     axes: dict[str, list[Any]] = {}
     runs: set[tuple[Any, ...]] = set()
     for trial in trials:

@@ -2,8 +2,9 @@
 
 import contextlib
 import math
+import reprlib
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -95,6 +96,28 @@ class Trial:
         for key in ("train_samples", "device", "value", "state", "error", "reported"):
             row[key] = getattr(self, key)
         return {"trial": self.name, "seed": self.seed, **row, **self.cell}
+
+
+def plain_trial(trial: Any) -> Trial:
+    """Return the trial with a value of Python's own; it may be a tensor or an array of one.
+
+    Raises:
+        InvalidValueError: It is no number, or this is no trial.
+    """
+    if not isinstance(trial, Trial):
+        raise InvalidValueError(f"trials must be a list of `Trial`, got {reprlib.repr(trial)}")
+    value: Any = trial.value
+    if value is None or isinstance(value, float | int):
+        return trial
+    try:
+        if isinstance(value, str | bytes):
+            raise TypeError
+        return replace(trial, value=float(value))
+    except (TypeError, ValueError, RuntimeError):
+        raise InvalidValueError(
+            f"the value of a trial must be a number, got {reprlib.repr(value)} "
+            f"({trial.cell}, seed {trial.seed})"
+        ) from None
 
 
 _COPIED = (

@@ -81,6 +81,7 @@ def train(
     open_queues()
     config = with_schedule_inline(config)
     check(config)
+    config = TrainConfig.from_dict(config.to_dict())  # numpy's numbers as Python's, for JSON
     config = replace(config, batch_norm=for_batch(config.batch_norm, config.batch_size))
     config = folder.as_begun(config)
     check_branch(config)

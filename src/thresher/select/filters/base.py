@@ -17,7 +17,7 @@ from thresher.data.copy_links import CopyLinks
 from thresher.effect import mention
 from thresher.errors import InvalidValueError, counted, nearest
 from thresher.options import describe, option, validate
-from thresher.select.inputs import FilterInputs, Need
+from thresher.select.inputs import FilterInputs, Need, as_array, as_arrays
 
 ROUNDING = 1e-9
 """Of shares of a number of samples: 0.29 · 100 is less than 29."""
@@ -94,19 +94,20 @@ class Filter(abc.ABC):
         Raises:
             InvalidValueError: An option or an array is invalid, or something is missing.
         """
-        targets = np.asarray(labels)
+        targets = as_array(labels)
         if targets.ndim != 1 or (len(targets) and targets.dtype.kind not in "iu"):
             raise InvalidValueError(
-                f"labels must be (n,) integers, got {targets.dtype} of shape {targets.shape}"
+                f"labels must be (n,) integers, got {targets.dtype} of shape {targets.shape}",
+                "`numpy.unique(labels, return_inverse=True)` numbers names",
             )
         mention(self)
         return self.fit_inputs(
             FilterInputs(
                 labels=targets.astype(np.int64),
-                ids=[str(row) for row in range(len(targets))] if ids is None else ids,
-                classes=classes,
-                features=None if features is None else np.asanyarray(features),
-                **inputs,
+                ids=[str(id) for id in (range(len(targets)) if ids is None else ids)],
+                classes=list(classes),
+                features=None if features is None else as_array(features),
+                **as_arrays(inputs),
             )
         )
 
