@@ -110,10 +110,31 @@ def test_a_resumed_loader_goes_on_with_the_same_samples(method: str, tmp_path: P
     used.load_state_dict(saved)
     older = fresh()
     arrays = {name: tensor.numpy() for name, tensor in saved["pruner"].items()}
-    older.load_state_dict({**saved, "pruner": arrays})
+    kept = {name: saved[name] for name in ("epoch", "left_out")}
+    older.load_state_dict({**kept, "pruner": arrays})
     for resumed in (second, third, used, older):
         assert [epoch(resumed) for _ in range(2)] == expected[2:]
         assert resumed.left_out == whole.left_out
+
+
+def test_the_state_of_another_loader_is_refused() -> None:
+    first = prune(DataLoader(Numbers(), BATCH), epochs=EPOCHS)
+    epoch(first)
+    saved = first.state_dict()
+    other_method = prune(DataLoader(Numbers(), BATCH), "random:0.4", epochs=EPOCHS)
+    with pytest.raises(InvalidValueError, match="by InfoBatch, but this one is pruned by Dynamic"):
+        other_method.load_state_dict(saved)
+    with pytest.raises(InvalidValueError, match='not the state of a pruned loader: no "epoch"'):
+        other_method.load_state_dict({})
+    part, other_part = np.arange(0, N - 20), np.arange(10, N - 10)  # as many samples
+    loaders = [
+        prune(DataLoader(Numbers(), BATCH, sampler=samples.tolist()), epochs=EPOCHS)
+        for samples in (part, other_part)
+    ]
+    epoch(loaders[0])
+    loaders[1].load_state_dict(loaders[0].state_dict())
+    with pytest.raises(InvalidValueError, match="is that of other samples"):
+        next(iter(loaders[1]))
 
 
 def test_counted_epochs_have_their_own_order() -> None:

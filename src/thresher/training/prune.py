@@ -123,6 +123,7 @@ class PrunedLoader:
         self._observed: list[tuple[np.ndarray, Tensor]] = []
         self._started = self._chosen = self._begun = self._skipped = self._answered = False
         self._restored: dict[str, np.ndarray] | None = None
+        self._restored_samples: np.ndarray | None = None
         self.batch_sampler = self._plan = _Plan(self)
         settings = {name: getattr(loader, name) for name in _COPIED if hasattr(loader, name)}
         self._loader: DataLoader[Any] = DataLoader(
@@ -239,20 +240,38 @@ class PrunedLoader:
                 self._epoch - 1,
             )
         self._observe()
-        pruner = self._restored or {} if self._samples is None else self._pruner.state()
+        pruner, samples = self._restored or {}, self._restored_samples
+        if self._samples is not None:
+            pruner, samples = self._pruner.state(), self._samples
         # Tensors, which `torch.load` reads by default; it refuses arrays.
         tensors = {name: torch.from_numpy(array) for name, array in pruner.items()}
-        return {"epoch": self._epoch, "left_out": self.left_out, "pruner": tensors}
+        state = {"epoch": self._epoch, "left_out": self.left_out, "pruner": tensors}
+        if samples is not None:
+            state["samples"] = torch.from_numpy(samples.copy())
+        return {**state, "method": type(self._pruner).__name__}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Set what `state_dict` returned; what this loader has seen so far is forgotten."""
+        """Set what `state_dict` returned; what this loader has seen so far is forgotten.
+
+        Raises:
+            InvalidValueError: It is not the state of a pruned loader, or of one with another
+                method. Other samples are noticed when the next epoch begins.
+        """
+        missing = [name for name in ("epoch", "left_out", "pruner") if name not in state]
+        if missing:
+            raise InvalidValueError(f'this is not the state of a pruned loader: no "{missing[0]}"')
+        method = type(self._pruner).__name__
+        if state.get("method", method) != method:  # earlier versions stored none
+            raise InvalidValueError(
+                f"the state is that of a loader pruned by {state['method']}, but this one is "
+                f"pruned by {method}"
+            )
         self.left_out, self._restored = state["left_out"], None
         self.set_epoch(state["epoch"])
         # A checkpoint may have been loaded to a GPU; earlier versions stored arrays.
-        self._restored = {
-            name: value.cpu().numpy() if isinstance(value, Tensor) else value
-            for name, value in state["pruner"].items()
-        } or None
+        self._restored = {name: _array(value) for name, value in state["pruner"].items()} or None
+        samples = state.get("samples")
+        self._restored_samples = None if samples is None else _array(samples)
         # The pruner begins anew in the next epoch, from the restored state.
         self._samples, self._indices, self._observed = None, None, []
         self._begun = False
@@ -287,6 +306,13 @@ class PrunedLoader:
         samples, count = np.unique(order), len(self.dataset)  # type: ignore[arg-type]
         if len(samples) > count - world:  # drop_last of a distributed sampler leaves some out
             samples = np.arange(count)
+        restored = self._restored_samples
+        if restored is not None and not np.array_equal(restored, samples):
+            raise InvalidValueError(
+                "the restored state of the pruned loader is that of other samples "
+                f"({len(restored):,}; this loader has {len(samples):,})",
+                "use the data set and the selection that it was saved with",
+            )
         self._samples = samples
         self._pruner.begin(samples, self._epochs, self._seed, self._full.batch_size * world)
         if self._restored is not None:
@@ -311,6 +337,10 @@ class PrunedLoader:
         for shared in self._group.gather(own):
             if shared is not None:
                 self._pruner.observe(*shared)
+
+
+def _array(value: Any) -> np.ndarray:
+    return np.asarray(value.cpu() if isinstance(value, Tensor) else value)
 
 
 def _check_divided(parts: list[np.ndarray], sampler: Any) -> None:
