@@ -27,7 +27,8 @@ def test_every_example_expands(file: Path, tmp_path: Path) -> None:
     plan = expand(study, tmp_path)
     assert plan.trials
     if file.stem == "ornl-fig7":
-        assert len(plan.trials) == 72
+        assert len(plan.trials) == 96
+        assert len(plan.steps) == 4 * 8  # each seed has its own extractor, map and selections
 
 
 @pytest.fixture(scope="module")
