@@ -219,6 +219,8 @@ def test_an_interval_without_zero_is_explained_when_the_verdict_is_open() -> Non
     among, *_ = judge([tested] * 12, MARGIN)
     assert alone.word == "better"
     assert "not significant after correction for 12 comparisons" in sentence(among, "a", "b")
+    strict, *_ = judge([tested], MARGIN, alpha=alone.p / 2)
+    assert f"It is not significant (level {50 * alone.p:.2g} %)." in sentence(strict, "a", "b")
 
 
 def test_judging_nothing_is_no_error() -> None:

@@ -74,7 +74,8 @@ def _conclusion(verdict: Verdict, arm: str, baseline: str, unit: str, evidence: 
         text = f"{arm} is no worse than {baseline} by {margin} or more ({evidence}). "
     low, high = tested.interval
     if not low <= 0 <= high:
-        text += f"It is not significant after correction for {verdict.family} comparisons. "
+        among = f" after correction for {verdict.family} comparisons" if verdict.family > 1 else ""
+        text += f"It is not significant{among} (level {100 * verdict.alpha:.2g} %). "
     kind = "such draws" if tested.draws else "seeds"
     needed = _seeds(verdict.seeds_needed, verdict.seeds_needed_range, kind)
     text += f"Detecting a difference of {margin} takes {needed}"
