@@ -201,6 +201,15 @@ def test_an_exported_folder_that_was_sorted_by_hand_is_not_read_as_before(tmp_pa
     assert back.labels[back.positions(["train/c/1.png"])].tolist() == [2]
 
 
+def test_the_list_of_an_exported_folder_may_be_saved_by_a_spreadsheet(tmp_path: Path) -> None:
+    """Excel writes a byte order mark; such a list was called damaged."""
+    pack = write_pack(Made(rows=6, chunks=1), tmp_path / "pack", ONE)
+    export(pack, tmp_path / "out", "folder")
+    table = tmp_path / "out" / "samples.csv"
+    table.write_text(table.read_text(encoding="utf-8"), encoding="utf-8-sig")
+    assert again(tmp_path / "out", tmp_path / "back").fingerprint == pack.fingerprint
+
+
 def test_files_of_an_exported_folder_that_were_swapped_are_refused(tmp_path: Path) -> None:
     """Each had the id and the label of the other."""
     pack = write_pack(Folder(class_folder(tmp_path / "images")), tmp_path / "pack", ONE)

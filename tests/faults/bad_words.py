@@ -42,6 +42,7 @@ WORDS = [
     f"{TRAIN} --micro-batch x",
     f"{TRAIN} --step-epochs 1,x",
     f"{TRAIN} --validation 1e9",
+    f"{TRAIN} --validation 1.5",
     f"{TRAIN} --workers 2 --batch-size 1",
     f"{TRAIN} --crop 100",
     f"{TRAIN} --device cuda",

@@ -148,6 +148,9 @@ def check(config: TrainConfig) -> None:
     parse_batch_norm(for_batch(config.batch_norm, config.batch_size))
     make_pruner(config.dynamic)
     check_sinks(config.sinks)
+    if config.validation is not None and config.validation > 1 and config.validation % 1:
+        what = f"validation must be a count or a share below 1, got {config.validation:g}"
+        raise InvalidValueError(what, "", "validation")
     if config.delay and config.average_every > 1:
         raise InvalidValueError("`delay` and `average_every` exclude each other", "use one of them")
     if config.average_every > 1 and (config.compress != "none" or config.allreduce != "default"):

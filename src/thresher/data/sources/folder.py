@@ -262,7 +262,7 @@ def _as_on_disk(root: Path, files: list[ImageFile]) -> list[ImageFile]:
 
 def _read_index(root: Path) -> list[ImageFile]:
     try:
-        with open(root / INDEX, newline="", encoding="utf-8") as file:
+        with open(root / INDEX, newline="", encoding="utf-8-sig") as file:
             rows = list(csv.DictReader(file))
         return [
             ImageFile(
