@@ -16,28 +16,38 @@ from thresher.study.tasks import Values
 
 MARGIN = 0.05
 """A throughput above 1 - MARGIN times the ideal counts as ideal."""
-WORKERS = {"smoke": (1, 2), "paper": (1, 2, 4, 8)}
+WORKERS = {"smoke": (1, 2), "gpu": (1, 2, 4, 8), "paper": (1, 2, 4, 8)}
 PER_WORKER = 64
 SEEDS = 4
 BASES: dict[str, Values] = {
-    "smoke": {**studies.SMOKE, "model": "resnet20", "epochs": 3, "threads": 1},
+    "smoke": {**studies.SMOKE, "model": "resnet20", "epochs": 2, "threads": 1},
+    # Workers that share one GPU cannot be faster than one, so each worker is a core of the CPU.
+    "gpu": {**studies.SMOKE, "model": "resnet20", "epochs": 2, "threads": 1, "device": "cpu"},
     "paper": {
         "data": "imagenet",
         "model": "resnet50",
         "image_size": 224,
-        "epochs": 1,
+        "epochs": 0.25,
         "evaluate_every": 0,
     },
 }
+"""Settings of one worker; more take as many steps, and so K times the epochs."""
+ONE_AT_A_TIME: Values = {"kind": "in-process"}
+"""Other runs beside it would take its cores."""
 EXECUTORS: dict[str, Values] = {
-    "smoke": {"kind": "in-process"},  # one run at a time: others would take its cores
+    "smoke": ONE_AT_A_TIME,
+    "gpu": ONE_AT_A_TIME,
     "paper": studies.EXECUTORS["paper"],
 }
 
 
 def definition(preset: str) -> Values:
     """Return the study: an arm per number of workers."""
-    arms = {f"{k} workers": {"workers": k, "batch_size": k * PER_WORKER} for k in WORKERS[preset]}
+    epochs = BASES[preset]["epochs"]
+    arms = {
+        f"{k} workers": {"workers": k, "batch_size": k * PER_WORKER, "epochs": k * epochs}
+        for k in WORKERS[preset]
+    }
     return {
         "title": "Throughput against workers",
         "metric": "images_per_s",
