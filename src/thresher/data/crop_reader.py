@@ -4,7 +4,7 @@ Nothing here needs torch.
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,73 +25,39 @@ class Draw(NamedTuple):
     seed: int
 
 
-class Reader(Protocol):
-    """Decodes images of a pack in `threads`."""
+@dataclass(frozen=True)
+class ImageReader:
+    """Decodes images of a pack in threads: with a `crop` only as much as it needs of each."""
 
-    @property
-    def size(self) -> int:
-        """Side of the result."""
-
-    @property
-    def threads(self) -> int: ...
+    pack: Pack
+    size: int
+    """Side of the result."""
+    resample: Resample
+    """How centre squares are scaled."""
+    threads: int
+    crop: ResizedCrop | None = None
+    """Without one, the results are centre squares: `keys` and `draw` have no effect."""
 
     def read(
         self, positions: np.ndarray, keys: np.ndarray, draw: Draw | None, out: np.ndarray
     ) -> list[int]:
-        """Fill `out` (n, size, size, 3) uint8.
+        """Fill `out` (n, size, size, 3) uint8: random crops, or the centres without `draw`.
 
         Returns the positions of crops that only Pillow, the slower decoder, can read. Raises
         InvalidValueError if an image cannot be decoded; it names the sample.
         """
-
-
-@dataclass(frozen=True)
-class SquareReader:
-    """Decodes the centre squares of images: `keys` and `draw` have no effect."""
-
-    pack: Pack
-    size: int
-    resample: Resample
-    threads: int
-
-    def read(
-        self, positions: np.ndarray, keys: np.ndarray, draw: Draw | None, out: np.ndarray
-    ) -> list[int]:
-        def read_rows(begin: int, end: int) -> None:
-            for row in range(begin, end):
-                position = int(positions[row])
-                try:
-                    out[row] = decode(self.pack.encoded(position), self.size, 3, self.resample)
-                except (OSError, ValueError, SyntaxError) as error:
-                    raise undecodable(self.pack, position, error) from None
-
-        run_in_threads(read_rows, len(positions), PART, self.threads)
-        return []
-
-
-@dataclass(frozen=True)
-class CropReader:
-    """Decodes random crops, or the centres without `draw`, only as much as the crop needs."""
-
-    pack: Pack
-    crop: ResizedCrop
-    threads: int
-
-    @property
-    def size(self) -> int:
-        return self.crop.size
-
-    def read(
-        self, positions: np.ndarray, keys: np.ndarray, draw: Draw | None, out: np.ndarray
-    ) -> list[int]:
         slow: list[int] = []
 
         def read_rows(begin: int, end: int) -> None:
-            rows = range(begin, end)
-            files = [self.pack.encoded(int(positions[row])) for row in rows]
-            headers: list[Header] = []
-            row = begin
+            row, rows = begin, range(begin, end)
             try:
+                if self.crop is None:
+                    for row in rows:
+                        file = self.pack.encoded(int(positions[row]))
+                        out[row] = decode(file, self.size, 3, self.resample)
+                    return
+                files = [self.pack.encoded(int(positions[row])) for row in rows]
+                headers: list[Header] = []
                 for row in rows:
                     headers.append(read_header(files[row - begin]))
                     if headers[-1].by_pillow:
@@ -103,7 +69,7 @@ class CropReader:
                     boxes = self.crop.random_boxes(keys[begin:end], *draw, sizes).tolist()
                 inside = draw is not None
                 for row, file, box, header in zip(rows, files, boxes, headers, strict=True):
-                    out[row] = decode_box(file, box, self.crop.size, inside, header)
+                    out[row] = decode_box(file, box, self.size, inside, header)
             except (OSError, ValueError, SyntaxError) as error:
                 raise undecodable(self.pack, int(positions[row]), error) from None
 

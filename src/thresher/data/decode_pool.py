@@ -13,13 +13,12 @@ import weakref
 from dataclasses import replace
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
-from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from thresher.data.crop_reader import Draw, Reader
+from thresher.data.crop_reader import Draw, ImageReader
 from thresher.data.decode_worker import HEADER, Answer, Job
 from thresher.errors import ThresherError
 
@@ -36,7 +35,7 @@ class DecodePool:
         pinned: Register the memory with CUDA, so that copies to a GPU do not wait.
     """
 
-    def __init__(self, reader: Reader, batch: int, slots: int, pinned: bool) -> None:
+    def __init__(self, reader: ImageReader, batch: int, slots: int, pinned: bool) -> None:
         self.reader, self.batch, self.slots, self._number = reader, batch, slots, 0
         self.busy = False
         """Whether an iteration uses the pool."""
@@ -55,7 +54,7 @@ class DecodePool:
         self._processes: list[subprocess.Popen[bytes]] = []
         state = (self._oldest, self._connections, self._processes)
         self.close = weakref.finalize(self, _close, *state)
-        alone: Any = replace(cast(Any, reader), threads=1)
+        alone = replace(reader, threads=1)
         for _ in range(reader.threads):
             ours, theirs = Pipe()
             self._connections.append(ours)

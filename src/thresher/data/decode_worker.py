@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection
 
 import numpy as np
 
-from thresher.data.crop_reader import Draw, Reader
+from thresher.data.crop_reader import Draw, ImageReader
 
 HEADER = 4096
 """Bytes at the begin of the shared memory; the first eight hold the oldest job still wanted."""
@@ -21,7 +21,7 @@ STEP = 16
 """Images between two looks at whether a job is still wanted."""
 _PARENT_CHECK_S = 5.0
 Answer = list[int] | Exception
-"""What `Reader.read` returned or raised."""
+"""What `ImageReader.read` returned or raised."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def main(arguments: list[str]) -> None:
     connection = Connection(connection_fd)
     memory = np.frombuffer(mmap.mmap(memory_fd, 0), np.uint8)
     try:
-        reader: Reader = connection.recv()
+        reader: ImageReader = connection.recv()
         while True:
             while not connection.poll(_PARENT_CHECK_S):
                 # A forked copy of the parent may keep the connection open.
@@ -56,7 +56,7 @@ def main(arguments: list[str]) -> None:
         return
 
 
-def _decode(reader: Reader, job: Job, memory: np.ndarray) -> Answer:
+def _decode(reader: ImageReader, job: Job, memory: np.ndarray) -> Answer:
     oldest, size = memory[:8].view(np.int64), reader.size
     n = len(job.positions)
     pixels = memory[job.offset : job.offset + n * size * size * 3].reshape(n, size, size, 3)

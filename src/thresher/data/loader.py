@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from thresher.data.crop_reader import CropReader, Draw, Reader, SquareReader
+from thresher.data.crop_reader import Draw, ImageReader
 from thresher.data.crops import ResizedCrop
 from thresher.data.decode_pool import DecodePool
 from thresher.data.hashing import sample_keys
@@ -82,11 +82,8 @@ class Loader:
     ) -> None:
         self.pack, self.device = pack, torch.device(device)
         self.threads = core_count() if threads is None else max(1, threads)
-        self.crops: CropReader | None = None
-        if isinstance(size, ResizedCrop):
-            self.crops = CropReader(pack, size, self.threads)
-            size = size.size
-        self.size = size
+        self.crop = size if isinstance(size, ResizedCrop) else None
+        self.size = size = size.size if isinstance(size, ResizedCrop) else size
         if positions is None:
             positions = np.arange(len(pack))
         self.positions = np.asarray(positions, np.int64)
@@ -102,7 +99,7 @@ class Loader:
             if self.device.type == "cuda":
                 room = _RESIDENT_SHARE * torch.cuda.mem_get_info(self.device)[0]
             resident = len(self.positions) * self.image_bytes <= room
-        self.resident = resident and self.crops is None
+        self.resident = resident and self.crop is None
         ids = pack.ids.take(self.positions).to_pylist()
         self.labels = torch.from_numpy(pack.labels[self.positions]).to(self.device)
         self._keys_on_host = sample_keys(ids)
@@ -168,12 +165,10 @@ class Loader:
             keys = self._host_keys(positions)
             self._slow[self._reader().read(positions, keys, draw, out.numpy())] = True
 
-    def _reader(self) -> Reader:
+    def _reader(self) -> ImageReader:
         """Return what decodes encoded images."""
-        if self.crops is not None:
-            return self.crops
         assert self.size is not None
-        return SquareReader(self.pack, self.size, self.resample, self.threads)
+        return ImageReader(self.pack, self.size, self.resample, self.threads, self.crop)
 
     def _read_now(self, positions: np.ndarray, draw: Draw | None) -> Tensor:
         images = torch.empty((len(positions), *self.image_shape), dtype=torch.uint8)
@@ -198,7 +193,7 @@ class Loader:
                 queued.popleft().synchronize()
 
     def _from_processes(
-        self, reader: Reader, order: Iterator[np.ndarray], draw: Draw | None
+        self, reader: ImageReader, order: Iterator[np.ndarray], draw: Draw | None
     ) -> Iterator[Batch]:
         """Decode ahead of use in processes of their own, into memory that is shared with them."""
         first = next(order, None)
@@ -256,7 +251,7 @@ class Loader:
             pool.cancel()
             pool.busy = False
 
-    def _pool_for(self, reader: Reader, batch: int) -> DecodePool:
+    def _pool_for(self, reader: ImageReader, batch: int) -> DecodePool:
         """Return the processes, with memory for batches of this size."""
         batch = max(1, batch)
         pool = self._pool

@@ -34,7 +34,7 @@ def warn_of_waiting(share: float, loader: Loader) -> None:
 
 def slow_decoded(loader: Loader, group: Group, decoder: str | None) -> int | None:
     """Count the images that the fast decoder could not read, on all workers, and say so."""
-    if loader.crops is None or decoder == PILLOW:
+    if loader.crop is None or decoder == PILLOW:
         return None
     marks = torch.from_numpy(loader.slow_images.astype(np.float32)).to(group.device)
     count = int((group.all_reduce_sum(marks) > 0).sum())
