@@ -16,7 +16,6 @@ from thresher.data.shard_writer import WriteOptions
 from thresher.data.sources import encoded
 from thresher.data.sources.registry import SourceOptions, open_source
 from thresher.data.write import write_pack
-from thresher.data.write_worker import Job
 from thresher.errors import ThresherError
 from thresher.training.split import DataConfig, split_samples
 
@@ -102,15 +101,15 @@ def test_images_are_written_once(
             side = sizes[n % len(sizes)]
             (tmp_path / "in" / label / f"{n}.png").write_bytes(picture(n, side, side, "PNG"))
     written: dict[str, int] = {}
-    split_one = write.split_one
+    set_test = write.set_test
 
-    def split_and_look(job: Job, part: tuple[int, np.ndarray]) -> None:
+    def split_and_look(job: shard_writer.Job, part: tuple[int, np.ndarray]) -> None:
         path = job.staging / f"{part[0]:05d}.arrow"
         before = path.stat().st_ino
-        split_one(job, part)
+        set_test(job, part)
         written[path.name] = before - path.stat().st_ino
 
-    monkeypatch.setattr(write, "split_one", split_and_look)
+    monkeypatch.setattr(write, "set_test", split_and_look)
     pack = _pack(tmp_path / "in", tmp_path / "pack", test=0.25)
     assert written == {"00000.arrow": 0}, "the same file"
     assert pack.meta.splits == {"train": 60, "test": 20}

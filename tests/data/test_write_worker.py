@@ -31,5 +31,5 @@ def test_a_worker_of_the_command_does_not_import_the_command(tmp_path: Path) -> 
     write_pack(Modules(tmp_path / "modules"), config.out, config)
     for chunk in ("0", "1"):
         imported = set((tmp_path / "modules" / chunk).read_text().split())
-        assert "thresher.data.write_worker" in imported
+        assert "thresher.data.write_pool" in imported
         assert not UNNEEDED & imported

@@ -17,7 +17,7 @@ from thresher.data.holdout import HoldOutOptions, choose_test
 from thresher.data.meta import Shape
 from thresher.data.normalisation import value_counts
 from thresher.data.shard import map_shard, raw_images
-from thresher.data.shard_writer import ShardRecord, record_file
+from thresher.data.shard_writer import Job, ShardRecord, record_file
 from thresher.paths import disk_errors, write_json
 
 
@@ -37,8 +37,10 @@ def shards_with_test(
     return [(number, part) for number, part in enumerate(parts) if part.any()]
 
 
-def set_test(staging: Path, number: int, shape: Shape | None, test: np.ndarray) -> None:
-    """Make these samples (n,) bool of a finished shard its test images, in the same file."""
+def set_test(job: Job, part: tuple[int, np.ndarray]) -> None:
+    """Make some samples (n,) bool of a finished shard its test images, in the same file."""
+    (number, test), staging = part, job.staging
+    shape = job.options.image_shape(job.source)
     record = ShardRecord.read(staging, number)
     record_file(staging, number).unlink()  # if this is interrupted, the shard is not finished
     path = staging / record.meta.file

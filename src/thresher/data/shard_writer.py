@@ -20,8 +20,8 @@ from thresher.data.digest import file_digest, file_sha256, sample_digest
 from thresher.data.holdout import HoldOutOptions, hold_out
 from thresher.data.labels import as_labels, check_samples
 from thresher.data.meta import PackMeta, Shape, ShardMeta
-from thresher.data.normalisation import subsample, value_counts
-from thresher.data.shard import COLUMNS, shard_schema
+from thresher.data.normalisation import count_files, subsample, value_counts
+from thresher.data.shard import COLUMNS, map_shard, shard_schema
 from thresher.data.sources.base import Block, Source
 from thresher.data.sources.encoded import ColourFoundError, UnevenShapesError, usual_split
 from thresher.errors import InvalidValueError
@@ -56,6 +56,15 @@ class _Sample(NamedTuple):
     split: str
 
 
+class Job(NamedTuple):
+    """What all workers of a packing share."""
+
+    source: Source
+    chunks: list[str]
+    staging: Path
+    options: WriteOptions
+
+
 @dataclass(frozen=True)
 class ShardRecord:
     """The record of a finished shard, stored as `N.json` until the pack is complete."""
@@ -70,16 +79,15 @@ class ShardRecord:
         return from_mapping(cls, read_json(record_file(staging, number), "shard record"))
 
 
-def write_shard(
-    source: Source, chunk: str, number: int, staging: Path, options: WriteOptions
-) -> None:
-    """Write shard `number` and its record to `staging`, using memory for a few record batches."""
+def write_shard(job: Job, number: int) -> None:
+    """Write shard `number` and its record, using memory for a few record batches."""
+    source, chunks, staging, options = job
     shard = ShardContent(source, options)
     file = f"{number:05d}.arrow"
     with atomic_file(staging / file) as temporary:
         with pa.ipc.new_file(temporary, shard_schema(shard.shape)) as writer:
             pending: list[pa.RecordBatch] = []
-            for block in source.read(chunk):
+            for block in source.read(chunks[number]):
                 usual = [usual_split(split) for split in block.splits]
                 block = hold_out(dataclasses.replace(block, splits=usual), options)
                 for piece in _pieces(block, shard.shape):
@@ -99,6 +107,12 @@ def write_shard(
         {split: counts.tolist() for split, counts in shard.histograms.items()},
     )
     write_json(record_file(staging, number), dataclasses.asdict(record))
+
+
+def count_sampled(job: Job, part: tuple[ShardMeta, np.ndarray]) -> np.ndarray:
+    """Count the values of some encoded images, given their shard and their rows in it."""
+    shard, rows = part
+    return count_files(map_shard(job.staging, shard, None), rows)
 
 
 def check_no_broken(broken: Sequence[str]) -> None:

@@ -30,18 +30,20 @@ from thresher.data.meta import PackMeta
 from thresher.data.normalisation import from_counts, sampled_rows
 from thresher.data.pack import Pack
 from thresher.data.shard import is_small, map_shard, map_shards, merge
-from thresher.data.shard_splits import shards_with_test
+from thresher.data.shard_splits import set_test, shards_with_test
 from thresher.data.shard_writer import (
+    Job,
     ShardRecord,
     WriteOptions,
     check_no_broken,
+    count_sampled,
     digests_file,
     record_file,
+    write_shard,
 )
 from thresher.data.sources.base import Source
 from thresher.data.sources.encoded import ColourFoundError, EncodedSource, UnevenShapesError
 from thresher.data.write_pool import Run, WorkerKilledError, remove_temporary, workers
-from thresher.data.write_worker import Job, count_one, split_one, write_one
 from thresher.environment import core_count
 from thresher.errors import AlreadyExistsError, InvalidValueError, ThresherError
 from thresher.locks import exclusive_lock
@@ -170,11 +172,11 @@ def _write_shards(source: Source, staging: Path, options: WriteOptions) -> list[
         bar(f"packing {source.name}", len(chunks), "shards") as progress,
     ):
         progress.resume(len(chunks) - len(todo))
-        for _ in run(write_one, todo):
+        for _ in run(write_shard, todo):
             progress.advance()
         records = [ShardRecord.read(staging, n) for n in range(len(chunks))]
         if options.test is not None and options.group is None:
-            for _ in run(split_one, shards_with_test(staging, records, shape, options)):
+            for _ in run(set_test, shards_with_test(staging, records, shape, options)):
                 pass
             records = [ShardRecord.read(staging, n) for n in range(len(chunks))]
         if shape is None:
@@ -195,7 +197,7 @@ def _sampled(staging: Path, records: list[ShardRecord], run: Run) -> dict[str, l
         for shard, part, end in zip(shards, parts, ends.tolist(), strict=True)
         if len(part)
     ]
-    return {"sampled": sum(run(count_one, todo), np.zeros((3, 256), np.int64)).tolist()}
+    return {"sampled": sum(run(count_sampled, todo), np.zeros((3, 256), np.int64)).tolist()}
 
 
 def _keep_finished(staging: Path, plan: dict[str, object]) -> None:

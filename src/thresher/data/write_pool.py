@@ -1,16 +1,21 @@
-"""The worker processes of the pack writer, as seen by the process that starts them."""
+"""The worker processes of the pack writer; imports only what such a process needs."""
 
 import contextlib
 import multiprocessing
 import pickle
+import signal
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from thresher.data.write_worker import Job, in_worker, start_worker
+import pyarrow as pa
+
+from thresher.data.shard_writer import Job
+from thresher.distributed.launch import die_with_parent
 from thresher.errors import ThresherError
+from thresher.paths import disk_errors
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -37,11 +42,11 @@ def workers(job: Job, processes: int) -> Iterator[Run]:
     before = set(multiprocessing.active_children())
     with (
         _job_file(job) as file,
-        ProcessPoolExecutor(processes, context, start_worker, (file,)) as pool,
+        ProcessPoolExecutor(processes, context, _start_worker, (file,)) as pool,
     ):
 
         def run(function: Callable[[Job, A], B], arguments: Iterable[A]) -> Iterator[B]:
-            tasks = [pool.submit(in_worker, function, argument) for argument in arguments]
+            tasks = [pool.submit(_in_worker, function, argument) for argument in arguments]
             return (task.result() for task in as_completed(tasks))
 
         try:
@@ -80,3 +85,23 @@ def _job_file(job: Job) -> Iterator[Path]:
         yield file
     finally:
         file.unlink(missing_ok=True)
+
+
+_job: Job | None = None
+
+
+def _start_worker(file: Path) -> None:
+    """Read the job once per process, not once per task."""
+    global _job
+    parent = multiprocessing.parent_process()
+    die_with_parent(parent.pid if parent else None)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and ends its workers
+    _job = pickle.loads(file.read_bytes())
+    pa.set_cpu_count(1)
+
+
+def _in_worker(function: Callable[[Job, A], B], argument: A) -> B:
+    """Call a function with the job of this process."""
+    assert _job is not None
+    with disk_errors(_job.staging):
+        return function(_job, argument)
