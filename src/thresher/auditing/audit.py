@@ -118,7 +118,7 @@ def _read(paths: AuditPaths) -> Audit:
     check_format(content, FORMAT, str(paths.result))
     try:
         stored = Audit.from_dict(content)
-    except (KeyError, TypeError, AttributeError):
+    except InvalidValueError:
         raise InvalidValueError(f"{paths.result} is damaged", "remove it and audit again") from None
     # The folder may have been moved.
     return replace(stored, selection=str(paths.selection), page=str(paths.page))

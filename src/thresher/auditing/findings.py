@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from thresher.auditing.config import AuditConfig
 from thresher.data.sources.encoded import spread
+from thresher.options import from_mapping
 
 if TYPE_CHECKING:
     from thresher.data.pack import Pack
@@ -157,11 +158,7 @@ class Audit:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Audit":
         """Build an audit from the content of `audit.json`."""
-        findings = tuple(
-            Finding(**{**finding, "examples": tuple(Example(**one) for one in finding["examples"])})
-            for finding in values["findings"]
-        )
-        return cls(**{**values, "findings": findings, "notes": tuple(values["notes"])})
+        return from_mapping(cls, values)
 
 
 def next_commands(audit: Audit, pack: "Pack") -> dict[str, tuple[str, ...]]:
