@@ -179,6 +179,31 @@ class Pack:
         """Return the positions of the given ids, (n,) int64; -1 for ids not in the pack."""
         return rows_by_id(ids, self.ids)
 
+    def training_positions(
+        self, ids: Ids, fingerprint: str, name: str
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the positions of the samples of a selection, and of all training samples.
+
+        Refuse a selection, which messages call `name`, that was made on a pack with another
+        fingerprint, or that names other samples than training samples.
+        """
+        if self.fingerprint != fingerprint:
+            raise InvalidValueError(
+                f"{name} was made on a pack with the fingerprint {fingerprint[:8]}…, but "
+                f"{self.name} has {self.fingerprint[:8]}…",
+                "select on this pack",
+            )
+        positions = self.positions(ids)
+        if (positions < 0).any():
+            raise InvalidValueError(f"{name} names samples that are not in {self.name}")
+        train = self.indices("train")
+        if not np.isin(positions, train).all():
+            raise InvalidValueError(
+                f"{name} names validation or test samples of {self.name}",
+                "only training samples may be filtered",
+            )
+        return positions, train
+
     def images(
         self,
         positions: np.ndarray,

@@ -18,7 +18,6 @@ from thresher.data.matching import check_row_order, match_samples, webdataset_id
 from thresher.data.overrides import Override, OverrideLog, effective_overrides
 from thresher.data.pack import Pack
 from thresher.data.sampler import EpochSampler
-from thresher.data.selection_positions import training_positions
 from thresher.errors import InvalidValueError, MissingDependencyError, counted
 from thresher.paths import SelectionPaths
 
@@ -155,7 +154,7 @@ class Selection:
             AlreadyExistsError: The selection exists.
         """
         paths, rows = SelectionPaths(Path(path)), len(self.ids)
-        columns = {
+        columns: dict[str, Any] = {
             "id": self.ids,
             "label": self.labels,
             "x": np.full(rows, np.nan) if self.x is None else self.x,
@@ -164,14 +163,15 @@ class Selection:
             "score": self.score,
             "keep": self.keep,
             "reason": self.reason,
-            **({} if self.votes is None else {"votes": self.votes}),
-            **({} if self.new_labels is None else {"new_label": self.new_labels}),
-            **({} if self.suggested is None else {"suggested": self.suggested}),
         }
-        content = stored.SelectionContent(
-            columns, self.fingerprint, self.meta, self.copies, self.row_order
-        )
-        stored.write_files(paths, content)
+        given = {"votes": self.votes, "new_label": self.new_labels, "suggested": self.suggested}
+        columns |= {name: values for name, values in given.items() if values is not None}
+        header = {
+            "format": stored.FORMAT,
+            "fingerprint": self.fingerprint,
+            "row_order": self.row_order or order_digest(self.ids),
+        }
+        stored.write_files(paths, columns, {**header, **self.meta, **header}, self.copies)
         self.path = paths.table
         return self
 
@@ -188,20 +188,20 @@ class Selection:
             InvalidValueError: The table, the sidecar or the log is damaged.
         """
         paths = SelectionPaths(Path(path))
-        content = stored.read_files(paths)
-        columns = content.columns
+        columns, meta, copies = stored.read_files(paths)
+        meta.pop("format", None)
         copied = {"keep", "score", "x", "y", "cluster", "votes", "suggested"} & set(columns)
         given = columns["new_label"].to_numpy().copy() if "new_label" in columns else None
         selection = cls(
             ids=columns["id"].to_pylist(),
             labels=columns["label"].to_numpy().astype(np.int64),
             reason=[text or "" for text in columns["reason"].to_pylist()],
-            fingerprint=content.fingerprint,
-            meta=content.meta,
+            fingerprint=meta.pop("fingerprint"),
+            row_order=meta.pop("row_order", None),
+            meta=meta,
             path=paths.table,
             new_labels=given,
-            copies=content.copies,
-            row_order=content.row_order,
+            copies=copies,
             **{name: columns[name].to_numpy().copy() for name in copied},
         )
         if overrides:
@@ -248,7 +248,7 @@ class Selection:
                 f'within must be "pack" or "train", got {within!r}', "", "within"
             )
         name = f"the selection {self.path or ''}".rstrip()
-        positions, train = training_positions(pack, self.ids, self.fingerprint, name)
+        positions, train = pack.training_positions(self.ids, self.fingerprint, name)
         kept = np.sort(positions[self.keep])
         return kept if within == "pack" else np.searchsorted(train, kept)
 

@@ -10,7 +10,6 @@ filter looked for them.
 
 import contextlib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from thresher.data.copy_links import CopyLinks
-from thresher.data.digest import order_digest
 from thresher.errors import AlreadyExistsError, InvalidValueError, NotFoundError, ThresherError
 from thresher.paths import (
     SelectionPaths,
@@ -68,48 +66,39 @@ def _column(table: pa.Table, name: str, path: Path | str) -> pa.ChunkedArray:
         ) from None
 
 
-@dataclass(frozen=True)
-class SelectionContent:
-    """What the files hold, without the log of overrides."""
+def write_files(
+    paths: SelectionPaths,
+    columns: Mapping[str, Any],
+    sidecar: Mapping[str, Any],
+    copies: CopyLinks | None,
+) -> None:
+    """Write a new selection, given its columns as arrays or lists.
 
-    columns: Mapping[str, Any]
-    """Columns of the table by name: arrays or lists; Arrow arrays if they were read."""
-    fingerprint: str
-    """Fingerprint of the pack."""
-    meta: dict[str, Any]
-    """The rest of the sidecar."""
-    copies: CopyLinks | None
-    row_order: str | None
-    """Digest of the ids in pack order; None in files that do not hold it."""
-
-
-def write_files(paths: SelectionPaths, content: SelectionContent) -> None:
-    """Write a new selection; raises AlreadyExistsError if it exists."""
+    Raises:
+        AlreadyExistsError: It exists.
+    """
     if paths.table.suffix != ".parquet":
         raise InvalidValueError(f"{paths.table} must end in .parquet")
     check_free(paths)
-    columns = {n: pa.array(values).cast(_TYPES[n]) for n, values in content.columns.items()}
+    table = pa.table({n: pa.array(values).cast(_TYPES[n]) for n, values in columns.items()})
     # The table last: a table that exists is a selection that can be loaded.
-    header = {
-        "format": FORMAT,
-        "fingerprint": content.fingerprint,
-        "row_order": content.row_order or order_digest(content.columns["id"]),
-    }
-    write_json(paths.sidecar, {**header, **content.meta, **header})
+    write_json(paths.sidecar, sidecar)
     try:
         paths.copies.unlink(missing_ok=True)  # a killed process may have left one
-        if content.copies is not None:
-            content.copies.save(paths.copies, content.fingerprint)
+        if copies is not None:
+            copies.save(paths.copies, sidecar["fingerprint"])
         with atomic_file(paths.table) as temporary:
-            pq.write_table(pa.table(columns), temporary)
+            pq.write_table(table, temporary)
     except ThresherError:
         paths.sidecar.unlink(missing_ok=True)
         paths.copies.unlink(missing_ok=True)
         raise
 
 
-def read_files(paths: SelectionPaths) -> SelectionContent:
-    """Read and check a selection.
+def read_files(
+    paths: SelectionPaths,
+) -> tuple[dict[str, pa.ChunkedArray], dict[str, Any], CopyLinks | None]:
+    """Read and check the columns, the sidecar and the near-copies of a selection.
 
     Raises:
         NotFoundError: There is no such file.
@@ -125,15 +114,13 @@ def read_files(paths: SelectionPaths) -> SelectionContent:
     check_format(meta, FORMAT, str(paths.sidecar))
     missing = _OPTIONAL - set(table.column_names)
     columns = {n: _column(table, n, paths.table) for n in _TYPES if n not in missing}
-    fingerprint = meta.pop("fingerprint", None) if isinstance(meta, dict) else None
+    fingerprint = meta.get("fingerprint") if isinstance(meta, dict) else None
     if not isinstance(fingerprint, str):
         raise InvalidValueError(
             f"{paths.sidecar} is not the sidecar of a selection: it has no fingerprint",
             "make the selection again",
         )
-    meta.pop("format", None)
-    copies, row_order = CopyLinks.load(paths.copies, fingerprint), meta.pop("row_order", None)
-    return SelectionContent(columns, fingerprint, meta, copies, row_order)
+    return columns, meta, CopyLinks.load(paths.copies, fingerprint)
 
 
 def check_free(paths: SelectionPaths) -> None:
