@@ -1,9 +1,11 @@
 """The order of an epoch as a sampler for torch's DataLoader, on any number of workers."""
 
-import sys
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
+from torch import distributed
+from torch.utils.data import DistributedSampler
 
 from thresher.data.order import epoch_order
 from thresher.errors import InvalidValueError
@@ -65,11 +67,22 @@ class EpochSampler:
         return iter(np.resize(order, len(self) * self.world)[self.rank :: self.world].tolist())
 
 
+class DistributedEpochSampler(EpochSampler, DistributedSampler[Any]):  # type: ignore[override]
+    """An `EpochSampler` that divides the samples among the workers.
+
+    Lightning divides those of any other sampler again, so that a part of them would be left out.
+    """
+
+    shuffle, drop_last = True, False
+
+    @property
+    def num_replicas(self) -> int:  # type: ignore[override]
+        """Number of workers, as torch calls it."""
+        return self.world
+
+
 def process_rank() -> tuple[int, int]:
     """Return rank and world size in the torch.distributed group; (0, 1) without one."""
-    torch = sys.modules.get("torch")  # a process that has not loaded torch has no group
-    if torch is None or not torch.distributed.is_available():
+    if not distributed.is_available() or not distributed.is_initialized():
         return 0, 1
-    if not torch.distributed.is_initialized():
-        return 0, 1
-    return torch.distributed.get_rank(), torch.distributed.get_world_size()
+    return distributed.get_rank(), distributed.get_world_size()

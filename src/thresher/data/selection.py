@@ -17,12 +17,13 @@ from thresher.data.ids import check_lengths, rows_by_id
 from thresher.data.matching import check_row_order, match_samples, webdataset_ids
 from thresher.data.overrides import Override, OverrideLog, effective_overrides
 from thresher.data.pack import Pack
-from thresher.data.sampler import EpochSampler
 from thresher.errors import InvalidValueError, MissingDependencyError, counted
 from thresher.paths import SelectionPaths
 
 if TYPE_CHECKING:
     from torch.utils.data import Dataset, Subset
+
+    from thresher.data.sampler import EpochSampler
 
 logger = logging.getLogger(__name__)
 
@@ -166,11 +167,8 @@ class Selection:
         }
         given = {"votes": self.votes, "new_label": self.new_labels, "suggested": self.suggested}
         columns |= {name: values for name, values in given.items() if values is not None}
-        header = {
-            "format": stored.FORMAT,
-            "fingerprint": self.fingerprint,
-            "row_order": self.row_order or order_digest(self.ids),
-        }
+        order = self.row_order or order_digest(self.ids)
+        header = {"fingerprint": self.fingerprint, "row_order": order}
         stored.write_files(paths, columns, {**header, **self.meta, **header}, self.copies)
         self.path = paths.table
         return self
@@ -189,20 +187,19 @@ class Selection:
         """
         paths = SelectionPaths(Path(path))
         columns, meta, copies = stored.read_files(paths)
-        meta.pop("format", None)
-        copied = {"keep", "score", "x", "y", "cluster", "votes", "suggested"} & set(columns)
-        given = columns["new_label"].to_numpy().copy() if "new_label" in columns else None
+        ids, labels, reason = (columns.pop(name) for name in ("id", "label", "reason"))
+        arrays = {name: column.to_numpy().copy() for name, column in columns.items()}
         selection = cls(
-            ids=columns["id"].to_pylist(),
-            labels=columns["label"].to_numpy().astype(np.int64),
-            reason=[text or "" for text in columns["reason"].to_pylist()],
+            ids=ids.to_pylist(),
+            labels=labels.to_numpy().astype(np.int64),
+            reason=[text or "" for text in reason.to_pylist()],
             fingerprint=meta.pop("fingerprint"),
             row_order=meta.pop("row_order", None),
             meta=meta,
             path=paths.table,
-            new_labels=given,
+            new_labels=arrays.pop("new_label", None),
             copies=copies,
-            **{name: columns[name].to_numpy().copy() for name in copied},
+            **arrays,
         )
         if overrides:
             selection.apply_overrides(OverrideLog(paths.overrides).read())
@@ -299,7 +296,7 @@ class Selection:
         rank: int | None = None,
         world: int | None = None,
         order: Literal["pack"] | None = None,
-    ) -> EpochSampler:
+    ) -> "EpochSampler":
         """Return a sampler of the kept samples for a DataLoader of `dataset`, with `set_epoch`.
 
         Epochs have the order of `thresher train`, on any number of workers and of any data set.
@@ -311,7 +308,7 @@ class Selection:
             world: Number of workers, likewise. Give 0 and 1 if something else divides the batches.
             order: As in `apply`.
         """
-        from thresher.data.distributed_sampler import epoch_sampler
+        from thresher.data.sampler import DistributedEpochSampler, EpochSampler
 
         check_row_order(self._in_pack_order, "make the selection again")
         rows = match_samples(dataset, self.ids, self.labels, order)
@@ -322,7 +319,8 @@ class Selection:
         positions[~self.keep] = -1
         if not hasattr(dataset, "changes"):  # what `apply` returned has the new labels
             self._mention_labels("a sampler")
-        return epoch_sampler(positions, seed, rank, world)
+        kind = EpochSampler if world == 1 else DistributedEpochSampler
+        return kind(positions, seed, rank, world)
 
     def keeps(self, sample: str | Mapping[str, Any]) -> bool:
         """Return whether a sample is kept; a predicate for `select` of a WebDataset.
@@ -355,7 +353,7 @@ class Selection:
         """
         path = Path(path)
         positions = self.indices(pack, within)
-        self._mention_labels(f"{path.name}")
+        self._mention_labels(path.name)
         ids = pack.ids.take(self.indices(pack)).to_pylist()
         stored.write_kept(path, ids, positions)
         return path

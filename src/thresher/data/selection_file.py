@@ -82,7 +82,8 @@ def write_files(
     check_free(paths)
     table = pa.table({n: pa.array(values).cast(_TYPES[n]) for n, values in columns.items()})
     # The table last: a table that exists is a selection that can be loaded.
-    write_json(paths.sidecar, sidecar)
+    version = {"format": FORMAT}
+    write_json(paths.sidecar, {**version, **sidecar, **version})
     try:
         paths.copies.unlink(missing_ok=True)  # a killed process may have left one
         if copies is not None:
@@ -120,6 +121,7 @@ def read_files(
             f"{paths.sidecar} is not the sidecar of a selection: it has no fingerprint",
             "make the selection again",
         )
+    meta.pop("format", None)
     return columns, meta, CopyLinks.load(paths.copies, fingerprint)
 
 
