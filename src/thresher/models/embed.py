@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
-from torch import nn
+from torch import Tensor
 
 from thresher.data.augment import Augment
 from thresher.data.digest import file_sha256, order_digest
@@ -32,7 +33,7 @@ from thresher.errors import AlreadyExistsError, InvalidValueError, ThresherError
 from thresher.locks import exclusive_lock
 from thresher.models import registry
 from thresher.models.embed_config import EFFICIENTNET, EmbedConfig, EmbedOptions
-from thresher.models.feature_source import FeatureSource, check_trained, find_features
+from thresher.models.feature_source import check_trained, find_features
 from thresher.models.features import FORMAT, FeaturePaths, Features, FeaturesMeta
 from thresher.models.network import Network, Preprocessing, source_of_run, weights_of_run
 from thresher.models.pretrained import load_pretrained
@@ -139,15 +140,27 @@ def embed(
     loader.resample = images.resample
     augment = Augment(images.mean, images.std, crop=images.crop)
     begin = time.monotonic()
+
+    def prepare(pixels: Tensor) -> Tensor:
+        """Scale raw images as encoded ones are when they are decoded, then normalise them."""
+        size = images.image_size
+        if size is not None and pixels.shape[1:3] != (size, size):
+            scaled = resized(pixels.cpu().numpy(), size, images.resample, threads=threads)
+            pixels = torch.from_numpy(scaled).to(pixels.device)
+        return augment.evaluate(pixels)
+
     with _unfinished(paths, group):
-        inputs = _Inputs(loader, augment, images.image_size)
-        classes = len(pack.classes)
-        source = find_features(model, inputs.first(), classes, network.features_from)
+        if not len(positions):
+            raise InvalidValueError(f"{pack.name} has no samples in this split", "", "split")
+        # Two samples, if there are: of one, a network may drop the dimension.
+        some = prepare(loader.batch(positions[:2]).images)
+        source = find_features(model, some, len(pack.classes), network.features_from)
         probabilities = network.has_probabilities and source.is_head
         plan = _plan(replace(network, has_probabilities=probabilities), pack, options, positions)
         shape = (source.width, source.classes)
         group.on_first(lambda: _stage(paths, plan, shape))
-        work = _ChunkWork(model, inputs, source, paths.staging, plan, options.batch_size)
+        run = partial(source.run, model)
+        work = _ChunkWork(loader, prepare, run, paths.staging, plan, options.batch_size)
         chunks = group.on_first(work.missing)[group.rank :: group.world]
         _together(group, lambda: work.run(chunks, group), paths)
         meta = replace(
@@ -165,16 +178,17 @@ def embed(
 class _ChunkWork:
     """Computes features on one worker, and marks the chunks that are on disk."""
 
-    model: nn.Module
-    inputs: "_Inputs"
-    source: FeatureSource
+    loader: Loader
+    prepare: Callable[[Tensor], Tensor]
+    network: Callable[[Tensor], tuple[Tensor, Tensor]]
+    """Returns features and logits of prepared images."""
     staging: FeaturePaths
     plan: FeaturesMeta
     batch_size: int
 
     def missing(self) -> list[int]:
         """Return the first rows of the chunks that are not done."""
-        begins = range(0, len(self.inputs.loader), self.batch_size * BATCHES_PER_CHUNK)
+        begins = range(0, len(self.loader), self.batch_size * BATCHES_PER_CHUNK)
         return [begin for begin in begins if not self._marker(begin).exists()]
 
     @torch.inference_mode()
@@ -187,11 +201,9 @@ class _ChunkWork:
             classes = np.load(self.staging.probabilities, mmap_mode="r+")
         label = "embedding" if group.alone else f"embedding (worker 1 of {group.world})"
         with bar(label, sum(end - first for _, first, end in spans), "samples") as shown:
-            loader = self.inputs.loader
-            order = (loader.positions[first:end] for _, first, end in spans)
-            for (begin, first, end), batch in zip(spans, loader.batches(order), strict=True):
-                images = self.inputs.prepare(batch.images)
-                features, logits = self.source.run(self.model, images)
+            order = (self.loader.positions[first:end] for _, first, end in spans)
+            for (begin, first, end), batch in zip(spans, self.loader.batches(order), strict=True):
+                features, logits = self.network(self.prepare(batch.images))
                 array[first:end] = self._stored(features, array.dtype)
                 if classes is not None:
                     classes[first:end] = logits.float().softmax(1).cpu().numpy()
@@ -205,14 +217,14 @@ class _ChunkWork:
 
     def _spans(self, begin: int) -> list[tuple[int, int]]:
         """Return the batches of a chunk as (first, end) rows."""
-        last = min(begin + self.batch_size * BATCHES_PER_CHUNK, len(self.inputs.loader))
+        last = min(begin + self.batch_size * BATCHES_PER_CHUNK, len(self.loader))
         firsts = range(begin, last, self.batch_size)
         return [(first, min(first + self.batch_size, last)) for first in firsts]
 
     def _marker(self, begin: int) -> Path:
         return self.staging.root / f"{begin}.done"
 
-    def _stored(self, features: torch.Tensor, dtype: np.dtype[Any]) -> np.ndarray:
+    def _stored(self, features: Tensor, dtype: np.dtype[Any]) -> np.ndarray:
         exact = features.float().cpu().numpy()
         if not np.isfinite(exact).all():
             raise InvalidValueError(
@@ -251,31 +263,6 @@ def _plan(
         dtype=options.dtype,
         batch_size=options.batch_size,
     )
-
-
-@dataclass(frozen=True)
-class _Inputs:
-    """Images, prepared for the network."""
-
-    loader: Loader
-    augment: Augment
-    image_size: int | None
-
-    def first(self) -> torch.Tensor:
-        """Return two samples, or the only one: of one, a network may drop the dimension."""
-        if not len(self.loader):
-            name = self.loader.pack.name
-            raise InvalidValueError(f"{name} has no samples in this split", "", "split")
-        return self.prepare(self.loader.batch(self.loader.positions[:2]).images)
-
-    def prepare(self, images: torch.Tensor) -> torch.Tensor:
-        """Scale raw images as encoded ones are when they are decoded, then normalise them."""
-        size = self.image_size
-        if size is not None and images.shape[1:3] != (size, size):
-            raw = images.cpu().numpy()
-            scaled = resized(raw, size, self.loader.resample, threads=self.loader.threads)
-            images = torch.from_numpy(scaled).to(images.device)
-        return self.augment.evaluate(images)
 
 
 def _stage(paths: FeaturePaths, plan: FeaturesMeta, shape: tuple[int, int]) -> None:
