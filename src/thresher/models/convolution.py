@@ -43,7 +43,8 @@ class Conv2d(nn.Conv2d):
         if self._supported and self._gives_one_pixel(input):
             return _one_pixel(input, weight, bias, self._pads)
         if self._supported and self._reads_images(input):
-            return _in_blocks(*_to_half(input, weight), bias, self._pads)
+            dtype = _half(input)
+            return _in_blocks(input.to(dtype), weight.to(dtype), bias, self._pads)
         if ARM and self._supported and _on_cpu_with_gradient(input):
             output: Tensor = _FastGradient.apply(input, weight, self.stride, self.padding)
             return output if bias is None else output + bias[:, None, None]
@@ -88,11 +89,6 @@ def _half(x: Tensor) -> torch.dtype | None:
     """Return the type of two bytes in which a convolution of x on a GPU computes, if it does."""
     dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x.dtype
     return dtype if dtype in (torch.bfloat16, torch.float16) else None
-
-
-def _to_half(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    dtype = _half(x)
-    return x.to(dtype), weight.to(dtype)
 
 
 def _in_blocks(x: Tensor, weight: Tensor, bias: Tensor | None, padding: Pair) -> Tensor:

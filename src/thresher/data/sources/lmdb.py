@@ -29,19 +29,20 @@ class Lmdb(encoded.EncodedSource):
         path = Path(where)
         self.root = path.parent if path.is_file() else path
         self.folders = _databases(self.root)
-        rows = (row for folder in self.folders for row in self._rows(folder, 0, 1))
-        first = [(not datum.get(7), _shape(datum)) for _, datum in rows]
+        first = [(not datum.get(7), _shape(datum)) for datum in self._first(1)]
         if not first:
             raise InvalidValueError(f"{path} has no samples", "check the path")
         self.raw, shape = first[0]
         self.description = encoded.Description.find(self.root)
         if self._use_description(self.description, name, self.root.resolve().name):
             return
-        self.classes = class_names(classes, self._labels, str(path))
+        labels = (_number(datum, 5) for datum in self._first(sys.maxsize))
+        self.classes = class_names(classes, lambda: labels, str(path))
         if self.raw:
             self.image_shape, self.shape_is_guess = shape, False
         else:
-            self.image_shape = encoded.common_shape(self._probes())
+            probes = (bytes(message(datum[4])) for datum in self._first(PROBES_PER_FOLDER))
+            self.image_shape = encoded.common_shape(probes)
 
     @staticmethod
     def matches(where: str) -> bool:
@@ -111,15 +112,11 @@ class Lmdb(encoded.EncodedSource):
                     ) from None
                 yield id, datum
 
-    def _labels(self) -> Iterator[int]:
+    def _first(self, count: int) -> Iterator[Datum]:
+        """Yield the first samples of each folder."""
         for folder in self.folders:
-            for _, datum in self._rows(folder, 0, sys.maxsize):
-                yield _number(datum, 5)
-
-    def _probes(self) -> Iterator[bytes]:
-        for folder in self.folders:
-            for _, datum in self._rows(folder, 0, PROBES_PER_FOLDER):
-                yield bytes(message(datum[4]))
+            for _, datum in self._rows(folder, 0, count):
+                yield datum
 
 
 def _databases(path: Path) -> list[Path]:

@@ -43,10 +43,12 @@ class TfRecord(encoded.EncodedSource):
             return
         if classes is not None:
             self.classes = class_names(classes, list, str(path))
-            self.first_label = 0 if 0 in self._first_labels() else 1
+            first = (label for _, label in self._examples(LABELS_PER_FILE))
+            self.first_label = 0 if 0 in first else 1
         else:
             self._read_classes(str(path))
-        self.image_shape = encoded.common_shape(self._probes())
+        probes = (_image(example) for example, _ in self._examples(PROBES_PER_FILE))
+        self.image_shape = encoded.common_shape(probes)
 
     @staticmethod
     def matches(where: str) -> bool:
@@ -68,16 +70,14 @@ class TfRecord(encoded.EncodedSource):
                 split = _text(example, "image/split") or encoded.split_of(chunk)
                 id = _text(example, "image/filename") or f"{file.stem}/{n:06d}"
                 label = _label(example, file, n) - self.first_label
-                yield id, label, split, bytes(message(example["image/encoded"][0]))
+                yield id, label, split, _image(example)
 
         yield from encoded.in_blocks(samples())
 
     def _read_classes(self, where: str) -> None:
         texts: dict[int, str] = {}
-        for file in self.files:
-            for n, example in enumerate(_examples(file)):
-                label = _label(example, file, n)
-                texts.setdefault(label, _text(example, "image/class/text"))
+        for example, label in self._examples():
+            texts.setdefault(label, _text(example, "image/class/text"))
         self.first_label = 0 if min(texts, default=1) == 0 else 1
         last = int(as_labels(list(texts), where).max(initial=0))
         labels = range(self.first_label, last + 1)
@@ -88,15 +88,11 @@ class TfRecord(encoded.EncodedSource):
             f"{name} ({n})" if name in repeated else name for n, name in enumerate(names)
         ]
 
-    def _probes(self) -> Iterator[bytes]:
+    def _examples(self, per_file: int | None = None) -> Iterator[tuple[Example, int]]:
+        """Yield the examples of all files, or the first ones of each, with their labels."""
         for file in self.files:
-            for example in islice(_examples(file), PROBES_PER_FILE):
-                yield bytes(message(example["image/encoded"][0]))
-
-    def _first_labels(self) -> Iterator[int]:
-        for file in self.files:
-            for n, example in enumerate(islice(_examples(file), LABELS_PER_FILE)):
-                yield _label(example, file, n)
+            for n, example in enumerate(islice(_examples(file), per_file)):
+                yield example, _label(example, file, n)
 
 
 def tfrecord_files(folder: Path) -> list[Path]:
@@ -137,6 +133,10 @@ def _examples(file: Path) -> Iterator[Example]:
                 "it needs the features image/encoded and image/class/label",
             ) from None
         yield example
+
+
+def _image(example: Example) -> bytes:
+    return bytes(message(example["image/encoded"][0]))
 
 
 def _label(example: Example, file: Path, n: int) -> int:
