@@ -91,3 +91,13 @@ def load_attribute(path: str, kind: str) -> Callable[..., Any]:
             f'module {module_name} has no {kind} "{attribute}"', nearest(attribute, public)
         )
     return value
+
+
+def import_optional(module: str, extra: str) -> Any:
+    """Import an optional library; if it is not installed, name the extra that installs it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        raise MissingDependencyError(
+            f"{module} is not installed", f"`pip install 'thresher-ml[{extra}]'`"
+        ) from None

@@ -4,8 +4,7 @@ import io
 
 import numpy as np
 
-from thresher.data.channels import shown_channels
-from thresher.data.images import resized
+from thresher.data.images import resized, shown_channels
 from thresher.data.pack import Pack
 
 THUMBNAIL_LIMIT = 64

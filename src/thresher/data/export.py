@@ -26,11 +26,11 @@ from thresher.data.pack import Pack
 from thresher.data.selection import Selection
 from thresher.data.sources.encoded import Description
 from thresher.data.sources.folder import INDEX, content_digest
-from thresher.data.sources.optional import import_optional
 from thresher.data.sources.protobuf import write_field
 from thresher.errors import InvalidValueError, ThresherError, counted, nearest
 from thresher.options import to_mapping
 from thresher.paths import allocate, atomic_folder
+from thresher.plugins import import_optional
 from thresher.progress import track
 
 logger = logging.getLogger(__name__)

@@ -375,6 +375,15 @@ def resized(
     return out
 
 
+def shown_channels(images: np.ndarray) -> np.ndarray:
+    """Return images (…, channels) with one channel, or with three, as people can look at them.
+
+    Of two channels, grey and alpha, the first is shown, of four and more the first three.
+    """
+    channels = images.shape[-1]
+    return images[..., : 1 if channels < 3 else 3]
+
+
 def encode_png(image: np.ndarray, fast: bool = False) -> bytes:
     """Encode raw pixels (height, width, 1 or 3) as PNG; `fast` gives larger files sooner."""
     file = io.BytesIO()

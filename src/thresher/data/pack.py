@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from thresher.data.channels import shown_channels
 from thresher.data.gather import Gather, run_in_threads
 from thresher.data.ids import Ids, rows_by_id
-from thresher.data.images import Resample, decode, encode_png
+from thresher.data.images import Resample, decode, encode_png, shown_channels
 from thresher.data.meta import PackMeta, Shape
 from thresher.data.shard import map_shards, raw_images
 from thresher.data.sources.known import NAMES

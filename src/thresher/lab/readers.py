@@ -16,10 +16,10 @@ from thresher.data.images import decode
 from thresher.data.meta import Shape
 from thresher.data.pack import Pack
 from thresher.data.sources.folder import Folder
-from thresher.data.sources.optional import import_optional
 from thresher.data.sources.protobuf import fields, message, parse_example
 from thresher.data.sources.tfrecord import records, tfrecord_files
 from thresher.data.sources.webdataset import IMAGES, grouped
+from thresher.plugins import import_optional
 
 
 class Reader:

@@ -5,10 +5,10 @@ from pathlib import Path
 from torch import nn
 
 from thresher.data.digest import file_sha256
-from thresher.data.sources.optional import import_optional
 from thresher.models import weights
 from thresher.models.embed_config import EFFICIENTNET, EmbedConfig
 from thresher.models.network import Network, Preprocessing
+from thresher.plugins import import_optional
 
 CLASSES = 1000
 IMAGES = Preprocessing(

@@ -13,8 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from thresher.auditing.findings import KINDS, Audit, Example, Finding, next_commands
-from thresher.data.channels import shown_channels
-from thresher.data.images import encode_png
+from thresher.data.images import encode_png, shown_channels
 from thresher.data.pack import Pack
 from thresher.data.selection import Selection
 from thresher.paths import AuditPaths, write_text

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from thresher.data.channels import shown_channels
+from thresher.data.images import shown_channels
 from thresher.data.pack import Pack
 from thresher.report.drawing import plain
 from thresher.report.scaling_figures import new_figure, save_figure

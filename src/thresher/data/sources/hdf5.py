@@ -10,8 +10,8 @@ import numpy as np
 from thresher.data.labels import as_labels, class_names
 from thresher.data.sources import arrays, encoded
 from thresher.data.sources.base import Block
-from thresher.data.sources.optional import import_optional
 from thresher.errors import InvalidValueError
+from thresher.plugins import import_optional
 
 SUFFIXES = (".h5", ".hdf5")
 ROWS_PER_CHUNK = 20_000

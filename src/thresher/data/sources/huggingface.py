@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 from thresher.data.labels import class_names
 from thresher.data.sources import encoded
 from thresher.data.sources.base import Block
-from thresher.data.sources.optional import import_optional
 from thresher.errors import InvalidValueError, first_line
+from thresher.plugins import import_optional
 
 ROWS_PER_CHUNK = 10_000
 MARKERS = ("dataset_dict.json", "dataset_info.json")

@@ -11,9 +11,9 @@ import numpy as np
 from thresher.data.labels import class_names
 from thresher.data.sources import encoded
 from thresher.data.sources.base import Block
-from thresher.data.sources.optional import import_optional
 from thresher.data.sources.protobuf import Datum, fields, message
 from thresher.errors import InvalidValueError, NotFoundError
+from thresher.plugins import import_optional
 
 PROBES_PER_FOLDER = 32
 ROWS_PER_CHUNK = 20_000
