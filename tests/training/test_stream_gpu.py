@@ -86,7 +86,7 @@ def test_both_decoders_cut_the_same_crops(encoded: Pack) -> None:
     for draw in (Draw(2, 7), None):
         ours = reader.read(positions, keys, draw).cpu().numpy().astype(int)
         other = np.empty((24, 48, 48, 3), np.uint8)
-        ImageReader(encoded, 48, "bilinear", 4, ResizedCrop(48)).read(positions, keys, draw, other)
+        ImageReader(encoded, ResizedCrop(48), 4).read(positions, keys, draw, other)
         # Color is stored at half the resolution; decoders differ in how they enlarge it.
         assert np.abs(ours - other).mean() < 4
         alone = reader.read(positions[5:6], keys[5:6], draw).cpu().numpy()
@@ -129,7 +129,7 @@ def test_batches_that_are_read_beside_steps_are_those_read_alone(
             alone = DeviceCropReader(encoded, crop, CUDA).read(row, keys[row], draw).cpu()
         else:
             alone = torch.empty((32, 32, 32, 3), dtype=torch.uint8)
-            ImageReader(encoded, crop.size, "bilinear", 2, crop).read(row, keys[row], draw, alone.numpy())
+            ImageReader(encoded, crop, 2).read(row, keys[row], draw, alone.numpy())
         assert torch.equal(ours.cpu(), alone)
 
 
@@ -160,5 +160,5 @@ def test_what_nvjpeg_does_not_read_is_decoded_all_the_same(tmp_path: Path) -> No
     ours = reader.read(positions, keys, None)
     assert reader.slow_images.sum() == 3
     other = np.empty((len(pack), 24, 24, 3), np.uint8)
-    ImageReader(pack, 24, "bilinear", 1, ResizedCrop(24)).read(positions, keys, None, other)
+    ImageReader(pack, ResizedCrop(24), 1).read(positions, keys, None, other)
     assert np.abs(ours.cpu().numpy().astype(int) - other).mean() < 4

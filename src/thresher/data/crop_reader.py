@@ -27,16 +27,19 @@ class Draw(NamedTuple):
 
 @dataclass(frozen=True)
 class ImageReader:
-    """Decodes images of a pack in threads: with a `crop` only as much as it needs of each."""
+    """Decodes images of a pack in threads; of what is cropped, only as much as the crop needs."""
 
     pack: Pack
-    size: int
-    """Side of the result."""
-    resample: Resample
-    """How centre squares are scaled."""
+    target: int | ResizedCrop
+    """The crop; or the side of centre squares, on which `keys` and `draw` have no effect."""
     threads: int
-    crop: ResizedCrop | None = None
-    """Without one, the results are centre squares: `keys` and `draw` have no effect."""
+    resample: Resample = "bilinear"
+    """How centre squares are scaled."""
+
+    @property
+    def size(self) -> int:
+        """Side of the result."""
+        return self.target.size if isinstance(self.target, ResizedCrop) else self.target
 
     def read(
         self, positions: np.ndarray, keys: np.ndarray, draw: Draw | None, out: np.ndarray
@@ -51,10 +54,10 @@ class ImageReader:
         def read_rows(begin: int, end: int) -> None:
             row, rows = begin, range(begin, end)
             try:
-                if self.crop is None:
+                if not isinstance(self.target, ResizedCrop):
                     for row in rows:
                         file = self.pack.encoded(int(positions[row]))
-                        out[row] = decode(file, self.size, 3, self.resample)
+                        out[row] = decode(file, self.target, 3, self.resample)
                     return
                 files = [self.pack.encoded(int(positions[row])) for row in rows]
                 headers: list[Header] = []
@@ -64,12 +67,12 @@ class ImageReader:
                         slow.append(int(positions[row]))
                 sizes = np.array([header.size for header in headers], np.int64)
                 if draw is None:
-                    boxes = self.crop.centre_boxes(sizes).tolist()
+                    boxes = self.target.centre_boxes(sizes).tolist()
                 else:
-                    boxes = self.crop.random_boxes(keys[begin:end], *draw, sizes).tolist()
+                    boxes = self.target.random_boxes(keys[begin:end], *draw, sizes).tolist()
                 inside = draw is not None
                 for row, file, box, header in zip(rows, files, boxes, headers, strict=True):
-                    out[row] = decode_box(file, box, self.size, inside, header)
+                    out[row] = decode_box(file, box, self.target.size, inside, header)
             except (OSError, ValueError, SyntaxError) as error:
                 raise undecodable(self.pack, int(positions[row]), error) from None
 

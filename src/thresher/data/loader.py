@@ -167,8 +167,9 @@ class Loader:
 
     def _reader(self) -> ImageReader:
         """Return what decodes encoded images."""
-        assert self.size is not None
-        return ImageReader(self.pack, self.size, self.resample, self.threads, self.crop)
+        target = self.crop or self.size
+        assert target is not None
+        return ImageReader(self.pack, target, self.threads, self.resample)
 
     def _read_now(self, positions: np.ndarray, draw: Draw | None) -> Tensor:
         images = torch.empty((len(positions), *self.image_shape), dtype=torch.uint8)
