@@ -14,10 +14,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 WINDOW = 100
 """Measurements that count: with one in ten steps, those of the last 1,000."""
+
+
+def gradients_of(model: nn.Module) -> list[Tensor]:
+    """Return the gradients that a network holds."""
+    return [p.grad for p in model.parameters() if p.grad is not None]
 
 
 def squared_norm(gradients: Sequence[Tensor]) -> Tensor:

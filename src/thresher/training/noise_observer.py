@@ -6,14 +6,14 @@ Both norms are free in data-parallel training: before and after the reduction.
 import math
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from thresher.data.order import bounds
 from thresher.distributed.group import Group
 from thresher.errors import InvalidValueError
 from thresher.training.batches import slices
 from thresher.training.device_data import Part
-from thresher.training.noise_estimate import NoiseEstimate, mean_small, squared_norm
+from thresher.training.noise_estimate import NoiseEstimate, gradients_of, mean_small, squared_norm
 from thresher.training.step import Step
 
 EVERY = 10
@@ -71,9 +71,9 @@ class NoiseObserver:
         middle = min(max(half, begin), end) - begin
         pieces = step.pieces(count)
         step.probe(part, slice(0, middle), half, pieces)
-        first = self._summed(_gradients(step.model))
+        first = self._summed(gradients_of(step.model))
         step.probe(part, slice(middle, end - begin), count - half, pieces)
-        second = self._summed(_gradients(step.model))
+        second = self._summed(gradients_of(step.model))
         scale = _unscaled(step)
         small = (squared_norm(first) + squared_norm(second)) / 2 * scale
         means = [torch.lerp(b, a, half / count) for a, b in zip(first, second, strict=True)]
@@ -89,7 +89,7 @@ class NoiseObserver:
     def after_first_piece(self, step: Step, samples: int, count: int) -> None:
         if self.group.alone and samples and not self.halves:
             scale = (count / samples) ** 2 * _unscaled(step)
-            self.small(squared_norm(_gradients(step.model)) * scale, samples)
+            self.small(squared_norm(gradients_of(step.model)) * scale, samples)
 
     def after_gradients(self, step: Step, count: int) -> None:
         # Only now: a step that ran out of memory is repeated from `before_step`.
@@ -97,7 +97,7 @@ class NoiseObserver:
             self._pairs.append(self._halves)
             self._halves = None
         elif self._small is not None:
-            self.big(squared_norm(_gradients(step.model)), count)
+            self.big(squared_norm(gradients_of(step.model)), count)
 
     def small(self, norm: Tensor, batch: float) -> None:
         self._small = (norm, batch)
@@ -126,7 +126,3 @@ class NoiseObserver:
 def _unscaled(step: Step) -> float:
     """Return the factor that removes fp16's loss scale from a squared norm."""
     return 1.0 / step.scaler.get_scale() ** 2
-
-
-def _gradients(model: nn.Module) -> list[Tensor]:
-    return [p.grad for p in model.parameters() if p.grad is not None]

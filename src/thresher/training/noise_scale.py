@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from thresher.errors import InvalidValueError
-from thresher.training.noise_estimate import NoiseEstimate, mean_small, squared_norm
+from thresher.training.noise_estimate import NoiseEstimate, gradients_of, mean_small, squared_norm
 
 
 class NoiseScale:
@@ -120,7 +120,7 @@ class NoiseScale:
                 "within `no_sync` workers do not share gradients, so none can be compared",
                 "call `backward` outside of it, on the whole batch of a step",
             )
-        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+        gradients = gradients_of(self.model)
         if gradients and squared_norm(gradients) > 0:
             raise InvalidValueError(
                 "gradients must be zero before `backward` under DistributedDataParallel",
@@ -132,8 +132,7 @@ class NoiseScale:
         sums = torch.stack([own, own.new_tensor(1 / len(losses))])
         torch.distributed.all_reduce(sums, group=self._group)
         world = torch.distributed.get_world_size(self._group)
-        reduced = [p.grad for p in self.model.parameters() if p.grad is not None]
-        norms = torch.stack([sums[0] / world, squared_norm(reduced)])
+        norms = torch.stack([sums[0] / world, squared_norm(gradients_of(self.model))])
         small = world / sums[1].item()
         self._add(norms, small, world * small)
 
