@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from thresher.distributed.group import Group, Placement
 from thresher.errors import InvalidValueError, MissingDependencyError
 
 _servers: list[Any] = []
@@ -50,8 +51,10 @@ def join(fusion_mb: float | None = None, cycle_ms: float | None = None) -> Any:
         os.environ["HOROVOD_FUSION_THRESHOLD"] = str(int(fusion_mb * 1024 * 1024))
     if cycle_ms is not None:
         os.environ["HOROVOD_CYCLE_TIME"] = str(cycle_ms)
-    rank = dist.get_rank() if dist.is_initialized() else 0
-    hosts = _gathered(os.environ.get("THRESHER_HOST", socket.gethostname()))
+    joined = dist.is_initialized()
+    where = Placement(dist.get_rank(), dist.get_world_size()) if joined else Placement()
+    rank, group = where.rank, Group(where, torch.device("cpu"))
+    hosts = group.gather(os.environ.get("THRESHER_HOST", socket.gethostname()))
     local = [r for r, host in enumerate(hosts) if host == hosts[rank]]
     order = list(dict.fromkeys(hosts))
     interface = os.environ.get("GLOO_SOCKET_IFNAME") or ("lo" if len(order) == 1 else "")
@@ -69,7 +72,7 @@ def join(fusion_mb: float | None = None, cycle_ms: float | None = None) -> Any:
         "HOROVOD_GLOO_RENDEZVOUS_ADDR": socket.gethostbyname(
             os.environ.get("MASTER_ADDR", "127.0.0.1")
         ),
-        "HOROVOD_GLOO_RENDEZVOUS_PORT": _gathered(_serve(hosts) if rank == 0 else 0)[0],
+        "HOROVOD_GLOO_RENDEZVOUS_PORT": group.gather(_serve(hosts) if rank == 0 else 0)[0],
     }
     os.environ.update({name: str(value) for name, value in wanted.items() if value != ""})
     hvd.init()
@@ -82,14 +85,6 @@ def leave() -> None:
     Joining again in the same process crashed Horovod 0.28.1: other settings need new processes.
     """
     require().shutdown()
-
-
-def _gathered(value: Any) -> list[Any]:
-    if not dist.is_initialized() or dist.get_world_size() == 1:
-        return [value]
-    values: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(values, value)
-    return values
 
 
 def _serve(hosts: list[str]) -> int:
