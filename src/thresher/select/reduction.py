@@ -10,6 +10,7 @@ import json
 import logging
 import time
 import zipfile
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -234,32 +235,27 @@ def reduce(
             raise InvalidValueError("features must be finite", "", "features")
         return Reduction(points)
     device = choose_device(options.device)
+    loaded: AbstractContextManager[None] = nullcontext()
     if method == "tsne" and device.type == "cuda":
         from thresher.select.tsne_loading import loading
 
-        with loading(len(features), device):
-            return _reduced(features, options, method, start, device)
-    return _reduced(features, options, method, start, device)
-
-
-def _reduced(
-    features: np.ndarray, options: MapOptions, method: Method, start: Start, device: "torch.device"
-) -> Reduction:
-    begin = time.perf_counter()
-    x, explained = _principal(features, options, device)
-    seconds = {"pca": time.perf_counter() - begin}
-    if method == "pca":
-        return Reduction(x.cpu().numpy(), explained=explained, seconds=seconds)
-    begin = time.perf_counter()
-    kl: float | None = None
-    if method == "umap":
-        points = _umap(x.cpu().numpy(), options)
-    else:
-        engine = _own_tsne if x.device.type == "cuda" else _open_tsne
-        settings = tsne_settings(options, start)
-        points, kl = engine(x, _initial(x, options.seed, settings.start), options, settings)
-    seconds[method] = time.perf_counter() - begin
-    return Reduction(points, kl, explained, seconds)
+        loaded = loading(len(features), device)
+    with loaded:
+        begin = time.perf_counter()
+        x, explained = _principal(features, options, device)
+        seconds = {"pca": time.perf_counter() - begin}
+        if method == "pca":
+            return Reduction(x.cpu().numpy(), explained=explained, seconds=seconds)
+        begin = time.perf_counter()
+        kl: float | None = None
+        if method == "umap":
+            points = _umap(x.cpu().numpy(), options)
+        else:
+            engine = _own_tsne if x.device.type == "cuda" else _open_tsne
+            settings = tsne_settings(options, start)
+            points, kl = engine(x, _initial(x, options.seed, settings.start), options, settings)
+        seconds[method] = time.perf_counter() - begin
+        return Reduction(points, kl, explained, seconds)
 
 
 def _principal(
