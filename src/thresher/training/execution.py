@@ -9,14 +9,13 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from thresher.distributed.group import Group
 from thresher.effect import MANY
 from thresher.environment import core_count
 from thresher.options import option
 
 if TYPE_CHECKING:
     import torch
-
-    from thresher.distributed.group import Group
 
 SEARCHED = 5000
 """Uses of a kernel from which it pays to search for it: see
@@ -45,15 +44,6 @@ class ExecutionConfig:
     deterministic: bool = False
     """On a GPU: the same command gives the same bits twice, with slower kernels. A CPU always does
     with the same number of threads."""
-
-
-def automatic_precision(device: "torch.device") -> Literal["fp32", "bf16"]:
-    """Return the precision that `auto` stands for on a device."""
-    import torch
-
-    if device.type != "cuda":
-        return "fp32"
-    return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
 
 
 def weight_dtype(config: ExecutionConfig) -> "torch.dtype":
@@ -94,7 +84,7 @@ def cpu_kernels(precision: str, device: "torch.device") -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def torch_settings(config: ExecutionConfig, group: "Group") -> Iterator[None]:
+def torch_settings(config: ExecutionConfig, group: Group) -> Iterator[None]:
     """Set threads and kernel selection for a run; restore them and torch's random numbers."""
     import torch
 
@@ -144,7 +134,7 @@ def kernel_search(uses: float) -> Iterator[None]:
         torch.backends.cudnn.benchmark = before
 
 
-def seed_step(seed: int, step: int, group: "Group") -> None:
+def seed_step(seed: int, step: int, group: Group) -> None:
     """Seed what a network draws in a step, as dropout does: a function of seed, step and worker.
 
     A resumed run then draws the same numbers, and so does a run after others in one process.

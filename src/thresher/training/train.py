@@ -4,9 +4,10 @@ import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
 
 from thresher.data.device_crop_reader import missing_package
 from thresher.data.images import jpeg_decoder
@@ -24,12 +25,7 @@ from thresher.training.augmentation import augment_kind, image_sides, make_augme
 from thresher.training.batch_schedule import with_schedule_inline
 from thresher.training.branch import check_branch
 from thresher.training.config import TrainConfig, check
-from thresher.training.execution import (
-    automatic_precision,
-    free_device_memory,
-    torch_settings,
-    weight_dtype,
-)
+from thresher.training.execution import free_device_memory, torch_settings, weight_dtype
 from thresher.training.gpu_streams import open_queues, stream_of_steps
 from thresher.training.graph import graph_refused, why_not
 from thresher.training.model import build_model, check_model, initialize_from_data
@@ -43,9 +39,6 @@ from thresher.training.sharing import release
 from thresher.training.split import TrainingSplit, split_samples
 from thresher.training.stop import listen
 from thresher.training.trainer import Trainer
-
-if TYPE_CHECKING:
-    import torch
 
 NVJPEG = "nvJPEG"
 logger = logging.getLogger(__name__)
@@ -203,15 +196,15 @@ def _check_target(config: TargetConfig, split: TrainingSplit) -> None:
             raise InvalidValueError(what, "hold some out with `validation`", name)
 
 
-def _on_device(config: TrainConfig, pack: Pack, device: "torch.device") -> TrainConfig:
+def _on_device(config: TrainConfig, pack: Pack, device: torch.device) -> TrainConfig:
     """Replace `auto` by what it stands for here."""
-    precision, decoder = config.precision, config.decoder
+    precision, decoder, cuda = config.precision, config.decoder, device.type == "cuda"
     if precision == "auto":
-        precision = automatic_precision(device)
+        half = cuda and torch.cuda.is_bf16_supported(including_emulation=False)
+        precision = "bf16" if half else "fp32"
     if decoder == "auto":
         crops = pack.image_shape is None and augment_kind(config, pack) == "imagenet"
-        on_gpu = crops and device.type == "cuda" and missing_package() is None
-        decoder = "gpu" if on_gpu else "cpu"
+        decoder = "gpu" if crops and cuda and missing_package() is None else "cpu"
     return replace(config, precision=precision, decoder=decoder)
 
 
