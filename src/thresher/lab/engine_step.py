@@ -13,6 +13,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from thresher.distributed import horovod
+from thresher.distributed.hooks import gradient_hook
 from thresher.distributed.local_group import gloo_group
 from thresher.lab.engines import EngineOrder, EngineSetting, EngineTimes
 from thresher.lab.timeline import horovod_spans
@@ -28,8 +30,6 @@ class DDPEngine:
     """DDP with a hook that records when each bucket is full and when it is summed."""
 
     def __init__(self, model: nn.Module, compress: str, bucket_mb: float) -> None:
-        from thresher.distributed.hooks import gradient_hook
-
         self.module: nn.Module = nn.parallel.DistributedDataParallel(
             model, bucket_cap_mb=bucket_mb, broadcast_buffers=False, gradient_as_bucket_view=True
         )
@@ -79,14 +79,14 @@ class HorovodEngine:
     def __init__(
         self, model: nn.Module, compress: str, fusion_mb: float, cycle_ms: float, file: Path
     ) -> None:
-        from thresher.distributed.horovod import HorovodReducer
-
         os.environ["HOROVOD_TIMELINE"] = str(file)
         self.module, self.file = model, file
         self.record: Any = {}
         for name, parameter in model.named_parameters():
             parameter.register_post_accumulate_grad_hook(partial(self._mark, name))
-        self.reducer = HorovodReducer(model.named_parameters(), compress, fusion_mb, cycle_ms)
+        self.reducer = horovod.HorovodReducer(
+            model.named_parameters(), compress, fusion_mb, cycle_ms
+        )
         self.sizes = {n: p.numel() * p.element_size() for n, p in model.named_parameters()}
 
     def _mark(self, name: str, parameter: Tensor) -> None:
@@ -109,8 +109,6 @@ class HorovodEngine:
 
     def close(self) -> None:
         """Shut Horovod down, which completes its timeline file."""
-        from thresher.distributed import horovod
-
         self.reducer.close()
         horovod.leave()
 

@@ -18,15 +18,12 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from thresher.csv_table import read_csv_table
 from thresher.errors import InvalidValueError, NotFoundError
 from thresher.options import changes_result
 from thresher.paths import RunPaths, StudyPaths, read_json
-
-if TYPE_CHECKING:
-    from thresher.training.result import RunResult
+from thresher.training.result import RunResult
 
 logger = logging.getLogger(__name__)
 
@@ -214,9 +211,7 @@ def study_hold_out(root: Path) -> float | None:
     return None if first is None else first.config.validation
 
 
-def _results(trials: Path) -> "Iterator[RunResult]":
-    from thresher.training.result import RunResult
-
+def _results(trials: Path) -> Iterator[RunResult]:
     for folder in sorted(trials.iterdir()) if trials.is_dir() else ():
         paths = RunPaths(folder)
         if paths.result.is_file():
@@ -226,14 +221,14 @@ def _results(trials: Path) -> "Iterator[RunResult]":
             yield RunResult.load(folder)
 
 
-def _target_of(result: "RunResult") -> str:
+def _target_of(result: RunResult) -> str:
     config = result.config
     accuracy = "" if config.target_accuracy is None else f"{config.target_accuracy:g}"
     loss = "" if config.target_loss is None else f"loss {config.target_loss:g}"
     return " ".join(filter(None, (accuracy, loss)))
 
 
-def _check_same(root: Path, fixed: dict[str, object], result: "RunResult") -> None:
+def _check_same(root: Path, fixed: dict[str, object], result: RunResult) -> None:
     """Refuse a study that also varies what the samples depend on, such as the model or a run's
     batch."""
     if result.config.batch_schedule is not None:

@@ -8,7 +8,6 @@ samples to the target, which gives the samples that each batch needs in all.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,9 +17,7 @@ from thresher.scaling.branch_fit import BranchFit, LossCurve, fit_branches, loss
 from thresher.scaling.pilot_runs import cached_run, records, stable_run
 from thresher.scaling.sample_model import rate_at
 from thresher.training.config import TrainConfig
-
-if TYPE_CHECKING:
-    from thresher.training.result import RunResult
+from thresher.training.result import RunResult
 
 STAGES = (1 / 6, 1 / 2, 5 / 6)
 """Where branches begin, in samples to the target: the middle of each third."""
@@ -150,9 +147,7 @@ class _Work:
     advance: Callable[[], None] = lambda: None
     folders: list[str] = field(default_factory=list)
 
-    def _run(
-        self, run: TrainConfig, train: "Callable[[TrainConfig, Pack], RunResult]"
-    ) -> "RunResult":
+    def _run(self, run: TrainConfig, train: Callable[[TrainConfig, Pack], RunResult]) -> RunResult:
         run = replace(run, target_accuracy=None, evaluate_every=0, noise_scale=False)
         result = train(run, self.pack)
         if result.config.out not in self.folders:
@@ -160,7 +155,7 @@ class _Work:
             self.advance()
         return result
 
-    def trunk(self, seed: int, stages: Sequence[float]) -> "list[RunResult]":
+    def trunk(self, seed: int, stages: Sequence[float]) -> list[RunResult]:
         """Return the states of a trunk after so many samples, each a run that goes on the last."""
         states: list[RunResult] = []
         for samples in stages:
@@ -170,7 +165,7 @@ class _Work:
             states.append(self._run(replace(run, keep_checkpoint=True), stable_run))
         return states
 
-    def curve(self, state: "RunResult", batch: int, factor: float) -> LossCurve:
+    def curve(self, state: RunResult, batch: int, factor: float) -> LossCurve:
         """Train a branch; return its losses by the samples that its weights have seen."""
         base = self.base
         run = replace(
@@ -192,7 +187,7 @@ class _Work:
             for begin, line in zip(begins[:-1], lines, strict=True)
         ]
 
-    def tuned(self, state: "RunResult", batches: Sequence[int]) -> dict[int, float]:
+    def tuned(self, state: RunResult, batches: Sequence[int]) -> dict[int, float]:
         """Return for each batch the factor whose loss falls fastest from a state."""
         factors = {}
         for batch in batches:

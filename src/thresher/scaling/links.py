@@ -12,6 +12,7 @@ from thresher.distributed.group import join
 from thresher.distributed.local_group import run_local
 from thresher.distributed.worker import call_in_group
 from thresher.errors import InvalidValueError
+from thresher.models.registry import build
 from thresher.options import from_mapping, to_mapping
 from thresher.scaling.costs import fit_ring
 from thresher.scaling.profile import AllReducePoint, AllReduceTimes, OverlapTimes
@@ -164,8 +165,6 @@ def measure_current_group(
     """Measure the group that this process has joined; all ranks must call it."""
     import torch
     import torch.distributed as dist
-
-    from thresher.models.registry import build
 
     torch.manual_seed(0)
     # Before any collective: an unknown model must fail on all ranks alike.

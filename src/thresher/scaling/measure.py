@@ -8,15 +8,19 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Literal
 
+import numpy as np
+
+from thresher.distributed.group import join, placement
 from thresher.environment import choose_device, hardware, versions
 from thresher.errors import InvalidValueError
-from thresher.models.registry import source_digest
+from thresher.models.registry import build, source_digest
 from thresher.options import option, validate
 from thresher.scaling.catalog import describe_device
 from thresher.scaling.compute import gradients_ready
 from thresher.scaling.pipeline import MEGA, Gradient, buckets
 from thresher.scaling.profile import InputSpeed, Profile
 from thresher.scaling.synthetic import SyntheticBatch
+from thresher.training.augmentation import AugmentConfig, image_sides, make_augment
 
 if TYPE_CHECKING:
     from thresher.data.pack import Pack
@@ -63,8 +67,6 @@ def measure(config: MeasureConfig, statistic: "Statistic" = median) -> Profile:
     import torch
 
     from thresher.data.pack import Pack
-    from thresher.distributed.group import join, placement
-    from thresher.models.registry import build
     from thresher.scaling.captured import is_captured, time_captured, with_captured
     from thresher.scaling.layers import time_layers, trainable
     from thresher.scaling.links import measure_current_group, measure_group
@@ -139,8 +141,6 @@ def trained_shape(pack: "Pack", image_size: int | None) -> tuple[int, int, int]:
     """
     import torch
 
-    from thresher.training.augmentation import AugmentConfig, image_sides, make_augment
-
     config = AugmentConfig(image_size=image_size)
     augment = make_augment(config, pack, torch.float32)
     return len(pack.mean), *augment.output_size(*image_sides(config, pack))
@@ -148,8 +148,6 @@ def trained_shape(pack: "Pack", image_size: int | None) -> tuple[int, int, int]:
 
 def reading_speed(pack: "Pack", image_size: int) -> InputSpeed:
     """Measure one reader that gathers random batches of a pack for half a second."""
-    import numpy as np
-
     random = np.random.default_rng(0)
     batch = min(256, len(pack))
     begin, count = time.perf_counter(), 0

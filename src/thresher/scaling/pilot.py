@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, geometric_mean
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -39,9 +39,7 @@ from thresher.scaling.sample_fit import SampleFit, fit_samples
 from thresher.scaling.sample_model import SampleModel
 from thresher.scaling.schedule_offer import CriticalCurve
 from thresher.training.config import TrainConfig
-
-if TYPE_CHECKING:
-    from thresher.training.result import RunResult
+from thresher.training.result import RunResult
 
 logger = logging.getLogger(__name__)
 RATIOS = (4, 16, 64)
@@ -223,7 +221,7 @@ def run_pilot(config: PilotConfig) -> Pilot:
     return _pilot(config, results, speed)
 
 
-def _leave_out_unfinished(results: dict[int, "list[RunResult]"], config: PilotConfig) -> None:
+def _leave_out_unfinished(results: dict[int, list[RunResult]], config: PilotConfig) -> None:
     """Remove batches above the third whose runs did not reach the target: three are enough."""
     for batch in list(results)[3:]:
         if None in _counts(results[batch], config.target_accuracy):
@@ -234,7 +232,7 @@ def _leave_out_unfinished(results: dict[int, "list[RunResult]"], config: PilotCo
             )
 
 
-def _counts(runs: "list[RunResult]", target: float | None) -> list[float | None]:
+def _counts(runs: list[RunResult], target: float | None) -> list[float | None]:
     """Return the samples of each run until the target."""
     return [None if target is None else samples_until(accuracy_curve(run), target) for run in runs]
 
@@ -281,7 +279,7 @@ def _batches(config: PilotConfig, pack: Pack, ratios: Sequence[int]) -> tuple[in
     return small, *larger[:2], *(batch for batch in larger[2:] if batch <= most)
 
 
-def _pilot(config: PilotConfig, results: dict[int, "list[RunResult]"], speed: float) -> Pilot:
+def _pilot(config: PilotConfig, results: dict[int, list[RunResult]], speed: float) -> Pilot:
     """Estimate the critical batch from the runs of each batch size."""
     small, first = next(iter(results.items()))
     train_samples, target = first[0].resolved.samples, config.target_accuracy
@@ -334,7 +332,7 @@ def critical_of(
     return guess, guess / OFF_BY, guess * OFF_BY
 
 
-def _noise_curve(runs: "list[RunResult]", samples: float) -> tuple[tuple[float, float], ...]:
+def _noise_curve(runs: list[RunResult], samples: float) -> tuple[tuple[float, float], ...]:
     """Return the noise scale after each epoch, over the samples to the target."""
     by_epoch: dict[int, list[float]] = {}
     for run in runs:

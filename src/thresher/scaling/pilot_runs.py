@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from thresher.data.pack import Pack
 from thresher.errors import ThresherError
@@ -14,9 +14,7 @@ from thresher.models.registry import source_digest
 from thresher.paths import RunPaths, home
 from thresher.scaling.sample_model import rate_at
 from thresher.training.config import TrainConfig
-
-if TYPE_CHECKING:
-    from thresher.training.result import RunResult
+from thresher.training.result import RunResult
 
 logger = logging.getLogger(__name__)
 VALIDATION = 0.15
@@ -31,7 +29,7 @@ Curve = list[tuple[float, float]]
 """(samples, validation accuracy) after each epoch."""
 
 
-def cached_run(run: TrainConfig, pack: Pack) -> "RunResult":
+def cached_run(run: TrainConfig, pack: Pack) -> RunResult:
     """Train a run into the cache; one that is finished is read, and one that was killed resumes."""
     from thresher.training.train import train
 
@@ -55,7 +53,7 @@ class DivergedPilotError(ThresherError):
     """A pilot whose loss is not finite any more."""
 
 
-def stable_run(run: TrainConfig, pack: Pack) -> "RunResult":
+def stable_run(run: TrainConfig, pack: Pack) -> RunResult:
     """Return `cached_run`; one that diverged raises DivergedPilotError."""
     result = cached_run(run, pack)
     if result.status == "diverged":
@@ -64,13 +62,13 @@ def stable_run(run: TrainConfig, pack: Pack) -> "RunResult":
     return result
 
 
-def train_seeds(run: TrainConfig, seeds: Sequence[int], pack: Pack) -> "list[RunResult]":
+def train_seeds(run: TrainConfig, seeds: Sequence[int], pack: Pack) -> list[RunResult]:
     """Train with each seed; the last one measures the noise scale, which takes time on a GPU."""
     pilots = [replace(run, seed=seed, noise_scale=seed == seeds[-1]) for seed in seeds]
     return [stable_run(pilot, pack) for pilot in pilots]
 
 
-def speed_of(runs: "Sequence[RunResult]", plain: TrainConfig, pack: Pack) -> float:
+def speed_of(runs: Sequence[RunResult], plain: TrainConfig, pack: Pack) -> float:
     """Return the images per second of the fastest run that does not measure the noise scale.
 
     If all of them do, `plain` is trained without.
@@ -82,7 +80,7 @@ def speed_of(runs: "Sequence[RunResult]", plain: TrainConfig, pack: Pack) -> flo
 
 def stable_runs(
     run: TrainConfig, rates: Sequence[float], seeds: Sequence[int], pack: Pack
-) -> "list[RunResult]":
+) -> list[RunResult]:
     """Train at the first of the rates at which no seed diverges."""
     for rate in rates[:-1]:
         try:
@@ -116,14 +114,14 @@ def hold_out(samples: int, batch: int) -> int:
     return samples - max(1, int(samples * (1 - VALIDATION)) // batch) * batch
 
 
-def records(result: "RunResult", kind: str) -> list[dict[str, Any]]:
+def records(result: RunResult, kind: str) -> list[dict[str, Any]]:
     """Return the lines of one kind in the metrics of a run."""
     text = RunPaths(Path(result.config.out)).metrics.read_text(encoding="utf-8")
     lines = [json.loads(line) for line in text.splitlines()]
     return [line for line in lines if line["kind"] == kind]
 
 
-def accuracy_curve(result: "RunResult") -> Curve:
+def accuracy_curve(result: RunResult) -> Curve:
     """Return (samples, validation accuracy) after each epoch of a run."""
     epochs = [line for line in records(result, "epoch") if line.get("accuracy") is not None]
     return [(float(line["samples"]), float(line["accuracy"])) for line in epochs]

@@ -9,6 +9,7 @@ from typing import Literal
 from thresher.data.pack import Pack
 from thresher.data.split import HoldOut
 from thresher.errors import InvalidValueError
+from thresher.models.registry import check
 from thresher.options import option, validate
 from thresher.scaling import candidates
 from thresher.scaling.batch_plan import BatchPlan, plan_batches
@@ -155,10 +156,8 @@ def _check_inputs(config: PlanConfig, data: str) -> int:
 
     Returns the number of samples that `thresher train` trains on.
     """
-    from thresher.models import registry  # loads torch
-
     pack = Pack.open(data)
-    registry.check(config.model)
+    check(config.model)
     if config.from_ is None and preset(config.model):
         # Their rates, momenta and augmentation are for one batch size, which pilots change.
         raise InvalidValueError(

@@ -9,7 +9,6 @@ is not part of the loss.
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -18,11 +17,9 @@ from torch.nn import functional as F
 
 from thresher.training.record import finite
 from thresher.training.result import Sharpness
+from thresher.training.split import TrainingSplit
+from thresher.training.step import Step
 from thresher.training.undo import kept
-
-if TYPE_CHECKING:
-    from thresher.training.split import TrainingSplit
-    from thresher.training.step import Step
 
 SAMPLES = 512
 """Training samples that the loss is measured on: those with the smallest keys, which are hashes of
@@ -42,7 +39,7 @@ Batches = Sequence[tuple[Tensor, Tensor]]
 """Images and labels."""
 
 
-def sharpness_of(step: "Step", split: "TrainingSplit") -> Sharpness:
+def sharpness_of(step: Step, split: TrainingSplit) -> Sharpness:
     """Measure the sharpness on some of the samples that a run trained on."""
     data, keys = step.data, step.data.loader.keys.cpu().numpy()
     rows = np.flatnonzero(split.kept)

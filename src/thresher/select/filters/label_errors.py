@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
 import numpy as np
 
+from thresher.environment import choose_device
 from thresher.errors import InvalidValueError, MissingDependencyError
 from thresher.options import option
 from thresher.select.filters.base import Filter
@@ -121,7 +122,6 @@ class LabelErrorsFilter(Filter):
 
     def _probe(self, features: np.ndarray, labels: np.ndarray) -> "LinearProbe":
         """Return out-of-fold probabilities of a logistic regression."""
-        from thresher.environment import choose_device
         from thresher.select.linear_probe import fit_probe
         from thresher.select.pca import fit_pca
 

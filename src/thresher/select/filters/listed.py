@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from thresher.csv_table import read_csv_table
 from thresher.data.ids import rows_by_id
@@ -108,9 +110,6 @@ def _read_rows(file: Path) -> Iterable[tuple[str, tuple[float, str]]]:
 def _table(file: Path) -> list[Mapping[str, object]]:
     """Return the rows of a table that has a column id."""
     if file.suffix.lower() == ".parquet":
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
         try:
             rows: list[Mapping[str, object]] = pq.read_table(file).to_pylist()
         except (pa.ArrowException, OSError) as error:
