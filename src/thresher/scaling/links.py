@@ -6,7 +6,12 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from thresher.distributed.group import join
 from thresher.distributed.local_group import run_local
@@ -17,9 +22,6 @@ from thresher.options import from_mapping, to_mapping
 from thresher.scaling.costs import fit_ring
 from thresher.scaling.profile import AllReducePoint, AllReduceTimes, OverlapTimes
 from thresher.scaling.synthetic import SyntheticBatch, timed
-
-if TYPE_CHECKING:
-    from torch import nn
 
 SIZES = tuple(4**k for k in range(5, 13))
 """1 KiB to 16 MiB."""
@@ -41,9 +43,6 @@ def time_allreduce(
 
     Each size is repeated for about `seconds`. Returns (bytes, median seconds) of each size.
     """
-    import torch
-    import torch.distributed as dist
-
     points = []
     for size in sizes:
         reduce = partial(dist.all_reduce, torch.zeros(max(1, size // 4), device=device))
@@ -54,16 +53,13 @@ def time_allreduce(
 
 def _repetitions(wanted: float, most: int, device: str) -> int:
     """Return how often to repeat, from 3 to `most`; rank 0 decides for all."""
-    import torch
-    import torch.distributed as dist
-
     count = torch.tensor([max(3, min(most, int(wanted)))], device=device)
     dist.broadcast(count, 0)
     return int(count.item())
 
 
 def time_step(
-    model: "nn.Module",
+    model: nn.Module,
     batch: SyntheticBatch,
     device: str = "cpu",
     bucket_mb: float = 25,
@@ -74,11 +70,6 @@ def time_step(
     Steps with and without communication alternate, so that other load affects both alike. `batch`
     is that of each worker. All ranks must call it.
     """
-    import torch
-    import torch.distributed as dist
-    from torch import nn
-    from torch.nn.parallel import DistributedDataParallel
-
     model = model.to(device=device, memory_format=torch.channels_last).train()  # type: ignore[call-overload]
     wrapped = DistributedDataParallel(model, bucket_cap_mb=bucket_mb, broadcast_buffers=False)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-6, momentum=0.9)
@@ -151,8 +142,6 @@ class _Order:
 
 
 def _measure_order(values: Any) -> Any:
-    import torch
-
     order = from_mapping(_Order, values)
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     device = str(join("auto").device)
@@ -163,9 +152,6 @@ def measure_current_group(
     device: str, model: str | None = None, batch: SyntheticBatch | None = None
 ) -> GroupTimes:
     """Measure the group that this process has joined; all ranks must call it."""
-    import torch
-    import torch.distributed as dist
-
     torch.manual_seed(0)
     # Before any collective: an unknown model must fail on all ranks alike.
     network = None
