@@ -8,7 +8,6 @@ from thresher.options import option
 
 if TYPE_CHECKING:
     import numpy as np
-    import torch
     from torch import nn
 
     from thresher.data.pack import Pack
@@ -105,19 +104,3 @@ def check_model(
             f'the output of model "{name}" does not depend on its parameter "{unused}"',
             "train it on one worker, or set requires_grad of that parameter to False",
         )
-
-
-def place_model(
-    model: "nn.Module", config: ModelConfig, device: "torch.device", alone: bool
-) -> "nn.Module":
-    """Convert the batch norm layers and move the network to `device`, channels last."""
-    import torch
-
-    from thresher.models import batch_norm
-
-    # A single worker that sees the whole batch at once needs no synchronisation.
-    if config.batch_norm != "local" and not (config.batch_norm == "sync" and alone):
-        model = batch_norm.convert(model, config.batch_norm)
-    # Channels last is the layout of cuDNN's and oneDNN's kernels, and of the images in a pack.
-    model = model.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-    return model.train()

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from thresher.data.pack import Pack
 from thresher.distributed.group import Group
+from thresher.models import batch_norm
 from thresher.models.registry import MODELS
 from thresher.paths import RunPaths
 from thresher.training import checkpoint
@@ -19,7 +20,6 @@ from thresher.training.device_data import DeviceData
 from thresher.training.dynamics import EpochTable
 from thresher.training.execution import free_device_memory, weight_dtype
 from thresher.training.graph import CapturedStep, capture
-from thresher.training.model import place_model
 from thresher.training.optimizers import make_optimizer, set_rate
 from thresher.training.pruners import DynamicPruner
 from thresher.training.rehearsal import rehearse
@@ -166,9 +166,15 @@ def _key(config: TrainConfig, group: Group, work: Workload) -> tuple[object, ...
 
 
 def _placed(config: TrainConfig, group: Group, model: nn.Module) -> nn.Module:
+    """Convert the batch norm layers and move the network to the device, channels last."""
     if weight_dtype(config) == torch.float64:
         model = model.double()
-    return place_model(model, config, group.device, group.alone)
+    # A single worker that sees the whole batch at once needs no synchronisation.
+    if config.batch_norm != "local" and not (config.batch_norm == "sync" and group.alone):
+        model = batch_norm.convert(model, config.batch_norm)
+    # Channels last is the layout of cuDNN's and oneDNN's kernels, and of the images in a pack.
+    model = model.to(device=group.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return model.train()
 
 
 def _pairs(old: nn.Module, new: nn.Module) -> "zip[tuple[Tensor, Tensor]]":
