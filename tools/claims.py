@@ -20,14 +20,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from thresher.paths import write_json
-from thresher.recipes import claims
+from thresher.recipes import VERDICTS
 from thresher.version import __version__
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
 PAGE = ROOT / "docs" / "claims.md"
 FILTERING = ROOT / "docs" / "does-filtering-help.md"
-VERDICTS = ROOT / "src" / "thresher" / "recipes" / claims.VERDICTS
 COPIED = ("trials.parquet", "report.json", "found.json", "*.svg")
 HEAD = """# Claims
 

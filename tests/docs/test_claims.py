@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from thresher.recipes import all_recipes
+from thresher.recipes import all_recipes, stored_verdicts
 from thresher.recipes.base import ClaimRow, Recipe, RecipeResult
-from thresher.recipes.claims import stored_verdicts
 
 ROOT = Path(__file__).parents[2]
 

@@ -1,6 +1,6 @@
 """`thresher reproduce`: run a claim of the papers, or list them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,10 +29,10 @@ def reproduce(config: Reproduce) -> Outcome:
     claim holds. Without a name, list the recipes. An interrupted recipe resumes.
     """
     quick_scipy()
-    from thresher.recipes import all_recipes, find
+    from thresher.recipes import all_recipes, find, stored_verdicts
 
     if config.name is None:
-        return _listing(all_recipes())
+        return _listing(all_recipes(), stored_verdicts())
     recipe = find(config.name)
     out = config.out or Path("runs") / f"{recipe.name}-{config.preset}"
     ensure_pack(recipe.data.get(config.preset))
@@ -43,10 +43,7 @@ def reproduce(config: Reproduce) -> Outcome:
     return Outcome({**result.data, **head, "rows": rows}, text)
 
 
-def _listing(recipes: Sequence[Recipe]) -> Outcome:
-    from thresher.recipes.claims import stored_verdicts
-
-    verdicts = stored_verdicts()
+def _listing(recipes: Sequence[Recipe], verdicts: Mapping[str, dict[str, int]]) -> Outcome:
     rows = [
         {
             **{"name": r.name, "claim": r.claim, "title": r.title, "presets": list(r.presets)},

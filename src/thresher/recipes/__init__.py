@@ -7,11 +7,14 @@ imports all of them.
 
 import importlib
 import pkgutil
+from pathlib import Path
 
 from thresher.errors import NotFoundError, nearest
+from thresher.paths import read_json
 from thresher.recipes.base import ClaimRow, Recipe, RecipeResult
 
-__all__ = ["ClaimRow", "Recipe", "RecipeResult", "all_recipes", "find"]
+__all__ = ["ClaimRow", "Recipe", "RecipeResult", "all_recipes", "find", "stored_verdicts"]
+VERDICTS = Path(__file__).with_name("verdicts.json")
 
 
 def all_recipes() -> list[Recipe]:
@@ -37,3 +40,12 @@ def find(name: str) -> Recipe:
     if name not in recipes:
         raise NotFoundError(f'there is no recipe "{name}"', nearest(name, recipes))
     return recipes[name]
+
+
+def stored_verdicts() -> dict[str, dict[str, int]]:
+    """Return how many rows of each stored result have each verdict, by recipe.
+
+    `make claims` counts them in `results/`.
+    """
+    counts: dict[str, dict[str, int]] = read_json(VERDICTS)
+    return counts
