@@ -24,7 +24,7 @@ from thresher.errors import InvalidValueError
 from thresher.options import from_mapping, to_mapping
 from thresher.paths import read_json, write_json
 from thresher.progress import track
-from thresher.recipes.base import ClaimRow, Recipe, RecipeResult, Verdict
+from thresher.recipes.base import ClaimRow, Recipe, RecipeResult
 from thresher.recipes.support import holds, studies
 from thresher.recipes.support.differences import PaperSettings
 from thresher.study.analysis import analyse
@@ -293,17 +293,15 @@ def _same_path(runs: list[ScalingRun], config: StrongScalingConfig) -> ClaimRow:
     """S2: after as many steps, the weights of k workers are those of one, to rounding."""
     strong, weak = (_apart(runs, rule) for rule in RULES[:2])
     measured = "nothing to compare: the weights are not finite"
-    verdict: Verdict = "not enough runs"
     if strong:
         measured = f"weights differ by {max(strong):.1e} of how far they moved"
         if weak:
             measured += f", with weak scaling by {min(weak):.1e} or more"
-        verdict = "yes" if max(strong) < SAME_PATH else "no"
     return ClaimRow(
         "S2",
         f"the same path as one worker; never more workers than the batch ({config.batch})",
         measured,
-        verdict,
+        holds.decided(bool(strong) and max(strong) < SAME_PATH, bool(strong)),
         note=f"after {config.early_steps} steps, float32; yes: below {SAME_PATH:g}",
     )
 
@@ -329,17 +327,12 @@ def _yardstick(
     `tests` compare strong scaling with each weak rule by the time to the loss and by throughput.
     """
     speed = {r: fmean(run.images_per_s for run in _of(runs, k, r)) for r in RULES}
-    faster = [time for time, throughput in tests if throughput.verdict == "worse"]
-    verdict: Verdict = "not enough runs"
-    if any(time.verdict == "better" for time in faster):
-        verdict = "yes"
-    elif faster and all(time.verdict == "worse" for time in faster):
-        verdict = "no"
+    faster = [time.verdict for time, throughput in tests if throughput.verdict == "worse"]
     return ClaimRow(
         "S3",
         "time to a loss, not throughput, is the yardstick",
         f"{k} workers: " + ", ".join(f"{r} {s:,.0f} images/s" for r, s in speed.items()),
-        verdict,
+        holds.decided("better" in faster, set(faster) == {"worse"}),
         note="yes needs a rule with more images/s than strong scaling that reaches the loss later",
     )
 

@@ -5,9 +5,7 @@ samples in every epoch. A sample of a pruned epoch takes as long as one of a ful
 (benchmarks/results/dynamic_pruning.md), so that runs with as many samples take as long.
 """
 
-from collections.abc import Callable
-
-from thresher.recipes.base import ClaimRow, Verdict
+from thresher.recipes.base import ClaimRow
 from thresher.recipes.support import holds, studies
 from thresher.recipes.support.differences import PaperSettings
 from thresher.study.analysis import Analysis
@@ -50,22 +48,12 @@ def rows(analysis: Analysis) -> list[ClaimRow]:
 def _row(analysis: Analysis, comparison: ArmComparison) -> ClaimRow:
     name = comparison.arm.removesuffix(EQUAL)
     claim = f"after as many epochs, with fewer samples: {name} no worse than full"
-    judge: Callable[[ArmComparison], Verdict] = holds.if_no_worse
+    judge = holds.if_no_worse
     if comparison.arm.endswith(EQUAL):
-        claim, judge = (
-            f"with as many samples, and so as much time: {name} above full",
-            holds.if_better,
-        )
-    pair = (comparison.arm, comparison.baseline)
-    means = [f"{arm} {studies.mean(studies.cell(analysis, arm=arm))}" for arm in pair]
-    return ClaimRow(
-        "O4",
-        f"our question: {claim}",
-        "; ".join(means),
-        judge(comparison),
-        studies.corrected(comparison),
-        comparison.sentence,
-    )
+        claim = f"with as many samples, and so as much time: {name} above full"
+        judge = holds.if_better
+    measured = studies.named(studies.means(analysis, comparison), "; ")
+    return studies.claim_row("O4", f"our question: {claim}", measured, comparison, judge)
 
 
 RECIPE = studies.study_recipe(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from thresher.recipes.base import ClaimRow, Recipe, RecipeResult, Verdict
+from thresher.recipes.base import ClaimRow, Recipe, RecipeResult
 from thresher.recipes.support import holds, studies
 from thresher.recipes.support.differences import PaperSettings
 from thresher.study.comparisons import ArmComparison
@@ -52,11 +52,6 @@ def rows(rates: Mapping[tuple[str, str], list[float]]) -> list[ClaimRow]:
     medians = {c: float(np.median(rates[c, "random"])) for c in random}
     slowest = min(medians, key=lambda c: medians[c])
     pack, sequence = tests["pack, random"], tests["folder, sequential"]
-    cured: Verdict = "not enough runs"
-    if pack.adjusted_low > math.log(2):
-        cured = "yes"
-    elif pack.adjusted_high < math.log(2):
-        cured = "no"
     return [
         ClaimRow(
             "K5",
@@ -68,7 +63,7 @@ def rows(rates: Mapping[tuple[str, str], list[float]]) -> list[ClaimRow]:
             "K5",
             "one large binary with fixed offsets cures it",
             f"a pack reads {math.exp(pack.difference):.0f}× the images/s of a folder",
-            cured,
+            holds.decided(pack.adjusted_low > math.log(2), pack.adjusted_high < math.log(2)),
             _times(pack),
             "yes: at least twice as fast",
         ),

@@ -20,19 +20,13 @@ def definition(preset: str) -> Values:
 
 
 def rows(analysis: Analysis) -> list[ClaimRow]:
-    return [
-        ClaimRow(
-            "M1",
-            f"accuracy falls from batch {c.baseline:,} to {c.arm:,}",
-            " to ".join(
-                studies.mean(studies.cell(analysis, batch_size=b)) for b in (c.baseline, c.arm)
-            ),
-            holds.if_worse(c),
-            studies.corrected(c),
-            c.sentence,
-        )
-        for c in analysis.verdicts
-    ]
+    lines = []
+    for c in analysis.verdicts:
+        paper = f"accuracy falls from batch {c.baseline:,} to {c.arm:,}"
+        means = studies.means(analysis, c)
+        measured = f"{means[c.baseline]} to {means[c.arm]}"
+        lines.append(studies.claim_row("M1", paper, measured, c, holds.if_worse))
+    return lines
 
 
 RECIPE = studies.study_recipe(

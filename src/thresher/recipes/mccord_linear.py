@@ -16,18 +16,10 @@ def definition(preset: str) -> Values:
 
 def rows(analysis: Analysis) -> list[ClaimRow]:
     (comparison,) = analysis.verdicts
-    linear, none = (studies.cell(analysis, lr_rule=rule) for rule in ("linear", "none"))
-    return [
-        ClaimRow(
-            "M3",
-            f"batch {comparison.cell['batch_size']:,}: linear scaling against none, no significant "
-            "difference",
-            f"linear {studies.mean(linear)}, none {studies.mean(none)}",
-            holds.if_equal(comparison),
-            studies.corrected(comparison),
-            comparison.sentence,
-        )
-    ]
+    batch = comparison.cell["batch_size"]
+    paper = f"batch {batch:,}: linear scaling against none, no significant difference"
+    measured = studies.named(studies.means(analysis, comparison))
+    return [studies.claim_row("M3", paper, measured, comparison, holds.if_equal)]
 
 
 RECIPE = studies.study_recipe(

@@ -66,19 +66,15 @@ def _longer(analysis: Analysis, small: int, large: int, epochs: list[int]) -> Ve
 
     Two corrected verdicts must agree, so the row is as reliable as each of them.
     """
-    words = []
-    for shorter, longer in itertools.combinations(epochs, 2):
-        at_small, at_large = (
-            studies.verdict(analysis, longer, shorter, batch_size=size).verdict
-            for size in (small, large)
-        )
-        words.append((at_small, at_large))
+    words = [
+        [studies.verdict(analysis, *pair, batch_size=size).verdict for size in (small, large)]
+        for pair in itertools.combinations(reversed(epochs), 2)
+    ]
     equal = ("worse", "equivalent")
-    if any(first in equal and second == "better" for first, second in words):
-        return "yes"
-    reversed_ = any(first == "better" and second in equal for first, second in words)
+    longer = any(first in equal and second == "better" for first, second in words)
+    shorter = any(first == "better" and second in equal for first, second in words)
     same = all(first == second != "not enough runs" for first, second in words)
-    return "no" if reversed_ or same else "not enough runs"
+    return holds.decided(longer, shorter or same)
 
 
 RECIPE = studies.study_recipe(

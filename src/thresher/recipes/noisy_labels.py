@@ -87,18 +87,11 @@ def rows(analyses: Mapping[float, Analysis]) -> list[ClaimRow]:
 
 
 def _row(share: float, analysis: Analysis, comparison: ArmComparison) -> ClaimRow:
-    pair, cell = (comparison.arm, comparison.baseline), comparison.cell
-    summaries = [studies.cell(analysis, arm=arm, **cell) for arm in pair]
+    cell, arms = comparison.cell, f"{comparison.arm} above {comparison.baseline}"
     at = ", ".join(f"batch {value:,}" for value in cell.values()) or "all batches"
-    return ClaimRow(
-        "O4",
-        f"our question: {100 * share:g} % wrong labels, {at}: {pair[0]} above {pair[1]}",
-        ", ".join(f"{arm} {studies.mean(c)}" for arm, c in zip(pair, summaries, strict=True)),
-        holds.if_better(comparison),
-        studies.corrected(comparison),
-        comparison.sentence,
-        {"wrong_labels": share, **cell},
-    )
+    paper = f"our question: {100 * share:g} % wrong labels, {at}: {arms}"
+    measured = studies.named(studies.means(analysis, comparison))
+    return studies.claim_row("O4", paper, measured, comparison, wrong_labels=share, **cell)
 
 
 def found(study: Path, oracle: Path) -> dict[str, list[float]]:

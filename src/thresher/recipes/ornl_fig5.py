@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from thresher.recipes.base import ClaimRow, Verdict
+from thresher.recipes.base import ClaimRow
 from thresher.recipes.support import holds, studies
 from thresher.recipes.support.differences import Span
 from thresher.study.analysis import Analysis
@@ -127,12 +127,11 @@ def _per_network(values: Mapping[tuple[Any, ...], Mapping[int, float]]) -> Claim
         m: max(batches, key=lambda b: studies.cell(analysis, model=m, batch_size=b).mean or 0.0)
         for m in models
     }
-    holds_: Verdict = "yes" if opposite else "no" if shared else "not enough runs"
     return ClaimRow(
         "O2",
         "each network has its preferred batch",
         ", ".join(f"{model} {batch:,}" for model, batch in best.items()),
-        holds_,
+        holds.decided(opposite, bool(shared)),
         note="highest mean over the rates; yes needs two batch sizes of which one network is "
         "better with the first and another with the second",
         values={"preferred_batch": best},

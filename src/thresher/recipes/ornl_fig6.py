@@ -2,7 +2,7 @@
 
 from thresher.recipes.base import ClaimRow
 from thresher.recipes.ornl_fig7 import DROP
-from thresher.recipes.support import holds, studies
+from thresher.recipes.support import studies
 from thresher.study.analysis import Analysis
 from thresher.study.comparisons import ArmComparison
 from thresher.study.tasks import Values
@@ -91,15 +91,8 @@ def _row(analysis: Analysis, comparison: ArmComparison) -> ClaimRow:
         for c in [studies.cell(analysis, batch_size=batch, selection=arm)]
     ]
     _, published = RESULTS.get((batch, comparison.baseline), (None, "network above"))
-    return ClaimRow(
-        "O3",
-        f"batch {batch}, network against {comparison.baseline}: {published}",
-        " against ".join(arms),
-        holds.if_better(comparison),
-        studies.corrected(comparison),
-        comparison.sentence,
-        {"batch_size": batch},
-    )
+    paper = f"batch {batch}, network against {comparison.baseline}: {published}"
+    return studies.claim_row("O3", paper, " against ".join(arms), comparison, batch_size=batch)
 
 
 RECIPE = studies.study_recipe(

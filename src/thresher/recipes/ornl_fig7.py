@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from statistics import fmean
 
-from thresher.recipes.base import ClaimRow, RecipeResult, Verdict
+from thresher.recipes.base import ClaimRow, RecipeResult
 from thresher.recipes.support import holds, studies
 from thresher.recipes.support.differences import Either, PaperSettings, Span
 from thresher.study.analysis import Analysis
@@ -162,25 +162,16 @@ def _row(analysis: Analysis, cell: Values, pair: tuple[str, str], better: bool) 
     arm, other = pair
     batch, decay = cell["batch_size"], cell.get("weight_decay")
     comparison = studies.verdict(analysis, arm, other, **cell)
-    verdict = holds.if_better(comparison)
-    paper = "network above random everywhere"
+    judge, paper = holds.if_better, "network above random everywhere"
     if other == "full" and better:
         paper = "network above full" + (" (77.5 against 75.2)" if batch == LARGE else "")
     elif other == "full":
-        paper = "network and full equal within error bars"
-        verdict = holds.if_equal(comparison)
+        judge, paper = holds.if_equal, "network and full equal within error bars"
     reading = f" ({EPOCHS})" if EPOCHS in arm else ""
     with_decay = "" if decay is None else f", weight decay {decay}"
-    summaries = [studies.cell(analysis, arm=name, **cell) for name in pair]
-    return ClaimRow(
-        "O4",
-        f"batch {batch:,}{with_decay}{reading}: {paper}",
-        ", ".join(f"{n} {studies.mean(c)}" for n, c in zip(pair, summaries, strict=True)),
-        verdict,
-        studies.corrected(comparison),
-        comparison.sentence,
-        cell,
-    )
+    paper = f"batch {batch:,}{with_decay}{reading}: {paper}"
+    measured = studies.named(studies.means(analysis, comparison))
+    return studies.claim_row("O4", paper, measured, comparison, judge, **cell)
 
 
 def _transformations(analysis: Analysis) -> ClaimRow:
@@ -190,17 +181,14 @@ def _transformations(analysis: Analysis) -> ClaimRow:
     """
     usual, plain = (studies.verdict(analysis, *pair) for pair in (FILTERED, PLAIN_PAIR))
     no_worse = ("better", "equivalent", "no worse")
-    verdict: Verdict = "not enough runs"
-    if plain.verdict in no_worse or usual.verdict == "worse":
-        verdict = "no"
-    elif plain.verdict == "worse" and usual.verdict in no_worse:
-        verdict = "yes"
+    yes = plain.verdict == "worse" and usual.verdict in no_worse
+    no = plain.verdict in no_worse or usual.verdict == "worse"
     return ClaimRow(
         "O4",
         "random transformations of the images make up for the dropped ones",
         f"network minus full {usual.difference:+.2f} points with them, {plain.difference:+.2f} "
         "without, over all batch sizes",
-        verdict,
+        holds.decided(yes, no),
         studies.corrected(plain),
         plain.sentence,
     )

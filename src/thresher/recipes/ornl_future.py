@@ -6,7 +6,7 @@ as many images of each class.
 
 from thresher.recipes.base import ClaimRow
 from thresher.recipes.ornl_fig7 import DROP
-from thresher.recipes.support import holds, studies
+from thresher.recipes.support import studies
 from thresher.study.analysis import Analysis
 from thresher.study.comparisons import ArmComparison
 from thresher.study.tasks import Values
@@ -88,16 +88,9 @@ def rows(analysis: Analysis) -> list[ClaimRow]:
 def _row(analysis: Analysis, comparison: ArmComparison) -> ClaimRow:
     arm, other, batch = comparison.arm, comparison.baseline, comparison.cell["batch_size"]
     claim = FILTERS[arm][0] if arm in FILTERS else "network above random"
-    cells = [studies.cell(analysis, batch_size=batch, selection=s) for s in (arm, other)]
-    return ClaimRow(
-        "O8",
-        f"batch {batch:,}, {arm} against {other}: {claim}",
-        f"{studies.mean(cells[0])} against {studies.mean(cells[1])}",
-        holds.if_better(comparison),
-        studies.corrected(comparison),
-        comparison.sentence,
-        {"batch_size": batch},
-    )
+    paper = f"batch {batch:,}, {arm} against {other}: {claim}"
+    measured = " against ".join(studies.means(analysis, comparison).values())
+    return studies.claim_row("O8", paper, measured, comparison, batch_size=batch)
 
 
 RECIPE = studies.study_recipe(

@@ -81,25 +81,14 @@ def definition(preset: str, weights: str | None = None) -> Values:
 def rows(analysis: Analysis) -> list[ClaimRow]:
     lines = []
     for comparison in (c for c in analysis.verdicts if c.cell):
-        batch, equal = comparison.cell["batch_size"], comparison.baseline == "network"
-        claim = (
-            "works as well as one from scratch" if equal else "is better than dropping at random"
-        )
-        cells = [
-            studies.cell(analysis, batch_size=batch, selection=arm)
-            for arm in (comparison.arm, comparison.baseline)
-        ]
-        lines.append(
-            ClaimRow(
-                "O7",
-                f"batch {batch:,}: a pretrained extractor {claim}",
-                f"{studies.mean(cells[0])} against {studies.mean(cells[1])}",
-                holds.if_equal(comparison) if equal else holds.if_better(comparison),
-                studies.corrected(comparison),
-                comparison.sentence,
-                {"batch_size": batch},
-            )
-        )
+        batch = comparison.cell["batch_size"]
+        judge, claim = holds.if_better, "is better than dropping at random"
+        if comparison.baseline == "network":
+            judge, claim = holds.if_equal, "works as well as one from scratch"
+        paper = f"batch {batch:,}: a pretrained extractor {claim}"
+        measured = " against ".join(studies.means(analysis, comparison).values())
+        row = studies.claim_row("O7", paper, measured, comparison, judge, batch_size=batch)
+        lines.append(row)
     return lines
 
 

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from thresher.errors import ThresherError
-from thresher.recipes.base import ClaimRow, Recipe, RecipeResult
+from thresher.recipes.base import ClaimRow, Recipe, RecipeResult, Verdict
+from thresher.recipes.support import holds
 from thresher.recipes.support.differences import PaperSettings
 from thresher.report.page import write_report
 from thresher.study.analysis import MARGIN_POINTS, Analysis, analyse
@@ -215,6 +216,33 @@ def verdict(analysis: Analysis, arm: Any, baseline: Any, **axes: Any) -> ArmComp
 def mean(cell: CellSummary) -> str:
     """Format the mean of a cell: `77.5 (n = 4)`."""
     return f"{cell.mean:.1f} (n = {cell.n})" if cell.mean is not None else "no run"
+
+
+def means(analysis: Analysis, comparison: ArmComparison) -> dict[Any, str]:
+    """Format the means of the arm and the baseline of a comparison, by their names."""
+    both = (comparison.arm, comparison.baseline)
+    axis, at = comparison.axis, comparison.cell
+    return {name: mean(cell(analysis, **at, **{axis: name})) for name in both}
+
+
+def named(means: Mapping[Any, str], between: str = ", ") -> str:
+    """Return the names and means of arms as text."""
+    return between.join(f"{name} {value}" for name, value in means.items())
+
+
+def claim_row(
+    claim: str,
+    paper: str,
+    measured: str,
+    comparison: ArmComparison,
+    judge: Callable[[ArmComparison], Verdict] = holds.if_better,
+    **values: Any,
+) -> ClaimRow:
+    """Return the row of a claim that one comparison decides."""
+    interval = corrected(comparison)
+    return ClaimRow(
+        claim, paper, measured, judge(comparison), interval, comparison.sentence, values
+    )
 
 
 def corrected(comparison: ArmComparison, unit: str = " points") -> str:
