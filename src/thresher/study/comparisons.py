@@ -15,8 +15,8 @@ from thresher.study.power import DECISION
 from thresher.study.primary import Key, NamedComparisons
 from thresher.study.sentences import OVERALL, sentence
 from thresher.study.statistics import Paired, Verdict
-from thresher.study.strata import compare_censored
 from thresher.study.summaries import CellSummary, describe_cell
+from thresher.study.survival import compare_censored
 from thresher.study.tasks import Values
 
 
