@@ -5,7 +5,6 @@ split it, and each `{name}` is replaced by a value of the trial. No shell runs, 
 spaces or quotes stays one argument.
 """
 
-import math
 import shlex
 import string
 from collections.abc import Collection, Mapping
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from thresher.errors import InvalidValueError, nearest
-from thresher.options import LARGEST_INT
+from thresher.study.reported import is_finite
 
 COMMAND = "command"
 """The key of [base] and [arms] that makes the trials of a study run a command."""
@@ -80,14 +79,8 @@ def check_unused(axes: Collection[str], used: Collection[str], where: str) -> No
 
 def check_value(name: str, value: Any, where: str) -> None:
     """Check a value that is put into a command: text, a finite number, true or false."""
-    good = isinstance(value, str | bool | int | float)
-    if isinstance(value, float):
-        good = math.isfinite(value)
-    elif isinstance(value, int):
-        good = abs(value) <= LARGEST_INT
-    elif isinstance(value, str):
-        good = "\0" not in value
-    if not good:
+    text = isinstance(value, str) and "\0" not in value
+    if not (text or isinstance(value, bool) or is_finite(value)):
         raise InvalidValueError(
             f"{name} must be text, a finite number, true or false, got {value!r} (in {where})"
         )

@@ -72,7 +72,7 @@ def read_reported(out: Path, metrics: Sequence[str]) -> dict[str, float]:
                 f'{file} does not hold "{name}"', f"it holds {', '.join(values) or 'nothing'}"
             )
         check_metric_value(name, values[name])
-    found = {name: value for name, value in values.items() if _is_finite(value)}
+    found = {name: value for name, value in values.items() if is_finite(value)}
     for name in found.keys() & set(POINTS):
         check_metric_value(name, found[name])
     return found
@@ -80,7 +80,7 @@ def read_reported(out: Path, metrics: Sequence[str]) -> dict[str, float]:
 
 def check_metric_value(name: str, value: Any) -> None:
     """Raise InvalidValueError unless `value` is a finite number, for an accuracy from 0 to 1."""
-    if not _is_finite(value):
+    if not is_finite(value):
         raise InvalidValueError(f"{name} must be a finite number, got {_short(value)}")
     if name in POINTS and not 0 <= value <= 1:
         raise InvalidValueError(f"{name} must be a share in [0, 1], got {_short(value)}")
@@ -98,7 +98,8 @@ def _plain(value: Any) -> Any:
         return value
 
 
-def _is_finite(value: Any) -> bool:
+def is_finite(value: Any) -> bool:
+    """Return whether `value` is a finite number, and no larger than an integer may be."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     return abs(value) <= LARGEST_INT if isinstance(value, int) else math.isfinite(value)
