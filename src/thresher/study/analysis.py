@@ -10,7 +10,6 @@ from typing import Any
 
 from thresher import options
 from thresher.errors import InvalidValueError, nearest
-from thresher.paths import RunPaths, read_run_json
 from thresher.study.comparisons import ArmComparison, MetricScale, compare_cells
 from thresher.study.definition import (
     METRICS,
@@ -377,8 +376,7 @@ def _resolution(plan: StudyPlan, metric: str) -> float:
 
 def _cost(trials: list[Trial], tasks: Sequence[StudyTask]) -> StudyCost:
     done = [trial for trial in trials if trial.seconds is not None]
-    runs = [RunPaths(step.out) for step in tasks if step.kind == "train" and step.finished]
-    steps = [read_run_json(run.result, "run's result") for run in runs]
+    steps = [step.result for step in tasks if step.kind == "train"]
     seconds = sum((trial.seconds or 0.0) * (trial.workers or 1) for trial in done)
     seconds += sum(
         (r.get("seconds") or 0.0) * r.get("resolved", {}).get("workers", 1) for r in steps

@@ -130,13 +130,10 @@ class InputRecord:
 
         Of what other steps of the study write, only selections can change: by people's decisions.
         """
-        found = []
-        for key in KEYS[task.kind]:
-            value = task.settings.get(key) or []
-            paths = [str(path) for path in (value if isinstance(value, list) else [value])]
-            paths = [path for path in (_named(key, text) for text in paths) if path]
-            found += [(key, p) for p in paths if key in SELECTIONS or p not in self.own]
-        return found
+        named = [(key, _named(key, text)) for key, text in task.texts(KEYS[task.kind])]
+        return [
+            (k, path) for k, path in named if path and (k in SELECTIONS or path not in self.own)
+        ]
 
     def _state(self, key: str, path: str) -> InputState:
         """Return the state of an input; its content is read only if its files have changed."""

@@ -2,7 +2,7 @@
 
 import contextlib
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from thresher.effect import without_effect
 from thresher.errors import InvalidValueError, NotFoundError, ThresherError
 from thresher.models import registry
 from thresher.models.embed_config import EFFICIENTNET, HUGGING_FACE
-from thresher.paths import RunPaths, read_run_json
+from thresher.paths import RunPaths
 from thresher.study.reported import TO_TARGET
 from thresher.study.selecting import hold_out
 from thresher.study.tasks import StudyPlan, StudyTask
@@ -70,10 +70,13 @@ def check_inputs(plan: StudyPlan, programs: bool = True) -> None:
                 config = _config(task)
                 batch_phases(config, config.batch_size)
             listed = ("file",) if task.settings.get("filter") == "list" else ()
-            for key, path in _paths(task, (*FILES, *listed), outputs):
-                check_file(key, Path(path))
-            for _, path in _paths(task, SELECTIONS, outputs):
-                check_selection(path, data)
+            for key, path in task.texts((*FILES, *listed, *SELECTIONS)):
+                if path in outputs:
+                    continue
+                if key in SELECTIONS:
+                    check_selection(path, data)
+                else:
+                    check_file(key, Path(path))
         except ThresherError as error:
             place = task.name if task.is_trial else f"[steps.{task.step}]"
             error.what = f"{place}: {error.what}"
@@ -161,7 +164,7 @@ def _check_data(plan: StudyPlan) -> None:
     def changed(task: StudyTask) -> str | None:
         if task.kind != "train":
             return None
-        used = read_run_json(RunPaths(task.out).config, "run").get("data", {})
+        used = task.recorded.get("data", {})
         name = str(task.settings["data"])
         now = open_pack(name).fingerprint
         if used.get("fingerprint", now) != now:
@@ -184,10 +187,9 @@ def _check_decisions(plan: StudyPlan) -> None:
         if selection is None:
             return None
         if task.kind == "command":
-            used, now = read_run_json(task.mark, "result").get("selection"), digest(selection)
+            used, now = task.result.get("selection"), digest(selection)
         else:
-            run = read_run_json(RunPaths(task.out).config, "run")
-            used, held = run.get("data", {}).get("samples"), hold_out(task.settings)
+            used, held = task.recorded.get("data", {}).get("samples"), hold_out(task.settings)
             now = samples(str(task.settings["data"]), selection, held.size, held.seed)
         return selection if used is not None and used != now else None
 
@@ -213,7 +215,7 @@ def _check_option_files(plan: StudyPlan) -> None:
         source = source_file(str(task.settings.get("model"))) if task.kind == "train" else None
         if task.kind != "train" or not (named or source):
             return None
-        run, config = read_run_json(RunPaths(task.out).config, "run"), _config(task)
+        run, config = task.recorded, _config(task)
         now = with_schedule_inline(config).batch_schedule
         if now != config.batch_schedule and run["config"].get("batch_schedule", now) != now:
             return config.batch_schedule
@@ -271,15 +273,6 @@ def _described(task: StudyTask) -> str:
     if held.size is None:
         return "validation not set"
     return f"validation {held.size:g}, split_seed {held.seed}" if held.size else "no validation"
-
-
-def _paths(task: StudyTask, keys: Iterable[str], outputs: set[str]) -> list[tuple[str, str]]:
-    """Return (key, path) of the settings under `keys` that are not outputs of other steps."""
-    values = [(key, task.settings.get(key) or []) for key in keys]
-    pairs = [
-        (k, str(p)) for k, value in values for p in (value if isinstance(value, list) else [value])
-    ]
-    return [pair for pair in pairs if pair[1] not in outputs]
 
 
 def _check_extractor(name: str) -> None:

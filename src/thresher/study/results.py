@@ -11,7 +11,7 @@ import numpy as np
 
 from thresher.data.pack import Pack
 from thresher.errors import InvalidValueError, ThresherError
-from thresher.paths import RunPaths, read_run_json
+from thresher.paths import RunPaths
 from thresher.study.definition import SHARPNESS, StudyDefinition, check_metric
 from thresher.study.reported import POINTS, TO_TARGET
 from thresher.study.status import StudyStatus
@@ -182,7 +182,7 @@ def recorded_data(task: StudyTask) -> Values:
 
 def _recorded(task: StudyTask) -> Values:
     with contextlib.suppress(ThresherError):
-        return dict(read_run_json(RunPaths(task.out).config, "run's configuration"))
+        return task.recorded
     return {}
 
 
@@ -221,8 +221,7 @@ def _read(task: StudyTask, metric: str, classes: int | None, **state: Any) -> Tr
 
     `classes` is the number of classes; None if the data is not here.
     """
-    paths = RunPaths(task.out)
-    result = read_run_json(paths.result, "run's result") if paths.result.exists() else {}
+    result = task.result
     resolved = _table(result, "resolved")
     predicts = result.get("accuracy") is not None
     if result.get("status") == "diverged":
@@ -250,10 +249,10 @@ def _read(task: StudyTask, metric: str, classes: int | None, **state: Any) -> Tr
         value = None  # it ended early, which is not faster
     if value is None and result and task.kind == "command" and metric not in TO_TARGET:
         raise InvalidValueError(
-            f'trial {task.name} did not report "{metric}": it is not in {paths.result}',
+            f'trial {task.name} did not report "{metric}": it is not in {task.mark}',
             "choose another metric",
         )
-    correct = _correct(paths) if metric == "accuracy" and predicts else None
+    correct = _correct(task) if metric == "accuracy" and predicts else None
     order = None if correct is None else recorded_data(task).get("test_order")
     return Trial(
         cell=dict(task.cell or {}),
@@ -276,13 +275,12 @@ def _table(result: Values, key: str) -> Values:
     return value if isinstance(value, dict) else {}
 
 
-def _correct(paths: RunPaths) -> np.ndarray | None:
+def _correct(task: StudyTask) -> np.ndarray | None:
     """Read which test images were predicted correctly; None for runs that did not record it."""
     try:
-        packed = np.load(paths.correct, allow_pickle=False)
-        count = read_run_json(paths.config, "run's configuration")["data"]["test"]
-        return np.unpackbits(packed, count=count).astype(bool)
-    except (ThresherError, OSError, ValueError, KeyError, TypeError):
+        packed = np.load(RunPaths(task.out).correct, allow_pickle=False)
+        return np.unpackbits(packed, count=recorded_data(task)["test"]).astype(bool)
+    except (OSError, ValueError, KeyError, TypeError):
         return None
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from thresher import locks
-from thresher.paths import RunPaths, StudyPaths, disk_errors, read_json, read_run_json
+from thresher.paths import RunPaths, StudyPaths, disk_errors, read_json
 from thresher.study.definition import StudyDefinition
 from thresher.study.tasks import IN_QUEUE, StudyPlan, StudyTask
 from thresher.study.tune import rejected_trials
@@ -237,13 +237,11 @@ def read_status(study: StudyDefinition, plan: StudyPlan, root: Path) -> StudySta
 
 def _progress(task: StudyTask) -> dict[str, float | None]:
     """Read the progress of a run from its result, or from the last line of its metrics."""
-    paths = RunPaths(task.out)
     epochs = float(task.settings.get("epochs", 10.0)) if task.kind == "train" else None
-    if paths.result.exists():
-        result = read_run_json(paths.result, "run's result")
+    if result := task.result:
         seen = {key: result.get(key) for key in ("accuracy", "seconds")}
         return {"epoch": result.get("epochs"), "epochs": epochs, **seen}
-    last = _last_metrics(paths.metrics)
+    last = _last_metrics(RunPaths(task.out).metrics)
     accuracy = last.get("accuracy", last.get("validation_accuracy"))
     return {"epoch": last.get("epoch"), "epochs": epochs, "accuracy": accuracy}
 

@@ -5,10 +5,12 @@ import dataclasses
 import json
 import re
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
+
+from thresher.paths import RunPaths, read_run_json
 
 Values = dict[str, Any]
 """Values from a TOML or JSON file, by name."""
@@ -61,6 +63,22 @@ class StudyTask:
     @property
     def finished(self) -> bool:
         return self.mark.exists()
+
+    @property
+    def result(self) -> Values:
+        """What a run or a command reported in the end; {} if it is not finished."""
+        return read_run_json(self.mark, "run's result") if self.finished else {}
+
+    @property
+    def recorded(self) -> Values:
+        """What a run recorded when it began, in run.json: its options, data and network."""
+        return read_run_json(RunPaths(self.out).config, "run's configuration")
+
+    def texts(self, keys: Iterable[str]) -> list[tuple[str, str]]:
+        """Return (key, text) of each value, or item of a list, of the settings under `keys`."""
+        values = [(key, self.settings.get(key) or []) for key in keys]
+        lists = [(key, value if isinstance(value, list) else [value]) for key, value in values]
+        return [(key, str(item)) for key, items in lists for item in items]
 
     @property
     def cost(self) -> float:

@@ -11,7 +11,6 @@ from statistics import fmean
 from typing import Any
 
 from thresher.errors import InvalidValueError
-from thresher.paths import RunPaths, read_run_json
 from thresher.study.definition import StudyDefinition
 from thresher.study.tasks import StudyPlan, StudyTask, Values
 
@@ -183,10 +182,9 @@ def _validation(trial: StudyTask, needed: bool = True) -> float | None:
     A command that ran before its study was tuned may not have reported one: that is an error if it
     is `needed`, otherwise None.
     """
-    paths = RunPaths(trial.out)
-    if not paths.result.exists():
+    result = trial.result
+    if not result:
         return None
-    result = read_run_json(paths.result, "run's result")
     accuracy = result.get("validation_accuracy")
     if accuracy is None and result.get("status") != "diverged":
         if not needed:
