@@ -208,7 +208,8 @@ def test_figure_6(few: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.slow  # a study of six arms, and retrained extractors
 def test_future_work(few: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     base = {**studies.SMOKE, "data": few, "epochs": 1, "warmup_epochs": 0}
-    small = ornl_future._study(base, {**base, "batch_size": 32}, [96], 2)
+    monkeypatch.setitem(studies.BASES, "smoke", base)
+    small = ornl_future._study("smoke", "tiny", [96], 2)
     small["steps"] = _short_maps(small["steps"])
     monkeypatch.setitem(ornl_future.STUDIES, "smoke", small)
     result = ornl_future.RECIPE.run("smoke", tmp_path)

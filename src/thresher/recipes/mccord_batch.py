@@ -29,14 +29,11 @@ def rows(analysis: Analysis) -> list[ClaimRow]:
     return lines
 
 
-RECIPE = studies.study_recipe(
+RECIPE = mccord.recipe(
     "mccord-batch",
     "M1",
     "accuracy falls as the batch grows",
-    studies.one_study(definition, rows),
-    mccord.paper(
-        {preset: {"batch_size": batches} for preset, batches in mccord.BATCHES.items()},
-        {"batch_size": mccord.LARGE_BATCHES},
-    ),
-    mccord.DATA,
+    definition,
+    rows,
+    {"batch_size": mccord.LARGE_BATCHES},
 )

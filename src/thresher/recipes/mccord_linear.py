@@ -22,14 +22,11 @@ def rows(analysis: Analysis) -> list[ClaimRow]:
     return [studies.claim_row("M3", paper, measured, comparison, holds.if_equal)]
 
 
-RECIPE = studies.study_recipe(
+RECIPE = mccord.recipe(
     "mccord-linear",
     "M3",
     "linear scaling against none at the largest batch",
-    studies.one_study(definition, rows),
-    mccord.paper(
-        {p: {"batch_size": b[-1:], "lr_rule": RULES} for p, b in mccord.BATCHES.items()},
-        {"batch_size": mccord.LARGE_BATCHES[-1:], "lr_rule": RULES},
-    ),
-    mccord.DATA,
+    definition,
+    rows,
+    {"batch_size": mccord.LARGE_BATCHES[-1:], "lr_rule": RULES},
 )

@@ -77,17 +77,11 @@ def _longer(analysis: Analysis, small: int, large: int, epochs: list[int]) -> Ve
     return holds.decided(longer, shorter or same)
 
 
-RECIPE = studies.study_recipe(
+RECIPE = mccord.recipe(
     "mccord-warmup",
     "M2",
     "warm-up of 0, 5, 10, 20 epochs at two batches",
-    studies.one_study(definition, rows),
-    mccord.paper(
-        {
-            p: {"batch_size": [b[1], b[-1]], "warmup_epochs": WARMUPS[p]}
-            for p, b in mccord.BATCHES.items()
-        },
-        {"batch_size": [7680, 30720], "warmup_epochs": WARMUPS["paper"]},
-    ),
-    mccord.DATA,
+    definition,
+    rows,
+    {"batch_size": [7680, 30720], "warmup_epochs": WARMUPS["paper"]},
 )

@@ -1,13 +1,13 @@
 """Claim O3 (Gahlot et al. 2020, figure 6): filtered data at small batches, weight decay tuned."""
 
 from thresher.recipes.base import ClaimRow
-from thresher.recipes.ornl_fig7 import DROP
 from thresher.recipes.support import studies
+from thresher.recipes.support.studies import DROP
 from thresher.study.analysis import Analysis
 from thresher.study.comparisons import ArmComparison
 from thresher.study.tasks import Values
 
-DECAYS = [0.005, 0.01, 0.012, 0.0135]
+GRID = {"batch_size": [64, 128, 256], "weight_decay": [0.005, 0.01, 0.012, 0.0135]}
 RESULTS = {
     (256, "full"): (0.6, "83.2 (wd .005) against 82.6 (wd .012)"),
     (256, "random"): (2.3, "83.2 against 80.9 (wd .0135)"),
@@ -26,16 +26,13 @@ STUDIES: dict[str, Values] = {
         "tune_seeds": 2,
     },
     "gpu": {
-        "base": {**studies.GPU, **studies.EQUAL_STEPS, "validation": 5000},
-        "grid": {"batch_size": [64, 128, 256], "weight_decay": DECAYS},
+        **studies.filtered("gpu", "resnet34", GRID, seeds=6, validation=5000),
         "tune": ["weight_decay"],
-        "steps": studies.pipeline({**studies.GPU, "model": "resnet34", "batch_size": 256}, DROP),
-        "seeds": 6,
         "tune_seeds": 2,
     },
     "paper": {
         "base": {**studies.FULL_SIZE, **studies.EQUAL_STEPS, "workers": 1, "validation": 5000},
-        "grid": {"batch_size": [64, 128, 256], "weight_decay": DECAYS},
+        "grid": GRID,
         "tune": ["weight_decay"],
         "steps": studies.pipeline(
             {**studies.FULL_SIZE, "workers": 1, "model": "resnet101", "batch_size": 256}, DROP
@@ -48,8 +45,7 @@ PUBLISHED: Values = {
     **studies.PAPER,
     "workers": 1,
     "budget": "epochs",
-    "batch_size": [64, 128, 256],
-    "weight_decay": DECAYS,
+    **GRID,
     "extractor": "resnet101",
     "drop": DROP,
 }

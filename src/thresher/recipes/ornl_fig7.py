@@ -13,9 +13,6 @@ from thresher.study.tasks import Values
 
 LARGE = 6272
 """From this batch on, the paper reports higher accuracy with filtered than with full data."""
-DROP = 0.0512
-"""Share dropped with the paper's extractor, ResNet-101 (table I)."""
-
 CLAIMED = 2.3
 """Points by which filtered data are above full data at that batch: 77.5 against 75.2."""
 ANALYSES = 2
@@ -47,46 +44,40 @@ TUNED: Values = {"tune": ["lr"], "tune_seeds": 2}
 
 STUDIES: dict[str, Values] = {
     "smoke": {
-        "base": {**studies.SMOKE, **studies.EQUAL_STEPS},
-        "grid": {"batch_size": [64, 480]},
+        **studies.filtered("smoke", "tiny", {"batch_size": [64, 480]}, seeds=4),
         "arms": WITH_PLAIN,
-        "steps": studies.pipeline({**studies.SMOKE, "batch_size": 64}, DROP),
-        "seeds": 4,
     },
     # What the paper saw at large batches, as a controlled experiment: local batch norm as on eight
     # GPUs, both weight decays that its text gives, and eight extractors.
     "gpu": {
-        "base": {
-            **studies.GPU,
-            **studies.EQUAL_STEPS,
-            **{"validation": 5000, "batch_norm": "ghost:1/8"},
-        },
-        "grid": {
-            "weight_decay": [0.005, 0.01],
-            "batch_size": [4096, LARGE, 10368],
-            "lr": [0.05, 0.1, 0.2],
-        },
+        **studies.filtered(
+            "gpu",
+            "resnet101",
+            {
+                "weight_decay": [0.005, 0.01],
+                "batch_size": [4096, LARGE, 10368],
+                "lr": [0.05, 0.1, 0.2],
+            },
+            seeds=16,
+            draws=8,
+            validation=5000,
+            batch_norm="ghost:1/8",
+        ),
         "arms": {**ARMS, **BY_EPOCHS},
         "exclude": [{"arm": list(BY_EPOCHS), "batch_size": [4096, 10368]}],
-        "steps": studies.pipeline(
-            {**studies.GPU, "model": "resnet101", "batch_size": 256}, DROP, draws=8
-        ),
-        "seeds": 16,
         **TUNED,
         "tune_seeds": 4,  # of two, none may show that some runs end points lower
     },
     "paper": {
-        "base": {
-            **studies.FULL_SIZE,
-            **studies.EQUAL_STEPS,
-            **{"validation": 5000, "weight_decay": 0.005},
-        },
-        "grid": {"batch_size": [256, 1024, 2048, 4096, 6272, 8192, 10368], "lr": RATES},
-        "arms": BOTH_READINGS,
-        "steps": studies.pipeline(
-            {**studies.FULL_SIZE, "model": "resnet101", "batch_size": 256}, DROP
+        **studies.filtered(
+            "paper",
+            "resnet101",
+            {"batch_size": [256, 1024, 2048, 4096, 6272, 8192, 10368], "lr": RATES},
+            seeds=4,
+            validation=5000,
+            weight_decay=0.005,
         ),
-        "seeds": 4,
+        "arms": BOTH_READINGS,
         **TUNED,
     },
 }
@@ -98,7 +89,7 @@ PUBLISHED: Values = {
     "weight_decay": Either((0.005, 0.01)),
     "batch_size": Span(256, 10368),
     "extractor": "resnet101",
-    "drop": DROP,
+    "drop": studies.DROP,
     "seeds": 4,
 }
 

@@ -5,7 +5,6 @@ as many images of each class.
 """
 
 from thresher.recipes.base import ClaimRow
-from thresher.recipes.ornl_fig7 import DROP
 from thresher.recipes.support import studies
 from thresher.study.analysis import Analysis
 from thresher.study.comparisons import ArmComparison
@@ -24,21 +23,16 @@ FILTERS: dict[str, tuple[str, Values]] = {
 """By arm, the claim and the select step."""
 
 
-def _study(base: Values, extractor: Values, batches: list[int], seeds: int) -> Values:
-    steps = studies.pipeline(extractor, DROP)
-    for name, (_, step) in FILTERS.items():
-        control = {**steps["random"], "like": name}
-        steps |= {
-            name: {"do": "select", "drop": DROP, "each": ["seed"], **step},
-            f"random-{name}": control,
-        }
+def _study(preset: str, extractor: str, batches: list[int], seeds: int) -> Values:
     selections = [arm for name in ("network", *FILTERS) for arm in (name, _control(name))]
-    return {
-        "base": {**base, **studies.EQUAL_STEPS},
-        "grid": {"batch_size": batches, "selection": selections},
-        "steps": steps,
-        "seeds": seeds,
-    }
+    grid = {"batch_size": batches, "selection": selections}
+    study = studies.filtered(preset, extractor, grid, seeds)
+    for name, (_, step) in FILTERS.items():
+        study["steps"] |= {
+            name: {"do": "select", "drop": studies.DROP, "each": ["seed"], **step},
+            _control(name): {**study["steps"]["random"], "like": name},
+        }
+    return study
 
 
 def _control(name: str) -> str:
@@ -46,19 +40,9 @@ def _control(name: str) -> str:
 
 
 STUDIES: dict[str, Values] = {
-    "smoke": _study(studies.SMOKE, {**studies.SMOKE, "batch_size": 64}, [256], 3),
-    "gpu": _study(
-        studies.GPU,
-        {**studies.GPU, "model": "resnet34", "batch_size": 256},
-        [256, 6272],
-        4,
-    ),
-    "paper": _study(
-        studies.FULL_SIZE,
-        {**studies.FULL_SIZE, "model": "resnet101", "batch_size": 256},
-        [256, 6272],
-        4,
-    ),
+    "smoke": _study("smoke", "tiny", [256], seeds=3),
+    "gpu": _study("gpu", "resnet34", [256, 6272], seeds=4),
+    "paper": _study("paper", "resnet101", [256, 6272], seeds=4),
 }
 
 

@@ -11,7 +11,7 @@ from statistics import fmean
 
 from thresher.paths import RunPaths
 from thresher.recipes.base import ClaimRow, RecipeResult
-from thresher.recipes.ornl_fig7 import ARMS, DROP, FILTERED, LARGE
+from thresher.recipes.ornl_fig7 import ARMS, FILTERED, LARGE
 from thresher.recipes.ornl_fig7 import PUBLISHED as FIGURE_7
 from thresher.recipes.support import holds, studies
 from thresher.study.analysis import Analysis, analyse
@@ -26,37 +26,14 @@ ANALYSES = 3
 """Steps and seconds to an accuracy, and sharpness."""
 WATCHED: Values = {"evaluate_every": 1, "sharpness": True}
 
+GPU: Values = {**WATCHED, "weight_decay": 0.005, "batch_norm": "ghost:1/8"}
+PAPER: Values = {**WATCHED, "weight_decay": 0.005}
+GRID = {"batch_size": [LARGE]}
+
 STUDIES: dict[str, Values] = {
-    "smoke": {
-        "base": {**studies.SMOKE, **studies.EQUAL_STEPS, **WATCHED},
-        "grid": {"batch_size": [64]},
-        "steps": studies.pipeline({**studies.SMOKE, "batch_size": 64}, DROP),
-        "seeds": 6,
-    },
-    "gpu": {
-        "base": {
-            **studies.GPU,
-            **studies.EQUAL_STEPS,
-            **WATCHED,
-            **{"weight_decay": 0.005, "batch_norm": "ghost:1/8"},
-        },
-        "grid": {"batch_size": [LARGE]},
-        "steps": studies.pipeline({**studies.GPU, "model": "resnet18", "batch_size": 256}, DROP),
-        "seeds": 16,
-    },
-    "paper": {
-        "base": {
-            **studies.FULL_SIZE,
-            **studies.EQUAL_STEPS,
-            **WATCHED,
-            **{"weight_decay": 0.005},
-        },
-        "grid": {"batch_size": [LARGE]},
-        "steps": studies.pipeline(
-            {**studies.FULL_SIZE, "model": "resnet101", "batch_size": 256}, DROP
-        ),
-        "seeds": 16,
-    },
+    "smoke": studies.filtered("smoke", "tiny", {"batch_size": [64]}, seeds=6, **WATCHED),
+    "gpu": studies.filtered("gpu", "resnet18", GRID, seeds=16, **GPU),
+    "paper": studies.filtered("paper", "resnet101", GRID, seeds=16, **PAPER),
 }
 
 

@@ -12,7 +12,6 @@ from thresher.errors import NotFoundError
 from thresher.models.embed_config import EFFICIENTNET
 from thresher.paths import RunPaths, home
 from thresher.recipes.base import ClaimRow, RecipeResult
-from thresher.recipes.ornl_fig7 import DROP
 from thresher.recipes.support import holds, studies
 from thresher.recipes.support.differences import PaperSettings
 from thresher.study.analysis import Analysis
@@ -22,26 +21,9 @@ PAIRS = [("pretrained", "network"), ("pretrained", "random")]
 IMAGENET: Values = {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
 
 STUDIES: dict[str, Values] = {
-    "smoke": {
-        "base": {**studies.SMOKE, **studies.EQUAL_STEPS},
-        "grid": {"batch_size": [64, 256]},
-        "steps": studies.pipeline({**studies.SMOKE, "batch_size": 64}, DROP),
-        "seeds": 4,
-    },
-    "gpu": {
-        "base": {**studies.GPU, **studies.EQUAL_STEPS},
-        "grid": {"batch_size": [256, 6272]},
-        "steps": studies.pipeline({**studies.GPU, "model": "resnet101", "batch_size": 256}, DROP),
-        "seeds": 8,
-    },
-    "paper": {
-        "base": {**studies.FULL_SIZE, **studies.EQUAL_STEPS},
-        "grid": {"batch_size": [256, 6272]},
-        "steps": studies.pipeline(
-            {**studies.FULL_SIZE, "model": "resnet101", "batch_size": 256}, DROP
-        ),
-        "seeds": 8,
-    },
+    "smoke": studies.filtered("smoke", "tiny", {"batch_size": [64, 256]}, seeds=4),
+    "gpu": studies.filtered("gpu", "resnet101", {"batch_size": [256, 6272]}, seeds=8),
+    "paper": studies.filtered("paper", "resnet101", {"batch_size": [256, 6272]}, seeds=8),
 }
 PRETRAINED: dict[str, Values] = {
     "smoke": {"pretrained_extractor": "tiny", "pretrained_on": "drawn shapes"},

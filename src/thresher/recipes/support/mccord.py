@@ -6,10 +6,11 @@ as the paper's: 150 of 50,000 images stand for 3,840 of ImageNet's 1.28 million.
 pack of ImageNet named `imagenet` in the cache.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable
 
+from thresher.recipes.base import ClaimRow, Recipe
 from thresher.recipes.support import studies
-from thresher.recipes.support.differences import PaperSettings
+from thresher.study.analysis import Analysis
 from thresher.study.tasks import Values
 
 SCHEDULE = {"schedule": "step", "lr_rule": "linear"}
@@ -49,14 +50,20 @@ BATCHES = {"smoke": [64, 256, 480], "gpu": MATCHED_BATCHES, "paper": LARGE_BATCH
 SEEDS = {"smoke": 3, "gpu": 8, "paper": 4}
 
 
-def paper(grids: Mapping[str, Values], published: Values) -> PaperSettings:
-    """Return what was published, with the axes `published`, and the settings of each preset."""
+def recipe(
+    name: str,
+    claim: str,
+    title: str,
+    definition: Callable[[str], Values],
+    rows: Callable[[Analysis], list[ClaimRow]],
+    published: Values,
+) -> Recipe:
+    """Return the recipe of one claim, with the axes that were `published`."""
     cluster = {"workers": 240, "engine": "horovod"}
-    presets = {
-        preset: {"base": base, "grid": grids[preset], "seeds": SEEDS[preset]}
-        for preset, base in BASES.items()
-    }
-    return studies.paper({**PAPER, **cluster, **published}, presets)
+    presets = {preset: definition(preset) for preset in BASES}
+    paper = studies.paper({**PAPER, **cluster, **published}, presets)
+    reproduce = studies.one_study(definition, rows)
+    return studies.study_recipe(name, claim, title, reproduce, paper, DATA)
 
 
 def study(preset: str, title: str, grid: Values) -> Values:

@@ -62,7 +62,13 @@ EQUAL_STEPS: Values = {"budget": "steps", "drop_last": True}
 """Arms that train on fewer images take as many steps as the arm with all of them, all of the same
 size; otherwise they would also differ in the number of samples (`study.equal_training`)."""
 
-DATA = {"smoke": SMOKE["data"], "gpu": GPU["data"], "paper": PAPER["data"]}
+DROP = 0.0512
+"""Share that the paper drops with its extractor, ResNet-101 (table I)."""
+
+BASES = {"smoke": SMOKE, "gpu": GPU, "paper": FULL_SIZE}
+"""Training options of each preset."""
+
+DATA = {preset: base["data"] for preset, base in BASES.items()}
 """The pack that each preset reads."""
 
 EXECUTORS: dict[str, Values] = {
@@ -112,6 +118,28 @@ def pipeline(extractor: Values, drop: float, draws: int | None = None) -> dict[s
         "features": {"do": "embed", "run": "extractor", **own},
         "network": {**network, **own},
         "random": {"do": "select", "filter": "random", "like": "network", **each},
+    }
+
+
+def filtered(
+    preset: str,
+    extractor: str,
+    grid: Values,
+    seeds: int,
+    draws: int | None = None,
+    **options: Any,
+) -> Values:
+    """Return base, grid, steps and seeds of a study that drops as much as the paper.
+
+    The network `extractor` is trained with the options of the preset, trials with `options`, too.
+    """
+    base = BASES[preset]
+    batch = 64 if preset == "smoke" else 256
+    return {
+        "base": {**base, **EQUAL_STEPS, **options},
+        "grid": grid,
+        "steps": pipeline({**base, "model": extractor, "batch_size": batch}, DROP, draws),
+        "seeds": seeds,
     }
 
 
