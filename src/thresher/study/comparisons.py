@@ -352,11 +352,10 @@ def _test(pairings: list[Pairing], groups: list[_Cell], scale: MetricScale) -> l
             known = error.of_means(one.arm, one.baseline, one.drawn)
         else:
             known = error.in_cell(one.at, one.arm, one.baseline)
-        if known is None or known.df <= len(arm) - 1:
-            alone = statistics.paired(arm, baseline, margin, higher, scale.resolution)
-            tested.append(replace(alone, draws=tuple(map(len, one.draws or []))))
-        else:
-            tested.append(statistics.pooled(arm, baseline, margin, higher, known))
+        if known is not None and known.df <= len(arm) - 1:
+            known = None  # the differences alone say more
+        test = statistics.paired(arm, baseline, margin, higher, scale.resolution, known)
+        tested.append(replace(test, draws=tuple(map(len, one.draws or []))))
     return tested
 
 

@@ -10,7 +10,7 @@ check the false-positive rate by simulation.
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from scipy import special
@@ -194,8 +194,9 @@ def paired(
     margin: float,
     higher_is_better: bool = True,
     resolution: float = 0.0,
+    error: RunError | None = None,
 ) -> Paired:
-    """Test the differences of two arms by their own spread.
+    """Test the differences of two arms by their own spread, or by the `error` of a study's runs.
 
     Args:
         arm: (n,) values in seed order.
@@ -205,42 +206,27 @@ def paired(
         resolution: Step of the metric: 100 / test images for an accuracy in points. Three equal
             differences of a rounded metric would have zero spread and count as certain, so the
             variance of rounding two numbers, resolution²/6, is added.
+        error: The error that the runs have in common, rounding included; None if it is not known.
     """
     difference = np.asarray(arm, float) - np.asarray(baseline, float)
     n = len(difference)
-    variance = (float(difference.var(ddof=1)) if n > 1 else math.nan) + resolution**2 / 6
-    return _tested(difference, margin, higher_is_better, math.sqrt(variance), n - 1)
-
-
-def pooled(
-    arm: Sequence[float] | np.ndarray,
-    baseline: Sequence[float] | np.ndarray,
-    margin: float,
-    higher_is_better: bool,
-    error: RunError,
-) -> Paired:
-    """Test the differences of two arms by the error that a study's runs have in common."""
-    difference = np.asarray(arm, float) - np.asarray(baseline, float)
-    sd = math.sqrt(2 * error.variance)
-    return replace(_tested(difference, margin, higher_is_better, sd, error.df), pooled=error)
-
-
-def _tested(
-    difference: np.ndarray, margin: float, higher_is_better: bool, sd: float, df: float
-) -> Paired:
-    n = len(difference)
     differences = tuple(difference.tolist())
     if n < 2:
-        return Paired(differences, math.nan, 1.0, 1.0, 1.0)
-    mean = float(difference.mean())
-    error = sd / math.sqrt(n)
+        return Paired(differences, math.nan, 1.0, 1.0, 1.0, pooled=error)
+    if error is None:
+        variance, df = float(difference.var(ddof=1)) + resolution**2 / 6, n - 1.0
+    else:
+        variance, df = 2 * error.variance, error.df
+    mean, sd = float(difference.mean()), math.sqrt(variance)
+    of_mean = sd / math.sqrt(n)
     return Paired(
         differences,
         sd,
-        p=min(1.0, 2 * _upper_tail(abs(mean), error, df)),
-        p_equivalent=_upper_tail(margin - abs(mean), error, df),
-        p_no_worse=_upper_tail((mean if higher_is_better else -mean) + margin, error, df),
+        p=min(1.0, 2 * _upper_tail(abs(mean), of_mean, df)),
+        p_equivalent=_upper_tail(margin - abs(mean), of_mean, df),
+        p_no_worse=_upper_tail((mean if higher_is_better else -mean) + margin, of_mean, df),
         df=df,
+        pooled=error,
     )
 
 
