@@ -245,6 +245,10 @@ class RunPaths:
     """Training dynamics per sample (EL2N, forgetting), if the run recorded them."""
     correct = Inside("correct.npy")
     """Which test samples the network predicts correctly: one bit each, in pack order."""
+    output = Inside("output")
+    """Folder that the command of a trial writes to: the value of {out}."""
+    command_log = Inside("command.log")
+    """Output of the command of a trial."""
     lock = Inside(".lock")
 
     @property
@@ -309,6 +313,8 @@ class StudyPaths:
     steps = Inside("steps")
     trials = Inside("trials")
     report = Inside("report")
+    running = Inside("running.json")
+    """The running tasks; valid while the lock is held."""
     slurm_jobs = Inside("slurm/jobs.json")
 
     def trial(self, name: str) -> RunPaths:

@@ -15,8 +15,8 @@ import pytest
 from few_digits import make_pack
 
 from thresher.errors import ThresherError
-from thresher.paths import RunPaths, write_json, write_text
-from thresher.study.status import Failures, hold, running_file
+from thresher.paths import RunPaths, StudyPaths, write_json, write_text
+from thresher.study.status import Failures, hold
 from thresher.study.study import Study
 from thresher.study.toml import dumps
 from thresher.study.tune import choices, number_of_trials, reported_trials, wanted_trials
@@ -297,7 +297,7 @@ def test_jobs_in_a_queue_do_not_run_yet(
     write_text(tmp_path / "study.toml", text)
     names = list(Study.open(tmp_path).plan().trials)
     running = {names[0]: "SLURM: running", names[1]: "SLURM: pending"}
-    write_json(running_file(tmp_path), {"time": 0, "running": running})
+    write_json(StudyPaths(tmp_path).running, {"time": 0, "running": running})
     with hold(tmp_path):
         status = Study.open(tmp_path).status()
         assert [trial.state for trial in status.trials] == ["running", "queued", "waiting"]

@@ -8,7 +8,6 @@ spaces or quotes stays one argument.
 import shlex
 import string
 from collections.abc import Collection, Mapping
-from pathlib import Path
 from typing import Any
 
 from thresher.errors import InvalidValueError, nearest
@@ -20,16 +19,6 @@ REQUIRED = ("seed", "out")
 """Placeholders that every command must have."""
 SET_BY_STUDY = (*REQUIRED, "python")
 """Placeholders that are not options of [base], [grid] or [arms]."""
-
-
-def output_folder(trial: Path) -> Path:
-    """Return the folder of a trial that its command writes to: the value of {out}."""
-    return trial / "output"
-
-
-def log_file(trial: Path) -> Path:
-    """Return the file with the output of a trial's command."""
-    return trial / "command.log"
 
 
 def placeholders(command: Any, where: str) -> list[str]:

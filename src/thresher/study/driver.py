@@ -5,10 +5,10 @@ import time
 from pathlib import Path
 
 from thresher import progress
-from thresher.paths import write_json
+from thresher.paths import StudyPaths, write_json
 from thresher.study.definition import StudyDefinition
 from thresher.study.inputs import InputRecord
-from thresher.study.status import Failures, running_file
+from thresher.study.status import Failures
 from thresher.study.tasks import Executor, StudyPlan, StudyTask, TaskOutcome
 from thresher.study.tune import number_of_trials, wanted_trials
 
@@ -55,7 +55,7 @@ class Driver:
                 if running != self.shown:
                     self.shown = running
                     state = {"time": time.time(), "running": running}
-                    write_json(running_file(self.root), state)
+                    write_json(StudyPaths(self.root).running, state)
                 for outcome in self.executor.wait():
                     self.submitted.discard(outcome.name)
                     self._record(outcome)

@@ -14,7 +14,7 @@ from typing import Any
 
 from thresher.errors import InvalidValueError, nearest
 from thresher.paths import StudyPaths
-from thresher.study.command import COMMAND, fill, output_folder
+from thresher.study.command import COMMAND, fill
 from thresher.study.definition import ARM, FULL, StepDefinition, StudyDefinition
 from thresher.study.selecting import HOLD_OUT, check_embed, check_select
 from thresher.study.settings import check_training, digest, identity
@@ -92,13 +92,13 @@ class _Expansion:
             decisive[ARM] = cell.get(ARM)  # the words of the name may be those of another arm
         known = (digest if self.study.runs_command else identity)(decisive)
         name = bounded_name(_words({**cell, "seed": seed}), f",id={known}")
-        out = self.paths.trial(name).root
+        paths = self.paths.trial(name)
         kind: TaskKind = "train"
         if self.study.runs_command:
-            kind, settings = "command", self.command_settings(settings, cell, out)
+            kind, settings = "command", self.command_settings(settings, cell, paths.output)
         else:
             check_training(settings, name)
-        return StudyTask(name, kind, settings, out, known, needs, dict(cell), seed)
+        return StudyTask(name, kind, settings, paths.root, known, needs, dict(cell), seed)
 
     def command_settings(self, values: Values, cell: Values, out: Path) -> Values:
         """Return the arguments of a trial's command, the metrics that it must report, its data."""
@@ -109,7 +109,7 @@ class _Expansion:
         if selection is not None:
             kept["selection"] = selection
             selection = str(Path(selection).absolute())
-        own = {"out": str(output_folder(out).absolute()), "python": sys.executable}
+        own = {"out": str(out.absolute()), "python": sys.executable}
         own["selection"] = selection or FULL
         arm = {ARM: cell[ARM]} if ARM in cell else {}
         metrics = [self.study.metric, *(["validation_accuracy"] if self.study.tune else [])]

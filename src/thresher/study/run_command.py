@@ -22,7 +22,6 @@ from thresher.errors import ThresherError
 from thresher.locks import exclusive_lock
 from thresher.paths import RUN_FORMAT, RunPaths, disk_errors, write_json
 from thresher.study import guard
-from thresher.study.command import log_file, output_folder
 from thresher.study.reported import read_reported
 from thresher.study.tasks import StudyTask, TaskStopped, killed_from_outside
 from thresher.training.stop import handle_signals
@@ -53,8 +52,8 @@ def run_command(task: StudyTask, threads: int | None = None) -> None:
         CommandError: The command failed, or its result is missing or wrong.
         TaskStopped: This process was asked to end; the command was ended first.
     """
-    out, log = output_folder(task.out), log_file(task.out)
     paths = RunPaths(task.out)
+    out, log = paths.output, paths.command_log
     arguments: list[str] = task.settings["arguments"]
     environment = dict(os.environ)
     if threads is not None:

@@ -201,17 +201,12 @@ class StudyStatus:
         }
 
 
-def running_file(root: Path) -> Path:
-    """Return the file that lists the running tasks; valid while the study's lock is held."""
-    return root / "running.json"
-
-
 def read_status(study: StudyDefinition, plan: StudyPlan, root: Path) -> StudyStatus:
     """Read the state of every task from the folder `root`."""
-    held_by = holder(root)
+    held_by, file = holder(root), StudyPaths(root).running
     running: dict[str, str] = {}
-    if held_by is not None and running_file(root).exists():
-        running = read_json(running_file(root), "study's state").get("running", {})
+    if held_by is not None and file.exists():
+        running = read_json(file, "study's state").get("running", {})
     rejected = {trial.name for trial in rejected_trials(study, plan)}
     failures = Failures(root)
 

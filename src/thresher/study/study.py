@@ -26,7 +26,7 @@ from thresher.study.inputs import InputRecord
 from thresher.study.preflight import check_inputs, check_measured, option_remarks
 from thresher.study.results import Trial, read_trials
 from thresher.study.slurm import SlurmConfig, check_commands, check_folder, forget_outcomes
-from thresher.study.status import Failures, StudyStatus, hold, read_status, running_file
+from thresher.study.status import Failures, StudyStatus, hold, read_status
 from thresher.study.tasks import StudyPlan, Values
 from thresher.study.toml import dumps, plain_values
 from thresher.training.stop import handle_signals, interrupt
@@ -150,10 +150,10 @@ class Study:
         for sentence in (*idle, *option_remarks(plan)):
             logger.warning(sentence)
         with hold(self.root), handle_signals(interrupt, signal.SIGTERM):
-            stored = StudyPaths(self.root).definition
-            reading.check_stored(stored)
+            paths = StudyPaths(self.root)
+            reading.check_stored(paths.definition)
             history.record(self.root, self.definition, self.status().count("finished"))
-            write_text(stored, self.definition.text)
+            write_text(paths.definition, self.definition.text)
             if retry:
                 Failures(self.root).retry(plan.tasks)
                 forget_outcomes(self.root, plan.tasks)
@@ -161,5 +161,5 @@ class Study:
                 try:
                     Driver(self.definition, plan, self.root, chosen, steps_only).run()
                 finally:
-                    running_file(self.root).unlink(missing_ok=True)
+                    paths.running.unlink(missing_ok=True)
         return self.status()
