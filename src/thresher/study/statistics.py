@@ -59,7 +59,7 @@ class Paired:
     def n(self) -> int:
         return len(self.differences)
 
-    @property
+    @functools.cached_property
     def mean(self) -> float:
         return sum(self.differences) / self.n if self.n else math.nan
 
@@ -88,7 +88,7 @@ class Paired:
         """The 95 % bootstrap interval of the mean, for any n; infinite if n < 2."""
         return bootstrap_interval(np.array(self.differences))
 
-    @property
+    @functools.cached_property
     def interval(self) -> tuple[float, float]:
         """The 95 % interval that is reported: bootstrap from `FEW` pairs on, if the error is not
         pooled and rounding is a small part of it; otherwise Student's."""
@@ -152,28 +152,28 @@ class Verdict:
         times = self.p / self.paired.p if corrected else self.family
         return self.paired.student_interval(self.alpha / max(1.0, times))
 
-    @property
+    @functools.cached_property
     def seeds_needed(self) -> int | None:
         """Seeds needed to detect a difference as large as the margin; None if unknown."""
         return self._seeds(self.margin, self.paired.sd)
 
-    @property
+    @functools.cached_property
     def seeds_needed_range(self) -> tuple[int | None, int | None]:
         """The same at both ends of the 95 % interval of the standard deviation."""
         low, high = power.sd_range(self.paired.sd, self.paired.df)
         return self._seeds(self.margin, low), self._seeds(self.margin, high)
 
-    @property
+    @functools.cached_property
     def seeds_if_as_seen(self) -> int | None:
         """Seeds needed to detect a difference as large as the measured mean; None if unknown."""
         return self._seeds(self.paired.mean if self.paired.n else 0.0, self.paired.sd)
 
-    @property
+    @functools.cached_property
     def seeds_for_equivalence(self) -> int | None:
         """Seeds needed to show that equal arms are equivalent; None if unknown."""
         return self._equivalence_seeds(self.paired.sd)
 
-    @property
+    @functools.cached_property
     def seeds_for_equivalence_range(self) -> tuple[int | None, int | None]:
         """The same at both ends of the 95 % interval of the standard deviation."""
         low, high = power.sd_range(self.paired.sd, self.paired.df)
