@@ -19,6 +19,8 @@ NOT_JOINED = "connectFullMesh failed"
 fail to connect, or wait for each other."""
 JOINED = b""
 """What a rank sends when it is connected with all others."""
+JOIN_S = 30
+"""Joining takes a second or two, also on a busy machine."""
 TRIES = 4
 """Two in a row have failed once."""
 
@@ -50,7 +52,7 @@ def _run(world: int, function: Callable[..., Any], arguments: tuple[Any, ...]) -
         joined: set[int] = set()
         try:
             while len(found) < world:
-                rank, value, error = results.get(timeout=120)
+                rank, value, error = results.get(timeout=JOIN_S if len(joined) < world else 120)
                 assert error is None, f"rank {rank} of {world}:\n{error}"
                 joined.add(rank)
                 if value != JOINED:

@@ -8,13 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from thresher import Study, TrainConfig, train
+from thresher import Study, TrainConfig, audit, train, write_pack
 from thresher.auditing.config import AuditConfig
 from thresher.cli.commands import COMMANDS
 from thresher.cli.compare import Compare
 from thresher.cli.main import main
 from thresher.cli.select import config_class
+from thresher.data.shard_writer import WriteOptions
+from thresher.data.sources.digits import Digits
 from thresher.effect import help_text, mention, names_shown, without_effect
+from thresher.errors import NotFoundError
 from thresher.options import Bounds, OptionInfo, describe, flag
 from thresher.scaling.plan import PlanConfig
 from thresher.select.filters.label_errors import LabelErrorsFilter
@@ -214,6 +217,18 @@ def test_commands_name_flags(
     assert _mentioned(caplog) == [
         "--poly-power has no effect with --schedule cosine",
         "--positions has no effect without --export",
+    ]
+
+
+def test_packing_and_audits_mention_options_in_python(
+    digits: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_pack(Digits(), tmp_path / "pack", WriteOptions(seed=3, processes=1))
+    with pytest.raises(NotFoundError):
+        audit("digits", tmp_path / "audit", AuditConfig(run=tmp_path / "no-run", epochs=2))
+    assert _mentioned(caplog) == [
+        "seed has no effect without test",
+        "epochs has no effect with run",
     ]
 
 

@@ -18,6 +18,7 @@ from thresher.data.digest import file_sha256
 from thresher.data.pack import Pack
 from thresher.data.selection import Selection
 from thresher.data.sources.known import NAMES
+from thresher.effect import mention
 from thresher.environment import versions
 from thresher.errors import AlreadyExistsError, InvalidValueError, ThresherError, counted
 from thresher.locks import exclusive_lock
@@ -70,6 +71,7 @@ def audit(data: Pack | str | Path, out: str | Path, config: AuditConfig | None =
     """
     config = config or AuditConfig()
     config.check()
+    mention(config)
     paths = AuditPaths(Path(out))
     pack = data if isinstance(data, Pack) else open_images(data, paths)
     plan: dict[str, Any] = {

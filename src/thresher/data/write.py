@@ -44,6 +44,7 @@ from thresher.data.shard_writer import (
 from thresher.data.sources.base import Source
 from thresher.data.sources.encoded import ColourFoundError, EncodedSource, UnevenShapesError
 from thresher.data.write_pool import Run, WorkerKilledError, remove_temporary, workers
+from thresher.effect import mention
 from thresher.environment import core_count
 from thresher.errors import AlreadyExistsError, InvalidValueError, ThresherError
 from thresher.locks import exclusive_lock
@@ -89,6 +90,7 @@ def write_pack(
     options = options or WriteOptions()
     validate(options)
     options.check()
+    mention(options)
     # Options of a subclass, such as those of a command, would make workers import its module.
     own = {field.name: getattr(options, field.name) for field in dataclasses.fields(WriteOptions)}
     options = WriteOptions(**own)
