@@ -78,7 +78,7 @@ class StudyError:
     def __init__(self, cells: Sequence[Mapping[Hashable, Values]], resolution: float = 0.0) -> None:
         self._cells, self._resolution = list(cells), resolution
         self._all, self._alone = _alike(self._cells)
-        self._pairs: dict[frozenset[Hashable], _Layout] = {}
+        self._layouts: dict[frozenset[Hashable], _Layout] = {}
 
     def in_cell(self, cell: int, arm: Hashable, baseline: Hashable) -> RunError | None:
         """Return the error for a comparison in one cell; None if it has no complete seeds."""
@@ -100,14 +100,13 @@ class StudyError:
     def _layout(self, arm: Hashable, baseline: Hashable) -> "_Layout":
         """Return the layout of the arms of like spread, or of this pair if it spreads more."""
         key = frozenset((arm, baseline))
-        if key not in self._pairs:
+        if key not in self._layouts:
             members = [{a: v for a, v in cell.items() if a in key} for cell in self._cells]
-            self._pairs[key] = _Layout(members)
-        pair, every = self._pairs[key], self._all
-        both = pair.errors and every.errors and {arm, baseline} <= every.arms - self._alone
-        if not both or _larger(pair.pooled, pair.df, every.pooled, every.df) < LEVEL_PAIR:
-            return pair
-        return every
+            pair, every = _Layout(members), self._all
+            both = pair.errors and every.errors and key <= every.arms - self._alone
+            more = not both or _larger(pair.pooled, pair.df, every.pooled, every.df) < LEVEL_PAIR
+            self._layouts[key] = pair if more else every
+        return self._layouts[key]
 
 
 class _Layout:
@@ -119,6 +118,7 @@ class _Layout:
         self.arms = set.intersection(*usable) if usable else set()
         order = sorted(self.arms, key=str)
         self.count = len(cells)
+        self._in_cell: dict[int, RunError | None] = {}
         self.residuals: dict[int, dict[int, np.ndarray]] = {}
         """Residuals of the arms by cell and complete seed."""
         self.errors: dict[int, tuple[float, int]] = {}
@@ -127,7 +127,8 @@ class _Layout:
             members = [cell[arm] for arm in order if arm in cell]
             if len(members) < max(2, len(order)):
                 continue
-            seeds = [s for s in members[0] if all(s in v for v in members)]
+            complete = set(members[0]).intersection(*members[1:])
+            seeds = [seed for seed in members[0] if seed in complete]
             df = (len(members) - 1) * (len(seeds) - 1)
             if df < 1:
                 continue
@@ -208,6 +209,11 @@ class _Layout:
         }
 
     def in_cell(self, cell: int) -> RunError | None:
+        if cell not in self._in_cell:  # every pair of arms asks for it
+            self._in_cell[cell] = self._find_in_cell(cell)
+        return self._in_cell[cell]
+
+    def _find_in_cell(self, cell: int) -> RunError | None:
         if cell not in self.errors:
             return None
         arms, k = len(self.arms), len(self.errors)
