@@ -12,6 +12,7 @@ from source_packs import ONE, packed
 
 from made_images import class_folder, picture
 from thresher.data.images import decode
+from thresher.data.matching import label_column
 from thresher.data.sources import fashion_mnist
 from thresher.data.sources.encoded import ranges, split_of
 from thresher.data.sources.known import FINGERPRINTS
@@ -195,6 +196,26 @@ def test_hugging_face_splits_that_were_made_one_by_one(tmp_path: Path) -> None:
     datasets.DatasetDict(other).save_to_disk(str(tmp_path / "other"))
     with pytest.raises(ThresherError, match="different columns of images or labels"):
         open_source(tmp_path / "other")
+
+
+@pytest.mark.parametrize(
+    ("columns", "taken"),
+    [(("fine_label", "label"), 0), (("target", "labels"), 1), (("image_id", "target"), 1)],
+)
+def test_packs_and_selections_take_the_same_column_of_labels(
+    columns: tuple[str, str], taken: int, tmp_path: Path
+) -> None:
+    """A pack took the first one and new labels another, and a pack refused "target"."""
+    datasets = pytest.importorskip("datasets")
+    images = [{"bytes": picture(n, 9, 9), "path": None} for n in range(4)]
+    values = {"image": images, columns[0]: [0, 0, 1, 1], columns[1]: [0, 1, 0, 1]}
+    kinds = dict.fromkeys(columns, datasets.Value("int64"))
+    features = datasets.Features({"image": datasets.Image(), **kinds})
+    data = datasets.Dataset.from_dict(values, features=features)
+    data.save_to_disk(str(tmp_path / "saved"))
+    pack = packed(tmp_path / "saved", tmp_path / "pack")
+    assert pack.labels.tolist() == values[columns[taken]]
+    assert label_column(data) == columns[taken]
 
 
 @pytest.mark.parametrize("named", [True, False])

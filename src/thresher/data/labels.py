@@ -14,6 +14,16 @@ MAX_CLASSES = 1_000_000
 """Checked before names are made, so that a wrong label cannot exhaust memory."""
 
 
+def label_columns(kinds: Mapping[str, Any]) -> list[str]:
+    """Return the columns of a Hugging Face data set that may hold the labels, the best first.
+
+    `kinds` maps all columns to their features, or to None.
+    """
+    classes = [name for name, kind in kinds.items() if type(kind).__name__ == "ClassLabel"]
+    usual = [name for name in kinds if name in ("label", "labels", "fine_label")]
+    return [*classes, *usual, *(name for name in kinds if name in ("target", "targets"))]
+
+
 def as_labels(values: Any, where: str) -> np.ndarray:
     """Return labels (integers, or floats without a fraction) as a flat int64 array.
 

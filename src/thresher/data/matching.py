@@ -15,13 +15,13 @@ import numpy as np
 import pyarrow as pa
 
 from thresher.data.ids import rows_by_id
+from thresher.data.labels import label_columns
 from thresher.data.sources.encoded import SPLITS
 from thresher.data.sources.folder import exported_ids
 from thresher.errors import InvalidValueError, counted
 
 logger = logging.getLogger(__name__)
 
-LABEL_COLUMNS = ("label", "labels", "fine_label", "target", "targets")
 _GIVE_IDS = "give the data set an attribute `ids`, or make the selection again"
 EXPORT_DEPTH = 3
 """Folders above a file of an export: its class, its split and the export."""
@@ -125,9 +125,7 @@ def label_column(dataset: Any) -> str | None:
     """Return the column of a Hugging Face data set that holds the labels, as a pack takes it."""
     features = getattr(dataset, "features", None)
     kinds = features if isinstance(features, Mapping) else {}
-    names = _columns(dataset)
-    classes = [name for name in names if type(kinds.get(name)).__name__ == "ClassLabel"]
-    return next(iter([*classes, *(name for name in LABEL_COLUMNS if name in names)]), None)
+    return next(iter(label_columns({name: kinds.get(name) for name in _columns(dataset)})), None)
 
 
 def _without_subsets(dataset: Any) -> tuple[Any, list[int]]:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch.utils.data import Subset
 
-from thresher.data.matching import LABEL_COLUMNS, column, label_column
+from thresher.data.matching import column, label_column
 from thresher.errors import InvalidValueError
 
 Change = tuple[int, int]
@@ -65,7 +65,7 @@ def relabel_columns(dataset: Any, changes: Mapping[int, Change]) -> Any:
     if name is None:
         raise InvalidValueError(
             "the selection has new labels, but the data set has no column of labels",
-            f"name it {LABEL_COLUMNS[0]}",
+            "name it label",
         )
     labels, kind, format = list(column(dataset, name)), dataset.features[name], dataset.format
     for row, (old, new) in changes.items():

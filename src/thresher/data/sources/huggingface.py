@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from thresher.data.labels import class_names
+from thresher.data.labels import class_names, label_columns
 from thresher.data.sources import encoded
 from thresher.data.sources.base import Block
 from thresher.errors import InvalidValueError, first_line
@@ -131,13 +131,11 @@ def _merged_classes(splits: dict[str, Any], column: str) -> tuple[list[str], dic
 
 
 def _columns(part: Any, where: str) -> tuple[str, str]:
-    kinds = {name: type(feature).__name__ for name, feature in part.features.items()}
-    images = [name for name, kind in kinds.items() if kind == "Image"]
-    labels = [name for name, kind in kinds.items() if kind == "ClassLabel"]
-    labels = labels or [name for name in kinds if name in ("label", "labels", "fine_label")]
+    images = [name for name, kind in part.features.items() if type(kind).__name__ == "Image"]
+    labels = label_columns(part.features)
     if not images or not labels:
         raise InvalidValueError(
-            f"{where} has no image and label column (it has {', '.join(kinds)})",
+            f"{where} has no image and label column (it has {', '.join(part.features)})",
             "cast them to datasets.Image and datasets.ClassLabel",
         )
     return images[0], labels[0]
