@@ -22,6 +22,14 @@ class HoldOut:
     """A count, or a share below 1; None: a tenth if the pack has no split to test on, else none."""
     seed: int = 0
 
+    def own_split(self, pack: "Pack") -> str | None:
+        """Return the split of the pack that runs are validated on instead of held-out samples.
+
+        That is its validation split, if it has test images, too, and no `size` is given.
+        """
+        own = self.size is None and pack.test_split == "test" and "validation" in pack.meta.splits
+        return "validation" if own else None
+
     def mask(self, pack: "Pack") -> np.ndarray:
         """Return the samples held out, (n,) bool over the training samples in pack order."""
         labels = pack.labels[pack.indices("train")]

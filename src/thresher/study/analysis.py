@@ -368,6 +368,8 @@ def _resolution(plan: StudyPlan, metric: str) -> float:
             counts.append(recorded_data(trial).get(key) or 0)
         elif metric == "accuracy":
             counts.append(pack.meta.splits[pack.test_split] if pack.test_split else 0)
+        elif split := held.own_split(pack):
+            counts.append(pack.meta.splits[split])
         else:
             with contextlib.suppress(InvalidValueError):  # its trials failed
                 counts.append(int(held.mask(pack).sum()))

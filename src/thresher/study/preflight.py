@@ -117,7 +117,7 @@ def check_measured(plan: StudyPlan, metric: str) -> None:
 def _validates(config: TrainConfig, pack: Pack) -> bool:
     if config.validation is not None:
         return config.validation > 0
-    return pack.test_split is None or {"test", "validation"} <= set(pack.meta.splits)
+    return pack.test_split is None or config.hold_out.own_split(pack) is not None
 
 
 def option_remarks(plan: StudyPlan) -> list[str]:

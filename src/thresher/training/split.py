@@ -99,6 +99,7 @@ def split_samples(config: DataConfig, pack: "Pack") -> TrainingSplit:
             )
     name, validation = pack.test_split, train[held]
     test = np.empty(0, np.int64) if name is None else pack.indices(name)
-    if config.validation is None and name == "test" and "validation" in pack.meta.splits:
-        validation = pack.indices("validation")
+    own = config.hold_out.own_split(pack)
+    if own is not None:
+        validation = pack.indices(own)
     return TrainingSplit(rest, kept, validation, test, labels, unnamed)
