@@ -6,6 +6,7 @@ from pathlib import Path
 import finished_study
 import pytest
 
+from thresher.paths import RunPaths, write_json
 from thresher.report.figures import draw_all
 from thresher.study.analysis import analyse
 from thresher.study.definition import ComparisonConfig
@@ -47,8 +48,6 @@ def test_the_best_batch_for_a_target_is_not_that_of_one_lucky_run() -> None:
 def test_the_preferred_batch_per_rate(digits: Path, tmp_path: Path) -> None:
     grid = {"batch_size": [32, 128, 512], "lr": [0.01, 0.1, 1.0]}
     study = Study.from_dict(finished_study.definition(grid=grid, steps={}, compare="lr"), tmp_path)
-    from thresher.paths import RunPaths, write_json
-
     best = {0.01: 32, 0.1: 128, 1.0: 512}
     for trial in study.plan().trials.values():
         away = abs(math.log2(trial.settings["batch_size"] / best[trial.settings["lr"]]))
@@ -57,3 +56,26 @@ def test_the_preferred_batch_per_rate(digits: Path, tmp_path: Path) -> None:
     batches = preferred_batches(found.cells, found.margin)
     assert {batch.cell["lr"]: batch.batch_size for batch in batches} == best
     assert "preferred-batch" in {drawing.name for drawing in draw_all(found)}
+
+
+def test_the_best_batch_is_not_that_of_the_runs_that_did_not_diverge(
+    digits: Path, tmp_path: Path
+) -> None:
+    """Runs that diverged count as guessing on validation images, too, as on test images."""
+    base = {"data": "digits", "model": "tiny", "validation": 100}
+    content = {"seeds": 3, "base": base, "grid": {"batch_size": [32, 512], "lr": [0.1, 0.2]}}
+    study = Study.from_dict({**content, "compare": "lr"}, tmp_path)
+    for trial in study.plan().trials.values():
+        large = trial.settings["batch_size"] == 512
+        share = 0.95 if large else 0.9
+        result = finished_study.result(share, validation_accuracy=share)
+        if large and trial.seed:
+            lost = {"accuracy": None, "validation_accuracy": None, "loss": None}
+            result |= {"status": "diverged", **lost}
+        write_json(RunPaths(trial.out).result, result)
+    found = analyse(study)
+    batches = preferred_batches(found.cells, found.margin)
+    assert {batch.batch_size for batch in batches} == {32}
+    assert {batch.chosen_by for batch in batches} == {"validation accuracy"}
+    cell = next(c for c in found.cells if c.cell["batch_size"] == 512)
+    assert cell.validation_accuracy == cell.mean == pytest.approx((95 + 10 + 10) / 3)

@@ -14,6 +14,7 @@ from thresher.errors import InvalidValueError, ThresherError
 from thresher.paths import RunPaths
 from thresher.study.definition import SHARPNESS, StudyDefinition, check_metric
 from thresher.study.reported import POINTS, TO_TARGET
+from thresher.study.selecting import hold_out
 from thresher.study.status import StudyStatus
 from thresher.study.tasks import StudyPlan, StudyTask, Values
 from thresher.study.tune import reported_trials
@@ -45,7 +46,7 @@ class Trial:
     accuracy: float | None = None
     """Test accuracy in points; a diverged run without accuracy counts as guessing."""
     validation_accuracy: float | None = None
-    """Validation accuracy in points."""
+    """Validation accuracy in points; a diverged run without one counts as guessing."""
     loss: float | None = None
     """Test loss."""
     validation_loss: float | None = None
@@ -207,13 +208,11 @@ def changed_networks(trials: Iterable[Trial]) -> list[str]:
     ]
 
 
-def _guess(metric: str, classes: int | None) -> dict[str, float]:
-    """Return the accuracy of guessing, and the `metric` of it; 0 points if the number of classes
-    is not known."""
-    if not classes:
-        return dict.fromkeys(("accuracy", *({metric} & set(POINTS))), 0.0)
-    every = dict.fromkeys(POINTS, 1 / classes) | dict.fromkeys(LOSSES, math.log(classes))
-    return {key: value for key, value in every.items() if key in ("accuracy", metric)}
+def _guess(metrics: Iterable[str], classes: int | None) -> dict[str, float]:
+    """Return these metrics of guessing; of an unknown number of classes, 0 points and no loss."""
+    every = dict.fromkeys(POINTS, 1 / classes if classes else 0.0)
+    every |= dict.fromkeys(LOSSES, math.log(classes)) if classes else {}
+    return {key: every[key] for key in metrics if key in every}
 
 
 def _read(task: StudyTask, metric: str, classes: int | None, **state: Any) -> Trial:
@@ -225,7 +224,10 @@ def _read(task: StudyTask, metric: str, classes: int | None, **state: Any) -> Tr
     resolved = _table(result, "resolved")
     predicts = result.get("accuracy") is not None
     if result.get("status") == "diverged":
-        guess = _guess(metric, classes or recorded_data(task).get("classes"))
+        data = recorded_data(task)
+        validates = data.get("validation", hold_out(task.settings).size)
+        wanted = ("accuracy", metric, *(["validation_accuracy"] if validates else []))
+        guess = _guess(wanted, classes or data.get("classes"))
         result |= {key: value for key, value in guess.items() if result.get(key) is None}
     numbers: Values = {key: result.get(key) for key in _COPIED}
     numbers |= {key: resolved.get(key) for key in _RESOLVED}
