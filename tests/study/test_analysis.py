@@ -109,6 +109,15 @@ def test_trials_with_different_axes() -> None:
         analyse([*trials(VALUES), *trials(VALUES, lr=0.1)])
 
 
+@pytest.mark.parametrize("axis", ["n", "seed", "value"])
+def test_an_axis_that_would_replace_a_column_of_results(axis: str) -> None:
+    trials = [Trial(cell={axis: a}, seed=s, value=90 + a + s) for a in (1, 2) for s in range(3)]
+    with pytest.raises(InvalidValueError, match=f'an axis cannot be called "{axis}"'):
+        analyse(trials)
+    usual = [replace(trial, cell={"device": trial.cell[axis]}) for trial in trials]
+    assert analyse(usual).compared == "device"  # an option of training may be an axis
+
+
 def test_a_report_of_trials_needs_a_folder(tmp_path: Path) -> None:
     analysis = analyse(trials(VALUES))
     with pytest.raises(InvalidValueError, match="out is required"):

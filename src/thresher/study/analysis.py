@@ -22,6 +22,7 @@ from thresher.study.equal_training import unequal_samples
 from thresher.study.history import changes, left_out
 from thresher.study.preflight import option_remarks
 from thresher.study.primary import Compared, named_comparisons
+from thresher.study.reading import check_axis_name
 from thresher.study.reported import POINTS, TO_TARGET
 from thresher.study.results import (
     Trial,
@@ -142,7 +143,8 @@ def analyse(
     Raises:
         NotFoundError: The folder does not hold a study.
         InvalidValueError: `config` names an axis or value that the trials do not have, two trials
-            have the same axes and seed, a value is not finite, or accuracies are shares.
+            have the same axes and seed, an axis is called as a column of results, a value is not
+            finite, or accuracies are shares.
 
     Example:
         >>> from thresher import analyse
@@ -162,6 +164,8 @@ def analyse(
     if isinstance(study, Study):
         return _analyse_study(study, config)
     trials = [plain_trial(trial) for trial in study]
+    for name in trials[0].cell if trials else ():
+        check_axis_name(name)
     axes: dict[str, list[Any]] = {}
     runs: set[tuple[Any, ...]] = set()
     for trial in trials:

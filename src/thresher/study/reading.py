@@ -29,7 +29,7 @@ FORMAT = 1
 """Version of the study file, in its copy in the study's folder; a file without `format` has 1."""
 STEP_KINDS = ("train", "embed", "select")
 RESERVED = frozenset(info.name for info in options.describe(CellSummary)) | {
-    *("trial", "value", "state", "error", "reported", "status", "device"),
+    *("trial", "seed", "value", "state", "error", "reported", "status", "device"),
 }
 """Columns of the tables of results, which an axis cannot be called."""
 MOST_SEEDS = 10_000
@@ -116,6 +116,13 @@ def from_dict(content: Values, where: str = "the study", text: str = "") -> Stud
     definition = options.from_mapping(StudyDefinition, values, where)
     _check_relations(definition, where)
     return definition
+
+
+def check_axis_name(name: str) -> None:
+    """Raise InvalidValueError if the column of an axis of trials would replace one of results."""
+    if name in RESERVED - training_options():
+        what = f'an axis cannot be called "{name}", which names a column of results'
+        raise InvalidValueError(what, "choose another name")
 
 
 def _check_placeholder(key: str, value: Any, where: str) -> None:
