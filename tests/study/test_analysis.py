@@ -155,6 +155,8 @@ def test_an_axis_of_lists(digits: Path, tmp_path: Path) -> None:
     assert [cell.n for cell in analysis.cells] == [2, 2]
     assert [c.baseline for c in analysis.verdicts] == [(2.0, 3.0)]
     assert write_report(analysis).exists()
+    paired = Study.from_dict({**content, "pairs": [[[1.0, 2.0], [2.0, 3.0]]]}, tmp_path)
+    assert paired.definition.compared_pairs == study.definition.compared_pairs
 
 
 GRID = [

@@ -49,6 +49,37 @@ def test_numbers_of_numpy_are_written_as_numbers(tmp_path: Path) -> None:
     assert {type(v) for v in study.definition.grid["batch_size"]} == {int}
 
 
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"base": {"target_accuracy": None}},
+        {"arms": {"plain": {}, "decay": {"bias_lr": 2.0, "cutout": None}}},
+        {"arms": {"plain": {}, "with DEL \x7f": {"bias_lr": 2.0}}},
+    ],
+)
+def test_a_study_of_python_is_the_one_in_its_folder(more: dict[str, Any], tmp_path: Path) -> None:
+    """Otherwise the folder has no finished trials when it is opened again."""
+    study = Study.from_dict(changed(**more), tmp_path)
+    (tmp_path / "study.toml").write_text(study.definition.text)
+    assert Study.open(tmp_path).plan() == study.plan()
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"arms": {"a": {}, "b": {"epochs": None}}}, r'"epochs" is None in \[arms.b\]'),
+        ({"steps": {"r": {"do": "train", "epochs": None}}}, r'"epochs" is None in \[steps.r\]'),
+        ({"grid": {"cutout": [None, 4]}}, '"cutout" contains None'),
+        ({"exclude": [{"lr": [None]}]}, '"lr" contains None'),
+    ],
+)
+def test_none_that_a_file_cannot_hold_is_refused(
+    more: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ThresherError, match=message):
+        Study.from_dict(changed(**more), tmp_path)
+
+
 def test_full_random_network_are_compared_each_with_each() -> None:
     steps = {"network": {"do": "select", "filter": "network"}}
     study = reading.from_dict(

@@ -110,6 +110,7 @@ def from_dict(content: Values, where: str = "the study", text: str = "") -> Stud
         "steps": _steps(steps, where),
         "executor": executor,
         "baseline": _hashable(content.get("baseline")),
+        "pairs": _hashable(content.get("pairs", [])),
         "seeds": _seeds(content.get("seeds", 3), where),
         "text": text,
     }

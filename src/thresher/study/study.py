@@ -28,7 +28,7 @@ from thresher.study.results import Trial, read_trials
 from thresher.study.slurm import SlurmConfig, check_commands, check_folder, forget_outcomes
 from thresher.study.status import Failures, StudyStatus, hold, read_status
 from thresher.study.tasks import StudyPlan, Values
-from thresher.study.toml import dumps, plain_values
+from thresher.study.toml import dumps, plain_values, without_none
 from thresher.training.stop import handle_signals, interrupt
 
 logger = logging.getLogger(__name__)
@@ -70,8 +70,11 @@ class Study:
 
     @classmethod
     def from_dict(cls, content: Values, out: Path | str) -> "Study":
-        """Build a study from nested dictionaries in the shape of the TOML file."""
-        content = plain_values(content)
+        """Build a study from nested dictionaries in the shape of the TOML file.
+
+        Options that are None are left out.
+        """
+        content = without_none(plain_values(content))
         return cls(reading.from_dict(content, "the study", dumps(content)), Path(out))
 
     @classmethod

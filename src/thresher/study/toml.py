@@ -4,11 +4,12 @@ import json
 import re
 from typing import Any
 
+from thresher.errors import InvalidValueError
 from thresher.study.tasks import Values
 
 
 def dumps(content: Values) -> str:
-    """Return nested dictionaries of text, numbers, booleans and lists as TOML, without None."""
+    """Return nested dictionaries of text, numbers, booleans and lists as TOML."""
     return "\n".join(_table(content, ())).strip() + "\n"
 
 
@@ -21,8 +22,40 @@ def plain_values(content: Any) -> Any:
     return content.item() if getattr(content, "ndim", None) == 0 else content
 
 
+def without_none(content: Values) -> Values:
+    """Return a study, as nested dictionaries, without None: options that are None are left out.
+
+    TOML has no None, so that a study with None would not be the one in its file.
+
+    Raises:
+        InvalidValueError: Leaving it out is not the same: None is in a list, or unsets an option of
+            [base] in an arm or a step.
+    """
+    base = content.get("base")
+    for group in ("arms", "steps"):
+        tables = content.get(group)
+        for name, table in tables.items() if isinstance(tables, dict) else ():
+            for key, value in table.items() if isinstance(table, dict) else ():
+                if value is None and isinstance(base, dict) and base.get(key) is not None:
+                    what = f'"{key}" is None in [{group}.{name}], but [base] sets it'
+                    raise InvalidValueError(what, "set it in the arms or steps that need it")
+    return _without_none(content, "the study")
+
+
+def _without_none(content: Any, where: str) -> Any:
+    if isinstance(content, dict):
+        known = {key: value for key, value in content.items() if value is not None}
+        return {key: _without_none(value, str(key)) for key, value in known.items()}
+    if isinstance(content, list | tuple):
+        if any(value is None for value in content):
+            what = f'"{where}" contains None, which a study file cannot hold'
+            raise InvalidValueError(what, "compare [arms], one without the option")
+        return type(content)(_without_none(value, where) for value in content)
+    return content
+
+
 def _table(content: Values, path: tuple[str, ...]) -> list[str]:
-    plain = {k: v for k, v in content.items() if not isinstance(v, dict) and v is not None}
+    plain = {k: v for k, v in content.items() if not isinstance(v, dict)}
     nested = {k: v for k, v in content.items() if isinstance(v, dict)}
     lines = []
     if path and (plain or not nested):
@@ -34,7 +67,7 @@ def _table(content: Values, path: tuple[str, ...]) -> list[str]:
 
 
 def _key(key: str) -> str:
-    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else json.dumps(key, ensure_ascii=False)
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _text(key)
 
 
 def _value(value: Any) -> str:
@@ -46,4 +79,9 @@ def _value(value: Any) -> str:
         return "{" + ", ".join(f"{_key(k)} = {_value(v)}" for k, v in value.items()) + "}"
     if isinstance(value, int | float):
         return repr(value)
-    return json.dumps(str(value), ensure_ascii=False)
+    return _text(str(value))
+
+
+def _text(text: str) -> str:
+    # JSON's escapes are those of TOML, which also escapes DEL.
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
