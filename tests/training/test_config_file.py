@@ -33,6 +33,16 @@ def test_flags_win_over_the_file_and_the_file_over_the_model(tmp_path: Path) -> 
     assert all(getattr(given, name) == value for name, value in vars(loaded).items())
 
 
+@pytest.mark.parametrize("joined", [True, False])
+def test_the_folder_of_a_trial_holds_equals_signs(joined: bool, tmp_path: Path) -> None:
+    file = tmp_path / "lr=0.5,seed=0" / "run.toml"
+    file.parent.mkdir()
+    file.write_text('data = "digits"\nlr = 0.5\n')
+    (tmp_path / "lr").write_text('data = "another"\nlr = 0.25\n')  # up to the first of them
+    given = _parsed(*([f"--config={file}"] if joined else ["--config", file]), "--out", "B")
+    assert (given.data, given.lr) == ("digits", 0.5)
+
+
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [

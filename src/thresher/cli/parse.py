@@ -108,8 +108,9 @@ def _dependent_defaults(config: type, arguments: Sequence[str]) -> dict[str, Any
     """Return the defaults that follow from other flags, if the configuration has such."""
     if not hasattr(config, "flag_defaults"):
         return {}
-    words = [part for argument in arguments for part in argument.split("=", 1)]
-    pairs = itertools.pairwise(words)
+    # A value may hold "=", as the folders of trials do: `--config trials/lr=0.1/run.json`.
+    split = (a.split("=", 1) if a.startswith("--") else [a] for a in arguments)
+    pairs = itertools.pairwise(itertools.chain.from_iterable(split))
     return config.flag_defaults({a: b for a, b in pairs if a.startswith("--")})
 
 
