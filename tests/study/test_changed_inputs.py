@@ -128,6 +128,31 @@ def test_changed_selections_of_a_step_are_noticed(pack: str, tmp_path: Path, giv
             study.run("in-process")
 
 
+@pytest.mark.parametrize("version", ["this", "earlier"])
+def test_changed_decisions_are_noticed_in_a_folder_that_was_moved(
+    version: str, pack: str, tmp_path: Path
+) -> None:
+    """The same holds for one that is given as an absolute path instead of a relative one."""
+    steps = {
+        "first": {"do": "select", "filter": "random", "drop": 0.1},
+        "second": {"do": "select", "filter": "random", "like": "first", "seed": 1},
+    }
+    grid = {"selection": ["full", "second"]}
+    content: dict[str, Any] = {"seeds": 2, "base": {"data": pack}, "grid": grid, "steps": steps}
+    before, after = (Study.from_dict(content, tmp_path / name) for name in ("before", "after"))
+    before.run("in-process", steps_only=True)
+    inputs = StudyPaths(before.root).inputs
+    if version == "earlier":  # which wrote whole paths
+        inputs.write_text(inputs.read_text().replace('"like steps/', f'"like {before.root}/steps/'))
+    shutil.move(before.root, after.root)
+    after.run("in-process", steps_only=True)
+    path = after.output("first")
+    kept = Selection.load(path).ids[:20]
+    OverrideLog(SelectionPaths(path).overrides).decide(kept, False, "", [True] * len(kept))
+    with pytest.raises(InvalidValueError, match=r"was changed after 1 step .*second,id="):
+        after.run("in-process", steps_only=True)
+
+
 def test_changed_data_of_a_command_is_noticed(pack: str, tmp_path: Path) -> None:
     data = tmp_path / "pack"
     shutil.copytree(pack, data)

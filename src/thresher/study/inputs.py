@@ -64,11 +64,14 @@ class InputRecord:
 
     def __init__(self, root: Path, plan: StudyPlan) -> None:
         self.file = StudyPaths(root).inputs
-        self.own = {str(step.out) for step in plan.steps.values()}
+        self.own = {str(s.out): s.out.relative_to(root).as_posix() for s in plan.steps.values()}
+        """What steps of the study write, and its place in the study's folder, which may be moved or
+        called otherwise, as from another working directory."""
+        self.places = set(self.own.values())
         entries = read_json(self.file, "record of inputs") if self.file.exists() else {}
         check_format(entries, FORMAT, str(self.file))
         self.tasks = {
-            name: {key: InputState(**state) for key, state in states.items()}
+            name: {self._in_folder(key): InputState(**state) for key, state in states.items()}
             for name, states in entries.get("tasks", {}).items()
         }
         self.known: dict[str, InputState] = {}
@@ -86,7 +89,7 @@ class InputRecord:
             states = {}
             for key, path in self._inputs(task):
                 with contextlib.suppress(ThresherError, OSError):  # the task itself will say so
-                    states[f"{key} {path}"] = self._state(key, path)
+                    states[self._name(key, path)] = self._state(key, path)
             self.tasks.pop(task.name, None)
             if states:
                 self.tasks[task.name] = states
@@ -117,10 +120,11 @@ class InputRecord:
         )
 
     def _is_changed(self, task: StudyTask, key: str, path: str) -> bool:
-        before = self.tasks[task.name].get(f"{key} {path}")
+        name = self._name(key, path)
+        before = self.tasks[task.name].get(name)
         if before is None:
             return False
-        self.known.setdefault(f"{key} {path}", before)
+        self.known.setdefault(name, before)
         with contextlib.suppress(ThresherError, OSError):  # what is gone was not changed
             return self._state(key, path).content != before.content
         return False
@@ -135,9 +139,20 @@ class InputRecord:
             (k, path) for k, path in named if path and (k in SELECTIONS or path not in self.own)
         ]
 
+    def _name(self, key: str, path: str) -> str:
+        """Return what the record calls an input."""
+        return f"{key} {self.own.get(path, path)}"
+
+    def _in_folder(self, name: str) -> str:
+        """Return the name of a recorded input; earlier versions wrote the whole path of a step's
+        selection."""
+        key, _, path = name.partition(" ")
+        place = "/".join(path.rsplit("/", 3)[-3:])  # steps/NAME/selection.parquet
+        return f"{key} {place}" if place in self.places else name
+
     def _state(self, key: str, path: str) -> InputState:
         """Return the state of an input; its content is read only if its files have changed."""
-        name = f"{key} {path}"
+        name = self._name(key, path)
         files = _files(key, path)
         stats = [file.stat() for file in files]
         changed = [[stat.st_size, stat.st_ctime_ns] for stat in stats]
