@@ -65,6 +65,12 @@ def test_a_bad_file_is_one_sentence(
         _parsed("--config", tmp_path / name, "--data", "digits", "--out", "A")
 
 
+@pytest.mark.parametrize("spelt", ["--step-epochs", "--step_epochs"])
+def test_a_list_is_split_at_commas(spelt: str) -> None:
+    for words in ([spelt, "1,2"], [f"{spelt}=1,2"], [spelt, "1", "2"]):
+        assert _parsed("--data", "digits", "--out", "B", *words).step_epochs == (1.0, 2.0)
+
+
 @pytest.mark.parametrize("spelt", [["--output", "B"], ["--output-dir=B"], ["--output_dir", "B"]])
 def test_out_is_also_called_output(spelt: list[str]) -> None:
     assert _parsed("--data", "digits", *spelt).out == "B"

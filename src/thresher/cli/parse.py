@@ -129,7 +129,7 @@ def _split_lists(arguments: Sequence[str], infos: Sequence[OptionInfo]) -> list[
     for argument in arguments:
         name, equals, value = argument.partition("=")
         if argument.startswith("--"):
-            inside = name in lists
+            inside = name.replace("_", "-") in lists
             if inside and equals:
                 words.append(name)
                 argument = value
