@@ -182,6 +182,10 @@ def test_a_step_that_sees_held_out_samples_is_refused(few: str, tmp_path: Path) 
     sentence = r"\[steps.extractor\] and trial .* hold out different samples \(no validation and "
     with pytest.raises(InvalidValueError, match=sentence):
         Study.from_dict(content, tmp_path).run()
+    content["steps"]["extractor"]["data"] = f"{few}/../{Path(few).name}"  # the same pack
+    with pytest.raises(InvalidValueError, match=sentence):
+        Study.from_dict(content, tmp_path).run()
+    del content["steps"]["extractor"]["data"]
     # If the split is an axis, the steps must follow it.
     del content["steps"]["extractor"]["validation"], content["base"]["validation"]
     content["grid"]["validation"] = [0.1, 0.2]

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from thresher.data.digest import file_sha256
-from thresher.data.pack import Pack
+from thresher.data.pack import Pack, find_pack
 from thresher.data.selection import Selection
 from thresher.effect import without_effect
 from thresher.errors import InvalidValueError, NotFoundError, ThresherError
@@ -248,8 +248,7 @@ def _check_hold_out(plan: StudyPlan) -> None:
         while needs:
             step = plan.steps[needs.pop()]
             needs += step.needs
-            same_data = step.settings["data"] == trial.settings.get("data")
-            if step.kind == "embed" or not same_data:
+            if step.kind == "embed" or not _same_data(step, trial):
                 continue
             if not _same_hold_out(step, trial):
                 raise InvalidValueError(
@@ -258,6 +257,16 @@ def _check_hold_out(plan: StudyPlan) -> None:
                     "remove validation and split_seed from the step, or, if they vary, name their "
                     "axis in its each",
                 )
+
+
+def _same_data(step: StudyTask, trial: StudyTask) -> bool:
+    """Return whether both use one pack, which may have several names: its name, and paths."""
+    first, second = step.settings["data"], trial.settings.get("data")
+    if first == second or second is None:
+        return bool(first == second)
+    with contextlib.suppress(ThresherError):  # one that is missing is reported later
+        return find_pack(first).resolve() == find_pack(second).resolve()
+    return False
 
 
 def _same_hold_out(step: StudyTask, trial: StudyTask) -> bool:
