@@ -199,6 +199,14 @@ def test_a_bad_margin(value: Any, pack: str) -> None:
         reading.from_dict({**content(pack), "margin": value})
 
 
+def test_a_kind_keeps_the_options_that_the_file_has_for_it(pack: str, tmp_path: Path) -> None:
+    """As `--executor` does; a partition of SLURM would be lost."""
+    values = content(pack, executor={"kind": "local", "workers": -3})
+    with pytest.raises(InvalidValueError, match=r"workers must be in \[1, 1024\]"):
+        Study.from_dict(values, tmp_path).run("local")
+    assert Study.from_dict(values, tmp_path).run("in-process", steps_only=True).steps == []
+
+
 @pytest.mark.slow
 def test_values_that_meant_default_in_older_files_still_do(pack: str, tmp_path: Path) -> None:
     executor = {"kind": "local", "workers": 0, "threads": 0, "gpus": -1, "mps": False}

@@ -94,12 +94,13 @@ def run(config: Run) -> Outcome:
     return Outcome(data, _summary(analysis, page), code=1 if status.failed else 0)
 
 
-def _executor(config: Run, settings: "Values") -> "Values":
-    kind = settings.get("kind", "local")
-    if config.executor is not None and config.executor != kind:
-        settings, kind = {"kind": config.executor}, config.executor
+def _executor(config: Run, stored: "Values") -> "Values":
+    from thresher.study.executors import executor_settings
+
+    settings = dict(executor_settings(stored, config.executor))
     if config.workers is None:
         return settings
+    kind = settings.get("kind", "local")
     if kind != "local":
         what = f'workers is an option of the local executor, got executor "{kind}"'
         raise InvalidValueError(what, "set the executor's options in the study file", "workers")

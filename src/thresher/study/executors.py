@@ -62,6 +62,11 @@ FORMER_DEFAULTS: dict[str, tuple[Any, ...]] = {
 """Values that meant "default" in study files of version 0.1."""
 
 
+def executor_settings(stored: Mapping[str, Any], kind: str | None) -> Mapping[str, Any]:
+    """Return the keys of `[executor]` of a study file, unless another kind is wanted."""
+    return stored if kind in (None, stored.get("kind", "local")) else {"kind": kind}
+
+
 def executor_config(settings: Mapping[str, Any]) -> ExecutorConfig:
     """Build the configuration from the keys of `[executor]`; `kind` is "local" if missing."""
     values = {

@@ -20,7 +20,7 @@ from thresher.paths import StudyPaths, write_text
 from thresher.study import history, reading
 from thresher.study.definition import StudyDefinition
 from thresher.study.driver import Driver
-from thresher.study.executors import executor_config, make_executor
+from thresher.study.executors import executor_config, executor_settings, make_executor
 from thresher.study.expand import expand
 from thresher.study.inputs import InputRecord
 from thresher.study.preflight import check_inputs, check_measured, option_remarks
@@ -126,8 +126,9 @@ class Study:
         """Run every step and trial that is not finished.
 
         Args:
-            executor: Where to run: a kind ("local", "in-process", "slurm") or the keys of
-                [executor]; default: as the study file says.
+            executor: Where to run: a kind ("local", "in-process", "slurm"), with the options of
+                the study file if they are for that kind, or the keys of [executor]; default: as the
+                study file says.
             retry: Run failed tasks again.
             steps_only: Run the steps that trials need, and no trial: to look at selections first,
                 or if only these are wanted.
@@ -141,8 +142,9 @@ class Study:
             BusyError: Another process is running the study.
         """
         plan = self.plan()
-        settings = self.definition.executor if executor is None else executor
-        config = executor_config({"kind": settings} if isinstance(settings, str) else settings)
+        if executor is None or isinstance(executor, str):
+            executor = executor_settings(self.definition.executor, executor)
+        config = executor_config(executor)
         if isinstance(config, SlurmConfig):
             check_commands()
             check_folder(self.root)
