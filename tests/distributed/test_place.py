@@ -1,9 +1,15 @@
 """Where a process stands is read from torchrun's environment, or from SLURM's."""
 
+import sys
+from pathlib import Path
+
 import pytest
 
+from gloo_ranks import run_ranks
 from thresher.distributed.group import Placement, first_host, placement
 
+sys.path.append(str(Path(__file__).parent.parent / "training"))
+pytest_plugins = ["train_data"]
 NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 SLURM = ("SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE")
 
@@ -39,3 +45,18 @@ def test_place_of_one_of_torchrun_and_of_srun(monkeypatch: pytest.MonkeyPatch) -
 )
 def test_the_first_node_of_a_list(nodes: str, first: str) -> None:
     assert first_host(nodes) == first
+
+
+def _weak(rank: int, world: int, data: str, out: str) -> tuple[int, int, int]:
+    from thresher import TrainConfig, train
+
+    config = TrainConfig(data=data, out=out, batch_size=8, epochs=1, scaling="weak", workers=world)
+    resolved = train(config, quiet=True).resolved
+    return resolved.workers, resolved.global_batch, resolved.total_steps
+
+
+@pytest.mark.xdist_group("ranks")
+def test_workers_of_a_group_that_the_program_made_are_counted(few: Path, tmp_path: Path) -> None:
+    """No launcher has set variables; batches must be those that the workers really share."""
+    found = run_ranks(2, _weak, str(few), str(tmp_path / "run"))
+    assert found == [(2, 16, 18), (2, 16, 18)]

@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from thresher.distributed.exchange import Reduce, whole
-from thresher.distributed.group import placement
+from thresher.distributed.group import launched
 from thresher.errors import InvalidValueError, nearest
 
 
@@ -52,7 +52,7 @@ def torus_width(world: int) -> int:
 
 def _node_size(group: dist.ProcessGroup | None, world: int) -> int:
     """Return the ranks of the largest node by torchrun or SLURM; all ranks without those."""
-    where = placement()
+    where = launched()
     own = where.local_world if where.world > 1 else world
     # Nodes may differ in size, but every rank must make the same groups.
     sizes: list[int] = [0] * world

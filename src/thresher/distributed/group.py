@@ -37,6 +37,17 @@ class Placement:
 
 
 def placement() -> Placement:
+    """Return the placement: that of the torch.distributed group if there is one, else `launched`.
+
+    A program may have made the group without the variables of a launcher.
+    """
+    dist = sys.modules.get("torch.distributed")
+    if dist is not None and dist.is_available() and dist.is_initialized():
+        return replace(launched(), rank=dist.get_rank(), world=dist.get_world_size())
+    return launched()
+
+
+def launched() -> Placement:
     """Read the placement from the environment: torchrun's variables first, then SLURM's."""
     env = os.environ
     if "RANK" in env and "WORLD_SIZE" in env:
@@ -155,8 +166,6 @@ def join(device: str = "auto") -> Group:
     import torch
 
     where, dist = placement(), _dist()
-    if dist.is_available() and dist.is_initialized():
-        where = replace(where, rank=dist.get_rank(), world=dist.get_world_size())
     chosen = choose_device(device)
     if where.world == 1:
         return Group(where, chosen)
