@@ -22,12 +22,19 @@ def test_a_growing_critical_batch_saves_steps() -> None:
 
 def test_steps_and_samples_follow_from_the_phases() -> None:
     """Two epochs, the second at twice the batch: it costs (1 + 32/128)/(1 + 16/128) as much."""
-    offer = offer_schedule([(0.0, 128.0), (1.0, 128.0)], 16, 2000.0, 1000)
+    offer = offer_schedule([(0.0, 128.0), (1.0, 128.0)], 16, 4000.0, 2000)
     assert offer is not None
     assert offer.phases == ((0, 16), (1, 32))
     cost = 1.25 / 1.125
-    assert offer.samples == pytest.approx(1000 + 1000 * cost)
-    assert offer.steps == pytest.approx(63 + 32 * cost, abs=1)  # epochs end with a smaller batch
+    assert offer.samples == pytest.approx(2000 + 2000 * cost)
+    assert offer.steps == pytest.approx(125 + 63 * cost, abs=1)  # epochs end with a smaller batch
+
+
+def test_the_batch_does_not_grow_before_training_has_measured_enough() -> None:
+    """Epochs of 23 steps, of which one in ten measures: the tenth is in the fourth epoch."""
+    offer = offer_schedule([(0.0, 9000.0), (1.0, 9000.0)], 64, 10 * 1437.0, 1437)
+    assert offer is not None
+    assert offer.phases[:2] == ((0, 64), (4, 128))
 
 
 def test_a_batch_that_cannot_grow_is_not_offered() -> None:

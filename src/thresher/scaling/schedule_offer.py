@@ -1,7 +1,7 @@
 """Predict what a batch that grows with the noise scale saves against a constant one.
 
 The critical batch grows during training. `--batch-schedule noise` follows it by the rule of
-`batch_growth.next_batch`, which is applied here to the curve of the pilots.
+`batch_growth.grown_batch`, which is applied here to the curve of the pilots.
 """
 
 import math
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from thresher.training.batch_growth import SAFE, largest_batch
+from thresher.training.batch_growth import grown_batch, largest_batch, measurements
 
 WORTH = 0.1
 """Share of the steps that a schedule must save to be offered."""
@@ -52,8 +52,8 @@ def offer_schedule(
     epoch, size = 0, batch
     while done < samples:
         critical = float(np.interp(done / samples, shares, criticals))
-        if epoch and 2 * size <= min(largest, SAFE * critical):
-            size *= 2
+        before, size = size, grown_batch(size, largest, critical, measurements(steps))
+        if size != before:
             phases.append((epoch, size))
         # An epoch at a larger batch brings training less far than one at the first.
         cost = (1 + size / critical) / (1 + batch / critical)

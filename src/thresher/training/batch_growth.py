@@ -5,6 +5,7 @@ measured in the last 1,000 steps. It never shrinks, and one doubling per epoch l
 wrong estimate can do. The choice is part of the checkpoint.
 """
 
+import math
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
 SAFE = 0.25
 """Largest batch, in critical batches: a quarter costs 1.25 times the samples of the smallest
 batch, and 1.5 times if the critical batch is really half as large."""
+EVERY = 10
+"""Steps between measurements of the noise scale."""
 MEASURED_LEAST = 10
 """Measurements before the first growth; fewer say little about the noise scale."""
 GROWTH_MOST = 16
@@ -30,7 +33,16 @@ def largest_batch(batch: int, bound: int | None, samples: int) -> int:
 
 def next_batch(batch: int, largest: int, noise: "NoiseEstimate") -> int:
     """Return the batch of the next epoch after one at `batch`: the same, or twice it."""
-    value = noise.value
-    if value is None or noise.measured < MEASURED_LEAST:
+    return grown_batch(batch, largest, noise.value, noise.measured)
+
+
+def grown_batch(batch: int, largest: int, noise_scale: float | None, measured: int) -> int:
+    """Return `next_batch` for a noise scale that so many measurements gave."""
+    if noise_scale is None or measured < MEASURED_LEAST:
         return batch
-    return 2 * batch if 2 * batch <= min(largest, SAFE * value) else batch
+    return 2 * batch if 2 * batch <= min(largest, SAFE * noise_scale) else batch
+
+
+def measurements(steps: float) -> int:
+    """Return how often the noise scale was measured after so many steps; the first measures it."""
+    return math.ceil(steps / EVERY)

@@ -11,13 +11,11 @@ from torch import Tensor
 from thresher.data.order import bounds
 from thresher.distributed.group import Group
 from thresher.errors import InvalidValueError
+from thresher.training.batch_growth import EVERY
 from thresher.training.batches import slices
 from thresher.training.device_data import Part
 from thresher.training.noise_estimate import NoiseEstimate, gradients_of, mean_small, squared_norm
 from thresher.training.step import Step
-
-EVERY = 10
-"""Steps between measurements."""
 
 
 class NoiseObserver:
