@@ -1,8 +1,11 @@
 import itertools
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from thresher.distributed.compression import TopK
+from thresher.distributed.names import POWERSGD_RANK
 from thresher.errors import ThresherError
 from thresher.scaling.catalog import load_cluster
 from thresher.scaling.costs import (
@@ -88,6 +91,15 @@ def test_compression_saves_bytes_and_gathering_grows_with_workers() -> None:
     assert cost(half, 8) == pytest.approx(cost(plain, 8) / 2, rel=0.05)
     assert cost(top, 8) < cost(half, 8)
     assert cost(top, 512) > 20 * cost(top, 8)
+
+
+@pytest.mark.parametrize("name", ["topk", "powersgd"])
+def test_a_bare_compression_is_that_of_training(name: str) -> None:
+    trained = {"topk": TopK.share, "powersgd": POWERSGD_RANK}[name]
+    assert compression(name) == compression(f"{name}:{trained}")
+    document = (Path(__file__).parents[2] / "docs" / "communication.md").read_text("utf-8")
+    assert f"two rank-{POWERSGD_RANK} factors" in document
+    assert f"the largest {100 * TopK.share:g} % of each bucket" in document
 
 
 @pytest.mark.parametrize("text", ["zip", "topk:2", "topk:x", "powersgd:0"])

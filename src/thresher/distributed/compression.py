@@ -22,6 +22,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compr
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 
 from thresher.distributed.exchange import Bucket, Exchange, Rounds, part, whole
+from thresher.distributed.names import POWERSGD_RANK, TOPK_SHARE
 
 BLOCK = 1024
 """Elements that share one scale in int8."""
@@ -106,7 +107,7 @@ class TopK(Rounds):
     size, so ranks need not agree on it and nothing waits for the host.
     """
 
-    share = 0.01
+    share = TOPK_SHARE
 
     def sum(self, bucket: Bucket) -> None:
         left_out = bucket.flat + self.residual.of(bucket)
@@ -143,7 +144,7 @@ class PowerSGD(Rounds):
         self._factors: dict[str, Tensor] = {}
         self._power = PowerSGDState(
             self.group,
-            matrix_approximation_rank=2,
+            matrix_approximation_rank=POWERSGD_RANK,
             start_powerSGD_iter=2,
             orthogonalization_epsilon=1e-8,
         )

@@ -11,10 +11,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from thresher.distributed.names import POWERSGD_RANK, TOPK_SHARE
 from thresher.errors import InvalidValueError, nearest
 from thresher.scaling.cluster import Cluster
 
 ALGORITHMS = ("ring", "tree", "hierarchical", "torus")
+TRAINED = (f"topk:{TOPK_SHARE:g}", f"powersgd:{POWERSGD_RANK}")
+"""`topk` and `powersgd` as `thresher train` compresses with them."""
 
 
 @dataclass(frozen=True)
@@ -144,6 +147,7 @@ class Compression:
 def compression(text: str) -> Compression:
     """Parse `none`, `fp16`, `bf16`, `int8`, `topk:SHARE` or `powersgd:RANK`.
 
+    Without SHARE and RANK, `topk` and `powersgd` are those of `thresher train`.
     PowerSGD of rank r sends r(n+m) of n·m numbers; matrices of 1,000 × 1,000 are assumed, as in
     the layers that hold most parameters of a ResNet.
     """
@@ -153,10 +157,10 @@ def compression(text: str) -> Compression:
     if name in plain:
         return Compression(*plain[name], False)
     if name not in ("topk", "powersgd"):
-        known = (*plain, "topk:0.01", "powersgd:4")
+        known = (*plain, *TRAINED)
         raise InvalidValueError(f'unknown compression "{text}"', nearest(text, known))
     try:
-        value = float(argument or (0.01 if name == "topk" else 4))
+        value = float(argument or (TOPK_SHARE if name == "topk" else POWERSGD_RANK))
     except ValueError:
         value = math.nan
     if name == "topk":

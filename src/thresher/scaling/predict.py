@@ -11,7 +11,7 @@ from thresher.options import option, validate
 from thresher.scaling.catalog import load_cluster
 from thresher.scaling.cluster import Cluster
 from thresher.scaling.compute import measured_here
-from thresher.scaling.costs import ALGORITHMS, Fabric, compression
+from thresher.scaling.costs import ALGORITHMS, TRAINED, Fabric, compression
 from thresher.scaling.profile import Profile
 from thresher.scaling.step import Scaling, StepConfig, limit_of, predict_step
 
@@ -190,7 +190,7 @@ def alternatives(
         for a in ALGORITHMS
     ]
     best = {"engine": "ddp", "allreduce": "best", "precision": config.precision}
-    changes += [{**best, "compress": c} for c in ("fp16", "int8", "topk:0.01", "powersgd:4")]
+    changes += [{**best, "compress": c} for c in ("fp16", "int8", *TRAINED)]
     changes.append({**best, "engine": "horovod", "compress": "none"})
     results = []
     for change in changes:
