@@ -1,3 +1,5 @@
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -99,3 +101,15 @@ def test_unknown_names_and_files_are_refused(tmp_path: Path) -> None:
 def test_a_precision_the_device_lacks_is_refused_by_name() -> None:
     with pytest.raises(ThresherError, match=r"V100-SXM2-16GB .* has no peak rate for bf16"):
         load_cluster("summit").peak_flops("bf16")
+
+
+def test_cores_of_this_machine_are_those_that_the_process_may_use() -> None:
+    """Workers of a job with a share of the cores must not be predicted to have all of them."""
+    code = (
+        "from thresher.scaling.catalog import describe_device\n"
+        "import os; os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])\n"
+        "import torch; torch.set_num_threads(1)\n"
+        "print(describe_device('cpu').cores)"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "1"

@@ -13,6 +13,7 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from thresher.environment import core_count
 from thresher.errors import InvalidValueError, NotFoundError, nearest
 from thresher.paths import home, write_text
 from thresher.scaling.cluster import Cluster, parse_cluster
@@ -61,7 +62,7 @@ def describe_device(kind: str) -> DeviceInfo:
     profile was measured on the local cluster's device."""
     import torch
 
-    cores = os.cpu_count() or 1
+    cores = core_count()
     if kind == "cuda":
         return DeviceInfo("cuda", torch.cuda.get_device_name(0), 1, cores)
     return DeviceInfo("cpu", f"{platform.machine()} ×{cores}", torch.get_num_threads(), cores)
@@ -85,7 +86,7 @@ def _path() -> Path:
     # One file per machine, hardware and torch version: a home folder may be shared.
     gpus = torch.cuda.device_count()
     kind = torch.cuda.get_device_name(0).replace(" ", "-") if gpus else platform.machine()
-    name = f"{platform.node()}-{kind}-{gpus or os.cpu_count()}-torch{torch.__version__}"
+    name = f"{platform.node()}-{kind}-{gpus or core_count()}-torch{torch.__version__}"
     return home() / "clusters" / f"{name}.toml"
 
 

@@ -16,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from thresher.distributed.group import join
 from thresher.distributed.local_group import run_local
 from thresher.distributed.worker import call_in_group
+from thresher.environment import core_count
 from thresher.errors import InvalidValueError
 from thresher.models.registry import build
 from thresher.options import from_mapping, to_mapping
@@ -126,7 +127,7 @@ def measure_group(
         raise InvalidValueError(
             f"workers must be at least 2 to measure communication, got {workers}", "", "workers"
         )
-    threads = max(1, (os.cpu_count() or 1) // workers)
+    threads = max(1, core_count() // workers)
     environment = {"OMP_NUM_THREADS": str(threads)}
     run = partial(run_local, workers, environment=environment, timeout_s=TIMEOUT_S)
     order = to_mapping(_Order(model, batch))
