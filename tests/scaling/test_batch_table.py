@@ -1,14 +1,22 @@
 import dataclasses
 import json
+import math
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from scaling_profiles import digits_profile
 
 from quick_tiny import _quick_tiny  # noqa: F401
+from thresher.cli.parse import parse
 from thresher.cli.plan import plan as plan_command
+from thresher.cli.train import Train
+from thresher.cli.train import train as train_command
+from thresher.data.pack import Pack
+from thresher.data.selection import Selection
 from thresher.errors import InvalidValueError, NotFoundError, ThresherError
 from thresher.paths import RunPaths, StudyPaths
 from thresher.scaling.batch_plan import plan_batches
@@ -16,6 +24,7 @@ from thresher.scaling.batch_table import BatchRow, read_batch_table
 from thresher.scaling.plan import PlanConfig, plan
 from thresher.training.config import TrainConfig
 from thresher.training.result import RunResult, TargetReached
+from thresher.training.split import split_samples
 from thresher.training.train import train
 
 GOOD = "batch,samples\n16,1000\n64,1400\n256,3000\n"
@@ -298,6 +307,59 @@ def test_a_planned_run_holds_out_what_the_runs_of_the_study_did(
     best = made.recommended
     assert best.epochs == pytest.approx(best.samples / (1437 - (held or 0)))
     assert "Recommended: 1 worker, batch" in str(plan_command(config).text)
+
+
+def test_a_planned_run_is_trained_as_the_runs_of_the_study(
+    study: StudyFolder, digits: Path, tmp_path: Path
+) -> None:
+    """Their samples are those of AdamW at a constant rate; SGD would diverge at such a rate."""
+    kept = Pack.open(digits)
+    labels = kept.labels[kept.indices("train")]
+    keep, path = np.arange(len(labels)) % 2 == 0, tmp_path / "my half.parquet"
+    selection = Selection(
+        ids=kept.ids.take(kept.indices("train")).to_pylist(),
+        labels=labels,
+        keep=keep,
+        score=np.zeros(len(labels)),
+        reason=[""] * len(labels),
+        fingerprint=kept.fingerprint,
+    )
+    selection.save(path)
+    options: dict[str, Any] = {
+        "optimizer": "adamw",
+        "schedule": "step",
+        "step_epochs": (3.0, 5.5),
+        "flip": False,
+        "drop_last": True,
+        "selection": str(path),
+        "validation": 0.1,
+        "split_seed": 3,
+    }
+    for batch, samples in ((16, 20_000), (64, 24_000), (256, 40_000)):
+        study.add(batch, samples, lr=0.001, momentum=1 - 1 / batch, **options)
+    profile = tmp_path / "profile.json"
+    dataclasses.replace(digits_profile(), model="tiny").save(profile)
+    config = PlanConfig(
+        from_=study.root,
+        data=str(digits),
+        cluster="summit",
+        profile=profile,
+        max_workers=1,
+        target_accuracy=0.9,
+    )
+    made = plan(config)
+    words = shlex.split(made.command)
+    assert words[:2] == ["thresher", "train"]
+    planned, _ = parse("train", Train, train_command, words[2:])
+    for name, value in options.items():
+        assert getattr(planned, name) == (144 if name == "validation" else value), name
+    best = made.recommended.batch_size
+    near = min((16, 64, 256), key=lambda batch: abs(math.log(batch / best)))
+    assert planned.momentum == 1 - 1 / near
+    trained = split_samples(planned, kept).count
+    assert made.recommended.epochs == pytest.approx(made.recommended.samples / trained)
+    with pytest.raises(InvalidValueError, match="trained tiny, not resnet20"):
+        plan(dataclasses.replace(config, model="resnet20", profile=None))
 
 
 def test_a_network_with_settings_of_its_own_is_planned_from_a_table_only(

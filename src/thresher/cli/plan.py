@@ -49,6 +49,7 @@ def plan(config: PlanConfig) -> Outcome:
 def _values(result: TrainingPlan | BatchPlan) -> dict[str, Any]:
     """Return the result as JSON values."""
     values = asdict(result)
+    values.pop("settings", None)  # those of a study's runs are in its folder
     values["recommended"] |= {"reason": values.pop("reason")}
     pilot = values.get("pilot") or {}
     branches = pilot.get("branches") or {}

@@ -12,6 +12,7 @@ from thresher.scaling.predict import powers
 from thresher.scaling.sample_fit import SampleFit, fit_samples
 from thresher.scaling.sample_model import SampleModel, estimate, rate_between, size_text
 from thresher.training.batch_growth import SAFE
+from thresher.training.config import TrainConfig
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +49,8 @@ class BatchPlan:
     reason: str
     """Why that batch is recommended."""
     rows: list[BatchEstimate]
+    settings: dict[int, TrainConfig]
+    """Configurations by batch size, if the table is that of a study."""
 
     @property
     def largest(self) -> int:
@@ -100,6 +103,7 @@ def plan_batches(
         recommended=best,
         reason=_reason(fit, best),
         rows=estimates,
+        settings={row.batch: row.config for row in by_target[fit.target] if row.config is not None},
     )
 
 

@@ -16,13 +16,14 @@ batch and target are repeats.
 import logging
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from thresher.csv_table import read_csv_table
 from thresher.errors import InvalidValueError, NotFoundError
 from thresher.options import changes_result
 from thresher.paths import RunPaths, StudyPaths, read_json
+from thresher.training.config import TrainConfig
 from thresher.training.result import RunResult
 
 logger = logging.getLogger(__name__)
@@ -45,6 +46,8 @@ class BatchRow:
     runs: float = 1.0
     """Its weight: how many runs it is the mean of."""
     lr: float | None = None
+    config: TrainConfig | None = field(default=None, repr=False, compare=False)
+    """That of the run; None if the table does not say."""
 
 
 def read_batch_table(path: Path, samples_per_epoch: float | None = None) -> list[BatchRow]:
@@ -188,9 +191,11 @@ def read_study(root: Path) -> list[BatchRow]:
         target, batch = _target_of(result), result.resolved.global_batch
         setting = str([getattr(result.config, name) for name in sorted(TUNED)])
         rows = settings.setdefault((target, batch), {}).setdefault(setting, [])
-        reached = result.time_to_target
-        lr = result.resolved.peak_lr or None
-        rows.append(None if reached is None else BatchRow(batch, reached.samples, target, lr=lr))
+        reached, row = result.time_to_target, None
+        if reached is not None:
+            lr = result.resolved.peak_lr or None
+            row = BatchRow(batch, reached.samples, target, lr=lr, config=result.config)
+        rows.append(row)
     chosen: list[BatchRow] = []
     for (target, batch), tried in settings.items():
         best = min(tried.values(), key=_order)
@@ -202,13 +207,6 @@ def read_study(root: Path) -> list[BatchRow]:
         what = f"{root} holds no run that reached a target"
         raise NotFoundError(what, "run a study with `target_accuracy`, or give a CSV file")
     return chosen
-
-
-def study_hold_out(root: Path) -> float | None:
-    """Return the training samples that the runs of a study held out: a count, or a share below 1;
-    None if they held out none, or if `root` is not the folder of a study."""
-    first = next(_results(StudyPaths(root).trials), None)
-    return None if first is None else first.config.validation
 
 
 def _results(trials: Path) -> Iterator[RunResult]:

@@ -13,7 +13,6 @@ from thresher.models.registry import check
 from thresher.options import option, validate
 from thresher.scaling import candidates
 from thresher.scaling.batch_plan import BatchPlan, plan_batches
-from thresher.scaling.batch_table import study_hold_out
 from thresher.scaling.candidates import CandidateRun, Machine
 from thresher.scaling.catalog import load_cluster
 from thresher.scaling.cluster import DevicePrecision
@@ -22,7 +21,10 @@ from thresher.scaling.pilot import Pilot, PilotConfig, required, run_pilot
 from thresher.scaling.profile import Profile
 from thresher.scaling.sample_fit import SampleFit
 from thresher.scaling.schedule_offer import ScheduleOffer, offer_schedule
+from thresher.scaling.study_options import flags, settings_at
+from thresher.training.config import TrainConfig
 from thresher.training.presets import preset
+from thresher.training.split import DataConfig, split_samples
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +94,8 @@ def plan(config: PlanConfig) -> TrainingPlan:
     data = required(config.data)
     train_samples = _check_inputs(config, data)
     table = None if config.from_ is None else plan_table(config, train_samples)
+    runs_like = {} if table is None else table.settings
+    _check_model(config, settings_at(1, runs_like))
     cluster = load_cluster(config.cluster)
     if budget.money is not None and cluster.device_hour is None:
         fix = "add [price] device_hour to its file, or give hours (3h)"
@@ -110,9 +114,7 @@ def plan(config: PlanConfig) -> TrainingPlan:
         machine = machine.with_overhead(pilot.batch_size, pilot.images_per_s)
         low, high = pilot.critical_batch_low, pilot.critical_batch_high
     else:
-        held = _held_out_in_study(config)
-        if held is not None:
-            train_samples = len(Pack.open(data).indices("train")) - held
+        held, train_samples = _split_as_in_study(config, data, settings_at(1, runs_like))
         samples = table.sample_model(train_samples)
         low, high = table.fit.b_crit_low, table.fit.b_crit_high
     runs = candidates.candidate_runs(samples, machine, config.max_workers)
@@ -136,7 +138,7 @@ def plan(config: PlanConfig) -> TrainingPlan:
         samples_to_target="assumed" if assumed else "fitted" if table else "measured",
         recommended=best,
         reason=f"{reason}; {candidates.uncertainty(best, assumed)}",
-        command=_command(config, best, held),
+        command=_command(config, best, held, settings_at(best.batch_size, runs_like)),
         candidates=runs,
         schedule=None if pilot is None else _schedule(config, pilot, best, train_samples, held),
     )
@@ -239,13 +241,30 @@ def _held_out(config: PlanConfig, pilot: Pilot) -> int | None:
     return len(pack.indices("train")) - pilot.train_samples
 
 
-def _held_out_in_study(config: PlanConfig) -> int | None:
-    """Return how many training samples the runs of the study `from_` held out to watch their target
-    on; None if they held out none, or if there is no study or no target."""
-    share = None if config.from_ is None else study_hold_out(config.from_)
-    if config.target_accuracy is None or share is None:
-        return None
-    return int(HoldOut(share).mask(Pack.open(required(config.data))).sum()) or None
+def _split_as_in_study(
+    config: PlanConfig, data: str, settings: TrainConfig | None
+) -> tuple[int | None, int]:
+    """Return how many training samples the planned run holds out, and how many it trains on.
+
+    It holds out as many as the runs of the study `from_` to watch its target on; None if they held
+    out none, or if there is no study or no target.
+    """
+    pack, held = Pack.open(data), None
+    if settings is None:
+        return None, split_samples(DataConfig(data=data), pack).count
+    if config.target_accuracy is not None and settings.validation is not None:
+        held = int(settings.hold_out.mask(pack).sum()) or None
+    planned = DataConfig(
+        data=data, selection=settings.selection, validation=held, split_seed=settings.split_seed
+    )
+    return held, split_samples(planned, pack).count
+
+
+def _check_model(config: PlanConfig, settings: TrainConfig | None) -> None:
+    """Refuse to plan a model from a study of another one."""
+    if settings is not None and settings.model != config.model:
+        what = f"the runs of {config.from_} trained {settings.model}, not {config.model}"
+        raise InvalidValueError(what, "plan that model, or give a CSV file", "model")
 
 
 def _trained_at(config: PlanConfig) -> Literal["fp32", "bf16", "fp16"]:
@@ -253,7 +272,10 @@ def _trained_at(config: PlanConfig) -> Literal["fp32", "bf16", "fp16"]:
     return "fp32" if config.precision == "tf32" else config.precision
 
 
-def _command(config: PlanConfig, run: CandidateRun, held: int | None) -> str:
+def _command(
+    config: PlanConfig, run: CandidateRun, held: int | None, settings: TrainConfig | None = None
+) -> str:
+    """Return the command of a run; with `settings`, those of a study's runs, trained as they."""
     words = [
         f"thresher train --data {shlex.quote(str(config.data))} --model {config.model}",
         f"--batch-size {run.batch_size} --workers {run.workers}",
@@ -270,4 +292,5 @@ def _command(config: PlanConfig, run: CandidateRun, held: int | None) -> str:
         words.append(f"--target-accuracy {config.target_accuracy:g}")
         if "evaluate_every" in preset(config.model):
             words.append("--evaluate-every 1")
+    words += [] if settings is None else flags(settings)
     return " ".join([*words, "--out RUN"])
