@@ -160,6 +160,8 @@ class EpochPlanner:
         # A pruner makes epochs shorter; a budget of epochs then does not fix the samples.
         by_epochs = pruned and config.budget == "epochs"
         self.epochs = _epochs(config, resolved) if by_epochs else None
+        self.known_epochs = self.epochs if pruned else _epochs(config, resolved)
+        """Epochs of the run; None if they depend on a pruner."""
         self.by_steps = config.budget == "steps"
         self.drop_last = config.drop_last
         self.pruned = pruned

@@ -66,11 +66,17 @@ class TargetConfig:
     """Stop when the accuracy there, from 0 to 1, is this high."""
 
 
-def late_target(values: Mapping[str, Any]) -> str:
-    """Return a sentence if a run with these options looks at its target only when it ends."""
+def late_target(values: Mapping[str, Any], epochs: float | None = None) -> str:
+    """Return a sentence if a run with these options looks at its target only when it ends.
+
+    `epochs` are those that it lasts: more than the option under the budget of a full run. If they
+    are not known, it is said only of runs that do not evaluate before.
+    """
     targets = [name for name in ("target_accuracy", "target_loss") if values.get(name) is not None]
     every = values.get("evaluate_every", TargetConfig.evaluate_every)
-    epochs = values.get("epochs", BatchConfig.epochs)
+    if epochs is None:
+        by_epochs = values.get("budget", BatchConfig.budget) == "epochs"
+        epochs = values.get("epochs", BatchConfig.epochs) if by_epochs else math.inf
     if not targets or epochs <= 1 or 0 < every < epochs:
         return ""
     return f"{targets[0]} is looked at only when a run ends, because evaluate_every is {every}"

@@ -311,7 +311,8 @@ class Trainer:
                 f"{self.pack.name} has no test images: {len(self.split.validation):,} training "
                 "images are held out to measure accuracy"
             )
-        for remark in filter(None, (rule(config.to_dict()) for rule in (idle_rule, late_target))):
+        options, epochs = config.to_dict(), self.planner.known_epochs
+        for remark in filter(None, (idle_rule(options), late_target(options, epochs))):
             logger.warning(remark)
         for few, batch in tiny_last_batches(numbers):
             logger.warning(TINY_LAST_BATCH, few, f"{batch:,}")
