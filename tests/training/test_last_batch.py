@@ -144,6 +144,15 @@ def test_a_dropped_rest_is_not_warned_of() -> None:
     assert not tiny_last_batches(_dropping(1437, 1437, batch_size=718)[1])
 
 
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("budget", ["epochs", "samples", "steps"])
+def test_a_run_without_a_step_is_refused_under_each_budget(budget: str, drop_last: bool) -> None:
+    """By steps it ended at once, with the initial weights, and was called finished."""
+    options: dict[str, Any] = {"budget": budget, "drop_last": drop_last, "epochs": 0.001}
+    with pytest.raises(InvalidValueError, match=r"0\.001 epochs are less than one"):
+        resolve(TrainConfig(data="d", out="o", batch_size=8, **options), 300, 400)
+
+
 def test_less_than_a_batch_is_refused() -> None:
     with pytest.raises(InvalidValueError, match=r"0\.1 epochs are less than one batch"):
         _dropping(310, 310, batch_size=100, epochs=0.1)

@@ -191,17 +191,18 @@ def _budget(config: BatchConfig, samples: int, full: int, phases: Phases) -> tup
     """Return steps and samples of the run; no batch spans two epochs, the last one is cut."""
     batch = phases[0][1]
     per_epoch = ceil(samples / batch)
+    total = round(config.epochs * (samples if config.budget == "epochs" else full))
+    whole_batches = config.drop_last and config.budget != "steps"
+    if whole_batches:
+        total -= total % batch
+    if total < 1:
+        least = "batch" if whole_batches else "sample"
+        raise InvalidValueError(f"{config.epochs} epochs are less than one {least}", "", "epochs")
     if config.budget == "steps":
-        whole, rest = divmod(round(config.epochs * full), full)
+        whole, rest = divmod(total, full)
         steps = whole * ceil(full / batch) + ceil(rest / batch)
         whole, rest = divmod(steps, per_epoch)
         return steps, whole * samples + min(rest * batch, samples)
-    total = round(config.epochs * (full if config.budget == "samples" else samples))
-    if config.drop_last:
-        total -= total % batch
-    if total < 1:
-        least = "batch" if config.drop_last else "sample"
-        raise InvalidValueError(f"{config.epochs} epochs are less than one {least}", "", "epochs")
     return _steps(total, samples, phases), total
 
 
