@@ -40,8 +40,9 @@ def train(given: Train) -> Outcome | None:
     """Train one network on a pack.
 
     The batch size is global: 1, 2 or 4 workers train to the same weights, unless the network itself
-    draws random numbers, as dropout does. Derived settings (rates, steps, batches per worker) are
-    shown before the run and saved with it. Use --resume to continue a killed run.
+    draws random numbers, as dropout does, or has batch norm and `batch_norm` is local. Derived
+    settings (rates, steps, batches per worker) are shown before the run and saved with it. Use
+    --resume to continue a killed run.
     """
     from thresher.distributed.group import placement
 
