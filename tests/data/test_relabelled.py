@@ -1,12 +1,15 @@
 """New labels in data sets whose labels are of other types."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from source_packs import packed
 from torch.utils.data import DataLoader
 
+from made_images import picture
 from thresher.data.relabelled import RelabelledSubset
 from thresher.data.selection import Selection
 from thresher.errors import InvalidValueError
@@ -48,3 +51,24 @@ def test_a_label_that_a_person_confirmed_is_not_new(caplog: pytest.LogCaptureFix
     assert applied.changes == {2: (2, 0)}
     assert selection.keeps("b")
     assert caplog.text.count("1 sample has a new label, which") == 1
+
+
+def test_new_labels_stay_in_the_column_that_a_pack_reads(tmp_path: Path) -> None:
+    """CIFAR-100 has two: the one with new labels became the last, so packs read the other."""
+    datasets = pytest.importorskip("datasets")
+    names = {"img": datasets.Image(), "fine_label": "abcd", "coarse_label": "XY"}
+    kinds = {
+        n: datasets.ClassLabel(names=list(k)) if isinstance(k, str) else k for n, k in names.items()
+    }
+    fine = [0, 1, 2, 3]
+    images = [{"bytes": picture(n, 9, 9), "path": None} for n in range(4)]
+    values = {"img": images, "fine_label": fine, "coarse_label": [0, 0, 1, 1]}
+    data = datasets.Dataset.from_dict(values, features=datasets.Features(kinds))
+    rows: dict[str, Any] = {"score": np.zeros(4), "reason": [""] * 4, "fingerprint": ""}
+    keep, given = np.arange(4) > 0, np.array([-1, -1, -1, 1], np.int32)
+    selection = Selection(list("abcd"), np.array(fine), keep, new_labels=given, **rows)
+    kept = selection.select(data, order="pack")
+    assert kept.column_names == list(names)
+    kept.save_to_disk(str(tmp_path / "kept"))
+    pack = packed(tmp_path / "kept", tmp_path / "pack")
+    assert (pack.classes, pack.labels.tolist()) == (list("abcd"), [1, 2, 1])

@@ -73,7 +73,9 @@ def relabel_columns(dataset: Any, changes: Mapping[int, Change]) -> Any:
         labels[row] = new
     # A transform would be called while the column is missing.
     changed = dataset.with_format(None).remove_columns(name).add_column(name, labels)
-    return changed.cast_column(name, kind).with_format(**format)
+    # In its own place: of several columns that may hold labels, a pack takes the first.
+    ordered = changed.cast_column(name, kind).select_columns(dataset.column_names)
+    return ordered.with_format(**format)
 
 
 def check_numbering(label: Any, old: int) -> None:
