@@ -102,6 +102,25 @@ def test_npz_with_ids_and_splits(tmp_path: Path, kind: str) -> None:
     assert pack.splits.to_pylist() == ["test", "validation", "x"]
 
 
+@pytest.mark.parametrize("kind", ["npz", "h5"])
+def test_names_in_upper_case_mean_the_same(tmp_path: Path, kind: str) -> None:
+    """HDF5 took `Images` and `Labels`, but ignored `Splits`: test images were for training."""
+    arrays = {
+        "Images": np.zeros((4, 6, 6), np.uint8),
+        "Labels": np.arange(4) % 2,
+        "Splits": np.array([b"train", b"train", b"train", b"test"]),
+        "IDs": np.array([b"a", b"b", b"c", b"d"]),
+    }
+    if kind == "npz":
+        np.savez(tmp_path / "a.npz", **arrays)  # type: ignore[arg-type]
+    else:
+        with h5py.File(tmp_path / "a.h5", "w") as file:
+            file.update(arrays)
+    pack = packed(tmp_path / f"a.{kind}", tmp_path / "pack")
+    assert pack.meta.splits == {"train": 3, "test": 1}
+    assert pack.ids.to_pylist() == list("abcd")
+
+
 @pytest.mark.parametrize("splits", [[0, 0, 1], [False, False, True], ["fit", "fit", "test"]])
 def test_splits_of_which_none_is_for_training_are_mentioned(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, splits: list[Any]

@@ -11,8 +11,11 @@ from thresher.errors import InvalidValueError, NotFoundError
 NAMES = {
     "images": ("images", "image", "x", "data"),
     "labels": ("labels", "label", "y", "targets", "target"),
+    "ids": ("ids",),
+    "splits": ("splits",),
 }
-KNOWN = {name for names in NAMES.values() for name in names} | {"ids", "splits"}
+"""In any case: `Splits` is `splits`."""
+KNOWN = {name for names in NAMES.values() for name in names}
 SUFFIXES = (".npz", ".h5", ".hdf5")
 
 
@@ -37,7 +40,7 @@ def open_archive(where: Path | str, suffixes: Sequence[str]) -> Path:
 
 
 def find_name(kind: str, names: Sequence[str]) -> str | None:
-    """Return the name among `names` that means images or labels, if any."""
+    """Return the name among `names` that means images, labels, ids or splits, if any."""
     lower = {name.lower(): name for name in names}
     return next((lower[name] for name in NAMES[kind] if name in lower), None)
 

@@ -118,12 +118,13 @@ def _pair(file: Any, group: str, path: Path) -> tuple[Any, Any]:
             f"{path}{group} has images but no labels", arrays.accepted_names("labels")
         )
     images, labels = members[names[0]], members[names[1]]
-    for name in (names[1], "ids", "splits"):
-        if name in members:
-            kind = "labels" if name == names[1] else name
+    for kind in ("labels", "ids", "splits"):
+        name = arrays.find_name(kind, list(members))
+        if name is not None:
             arrays.check_length(kind, len(members[name]), len(images), f"{path}{group}")
     return images, labels
 
 
-def _strings(file: Any, group: str, name: str, begin: int, end: int) -> list[str]:
-    return arrays.as_texts(file[group][name][begin:end]) if name in file[group] else []
+def _strings(file: Any, group: str, kind: str, begin: int, end: int) -> list[str]:
+    name = arrays.find_name(kind, list(file[group]))
+    return [] if name is None else arrays.as_texts(file[group][name][begin:end])

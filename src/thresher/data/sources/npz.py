@@ -148,8 +148,9 @@ def _splits(names: list[str], path: Path) -> dict[str, _Arrays]:
         if images and not labels:
             logger.warning(f"{bare[images]} in {path} has no labels and is left out")
         if images and labels:
-            optional = bare.get("ids"), bare.get("splits")
-            splits[split] = _Arrays(bare[images], bare[labels], *optional)
+            optional = (arrays.find_name(kind, list(bare)) for kind in ("ids", "splits"))
+            own = (None if name is None else bare[name] for name in optional)
+            splits[split] = _Arrays(bare[images], bare[labels], *own)
     if not splits:
         raise InvalidValueError(
             f"{path} has no pair of images and labels (it has {', '.join(names) or 'nothing'})",
