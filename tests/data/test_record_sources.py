@@ -76,6 +76,20 @@ def test_webdataset_of_splits_in_folders(tmp_path: Path) -> None:
         selection.keeps(held_out)
 
 
+def test_tars_behind_links_count_and_hidden_ones_do_not(tmp_path: Path) -> None:
+    """A split that was a link was left out without a word, and hidden folders were read."""
+    data, elsewhere = tmp_path / "tars", tmp_path / "elsewhere"
+    for folder in (data / "train", data / ".old" / "train", elsewhere):
+        folder.mkdir(parents=True)
+        with webdataset.TarWriter(str(folder / "00000.tar")) as writer:
+            for n in range(3):
+                writer.write({"__key__": f"k{n}", "jpg": picture(n, 30, 20), "cls": n % 2})
+    (data / "test").symlink_to(elsewhere)
+    assert detect(str(data)) == "webdataset"
+    pack = packed(data, tmp_path / "pack")
+    assert pack.meta.splits == {"train": 3, "test": 3}
+
+
 def test_webdataset_of_compressed_tars(tmp_path: Path) -> None:
     """Those that end in .tgz were left out of a folder without a word; an index is no tar."""
     for name, mode in (("a.tar", "w"), ("b.tgz", "w:gz"), ("c.tar.gz", "w:gz"), ("D.TAR", "w")):
@@ -197,3 +211,20 @@ def test_lmdb_of_another_layout(tmp_path: Path) -> None:
     (tmp_path / "y" / "data.mdb").write_bytes(b"nothing of the kind")
     with pytest.raises(ThresherError, match="cannot be opened as LMDB"):
         open_source(str(tmp_path / "y"))
+
+
+def test_lmdb_splits_do_not_depend_on_how_the_path_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A test set that was packed as `.` was for training; so were hidden databases."""
+    for split, n in (("train", 3), ("test", 2), (".old", 1)):
+        place = str(tmp_path / "data" / split)
+        Path(place).mkdir(parents=True)
+        with lmdb.open(place, map_size=1 << 20) as env, env.begin(write=True) as t:
+            for k in range(n):
+                datum = write_field(4, picture(k, 30, 30)) + write_field(5, k) + write_field(7, 1)
+                t.put(f"{split}{k}".encode(), datum)
+    assert packed(tmp_path / "data", tmp_path / "all").meta.splits == {"train": 3, "test": 2}
+    monkeypatch.chdir(tmp_path / "data" / "test")
+    for number, where in enumerate((".", "data.mdb", "../test")):
+        assert packed(where, tmp_path / f"pack{number}").meta.splits == {"test": 2}

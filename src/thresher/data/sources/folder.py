@@ -13,6 +13,7 @@ from pathlib import Path
 
 from thresher.data.sources import encoded
 from thresher.data.sources.base import Block
+from thresher.data.sources.walk import is_hidden, walk
 from thresher.errors import InvalidValueError, NotFoundError, counted
 
 logger = logging.getLogger(__name__)
@@ -184,7 +185,7 @@ def _list_files(root: Path) -> tuple[list[str], list[ImageFile]]:
 def _mention_empty(root: Path, parents: set[str], names: set[str]) -> None:
     """Log folders beside those of the classes that hold no image: they are no classes."""
     beside = (entry for parent in parents for entry in os.scandir(root / parent))
-    found = {entry.name for entry in beside if entry.is_dir() and not entry.name.startswith(".")}
+    found = {entry.name for entry in beside if entry.is_dir() and not is_hidden(entry.name)}
     empty = sorted(_printable(name) for name in found - names)
     if empty:
         logger.warning(
@@ -209,31 +210,15 @@ def _check_no_splits(root: Path, tops: set[str], paths: list[str]) -> None:
 def _walk(
     root: Path, suffixes: set[str], others: Counter[str] | None = None
 ) -> Iterator[tuple[str, int, int]]:
-    """Yield path, size and modification time of image files.
+    """Yield path, size and modification time of image files; `others` counts the endings of others.
 
-    Links to folders are followed, but not to one that the link is in, which would never end.
-    `others` counts the endings of other files, except hidden ones.
+    See `walk` for hidden files and links.
     """
-
-    def refuse(error: OSError) -> None:
-        message = f"cannot read the folder {error.filename} ({error.strerror})"
-        raise InvalidValueError(message) from None
-
-    above: dict[str, tuple[str, ...]] = {}
-    for folder, folders, names in os.walk(root, onerror=refuse, followlinks=True):
-        real, parents = os.path.realpath(folder), above.get(os.path.dirname(folder), ())
-        if real in parents:
-            folders.clear()
-            continue
-        if folders:
-            above[folder] = (*parents, real)
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
+    for folder, names in walk(root):
         below = os.path.relpath(folder, root)
         prefix = "" if below == os.curdir else f"{below}/"
         for name in names:
             ending = os.path.splitext(name)[1].lower()
-            if name.startswith("."):
-                continue
             if ending not in suffixes:
                 if others is not None:
                     others[ending] += 1

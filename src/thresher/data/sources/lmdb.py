@@ -1,5 +1,6 @@
 """LMDB as Caffe writes it: a `Datum` per image, raw (planes, blue first) or encoded."""
 
+import os
 import sys
 from collections.abc import Iterator
 from itertools import islice
@@ -12,6 +13,7 @@ from thresher.data.labels import class_names
 from thresher.data.sources import encoded
 from thresher.data.sources.base import Block
 from thresher.data.sources.protobuf import Datum, fields, message
+from thresher.data.sources.walk import is_hidden
 from thresher.errors import InvalidValueError, NotFoundError
 from thresher.plugins import import_optional
 
@@ -29,6 +31,8 @@ class Lmdb(encoded.EncodedSource):
         path = Path(where)
         self.root = path.parent if path.is_file() else path
         self.folders = _databases(self.root)
+        if not self.folders:
+            raise NotFoundError(f"{self.root} has no data.mdb", "check the path")
         first = [(not datum.get(7), _shape(datum)) for datum in self._first(1)]
         if not first:
             raise InvalidValueError(f"{path} has no samples", "check the path")
@@ -49,7 +53,7 @@ class Lmdb(encoded.EncodedSource):
         path = Path(where)
         if path.is_file():
             return path.suffix.lower() == ".mdb"
-        return (path / "data.mdb").exists() or any(path.glob("*/data.mdb"))
+        return path.is_dir() and bool(_databases(path))
 
     def key(self) -> str:
         files = [folder / "data.mdb" for folder in self.folders]
@@ -65,7 +69,7 @@ class Lmdb(encoded.EncodedSource):
     def read(self, chunk: str) -> Iterator[Block]:
         number, begin = (int(part) for part in chunk.split(":"))
         rows = self._rows(self.folders[number], begin, ROWS_PER_CHUNK)
-        folder = self.folders[number].name
+        folder = Path(os.path.abspath(self.folders[number])).name  # "." has no name
         split = encoded.split_of(folder)
         if self.description is not None:  # as it was exported
             split = self.description.splits.get(folder, folder)
@@ -120,13 +124,11 @@ class Lmdb(encoded.EncodedSource):
 
 
 def _databases(path: Path) -> list[Path]:
-    """Return the folders with a `data.mdb`: the path itself, or those in it."""
+    """Return the folders with a `data.mdb`: the path itself, or those in it, if any."""
     if (path / "data.mdb").is_file():
         return [path]
-    folders = sorted(file.parent for file in path.glob("*/data.mdb"))
-    if not folders:
-        raise NotFoundError(f"{path} has no data.mdb", "check the path")
-    return folders
+    folders = (file.parent for file in path.glob("*/data.mdb"))
+    return sorted(folder for folder in folders if not is_hidden(folder.name))
 
 
 def _opened(folder: Path) -> Any:

@@ -11,6 +11,7 @@ from thresher.data.labels import class_names
 from thresher.data.sources import encoded
 from thresher.data.sources.base import Block
 from thresher.data.sources.cifar import open_tar
+from thresher.data.sources.walk import is_hidden, walk
 from thresher.errors import InvalidValueError, NotFoundError
 
 _SUFFIXES = """
@@ -112,17 +113,18 @@ def _stem(name: str) -> str:
 
 def _is_tar(path: Path) -> bool:
     """Return whether a file is a tar file, compressed or not, by its name."""
-    return not path.name.startswith(".") and _TAR.search(path.name.lower()) is not None
+    return not is_hidden(path.name) and _TAR.search(path.name.lower()) is not None
 
 
 def _tars(folder: Path, deep: bool) -> list[Path]:
-    files = folder.rglob("*") if deep else folder.iterdir()
+    below = (Path(sub, name) for sub, names in walk(folder) for name in names)
+    files = below if deep else folder.iterdir()
     return sorted(file for file in files if _is_tar(file) and file.is_file())
 
 
 def _tars_in_splits(folder: Path) -> list[Path]:
     """Return the tar files in folders of splits that hold no other folders."""
-    inside = [sub for sub in folder.iterdir() if sub.is_dir()]
+    inside = [sub for sub in folder.iterdir() if sub.is_dir() and not is_hidden(sub.name)]
     if any(sub.name.lower() not in encoded.SPLITS for sub in inside):
         return []
     if any(below.is_dir() for sub in inside for below in sub.iterdir()):
