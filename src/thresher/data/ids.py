@@ -1,12 +1,14 @@
-"""Match samples by their ids."""
+"""Match samples by their ids, and list ids in text files."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 from thresher.errors import InvalidValueError
+from thresher.paths import write_text
 
 Ids: TypeAlias = Sequence[str] | pa.Array | pa.ChunkedArray
 
@@ -17,6 +19,27 @@ def rows_by_id(wanted: Ids, available: Ids) -> np.ndarray:
 
     rows = pc.index_in(id_array(wanted), value_set=id_array(available))
     return pc.fill_null(rows, -1).to_numpy(zero_copy_only=False).astype(np.int64)
+
+
+def write_id_list(path: Path, ids: Iterable[str]) -> None:
+    """Write a text file with an id per line, which `read_id_list` reads."""
+    ids = list(ids)
+    broken = next((id for id in ids if "\n" in id or "\r" in id), None)
+    if broken is not None:
+        raise InvalidValueError(
+            f"the id {broken!r} has a line break, so that it cannot be written to {path}",
+            "write positions, to a file that ends in .npy",
+        )
+    write_text(path, "".join(f"{id}\n" for id in ids))
+
+
+def read_id_list(path: Path) -> list[str]:
+    """Return the lines of a text file of ids in UTF-8, with or without a byte order mark.
+
+    Only line breaks end a line: `str.splitlines` would split an id at other characters, too.
+    """
+    lines = path.read_text(encoding="utf-8-sig").split("\n")
+    return lines if lines[-1] else lines[:-1]
 
 
 def check_lengths(columns: Mapping[str, object], count: int) -> None:

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from thresher.data.copy_links import CopyLinks
+from thresher.data.ids import write_id_list
 from thresher.errors import AlreadyExistsError, InvalidValueError, NotFoundError, ThresherError
 from thresher.paths import (
     SelectionPaths,
@@ -25,7 +26,6 @@ from thresher.paths import (
     check_format,
     read_json,
     write_json,
-    write_text,
 )
 
 FORMAT = 1
@@ -147,7 +147,7 @@ def _is_sidecar(file: Path) -> bool:
 def write_kept(path: Path, ids: Iterable[str], positions: np.ndarray) -> None:
     """Write the kept samples for other tools: an id per line (.txt), or their positions (.npy)."""
     if path.suffix == ".txt":
-        write_text(path, "".join(f"{id}\n" for id in ids))
+        write_id_list(path, ids)
     elif path.suffix == ".npy":
         with atomic_file(path) as temporary, open(temporary, "wb") as file:
             np.save(file, positions)

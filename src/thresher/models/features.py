@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from thresher.data.digest import order_digest
-from thresher.data.ids import id_array
+from thresher.data.ids import id_array, read_id_list
 from thresher.errors import InvalidValueError, NotFoundError
 from thresher.paths import Inside, read_json
 
@@ -183,7 +183,7 @@ class Features:
                 raise NotFoundError(
                     f"the features in {path} have no ids", f"write them, one per line, to {beside}"
                 )
-            ids = beside.read_text(encoding="utf-8-sig").splitlines() if path.exists() else []
+            ids = read_id_list(beside) if path.exists() else []
         index = pa.table({"id": id_array(ids)})
         return cls(_map(path), index, None, FeaturesMeta(source=str(path)), path)._checked()
 

@@ -1,7 +1,7 @@
 """Samples that somebody listed: another tool, or a person."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from thresher.csv_table import read_csv_table
-from thresher.data.ids import rows_by_id
+from thresher.data.ids import read_id_list, rows_by_id
 from thresher.errors import InvalidValueError, NotFoundError
 from thresher.options import option
 from thresher.select.filters.base import Filter
@@ -44,7 +44,7 @@ class ListFilter(Filter):
     """Keep the listed samples and drop all others."""
 
     def _fit(self, inputs: FilterInputs) -> None:
-        entries = self._entries()
+        entries = self._entries(set(inputs.ids))
         listed = list(entries)
         rows = rows_by_id(listed, inputs.ids)
         there = int((rows >= 0).sum())
@@ -70,8 +70,8 @@ class ListFilter(Filter):
         self.keep_ = marked if self.keep else ~marked
         self.report_.update(listed=len(listed), missing=len(listed) - there)
 
-    def _entries(self) -> dict[str, tuple[float, str]]:
-        """Return score and reason of each listed id."""
+    def _entries(self, known: Container[str]) -> dict[str, tuple[float, str]]:
+        """Return score and reason of each listed id; spaces count only around `known` ids."""
         if (self.file is None) == (not self.ids):
             raise InvalidValueError("name a file with ids or give `ids`, one of both")
         if self.file is None:
@@ -82,11 +82,12 @@ class ListFilter(Filter):
             entries = dict(_read_rows(self.file))
         else:
             try:
-                lines = self.file.read_text(encoding="utf-8-sig").splitlines()
+                lines = read_id_list(self.file)
             except UnicodeDecodeError:
                 what = f"the list {self.file} is not UTF-8 text"
                 raise InvalidValueError(what, "", "file") from None
-            entries = dict.fromkeys(filter(None, map(str.strip, lines)), (1.0, "listed"))
+            ids = (line if line in known else line.strip() for line in lines)
+            entries = dict.fromkeys(filter(None, ids), (1.0, "listed"))
         if not entries:
             raise InvalidValueError(f"the list {self.file} is empty", "", "file")
         return entries
