@@ -4,9 +4,9 @@ Needs no network of the user's: a small one is trained on the images for a few e
 has not memorised the labels. Probabilities come from a cross-validated classifier on its features.
 """
 
+import contextlib
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -20,10 +20,16 @@ from thresher.data.selection import Selection
 from thresher.data.sources.known import NAMES
 from thresher.effect import mention
 from thresher.environment import versions
-from thresher.errors import AlreadyExistsError, InvalidValueError, ThresherError, counted
+from thresher.errors import (
+    AlreadyExistsError,
+    InvalidValueError,
+    NotFoundError,
+    ThresherError,
+    counted,
+)
 from thresher.locks import exclusive_lock
 from thresher.models.embed_config import EFFICIENTNET, HUGGING_FACE, EmbedConfig
-from thresher.models.features import FeaturePaths, Features
+from thresher.models.features import FeaturePaths, Features, ids_beside
 from thresher.models.registry import source_digest
 from thresher.options import to_mapping
 from thresher.paths import (
@@ -80,10 +86,7 @@ def audit(data: Pack | str | Path, out: str | Path, config: AuditConfig | None =
         "checksum": pack.checksum,  # the fingerprint does not tell splits apart
         "settings": to_mapping(config),
     }
-    seen_with = _given_file(config)
-    if seen_with is not None and seen_with.is_file():
-        plan["seen_with"] = file_sha256(seen_with)
-    plan["model_source"] = _network_source(config)
+    plan |= {**_checksums(config), "model_source": _network_source(config)}
     check_audit_folder(paths)
     inputs = training_inputs(pack)  # raises if there are none, before anything is written
     busy = f"another process is writing to {paths.root}"
@@ -138,7 +141,7 @@ def check_audit_folder(paths: AuditPaths) -> None:
         )
 
 
-@contextmanager
+@contextlib.contextmanager
 def _no_plan_left(paths: AuditPaths) -> Iterator[None]:
     """Remove a new plan if nothing was computed; the lock removes itself and a new folder."""
     created = not paths.plan.exists()
@@ -148,6 +151,24 @@ def _no_plan_left(paths: AuditPaths) -> Iterator[None]:
         if created and set(paths.root.iterdir()) <= {paths.plan, paths.lock}:
             paths.plan.unlink(missing_ok=True)
         raise
+
+
+def _checksums(config: AuditConfig) -> dict[str, str]:
+    """Return checksums of the weights or features that the options name, where the files exist."""
+    found: dict[str, str] = {}
+    if config.model is not None and config.model.startswith(HUGGING_FACE):
+        from thresher.models.hugging_face import weights_digest
+
+        with contextlib.suppress(NotFoundError):
+            found["seen_with"] = weights_digest(config.model)
+        return found
+    file = _given_file(config)
+    if file is not None and file.is_file():
+        found["seen_with"] = file_sha256(file)
+    if file is not None and file == config.features and file.suffix == ".npy":
+        ids = ids_beside(file)
+        found |= {"seen_ids": file_sha256(ids)} if ids.is_file() else {}
+    return found
 
 
 def _given_file(config: AuditConfig) -> Path | None:
@@ -160,8 +181,6 @@ def _given_file(config: AuditConfig) -> Path | None:
         from thresher.models.pretrained import weights_file
 
         return weights_file()
-    if config.model is not None:
-        return Path(config.model.removeprefix(HUGGING_FACE)) / "model.safetensors"
     return None
 
 
@@ -179,7 +198,7 @@ def _check_plan(paths: AuditPaths, plan: dict[str, Any]) -> None:
         write_json(paths.plan, plan)
         return
     stored = read_json(paths.plan)
-    for key in ("seen_with", "model_source"):
+    for key in ("seen_with", "seen_ids", "model_source"):
         if isinstance(stored, dict) and (stored.get(key) is None or plan.get(key) is None):
             # The file is gone, or the audit is of an earlier version, which did not store it.
             stored, plan = ({**one, key: None} for one in (stored, plan))

@@ -178,7 +178,7 @@ class Features:
         if path.suffix == ".parquet":
             return _from_parquet(path)._checked()
         if ids is None:
-            beside = path.with_suffix(".ids.txt")
+            beside = ids_beside(path)
             if path.exists() and not beside.exists():
                 raise NotFoundError(
                     f"the features in {path} have no ids", f"write them, one per line, to {beside}"
@@ -219,6 +219,11 @@ class Features:
                 "embed again",
             )
         return self
+
+
+def ids_beside(path: Path) -> Path:
+    """Return the file that lists the ids of features in a `.npy` file."""
+    return path.with_suffix(".ids.txt")
 
 
 @contextlib.contextmanager

@@ -113,6 +113,15 @@ def check(model: str) -> None:
     _weights(folder)
 
 
+def weights_digest(model: str) -> str:
+    """Return the checksum of the weights of `hf:FOLDER_OR_NAME`, as features store it.
+
+    Raises:
+        NotFoundError: There is no such folder or file.
+    """
+    return _digest(_weights(_folder(model.removeprefix(HUGGING_FACE))))
+
+
 def load_extractor(config: EmbedConfig, pack: Pack, positions: np.ndarray) -> Network:
     """Load the network that `config.model`, `hf:FOLDER_OR_NAME`, names.
 

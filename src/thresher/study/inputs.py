@@ -18,7 +18,7 @@ from thresher.data.pack import Pack, find_pack
 from thresher.data.selection import Selection
 from thresher.errors import InvalidValueError, ThresherError
 from thresher.models.embed_config import HUGGING_FACE
-from thresher.models.features import FeaturePaths
+from thresher.models.features import FeaturePaths, ids_beside
 from thresher.models.registry import source_file
 from thresher.paths import (
     PackPaths,
@@ -187,7 +187,7 @@ def _files(key: str, path: str) -> list[Path]:
         return [features.meta, features.index, features.array]
     if place.is_dir():
         return sorted(file for file in place.iterdir() if file.is_file())
-    ids = place.with_suffix(".ids.txt")
+    ids = ids_beside(place)
     return [place, ids] if place.suffix == ".npy" and ids.exists() else [place]
 
 

@@ -1,0 +1,56 @@
+"""An audit is not taken for one that looked with other weights or features."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from planted import ArraySource
+from thresher.auditing.audit import audit
+from thresher.auditing.config import AuditConfig
+from thresher.data.pack import Pack
+from thresher.data.write import WriteOptions, write_pack
+from thresher.errors import AlreadyExistsError
+
+OTHER = "with other options or another network"
+
+
+@pytest.fixture
+def pack(digits: Path, tmp_path: Path) -> Pack:
+    """Digits of two classes, 40 of them."""
+    whole = Pack.open(digits)
+    rows = np.flatnonzero(whole.labels < 2)[:40]
+    ids = whole.ids.take(rows).to_pylist()
+    source = ArraySource(whole.images(rows), whole.labels[rows], ["train"] * 40, ids, ["0", "1"])
+    return write_pack(source, tmp_path / "pack", WriteOptions(processes=1))
+
+
+def test_other_ids_of_the_same_features(pack: Pack, tmp_path: Path) -> None:
+    """The rows were then of other images, but the old result was returned."""
+    file, listed = tmp_path / "f.npy", tmp_path / "f.ids.txt"
+    np.save(file, np.random.default_rng(0).normal(size=(40, 8)).astype(np.float32))
+    ids = pack.ids.to_pylist()
+    listed.write_text("\n".join(ids))
+    config = AuditConfig(features=file)
+    result = audit(pack, tmp_path / "out", config)
+    assert audit(pack, tmp_path / "out", config) == result
+    listed.write_text("\n".join(reversed(ids)))
+    with pytest.raises(AlreadyExistsError, match=OTHER):
+        audit(pack, tmp_path / "out", config)
+    listed.unlink()
+    assert audit(pack, tmp_path / "out", config) == result
+
+
+def test_other_weights_in_several_files(pack: Pack, tmp_path: Path) -> None:
+    """Only a file called model.safetensors was looked at, which large models do not have."""
+    transformers = pytest.importorskip("transformers")
+    small = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    vit = transformers.ViTConfig(**small, intermediate_size=64, image_size=32, patch_size=8)
+    config = AuditConfig(model=f"hf:{tmp_path / 'model'}", device="cpu")
+    transformers.ViTModel(vit).save_pretrained(tmp_path / "model", max_shard_size="20KB")
+    assert not (tmp_path / "model" / "model.safetensors").exists()
+    result = audit(pack, tmp_path / "out", config)
+    assert audit(pack, tmp_path / "out", config) == result
+    transformers.ViTModel(vit).save_pretrained(tmp_path / "model", max_shard_size="20KB")
+    with pytest.raises(AlreadyExistsError, match=OTHER):
+        audit(pack, tmp_path / "out", config)
