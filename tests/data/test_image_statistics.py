@@ -105,3 +105,22 @@ def encoded(pixels: np.ndarray) -> bytes:
     file = io.BytesIO()
     Image.fromarray(pixels.astype(np.uint8)).save(file, "PNG")
     return file.getvalue()
+
+
+@pytest.mark.parametrize("channels", [2, 4, 5])
+def test_channels_are_measured_alike_in_images_of_any_size(tmp_path: Path, channels: int) -> None:
+    """Alpha counted in small images, of which all were blank; large ones had three channels."""
+    random = np.random.default_rng(0)
+    cells = random.integers(100, 109, (6, 16, 16, channels)).astype(np.uint8)
+    if channels < 5:
+        cells[..., :-1], cells[..., -1] = cells[..., :1], 255
+    else:
+        cells[..., :3] = 100
+        cells[..., 3:] += 2 * (cells[..., 3:] - 100)
+    small, large = (
+        measured(cells.repeat(n, axis=1).repeat(n, axis=2), tmp_path / str(n)) for n in (8, 16)
+    )
+    assert large.height[0] == 2 * small.height[0] == 256
+    np.testing.assert_allclose(small.contrast, large.contrast, rtol=0.1)
+    assert not small.faults()["blank"].any()
+    assert not large.faults()["blank"].any()

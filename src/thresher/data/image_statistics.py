@@ -11,7 +11,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from thresher.data.gather import run_in_threads
-from thresher.data.images import measure
+from thresher.data.images import encode_png, measure
 from thresher.data.pack import Pack
 from thresher.progress import bar
 
@@ -106,14 +106,14 @@ def image_statistics(pack: Pack, positions: np.ndarray) -> ImageStatistics:
 def _block(pack: Pack, positions: np.ndarray) -> np.ndarray:
     if pack.image_shape is not None and min(pack.image_shape[:2]) <= LARGEST_SIDE:
         height, width = pack.image_shape[:2]
-        images = pack.images(positions).mean(axis=3, dtype=np.float32)
+        images = _opaque(pack.images(positions)).mean(axis=3, dtype=np.float32)
         size = np.array([[width], [height]]).repeat(len(positions), axis=1)
         return np.concatenate([size, _measured(images)])
     table = np.zeros((5, len(positions)), np.float32)
 
     def measure_rows(begin: int, end: int) -> None:
         for row in range(begin, end):
-            found = measure(pack.shown(int(positions[row])), LARGEST_SIDE)
+            found = measure(_file(pack, int(positions[row])), LARGEST_SIDE)
             if found is not None:
                 grey, size = found
                 table[:2, row] = size
@@ -121,6 +121,20 @@ def _block(pack: Pack, positions: np.ndarray) -> np.ndarray:
 
     run_in_threads(measure_rows, len(positions), least=4)
     return table
+
+
+def _opaque(images: np.ndarray) -> np.ndarray:
+    """Return the channels of images (…, channels) that are measured: all but alpha."""
+    channels = images.shape[-1]
+    return images[..., : channels - 1] if channels in (2, 4) else images
+
+
+def _file(pack: Pack, position: int) -> bytes:
+    """Return an image as a file of one or three channels: the mean of those that nobody can see."""
+    if pack.image_shape is None or pack.image_shape[2] <= 4:
+        return pack.shown(position)
+    grey = pack.view(position).mean(axis=2, keepdims=True, dtype=np.float32)
+    return encode_png(grey.round().astype(np.uint8), fast=True)
 
 
 def _measured(images: np.ndarray) -> np.ndarray:
