@@ -146,12 +146,14 @@ def ranges(sizes: Sequence[int]) -> list[str]:
     return chunks
 
 
-def describe_files(files: Sequence[Path]) -> str:
+def describe_files(files: Sequence[Path], root: Path | None = None) -> str:
     """Identify the content of files by their names, sizes and times of change.
 
     Sizes are not enough: other labels in an array or a tar file take the same number of bytes.
+    Names are paths below `root`, if it is given: folders may name splits.
     """
-    states = [(file.name, file.stat()) for file in files]
+    names = [file.name if root is None else file.relative_to(root).as_posix() for file in files]
+    states = [(name, file.stat()) for name, file in zip(names, files, strict=True)]
     listing = "\n".join(f"{name}\0{s.st_size}\0{s.st_mtime_ns}" for name, s in states)
     digest = hashlib.sha256(listing.encode(errors="surrogateescape")).hexdigest()[:16]
     total = sum(status.st_size for _, status in states)

@@ -57,7 +57,7 @@ class Lmdb(encoded.EncodedSource):
 
     def key(self) -> str:
         files = [folder / "data.mdb" for folder in self.folders]
-        return f"lmdb {self.root.name}, {encoded.describe_files(files)}"
+        return f"lmdb {self.root.name}, {encoded.describe_files(files, self.root)}"
 
     def chunks(self) -> list[str]:
         rows = {}

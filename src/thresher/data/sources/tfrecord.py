@@ -58,7 +58,9 @@ class TfRecord(encoded.EncodedSource):
         return path.is_dir() and bool(tfrecord_files(path))
 
     def key(self) -> str:
-        return f"tfrecord {self.root.name}, {encoded.describe_files(self.files)}"
+        # What they count from may depend on whether class names are given.
+        labels = "" if self.first_label else ", labels from 0"
+        return f"tfrecord {self.root.name}{labels}, {encoded.describe_files(self.files)}"
 
     def chunks(self) -> list[str]:
         return [file.relative_to(self.root).as_posix() for file in self.files]

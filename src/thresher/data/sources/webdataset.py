@@ -57,7 +57,7 @@ class WebDataset(encoded.EncodedSource):
         return path.is_dir() and bool(_tars(path, deep=False) or _tars_in_splits(path))
 
     def key(self) -> str:
-        return f"webdataset {self.root.name}, {encoded.describe_files(self.tars)}"
+        return f"webdataset {self.root.name}, {encoded.describe_files(self.tars, self.root)}"
 
     def chunks(self) -> list[str]:
         return [tar.relative_to(self.root).as_posix() for tar in self.tars]
