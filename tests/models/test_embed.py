@@ -14,9 +14,11 @@ import pytest
 import torch
 
 from planted import ArraySource
+from thresher.data.export import export
 from thresher.data.ids import rows_by_id
 from thresher.data.pack import Pack
-from thresher.data.write import write_pack
+from thresher.data.sources.folder import Folder
+from thresher.data.write import WriteOptions, write_pack
 from thresher.errors import ThresherError
 from thresher.models import weights
 from thresher.models.embed import embed, features_of_run
@@ -323,3 +325,29 @@ def test_features_json_of_version_0_1_opens(tmp_path: Path, digits: Path, run: P
     assert meta.model == "tiny"
     assert meta.mean == tuple(pack.mean.tolist())
     assert meta.crop is None
+
+
+def test_raw_images_are_scaled_to_what_the_run_was_trained_at(tmp_path: Path, digits: Path) -> None:
+    """Only encoded ones were: of the same images, a network got those of another size."""
+    whole = Pack.open(digits)
+    images = whole.images(np.arange(40)).repeat(3, axis=3).repeat(2, axis=1).repeat(2, axis=2)
+    ids = [f"{n}.png" for n in range(40)]
+    source = ArraySource(images, whole.labels[:40], ["train"] * 40, ids, whole.classes)
+    raw = write_pack(source, tmp_path / "raw", WriteOptions(processes=1))
+    export(raw, tmp_path / "folder", "folder")
+    files = Folder(tmp_path / "folder").as_encoded()
+    encoded = write_pack(files, tmp_path / "encoded", WriteOptions(processes=1))
+    weights.save(build("tiny", 10, 3), tmp_path / "run" / "model.safetensors")
+    data = {"mean": raw.mean.tolist(), "std": raw.std.tolist()}
+
+    def of_run(pack: Pack, resolved: int) -> Features:
+        run = {"config": {"model": "tiny", "image_size": 8}, "data": data}
+        write_json(tmp_path / "run" / "run.json", {**run, "resolved": {"image_size": resolved}})
+        return features_of_run(tmp_path / "run", pack)
+
+    features = of_run(raw, 8)
+    assert (encoded.image_shape, features.meta.image_size) == (None, 8)
+    of_files = of_run(encoded, 8)
+    rows = rows_by_id(features.ids, of_files.ids)
+    np.testing.assert_allclose(features.array, of_files.array[rows], atol=1e-3)
+    assert of_run(raw, 16).meta.image_size is None  # trained on raw images of 16 pixels

@@ -40,12 +40,14 @@ class Preprocessing:
     def of_run(cls, run: str | Path, pack: Pack) -> "Preprocessing":
         """Return the preprocessing that a run was trained with."""
         config, data, resolved = _read_run(run)
-        # Training with padded crops scales images only when it decodes them.
-        size = config.get("image_size") if pack.image_shape is None else None
-        crop = config.get("crop")
+        size, crop = config.get("image_size"), config.get("crop")
         if resolved.get("augment") == "imagenet":
             crop = resolved["image_size"]
             size = ResizedCrop(crop).short_side
+        elif pack.image_shape is not None and (
+            pack.image_shape[:2] == (size, size) or resolved.get("image_size") != size
+        ):
+            size = None  # as they are; runs of raw images once took an image_size without effect
         return cls(
             mean=tuple(data.get("mean") or pack.mean.tolist()),
             std=tuple(data.get("std") or pack.std.tolist()),
