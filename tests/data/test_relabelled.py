@@ -72,3 +72,20 @@ def test_new_labels_stay_in_the_column_that_a_pack_reads(tmp_path: Path) -> None
     kept.save_to_disk(str(tmp_path / "kept"))
     pack = packed(tmp_path / "kept", tmp_path / "pack")
     assert (pack.classes, pack.labels.tolist()) == (list("abcd"), [1, 2, 1])
+
+
+def test_ids_that_are_bytes_are_the_same_in_packs_and_selections(tmp_path: Path) -> None:
+    """A pack had the id "b'a'", which no data set matched."""
+    datasets = pytest.importorskip("datasets")
+    kinds = {"image": datasets.Image(), "label": datasets.ClassLabel(names=["x", "y"])}
+    features = datasets.Features({**kinds, "id": datasets.Value("binary")})
+    images = [{"bytes": picture(n, 9, 9), "path": None} for n in range(2)]
+    values = {"image": images, "label": [0, 1], "id": [b"a", "\u00e9".encode()]}
+    data = datasets.Dataset.from_dict(values, features=features)
+    data.save_to_disk(str(tmp_path / "saved"))
+    pack = packed(tmp_path / "saved", tmp_path / "pack")
+    ids = pack.ids.to_pylist()
+    rows: dict[str, Any] = {"score": np.zeros(2), "reason": [""] * 2, "fingerprint": ""}
+    selection = Selection(ids, pack.labels, np.array([False, True]), **rows)
+    assert ids == ["a", "\u00e9"]
+    assert selection.select(data)["label"] == [1]

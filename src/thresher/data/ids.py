@@ -21,6 +21,11 @@ def rows_by_id(wanted: Ids, available: Ids) -> np.ndarray:
     return pc.fill_null(rows, -1).to_numpy(zero_copy_only=False).astype(np.int64)
 
 
+def id_text(value: object) -> str:
+    """Return an id that a data set gives as text: bytes are UTF-8, and anything else as printed."""
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+
+
 def write_id_list(path: Path, ids: Iterable[str]) -> None:
     """Write a text file with an id per line, which `read_id_list` reads."""
     ids = list(ids)

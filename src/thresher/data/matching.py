@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from thresher.data.ids import rows_by_id
+from thresher.data.ids import id_text, rows_by_id
 from thresher.data.labels import label_columns
 from thresher.data.sources.encoded import SPLITS
 from thresher.data.sources.folder import exported_ids
@@ -148,8 +148,7 @@ def _ids(dataset: Any) -> list[str] | None:
         values = values.to_pylist()
     if hasattr(values, "tolist"):  # an element of a tensor is a tensor
         values = values.tolist()
-    # Bytes that are no text match no id, which is said.
-    return [v.decode(errors="replace") if isinstance(v, bytes) else str(v) for v in values]
+    return [id_text(value) for value in values]
 
 
 def _paths(dataset: Any) -> list[PurePath] | None:

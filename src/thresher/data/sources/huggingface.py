@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from thresher.data.ids import id_text
 from thresher.data.labels import class_names, label_columns
 from thresher.data.sources import encoded
 from thresher.data.sources.base import Block
@@ -73,7 +74,7 @@ class HuggingFace(encoded.EncodedSource):
         def samples() -> Iterator[encoded.EncodedSample]:
             for n in range(int(begin), end):
                 row = part[n]
-                id = str(row["id"]) if "id" in row else f"{split}/{n:0{width}d}"
+                id = id_text(row["id"]) if "id" in row else f"{split}/{n:0{width}d}"
                 yield id, self._label(row, split), split, self._file(row)
 
         yield from encoded.in_blocks(samples())
