@@ -124,3 +124,16 @@ def test_channels_are_measured_alike_in_images_of_any_size(tmp_path: Path, chann
     np.testing.assert_allclose(small.contrast, large.contrast, rtol=0.1)
     assert not small.faults()["blank"].any()
     assert not large.faults()["blank"].any()
+
+
+def test_colours_are_weighed_alike_in_images_of_any_size(tmp_path: Path) -> None:
+    """A blue pattern had three times the contrast in small images, which were not blank."""
+    random = np.random.default_rng(0)
+    cells = np.full((6, 16, 16, 3), 100, np.uint8)
+    cells[..., 2] = random.integers(90, 126, cells.shape[:3])
+    small, large = (
+        measured(cells.repeat(n, axis=1).repeat(n, axis=2), tmp_path / str(n)) for n in (8, 16)
+    )
+    np.testing.assert_allclose(small.contrast, large.contrast, rtol=0.1)
+    assert small.faults()["blank"].all()
+    assert large.faults()["blank"].all()

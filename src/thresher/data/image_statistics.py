@@ -16,6 +16,8 @@ from thresher.data.pack import Pack
 from thresher.progress import bar
 
 LARGEST_SIDE = 128
+LUMA = np.array([0.299, 0.587, 0.114], np.float32)
+"""Weights of red, green and blue in grey, as in Pillow."""
 LEAST_CONTRAST = 2.0
 """Standard deviation of the grey levels, of 255, below which an image is blank."""
 LARGEST_NOISE_CORRELATION = 0.15
@@ -106,9 +108,8 @@ def image_statistics(pack: Pack, positions: np.ndarray) -> ImageStatistics:
 def _block(pack: Pack, positions: np.ndarray) -> np.ndarray:
     if pack.image_shape is not None and min(pack.image_shape[:2]) <= LARGEST_SIDE:
         height, width = pack.image_shape[:2]
-        images = _opaque(pack.images(positions)).mean(axis=3, dtype=np.float32)
         size = np.array([[width], [height]]).repeat(len(positions), axis=1)
-        return np.concatenate([size, _measured(images)])
+        return np.concatenate([size, _measured(_grey(pack.images(positions)))])
     table = np.zeros((5, len(positions)), np.float32)
 
     def measure_rows(begin: int, end: int) -> None:
@@ -123,17 +124,20 @@ def _block(pack: Pack, positions: np.ndarray) -> np.ndarray:
     return table
 
 
-def _opaque(images: np.ndarray) -> np.ndarray:
-    """Return the channels of images (…, channels) that are measured: all but alpha."""
+def _grey(images: np.ndarray) -> np.ndarray:
+    """Return images (…, channels) in grey, float32: colours as Pillow weighs them, without alpha, and
+    the mean of what are no colours."""
     channels = images.shape[-1]
-    return images[..., : channels - 1] if channels in (2, 4) else images
+    if channels in (3, 4):
+        return images[..., :3].astype(np.float32) @ LUMA
+    return images[..., : 1 if channels == 2 else channels].mean(axis=-1, dtype=np.float32)
 
 
 def _file(pack: Pack, position: int) -> bytes:
     """Return an image as a file of one or three channels: the mean of those that nobody can see."""
     if pack.image_shape is None or pack.image_shape[2] <= 4:
         return pack.shown(position)
-    grey = pack.view(position).mean(axis=2, keepdims=True, dtype=np.float32)
+    grey = _grey(pack.view(position))[..., None]
     return encode_png(grey.round().astype(np.uint8), fast=True)
 
 
