@@ -125,8 +125,10 @@ def _block(pack: Pack, positions: np.ndarray) -> np.ndarray:
 
 
 def _grey(images: np.ndarray) -> np.ndarray:
-    """Return images (…, channels) in grey, float32: colours as Pillow weighs them, without alpha, and
-    the mean of what are no colours."""
+    """Return images (…, channels) in grey, float32: colours as Pillow weighs them, without alpha.
+
+    Of channels that are no colours, it is the mean.
+    """
     channels = images.shape[-1]
     if channels in (3, 4):
         return images[..., :3].astype(np.float32) @ LUMA
