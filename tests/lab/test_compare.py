@@ -223,5 +223,8 @@ def test_rules_are_compared_on_hosts(tmp_path: Path) -> None:
     assert (tmp_path / "compare.png").exists()
     # The runs are kept: asking again trains nothing, down to the seconds of each step.
     assert compare(config).data["rows"] == data["rows"]
+    # One host is the same run whichever rule is named first, also with a warm-up.
+    again = replace(config, hosts=1, rules=("weak+linear+warmup", "strong"))
+    assert compare(again).data["rows"] == [one]
     with pytest.raises(ThresherError, match=r'rules\[0\] cannot be "stong"; did you mean "strong"'):
         compare(Compare(hosts=2, rules=("stong",), data=str(pack)))  # type: ignore[arg-type]

@@ -160,6 +160,11 @@ def compare_rules(config: RuleComparisonConfig) -> RuleComparison:
     return comparison
 
 
+def rule_options(rule: Rule, hosts: int) -> dict[str, Any]:
+    """Return the training options of a rule; on one host all have the same, without a warm-up."""
+    return RULES["strong" if hosts == 1 else rule]
+
+
 def _train_all(config: RuleComparisonConfig, hosts: int) -> list[RuleRun]:
     compress = config.compress or COMPRESS
     counts = (1, hosts) if hosts > 1 else (1,)
@@ -195,7 +200,7 @@ def _train_all(config: RuleComparisonConfig, hosts: int) -> list[RuleRun]:
                 flip=False,
                 compress=compression,
                 resume=True,
-                **RULES[rule],
+                **rule_options(rule, count),
             )
             result = finished(run)
             if result is None:
