@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from thresher.errors import ThresherError
-from thresher.select.cluster import NOISE, UNCLUSTERED, ClassGraph, hdbscan
+from thresher.select.cluster import NOISE, UNCLUSTERED, ClassGraph, hdbscan, noise_score
 from thresher.select.core_distances import root
 
 
@@ -68,6 +68,21 @@ def test_all_points_equal() -> None:
     assert (graph.clusters_once(0.0) == 0).all()
     assert not graph.noise(0.0).any()
     assert graph.eps_for_share(0.5) == 0.0
+
+
+def test_scores_above_one_are_noise_also_at_an_eps_of_zero_and_just_below_a_threshold() -> None:
+    """A class of copies has a knee of 0: its strays had scores below those of kept samples."""
+    random = np.random.default_rng(0)
+    strays = random.normal(size=(6, 2)) * 0.1
+    x = np.concatenate([np.zeros((30, 2)), strays, random.normal(size=(40, 2)) * 10])
+    graph = ClassGraph(x, np.repeat([0, 1], [36, 40]))
+    knees = graph.eps_knee()
+    assert knees[0] == 0
+    below = [np.nextafter(threshold, 0) for threshold in graph.threshold[graph.threshold > 0]]
+    for eps in (knees, 0.0, *below):
+        np.testing.assert_array_equal(noise_score(graph, eps) > 1, graph.noise(eps))
+    order = np.argsort(noise_score(graph, knees)[:36], kind="stable")
+    np.testing.assert_array_equal(order, np.argsort(graph.threshold[:36], kind="stable"))
 
 
 def test_the_eps_for_a_share_is_the_nearest_that_ties_allow() -> None:

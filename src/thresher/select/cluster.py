@@ -241,10 +241,16 @@ def eps_per_sample(graph: ClassGraph, eps: Eps) -> np.ndarray:
 
 
 def noise_score(graph: ClassGraph, eps: Eps) -> np.ndarray:
-    """Return the smallest radius that keeps a sample over that used, (n,) float32; noise: > 1."""
-    used = eps_per_sample(graph, eps)
-    score = np.divide(graph.threshold, used, out=graph.threshold.copy(), where=used > 0)
-    return score.astype(np.float32)
+    """Return the smallest radius that keeps a sample over that used, (n,) float32; noise: > 1.
+
+    Where the radius used is 0, as in a class of copies, noise has 1 plus the smallest radius.
+    """
+    used, threshold = eps_per_sample(graph, eps), graph.threshold
+    without = np.where(threshold > 0, 1 + threshold, 0.0)
+    score = np.divide(threshold, used, out=without, where=used > 0).astype(np.float32)
+    # A threshold just above eps would be rounded to 1.
+    least = np.nextafter(np.float32(1), np.float32(2))
+    return np.where(graph.noise(eps), np.maximum(score, least), score)
 
 
 def hdbscan(
