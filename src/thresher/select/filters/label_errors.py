@@ -81,7 +81,9 @@ class LabelErrorsFilter(Filter):
     probabilities: Literal["probe", "own"] = "probe"
     """Class probabilities to use: a cross-validated linear probe's, or the network's own."""
     engine: Literal["auto", "cleanlab", "builtin"] = "auto"
-    """Implementation; auto uses cleanlab if it is installed."""
+    """Implementation; auto uses cleanlab if it is installed. builtin drops what the rule above
+    marks. cleanlab estimates from it how many labels of each class are wrong, and drops that many,
+    which are partly other samples."""
     folds: int = option(5, ge=2, only_with={"probabilities": ("probe",)})
     """Folds of the probe's cross-validation."""
     components: int = option(64, ge=1, only_with={"probabilities": ("probe",)})
