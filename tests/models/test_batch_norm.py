@@ -253,6 +253,15 @@ def test_convert_keeps_parameters_names_and_mode() -> None:
     assert not any(m.training for m in model.modules())
 
 
+@pytest.mark.parametrize("mode", ["sync", "ghost:2"])
+def test_a_layer_that_is_used_twice_is_replaced_in_both_places(mode: str) -> None:
+    """The second use went on with the statistics of each worker's part."""
+    layer = nn.BatchNorm2d(4)
+    model = convert(nn.Sequential(nn.Conv2d(3, 4, 1), layer, nn.ReLU(), layer), mode)
+    assert not any(isinstance(m, nn.BatchNorm2d) for m in model)
+    assert model[1] is model[3]
+
+
 def test_update_running_statistics_without_a_step_changes_nothing() -> None:
     model = convert(build("tiny", 5), "ghost:4")
     before = {key: value.clone() for key, value in model.state_dict().items()}

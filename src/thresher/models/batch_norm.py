@@ -56,10 +56,14 @@ def convert(model: nn.Module, mode: str, group: Any = None) -> nn.Module:
             )
     if _convertible(model):
         return _converted(model, kind, size, group)
+    new: dict[nn.Module, nn.Module] = {}
     for parent in list(model.modules()):
-        for name, child in list(parent.named_children()):
-            if _convertible(child):
-                setattr(parent, name, _converted(child, kind, size, group))
+        # Not `named_children`, which names a layer that is used in two places only once.
+        for name, child in list(parent._modules.items()):
+            if child is not None and _convertible(child):
+                if child not in new:
+                    new[child] = _converted(child, kind, size, group)
+                setattr(parent, name, new[child])
     return model
 
 
