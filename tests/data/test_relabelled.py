@@ -89,3 +89,25 @@ def test_ids_that_are_bytes_are_the_same_in_packs_and_selections(tmp_path: Path)
     selection = Selection(ids, pack.labels, np.array([False, True]), **rows)
     assert ids == ["a", "\u00e9"]
     assert selection.select(data)["label"] == [1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "columns"), [("torch", None), ("arrow", None), ("numpy", ["image", "label"])]
+)
+def test_the_format_of_a_saved_data_set_does_not_change_its_ids(
+    kind: str, columns: list[str] | None, tmp_path: Path
+) -> None:
+    """A pack had the id "tensor(7)", or "train/00000" where the format hides the column."""
+    datasets = pytest.importorskip("datasets")
+    kinds = {"image": datasets.Image(), "label": datasets.ClassLabel(names=["x", "y"])}
+    features = datasets.Features({**kinds, "id": datasets.Value("int64")})
+    images = [{"bytes": picture(n, 9, 9), "path": None} for n in range(2)]
+    values = {"image": images, "label": [0, 1], "id": [7, 8]}
+    data = datasets.Dataset.from_dict(values, features=features).with_format(kind, columns)
+    data.save_to_disk(str(tmp_path / "saved"))
+    pack = packed(tmp_path / "saved", tmp_path / "pack")
+    ids = pack.ids.to_pylist()
+    assert ids == ["7", "8"]
+    rows: dict[str, Any] = {"score": np.zeros(2), "reason": [""] * 2, "fingerprint": ""}
+    kept = Selection(ids, pack.labels, np.array([False, True]), **rows).select(data)
+    assert kept.with_format(None)["id"][:] == [8]
