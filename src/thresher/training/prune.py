@@ -304,7 +304,8 @@ class PrunedLoader:
     def _begin(self, order: np.ndarray) -> None:
         world = self._group.world
         samples, count = np.unique(order), len(self.dataset)  # type: ignore[arg-type]
-        if len(samples) > count - world:  # drop_last of a distributed sampler leaves some out
+        # drop_last of a distributed sampler leaves others out in each epoch; a selection does not.
+        if getattr(self._full.sampler, "drop_last", True) and len(samples) > count - world:
             samples = np.arange(count)
         restored = self._restored_samples
         if restored is not None and not np.array_equal(restored, samples):
