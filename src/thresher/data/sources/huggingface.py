@@ -97,8 +97,9 @@ class HuggingFace(encoded.EncodedSource):
         splits = {}
         for split, part in parts:
             image, _ = _columns(part, self.where)
+            # A format that was saved with it may print ids otherwise, or hide their column.
             if part.format["type"] is not None or part.format["columns"] != part.column_names:
-                part = part.with_format(None)  # a saved format may print ids otherwise, or hide them
+                part = part.with_format(None)
             plain = part.cast_column(image, datasets.Image(decode=False))
             usual = encoded.usual_split(split)
             taken = usual in splits or (usual != split and usual in dict(parts))
