@@ -65,7 +65,7 @@ def embed_pack(config: EmbedConfig, pack: Pack, out: str | Path) -> Features:
         registry.check(config.model)
         images = Preprocessing.of_model(config.model, pack).replaced(config)
         network = Network.from_weights(config.model, config.weights, pack, images)
-    if config.features_from is not None and not network.has_probabilities:
+    if config.features_from is not None and not network.has_trained_head:
         check_trained(network.model, config.features_from)
     return embed(replace(network, features_from=config.features_from), pack, out, config)
 

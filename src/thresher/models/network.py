@@ -11,7 +11,7 @@ from typing import Any, get_args
 from torch import nn
 
 from thresher.data.crops import ResizedCrop
-from thresher.data.digest import file_sha256
+from thresher.data.digest import file_sha256, order_digest
 from thresher.data.images import Resample
 from thresher.data.pack import Pack
 from thresher.errors import InvalidValueError, NotFoundError
@@ -123,6 +123,8 @@ class Network:
     preprocessing: Preprocessing
     has_probabilities: bool = True
     """Whether its head was trained on the pack's classes."""
+    has_trained_head: bool = True
+    """Whether its head, if it has one, comes from the weights; otherwise it is random."""
     run: str | None = None
     """The training run that it comes from."""
     weights: str | None = None
@@ -156,7 +158,14 @@ class Network:
                 "those of the present network with the weights of that run",
                 *(config["model"], run),
             )
-        return cls._load(config["model"], file, pack, preprocessing=images, run=str(run))
+        network = cls._load(config["model"], file, pack, preprocessing=images, run=str(run))
+        if not network.has_probabilities or _same_classes(data, pack):
+            return network
+        logger.warning(
+            "%s was trained on other classes than those of %s: there are no probabilities",
+            *(run, pack.name),
+        )
+        return replace(network, has_probabilities=False)
 
     @classmethod
     def from_weights(
@@ -180,10 +189,23 @@ class Network:
             model=model,
             name=name,
             has_probabilities=not skipped,
+            has_trained_head=not skipped,
             sha256=file_sha256(file),
             model_source=registry.source_digest(name),
             **facts,
         )
+
+
+def _same_classes(data: Mapping[str, Any], pack: Pack) -> bool:
+    """Return whether a run on `data` had the classes of `pack`, or may have: older ones say less.
+
+    With the same samples and labels, classes may have been renamed.
+    """
+    names = data.get("class_order")
+    return data.get("fingerprint") == pack.fingerprint or names in (
+        None,
+        order_digest(pack.classes),
+    )
 
 
 def weights_of_run(run: str | Path) -> Path:

@@ -109,6 +109,7 @@ def write_config(config: TrainConfig, resolved: Resolved, pack: Pack, split: Tra
         "name": pack.name,
         "fingerprint": pack.fingerprint,
         "classes": len(pack.classes),
+        "class_order": order_digest(pack.classes),
         "mean": pack.mean.tolist(),
         "std": pack.std.tolist(),
         "train": split.count,
