@@ -154,3 +154,13 @@ def test_keys_of_a_webdataset() -> None:
         selection.keeps({"__key__": "0", "__url__": "b.tar"})
     with pytest.raises(InvalidValueError, match="the sample has no __url__"):
         selection.keeps({"__key__": "0"})
+
+
+def test_a_sample_of_a_tar_in_deep_folders_is_not_that_of_a_tar_of_the_same_name() -> None:
+    """From the fourth folder on, the decision on the sample of the tar at the top was taken."""
+    ids = ["s/0", "a/b/c/d/s/0"]
+    keep, rows = np.array([True, False]), np.zeros(2)
+    selection = Selection(ids, np.arange(2), keep, rows, ["", ""], fingerprint="")
+    assert selection.keeps({"__key__": "0", "__url__": "/data/s.tar"})
+    assert not selection.keeps({"__key__": "0", "__url__": "/data/a/b/c/d/s.tar"})
+    assert not selection.keeps({"__key__": "0", "__url__": "a/b/c/d/s.tar"})

@@ -107,9 +107,7 @@ def webdataset_ids(sample: Mapping[str, Any]) -> list[str]:
         *folders, name = PurePosixPath(str(sample["__url__"])).parts
         key = PurePosixPath(str(sample["__key__"]))  # `tar cf x.tar .` writes ./0001.jpg
         own = [name.partition(".")[0], key.as_posix()]
-        return ["/".join([*folders[-n:], *own]) for n in (3, 2, 1) if n <= len(folders)] + [
-            "/".join(own)
-        ]
+        return ["/".join([*folders[n:], *own]) for n in range(len(folders) + 1)]
     except KeyError as error:
         raise InvalidValueError(
             f"the sample has no {error.args[0]}", "give an id, or a sample of a WebDataset"
