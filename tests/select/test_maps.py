@@ -71,6 +71,9 @@ def test_maps_of_version_0_1_are_found_and_other_settings_have_other_maps(tmp_pa
     for number, change in enumerate([*changes, {"iterations": 30}]):
         assert not np.array_equal(reduced(**{"iterations": 20, **change}), points)
         assert len(list(tmp_path.iterdir())) == 2 + number
+    scikit = MapOptions(perplexity=2, device="cpu", tsne="sklearn-2020", iterations=20)
+    random, pca = (cached_reduction(tmp_path, x, scikit, start=s).points for s in (None, "pca"))
+    assert not np.array_equal(random, pca), "a start that is given is that of the map"
 
 
 def test_a_stored_map_is_used_without_torch(tmp_path: Path) -> None:

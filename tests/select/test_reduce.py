@@ -189,5 +189,7 @@ def test_defaults_of_2020_are_those_of_scikit_learn_then() -> None:
     assert tsne_settings(MapOptions()) == TsneSettings(None, 12, 750, "pca")
     own = MapOptions(tsne="sklearn-2020", learning_rate=5, exaggeration=4, iterations=20)
     assert tsne_settings(own) == TsneSettings(5, 4, 20, "random")
+    assert tsne_settings(own, "pca") == TsneSettings(5, 4, 20, "pca"), "a start that is given wins"
+    assert tsne_settings(MapOptions(), "random") == TsneSettings(None, 12, 750, "random")
     with pytest.raises(ThresherError, match='tsne cannot be "sklearn"'):
         tsne_settings(MapOptions(tsne="sklearn"))  # type: ignore[arg-type]

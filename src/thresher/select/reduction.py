@@ -96,8 +96,8 @@ TSNE_DEFAULTS: dict[TsneDefaults, TsneSettings] = {
 }
 
 
-def tsne_settings(options: MapOptions, start: Start = "pca") -> TsneSettings:
-    """Return the settings of a t-SNE map; `start` is that of the option, "pca" if not given."""
+def tsne_settings(options: MapOptions, start: Start | None = None) -> TsneSettings:
+    """Return the settings of a t-SNE map: what the options and `start` give, else the defaults."""
     if options.tsne not in TSNE_DEFAULTS:
         hint = nearest(str(options.tsne), TSNE_DEFAULTS)
         raise InvalidValueError(f'tsne cannot be "{options.tsne}"', hint, "tsne")
@@ -106,7 +106,7 @@ def tsne_settings(options: MapOptions, start: Start = "pca") -> TsneSettings:
         defaults.rate if options.learning_rate is None else options.learning_rate,
         defaults.exaggeration if options.exaggeration is None else options.exaggeration,
         defaults.iterations if options.iterations is None else options.iterations,
-        "random" if "random" in (start, defaults.start) else "pca",
+        defaults.start if start is None else start,
     )
 
 
@@ -129,7 +129,7 @@ def cached_reduction(
     features: np.ndarray,
     options: MapOptions,
     method: Method = "tsne",
-    start: Start = "pca",
+    start: Start | None = None,
 ) -> Reduction:
     """Return `reduce(features, options, method, start)`, cached in `folder`.
 
@@ -144,11 +144,11 @@ def cached_reduction(
         "components": options.components,
         "perplexity": options.perplexity,
         "seed": options.seed,
-        "start": start,
+        "start": start or "pca",
         **_engine(method, likely_device(options.device)),
     }
     tsne = tsne_settings(options, start)
-    if method == "tsne" and tsne != TsneSettings(start=start):
+    if method == "tsne" and tsne != TsneSettings(start=start or "pca"):
         settings["tsne"] = asdict(tsne)  # maps with the defaults keep the keys of version 0.1
     digest = hashlib.sha256(f"{features.shape} {features.dtype}".encode())
     for begin in range(0, len(features), BLOCK_ROWS):
@@ -209,16 +209,16 @@ def _stored(path: Path, samples: int) -> Reduction | None:
 
 
 def reduce(
-    features: np.ndarray, options: MapOptions, method: Method = "tsne", start: Start = "pca"
+    features: np.ndarray, options: MapOptions, method: Method = "tsne", start: Start | None = None
 ) -> Reduction:
     """Reduce features (n, d), any float type, possibly memory-mapped.
 
     "tsne" and "umap" give a map (n, 2) of the principal components, "pca" the components, "none"
     the features. t-SNE starts from the first two components, from which the seed hardly matters,
-    or from a random cloud.
+    or from a random cloud; without `start`, as `options.tsne` does.
     """
     for name, value, known in (("method", method, Method), ("start", start, Start)):
-        if value not in get_args(known):
+        if value is not None and value not in get_args(known):
             raise InvalidValueError(
                 f'{name} cannot be "{value}"', nearest(value, get_args(known)), name
             )

@@ -37,8 +37,9 @@ class NetworkOptions(MapOptions):
     """Points within eps, itself included, that make a core point of DBSCAN."""
     reduce: Method = "tsne"
     """What to cluster: a t-SNE or UMAP map, the principal components, or the features."""
-    start: Start = option("pca", only_with={"reduce": ("tsne",)})
-    """Where t-SNE starts: the first two principal components, or a random cloud."""
+    start: Start | None = option(None, only_with={"reduce": ("tsne",)})
+    """Where t-SNE starts: the first two principal components (pca), or a random cloud; default pca,
+    or random with `tsne` sklearn-2020."""
     cluster: Literal["dbscan", "hdbscan"] = "dbscan"
     """Clustering; hdbscan finds its own radii and takes neither `eps` nor `drop`."""
     min_cluster_size: int = option(5, ge=2, only_with={"cluster": ("hdbscan",)})
@@ -63,8 +64,8 @@ class NetworkFilter(NetworkOptions, Filter):
     give the share to `drop`, or rely on the knee of the k-distance curve.
 
     With `votes`, `perplexities` or features of further networks, several maps vote, and the report
-    says how far they agree. The first vote of each network and perplexity starts from the principal
-    components, the others from random clouds, because the seed hardly matters otherwise. With
+    says how far they agree. The first vote of each network and perplexity starts as `start` says,
+    the others from random clouds, because the seed hardly matters otherwise. With
     `drop`, the samples with the most votes go, the mean score breaking ties; otherwise those that
     more than half of the votes drop.
 
@@ -229,7 +230,7 @@ class NetworkFilter(NetworkOptions, Filter):
             for perplexity in self.perplexities or (self.perplexity,):
                 one = replace(self, votes=1, perplexities=(), perplexity=perplexity)
                 for vote in range(self.votes):
-                    start = "random" if vote else self.start
+                    start: Start | None = "random" if vote else self.start
                     yield replace(one, seed=self.seed + vote, start=start), seen
 
 
