@@ -23,7 +23,7 @@ class DataConfig:
     """Train only on the samples that this selection (.parquet) keeps."""
     validation: float | None = option(None, ge=0)
     """Training samples to hold out for validation: a count, or a share below 1; by default a tenth
-    if the pack has no test images, else none."""
+    if the pack has neither test nor validation images, else none."""
     split_seed: int = option(0, ge=0, only_with={"validation": Bounds(gt=0)})
     """Seed of the choice of validation samples."""
     seed: int = option(0, ge=0)
