@@ -257,7 +257,8 @@ def test_convert_keeps_parameters_names_and_mode() -> None:
 def test_a_layer_that_is_used_twice_is_replaced_in_both_places(mode: str) -> None:
     """The second use went on with the statistics of each worker's part."""
     layer = nn.BatchNorm2d(4)
-    model = convert(nn.Sequential(nn.Conv2d(3, 4, 1), layer, nn.ReLU(), layer), mode)
+    model = nn.Sequential(nn.Conv2d(3, 4, 1), layer, nn.ReLU(), layer)
+    assert convert(model, mode) is model
     assert not any(isinstance(m, nn.BatchNorm2d) for m in model)
     assert model[1] is model[3]
 
