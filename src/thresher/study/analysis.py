@@ -27,7 +27,6 @@ from thresher.study.reported import POINTS, TO_TARGET
 from thresher.study.results import (
     Trial,
     changed_networks,
-    check_points,
     open_data,
     plain_trial,
     read_trials,
@@ -192,8 +191,19 @@ def analyse(
             )
         runs.add(run)
     config = config or ComparisonConfig()
-    check_points(trials, config.metric, config.margin)
+    _check_points(trials, config)
     return _build(trials, axes, config, cost=_cost(trials, []))
+
+
+def _check_points(trials: Sequence[Trial], config: ComparisonConfig) -> None:
+    """Refuse accuracies from 0 to 1: all of them would be equivalent within 0.3 points."""
+    values = [trial.value for trial in trials if trial.value is not None]
+    shares = all(0 <= value <= 1 for value in values) and any(values)
+    if config.metric in POINTS and config.margin is None and shares:
+        raise InvalidValueError(
+            f"{config.metric} must be in points (percent), but no value is above 1",
+            "give 100 times the shares, or set another `metric` or a `margin`",
+        )
 
 
 def _analyse_study(study: Study, config: ComparisonConfig | None) -> Analysis:

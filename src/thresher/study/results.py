@@ -127,8 +127,6 @@ _COPIED = (
 )
 LOSSES = ("loss", "train_loss")
 """Metrics of which a run that diverged has none; it counts as guessing."""
-LARGEST_SHARE = 0.05
-"""A margin from here on is one in points."""
 NETWORK_FILE = "file of network"
 _RESOLVED = ("peak_lr", "warmup_epochs", "global_batch", "per_worker_batch", "workers")
 
@@ -314,17 +312,3 @@ def to_json_values(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
-
-
-def check_points(trials: Iterable[Trial], metric: str, margin: float | None) -> None:
-    """Refuse accuracies from 0 to 1: all of them would be equivalent within some points.
-
-    Unless a `margin` is given that is a share as well.
-    """
-    values = [trial.value for trial in trials if trial.value is not None]
-    shares = all(0 <= value <= 1 for value in values) and any(values)
-    if metric in POINTS and shares and (margin is None or margin >= LARGEST_SHARE):
-        raise InvalidValueError(
-            f"{metric} must be in points (percent), but no value is above 1",
-            "give 100 times the shares, or set another `metric` or a smaller `margin`",
-        )
