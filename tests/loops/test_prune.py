@@ -1,5 +1,6 @@
 """Dynamic pruning around a DataLoader: the pruner's samples, weights and ranks."""
 
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -146,13 +147,17 @@ def test_counted_epochs_have_their_own_order() -> None:
 
 
 def _ranks(rank: int, world: int, method: str, folder: Path) -> list[list[int]]:
+    # A new file each time: one of a try that failed names ports that nobody listens to any more.
+    file = [f"{folder}/{uuid.uuid4().hex}"]
+    dist.broadcast_object_list(file)
+    dist.barrier()  # or a rank may leave before another has joined
     # Loaders are often made before the ranks join, as those that are given to Lightning's `fit`.
     dist.destroy_process_group()
     sampler: Any = DistributedSampler(Numbers(), world, rank, shuffle=True)
     loader = prune(DataLoader(Numbers(), BATCH, sampler=sampler), method, epochs=EPOCHS)
     order = EpochSampler(np.arange(N))
     assert len(order) == N
-    dist.init_process_group("gloo", f"file://{folder}/join", rank=rank, world_size=world)
+    dist.init_process_group("gloo", f"file://{file[0]}", rank=rank, world_size=world)
     assert list(order) == list(EpochSampler(np.arange(N), rank=rank, world=world))
     epochs = []
     for number in range(4):
