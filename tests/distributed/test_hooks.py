@@ -5,6 +5,7 @@ import threading
 import time
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -54,8 +55,9 @@ def _train(
         nn.utils.vector_to_parameters(torch.tensor(weights, dtype=dtype), net.parameters())
     # Buckets of a few kilobytes: several per step, as in a real network.
     ddp = DistributedDataParallel(net, bucket_cap_mb=4 / 1024)
-    TopK.share = options.pop("share", TopK.share)
     hook_state, hook = gradient_hook(compress, algorithm, net.named_parameters())
+    if isinstance(hook_state, TopK):
+        hook_state.share = options.pop("share", TopK.share)
     ddp.register_comm_hook(hook_state, hook)
     x, y = _problem(rank, world, dtype)
     if state is not None:
@@ -115,6 +117,7 @@ def test_cast_through_our_algorithms(compress: str) -> None:
     assert weights == other[2]
 
 
+@patch.object(TopK, "share", 0.02)
 def _sums(
     rank: int, world: int, compress: str, scales: tuple[float, ...] = (1.0,) * 12
 ) -> tuple[Tensor, Tensor, Tensor, bool]:
@@ -126,7 +129,6 @@ def _sums(
     nn.init.zeros_(net.weight)
     nn.init.zeros_(net.bias)
     ddp = DistributedDataParallel(net, bucket_cap_mb=1 / 1024)
-    TopK.share = 0.02
     state, hook = gradient_hook(compress, "default", net.named_parameters())
     ddp.register_comm_hook(state, hook)
     own = torch.zeros(50 * 40 + 40, dtype=torch.float64)
@@ -179,6 +181,7 @@ def test_errors_do_not_depend_on_the_scale_of_the_loss(compress: str) -> None:
         torch.testing.assert_close(given + left, whole, rtol=1e-9, atol=1e-9)
 
 
+@patch.object(TopK, "share", 0.1)
 def _channels_last(rank: int, world: int, compress: str) -> tuple[Tensor, Tensor, Tensor]:
     """Sums over 5 steps of a convolution's own gradient, the given one, and what is left, all in
     the order of a channels-last weight's memory."""
@@ -186,7 +189,6 @@ def _channels_last(rank: int, world: int, compress: str) -> tuple[Tensor, Tensor
     net = nn.Conv2d(6, 16, 3, bias=False).double()
     net.weight.data = net.weight.data.contiguous(memory_format=torch.channels_last)
     ddp = DistributedDataParallel(net, gradient_as_bucket_view=True)
-    TopK.share = 0.1
     state, hook = gradient_hook(compress, "default", net.named_parameters())
     ddp.register_comm_hook(state, hook)
     own = torch.zeros(16, 3, 3, 6, dtype=torch.float64)

@@ -1,6 +1,7 @@
 """Local SGD and delayed gradients over real ranks."""
 
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -108,6 +109,7 @@ def test_average_every_zero_is_refused() -> None:
         validate(ExchangeConfig(average_every=0))
 
 
+@patch.object(TopK, "share", 0.1)
 def _delayed(
     rank: int,
     world: int,
@@ -123,7 +125,6 @@ def _delayed(
         values = torch.tensor(weights, dtype=torch.float64)
         nn.utils.vector_to_parameters(values, net.parameters())
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1, weight_decay=1e-3)
-    TopK.share = 0.1
     config = ExchangeConfig(delay=1, compress=compress)
     delayed = DelayedExchange(_parts(net, optimizer, (rank, world), config))
     delayed.prepare()
