@@ -25,7 +25,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from forks import FRESH
-from leaks import _no_process_is_left, _nothing_leaks  # noqa: F401 (fixtures of every test)
+from leaks import (  # noqa: F401 (fixtures of every test)
+    _constants_stay,
+    _no_process_is_left,
+    _nothing_leaks,
+)
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

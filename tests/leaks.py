@@ -1,4 +1,4 @@
-"""Nothing is left behind: after every test, environment and processes are as before it."""
+"""Nothing is left behind: after a test, environment, processes and constants are as before it."""
 
 import contextlib
 import logging
@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,6 +31,7 @@ _TOLERATED = {
     "_RJEM_MALLOC_CONF",  # polars
     "_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR",  # torch.compile
 }
+_PLAIN = (bool, int, float, str, tuple, frozenset)
 # Servers of Python's multiprocessing end with the process that started them.
 _SERVERS = (b"multiprocessing.forkserver", b"multiprocessing.resource_tracker")
 
@@ -56,6 +58,32 @@ def _nothing_leaks() -> Iterator[None]:
         os.environ.pop(key, None)
     os.environ.update({key: before[key] for key in changed if key in before})
     assert not changed - _TOLERATED, f"the test changed the environment: {changed - _TOLERATED}"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _constants_stay() -> Iterator[None]:
+    """Fail a file of tests that leaves a constant or a class attribute of Thresher changed."""
+    before = _constants()
+    yield
+    changed = [
+        (owner, name, value) for owner, name, value in before if vars(owner).get(name) is not value
+    ]
+    for owner, name, value in changed:
+        setattr(owner, name, value)
+    names = sorted(f"{owner.__name__}.{name}" for owner, name, _ in changed)
+    assert not names, f"the tests of this file left these changed: {', '.join(names)}"
+
+
+def _constants() -> list[tuple[Any, str, object]]:
+    """Return the plain values of each loaded module of Thresher and of its classes."""
+    modules = [m for name, m in sys.modules.items() if name.partition(".")[0] == "thresher"]
+    found: list[tuple[Any, str, object]] = []
+    for module in modules:
+        values = vars(module).values()
+        classes = [c for c in values if isinstance(c, type) and c.__module__ == module.__name__]
+        found += [(module, k, v) for k, v in vars(module).items() if k.isupper()]
+        found += [(c, k, v) for c in classes for k, v in vars(c).items() if type(v) in _PLAIN]
+    return found
 
 
 @pytest.fixture(autouse=True)
