@@ -202,6 +202,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
         def _split_scope(self, nodeid: str) -> str:
             return self.groups[nodeid]
 
+        def _assign_work_unit(self, node: Any) -> None:
+            # Slow tests slow each other down, so only as many run at a time as there are cores.
+            quick = [name for name in self.workqueue if name != "alone"]
+            if quick and self.nodes.index(node) >= len(os.sched_getaffinity(0)):
+                self.workqueue.move_to_end(quick[-1], last=False)
+            super()._assign_work_unit(node)
+
         def _reschedule(self, node: Any) -> None:
             # A worker needs to know the next test before it runs one, and no more.
             if not self.workqueue or self._pending_of(self.assigned_work[node]) < 2:

@@ -22,7 +22,14 @@ SEEDS = 4
 BASES: dict[str, Values] = {
     "smoke": {**studies.SMOKE, "model": "resnet20", "epochs": 2, "threads": 1},
     # Workers that share one GPU cannot be faster than one, so each worker is a core of the CPU.
-    "gpu": {**studies.SMOKE, "model": "resnet20", "epochs": 2, "threads": 1, "device": "cpu"},
+    "gpu": {
+        "data": "cifar10",
+        "model": "resnet20",
+        "epochs": 0.06,
+        "evaluate_every": 0,
+        "threads": 1,
+        "device": "cpu",
+    },
     "paper": {
         "data": "imagenet",
         "model": "resnet50",
@@ -85,7 +92,7 @@ def rows(trials: list[Trial]) -> list[ClaimRow]:
                 f"{k} × {reference:,.0f}",
                 holds.if_no_worse(comparison),
                 studies.corrected_ratio(comparison),
-                f"yes: at least {1 - MARGIN:g} of it",
+                f"yes needs at least {1 - MARGIN:g} of it",
             )
         )
     return lines

@@ -65,7 +65,7 @@ def rows(rates: Mapping[tuple[str, str], list[float]]) -> list[ClaimRow]:
             f"a pack reads {math.exp(pack.difference):.0f}× the images/s of a folder",
             holds.decided(pack.adjusted_low > math.log(2), pack.adjusted_high < math.log(2)),
             _times(pack),
-            "yes: at least twice as fast",
+            "yes needs at least twice the speed",
         ),
         ClaimRow(
             "J1",
