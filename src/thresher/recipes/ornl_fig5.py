@@ -26,7 +26,7 @@ STUDIES: dict[str, Values] = {
         "grid": {
             "model": ["resnet18", "resnet50"],
             "lr": [0.01, 0.03, 0.1],
-            "batch_size": [64, 256, 1024, 4096, 20480],
+            "batch_size": [16, 64, 256, 1024, 4096, 20480],
         },
         "seeds": 3,
     },
