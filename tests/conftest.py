@@ -4,6 +4,7 @@ Under pytest-xdist (`-n`) every worker is a process of its own:
 
 - Tests of one file run in one worker, except those marked `slow`, which are handed out one by one.
   Tests that share an expensive resource name it: `@pytest.mark.xdist_group("slurm")`.
+- Slow tests come first, but workers beyond the number of cores begin with the quick ones.
 - A test marked `alone` runs while no other worker runs a test, because it measures time.
 - What is expensive to make is made once for all workers: `once("name", make)`.
 """

@@ -1,4 +1,4 @@
-"""What tests/conftest.py promises, shown on a small suite of its own with two workers."""
+"""What tests/conftest.py promises, shown on a small suite of its own with three workers."""
 
 import os
 import shutil
@@ -65,8 +65,8 @@ def _lines(file: Path) -> list[list[str]]:
     return [line.split() for line in file.read_text().splitlines()]
 
 
-@pytest.mark.slow  # starts five interpreters
-def test_a_suite_on_two_workers(tmp_path: Path) -> None:
+@pytest.mark.slow  # starts six interpreters
+def test_a_suite_on_three_workers_and_two_cores(tmp_path: Path) -> None:
     folder = tmp_path / "tests"
     folder.mkdir()
     for name in ("conftest.py", "forks.py", "leaks.py"):
@@ -74,12 +74,14 @@ def test_a_suite_on_two_workers(tmp_path: Path) -> None:
     shutil.copy(Path(__file__).parents[1] / "pyproject.toml", tmp_path)
     (folder / "test_small.py").write_text(SUITE)
     inner = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
+    cores = sorted(os.sched_getaffinity(0))[:2]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-n", "2", "-p", "no:cacheprovider"],
+        [sys.executable, "-m", "pytest", "-n", "3", "-p", "no:cacheprovider"],
         cwd=tmp_path,
         env={**inner, "THRESHER_CI": "1", "CUDA_VISIBLE_DEVICES": ""},
         capture_output=True,
         text=True,
+        preexec_fn=lambda: os.sched_setaffinity(0, cores),
     )
     assert done.returncode == 1, done.stdout + done.stderr
     assert "1 GPU tests left out: torch sees no CUDA device" in done.stdout
@@ -88,12 +90,15 @@ def test_a_suite_on_two_workers(tmp_path: Path) -> None:
     assert "skipped in CI, where nothing may be missing" in done.stdout
     # Two tests pass and fail in their teardown.
     assert "1 failed, 11 passed, 2 errors" in done.stdout
-    assert len({pid for _, pid, _ in _lines(folder / "file.txt")}) == 1
+    files = {pid for _, pid, _ in _lines(folder / "file.txt")}
+    assert len(files) == 1
     assert [what for what, _, _ in _lines(folder / "order.txt")] == ["slow", "slow", "alone"]
     assert len({first for first, _, _ in _lines(folder / "once.txt")}) == 1
     begin, end = (float(time) for _, _, time in _lines(folder / "alone.txt"))
     slow = _lines(folder / "slow.txt")
-    assert len({pid for _, pid, _ in slow}) == 2, "slow tests are handed out one by one"
+    workers = {pid for _, pid, _ in slow}
+    assert len(workers) == len(cores), "slow tests are handed out one by one"
+    assert not files & workers, "the worker beyond the number of cores takes quick tests"
     others = [
         float(time)
         for file in ("file", "slow", "once")
