@@ -71,6 +71,9 @@ def _lines(file: Path) -> list[list[str]]:
 
 @pytest.mark.slow  # starts six interpreters
 def test_a_suite_on_three_workers_and_two_cores(tmp_path: Path) -> None:
+    cores = sorted(os.sched_getaffinity(0))[:2]
+    if len(cores) < 2:
+        pytest.skip("needs two cores")
     folder = tmp_path / "tests"
     folder.mkdir()
     for name in ("conftest.py", "forks.py", "leaks.py"):
@@ -78,7 +81,6 @@ def test_a_suite_on_three_workers_and_two_cores(tmp_path: Path) -> None:
     shutil.copy(Path(__file__).parents[1] / "pyproject.toml", tmp_path)
     (folder / "test_small.py").write_text(SUITE)
     inner = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
-    cores = sorted(os.sched_getaffinity(0))[:2]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-n", "3", "-p", "no:cacheprovider"],
         cwd=tmp_path,
@@ -101,7 +103,7 @@ def test_a_suite_on_three_workers_and_two_cores(tmp_path: Path) -> None:
     begin, end = (float(time) for _, _, time in _lines(folder / "alone.txt"))
     slow = _lines(folder / "slow.txt")
     workers = {pid for _, pid, _ in slow}
-    assert len(workers) == len(cores), "slow tests are handed out one by one"
+    assert len(workers) == 2, "slow tests are handed out one by one"
     assert not files & workers, "the worker beyond the number of cores takes quick tests"
     others = [
         float(time)
