@@ -378,6 +378,15 @@ def test_a_rule_without_a_base_batch_is_named(pack: str, tmp_path: Path) -> None
     assert notes() == []
 
 
+def test_a_schedule_whose_steps_are_all_after_the_end_is_mentioned(
+    pack: str, tmp_path: Path
+) -> None:
+    base = {"schedule": "step", "epochs": 3}
+    study = Study.from_dict(content(pack, base=base), tmp_path / "study")
+    said = "the learning rate does not fall, because all step_epochs are after the run of 3 epochs."
+    assert said in analyse(study).notes
+
+
 def test_a_target_that_is_looked_at_only_at_the_end_is_mentioned(pack: str, tmp_path: Path) -> None:
     """As with fast-cifar, whose own settings evaluate once: all runs then take as many steps."""
 

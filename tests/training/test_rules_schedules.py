@@ -1,11 +1,12 @@
 """Rules and schedules against their closed forms."""
 
 import math
+from typing import Any
 
 import pytest
 
 from thresher.errors import ThresherError
-from thresher.training.schedules import Rate, Schedule, scaled_rate
+from thresher.training.schedules import Rate, RateConfig, Schedule, scaled_rate, unreached
 
 
 @pytest.mark.parametrize(
@@ -80,3 +81,26 @@ def test_the_end_is_zero_and_stays_there() -> None:
 def test_bad_schedules() -> None:
     with pytest.raises(ThresherError, match='unknown schedule "cosin"; did you mean "cosine"'):
         Schedule("cosin", 10)
+
+
+@pytest.mark.parametrize(
+    ("options", "remarks"),
+    [
+        ({"schedule": "step"}, ["the learning rate does not fall"]),
+        ({"schedule": "step", "step_epochs": (9.0, 30.0)}, []),
+        ({"warmup_epochs": 10.0}, []),
+        ({"warmup_epochs": 11.0}, ["the learning rate does not reach its peak"]),
+        # Five epochs at 32 samples are twenty at 128.
+        (
+            {"warmup_epochs": 5.0, "lr_rule": "legw", "base_batch": 32},
+            ["the learning rate does not reach its peak, because the warm-up of 20 epochs"],
+        ),
+        ({}, []),
+    ],
+)
+def test_what_a_run_never_comes_to_is_mentioned(
+    options: dict[str, Any], remarks: list[str]
+) -> None:
+    said = unreached(RateConfig(**options), epochs=10, batch=128)
+    assert len(said) == len(remarks)
+    assert all(map(str.startswith, said, remarks))

@@ -23,7 +23,7 @@ from thresher.training.batch_schedule import batch_phases, with_schedule_inline
 from thresher.training.config import TrainConfig
 from thresher.training.presets import preset
 from thresher.training.record import late_target
-from thresher.training.schedules import idle_rule
+from thresher.training.schedules import idle_rule, unreached
 
 FILES = ("run", "dynamics", "features", "also", "weights")
 SELECTIONS = ("selection", "selections", "like")
@@ -121,13 +121,15 @@ def _validates(config: TrainConfig, pack: Pack) -> bool:
 
 
 def option_remarks(plan: StudyPlan) -> list[str]:
-    """Return a sentence for each rule of the learning rate that changes nothing in some trials, for
-    targets that end none of them early, and for options that have no effect in any trial."""
+    """Return a sentence for each rule or schedule that changes nothing in some trials, for targets
+    that end none of them early, and for options that have no effect in any trial."""
     trained = [trial.settings for trial in plan.trials.values() if trial.kind == "train"]
     sentences = dict.fromkeys(idle_rule(settings) for settings in trained)
     sentences |= dict.fromkeys(late_target(settings) for settings in trained)
     idle: dict[str, list[str]] = {}
     for config in (_config(trial) for trial in plan.trials.values() if trial.kind == "train"):
+        batch = config.batch_size * (config.workers if config.scaling == "weak" else 1)
+        sentences |= dict.fromkeys(unreached(config, config.epochs, batch))
         for name, sentence in without_effect(config, usual=preset(config.model)).items():
             idle.setdefault(name, []).append(sentence)
     sentences |= dict.fromkeys(sentence for each in idle.values() if all(each) for sentence in each)

@@ -9,7 +9,7 @@ from thresher.training.batch_growth import largest_batch
 from thresher.training.batch_schedule import NOISE, Phases, batch_at, batch_phases
 from thresher.training.batches import BatchConfig, largest_part, piece_count, slices
 from thresher.training.config import TrainConfig, check
-from thresher.training.schedules import RateConfig, Schedule, scaled_rate
+from thresher.training.schedules import RateConfig, Schedule, rate_of
 
 
 @dataclass(frozen=True)
@@ -134,8 +134,7 @@ def resolve(
     # What an epoch trains on, and what one of the full run would.
     used, full_used = (used_samples(n, batch, config.drop_last) for n in (samples, full))
     steps, total = _budget(config, used, full_used, phases)
-    base = batch if config.base_batch is None else config.base_batch
-    rate = scaled_rate(config.lr_rule, config.lr, batch, base, config.warmup_epochs)
+    rate = rate_of(config, batch)
     epoch = _schedule_epoch(config, used, full_used, total)
     warmup_samples = rate.warmup_epochs * epoch
     part = largest_part(batch, world, align)
@@ -147,7 +146,7 @@ def resolve(
         per_worker_batch=part,
         micro_batch=part,
         accumulation=1,
-        base_batch=base,
+        base_batch=batch if config.base_batch is None else config.base_batch,
         peak_lr=rate.peak_lr,
         warmup_epochs=rate.warmup_epochs,
         warmup_steps=min(steps, _steps(ceil(warmup_samples), used, phases)),

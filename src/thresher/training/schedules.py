@@ -54,12 +54,32 @@ def idle_rule(values: Mapping[str, Any]) -> str:
     )
 
 
+def unreached(config: RateConfig, epochs: float, batch: int) -> list[str]:
+    """Return a sentence for each part of a schedule that a run of so many epochs never comes to."""
+    remarks, run = [], f"the run of {epochs:g} epochs"
+    if config.schedule == "step" and min(config.step_epochs, default=0.0) >= epochs:
+        remarks.append(f"the learning rate does not fall, because all step_epochs are after {run}")
+    warmup = rate_of(config, batch).warmup_epochs
+    if warmup > epochs:
+        remarks.append(
+            f"the learning rate does not reach its peak, because the warm-up of {warmup:g} epochs "
+            f"is longer than {run}"
+        )
+    return remarks
+
+
 @dataclass(frozen=True)
 class Rate:
     """The peak learning rate and the warm-up at one batch size."""
 
     peak_lr: float
     warmup_epochs: float
+
+
+def rate_of(config: RateConfig, batch: int) -> Rate:
+    """Return the rate of a run whose global batch is `batch`."""
+    base = batch if config.base_batch is None else config.base_batch
+    return scaled_rate(config.lr_rule, config.lr, batch, base, config.warmup_epochs)
 
 
 def scaled_rate(

@@ -31,7 +31,7 @@ from thresher.training.record import Metrics, finite, late_target
 from thresher.training.rehearsal import resilient_step
 from thresher.training.resolved import TINY_LAST_BATCH, Resolved, tiny_last_batches, tiny_rest
 from thresher.training.result import PackIdentity, RunResult, Sharpness, Status, TargetReached
-from thresher.training.schedules import idle_rule
+from thresher.training.schedules import idle_rule, unreached
 from thresher.training.sharpness import sharpness_of
 from thresher.training.state import RunState, Saver
 from thresher.training.stop import StopRequest
@@ -312,8 +312,12 @@ class Trainer:
                 "images are held out to measure accuracy"
             )
         options, epochs = config.to_dict(), self.planner.known_epochs
-        for remark in filter(None, (idle_rule(options), late_target(options, epochs))):
+        remarks = [idle_rule(options), late_target(options, epochs)]
+        remarks += unreached(config, config.epochs, numbers.global_batch)
+        for remark in filter(None, remarks):
             logger.warning(remark)
+        if len(numbers.batch_phases) > 1 and numbers.batch_phases[1][0] >= numbers.passes:
+            logger.warning("the batch does not change: batch_schedule begins after the run ends")
         for few, batch in tiny_last_batches(numbers):
             logger.warning(TINY_LAST_BATCH, few, f"{batch:,}")
 
