@@ -6,7 +6,7 @@ import pytest
 
 from thresher.training.batches import piece_count, slices
 from thresher.training.config import TrainConfig
-from thresher.training.resolved import Resolved, resolve, schedule
+from thresher.training.resolved import Resolved, resolve, schedule, unchanged_batch
 
 
 def _resolve(samples: int, full: int | None = None, **options: Any) -> Resolved:
@@ -77,3 +77,22 @@ def test_cuts_lose_nothing_and_fall_between_groups() -> None:
     assert piece_count(100, 3, None) == 1
     assert piece_count(100, 3, 10) == 4
     assert piece_count(100, 1, 25, align=10) == 5
+
+
+@pytest.mark.parametrize(
+    ("options", "remark"),
+    [
+        ({"batch_schedule": "double@2,4"}, "the batch does not change"),
+        ({"batch_schedule": "double@1,4"}, ""),
+        ({"batch_schedule": "0:100,2:200"}, "the batch does not change"),
+        ({"batch_schedule": "noise", "max_batch": 199}, "the batch does not grow"),
+        ({"batch_schedule": "noise"}, ""),
+        ({}, ""),
+    ],
+)
+def test_a_batch_schedule_that_changes_nothing_is_mentioned(
+    options: dict[str, Any], remark: str
+) -> None:
+    said = unchanged_batch(_resolve(1000, batch_size=100, epochs=2, **options))
+    assert said.startswith(remark)
+    assert bool(said) == bool(remark)

@@ -238,6 +238,18 @@ def schedule(config: RateConfig, resolved: Resolved) -> Schedule:
     )
 
 
+def unchanged_batch(resolved: Resolved) -> str:
+    """Return a sentence if the batch schedule of a run changes nothing, else ""."""
+    if resolved.largest_batch == resolved.global_batch:
+        return (
+            f"the batch does not grow, because twice {resolved.global_batch:,} is more than "
+            "max_batch or than the training samples"
+        )
+    if resolved.batch_phases and resolved.batch_phases[1][0] >= resolved.passes:
+        return "the batch does not change, because batch_schedule begins after the end of the run"
+    return ""
+
+
 TINY_LAST_BATCH = (
     "the last batch of each epoch holds %d of %s samples and is trained on at the full rate; "
     "`drop_last` or another batch size avoids that"

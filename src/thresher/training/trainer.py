@@ -29,7 +29,13 @@ from thresher.training.optimizers import set_rate
 from thresher.training.prepared import Workload, keep, prepare
 from thresher.training.record import Metrics, finite, late_target
 from thresher.training.rehearsal import resilient_step
-from thresher.training.resolved import TINY_LAST_BATCH, Resolved, tiny_last_batches, tiny_rest
+from thresher.training.resolved import (
+    TINY_LAST_BATCH,
+    Resolved,
+    tiny_last_batches,
+    tiny_rest,
+    unchanged_batch,
+)
 from thresher.training.result import PackIdentity, RunResult, Sharpness, Status, TargetReached
 from thresher.training.schedules import idle_rule, unreached
 from thresher.training.sharpness import sharpness_of
@@ -314,10 +320,8 @@ class Trainer:
         options, epochs = config.to_dict(), self.planner.known_epochs
         remarks = [idle_rule(options), late_target(options, epochs)]
         remarks += unreached(config, config.epochs, numbers.global_batch)
-        for remark in filter(None, remarks):
+        for remark in filter(None, [*remarks, unchanged_batch(numbers)]):
             logger.warning(remark)
-        if len(numbers.batch_phases) > 1 and numbers.batch_phases[1][0] >= numbers.passes:
-            logger.warning("the batch does not change: batch_schedule begins after the run ends")
         for few, batch in tiny_last_batches(numbers):
             logger.warning(TINY_LAST_BATCH, few, f"{batch:,}")
 
