@@ -9,12 +9,14 @@ import pytest
 
 import thresher as api
 from quick_tiny import _quick_tiny  # noqa: F401
+from thresher.data.pack import Pack
 from thresher.errors import InvalidValueError
 from thresher.study.study import Study
 from thresher.training.config import TrainConfig
 from thresher.training.pruners import InfoBatch
 from thresher.training.result import RunResult
-from thresher.training.train import train
+from thresher.training.split import split_samples
+from thresher.training.train import _mention_idle, train
 
 pytest_plugins = ["train_data"]
 
@@ -92,3 +94,14 @@ def test_an_unknown_pruner_is_refused(few: Path, tmp_path: Path) -> None:
     with pytest.raises(InvalidValueError, match="cannot be sent to worker processes"):
         train(_config(few, tmp_path / "run", workers=2), pruner=InfoBatch())
     assert not (tmp_path / "run").exists()
+
+
+def test_workers_that_the_launcher_decides_about_are_mentioned(
+    few: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """torchrun and srun start their own, so another number given to `workers` starts nobody."""
+    config = _config(few, tmp_path / "run", workers=4)
+    pack = Pack.open(few)
+    for started in (2, 4):
+        _mention_idle(config, pack, split_samples(config, pack), started)
+    assert caplog.messages == ["workers 4 has no effect: torchrun or srun has started 2"]

@@ -138,6 +138,10 @@ def _mention_idle(config: TrainConfig, pack: Pack, split: TrainingSplit, workers
     held = len(pack.indices("train")) - len(split.train)
     facts = {"flip": augment.flip, "crop_padding": augment.crop_padding, "workers": workers}
     mention(config, {**facts, "validation": held}, preset(config.model))
+    if config.workers not in (1, workers):
+        logger.warning(
+            f"workers {config.workers} has no effect: torchrun or srun has started {workers}"
+        )
 
 
 def _train_here(config: TrainConfig, pruner: DynamicPruner | None, quiet: bool) -> RunResult:
