@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from PIL import Image
 
 from thresher.data.sources.base import Block
@@ -122,5 +123,6 @@ class Modules(Made):
         self.folder = folder
 
     def read(self, chunk: str) -> Iterator[Block]:
+        pa.array(["converting a value"])  # as the shard writer does; pyarrow may look for pandas
         (self.folder / chunk).write_text("\n".join(sys.modules))
         yield from super().read(chunk)

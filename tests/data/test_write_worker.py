@@ -7,6 +7,7 @@ from thresher.cli.data_pack import WriteConfig
 from thresher.data.write import WriteOptions, write_pack
 
 UNNEEDED = {
+    "pandas",
     "pyarrow.compute",
     "thresher.cli.data_pack",
     "thresher.data.flip",

@@ -16,6 +16,7 @@ from thresher.data.shard_writer import Job
 from thresher.distributed.launch import die_with_parent
 from thresher.errors import ThresherError
 from thresher.paths import disk_errors
+from thresher.startup import skip_pandas
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -98,6 +99,7 @@ def _start_worker(file: Path) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and ends its workers
     _job = pickle.loads(file.read_bytes())
     pa.set_cpu_count(1)
+    skip_pandas()
 
 
 def _in_worker(function: Callable[[Job, A], B], argument: A) -> B:

@@ -13,6 +13,7 @@ from typing import Any
 
 from thresher.errors import ThresherError
 from thresher.paths import write_json
+from thresher.startup import skip_pandas
 from thresher.study.perform import attempt, redirect_output
 from thresher.study.tasks import StudyTask, TaskOutcome
 
@@ -49,6 +50,7 @@ class SlurmJob:
         suffix = f".rank{rank}" if rank else ""
         redirect_output(root / "logs" / f"{task.name}{suffix}.log")
         _handle_time_limit()
+        skip_pandas()
         try:
             outcome = attempt(task, self.threads)
         except OutOfTime:
