@@ -2,11 +2,9 @@
 
 import { brief, count } from "./dom";
 import { parseColour, RING } from "./map/renderer";
-import type { Model } from "./model";
+import type { ColourBy, Model } from "./model";
 import { ascending, extent } from "./sorting";
 import { isDark } from "./theme";
-
-export type ColourBy = "class" | "decision" | "cluster" | "neighbourhood" | "score" | "votes" | "comparison";
 
 interface LegendItem {
   colour: string;

@@ -2,7 +2,6 @@
 
 import type { Table, Vector } from "apache-arrow";
 import { numbers } from "./arrow";
-import type { ColourBy } from "./colours";
 import { count } from "./dom";
 import { errorText, type Comparison, type DataSource, type Decisions, type Info, type OutsideSample, type Preview } from "./dataSource";
 import { descending } from "./sorting";
@@ -13,6 +12,8 @@ export type Topic =
   | "colour" | "dropped" | "filter" | "picked" | "focus" | "theme";
 
 export type Show = "all" | "kept" | "dropped" | "overridden";
+/** What the colour of a sample shows. */
+export type ColourBy = "class" | "decision" | "cluster" | "neighbourhood" | "score" | "votes" | "comparison";
 /** How dropped samples are drawn: grey, as rings, or like the others. */
 export type DroppedStyle = "grey" | "ring" | "plain";
 export const NO_ROW = -1;

@@ -1,10 +1,10 @@
 /** The controls over the map, and its legend. */
 
-import { scale, type ColourBy, type Encoding } from "./colours";
+import { scale, type Encoding } from "./colours";
 import { count, h, iconButton, select, setOptions, swatch } from "./dom";
 import type { Mode } from "./map/gestures";
 import { MAX_RINGS, type MapView } from "./map/mapView";
-import type { DroppedStyle, Model, Show } from "./model";
+import type { ColourBy, DroppedStyle, Model, Show } from "./model";
 
 export class Toolbar {
   readonly element: HTMLElement;
