@@ -254,6 +254,18 @@ def test_a_selection_made_with_more_min_samples_than_the_slider_has_is_shown(
         previewer.preview(PreviewSettings(min_samples=251))
 
 
+def test_the_slider_does_not_start_at_an_eps_of_another_map(
+    some_cifar: Made, tmp_path: Path
+) -> None:
+    """The map of `recursive` is that of its first round, its eps that of the last."""
+    whole = Selection.load(some_cifar.path)
+    meta = {**whole.meta, "method": "recursive", "eps": 123.0}
+    replace(whole, meta=meta, path=None).save(tmp_path / "recursive.parquet")
+    described = Workspace([tmp_path / "recursive.parquet"]).previewer().describe()
+    assert described.eps == some_cifar.graph.eps_for_share(described.share)
+    assert next(iter(described.methods)) == "score"
+
+
 def test_selections_of_a_folder_and_refusals(site: Site, tmp_path: Path) -> None:
     assert find_selections([site.made.path.parent]) == [site.made.path]
     (tmp_path / "empty").mkdir()

@@ -34,7 +34,7 @@ from thresher.paths import SelectionPaths
 REASON_LIMIT = 500
 LOG_LIMIT = 200
 LOG_IDS_LIMIT = 50
-DBSCAN_METHODS = ("network", "recursive", "")
+DBSCAN_METHODS = ("network", "")
 CLASSES_LIMIT = 2**15
 """Labels travel to the page as int16."""
 
