@@ -31,6 +31,7 @@ from thresher.app.server import create_server
 from thresher.app.workspace import Workspace, find_selections
 from thresher.cli.view import ViewConfig, view
 from thresher.data.overrides import OverrideLog
+from thresher.data.pack import Pack
 from thresher.data.selection import Selection
 from thresher.data.sources.folder import Folder
 from thresher.data.write import WriteOptions, write_pack
@@ -264,6 +265,18 @@ def test_the_slider_does_not_start_at_an_eps_of_another_map(
     described = Workspace([tmp_path / "recursive.parquet"]).previewer().describe()
     assert described.eps == some_cifar.graph.eps_for_share(described.share)
     assert next(iter(described.methods)) == "score"
+
+
+def test_a_selection_of_other_splits_is_refused(digits: Path, tmp_path: Path) -> None:
+    """Its decisions were stored, but no other command takes a selection with test samples."""
+    pack = Pack.open(digits)
+    ids, labels = pack.ids.to_pylist(), pack.labels
+    every = np.ones(len(ids), bool)
+    Selection(ids, labels, every, labels, [""] * len(ids), pack.fingerprint).save(
+        tmp_path / "all.parquet"
+    )
+    with pytest.raises(ThresherError, match="names validation or test samples of digits"):
+        SelectionView(tmp_path / "all.parquet", pack)
 
 
 def test_selections_of_a_folder_and_refusals(site: Site, tmp_path: Path) -> None:
