@@ -31,6 +31,7 @@ from thresher.app.server import create_server
 from thresher.app.workspace import Workspace, find_selections
 from thresher.cli.view import ViewConfig, view
 from thresher.data.overrides import OverrideLog
+from thresher.data.pack import Pack
 from thresher.data.selection import Selection
 from thresher.data.sources.folder import Folder
 from thresher.data.write import WriteOptions, write_pack
@@ -252,6 +253,30 @@ def test_a_selection_made_with_more_min_samples_than_the_slider_has_is_shown(
     assert previewer.preview(settings).numbers.dropped > 0
     with pytest.raises(ThresherError, match=r"min_samples must be in \[1, 250\], got 251"):
         previewer.preview(PreviewSettings(min_samples=251))
+
+
+def test_the_slider_does_not_start_at_an_eps_of_another_map(
+    some_cifar: Made, tmp_path: Path
+) -> None:
+    """The map of `recursive` is that of its first round, its eps that of the last."""
+    whole = Selection.load(some_cifar.path)
+    meta = {**whole.meta, "method": "recursive", "eps": 123.0}
+    replace(whole, meta=meta, path=None).save(tmp_path / "recursive.parquet")
+    described = Workspace([tmp_path / "recursive.parquet"]).previewer().describe()
+    assert described.eps == some_cifar.graph.eps_for_share(described.share)
+    assert next(iter(described.methods)) == "score"
+
+
+def test_a_selection_of_other_splits_is_refused(digits: Path, tmp_path: Path) -> None:
+    """Its decisions were stored, but no other command takes a selection with test samples."""
+    pack = Pack.open(digits)
+    ids, labels = pack.ids.to_pylist(), pack.labels
+    every = np.ones(len(ids), bool)
+    Selection(ids, labels, every, labels, [""] * len(ids), pack.fingerprint).save(
+        tmp_path / "all.parquet"
+    )
+    with pytest.raises(ThresherError, match="names validation or test samples of digits"):
+        SelectionView(tmp_path / "all.parquet", pack)
 
 
 def test_selections_of_a_folder_and_refusals(site: Site, tmp_path: Path) -> None:

@@ -5,12 +5,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from made_images import class_folder
 from planted import ArraySource
-from thresher.auditing.audit import audit
+from thresher.auditing.audit import audit, open_images
 from thresher.auditing.config import AuditConfig
 from thresher.data.pack import Pack
 from thresher.data.write import WriteOptions, write_pack
-from thresher.errors import AlreadyExistsError
+from thresher.errors import AlreadyExistsError, InvalidValueError
+from thresher.paths import AuditPaths
 
 OTHER = "with other options or another network"
 
@@ -54,3 +56,20 @@ def test_other_weights_in_several_files(pack: Pack, tmp_path: Path) -> None:
     transformers.ViTModel(vit).save_pretrained(tmp_path / "model", max_shard_size="20KB")
     with pytest.raises(AlreadyExistsError, match=OTHER):
         audit(pack, tmp_path / "out", config)
+
+
+def test_a_folder_with_the_name_of_a_known_data_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The data set in the cache was audited instead."""
+    class_folder(tmp_path / "digits")
+    monkeypatch.chdir(tmp_path)
+    assert open_images("digits", AuditPaths(tmp_path / "out")).classes == ["cat", "dog", "eel"]
+
+
+def test_a_size_without_effect_is_mentioned(
+    pack: Pack, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(InvalidValueError, match='unknown model "none"'):
+        audit(pack, tmp_path / "out", AuditConfig(image_size=64, network="none"))
+    assert f"image_size has no effect: the images of {pack.name} all have 8×8" in caplog.text

@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 from thresher.cli.packs import ensure_pack, ensure_packs_of_selections, ensure_packs_of_study
+from thresher.data.get import get
 from thresher.data.pack import Pack
+from thresher.data.sources.digits import Digits
+from thresher.data.write import WriteOptions, write_pack
 from thresher.errors import InvalidValueError, NotFoundError
 from thresher.paths import write_json
 from thresher.study.reading import from_dict
@@ -82,3 +85,10 @@ def test_a_command_makes_digits(thresher: Run, home: Path, tmp_path: Path) -> No
     done = thresher("select", "random", *options)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["dropped"] == 144
+
+
+def test_a_file_that_is_not_read_is_mentioned(home: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write_pack(Digits(), home / "packs" / "cifar100", WriteOptions(resize=4, processes=1))
+    assert len(get("cifar100", home / "other.tar")) == 1797
+    assert "cifar100 is in the cache already" in caplog.text
+    assert "other.tar was not read" in caplog.text

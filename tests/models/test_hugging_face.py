@@ -99,6 +99,12 @@ CLIP = ([0.48145466, 0.4578275, 0.40821073], [0.26862954, 0.26130258, 0.27577711
 HALF = ([0.5] * 3, [0.5] * 3)
 
 
+def test_pooling_and_a_layer_exclude_each_other() -> None:
+    config = EmbedConfig(model="hf:m", pooling="mean", features_from="encoder")
+    with pytest.raises(ThresherError, match="pooling and `features_from` exclude each other"):
+        config.check()
+
+
 @pytest.mark.slow
 @torch.no_grad()
 def test_a_dinov2_without_a_description_is_fed_as_its_family(

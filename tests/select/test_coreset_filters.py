@@ -91,6 +91,13 @@ def test_ccs_puts_infinite_scores_into_the_outer_strata() -> None:
     assert nothing_finite.keep_.sum() == 2
 
 
+def test_ccs_refuses_scores_that_are_highest_for_easy_samples() -> None:
+    easy = scored(np.arange(4.0))
+    easy.meta = {"method": "el2n", "settings": {"side": "easy"}}
+    with pytest.raises(ThresherError, match=r"el2n are highest for easy samples.*`side` hard"):
+        CoverageFilter().fit(None, np.zeros(4, int), selections=[easy])
+
+
 def test_ccs_takes_the_scores_of_one_selection() -> None:
     labels = np.zeros(4, int)
     with pytest.raises(ThresherError, match="selections must name one, whose scores are used, got"):

@@ -287,6 +287,18 @@ def test_recursive_filters_what_is_left_with_new_features(
     assert rounds == {"round 1", "round 2", "round 3"}
 
 
+def test_the_map_of_recursive_is_that_of_its_first_round(
+    data: tuple[FilterInputs, np.ndarray, np.ndarray],
+) -> None:
+    """Points of several maps were drawn as if they were of one."""
+    samples = replace(data[0], retrain=lambda *_: planted(seed=1)[0].need_features())
+    first = NetworkFilter(drop=0.03, reduce="pca", components=2).fit_inputs(samples)
+    found = RecursiveFilter(drop=0.06, rounds=2, reduce="pca", components=2).fit_inputs(samples)
+    assert found.map_ is not None
+    assert first.map_ is not None
+    np.testing.assert_array_equal(found.map_, first.map_)
+
+
 def test_filters_say_what_they_lack() -> None:
     labels = np.zeros(2, int)
     with pytest.raises(ThresherError, match="needs features; give `features` or `run`"):

@@ -139,7 +139,7 @@ class FilterPreviewer:
         radii, shares = graph.curve(CURVE_POINTS)
         knees = zip(graph.classes.tolist(), graph.eps_knee().tolist(), strict=True)
         eps = selection.meta.get("eps")
-        if not isinstance(eps, int | float):
+        if not isinstance(eps, int | float) or not self.view.info().by_dbscan:
             eps = graph.eps_for_share(min(share, MAX_SHARE))
         return PreviewInfo(
             self.methods,

@@ -34,7 +34,7 @@ from thresher.paths import SelectionPaths
 REASON_LIMIT = 500
 LOG_LIMIT = 200
 LOG_IDS_LIMIT = 50
-DBSCAN_METHODS = ("network", "recursive", "")
+DBSCAN_METHODS = ("network", "")
 CLASSES_LIMIT = 2**15
 """Labels travel to the page as int16."""
 
@@ -55,22 +55,18 @@ class SelectionView:
         self.selection = Selection.load(self.path, overrides=False)
         self.log = OverrideLog(SelectionPaths(self.path).overrides)
         self.pack = pack if pack is not None else _pack_of(self.selection)
-        made_on, fix = self.selection.fingerprint, "pass the right pack as `data`"
-        if len(self.selection.ids) and self.pack.fingerprint != made_on:
-            raise InvalidValueError(
-                f"the selection {self.path} was made on a pack with fingerprint {made_on[:8]}…, "
-                f"but {self.pack.name} has {self.pack.fingerprint[:8]}…",
-                fix,
-            )
         if len(self.pack.classes) > CLASSES_LIMIT:
             raise InvalidValueError(
                 f"the page shows packs of up to {CLASSES_LIMIT:,} classes, but "
                 f"{self.pack.name} has {len(self.pack.classes):,}"
             )
-        self.positions = self.pack.positions(self.selection.ids)
-        if (self.positions < 0).any():
-            raise InvalidValueError(
-                f"the selection {self.path} contains samples that {self.pack.name} does not", fix
+        self.positions = np.empty(0, np.int64)
+        if self.selection.ids:
+            self.positions, _ = self.pack.training_positions(
+                self.selection.ids,
+                self.selection.fingerprint,
+                f"the selection {self.path}",
+                "pass the right pack as `data`",
             )
         self.state()
 

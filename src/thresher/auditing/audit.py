@@ -17,7 +17,6 @@ from thresher.auditing.findings import FORMAT, KINDS, Audit
 from thresher.data.digest import file_sha256
 from thresher.data.pack import Pack
 from thresher.data.selection import Selection
-from thresher.data.sources.known import NAMES
 from thresher.effect import mention
 from thresher.environment import versions
 from thresher.errors import (
@@ -100,7 +99,7 @@ def audit(data: Pack | str | Path, out: str | Path, config: AuditConfig | None =
 def open_images(data: str | Path, paths: AuditPaths) -> Pack:
     """Open a pack, or pack a folder of images into the folder of the audit."""
     source = Path(data)
-    if str(data) in NAMES or not source.exists() or PackPaths(source).meta.exists():
+    if not source.exists() or PackPaths(source).meta.exists():
         return Pack.open(data)
     from thresher.data.sources.registry import open_source
     from thresher.data.write import write_pack
@@ -315,6 +314,10 @@ def _own_features(
     from thresher.training.train import train
 
     side = max(pack.image_shape[:2]) if pack.image_shape else config.image_size
+    if pack.image_shape and config.image_size != AuditConfig.image_size:
+        size = "×".join(map(str, pack.image_shape[:2]))
+        images = f"the images of {pack.name} all have {size} pixels"
+        logger.warning(f"image_size has no effect: {images}")
     network = config.network
     if network == "auto":
         network = "tiny" if side <= 16 else "resnet20"

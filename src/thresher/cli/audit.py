@@ -45,7 +45,8 @@ def audit(config: AuditCommand) -> Outcome:
     if (config.images is None) == (config.data is None):
         raise InvalidValueError("the data to audit must be named once", "give `data`")
     data = config.images or config.data or ""
-    ensure_pack(data)
+    if not Path(data).exists():  # a folder of images may have the name of a known data set
+        ensure_pack(data)
     pack = open_images(data, AuditPaths(config.out))
     found = look(pack, config.out, AuditConfig(**values_of(config, AuditConfig)))
     write_report(found)

@@ -1,5 +1,6 @@
 """Get a known data set from its origin and pack it into the cache, once."""
 
+import logging
 from pathlib import Path
 
 from thresher.data import download
@@ -11,6 +12,8 @@ from thresher.errors import InvalidValueError, NotFoundError, nearest
 from thresher.locks import exclusive_lock
 from thresher.paths import PackPaths, cached_pack
 
+logger = logging.getLogger(__name__)
+
 
 def get(name: str, file: Path | None = None, options: WriteOptions | None = None) -> Pack:
     """Return the pack of a known data set; make it if it is not in the cache.
@@ -19,7 +22,8 @@ def get(name: str, file: Path | None = None, options: WriteOptions | None = None
 
     Args:
         name: One of `thresher.data.sources.known.NAMES`.
-        file: Archive or folder with the images; by default they are downloaded, if need be.
+        file: Archive or folder with the images; by default they are downloaded, if need be. It is
+            not read if the pack is in the cache.
         options: How to write the pack.
 
     Example:
@@ -33,6 +37,8 @@ def get(name: str, file: Path | None = None, options: WriteOptions | None = None
     with exclusive_lock(lock, f"another process is getting {name}", wait=True):
         if not PackPaths(out).meta.exists():
             _make(name, file, out, options)
+        elif file is not None:
+            logger.warning("%s is in the cache already (%s): %s was not read", name, out, file)
     return Pack.open(out)
 
 

@@ -179,7 +179,7 @@ class Pack:
         return rows_by_id(ids, self.ids)
 
     def training_positions(
-        self, ids: Ids, fingerprint: str, name: str
+        self, ids: Ids, fingerprint: str, name: str, fix: str = "select on this pack"
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the positions of the samples of a selection, and of all training samples.
 
@@ -190,7 +190,7 @@ class Pack:
             raise InvalidValueError(
                 f"{name} was made on a pack with the fingerprint {fingerprint[:8]}…, but "
                 f"{self.name} has {self.fingerprint[:8]}…",
-                "select on this pack",
+                fix,
             )
         positions = self.positions(ids)
         if (positions < 0).any():

@@ -87,6 +87,10 @@ class EmbedConfig(EmbedOptions):
             )
         if self.pooling is not None and not self.is_hugging_face:
             raise InvalidValueError("pooling is for hf: models", "use `features_from`", "pooling")
+        if self.pooling is not None and self.features_from not in (None, "output"):
+            raise InvalidValueError(
+                "pooling and `features_from` exclude each other", "give one of them", "pooling"
+            )
         if self.has_own_weights:
             return
         if self.run is None and (self.model is None or self.weights is None):

@@ -1,5 +1,6 @@
 """Coverage-centric coresets, from the scores of any selection."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -16,13 +17,14 @@ from thresher.select.inputs import FilterInputs, Need
 class CoverageFilter(Filter):
     """Drop the hardest samples, then thin out common scores: coverage-centric selection.
 
-    Takes the scores of a finished selection, such as those of `el2n` or `aum`. The share `cutoff`
-    of the highest scores is dropped; the range of the others is divided into `strata` of equal
-    width, and the samples to keep are drawn at random, as evenly from all strata as their sizes
-    allow (Zheng et al., "Coverage-centric Coreset Selection for High Pruning Rates", ICLR 2023).
-    The paper tunes the cutoff for each share to drop; here it is an option, and never drops more
-    than `drop`. Infinite scores belong to the first or the last stratum. Samples that people kept
-    or dropped in that selection stay so; they count towards `drop`. Costs a sort.
+    Takes the scores of a finished selection that are highest for hard samples, such as those of
+    `el2n` or `aum` with `side` hard. The share `cutoff` of the highest scores is dropped; the range
+    of the others is divided into `strata` of equal width, and the samples to keep are drawn at
+    random, as evenly from all strata as their sizes allow (Zheng et al., "Coverage-centric Coreset
+    Selection for High Pruning Rates", ICLR 2023). The paper tunes the cutoff for each share to
+    drop; here it is an option, and never drops more than `drop`. Infinite scores belong to the
+    first or the last stratum. Samples that people kept or dropped in that selection stay so; they
+    count towards `drop`. Costs a sort.
 
     Examples:
         >>> from thresher import Selection
@@ -54,6 +56,14 @@ class CoverageFilter(Filter):
                 "selections",
             )
         (scored,) = inputs.selections
+        settings = scored.meta.get("settings")
+        if isinstance(settings, Mapping) and settings.get("side") == "easy":
+            raise InvalidValueError(
+                f"the scores of {scored.path or scored.meta.get('method', 'the selection')} are "
+                "highest for easy samples, but the hardest are dropped first",
+                "make that selection with `side` hard",
+                "selections",
+            )
         rows = rows_of(scored, inputs.ids)
         score = scored.score[rows].astype(np.float64)
         score[np.isnan(score)] = 0.0

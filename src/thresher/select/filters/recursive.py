@@ -19,8 +19,8 @@ class RecursiveFilter(NetworkOptions, Filter):
     Applies the network filter `rounds` times, each time to the features of a network that was
     retrained on the samples kept so far: the paper's future work. `drop` is reached in equal
     steps; with 0.1 and two rounds, 5 % of the samples go in each. The score is that of the last
-    round that a sample took part in. Costs a training run per round after the first, and a map
-    per round.
+    round that a sample took part in, the map is that of the first. Costs a training run per round
+    after the first, and a map per round.
 
     `thresher select recursive` retrains the run with its own settings, and keeps the rounds in
     S.rounds/, so that an interrupted command resumes.
@@ -63,8 +63,8 @@ class RecursiveFilter(NetworkOptions, Filter):
             fitted = NetworkFilter(**own).fit_inputs(seen.take(rows))
             assert fitted.cluster_ is not None
             score[rows], cluster[rows] = fitted.score_, fitted.cluster_
-            if fitted.map_ is not None:
-                points[rows] = fitted.map_
+            if round_ == 0 and fitted.map_ is not None:
+                points = fitted.map_  # of all samples; maps of other networks do not fit it
             for row, kept, why in zip(rows, fitted.keep_, fitted.reason_, strict=True):
                 reason[row] = why if kept or not why else f"round {round_ + 1}: {why}"
             keep[rows] = fitted.keep_
