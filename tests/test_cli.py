@@ -1,6 +1,7 @@
 """The command line as a person meets it: help, versions, mistakes, and JSON."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,7 +12,7 @@ import pytest
 
 from planted import ArraySource
 from thresher import __version__
-from thresher.cli import COMMANDS, Command
+from thresher.cli import COMMANDS, Command, main
 from thresher.data.write import write_pack
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -162,3 +163,23 @@ def test_names_are_printed_as_they_are(thresher: Run, tmp_path: Path) -> None:
     names, numbers = zip(*(row.rsplit(maxsplit=3)[:2] for row in rows), strict=True)
     assert (names, numbers) == (("all", "cat [old] :cat:", "all"), ("3", "3", "6"))
     assert last.startswith(f"{out} in ")
+
+
+@pytest.mark.parametrize(("reads", "code"), [(False, 0), (True, 1)])
+def test_only_a_reader_who_left_ends_a_command_quietly(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], reads: bool, code: int
+) -> None:
+    """A broken pipe to another process is an error, not success."""
+
+    def broken(arguments: list[str]) -> int:
+        raise BrokenPipeError
+
+    monkeypatch.setattr(sys.modules["thresher.cli.main"], "_dispatch", broken)
+    read, write = os.pipe()
+    if not reads:
+        os.close(read)
+    monkeypatch.setattr("sys.stdout", os.fdopen(write, "w"))
+    with pytest.raises(SystemExit) as ended:
+        main(["data"])
+    assert ended.value.code == code
+    assert ("BrokenPipeError" in capfd.readouterr().err) is reads

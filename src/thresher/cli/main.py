@@ -4,6 +4,7 @@ import dataclasses
 import json
 import logging
 import os
+import select
 import sys
 import traceback
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from thresher.cli.commands import COMMANDS, GROUPS, SELECT, Command, Outcome
 from thresher.errors import InvalidValueError, ThresherError, nearest
 from thresher.paths import user_error
 from thresher.select.filters.registry import FILTERS
-from thresher.startup import QuickEnd, quick_imports, skip_pandas
+from thresher.startup import QuickEnd, complete_streams, quick_imports, skip_pandas
 from thresher.version import __version__
 
 INTERRUPTED = 130
@@ -23,6 +24,7 @@ INTERRUPTED = 130
 def run() -> None:
     """Run the command line in a process of its own, and end it quickly."""
     ended = QuickEnd(code=1)
+    complete_streams()
     try:
         main()
     except SystemExit as error:
@@ -51,10 +53,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt:
         print("thresher: interrupted", file=sys.stderr)
         code = INTERRUPTED
-    except BrokenPipeError:
-        # `thresher … | head`: the reader has gone; close quietly, as other tools do.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 0
+    except BrokenPipeError as error:
+        code = _reader_left(error)
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
     except Exception as error:
@@ -64,6 +64,19 @@ def main(argv: Sequence[str] | None = None) -> None:
     if group is not None:
         group.end(code)
     raise SystemExit(code)
+
+
+def _reader_left(error: BrokenPipeError) -> int:
+    """End quietly if the reader of the output has gone, as other tools do in `thresher … | head`.
+
+    Any other broken pipe, such as that to a process that died, is an error.
+    """
+    output = select.poll()
+    output.register(sys.stdout, 0)  # reports only errors
+    if not output.poll(0):
+        return _unexpected(error)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
 
 
 def _unexpected(error: Exception) -> int:
