@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from thresher.cli.packs import ensure_pack, ensure_packs_of_selections, ensure_packs_of_study
+from thresher.data.get import get
 from thresher.data.pack import Pack
 from thresher.errors import InvalidValueError, NotFoundError
 from thresher.paths import write_json
@@ -82,3 +83,12 @@ def test_a_command_makes_digits(thresher: Run, home: Path, tmp_path: Path) -> No
     done = thresher("select", "random", *options)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["dropped"] == 144
+
+
+def test_a_pack_in_the_cache_of_others_needs_no_lock(home: Path) -> None:
+    """Its lock file cannot be opened for writing, nor a new one made, by others than its owner."""
+    get("digits")
+    lock = home / "packs" / ".digits.lock"
+    lock.unlink()
+    assert len(get("digits")) == 1797
+    assert not lock.exists()

@@ -30,9 +30,10 @@ def get(name: str, file: Path | None = None, options: WriteOptions | None = None
         raise InvalidValueError(f'unknown data set "{name}"', nearest(name, NAMES))
     out = cached_pack(name)
     lock = out.with_name(f".{out.name}.lock")
-    with exclusive_lock(lock, f"another process is getting {name}", wait=True):
-        if not PackPaths(out).meta.exists():
-            _make(name, file, out, options)
+    if not PackPaths(out).meta.exists():  # the cache of others may be read-only
+        with exclusive_lock(lock, f"another process is getting {name}", wait=True):
+            if not PackPaths(out).meta.exists():
+                _make(name, file, out, options)
     return Pack.open(out)
 
 
