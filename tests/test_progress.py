@@ -35,7 +35,7 @@ def test_work_goes_on_if_nobody_reads_its_progress(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(progress, "PLAIN_EVERY_S", 0.0)
     read, write = os.pipe()
     os.close(read)
-    monkeypatch.setattr("sys.stderr", io.TextIOWrapper(open(write, "wb", buffering=0)))
+    monkeypatch.setattr("sys.stderr", io.TextIOWrapper(io.FileIO(write, "w")))
     with progress.bar("training", 2, "steps") as bar:
         bar.advance()
         bar.advance()
