@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from thresher.errors import NotFoundError
+from thresher.errors import AlreadyExistsError, NotFoundError
 from thresher.paths import atomic_file, atomic_folder, home, user_error, write_text
 
 WRITER = """
@@ -107,3 +107,12 @@ def test_a_cache_that_cannot_be_written_is_changed_by_its_variable(
     error = PermissionError(errno.EACCES, "no")
     assert "set THRESHER_HOME" in str(user_error(error, tmp_path / "packs" / "digits"))
     assert "set THRESHER_HOME" not in str(user_error(error, tmp_path.parent / "run"))
+
+
+def test_a_folder_that_another_process_finished_first_is_kept(tmp_path: Path) -> None:
+    with (
+        pytest.raises(AlreadyExistsError, match="cannot be written"),
+        atomic_folder(tmp_path / "a"),
+    ):
+        write_text(tmp_path / "a" / "theirs", "")
+    assert [path.name for path in tmp_path.rglob("*")] == ["a", "theirs"]

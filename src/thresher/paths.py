@@ -56,7 +56,7 @@ def user_error(error: OSError, path: Path) -> ThresherError | None:
         return InvalidValueError(f"the file name {path.name[:40]}… is too long")
     if error.errno == errno.ELOOP:
         return InvalidValueError(f"{path} is a link that leads to itself", "check the path")
-    if error.errno in (errno.ENOTDIR, errno.EEXIST, errno.EISDIR):
+    if error.errno in (errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENOTEMPTY):
         blocked = f"{path} cannot be written: a file or folder is in the way"
         return AlreadyExistsError(blocked, "choose another name")
     return None
