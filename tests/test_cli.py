@@ -1,5 +1,6 @@
 """The command line as a person meets it: help, versions, mistakes, and JSON."""
 
+import errno
 import json
 import os
 import subprocess
@@ -183,3 +184,39 @@ def test_only_a_reader_who_left_ends_a_command_quietly(
         main(["data"])
     assert ended.value.code == code
     assert ("BrokenPipeError" in capfd.readouterr().err) is reads
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (MemoryError(), "memory is full (MemoryError); use smaller batches"),
+        (RuntimeError("CUDA out of memory. Tried"), "memory is full (CUDA out of memory. Tried"),
+        (OSError(errno.EMFILE, "Too many open files", "x"), "too many files are open; raise the"),
+    ],
+    ids=["memory", "GPU memory", "files"],
+)
+def test_a_limit_of_the_machine_gets_one_sentence(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    error: Exception,
+    sentence: str,
+) -> None:
+    def full(arguments: list[str]) -> int:
+        raise error
+
+    monkeypatch.setattr(sys.modules["thresher.cli.main"], "_dispatch", full)
+    with pytest.raises(SystemExit) as ended:
+        main(["data"])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.startswith(f"thresher: {sentence}")
+
+
+def test_a_home_folder_that_the_shell_leaves_is_expanded(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, digits: Path
+) -> None:
+    """`--out=~/S.parquet` made a folder with the name `~`."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(SystemExit) as ended:
+        main(["select", "random", f"--data={digits}", "--drop=0.5", "--out=~/S.parquet"])
+    assert ended.value.code == 0
+    assert (tmp_path / "S.parquet").is_file()

@@ -50,6 +50,8 @@ def user_error(error: OSError, path: Path) -> ThresherError | None:
                 what = f"no permission to write to the cache: {path}"
                 return ThresherError(what, "set THRESHER_HOME to another folder")
         return ThresherError(f"no permission to write {path}", "choose another folder")
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return ThresherError("too many files are open", "raise the limit: `ulimit -n 4096`")
     if error.errno == errno.ENOENT:
         return NotFoundError(f"{error.filename or path} does not exist", "check the path")
     if error.errno == errno.ENAMETOOLONG:

@@ -2,6 +2,8 @@
 
 import shutil
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -84,6 +86,24 @@ def test_a_rate_with_which_a_seed_diverges_gives_way_to_the_next(
     results = stable_runs(run(few), [1e30, 0.03], [0, 1], Pack.open(few))
     assert [result.config.lr for result in results] == [0.03, 0.03]
     assert "diverged at rate 1e+30 and batch 64: the next rate is tried" in caplog.text
+
+
+def test_two_that_want_the_same_pilot_train_it_one_after_the_other(
+    few: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second one had ended with an error: another run is writing to that folder."""
+    now, most = [], []
+
+    def slow(config: TrainConfig, quiet: bool) -> None:
+        now.append(config.out)
+        time.sleep(0.05)
+        most.append(len(now))
+        now.remove(config.out)
+
+    monkeypatch.setattr("thresher.training.train.train", slow)
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda _: cached_run(run(few), Pack.open(few)), range(3)))
+    assert most == [1, 1, 1]
 
 
 def test_a_speed_of_another_machine_does_not_count(few: str) -> None:

@@ -106,9 +106,13 @@ def _only_writer(folder: Path) -> Iterator[None]:
 
     Two of the same name would have the table of one and the sidecar of the other.
     """
-    with disk_errors(folder), new_parents(folder / "selection"):
-        with exclusive_lock(folder, f"another process is writing to {folder}", wait=True):
-            yield
+    busy = f"another process is writing to {folder}"
+    with (
+        disk_errors(folder),
+        new_parents(folder / "selection"),
+        exclusive_lock(folder, busy, wait=True),
+    ):
+        yield
 
 
 def read_files(

@@ -11,8 +11,9 @@ from typing import Any
 from thresher.data.pack import Pack
 from thresher.environment import choose_device, hardware
 from thresher.errors import ThresherError
+from thresher.locks import exclusive_lock
 from thresher.models.registry import source_digest
-from thresher.paths import RunPaths, home
+from thresher.paths import RunPaths, disk_errors, home, new_parents
 from thresher.scaling.sample_model import rate_at
 from thresher.training.config import TrainConfig
 from thresher.training.result import RunResult
@@ -35,6 +36,7 @@ Curve = list[tuple[float, float]]
 def cached_run(run: TrainConfig, pack: Pack, machine: Machine | None = None) -> RunResult:
     """Train a run into the cache; one that is finished is read, and one that was killed resumes.
 
+    Of several processes that want the same run one trains it, and the others wait.
     Machines that share a home folder share its runs, unless `machine` is given.
     """
     from thresher.training.train import train
@@ -54,7 +56,12 @@ def cached_run(run: TrainConfig, pack: Pack, machine: Machine | None = None) -> 
     if not RunPaths(out).result.exists():
         what = f"{run.model} at batch {run.batch_size}, rate {run.lr:.3g}, seed {run.seed}"
         logger.info("pilot: training %s for at most %.3g epochs", what, run.epochs)
-    return train(replace(run, out=str(out)), quiet=True)
+    config = replace(run, out=str(out))
+    if RunPaths(out).result.exists():  # perhaps in the cache of others, which is read-only
+        return train(config, quiet=True)
+    busy = f"another process is training {out}"
+    with disk_errors(out), new_parents(out / "run.json"), exclusive_lock(out, busy, wait=True):
+        return train(config, quiet=True)
 
 
 class DivergedPilotError(ThresherError):
