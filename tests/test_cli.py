@@ -1,6 +1,8 @@
 """The command line as a person meets it: help, versions, mistakes, and JSON."""
 
+import errno
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,7 +13,7 @@ import pytest
 
 from planted import ArraySource
 from thresher import __version__
-from thresher.cli import COMMANDS, Command
+from thresher.cli import COMMANDS, Command, main
 from thresher.data.write import write_pack
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -162,3 +164,59 @@ def test_names_are_printed_as_they_are(thresher: Run, tmp_path: Path) -> None:
     names, numbers = zip(*(row.rsplit(maxsplit=3)[:2] for row in rows), strict=True)
     assert (names, numbers) == (("all", "cat [old] :cat:", "all"), ("3", "3", "6"))
     assert last.startswith(f"{out} in ")
+
+
+@pytest.mark.parametrize(("reads", "code"), [(False, 0), (True, 1)])
+def test_only_a_reader_who_left_ends_a_command_quietly(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], reads: bool, code: int
+) -> None:
+    """A broken pipe to another process is an error, not success."""
+
+    def broken(arguments: list[str]) -> int:
+        raise BrokenPipeError
+
+    monkeypatch.setattr(sys.modules["thresher.cli.main"], "_dispatch", broken)
+    read, write = os.pipe()
+    if not reads:
+        os.close(read)
+    monkeypatch.setattr("sys.stdout", os.fdopen(write, "w"))
+    with pytest.raises(SystemExit) as ended:
+        main(["data"])
+    assert ended.value.code == code
+    assert ("BrokenPipeError" in capfd.readouterr().err) is reads
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (MemoryError(), "memory is full (MemoryError); use smaller batches"),
+        (RuntimeError("CUDA out of memory. Tried"), "memory is full (CUDA out of memory. Tried"),
+        (OSError(errno.EMFILE, "Too many open files", "x"), "too many files are open; raise the"),
+    ],
+    ids=["memory", "GPU memory", "files"],
+)
+def test_a_limit_of_the_machine_gets_one_sentence(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    error: Exception,
+    sentence: str,
+) -> None:
+    def full(arguments: list[str]) -> int:
+        raise error
+
+    monkeypatch.setattr(sys.modules["thresher.cli.main"], "_dispatch", full)
+    with pytest.raises(SystemExit) as ended:
+        main(["data"])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.startswith(f"thresher: {sentence}")
+
+
+def test_a_home_folder_that_the_shell_leaves_is_expanded(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, digits: Path
+) -> None:
+    """`--out=~/S.parquet` made a folder with the name `~`."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(SystemExit) as ended:
+        main(["select", "random", f"--data={digits}", "--drop=0.5", "--out=~/S.parquet"])
+    assert ended.value.code == 0
+    assert (tmp_path / "S.parquet").is_file()

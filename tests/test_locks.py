@@ -1,5 +1,6 @@
 """File locks between real processes."""
 
+import os
 import subprocess
 import sys
 import time
@@ -80,3 +81,13 @@ def test_a_path_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
         exclusive_lock(tmp_path / "file" / "lock", "busy"),
     ):
         pass
+
+
+def test_a_group_may_use_the_lock_files_of_its_members_if_the_umask_says_so(tmp_path: Path) -> None:
+    before = os.umask(0o002)
+    try:
+        with exclusive_lock(tmp_path / "lock", "busy"):
+            pass
+    finally:
+        os.umask(before)
+    assert (tmp_path / "lock").stat().st_mode & 0o777 == 0o664

@@ -1,5 +1,6 @@
 """Atomic writes: what a killed process left is removed, what a running one writes is not."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -7,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from thresher.paths import atomic_file, atomic_folder, write_text
+from thresher.errors import AlreadyExistsError, NotFoundError
+from thresher.paths import atomic_file, atomic_folder, home, user_error, write_text
 
 WRITER = """
 import sys
@@ -75,3 +77,42 @@ def test_a_name_may_be_as_long_as_file_names_are(tmp_path: Path) -> None:
     for name in ("n" * 255, "ü" * 127):
         write_text(tmp_path / name, "whole")
         assert (tmp_path / name).read_text() == "whole"
+
+
+@pytest.mark.parametrize("name", ["THRESHER_HOME", "XDG_CACHE_HOME"])
+def test_an_empty_variable_does_not_put_the_cache_into_the_current_folder(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.delenv("THRESHER_HOME", raising=False)
+    monkeypatch.setenv(name, "")
+    assert home().is_absolute()
+
+
+def test_a_user_without_a_home_folder_gets_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(uid: int) -> None:
+        raise KeyError(uid)
+
+    for name in ("THRESHER_HOME", "XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+    with pytest.raises(NotFoundError, match="no home folder; set THRESHER_HOME to a folder"):
+        home()
+    assert user_error(PermissionError(errno.EACCES, "no"), Path("out")) is not None
+
+
+def test_a_cache_that_cannot_be_written_is_changed_by_its_variable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("THRESHER_HOME", str(tmp_path))
+    error = PermissionError(errno.EACCES, "no")
+    assert "set THRESHER_HOME" in str(user_error(error, tmp_path / "packs" / "digits"))
+    assert "set THRESHER_HOME" not in str(user_error(error, tmp_path.parent / "run"))
+
+
+def test_a_folder_that_another_process_finished_first_is_kept(tmp_path: Path) -> None:
+    with (
+        pytest.raises(AlreadyExistsError, match="cannot be written"),
+        atomic_folder(tmp_path / "a"),
+    ):
+        write_text(tmp_path / "a" / "theirs", "")
+    assert [path.name for path in tmp_path.rglob("*")] == ["a", "theirs"]

@@ -1,5 +1,8 @@
 """Progress off a terminal: the time left is estimated from what this run did."""
 
+import io
+import os
+
 import pytest
 
 from thresher import progress
@@ -26,3 +29,14 @@ def test_the_time_left_is_not_given_before_anything_is_done(
         now += 10
         bar.resume(90)
     assert "study: 90/100 trials (90 %)\n" in capsys.readouterr().err
+
+
+def test_work_goes_on_if_nobody_reads_its_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "PLAIN_EVERY_S", 0.0)
+    read, write = os.pipe()
+    os.close(read)
+    monkeypatch.setattr("sys.stderr", io.TextIOWrapper(io.FileIO(write, "w")))
+    with progress.bar("training", 2, "steps") as bar:
+        bar.advance()
+        bar.advance()
+    assert bar.done == 2

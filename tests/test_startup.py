@@ -114,3 +114,27 @@ def test_garbage_is_collected_again_after_imports() -> None:
     with quick_imports():
         assert not gc.isenabled()
     assert gc.isenabled()
+
+
+def test_closed_streams_leave_their_numbers_to_no_other_file(tmp_path: Path) -> None:
+    program = """
+import sys
+from thresher.startup import complete_streams
+complete_streams()
+print("to nowhere")
+print("to nowhere", file=sys.stderr)
+with open("file", "w") as file:
+    file.write(str(file.fileno()))
+"""
+    command = ["sh", "-c", '"$0" -c "$1" <&- >&- 2>&-', sys.executable, program]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    assert int((tmp_path / "file").read_text()) > 2
+
+
+def test_characters_that_the_terminal_lacks_are_escaped() -> None:
+    program = (
+        "from thresher.startup import complete_streams; complete_streams(); print('caf\u00e9')"
+    )
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True)
+    assert done.stdout == b"caf\\xe9\n"

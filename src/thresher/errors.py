@@ -89,3 +89,11 @@ def nearest(name: str, known: Iterable[str]) -> str:
         close = difflib.get_close_matches(name, names, n=8, cutoff=0)
         return f"the closest of {len(names)} names are {', '.join(close)}"
     return f"choose one of {', '.join(names)}" if names else "none is available"
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether the memory of the machine or of a GPU is full; does not load torch."""
+    texts = ("out of memory", "not enough memory", "can't allocate memory")
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError) and any(text in str(error) for text in texts)
+    )

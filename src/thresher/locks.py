@@ -46,7 +46,7 @@ def _acquire(path: Path, busy: BusyError, wait: bool) -> int:
     """Open and lock the file or folder; return its descriptor."""
     flags = os.O_RDONLY | os.O_DIRECTORY if path.is_dir() else os.O_RDWR | os.O_CREAT
     for _ in range(ATTEMPTS):
-        handle = os.open(path, flags, 0o644)
+        handle = os.open(path, flags, 0o666)  # the umask says what a group may do
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except OSError as error:

@@ -23,9 +23,15 @@ from thresher.errors import AlreadyExistsError, InvalidValueError, NotFoundError
 
 def home() -> Path:
     """Return the cache folder: $THRESHER_HOME, else thresher/ in the user's cache folder."""
-    if "THRESHER_HOME" in os.environ:
-        return Path(os.environ["THRESHER_HOME"]).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "thresher"
+    # A variable that is set to nothing counts as unset.
+    folder = os.environ.get("THRESHER_HOME")
+    try:
+        if folder:
+            return Path(folder).expanduser()
+        return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "thresher"
+    except RuntimeError:  # a container often runs as a user that is in no /etc/passwd
+        what = "the cache folder is unknown, because this user has no home folder"
+        raise NotFoundError(what, "set THRESHER_HOME to a folder") from None
 
 
 def cached_pack(name: str) -> Path:
@@ -39,14 +45,20 @@ def user_error(error: OSError, path: Path) -> ThresherError | None:
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or " requested and " in str(error):
         return ThresherError(f"no space left on the disk of {path}", "free some space")
     if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
+        with contextlib.suppress(NotFoundError):
+            if path.is_relative_to(home()):
+                what = f"no permission to write to the cache: {path}"
+                return ThresherError(what, "set THRESHER_HOME to another folder")
         return ThresherError(f"no permission to write {path}", "choose another folder")
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return ThresherError("too many files are open", "raise the limit: `ulimit -n 4096`")
     if error.errno == errno.ENOENT:
         return NotFoundError(f"{error.filename or path} does not exist", "check the path")
     if error.errno == errno.ENAMETOOLONG:
         return InvalidValueError(f"the file name {path.name[:40]}… is too long")
     if error.errno == errno.ELOOP:
         return InvalidValueError(f"{path} is a link that leads to itself", "check the path")
-    if error.errno in (errno.ENOTDIR, errno.EEXIST, errno.EISDIR):
+    if error.errno in (errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENOTEMPTY):
         blocked = f"{path} cannot be written: a file or folder is in the way"
         return AlreadyExistsError(blocked, "choose another name")
     return None

@@ -52,7 +52,9 @@ class Bar:
             text += f", {spent / new * (self.total - self.done):,.0f} s left" if new else ""
         else:
             text += f" {self.unit}in {spent:,.0f} s"
-        print(text + (f" · {self.remark}" if self.remark else ""), file=sys.stderr, flush=True)
+        # Work goes on if nobody reads its progress any more, as with `2>&1 | head`.
+        with contextlib.suppress(OSError):
+            print(text + (f" · {self.remark}" if self.remark else ""), file=sys.stderr, flush=True)
 
     def close(self) -> None:
         """Print the last line."""

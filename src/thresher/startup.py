@@ -7,6 +7,7 @@ import ctypes
 import gc
 import importlib
 import importlib.util
+import io
 import os
 import sys
 import threading
@@ -15,6 +16,21 @@ from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
 
 _triton: list[threading.Thread] = []
+
+
+def complete_streams() -> None:
+    """Open the standard streams that are closed, and let all characters be printed.
+
+    Otherwise the next file that is opened takes the number of the closed stream, and what a library
+    prints is written to that file. Characters that the encoding of the terminal lacks are escaped.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            number = os.open(os.devnull, os.O_RDWR)  # the lowest free one, that of the stream
+            os.set_inheritable(number, True)
+            setattr(sys, name, os.fdopen(number, mode))
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 @contextlib.contextmanager

@@ -92,3 +92,12 @@ def test_a_file_that_is_not_read_is_mentioned(home: Path, caplog: pytest.LogCapt
     assert len(get("cifar100", home / "other.tar")) == 1797
     assert "cifar100 is in the cache already" in caplog.text
     assert "other.tar was not read" in caplog.text
+
+
+def test_a_pack_in_the_cache_of_others_needs_no_lock(home: Path) -> None:
+    """Its lock file cannot be opened for writing, nor a new one made, by others than its owner."""
+    get("digits")
+    lock = home / "packs" / ".digits.lock"
+    lock.unlink()
+    assert len(get("digits")) == 1797
+    assert not lock.exists()

@@ -1,6 +1,8 @@
 """Selections: what is saved comes back, and damaged files are named."""
 
 import json
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from thresher.data import selection_file
 from thresher.data.selection import Selection
 from thresher.errors import AlreadyExistsError, InvalidValueError, NotFoundError
+from thresher.paths import write_json
 
 N = 4
 
@@ -154,6 +158,28 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     with pytest.raises(AlreadyExistsError, match=r"notes\.json exists already"):
         made().save(tmp_path / "notes.parquet")
     assert json.loads((tmp_path / "notes.json").read_text()) == {"mine": 1}
+
+
+def test_of_two_that_are_saved_at_once_one_is_kept_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slow(path: Path, value: Any) -> None:
+        time.sleep(0.05)  # the other one sees that there is no table yet
+        write_json(path, value)
+
+    monkeypatch.setattr(selection_file, "write_json", slow)
+
+    def save(method: str) -> str:
+        try:
+            made(reason=[method] * N, meta={"method": method}).save(tmp_path / "new" / "s.parquet")
+        except AlreadyExistsError:
+            return ""
+        return method
+
+    with ThreadPoolExecutor() as pool:
+        saved = "".join(pool.map(save, "ab"))
+    kept = Selection.load(tmp_path / "new" / "s.parquet")
+    assert (kept.meta["method"], kept.reason[0]) == (saved, saved)
 
 
 def test_a_sidecar_that_a_killed_process_left_is_replaced(tmp_path: Path) -> None:

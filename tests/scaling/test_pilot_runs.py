@@ -2,6 +2,8 @@
 
 import shutil
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +17,7 @@ from thresher.errors import InvalidValueError
 from thresher.paths import home
 from thresher.scaling import pilot
 from thresher.scaling.pilot import PilotConfig, run_pilot
-from thresher.scaling.pilot_runs import cached_run, stable_runs
+from thresher.scaling.pilot_runs import cached_run, speed_of, stable_runs
 from thresher.training.config import TrainConfig
 from thresher.training.result import RunResult
 
@@ -84,6 +86,37 @@ def test_a_rate_with_which_a_seed_diverges_gives_way_to_the_next(
     results = stable_runs(run(few), [1e30, 0.03], [0, 1], Pack.open(few))
     assert [result.config.lr for result in results] == [0.03, 0.03]
     assert "diverged at rate 1e+30 and batch 64: the next rate is tried" in caplog.text
+
+
+def test_two_that_want_the_same_pilot_train_it_one_after_the_other(
+    few: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second one had ended with an error: another run is writing to that folder."""
+    now, most = [], []
+
+    def slow(config: TrainConfig, quiet: bool) -> None:
+        now.append(config.out)
+        time.sleep(0.05)
+        most.append(len(now))
+        now.remove(config.out)
+
+    monkeypatch.setattr("thresher.training.train.train", slow)
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda _: cached_run(run(few), Pack.open(few)), range(3)))
+    assert most == [1, 1, 1]
+
+
+def test_a_speed_of_another_machine_does_not_count(few: str) -> None:
+    """Nodes of a cluster share the home folder: one with a GPU has the pilots of one without."""
+    pack, plain = Pack.open(few), run(few)
+    made = cached_run(plain, pack)
+    assert speed_of([made], plain, pack) == made.images_per_s
+    twin = replace(made, hardware={**made.hardware, "host": "node7"})
+    assert speed_of([twin], plain, pack) == made.images_per_s
+    slow = replace(made, hardware={**made.hardware, "processor": "8086"}, images_per_s=1e-3)
+    speed = speed_of([slow], plain, pack)
+    assert speed > 1e-3
+    assert speed_of([slow], plain, pack) == speed, "measured once"
 
 
 def test_a_whole_number_of_epochs_is_the_same_as_a_fraction(few: str) -> None:

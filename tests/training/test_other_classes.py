@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from planted import ArraySource
+from quick_network import NAME
 from thresher.data.pack import Pack
 from thresher.data.write import write_pack
 from thresher.models.embed import embed_pack, features_of_run
@@ -39,3 +40,23 @@ def test_another_data_set_with_as_many_classes_gets_no_probabilities(
     # The head is that of the run, though of other classes.
     logits = EmbedConfig(run=run, features_from="output")
     assert embed_pack(logits, Pack.open(tmp_path / "other"), tmp_path / "f").array.shape[1] == 10
+
+
+def test_features_of_a_run_that_cannot_be_written_are_in_the_cache(
+    few: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run of a colleague; it was refused, and no other folder could be given."""
+    monkeypatch.setenv("THRESHER_HOME", str(tmp_path / "home"))
+    pack, run = Pack.open(few), tmp_path / "run"
+    train(TrainConfig(data=str(few), model=NAME, epochs=1, batch_size=64, out=str(run)), quiet=True)
+    before = sorted(run.rglob("*"))
+    monkeypatch.setattr("os.access", lambda path, mode: Path(path) != run)  # root may write all
+    first = features_of_run(run, pack)
+    assert first.path is not None
+    assert first.path.is_relative_to(tmp_path / "home")
+    assert features_of_run(run, pack).path == first.path
+    assert sorted(run.rglob("*")) == before
+    monkeypatch.undo()
+    own = features_of_run(run, pack)
+    monkeypatch.setattr("os.access", lambda path, mode: Path(path) != run)
+    assert features_of_run(run, pack).path == own.path

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import asdict
@@ -288,6 +289,22 @@ def test_bad_input_is_refused_before_anything_is_written(
     assert not out.exists()
     with pytest.raises(ThresherError, match="there is no pack"):
         _run(tmp_path / "nowhere", out)
+
+
+def test_a_run_resumes_if_its_pack_and_selection_were_moved(few: Path, tmp_path: Path) -> None:
+    out, old, new = tmp_path / "run", tmp_path / "old", tmp_path / "new"
+    shutil.copytree(few, old / "pack")
+    chosen: dict[str, Any] = {"epochs": 1, "keep_checkpoint": True, "resume": True}
+    selection = _selection(few, old / "half.parquet")
+    first = _run(old / "pack", out, selection=str(selection), **chosen)
+    old.rename(new)
+    chosen["selection"] = str(new / "half.parquet")
+    assert _run(new / "pack", out, **chosen).loss == first.loss
+    (out / "result.json").unlink()
+    assert _run(new / "pack", out, **chosen).loss == first.loss
+    _selection(few, new / "other.parquet", 0.25)
+    _refused(new / "pack", out, "begun with", **{**chosen, "selection": str(new / "other.parquet")})
+    _refused(tmp_path / "nowhere", out, "begun with `data`", **chosen)
 
 
 def test_a_finished_run_is_kept_and_a_begun_one_too(few: Path, tmp_path: Path) -> None:

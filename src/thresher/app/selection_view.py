@@ -285,7 +285,13 @@ def _pack_of(selection: Selection) -> Pack:
         raise InvalidValueError(
             f"the sidecar of {selection.path} does not name its pack", "pass the pack as `data`"
         )
-    return Pack.open(path)
+    try:
+        return Pack.open(path)
+    except NotFoundError:
+        if not Path(path).is_absolute():  # the name of a known data set, which can be got
+            raise
+        what = f"the pack of {selection.path} is no longer at {path}"
+        raise NotFoundError(what, "pass the pack as `data`") from None
 
 
 def _by_dbscan(meta: Mapping[str, Any]) -> bool:

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import logging
 import os
+import select
 import sys
 import traceback
 from collections.abc import Sequence
@@ -11,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from thresher.cli.commands import COMMANDS, GROUPS, SELECT, Command, Outcome
-from thresher.errors import InvalidValueError, ThresherError, nearest
+from thresher.errors import InvalidValueError, ThresherError, first_line, is_out_of_memory, nearest
 from thresher.paths import user_error
 from thresher.select.filters.registry import FILTERS
-from thresher.startup import QuickEnd, quick_imports, skip_pandas
+from thresher.startup import QuickEnd, complete_streams, quick_imports, skip_pandas
 from thresher.version import __version__
 
 INTERRUPTED = 130
@@ -23,6 +24,7 @@ INTERRUPTED = 130
 def run() -> None:
     """Run the command line in a process of its own, and end it quickly."""
     ended = QuickEnd(code=1)
+    complete_streams()
     try:
         main()
     except SystemExit as error:
@@ -51,10 +53,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt:
         print("thresher: interrupted", file=sys.stderr)
         code = INTERRUPTED
-    except BrokenPipeError:
-        # `thresher … | head`: the reader has gone; close quietly, as other tools do.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 0
+    except BrokenPipeError as error:
+        code = _reader_left(error)
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
     except Exception as error:
@@ -66,13 +66,30 @@ def main(argv: Sequence[str] | None = None) -> None:
     raise SystemExit(code)
 
 
+def _reader_left(error: BrokenPipeError) -> int:
+    """End quietly if the reader of the output has gone, as other tools do in `thresher … | head`.
+
+    Any other broken pipe, such as that to a process that died, is an error.
+    """
+    output = select.poll()
+    output.register(sys.stdout, 0)  # reports only errors
+    if not output.poll(0):
+        return _unexpected(error)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
 def _unexpected(error: Exception) -> int:
-    """Print a sentence for a full or read-only disk wherever it was met, else the traceback."""
-    if isinstance(error, OSError):
+    """Print a sentence if the disk or memory is full or a limit is met, else the traceback."""
+    known: ThresherError | None = None
+    if is_out_of_memory(error):
+        fix = "use smaller batches, or a machine with more memory"
+        known = ThresherError(f"memory is full ({first_line(error)})", fix)
+    elif isinstance(error, OSError):
         known = user_error(error, Path(str(error.filename or "the output")))
-        if known is not None and not os.environ.get("THRESHER_DEBUG"):
-            print(f"thresher: {known}", file=sys.stderr)
-            return 2
+    if known is not None and not os.environ.get("THRESHER_DEBUG"):
+        print(f"thresher: {known}", file=sys.stderr)
+        return 2
     traceback.print_exc()
     return 1
 
@@ -96,6 +113,7 @@ def _dispatch(arguments: list[str]) -> int:
         if any("\udc80" <= character <= "\udcff" for character in argument):  # undecoded bytes
             shown = os.fsencode(argument).decode("utf-8", "backslashreplace")
             raise InvalidValueError(f"arguments must be UTF-8 text, got {shown}")
+    arguments = [_expanded(argument) for argument in arguments]
     if not arguments or arguments[0] in ("-h", "--help"):
         print(_overview())
         return 0
@@ -107,6 +125,14 @@ def _dispatch(arguments: list[str]) -> int:
         return _run(command, rest)
     print(_overview(arguments[0]))
     return 0
+
+
+def _expanded(argument: str) -> str:
+    """Expand the `~/` of `--out=~/RUN`, which most shells leave; a folder `~` would be made."""
+    name, equals, value = argument.partition("=")
+    if name.startswith("--") and value.startswith("~/"):
+        value = os.path.expanduser(value)
+    return f"{name}{equals}{value}"
 
 
 def _find(arguments: list[str]) -> tuple[Command | None, list[str]]:

@@ -34,11 +34,13 @@ def get(name: str, file: Path | None = None, options: WriteOptions | None = None
         raise InvalidValueError(f'unknown data set "{name}"', nearest(name, NAMES))
     out = cached_pack(name)
     lock = out.with_name(f".{out.name}.lock")
+    if PackPaths(out).meta.exists():  # the cache of others may be read-only: no lock
+        if file is not None:
+            logger.warning("%s is in the cache already (%s): %s was not read", name, out, file)
+        return Pack.open(out)
     with exclusive_lock(lock, f"another process is getting {name}", wait=True):
         if not PackPaths(out).meta.exists():
             _make(name, file, out, options)
-        elif file is not None:
-            logger.warning("%s is in the cache already (%s): %s was not read", name, out, file)
     return Pack.open(out)
 
 

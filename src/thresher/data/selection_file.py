@@ -9,7 +9,7 @@ filter looked for them.
 """
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,13 @@ import pyarrow.parquet as pq
 from thresher.data.copy_links import CopyLinks
 from thresher.data.ids import write_id_list
 from thresher.errors import AlreadyExistsError, InvalidValueError, NotFoundError, ThresherError
+from thresher.locks import exclusive_lock
 from thresher.paths import (
     SelectionPaths,
     atomic_file,
     check_format,
+    disk_errors,
+    new_parents,
     read_json,
     write_json,
 )
@@ -79,21 +82,37 @@ def write_files(
     """
     if paths.table.suffix != ".parquet":
         raise InvalidValueError(f"{paths.table} must end in .parquet")
-    check_free(paths)
     table = pa.table({n: pa.array(values).cast(_TYPES[n]) for n, values in columns.items()})
-    # The table last: a table that exists is a selection that can be loaded.
-    version = {"format": FORMAT}
-    write_json(paths.sidecar, {**version, **sidecar, **version})
-    try:
-        paths.copies.unlink(missing_ok=True)  # a killed process may have left one
-        if copies is not None:
-            copies.save(paths.copies, sidecar["fingerprint"])
-        with atomic_file(paths.table) as temporary:
-            pq.write_table(table, temporary)
-    except ThresherError:
-        paths.sidecar.unlink(missing_ok=True)
-        paths.copies.unlink(missing_ok=True)
-        raise
+    with _only_writer(paths.table.parent):
+        check_free(paths)
+        # The table last: a table that exists is a selection that can be loaded.
+        version = {"format": FORMAT}
+        write_json(paths.sidecar, {**version, **sidecar, **version})
+        try:
+            paths.copies.unlink(missing_ok=True)  # a killed process may have left one
+            if copies is not None:
+                copies.save(paths.copies, sidecar["fingerprint"])
+            with atomic_file(paths.table) as temporary:
+                pq.write_table(table, temporary)
+        except ThresherError:
+            paths.sidecar.unlink(missing_ok=True)
+            paths.copies.unlink(missing_ok=True)
+            raise
+
+
+@contextlib.contextmanager
+def _only_writer(folder: Path) -> Iterator[None]:
+    """Wait for other selections that are being written to the folder.
+
+    Two of the same name would have the table of one and the sidecar of the other.
+    """
+    busy = f"another process is writing to {folder}"
+    with (
+        disk_errors(folder),
+        new_parents(folder / "selection"),
+        exclusive_lock(folder, busy, wait=True),
+    ):
+        yield
 
 
 def read_files(

@@ -38,7 +38,7 @@ from thresher.models.features import FORMAT, FeaturePaths, Features, FeaturesMet
 from thresher.models.network import Network, Preprocessing, source_of_run, weights_of_run
 from thresher.models.pretrained import load_pretrained
 from thresher.options import validate
-from thresher.paths import allocate, atomic_file, disk_errors, read_json, write_json
+from thresher.paths import allocate, atomic_file, disk_errors, home, read_json, write_json
 from thresher.progress import bar
 
 BATCHES_PER_CHUNK = 8
@@ -71,7 +71,8 @@ def embed_pack(config: EmbedConfig, pack: Pack, out: str | Path) -> Features:
 
 
 def features_of_run(run: str | Path, pack: Pack, options: EmbedOptions | None = None) -> Features:
-    """Return the features of a pack by a run's network, stored in the run's folder.
+    """Return the features of a pack by a run's network, stored in the run's folder, or in the cache
+    if that folder is read-only, such as that of a colleague.
 
     Stored features are reused if the checksums of the weights and of a network's own file, the
     preprocessing and the samples of the split are still the same. Otherwise new features are
@@ -81,14 +82,20 @@ def features_of_run(run: str | Path, pack: Pack, options: EmbedOptions | None = 
     images, sha256 = Preprocessing.of_run(run, pack), file_sha256(weights_of_run(run))
     source = source_of_run(run)
     split = "" if options.split == "train" else f"-{options.split}"
-    folder = Path(run) / f"features{split}-{pack.fingerprint[:12]}"
+    name = f"features{split}-{pack.fingerprint[:12]}"
     used = (images, sha256) if source is None else (images, sha256, source)
     suffix = hashlib.sha256(repr(used).encode()).hexdigest()[:12]
-    other = folder.with_name(f"{folder.name}-{suffix}")
+    other = f"{name}-{suffix}"
     # The fingerprint says nothing of splits: packed again, other samples may be in this one.
     ids = sorted(pack.ids.take(_positions(pack, options.split)).to_pylist())
-    for path in (folder, other, other.with_name(f"{other.name}-{order_digest(ids)}")):
+    names, folders = (name, other, f"{other}-{order_digest(ids)}"), [Path(run)]
+    read_only = not os.access(run, os.W_OK)
+    if read_only:
+        folders.append(home() / "features" / sha256[:16])
+    for path in (folder / name for folder in folders for name in names):
         if not path.exists():
+            if read_only and path.parent == folders[0]:
+                continue
             return embed(Network.from_run(run, pack), pack, path, options)
         features = Features.open(path)
         prepared = {name: getattr(features.meta, name) for name in vars(images)}

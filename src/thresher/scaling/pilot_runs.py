@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from thresher.data.pack import Pack
+from thresher.environment import choose_device, hardware
 from thresher.errors import ThresherError
+from thresher.locks import exclusive_lock
 from thresher.models.registry import source_digest
-from thresher.paths import RunPaths, home
+from thresher.paths import RunPaths, disk_errors, home, new_parents
 from thresher.scaling.sample_model import rate_at
 from thresher.training.config import TrainConfig
 from thresher.training.result import RunResult
@@ -25,18 +27,26 @@ FACTORS = (0.5, 1.0, 2.0)
 RATE_CRITICAL = 256.0
 """Critical batch assumed for the learning rates of the larger batches."""
 
+Machine = dict[str, str | int]
+"""Hardware, as in the result of a run."""
 Curve = list[tuple[float, float]]
 """(samples, validation accuracy) after each epoch."""
 
 
-def cached_run(run: TrainConfig, pack: Pack) -> RunResult:
-    """Train a run into the cache; one that is finished is read, and one that was killed resumes."""
+def cached_run(run: TrainConfig, pack: Pack, machine: Machine | None = None) -> RunResult:
+    """Train a run into the cache; one that is finished is read, and one that was killed resumes.
+
+    Of several processes that want the same run one trains it, and the others wait.
+    Machines that share a home folder share its runs, unless `machine` is given.
+    """
     from thresher.training.train import train
 
     # The key holds all that the run depends on: other defaults of another version are another run.
     values = {**run.to_dict(), "data": pack.checksum}
     if (source := source_digest(run.model)) is not None:  # a network of one's own may change
         values["source"] = source
+    if machine is not None:
+        values["machine"] = machine
     text = json.dumps(values, sort_keys=True)
     # 8 and 8.0 epochs are the same.
     text = json.dumps(json.loads(text, parse_int=float))
@@ -46,16 +56,21 @@ def cached_run(run: TrainConfig, pack: Pack) -> RunResult:
     if not RunPaths(out).result.exists():
         what = f"{run.model} at batch {run.batch_size}, rate {run.lr:.3g}, seed {run.seed}"
         logger.info("pilot: training %s for at most %.3g epochs", what, run.epochs)
-    return train(replace(run, out=str(out)), quiet=True)
+    config = replace(run, out=str(out))
+    if RunPaths(out).result.exists():  # perhaps in the cache of others, which is read-only
+        return train(config, quiet=True)
+    busy = f"another process is training {out}"
+    with disk_errors(out), new_parents(out / "run.json"), exclusive_lock(out, busy, wait=True):
+        return train(config, quiet=True)
 
 
 class DivergedPilotError(ThresherError):
     """A pilot whose loss is not finite any more."""
 
 
-def stable_run(run: TrainConfig, pack: Pack) -> RunResult:
+def stable_run(run: TrainConfig, pack: Pack, machine: Machine | None = None) -> RunResult:
     """Return `cached_run`; one that diverged raises DivergedPilotError."""
-    result = cached_run(run, pack)
+    result = cached_run(run, pack, machine)
     if result.status == "diverged":
         what = f"the pilot diverged at rate {run.lr:g} and batch {run.batch_size}"
         raise DivergedPilotError(what, "lower `lr`")
@@ -71,11 +86,17 @@ def train_seeds(run: TrainConfig, seeds: Sequence[int], pack: Pack) -> list[RunR
 def speed_of(runs: Sequence[RunResult], plain: TrainConfig, pack: Pack) -> float:
     """Return the images per second of the fastest run that does not measure the noise scale.
 
-    If all of them do, `plain` is trained without.
+    If all of them do, or were trained on machines of another kind, `plain` is trained without.
     """
-    timed = [run for run in runs if not run.config.noise_scale]
-    timed = timed or [stable_run(replace(plain, noise_scale=False), pack)]
+    here = _kind(hardware(choose_device(plain.device).type))
+    timed = [run for run in runs if not run.config.noise_scale and _kind(run.hardware) == here]
+    timed = timed or [stable_run(replace(plain, noise_scale=False), pack, here)]
     return max(float(run.images_per_s or 0.0) for run in timed)
+
+
+def _kind(machine: Machine) -> Machine:
+    """Return the hardware without the name of the host: nodes of a cluster are equally fast."""
+    return {name: value for name, value in machine.items() if name != "host"}
 
 
 def stable_runs(

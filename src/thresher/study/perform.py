@@ -66,7 +66,7 @@ def attempt(task: StudyTask, threads: int | None = None) -> TaskOutcome:
 def redirect_output(log: Path) -> None:
     """Append output, errors and log records of this process and its children to `log`."""
     log.parent.mkdir(parents=True, exist_ok=True)
-    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
     sys.stdout.flush()
     sys.stderr.flush()
     os.dup2(file, 1)

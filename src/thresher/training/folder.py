@@ -3,7 +3,7 @@
 import contextlib
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import numpy as np
 from thresher.data.digest import file_sha256, order_digest
 from thresher.data.pack import Pack
 from thresher.distributed.group import Group
-from thresher.errors import AlreadyExistsError, InvalidValueError, NotFoundError
+from thresher.errors import AlreadyExistsError, InvalidValueError, NotFoundError, ThresherError
 from thresher.locks import exclusive_lock
 from thresher.models.registry import source_digest, source_file
 from thresher.options import describe
@@ -22,6 +22,10 @@ from thresher.training.config import TrainConfig, current_values
 from thresher.training.resolved import Resolved
 from thresher.training.result import BEFORE_AUTO, RunResult
 from thresher.training.split import TrainingSplit, split_samples
+
+MOVED = ("data", "selection")
+"""Options whose files may have been moved, or are named from another folder: what counts is which
+samples they are."""
 
 
 def finished(config: TrainConfig) -> RunResult | None:
@@ -206,6 +210,15 @@ def _check_same_batch(config: TrainConfig, resolved: Resolved) -> None:
         )
 
 
+def _same(config: TrainConfig, begun: Mapping[str, Any]) -> bool:
+    """Return whether the samples and labels are those that a run was begun on."""
+    with contextlib.suppress(ThresherError):
+        pack = Pack.open(config.data)
+        known = begun.get("data", {}).get("samples")
+        return bool(samples_digest(pack, split_samples(config, pack)) == known)
+    return False
+
+
 def _check_same_run(config: TrainConfig, paths: RunPaths) -> None:
     """Refuse to resume a run with other options that change its result."""
     begun = read_run_json(paths.config, "run's configuration")
@@ -216,6 +229,8 @@ def _check_same_run(config: TrainConfig, paths: RunPaths) -> None:
             values["validation"] = values.get("validation") or None
     for name in (info.name for info in describe(TrainConfig) if info.changes_result):
         if name in saved and saved[name] != given[name]:
+            if name in MOVED and None not in (saved[name], given[name]) and _same(config, begun):
+                continue
             raise InvalidValueError(
                 f"the run in {config.out} was begun with `{name}` {saved[name]}, not {given[name]}",
                 "resume it with the same options, or choose another folder",

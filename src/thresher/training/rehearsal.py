@@ -8,7 +8,7 @@ import logging
 import torch
 from torch import Tensor
 
-from thresher.errors import ThresherError, first_line
+from thresher.errors import ThresherError, first_line, is_out_of_memory
 from thresher.training.batches import largest_part
 from thresher.training.device_data import Part
 from thresher.training.resolved import Resolved
@@ -29,7 +29,7 @@ def rehearse(step: Step, resolved: Resolved) -> None:
                 for _ in range(rehearsals):
                     step.gradients(step.data.first_part(count, step.align), count)
     except (AssertionError, RuntimeError) as error:  # torch raises both
-        if not step.config.compile or _is_out_of_memory(error):
+        if not step.config.compile or is_out_of_memory(error):
             raise
         what = f"{step.config.model} cannot be compiled: {first_line(error)}"
         raise ThresherError(what, "train without --compile") from error
@@ -61,7 +61,7 @@ def resilient_step(step: Step, part: Part, count: int) -> Tensor:
                 return step(part, count)
         except (RuntimeError, MemoryError) as error:
             step.micro = step.micro or _part(step, count)
-            if not _is_out_of_memory(error) or not _halve(step):
+            if not is_out_of_memory(error) or not _halve(step):
                 raise
         step.optimizer.zero_grad(set_to_none=True)
         _free_memory(step)
@@ -92,7 +92,7 @@ def _fits(step: Step, count: int) -> bool:
             step.optimizer.step()
         return True
     except (RuntimeError, MemoryError) as error:
-        if not _is_out_of_memory(error):
+        if not is_out_of_memory(error):
             raise
     _free_memory(step)
     return False
@@ -101,10 +101,3 @@ def _fits(step: Step, count: int) -> bool:
 def _free_memory(step: Step) -> None:
     if step.group.device.type == "cuda":
         torch.cuda.empty_cache()
-
-
-def _is_out_of_memory(error: BaseException) -> bool:
-    texts = ("out of memory", "not enough memory", "can't allocate memory")
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or (
-        isinstance(error, RuntimeError) and any(text in str(error) for text in texts)
-    )
