@@ -297,7 +297,7 @@ def test_another_epoch_than_that_of_the_state_is_mentioned(
         second.set_epoch(2)
     assert not caplog.text
     second.set_epoch(1)
-    assert "goes on with epoch 2, but epoch 1 was chosen" in caplog.text
+    assert "continues with epoch 2, but epoch 1 was chosen" in caplog.text
 
 
 def test_losses_of_batches_that_were_taken_together_are_refused() -> None:
@@ -306,7 +306,7 @@ def test_losses_of_batches_that_were_taken_together_are_refused() -> None:
     batches = iter(loader)
     first, second = next(batches), next(batches)
     loader.loss(fake_losses(first))
-    with pytest.raises(InvalidValueError, match="two batches were taken before their losses"):
+    with pytest.raises(InvalidValueError, match="`loss` was not called between two batches"):
         loader.loss(fake_losses(second))
 
 

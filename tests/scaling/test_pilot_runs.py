@@ -85,7 +85,7 @@ def test_a_rate_with_which_a_seed_diverges_gives_way_to_the_next(
     caplog.set_level("INFO")
     results = stable_runs(run(few), [1e30, 0.03], [0, 1], Pack.open(few))
     assert [result.config.lr for result in results] == [0.03, 0.03]
-    assert "diverged at rate 1e+30 and batch 64: the next rate is tried" in caplog.text
+    assert "diverged at rate 1e+30 and batch 64: trying the next rate" in caplog.text
 
 
 def test_two_that_want_the_same_pilot_train_it_one_after_the_other(

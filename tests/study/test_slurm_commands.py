@@ -209,7 +209,7 @@ def test_a_folder_whose_name_slurm_would_change_is_refused(
         _program(tmp_path / "bin", program, "exit 1")
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
     content = {"seeds": 1, "base": {"command": "true {seed} {out}"}, "executor": {"kind": "slurm"}}
-    with pytest.raises(ThresherError, match="a meaning of its own"):
+    with pytest.raises(ThresherError, match="SLURM would replace"):
         Study.from_dict(content, tmp_path / name).run()
     assert not (tmp_path / name).exists()
     check_folder(tmp_path / "50% done")

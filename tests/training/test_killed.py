@@ -229,7 +229,9 @@ def test_weak_scaling_does_not_resume_with_another_batch(few: Path, tmp_path: Pa
     split = split_samples(config, pack)
     write_config(config, resolve(config, split.count, workers=2), pack, split)
     write_config(config, resolve(config, split.count, workers=2), pack, split)
-    with pytest.raises(ThresherError, match="global batch of 40, and has one of 20 with 1 workers"):
+    with pytest.raises(
+        ThresherError, match="batch of 40, but with weak scaling on 1 worker it is 20"
+    ):
         write_config(config, resolve(config, split.count, workers=1), pack, split)
 
 

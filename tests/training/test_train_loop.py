@@ -315,7 +315,7 @@ def test_a_finished_run_is_kept_and_a_begun_one_too(few: Path, tmp_path: Path) -
     _refused(few, out, "begun with `lr` 0.05, not 0.1", epochs=1, resume=True, lr=0.1)
     assert _run(few, out, epochs=1, resume=True) == first
     (out / "result.json").unlink()
-    _refused(few, out, "holds a run that was begun", epochs=1)
+    _refused(few, out, "holds an unfinished run", epochs=1)
     (out / "result.json").write_bytes(before[out / "result.json"])
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
     (tmp_path / "other").mkdir()

@@ -342,7 +342,7 @@ def _own_features(
         resume=RunPaths(paths.run).config.exists(),
     )
     length = counted(epochs, "epoch")
-    logger.info("Training %s for %s to look at the images with", network, length)
+    logger.info("Training %s for %s, to compute features of the images", network, length)
     result = train(settings)
     if result.status != "finished":
         raise ThresherError(

@@ -107,8 +107,7 @@ def check_held_out(options: HoldOutOptions, splits: Mapping[str, int], ids: Iter
         )
     if unmatched:
         logger.warning(
-            'the regular expression of the groups matches all but %d of %d images, such as "%s": '
-            "those are drawn one by one",
+            'group does not match %d of %d images, such as "%s": they are drawn one by one',
             *(len(unmatched), count, unmatched[0]),
         )
     share = splits["test"] / count

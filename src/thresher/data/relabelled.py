@@ -65,7 +65,7 @@ def relabel_columns(dataset: Any, changes: Mapping[int, Change]) -> Any:
     if name is None:
         raise InvalidValueError(
             "the selection has new labels, but the data set has no column of labels",
-            "name it label",
+            'call its column of labels "label"',
         )
     labels, kind, format = list(column(dataset, name)), dataset.features[name], dataset.format
     for row, (old, new) in changes.items():
@@ -87,7 +87,7 @@ def check_numbering(label: Any, old: int) -> None:
         shape = getattr(label, "shape", None)
         text = reprlib.repr(label) if shape is None else f"an array of shape {tuple(shape)}"
         raise InvalidValueError(
-            f"the selection has new labels, but a label of the data set is {text}, no number",
+            f"the selection has new labels, but a label of the data set is not a number: {text}",
             "number the classes as the pack does",
         ) from None
     if number != old:

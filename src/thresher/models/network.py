@@ -155,7 +155,7 @@ class Network:
         if used not in (None, source_of_run(run)):
             logger.warning(
                 "the file of %s was changed after %s had been trained with it: the features are "
-                "those of the present network with the weights of that run",
+                "those of the changed network with the weights of that run",
                 *(config["model"], run),
             )
         network = cls._load(config["model"], file, pack, preprocessing=images, run=str(run))

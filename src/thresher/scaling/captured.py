@@ -46,7 +46,7 @@ def time_captured(
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
         reason = str(error).strip().splitlines()[:1] or [type(error).__name__]
-        logger.warning("ordinary steps are timed, they cannot be captured: %s", reason[0])
+        logger.warning("timing ordinary steps, because steps cannot be captured: %s", reason[0])
         return {}
     return times
 

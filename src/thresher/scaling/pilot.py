@@ -212,7 +212,7 @@ def run_pilot(config: PilotConfig) -> Pilot:
             break
         more = range(config.seed + count, config.seed + needed)
         logger.info(
-            f"pilot: the samples of {count} runs scatter, so {needed} are trained at each batch"
+            f"pilot: the results of {count} runs vary too much, training {needed} at each batch"
         )
         for batch, runs in results.items():
             again = replace(base, batch_size=batch, lr=runs[0].config.lr)
@@ -227,7 +227,7 @@ def _leave_out_unfinished(results: dict[int, list[RunResult]], config: PilotConf
         if None in _counts(results[batch], config.target_accuracy):
             del results[batch]
             logger.info(
-                f"pilot: batch {batch} is left out, it did not reach the target in "
+                f"pilot: batch {batch} is left out because it did not reach the target in "
                 f"{config.pilot_epochs:g} epochs"
             )
 

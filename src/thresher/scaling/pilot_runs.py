@@ -107,7 +107,7 @@ def stable_runs(
         try:
             return train_seeds(replace(run, lr=rate), seeds, pack)
         except DivergedPilotError as error:
-            logger.info(f"{error.what}: the next rate is tried")
+            logger.info(f"{error.what}: trying the next rate")
     return train_seeds(replace(run, lr=rates[-1]), seeds, pack)
 
 

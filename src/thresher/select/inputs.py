@@ -118,7 +118,7 @@ class FilterInputs:
             )
             if 0 < largest < SMALLEST:
                 raise InvalidValueError(
-                    f"some features must be {SMALLEST:g} or larger, the largest is {largest:.3g}",
+                    f"the largest feature must be at least {SMALLEST:g} in size, got {largest:.3g}",
                     "scale them",
                     "features",
                 )

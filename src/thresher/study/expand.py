@@ -63,8 +63,8 @@ class _Expansion:
                     raise InvalidValueError(
                         f"the trials of {same.cell} and {cell} have the same options and the same "
                         f"name, {trial.name}",
-                        "rename one of them: of a name, letters without accents, digits and the "
-                        "last 32 characters count",
+                        "rename one of them: only letters without accents and digits count, and of "
+                        "these the last 32",
                     )
         return StudyPlan(self.steps, trials)
 

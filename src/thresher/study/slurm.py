@@ -367,7 +367,7 @@ def check_folder(root: Path) -> None:
     """Refuse a study folder in whose path SLURM would replace text, as %j by the job's number."""
     if match := re.search(r"%\w|\\", str(root.absolute())):
         raise InvalidValueError(
-            f'SLURM gives "{match.group()}" in the path {root.absolute()} a meaning of its own',
+            f'SLURM would replace "{match.group()}" in the path {root.absolute()}',
             "choose another folder",
             "out",
         )

@@ -23,9 +23,9 @@ class BatchConfig:
     batch_size: int = option(128, ge=1)
     """Global batch size; with weak `scaling`, that of each worker."""
     drop_last: bool = False
-    """Leave out the rest of an epoch that does not fill a batch, so that every batch has the same
-    size; another rest in each epoch. With `budget` steps, full and filtered runs then also train
-    on equally many samples."""
+    """Leave out the samples at the end of an epoch that do not fill a batch, so that every batch
+    has the same size. They are others in each epoch. With `budget` steps, full and filtered runs
+    then also train on equally many samples."""
     scaling: Literal["strong", "weak"] = "strong"
     """strong: the workers share the batch; weak: the batch grows with the workers."""
     batch_schedule: str | None = None

@@ -172,13 +172,13 @@ def check(config: TrainConfig) -> None:
         raise InvalidValueError("`delay` does not work with precision fp16", "use bf16")
     if config.branch_from is not None and (config.dynamic is not None or config.record_dynamics):
         raise InvalidValueError(
-            "`branch_from` does not work with `dynamic` and `record_dynamics`",
+            "`branch_from` does not work with `dynamic` or `record_dynamics`",
             "leave one of them out",
         )
     if config.drop_last and (config.batch_schedule is not None or config.branch_from is not None):
         raise InvalidValueError(
-            "`drop_last` does not work with `batch_schedule` and `branch_from`, where epochs would "
-            "differ in size",
+            "`drop_last` does not work with `batch_schedule` or `branch_from`: epochs would differ "
+            "in size",
             "leave one of them out",
         )
     if config.max_batch is not None and config.batch_schedule != "noise":
@@ -190,7 +190,7 @@ def check(config: TrainConfig) -> None:
     shared = for_batch(config.batch_norm, config.batch_size) != config.batch_norm
     if shared and (config.batch_schedule is not None or config.scaling == "weak"):
         raise InvalidValueError(
-            f"`batch_norm` {config.batch_norm} does not work with `batch_schedule` and `scaling` "
+            f"`batch_norm` {config.batch_norm} does not work with `batch_schedule` or `scaling` "
             "weak, which change the batch",
             "give the size of its groups, such as ghost:32",
         )

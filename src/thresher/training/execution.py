@@ -42,8 +42,8 @@ class ExecutionConfig:
     graph: Literal["auto", "on", "off"] = option("auto", changes_result=False)
     """Capture training steps in a CUDA graph; auto: where possible."""
     deterministic: bool = False
-    """On a GPU: the same command gives the same bits twice, with slower kernels. A CPU always does
-    with the same number of threads."""
+    """On a GPU: the same command gives the same bits twice, with slower kernels. On a CPU it
+    always does, with the same number of threads."""
 
 
 def weight_dtype(config: ExecutionConfig) -> "torch.dtype":

@@ -13,7 +13,13 @@ import numpy as np
 from thresher.data.digest import file_sha256, order_digest
 from thresher.data.pack import Pack
 from thresher.distributed.group import Group
-from thresher.errors import AlreadyExistsError, InvalidValueError, NotFoundError, ThresherError
+from thresher.errors import (
+    AlreadyExistsError,
+    InvalidValueError,
+    NotFoundError,
+    ThresherError,
+    counted,
+)
 from thresher.locks import exclusive_lock
 from thresher.models.registry import source_digest, source_file
 from thresher.options import describe
@@ -67,7 +73,7 @@ def admit(config: TrainConfig) -> None:
     if paths.config.exists():
         if not config.resume and not _restarted():
             raise AlreadyExistsError(
-                f"{root} holds a run that was begun",
+                f"{root} holds an unfinished run",
                 "set `resume` to continue it, or choose another folder",
             )
         _check_same_run(config, paths)
@@ -204,8 +210,8 @@ def _check_same_batch(config: TrainConfig, resolved: Resolved) -> None:
     batch = (_begun(config.out) or {}).get("resolved", {}).get("global_batch")
     if config.scaling == "weak" and batch not in (None, resolved.global_batch):
         raise InvalidValueError(
-            f"the run in {config.out} was begun with a global batch of {batch}, and has one of "
-            f"{resolved.global_batch} with {resolved.workers} workers and weak scaling",
+            f"the run in {config.out} was begun with a global batch of {batch}, but with weak "
+            f"scaling on {counted(resolved.workers, 'worker')} it is {resolved.global_batch}",
             "resume it with as many workers as before",
         )
 

@@ -140,7 +140,7 @@ def prepare(config: TrainConfig, group: Group, work: Workload) -> Prepared:
     resumes = any(RunPaths(Path(config.out)).checkpoints.glob(checkpoint.PATTERN))
     continues = resumes or config.branch_from is not None
     if kept is not None and not continues and kept.restart(config, group, work):
-        logger.debug("taking over the captured steps of the run before")
+        logger.debug("reusing the captured steps of the previous run")
         return kept
     kept = None
     if dropping:

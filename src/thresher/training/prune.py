@@ -41,7 +41,7 @@ def prune(
 
     Args:
         loader: A DataLoader of a map-style data set, with any sampler.
-        method: "infobatch" or "random", with a ratio if you like ("random:0.3"), or a pruner of
+        method: "infobatch" or "random", optionally with a ratio ("random:0.3"), or a pruner of
             your own.
         epochs: Epochs of the whole training. The last eighth of them, at least one, is not pruned.
         seed: Seed of the choice.
@@ -134,7 +134,7 @@ class PrunedLoader:
         """Choose the next epoch, from 0; by default epochs are counted."""
         if self._restored is not None and self._samples is None and epoch != self._epoch:
             logger.warning(
-                "the restored state of a pruned loader goes on with epoch %d, but epoch %d was "
+                "the restored state of a pruned loader continues with epoch %d, but epoch %d was "
                 "chosen",
                 self._epoch,
                 epoch,
@@ -224,7 +224,7 @@ class PrunedLoader:
         # A second loss of a batch is fine, as for an optimizer of two passes, but not right after a
         # batch that has none: it is then the loss of that batch, with the weights of this one.
         if self._answered and self._skipped:
-            raise InvalidValueError("two batches were taken before their losses", ONE_BY_ONE)
+            raise InvalidValueError("`loss` was not called between two batches", ONE_BY_ONE)
         self._answered = True
         # A copy: the output of a CUDA graph has the same memory for every batch.
         self._observed.append((self._indices, losses.detach().clone()))
@@ -236,7 +236,7 @@ class PrunedLoader:
         if self._begun:
             logger.warning(
                 "the state of a pruned loader was taken in the middle of epoch %d: a training that "
-                "resumes from it leaves the rest of that epoch out",
+                "resumes from it skips the rest of that epoch",
                 self._epoch - 1,
             )
         self._observe()

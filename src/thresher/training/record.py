@@ -31,7 +31,7 @@ class RecordConfig:
     keep_checkpoint: bool = option(False, changes_result=False)
     """Keep a checkpoint of the last step of a finished run, for `branch_from`."""
     branch_from: str | None = None
-    """Begin with the weights, the optimizer and the place in the data of this finished run, which
+    """Start with the weights, optimizer state and position in the data of this finished run, which
     had `keep_checkpoint`. `epochs` counts from its beginning."""
     record_dynamics: bool = False
     """Record each sample's EL2N score, forgetting events, loss, margin and uncertainty in

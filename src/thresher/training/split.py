@@ -43,7 +43,7 @@ class PrunerConfig:
 
     # Here and not beside the pruners, which load numpy: `thresher train --help` needs only this.
     dynamic: str | None = None
-    """Prune while training: infobatch or random, with a ratio if you like (`random:0.3`).
+    """Prune while training: infobatch or random, optionally with a ratio (`random:0.3`).
     `random:like=RUN` prunes as much as the finished run in that folder did."""
 
 

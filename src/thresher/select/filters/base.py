@@ -197,8 +197,8 @@ class ShareFilter(Filter):
         if unknown.any():
             count = int(unknown.sum())
             self.warnings_.append(
-                f"{counted(count, 'sample was', 'samples were')} not seen enough in that run's "
-                f"training and {'is' if count == 1 else 'are'} kept"
+                f"{counted(count, 'sample was', 'samples were')} seen too rarely in that run's "
+                f"training to be judged and {'is' if count == 1 else 'are'} kept"
             )
 
 

@@ -45,7 +45,7 @@ class RandomFilter(ShareFilter):
         rows = rows_by_id(dropped, inputs.ids)
         if dropped and (rows < 0).all():
             raise InvalidValueError(
-                f'like drops none of these samples, but others, such as "{dropped[0]}"',
+                f'like drops only samples that are not among these, such as "{dropped[0]}"',
                 "give the `ids` of the samples, and a selection of the same pack",
                 "like",
             )
