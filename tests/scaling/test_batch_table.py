@@ -36,9 +36,7 @@ def write(folder: Path, text: str) -> Path:
     return path
 
 
-def test_columns_without_effect_are_named(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_columns_without_effect_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     read_batch_table(write(tmp_path, "batch,samples,learning_rate\n16,1000,0.1\n64,1400,0.2\n"))
     assert "learning_rate of" in caplog.text
     assert "has no effect; columns are batch," in caplog.text

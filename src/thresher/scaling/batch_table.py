@@ -9,8 +9,8 @@ Read from a CSV file or from the folder of a study. Columns of a CSV file:
     lr                        the learning rate of the row
     samples_per_epoch         training samples, for `epochs`
 
-Cells are separated by commas, semicolons or tabs. Other columns are ignored with a warning. Rows with the same
-batch and target are repeats.
+Cells are separated by commas, semicolons or tabs. Other columns are ignored with a
+warning. Rows with the same batch and target are repeats.
 """
 
 import logging
