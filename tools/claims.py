@@ -47,9 +47,11 @@ What five papers and talks claim, and what we measured:
 smoke` runs one in minutes on a laptop. This page is generated from `results/` by `make claims`;
 every number is in a stored row. A claim holds if its comparison says so after correction for the
 number of comparisons ([Studies](studies.md)); "not enough runs" is neither yes nor no. Intervals
-are corrected in the same way, so that they agree with the verdict. Rows that say "predicted"
-compare a model with published numbers; J4 holds if they agree within 30 %, and partly within a
-factor of two.
+are corrected in the same way: that of a difference contains 0 unless the difference is significant.
+A "no" may also mean that the published effect is excluded. That test is one-sided and has a
+correction of its own, so the published effect can lie just inside the interval. Intervals "over 4
+seeds" are the lowest and highest seed. Rows that say "predicted" compare a model with published
+numbers; J4 holds if they agree within 30 %, and partly within a factor of two.
 
 | claim | the paper says | we measured | interval | holds? | run |
 |---|---|---|---|---|---|

@@ -214,6 +214,10 @@ def test_future_work(few: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setitem(ornl_future.STUDIES, "smoke", small)
     result = ornl_future.RECIPE.run("smoke", tmp_path)
     _check(result, "O8", 5)
+    claims = {tuple(row.paper.split(", ")[1].split(": ")) for row in result.rows}
+    # Worse than another filter does not mean that noisy data stay.
+    assert ("grid against network", "grid above network") in claims
+    assert ("grid against random-grid", "stratified grid sampling removes noisy data") in claims
     study = Study.open(tmp_path)
     for name in ("network", "grid", "recursive"):
         filtered = Selection.load(study.output(name, seed=1))

@@ -36,6 +36,12 @@ def write(folder: Path, text: str) -> Path:
     return path
 
 
+def test_columns_without_effect_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    read_batch_table(write(tmp_path, "batch,samples,learning_rate\n16,1000,0.1\n64,1400,0.2\n"))
+    assert "learning_rate of" in caplog.text
+    assert "has no effect; columns are batch," in caplog.text
+
+
 def test_counts_of_every_kind_give_samples(tmp_path: Path) -> None:
     def read(text: str, per_epoch: float | None = None) -> list[float]:
         return [row.samples for row in read_batch_table(write(tmp_path, text), per_epoch)]

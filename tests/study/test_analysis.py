@@ -79,6 +79,9 @@ def test_accuracies_must_be_in_points() -> None:
         analyse(shares)
     for config in (ComparisonConfig(metric="f1"), ComparisonConfig(margin=0.003)):
         assert analyse(shares, config).verdicts[0].verdict == "better"
+    for wrong in (-0.5, 101):
+        with pytest.raises(InvalidValueError, match=rf"in \[0, 100\], got {wrong:g}"):
+            analyse([*shares, Trial(cell={"arm": "a"}, seed=9, value=wrong)])
 
 
 def test_what_to_compare() -> None:

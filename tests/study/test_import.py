@@ -107,6 +107,10 @@ def test_shares_and_percents_in_one_column_are_refused(metric: str, tmp_path: Pa
     assert read(0, 0.5, 0.25, 1) == [0, 50, 25, 100]
     assert read(0, 50, 25, 100) == [0, 50, 25, 100]  # 0 is the same in both units
     assert read(0, 0, 0, 0) == [0, 0, 0, 0]
+    # A sign would turn the shares of the whole column into percent.
+    for wrong in (-0.5, 101):
+        with pytest.raises(ThresherError, match=rf"line 3 .* in \[0, 100\], got {wrong:g}"):
+            read(0.93, wrong, 0.94, 0.92)
 
 
 @pytest.mark.parametrize(("unit", "step"), [(1, 1.0), (0.01, 1.0), (0.1, 0.1)])

@@ -9,8 +9,8 @@ Read from a CSV file or from the folder of a study. Columns of a CSV file:
     lr                        the learning rate of the row
     samples_per_epoch         training samples, for `epochs`
 
-Cells are separated by commas, semicolons or tabs. Other columns are ignored. Rows with the same
-batch and target are repeats.
+Cells are separated by commas, semicolons or tabs. Other columns are ignored with a
+warning. Rows with the same batch and target are repeats.
 """
 
 import logging
@@ -30,6 +30,7 @@ logger = logging.getLogger(__name__)
 
 LARGEST = 1e18
 COUNTS = ("samples", "steps", "epochs")
+COLUMNS = ("batch", "batch_size", *COUNTS, "target", "runs", "lr", "samples_per_epoch")
 MIXED = 4.0
 """Repeats that differ by more than this factor are taken to have different targets."""
 
@@ -89,6 +90,10 @@ def read_csv(path: Path, samples_per_epoch: float | None = None) -> list[BatchRo
     """Read the rows of a CSV file."""
     table = read_csv_table(path, lower=True, pad=True)
     count = _count_column(path, table.head)
+    if ignored := [name for name in table.head if name not in ("", *COLUMNS)]:
+        logger.warning(
+            "%s of %s has no effect; columns are %s", ", ".join(ignored), path, ", ".join(COLUMNS)
+        )
     return [
         _row(
             _Cells(f"{path}, line {line}", dict(zip(table.head, row, strict=True))),

@@ -196,13 +196,20 @@ def analyse(
 
 
 def _check_points(trials: Sequence[Trial], config: ComparisonConfig) -> None:
-    """Refuse accuracies from 0 to 1: all of them would be equivalent within 0.3 points."""
+    """Refuse accuracies that are not in percent, unless a margin tells their unit.
+
+    Shares from 0 to 1 would all be equivalent within 0.3 points.
+    """
     values = [trial.value for trial in trials if trial.value is not None]
-    shares = all(0 <= value <= 1 for value in values) and any(values)
-    if config.metric in POINTS and config.margin is None and shares:
+    if config.metric not in POINTS or config.margin is not None:
+        return
+    fix = "give 100 times the shares, or set another `metric` or a `margin`"
+    for value in values:
+        if not 0 <= value <= 100:
+            raise InvalidValueError(f"{config.metric} must be in [0, 100], got {value:g}", fix)
+    if any(values) and max(values) <= 1:
         raise InvalidValueError(
-            f"{config.metric} must be in points (percent), but no value is above 1",
-            "give 100 times the shares, or set another `metric` or a `margin`",
+            f"{config.metric} must be in points (percent), but no value is above 1", fix
         )
 
 

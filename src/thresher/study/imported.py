@@ -30,8 +30,8 @@ def read_runs(file: Path | str, metric: str, axes: Sequence[str] = ()) -> list[T
     Raises:
         NotFoundError: The file does not exist.
         InvalidValueError: The file is not CSV, a column is missing, a value is not a number,
-            accuracies are partly shares and partly in percent, two rows are the same run, or there
-            is only one seed.
+            accuracies are not in [0, 100] or partly shares and partly in percent, two rows are the
+            same run, or there is only one seed.
     """
     table = read_csv_table(Path(file))
     head, rows = table.head, table.rows
@@ -117,6 +117,10 @@ def _points(
     file: Path | str, table: CsvTable, metric: str, numbers: Sequence[float]
 ) -> list[float]:
     """Return accuracies, all shares or all in percent, in percent; 0 is the same in both."""
+    for line, number in zip(table.lines, numbers, strict=True):
+        if not 0 <= number <= 100:
+            what = f"line {line} of {file}: {metric} must be in [0, 100], got {number:g}"
+            raise InvalidValueError(what, "write shares in [0, 1], or percent")
     share = next((n for n, number in enumerate(numbers) if 0 < number <= 1), None)
     percent = next((n for n, number in enumerate(numbers) if number > 1), None)
     if share is not None and percent is not None:
@@ -125,8 +129,7 @@ def _points(
             f"{numbers[percent]:g} in line {table.lines[percent]} is in percent",
             "write all of them as shares in [0, 1]",
         )
-    shares = all(0 <= number <= 1 for number in numbers)
-    return [100 * number for number in numbers] if shares else list(numbers)
+    return [100 * number for number in numbers] if percent is None else list(numbers)
 
 
 def _seed(file: Path | str, line: int, text: str) -> int:
