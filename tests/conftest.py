@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from cheap_memory import RARELY
 from forks import FRESH
 from leaks import (  # noqa: F401 (fixtures of every test)
     _constants_stay,
@@ -175,6 +176,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     # Modules and tests stay for the whole session: a collection need not look at them each time.
     gc.collect()
     gc.freeze()
+    gc.set_threshold(*RARELY)
     if hasattr(session.config, "workerinput"):
         worker = session.config.workerinput["workerid"]
         groups = {item.nodeid: _group(item) for item in session.items}

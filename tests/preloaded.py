@@ -3,7 +3,7 @@
 import gc
 import importlib
 
-from huge_pages import use_huge_pages
+from cheap_memory import RARELY, use_huge_pages
 
 MODULES = (
     "torch._dynamo",  # which DDP loads
@@ -32,4 +32,5 @@ for module in MODULES:
     importlib.import_module(module)
 gc.enable()
 gc.freeze()
+gc.set_threshold(*RARELY)
 use_huge_pages()

@@ -1,12 +1,16 @@
-"""Forks of a large process cost less if its memory is in huge pages: their tables are smaller.
+"""What memory costs the processes of the tests: rare collections of garbage, and huge pages.
 
-A fork of the server of the tests, which has loaded torch, took 37 ms of a core before it did
-anything, and takes half of that.
+Forks of a large process cost less if its memory is in huge pages: their tables are smaller. A fork
+of the server of the tests, which has loaded torch, took 37 ms of a core before it did anything, and
+takes half of that.
 """
 
 import ctypes
 from pathlib import Path
 
+RARELY = (20_000, 20, 20)
+"""Thresholds of `gc.set_threshold`. With Python's own, a twentieth of the time of tests that make
+many objects goes into looking for garbage."""
 _HUGE = 2 << 20
 _MADV_COLLAPSE = 25
 """Since Linux 6.1; older kernels refuse it, which costs nothing but the gain."""
