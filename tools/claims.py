@@ -53,9 +53,20 @@ correction of its own, so the published effect can lie just inside the interval.
 seeds" are the lowest and highest seed. Rows that say "predicted" compare a model with published
 numbers; J4 holds if they agree within 30 %, and partly within a factor of two.
 
+## In short
+
+| claim | what is claimed | holds in so many comparisons | run |
+|---|---|---|---|
+"""
+EVERY = """
+## Every comparison
+
 | claim | the paper says | we measured | interval | holds? | run |
 |---|---|---|---|---|---|
 """
+OURS = "our question: "
+"""What the `paper` of a row begins with that no paper asks."""
+WORDS = ("yes", "partly", "no", "not enough runs")
 
 
 class Claim(NamedTuple):
@@ -149,9 +160,13 @@ def verdicts(results: dict[str, StoredResult]) -> dict[str, dict[str, int]]:
     return {n: dict(Counter(str(row["holds"]) for row in r.rows)) for n, r in results.items()}
 
 
+Row = tuple[str, dict[str, object]]
+"""The recipe, and a row of its result."""
+
+
 def page(results: dict[str, StoredResult]) -> str:
     """Return the page."""
-    lines = []
+    short, lines = [], []
     for claim in CLAIMS:
         rows = [
             (name, row)
@@ -159,6 +174,7 @@ def page(results: dict[str, StoredResult]) -> str:
             for row in result.rows
             if claim.id in _ids(str(row["claim"]))
         ]
+        short += _in_short(claim, rows)
         if claim.guide:
             lines.append([claim.id, claim.text, f"a feature: [guide]({claim.guide})", "", "", ""])
         elif not rows:
@@ -167,8 +183,32 @@ def page(results: dict[str, StoredResult]) -> str:
             run = f"[{name}](#{name})" + (", with a note" if _remarks(name) else "")
             values = [row["paper"], row["measured"], row["interval"], row["holds"], run]
             lines.append([claim.id, *values])
-    table = "".join("| " + " | ".join(map(_cell, line)) + " |\n" for line in lines)
-    return HEAD + table + "".join(_section(name, results[name]) for name in sorted(results))
+    sections = "".join(_section(name, results[name]) for name in sorted(results))
+    return HEAD + _table(short) + EVERY + _table(lines) + sections
+
+
+def _in_short(claim: Claim, rows: Sequence[Row]) -> list[list[str]]:
+    """Return a line of the table on top for the claim, and one for what we asked beyond it."""
+    if claim.guide:
+        return [[claim.id, claim.text, f"a feature: [guide]({claim.guide})", ""]]
+    ours = [one for one in rows if str(one[1]["paper"]).startswith(OURS)]
+    theirs = [one for one in rows if one not in ours]
+    lines = [[claim.id, claim.text, *_counts(theirs)]]
+    if ours:
+        lines.append([claim.id, "Our own questions about it", *_counts(ours)])
+    return lines
+
+
+def _counts(rows: Sequence[Row]) -> list[str]:
+    """Return the number of each verdict, and links to the recipes."""
+    count = Counter(str(row["holds"]) for _, row in rows)
+    runs = dict.fromkeys(f"[{name}](#{name})" for name, _ in rows)
+    words = ", ".join(f"{word} {count[word]}" for word in WORDS if count[word])
+    return [words or "not run", ", ".join(runs)]
+
+
+def _table(lines: Sequence[Sequence[object]]) -> str:
+    return "".join("| " + " | ".join(map(_cell, line)) + " |\n" for line in lines)
 
 
 def _remarks(name: str) -> list[str]:
