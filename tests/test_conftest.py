@@ -76,7 +76,7 @@ def test_a_suite_on_three_workers_and_two_cores(tmp_path: Path) -> None:
         pytest.skip("needs two cores")
     folder = tmp_path / "tests"
     folder.mkdir()
-    for name in ("conftest.py", "forks.py", "leaks.py"):
+    for name in ("conftest.py", "cheap_memory.py", "forks.py", "leaks.py"):
         shutil.copy(Path(__file__).parent / name, folder)
     shutil.copy(Path(__file__).parents[1] / "pyproject.toml", tmp_path)
     (folder / "test_small.py").write_text(SUITE)

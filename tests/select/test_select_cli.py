@@ -184,7 +184,7 @@ def test_dynamics_of_a_run_never_drop_its_validation_samples(
         out = tmp_path / f"{name}.parquet"
         done = thresher("select", name, "--data", few, "--run", run, "--out", out)
         assert done.returncode == 0, done.stderr
-        assert "100 samples were not seen" in done.stderr
+        assert "100 samples were seen too rarely" in done.stderr
         selection = Selection.load(out)
         assert selection.dropped == 20
         assert {selection.ids[row] for row in np.flatnonzero(~selection.keep)} <= seen
