@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.machine import markdown
+from thresher.data.get import get
 from thresher.data.pack import Pack
 
 HERE = Path(__file__).parents[1]
@@ -37,7 +38,7 @@ def thresher(version: Path, *words: str | Path) -> None:
 
 def make_inputs(folder: Path) -> None:
     """Write a pack of CIFAR-10's first images, and features in which classes are apart."""
-    pack = Pack.open("cifar10")
+    pack = get("cifar10")
     rows = pack.indices("train")[:IMAGES]
     np.savez(folder / "few.npz", images=pack.images(rows), labels=pack.labels[rows])
     thresher(HERE, "data", "pack", folder / "few.npz", folder / "few.pack")
@@ -52,8 +53,8 @@ def make_inputs(folder: Path) -> None:
 def train(version: Path, folder: Path, out: Path) -> float:
     """Return images per second of a ResNet-20."""
     options = ["--data", folder / "few.pack", "--model", "resnet20", "--batch-size", "256"]
-    options += ["--validation", "256", "--epochs", "1", "--device", "cpu", "--precision", "fp32"]
-    thresher(version, "train", *options, "--augment", "cifar", "--out", out)
+    options += ["--validation", "256", "--epochs", "0.5", "--device", "cpu", "--precision", "fp32"]
+    thresher(version, "train", *options, "--out", out)
     return float(json.loads((out / "result.json").read_text())["images_per_s"])
 
 

@@ -74,16 +74,26 @@ def _constants_stay() -> Iterator[None]:
     assert not names, f"the tests of this file left these changed: {', '.join(names)}"
 
 
+_read_modules: set[str] = set()
+_known_constants: list[tuple[Any, str, object]] = []
+
+
 def _constants() -> list[tuple[Any, str, object]]:
-    """Return the plain values of each loaded module of Thresher and of its classes."""
-    modules = [m for name, m in sys.modules.items() if name.partition(".")[0] == "thresher"]
-    found: list[tuple[Any, str, object]] = []
-    for module in modules:
+    """Return the plain values of each loaded module of Thresher and of its classes.
+
+    Modules are read once: what a test changes is changed back.
+    """
+    loaded = {name for name in sys.modules if name.partition(".")[0] == "thresher"}
+    for name in loaded - _read_modules:
+        module = sys.modules[name]
         values = vars(module).values()
-        classes = [c for c in values if isinstance(c, type) and c.__module__ == module.__name__]
-        found += [(module, k, v) for k, v in vars(module).items() if k.isupper()]
-        found += [(c, k, v) for c in classes for k, v in vars(c).items() if type(v) in _PLAIN]
-    return found
+        classes = [c for c in values if isinstance(c, type) and c.__module__ == name]
+        _known_constants.extend((module, k, v) for k, v in vars(module).items() if k.isupper())
+        _known_constants.extend(
+            (c, k, v) for c in classes for k, v in vars(c).items() if type(v) in _PLAIN
+        )
+    _read_modules.update(loaded)
+    return _known_constants
 
 
 @pytest.fixture(autouse=True)
