@@ -176,6 +176,7 @@ def test_few_points_can_be_found_zoomed_and_lassoed(
         page.wait_for_selector(".map:not([data-stale])")
 
 
+@pytest.mark.slow
 def test_more_classes_than_the_page_can_number_are_refused(tmp_path: Path) -> None:
     pack = write_pack(Odd(2**15 + 1), tmp_path / "pack", WriteOptions(processes=1))
     path = tmp_path / "s.parquet"

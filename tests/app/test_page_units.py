@@ -9,6 +9,7 @@ import pytest
 WEB = Path(__file__).parents[2] / "web"
 
 
+@pytest.mark.slow
 def test_the_units_of_the_page() -> None:
     if shutil.which("npm") is None or not (WEB / "node_modules").is_dir():
         pytest.skip("the page's packages are not installed: run `make page`")

@@ -43,6 +43,7 @@ def test_other_ids_of_the_same_features(pack: Pack, tmp_path: Path) -> None:
     assert audit(pack, tmp_path / "out", config) == result
 
 
+@pytest.mark.slow
 def test_other_weights_in_several_files(pack: Pack, tmp_path: Path) -> None:
     """Only a file called model.safetensors was looked at, which large models do not have."""
     transformers = pytest.importorskip("transformers")

@@ -50,6 +50,7 @@ def test_there_and_back(pack: Pack, tmp_path: Path, format: str) -> None:
     assert back.mean == pytest.approx(pack.mean)
 
 
+@pytest.mark.slow
 def test_lmdb_holds_a_split_of_much_larger_images(tmp_path: Path) -> None:
     """Room was reserved by the mean size of all images, so that the database was full."""
     for split, count, side in (("train", 300, 8), ("test", 6, 2300)):

@@ -118,6 +118,7 @@ def test_a_small_pack_counts_every_training_image(pack: Pack) -> None:
     assert pack.std == pytest.approx(std)
 
 
+@pytest.mark.slow
 def test_a_large_pack_counts_the_images_of_the_smallest_hashes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -49,6 +49,7 @@ def test_the_share_is_that_of_each_class(pictures: Path, tmp_path: Path) -> None
     assert pack.meta.splits["train"] + pack.meta.splits["test"] == 160
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sizes", [(8,), (8, 9)])
 def test_the_share_is_that_of_each_class_of_large_photographs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, ...]

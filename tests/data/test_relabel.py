@@ -345,6 +345,7 @@ def test_training_samples_that_a_selection_does_not_name_are_mentioned(
     assert split_samples(whole, pack).unnamed == 0
 
 
+@pytest.mark.slow
 def test_a_class_that_a_selection_drops_whole_is_mentioned(
     made: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

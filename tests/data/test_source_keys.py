@@ -21,6 +21,7 @@ webdataset = pytest.importorskip("webdataset")
 TFRecordWriter = pytest.importorskip("tfrecord.writer").TFRecordWriter
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", ["lmdb", "webdataset"])
 def test_an_audit_notices_that_images_are_in_another_split(tmp_path: Path, format: str) -> None:
     """Only the names of the files counted, so that the audit went on with the old splits."""

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from made_images import Meeting, Modules
 from thresher.cli.data_pack import WriteConfig
 from thresher.data.write import WriteOptions, write_pack
@@ -19,6 +21,7 @@ UNNEEDED = {
 }
 
 
+@pytest.mark.slow
 def test_a_worker_starts_before_the_one_before_it_has_read_the_job(tmp_path: Path) -> None:
     (tmp_path / "started").mkdir()
     source = Meeting(tmp_path / "started")
@@ -26,6 +29,7 @@ def test_a_worker_starts_before_the_one_before_it_has_read_the_job(tmp_path: Pat
     assert sorted(path.name for path in tmp_path.iterdir()) == ["pack", "started"]
 
 
+@pytest.mark.slow
 def test_a_worker_of_the_command_does_not_import_the_command(tmp_path: Path) -> None:
     (tmp_path / "modules").mkdir()
     config = WriteConfig(source="", out=tmp_path / "pack", processes=2)

@@ -14,6 +14,7 @@ from thresher.data.sampler import EpochSampler
 from thresher.training.prune import PrunedLoader, prune
 
 
+@pytest.mark.slow
 def test_lightning_trains_whole_epochs_and_validates_after_each() -> None:
     import pytorch_lightning as lightning
 

@@ -31,6 +31,7 @@ def photos(cifar10: Path, tmp_path_factory: pytest.TempPathFactory) -> Pack:
     return write_pack(open_source(str(folder / "few.npz")), folder / "few")
 
 
+@pytest.mark.slow
 def test_its_features_tell_objects_apart(photos: Pack, tmp_path: Path) -> None:
     """Class means of eight images are nearest for eight others, which they are not for pixels."""
     features = embed_pack(EmbedConfig(model=EFFICIENTNET), photos, tmp_path / "features")
@@ -61,6 +62,7 @@ def test_channels(tmp_path: Path) -> None:
     assert not (tmp_path / "four").exists()
 
 
+@pytest.mark.slow
 def test_an_audit_uses_it(photos: Pack, tmp_path: Path) -> None:
     found = audit(photos, tmp_path / "audit", AuditConfig(model=EFFICIENTNET))
     assert found.network == EFFICIENTNET

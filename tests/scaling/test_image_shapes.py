@@ -51,6 +51,7 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(folder)
 
 
+@pytest.mark.slow
 def test_a_network_is_measured_on_images_of_the_shape_of_the_pack(wide: str) -> None:
     profile = measure(MeasureConfig(data=wide, **QUICK))
     square = measure(MeasureConfig(classes=2, image_size=8, **QUICK))

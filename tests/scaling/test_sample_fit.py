@@ -173,6 +173,7 @@ def test_few_batches_without_repeats_are_as_uncertain_as_the_form() -> None:
     assert math.log(fit.b_crit_high / fit.b_crit_low) > 0.9 * least
 
 
+@pytest.mark.slow
 def test_intervals_of_three_batches_cover_the_truth_and_have_bounds() -> None:
     covered = bounded = 0
     for seed in range(40):

@@ -103,6 +103,7 @@ def test_a_precision_the_device_lacks_is_refused_by_name() -> None:
         load_cluster("summit").peak_flops("bf16")
 
 
+@pytest.mark.slow
 def test_cores_of_this_machine_are_those_that_the_process_may_use() -> None:
     """Workers of a job with a share of the cores must not be predicted to have all of them."""
     code = (

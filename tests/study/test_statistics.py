@@ -228,6 +228,7 @@ def test_judging_nothing_is_no_error() -> None:
     assert judge(empty, MARGIN) == []
 
 
+@pytest.mark.slow
 def test_many_degrees_of_freedom_are_written_out() -> None:
     arm, baseline = np.random.default_rng(1).normal(80, 1, (2, 1501))
     (verdict,) = judge([paired(arm, baseline, MARGIN)], MARGIN)

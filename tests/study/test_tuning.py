@@ -46,6 +46,7 @@ def bars(monkeypatch: pytest.MonkeyPatch) -> list[progress.Bar]:
     return shown
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "now", "count"),
     [
@@ -69,6 +70,7 @@ def test_progress_counts_what_ran_before_the_tuning_was_changed(
     assert (bars[-1].done, bars[-1].total, status.count("finished")) == (count, count, count)
 
 
+@pytest.mark.slow
 def test_a_failed_trial_of_a_candidate_that_is_no_longer_chosen_is_not_needed(
     tmp_path: Path,
 ) -> None:
