@@ -42,7 +42,7 @@ def first_full_epoch(epochs: int, annealed: float) -> int:
 
     An eighth of four epochs is one epoch, not none. The only epoch of a run is not one of them.
     """
-    first = math.ceil(epochs * (1 - annealed))
+    first = math.ceil(epochs * (1 - annealed) - 1e-9)  # 10·(1 - 0.7) is more than 3
     return first - 1 if annealed > 0 and first == epochs > 1 else first
 
 
