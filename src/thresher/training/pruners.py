@@ -106,7 +106,8 @@ class InfoBatch(_EpochPruner):
 
     Of the samples whose last loss is below the mean, a random share `ratio` is left out of the
     epoch, and the gradients of the remaining ones are scaled by the inverse of the share that is
-    left, so that the expected gradient is that of the full set.
+    left, so that the expected gradient is that of the full set. Unlike in the paper, a few less are
+    left out, so that an epoch is a whole number of batches.
     """
 
     def choose(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
