@@ -1,5 +1,6 @@
 """Coreset and noise filters of the literature, on cases with known answers."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -59,6 +60,13 @@ def test_ccs_keeps_to_what_people_decided(tmp_path: Path) -> None:
         assert fitted.keep_[[0, 1, 98, 99]].tolist() == [False, False, True, True]
         assert (~fitted.keep_).sum() == max(2, round(100 * drop))
         assert (fitted.reason_[0], fitted.reason_[99]) == ("override: blurred", "override")
+
+
+def test_ccs_drops_its_share_beside_what_people_dropped() -> None:
+    """Half of five is 2; one more was dropped because 2.5 - 1 was rounded on its own."""
+    decided = replace(scored(np.arange(5.0)), decided=np.arange(5) == 0, keep=np.arange(5) > 0)
+    fitted = CoverageFilter(drop=0.5, cutoff=0.5).fit(None, np.zeros(5, int), selections=[decided])
+    assert fitted.keep_.tolist() == [False, True, True, True, False]
 
 
 @pytest.mark.parametrize("drop", [0.0, 0.05, 0.3])
@@ -132,6 +140,8 @@ def test_knn_finds_flipped_labels() -> None:
     assert np.array_equal(~fitted.keep_, flipped)
     assert fitted.reason_[int(np.argmax(flipped))].endswith("% of neighbours differ")
     assert KNNFilter(k=50).fit(x[:5], labels[:5]).score_.shape == (5,)
+    single = KNNFilter().fit(x[:1], labels[:1])
+    assert (single.score_.tolist(), single.reason_, single.warnings_) == ([0.0], [""], [])
 
 
 def test_prototypes_rank_by_the_distance_from_the_nearest_centre() -> None:

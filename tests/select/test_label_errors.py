@@ -46,6 +46,22 @@ def test_confident_joint_by_hand() -> None:
     np.testing.assert_array_equal(confident_issues(labels, own, table), [False] * 4 + [True])
 
 
+@pytest.mark.parametrize("label", [0, 1])
+def test_an_equally_probable_class_does_not_make_a_label_wrong(label: int) -> None:
+    """The lower of two equal classes won, so that the order of the classes decided."""
+    labels = np.array([label, 1 - label])
+    table = OwnProbabilities(np.full((2, 2), 0.5), np.arange(2))
+    assert not confident_issues(labels, np.full(2, 0.5), table).any()
+
+
+def test_the_mean_of_equal_confidences_is_reached_by_each() -> None:
+    """(0.8 + 0.8 + 0.8) / 3 is rounded to above 0.8, and no sample reached it."""
+    labels = np.array([0, 0, 0, 1])
+    table = OwnProbabilities(np.array([[0.8, 0.2]] * 4), np.arange(2))
+    own = table.rows(0, 4)[np.arange(4), labels]
+    np.testing.assert_array_equal(confident_issues(labels, own, table), [False] * 3 + [True])
+
+
 def test_the_built_in_engine_marks_what_cleanlabs_confident_learning_marks() -> None:
     from cleanlab.filter import find_label_issues
 

@@ -101,6 +101,13 @@ def test_the_last_epochs_train_on_everything(
     assert not never.choose(epochs - 1)[0].all()
 
 
+def test_the_share_of_full_epochs_is_not_rounded_down() -> None:
+    """Seven tenths of ten epochs are seven, but 10·(1 - 0.7) is a little more than 3."""
+    pruner = DynamicRandom(ratio=0.5, annealed=0.7)
+    pruner.begin(POSITIONS, 10, 0)
+    assert [bool(pruner.choose(epoch)[0].all()) for epoch in (2, 3)] == [False, True]
+
+
 def test_a_checkpoint_restores_the_choice() -> None:
     first = InfoBatch()
     first.begin(POSITIONS, 10, 3)

@@ -42,7 +42,7 @@ def first_full_epoch(epochs: int, annealed: float) -> int:
 
     An eighth of four epochs is one epoch, not none. The only epoch of a run is not one of them.
     """
-    first = math.ceil(epochs * (1 - annealed))
+    first = math.ceil(epochs * (1 - annealed) - 1e-9)  # 10·(1 - 0.7) is more than 3
     return first - 1 if annealed > 0 and first == epochs > 1 else first
 
 
@@ -106,7 +106,8 @@ class InfoBatch(_EpochPruner):
 
     Of the samples whose last loss is below the mean, a random share `ratio` is left out of the
     epoch, and the gradients of the remaining ones are scaled by the inverse of the share that is
-    left, so that the expected gradient is that of the full set.
+    left, so that the expected gradient is that of the full set. Unlike in the paper, a few less are
+    left out, so that an epoch is a whole number of batches.
     """
 
     def choose(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:

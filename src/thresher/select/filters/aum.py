@@ -15,8 +15,9 @@ class AUMFilter(DynamicsFilter):
 
     The margin is the logit of the label minus the largest other logit, averaged over all epochs of
     a run (Pleiss et al., "Identifying Mislabeled Data using the Area Under the Margin Ranking",
-    NeurIPS 2020). The paper finds the threshold with samples of an artificial class; this filter
-    drops a share. Costs a sort. Samples that the run did not train on are kept.
+    NeurIPS 2020). The paper stops at the first drop of the learning rate, and finds the threshold
+    with samples of an artificial class; this filter drops a share. Costs a sort. Samples that the
+    run did not train on are kept.
 
     Examples:
         >>> AUMFilter(drop=0.5).fit(None, [0, 0], dynamics={"margin": [3.0, -1.0]}).keep_.tolist()

@@ -179,7 +179,7 @@ class ShareFilter(Filter):
     drop: float = option(0.05, ge=0, lt=1, only_with={"like": False})
     """Share of the training samples to drop."""
     per_class: bool = option(False, only_with={"like": False})
-    """Drop the same share of every class."""
+    """Drop the same share of every class, but never all of its samples."""
 
     def _drop_highest(
         self, inputs: FilterInputs, score: np.ndarray, reason: str, shown: np.ndarray | None = None

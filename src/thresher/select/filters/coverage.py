@@ -70,8 +70,9 @@ class CoverageFilter(Filter):
         n = len(inputs)
         decided = np.zeros(n, bool) if scored.decided is None else scored.decided[rows]
         kept, dropped = decided & scored.keep[rows], decided & ~scored.keep[rows]
-        share = max(0.0, min(self.cutoff, self.drop - dropped.sum() / n))
-        hardest = highest(np.where(decided, np.nan, score), share)
+        gone = round(self.drop * n)
+        most = max(0, min(round(self.cutoff * n), gone - int(dropped.sum())))
+        hardest = highest(np.where(decided, np.nan, score), most / n)
         free = ~hardest & ~decided
         finite = score[free & np.isfinite(score)]
         low, high = (finite.min(), finite.max()) if len(finite) else (0.0, 0.0)
@@ -80,7 +81,7 @@ class CoverageFilter(Filter):
         stratum = np.minimum(places, self.strata - 1).astype(int)
         stratum[~free] = -1
         random = np.random.Generator(np.random.Philox(key=[self.seed, 0xC0FE7]))
-        keep, left = kept.copy(), max(0, n - round(self.drop * n) - int(kept.sum()))
+        keep, left = kept.copy(), max(0, n - gone - int(kept.sum()))
         numbers, sizes = np.unique(stratum[free], return_counts=True)
         order = np.argsort(sizes, kind="stable")
         for done, at in enumerate(order):  # the smallest first: what it cannot give, others do

@@ -38,7 +38,8 @@ class KNNFilter(ShareFilter):
 
         x = unit_rows(inputs.need_features(), choose_device())
         distances, near = nearest(x, min(self.k, len(x) - 1), overwrite=True)
-        other = (inputs.labels[near.cpu().numpy()] != inputs.labels[:, None]).mean(axis=1)
+        k = max(1, near.shape[1])  # a single sample has no neighbour
+        other = (inputs.labels[near.cpu().numpy()] != inputs.labels[:, None]).sum(axis=1) / k
         # Squared distances of unit vectors are at most 4; shares differ by at least 1 / k.
-        tie = distances.mean(dim=1).cpu().numpy() / (5 * self.k)
+        tie = distances.sum(dim=1).cpu().numpy() / k / (5 * self.k)
         self._drop_highest(inputs, other + tie, "{:.0%} of neighbours differ", shown=other)

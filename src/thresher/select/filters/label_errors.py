@@ -20,6 +20,7 @@ BLOCK = 1 << 22
 """Probabilities that are looked at together."""
 ROUNDING = 1e-3
 """By which a probability may be above 1, as in half precision."""
+MEAN_ROUNDING = 1e-9
 CLEANLAB_UP_TO = 100_000_000
 """Samples times classes up to which auto uses cleanlab, which needs the whole table in memory."""
 
@@ -210,16 +211,17 @@ def confident_issues(labels: np.ndarray, own: np.ndarray, table: ProbabilityTabl
 
     A sample counts for class j if p_j is at least the mean p_j of the samples labelled j; if for
     several classes, then for the most probable one. As in cleanlab, a sample whose label is the
-    most probable class of all is not mislabelled. `labels` (n,) are 0 … classes-1, `own` (n,) are
-    the probabilities of the labels.
+    most probable class of all is not mislabelled. Of equally probable classes its label counts.
+    `labels` (n,) are 0 … classes-1, `own` (n,) are the probabilities of the labels.
     """
     counts = np.bincount(labels, minlength=table.classes)
-    least = np.bincount(labels, own, table.classes) / np.maximum(counts, 1)
+    # The mean of equal probabilities may be rounded up, above each of them.
+    least = np.bincount(labels, own, table.classes) / np.maximum(counts, 1) - MEAN_ROUNDING
     issue = np.empty(len(table), bool)
     for rows, p in _blocks(table):
         claimed = np.where(p >= least, p, -1.0)
-        doubtful = (claimed.max(axis=1) >= 0) & (claimed.argmax(axis=1) != labels[rows])
-        issue[rows] = doubtful & (p.argmax(axis=1) != labels[rows])
+        at = np.arange(len(p)), labels[rows]
+        issue[rows] = (claimed.max(axis=1) > claimed[at]) & (p.max(axis=1) > p[at])
     return issue
 
 

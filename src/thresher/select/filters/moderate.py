@@ -14,9 +14,8 @@ class ModerateFilter(ShareFilter):
     """Drop samples that are unusually close to or far from the centre of their class.
 
     The score is the difference between a sample's Euclidean distance from the mean of its class and
-    the median distance of the class (Xia et al., "Moderate Coreset", ICLR 2023). As in the paper,
-    the same share of every class goes, unless `per_class` is off. Costs two passes over the
-    features.
+    the median distance of the class (Xia et al., "Moderate Coreset", ICLR 2023). The same share of
+    every class goes, unless `per_class` is off. Costs two passes over the features.
 
     Examples:
         >>> features = [[-9.0], [-4.0], [-3.0], [0.0], [3.0], [4.0], [9.0]]
@@ -28,7 +27,7 @@ class ModerateFilter(ShareFilter):
     needs: ClassVar[tuple[Need, ...]] = ("features",)
 
     per_class: bool = True
-    """Drop the same share of every class."""
+    """Drop the same share of every class, but never all of its samples."""
 
     def _fit(self, inputs: FilterInputs) -> None:
         features = inputs.need_features()

@@ -20,8 +20,9 @@ class NearDuplicatesFilter(Filter):
     """Drop near-copies within a class.
 
     A sample is dropped if the cosine of its features with an earlier *kept* sample of its class is
-    at least `similarity`, so the first of several copies stays. Costs n_c²·d operations per class,
-    in blocks; memory is linear in the number of pairs.
+    at least `similarity`, so the first of several copies stays. The score is the largest cosine
+    with any earlier sample of the class. Costs n_c²·d operations per class, in blocks; memory is
+    linear in the number of pairs.
 
     Examples:
         >>> features = [[1.0, 0.0], [0.0, 1.0], [2.0, 0.0]]

@@ -19,13 +19,13 @@ class OutliersFilter(Filter):
     """Drop samples far from their class, and blank, noise or unreadable images.
 
     The distance of a sample is the mean distance of its features from the k nearest samples of its
-    class (Ramaswamy et al., "Efficient Algorithms for Mining Outliers", SIGMOD 2000; Angiulli and
-    Pizzuti, 2002). A sample is dropped if the logarithm of its distance is more than `limit` robust
-    deviations above the median of its class, so that no share must be guessed. By default k is 5 %
-    of the class, so that the members of a small cluster far from their class are found as well.
-    Images are dropped whatever their features if they cannot be read, have no contrast, or consist
-    of independent pixels, which a network often places inside a class. Costs n_c²·d operations per
-    class, and a pass over the images.
+    class (Angiulli and Pizzuti, "Fast Outlier Detection in High Dimensional Spaces", 2002, after
+    Ramaswamy et al., 2000, who take the distance of the k-th). A sample is dropped if the logarithm
+    of its distance is more than `limit` robust deviations above the median of its class, so that no
+    share must be guessed. By default k is 5 % of the class, so that the members of a small cluster
+    far from their class are found as well. Images are dropped whatever their features if they
+    cannot be read, have no contrast, or consist of independent pixels, which a network often places
+    inside a class. Costs n_c²·d operations per class, and a pass over the images.
 
     Examples:
         >>> random = np.random.default_rng(0)

@@ -16,9 +16,9 @@ class PrototypesFilter(ShareFilter):
 
     Prototypes are the centres of k-means on features of unit length; the score is the cosine
     distance from the nearest one (Sorscher et al., "Beyond Neural Scaling Laws", NeurIPS 2022). The
-    paper takes features of a self-supervised network, such as DINO's, drops the easy end if there
-    are many samples per class, and the hard end if there are few. Costs some passes over the
-    features, each n·clusters·d operations.
+    paper takes features of a self-supervised network, SwAV, drops the easy end if there are many
+    samples per class, and the hard end if there are few. Costs some passes over the features, each
+    n·clusters·d operations.
 
     Examples:
         >>> features = [[1.0, 0.0], [1.0, 0.1], [1.0, 0.4], [0.0, 1.0]]

@@ -15,10 +15,10 @@ class UncertaintyFilter(ShareFilter):
 
     The score is the standard deviation of the probability of the label over ten consecutive epochs,
     averaged over all such windows of a run (He et al., "Large-scale Dataset Pruning with Dynamic
-    Uncertainty", CVPR 2024); the lowest are dropped, both easy samples and ones never learned. The
-    probabilities are those of the training steps, as in the paper; a run of fewer than ten epochs
-    has one shorter window. Costs a sort. Samples that the run trained on in fewer than two epochs
-    are kept.
+    Uncertainty", CVPR Workshops 2024); the lowest are dropped, both easy samples and ones never
+    learned. The probabilities are those of the training steps, as in the paper; a run of fewer than
+    ten epochs has one shorter window. Costs a sort. Samples that the run trained on in fewer than
+    two epochs are kept.
 
     Examples:
         >>> steady = UncertaintyFilter(drop=0.5)
