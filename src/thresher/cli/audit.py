@@ -63,7 +63,7 @@ def _text(found: "Audit", pack: "Pack") -> Any:
     for name in ("found", "share", "dropped"):
         table.add_column(name, justify="right")
     for finding in found.findings:
-        counts = (f"{finding.count:,}", f"{finding.share:.2%}", f"{finding.dropped:,}")
+        counts = (f"{finding.count:,}", f"{100 * finding.share:.2f} %", f"{finding.dropped:,}")
         table.add_row(KINDS[finding.kind].title, *counts)
     commands = {what: shlex.join(words) for what, words in next_commands(found, pack).items()}
     notes = [finding.note for finding in found.findings if finding.note] + list(found.notes)

@@ -154,7 +154,7 @@ def _text(found: Found, analysis: "Analysis", page: Path, selection: Path) -> An
         )
     first = (
         f"Of {found.changed} wrong labels the filter found {found.hits}. It dropped "
-        f"{found.dropped} images: {found.precision:.0%} of them had a wrong label.\n"
+        f"{found.dropped} images: {100 * found.precision:.0f} % of them had a wrong label.\n"
         f"Right and wrong ones side by side: {found.figure}\n"
     )
     sentences = "\n".join(

@@ -99,7 +99,7 @@ def _outcome(selection: "Selection", out: Path) -> Outcome:
     for name in ("kept", "dropped", "share"):
         table.add_column(name, justify="right")
     for name, row in [*data["per_class"].items(), ("all", data)]:
-        counts = (f"{row['kept']:,}", f"{row['dropped']:,}", f"{row['dropped_share']:.2%}")
+        counts = (f"{row['kept']:,}", f"{row['dropped']:,}", f"{100 * row['dropped_share']:.2f} %")
         table.add_row(name, *counts)
     lines = []
     if isinstance(data["eps"], float):

@@ -74,7 +74,7 @@ def _details(audit: Audit) -> str:
 
 def _row(finding: Finding) -> list[str]:
     kind = KINDS[finding.kind]
-    share = f"{finding.share:.2%} of {kind.of}"
+    share = f"{100 * finding.share:.2f} % of {kind.of}"
     return [kind.title, f"{finding.count:,}", share, f"{finding.dropped:,}"]
 
 

@@ -41,4 +41,4 @@ class KNNFilter(ShareFilter):
         other = (inputs.labels[near.cpu().numpy()] != inputs.labels[:, None]).mean(axis=1)
         # Squared distances of unit vectors are at most 4; shares differ by at least 1 / k.
         tie = distances.mean(dim=1).cpu().numpy() / (5 * self.k)
-        self._drop_highest(inputs, other + tie, "{:.0%} of neighbours differ", shown=other)
+        self._drop_highest(inputs, other + tie, "{:.0f} % of neighbours differ", shown=100 * other)
