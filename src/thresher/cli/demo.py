@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 SHARE, SEEDS, EPOCHS = 0.15, 4, 20
 ARMS = {
     "full": "all images, wrong labels included",
-    "random": "as many dropped at random",
-    "network": "those dropped that the filter flags",
+    "random": "without as many at random",
+    "network": "without what the filter flags",
 }
 logger = logging.getLogger(__name__)
 
@@ -143,7 +143,9 @@ def _text(found: Found, analysis: "Analysis", page: Path, selection: Path) -> An
     from rich.console import Group
     from rich.table import Table
 
-    table = Table("training data", "images", "test accuracy", "95 % interval", box=None)
+    table = Table("training data", box=None)
+    for name in ("images", "test accuracy", "95 % interval"):
+        table.add_column(name, justify="right")
     for cell in analysis.cells:
         arm = cell.cell["selection"]
         table.add_row(
@@ -163,8 +165,8 @@ def _text(found: Found, analysis: "Analysis", page: Path, selection: Path) -> An
     command = thresher_command()
     after = f"""
 Report with all figures: {page}
-For your own images, one folder per class, see `{command} data pack --help` and docs/data.md.
-Look at the map with every image: {command} view {selection}"""
+Look at the map with every image: {command} view {selection}
+Check your own images, in one folder per class: {command} audit FOLDER --out AUDIT"""
     return Group(first, table, "", sentences, after)
 
 

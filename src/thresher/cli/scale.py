@@ -100,7 +100,8 @@ def predict(config: Predict) -> Outcome:
         from thresher.report.scaling_figures import efficiency_figure
 
         points = [(row.workers, row.efficiency) for row in prediction.rows]
-        efficiency_figure({config.engine: points}, config.figure)
+        name = f"{prediction.model} on {config.cluster}, {config.engine}, {config.scaling} scaling"
+        efficiency_figure({name: points}, config.figure)
     title = load_cluster(config.cluster).title
     return Outcome(asdict(prediction), _predicted(prediction, title))
 

@@ -233,8 +233,10 @@ def _summary(analysis: "Analysis", page: Path | None) -> Any:
     table = Table(box=None, pad_edge=False, header_style="dim")
     tuned = ["chosen"] if analysis.choices else []
     metric = f"{analysis.metric} ({analysis.unit})".replace(" ()", "")
-    for name in [*analysis.axes, *tuned, metric, "95 % interval", "runs"]:
+    for name in [*analysis.axes, *tuned]:
         table.add_column(name.replace("_", " "))
+    for name in (metric, "95 % interval", "runs"):
+        table.add_column(name.replace("_", " "), justify="right")
     for c in analysis.cells:
         table.add_row(
             *(str(c.cell[axis]) for axis in analysis.axes),

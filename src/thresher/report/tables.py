@@ -93,7 +93,8 @@ def verdict_table(analysis: Analysis) -> str:
     ]
     heads = ["setting", "compared", *(["family"] * families), "verdict"]
     first = len(heads)
-    heads += [f"mean {analysis.unit}".strip(), "95 % interval", "adjusted interval", "sd"]
+    difference = f"mean difference ({analysis.unit})".replace(" ()", "")
+    heads += [difference, "95 % interval", "adjusted interval", "sd"]
     heads += ["degrees of freedom", "sd from", "p", "p (Holm)", "seeds", "seeds needed"]
     return html_table(heads, rows, numbers=range(first, len(heads)))
 
