@@ -142,6 +142,7 @@ def _found(original: "Pack", pack: "Pack", selection: Path, figure: Path) -> Fou
 def _text(found: Found, analysis: "Analysis", page: Path, selection: Path) -> Any:
     from rich.console import Group
     from rich.table import Table
+    from rich.text import Text
 
     table = Table("training data", box=None)
     for name in ("images", "test accuracy", "95 % interval"):
@@ -163,11 +164,10 @@ def _text(found: Found, analysis: "Analysis", page: Path, selection: Path) -> An
         f"• {verdict.sentence}" for verdict in analysis.verdicts if verdict.arm == "network"
     )
     command = thresher_command()
-    after = f"""
-Report with all figures: {page}
+    after = f"""Report with all figures: {page}
 Look at the map with every image: {command} view {selection}
 Check your own images, in one folder per class: {command} audit FOLDER --out AUDIT"""
-    return Group(first, table, "", sentences, after)
+    return Group(first, table, "", sentences, "", Text(after, no_wrap=True))
 
 
 def thresher_command() -> str:

@@ -193,11 +193,14 @@ def _show(text: Any) -> None:
     if isinstance(text, str):
         print(text, flush=True)
     elif text is not None:
-        from rich.console import Console
+        from rich.console import Console, Group
 
         # Names and paths are printed as they are, also with [brackets] or :colons:.
-        console = Console(soft_wrap=not sys.stdout.isatty(), markup=False, emoji=False)
-        console.print(text)
+        piped = not sys.stdout.isatty()
+        console = Console(soft_wrap=piped, markup=False, emoji=False)
+        for part in text.renderables if isinstance(text, Group) else [text]:
+            # A line that is not wrapped, such as a command, can be copied.
+            console.print(part, soft_wrap=piped or bool(getattr(part, "no_wrap", False)))
 
 
 def _plain(value: Any) -> Any:

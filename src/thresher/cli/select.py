@@ -114,5 +114,5 @@ def _outcome(selection: "Selection", out: Path) -> Outcome:
             f"{s['votes']} votes agree with Jaccard {s['jaccard']:.3f} "
             f"(random choices: {s['expected_at_random']:.3f})"
         )
-    lines.append(f"{out} in {data['seconds']['total']:,.1f} s")
+    lines.append(f"{out} in {data['seconds']['total']:,.1f} s; look at it: thresher view {out}")
     return Outcome({**data, "out": str(out)}, Group(table, *lines))

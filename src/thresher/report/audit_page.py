@@ -51,7 +51,9 @@ def render(audit: Audit, pack: Pack) -> str:
         f"images of {audit.classes:,} classes, seen with {html.escape(audit.network)}</p></header>",
         *(f'<p class="warning">{html.escape(note)}</p>' for note in audit.notes),
         "<section><h2>Summary</h2>",
-        html_table(["finding", "found", "share", "dropped"], [_row(f) for f in audit.findings]),
+        html_table(
+            ["finding", "found", "share", "dropped"], [_row(f) for f in audit.findings], (1, 3)
+        ),
         f"<p>The selection keeps {audit.kept:,} of {audit.train:,} training images and drops "
         f"{dropped:,}; each of these is counted once. Look at them before you trust it: "
         f"{commands['review']} keeps, drops or relabels single images. Train on the rest with "
@@ -99,6 +101,7 @@ def _example(example: Example, pack: Pack | None) -> str:
         html.escape(label) for label in (example.label, example.other_label) if label
     )
     text = " · ".join(html.escape(part) for part in (example.id, example.reason) if part)
+    text = text.replace("/", "/<wbr>")  # a long id breaks after a folder
     wrapped = f'<div class="pair">{images}</div>' if example.other else images
     return f"<figure>{wrapped}<b>{labels}</b><figcaption>{text}</figcaption></figure>"
 
