@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import inspect
 import re
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,6 +91,7 @@ def select(name: str, config: Any) -> Outcome:
 def _outcome(selection: "Selection", out: Path) -> Outcome:
     from rich.console import Group
     from rich.table import Table
+    from rich.text import Text
 
     shown = ("method", "kept", "dropped", "dropped_share", "eps", "min_samples", "per_class", "kl")
     names = (*shown, "stability", "warnings", "seconds")
@@ -114,5 +116,9 @@ def _outcome(selection: "Selection", out: Path) -> Outcome:
             f"{s['votes']} votes agree with Jaccard {s['jaccard']:.3f} "
             f"(random choices: {s['expected_at_random']:.3f})"
         )
-    lines.append(f"{out} in {data['seconds']['total']:,.1f} s; look at it: thresher view {out}")
-    return Outcome({**data, "out": str(out)}, Group(table, *lines))
+    spent, command = (
+        f"{data['seconds']['total']:,.1f} s",
+        shlex.join(["thresher", "view", str(out)]),
+    )
+    end = Text(f"{out} in {spent}; look at it: {command}", no_wrap=True)
+    return Outcome({**data, "out": str(out)}, Group(table, *lines, end))

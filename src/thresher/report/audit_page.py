@@ -21,6 +21,7 @@ from thresher.report.style import html_page
 from thresher.report.tables import html_table
 
 LARGEST_SIDE = 96
+HEADS = ("finding", "found", "share", "dropped")
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 _STYLE = """
 .grid{display:grid;gap:14px;grid-template-columns:repeat(auto-fill,minmax(136px,1fr));margin:1em 0}
@@ -51,9 +52,7 @@ def render(audit: Audit, pack: Pack) -> str:
         f"images of {audit.classes:,} classes, seen with {html.escape(audit.network)}</p></header>",
         *(f'<p class="warning">{html.escape(note)}</p>' for note in audit.notes),
         "<section><h2>Summary</h2>",
-        html_table(
-            ["finding", "found", "share", "dropped"], [_row(f) for f in audit.findings], (1, 3)
-        ),
+        html_table(HEADS, [_row(finding) for finding in audit.findings], numbers=(1, 3)),
         f"<p>The selection keeps {audit.kept:,} of {audit.train:,} training images and drops "
         f"{dropped:,}; each of these is counted once. Look at them before you trust it: "
         f"{commands['review']} keeps, drops or relabels single images. Train on the rest with "
