@@ -209,6 +209,5 @@ def _wrapped(text: str) -> str:
     tyro breaks no line and joins those that begin with a letter, so each begins with a space.
     """
     width = min(shutil.get_terminal_size().columns, WIDEST)
-    indents = {"initial_indent": KEPT_BREAK, "subsequent_indent": KEPT_BREAK}
-    lines = textwrap.TextWrapper(width, break_on_hyphens=False, **indents)
+    lines = textwrap.TextWrapper(width, KEPT_BREAK, KEPT_BREAK, break_on_hyphens=False)
     return "\n\n".join(lines.fill(" ".join(part.split())) for part in text.split("\n\n"))
