@@ -11,10 +11,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Group
+from rich.text import Text
 
 from planted import ArraySource
 from thresher import __version__
 from thresher.cli import COMMANDS, Command, main
+from thresher.cli.main import _show as show
 from thresher.data.write import write_pack
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -51,6 +54,10 @@ def test_help_of_every_command_reads_well(thresher: Run, command: Command) -> No
         (
             ["data", "info", "cifra10"],
             'thresher: there is no pack "cifra10"; did you mean "cifar10"?\n',
+        ),
+        (
+            ["data", "info", "some/digits"],
+            'thresher: there is no pack "some/digits"; check the path\n',
         ),
     ],
 )
@@ -118,6 +125,17 @@ def test_a_wrong_flag_gets_one_sentence_on_a_terminal_too(
     with pytest.raises(SystemExit):
         main(["data", "info"])
     assert capsys.readouterr().err == "thresher: missing: PACK; see `thresher data info --help`\n"
+
+
+def test_a_command_to_copy_stays_on_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    command = "thresher view " + 40 * "folder/"
+    terminal = Terminal()
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setattr("sys.stdout", terminal)
+    show(Group("words " * 20, Text(command, no_wrap=True)))
+    *wrapped, last = terminal.getvalue().splitlines()
+    assert last == command
+    assert max(map(len, wrapped)) <= 60
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["data", "verify", "--help"]])
