@@ -1,6 +1,7 @@
 """The command line as a person meets it: help, versions, mistakes, and JSON."""
 
 import errno
+import io
 import json
 import os
 import subprocess
@@ -10,10 +11,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Group
+from rich.text import Text
 
 from planted import ArraySource
 from thresher import __version__
 from thresher.cli import COMMANDS, Command, main
+from thresher.cli.main import _show as show
 from thresher.data.write import write_pack
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -51,6 +55,10 @@ def test_help_of_every_command_reads_well(thresher: Run, command: Command) -> No
             ["data", "info", "cifra10"],
             'thresher: there is no pack "cifra10"; did you mean "cifar10"?\n',
         ),
+        (
+            ["data", "info", "some/digits"],
+            'thresher: there is no pack "some/digits"; check the path\n',
+        ),
     ],
 )
 def test_a_mistake_gets_one_sentence_and_exit_code_2(
@@ -65,9 +73,32 @@ def test_a_mistake_gets_one_sentence_and_exit_code_2(
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["data", "info", "digits", "--bogus"], "Unrecognized options: --bogus"),
-        (["view", "x.parquet", "--port", "abc"], "Error parsing --port: invalid literal for int()"),
-        (["data", "info"], "Missing from thresher data info"),
+        (
+            ["data", "info", "digits", "--bogus"],
+            "there is no option --bogus; see `thresher data info --help`",
+        ),
+        (
+            ["view", "x.parquet", "--prot", "80"],
+            "there is no option --prot; did you mean --port?",
+        ),
+        (
+            ["view", "x.parquet", "--port", "abc"],
+            "--port must be an integer, got abc; see `thresher view --help`",
+        ),
+        (["data", "info"], "missing: PACK; see `thresher data info --help`"),
+        (["data", "info", "a", "b"], "unexpected argument b; see `thresher data info --help`"),
+        (
+            ["data", "export", "a", "--outt", "b"],
+            "missing: OUT; see `thresher data export --help`",
+        ),
+        (
+            ["study", "run", "a.toml", "--out", "b", "--executor", "lokal"],
+            '--executor cannot be "lokal"; did you mean "local"?',
+        ),
+        (
+            ["study", "run", "a.toml", "--out"],
+            "--out needs a value; see `thresher study run --help`",
+        ),
     ],
 )
 def test_a_wrong_flag_gets_one_sentence_too(
@@ -75,8 +106,46 @@ def test_a_wrong_flag_gets_one_sentence_too(
 ) -> None:
     done = thresher(*arguments)
     assert done.returncode == 2
-    assert done.stderr.startswith(f"thresher: {sentence}")
-    assert done.stderr.count("\n") == 1
+    assert done.stderr == f"thresher: {sentence}\n"
+
+
+class Terminal(io.StringIO):
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_wrong_flag_gets_one_sentence_on_a_terminal_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """There the library that parses flags prints colours inside its frames."""
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr("sys.stdout", Terminal())
+    with pytest.raises(SystemExit):
+        main(["data", "info"])
+    assert capsys.readouterr().err == "thresher: missing: PACK; see `thresher data info --help`\n"
+
+
+def test_a_command_to_copy_stays_on_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    command = "thresher view " + 40 * "folder/"
+    terminal = Terminal()
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setattr("sys.stdout", terminal)
+    show(Group("words " * 20, Text(command, no_wrap=True)))
+    *wrapped, last = terminal.getvalue().splitlines()
+    assert last == command
+    assert max(map(len, wrapped)) <= 60
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["data", "verify", "--help"]])
+def test_help_fits_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "84")
+    with pytest.raises(SystemExit):
+        main(arguments)
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 84
 
 
 def test_windows_gets_one_sentence(
@@ -161,7 +230,7 @@ def test_names_are_printed_as_they_are(thresher: Run, tmp_path: Path) -> None:
     options = ("--drop", 0.25, "--per-class", "--out", out)
     printed = thresher("select", "random", "--data", pack.root, *options).stdout
     _, *rows, last = printed.splitlines()
-    names, numbers = zip(*(row.rsplit(maxsplit=3)[:2] for row in rows), strict=True)
+    names, numbers = zip(*(row.rsplit(maxsplit=4)[:2] for row in rows), strict=True)
     assert (names, numbers) == (("all", "cat [old] :cat:", "all"), ("3", "3", "6"))
     assert last.startswith(f"{out} in ")
 

@@ -141,7 +141,7 @@ def test_a_table_without_a_bend_has_no_critical_batch(
     table = write(tmp_path, "\n".join(["batch,samples", *rows]))
     text = plan_command(PlanConfig(from_=table)).text
     assert re.search(f"Reason: {reason}", text)
-    assert re.search(rf"Fit: [\d,]+ {fit} every batch size, residuals to 0\.\d%\.", text)
+    assert re.search(rf"Fit: [\d,]+ {fit} every batch size, residuals to 0\.\d %\.", text)
     for made_up in ("25,600", "0.32", "% as effective", "exactly"):
         assert made_up not in text
     assert text.count("samples do not grow") + text.count("grow in proportion") == 1

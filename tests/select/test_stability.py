@@ -79,7 +79,7 @@ def test_half_a_sample_from_the_share_is_no_warning() -> None:
 def test_a_vote_that_meets_the_share_does_not_say_otherwise() -> None:
     x, labels = np.random.default_rng(0).normal(size=(203, 6)), np.arange(203) % 5
     one = NetworkFilter(drop=0.99, reduce="pca").fit(x, labels)
-    assert one.warnings_[0].startswith("no eps drops 99.00%")
+    assert one.warnings_[0].startswith("no eps drops 99.00 %")
     found = NetworkFilter(drop=0.99, reduce="pca").fit(x, labels, other_features=[x])
     assert (~found.keep_).sum() == 201
     assert not any("eps" in warning for warning in found.warnings_)

@@ -69,7 +69,7 @@ def test_waiting_for_a_gpu_with_few_queues_names_the_variable(
     caplog.clear()
     monkeypatch.setenv(QUEUES, "32")
     warn_of_waiting(0.3, loader)
-    assert "30% of the time" in caplog.text
+    assert "30 % of the time" in caplog.text
     assert QUEUES not in caplog.text
 
 

@@ -41,7 +41,7 @@ export class Analysis {
       return button(
         "bar-row",
         pick,
-        { title: `Show the ${count(dropped)} dropped samples of this class` },
+        { title: `Show the dropped samples of this class: ${count(dropped)}` },
         h("span", { className: "text" }, this.className(label)),
         h("span", { className: "track" }, bar),
         h("span", { className: "number" }, `${count(dropped)} · ${percent(share)}`),

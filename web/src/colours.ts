@@ -158,7 +158,7 @@ function byCluster(model: Model): Colouring {
     }
   }
   const legend = [
-    { colour: palette[0] ?? "", text: `in ${count(clusters.size)} clusters`, count: model.n - noise },
+    { colour: palette[0] ?? "", text: `in ${count(clusters.size)} cluster${clusters.size === 1 ? "" : "s"}`, count: model.n - noise },
     { colour: grey(), text: "in none", count: noise },
   ];
   return { palette, index, opacity: [0.8, 0.6], legend };

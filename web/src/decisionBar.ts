@@ -5,7 +5,7 @@ import { NO_ROW, type Model } from "./model";
 
 export class DecisionBar {
   readonly element: HTMLElement;
-  private readonly reason = h("input", { id: "reason", type: "text", maxlength: 200, placeholder: "Reason (optional)", "aria-label": "Reason for keeping or dropping" });
+  private readonly reason = h("input", { id: "reason", type: "text", maxlength: 200, placeholder: "Reason", title: "Optional: why these samples are kept, dropped or relabelled", "aria-label": "Reason for keeping or dropping" });
   /** Offers the likeliest other class of the focused sample. */
   readonly newLabel: HTMLInputElement = h("input", {
     ...{ id: "relabel", type: "text", placeholder: "New label", "aria-label": "New label: name, number or first letters; Enter applies it" },
@@ -16,7 +16,8 @@ export class DecisionBar {
   private readonly drop = button("act drop", () => this.decide(false), { id: "drop" });
 
   constructor(private readonly model: Model) {
-    this.element = h("div", { className: "row actions", hidden: !model.source.live }, this.reason, this.newLabel, this.keep, this.drop);
+    const [fields, buttons] = [h("span", { className: "row fields" }, this.reason, this.newLabel), h("span", { className: "row" }, this.keep, this.drop)];
+    this.element = h("div", { className: "row actions", hidden: !model.source.live }, fields, buttons);
     model.on(["picked", "focus", "filter", "decisions", "preview"], () => this.update());
     this.update();
   }

@@ -14,7 +14,7 @@ export type Topic =
 export type Show = "all" | "kept" | "dropped" | "overridden";
 /** What the colour of a sample shows. */
 export type ColourBy = "class" | "decision" | "cluster" | "neighbourhood" | "score" | "votes" | "comparison";
-/** How dropped samples are drawn: grey, as rings, or like the others. */
+/** How dropped samples are drawn: grey, as rings, or like kept ones. */
 export type DroppedStyle = "grey" | "ring" | "plain";
 export const NO_ROW = -1;
 

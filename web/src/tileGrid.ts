@@ -112,10 +112,13 @@ export class TileGrid {
     const free = this.tiles.filter((tile) => !missing.delete(tile.at));
     for (const at of missing) this.paint(free.pop() ?? this.createTile(), at);
     for (const tile of free) tile.at = -1;
+    // Tiles outside of the view are not on the page, also that of the focused sample.
+    this.element.removeAttribute("aria-activedescendant");
     for (const { element, at } of this.tiles) {
       element.hidden = at < 0;
       const focused = element.classList.toggle("focused", this.rows[at] === this.model.focus);
       element.setAttribute("aria-selected", String(focused));
+      if (focused) this.element.setAttribute("aria-activedescendant", element.id);
     }
     const titled = sections.filter((section) => section.title !== "");
     const headings = titled.map(({ title, top }) => {
@@ -187,8 +190,7 @@ export class TileGrid {
       if (top < scrollTop || top + this.lineHeight > scrollTop + clientHeight) {
         this.element.scrollTop = Math.max(0, top - clientHeight / 2 + this.side / 2);
       }
-      this.element.setAttribute("aria-activedescendant", `${this.element.id}-${this.model.focus}`);
-    } else this.element.removeAttribute("aria-activedescendant");
+    }
     // The request for an image that is missing may have failed: those tiles are painted again.
     for (const tile of this.tiles) if (tile.canvas.dataset["shown"] === undefined) tile.at = -1;
     this.render();

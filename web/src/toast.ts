@@ -18,7 +18,7 @@ export function createToast(model: Model): HTMLElement {
     timer = window.setTimeout(() => (box.hidden = true), isError ? 2 * SHOWN_MS : SHOWN_MS);
   });
   model.on(["picked"], () => {
-    announcement.textContent = model.picked === null ? "no samples picked" : `${count(model.picked.rows.length)} samples picked`;
+    announcement.textContent = model.picked === null ? "no samples picked" : `${count(model.picked.rows.length)} sample${model.picked.rows.length === 1 ? "" : "s"} picked`;
   });
   return h("div", { className: "toasts", role: "status" }, box, announcement);
 }

@@ -85,7 +85,7 @@ export class Toolbar {
       ["comparison", "comparison", comparison !== null],
     ];
     setOptions(this.colour, colours.filter(([, , available]) => available).map(([value, text]) => [value, text] as const), colourBy);
-    const styles: [DroppedStyle, string][] = [["grey", "grey"], ["ring", "outlined"], ["plain", "like the others"]];
+    const styles: [DroppedStyle, string][] = [["grey", "grey"], ["ring", "outlined"], ["plain", "like kept"]];
     setOptions(this.dropped, styles.filter(([value]) => value !== "ring" || n <= MAX_RINGS), droppedStyle);
   }
 }

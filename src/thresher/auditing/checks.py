@@ -106,8 +106,8 @@ class Checks:
         self.trusted = agreement >= LEAST_AGREEMENT
         if not self.trusted:
             self.notes.append(
-                f"A classifier on the features agrees with only {agreement:.0%} of the labels: "
-                "label errors and outliers are hints, and nothing is dropped for them. "
+                f"A classifier on the features agrees with only {100 * agreement:.0f} % of the "
+                "labels: label errors and outliers are hints, and nothing is dropped for them. "
                 f"{self._better_network()}"
             )
         shown = self._examples(reasons, fitted.score_)

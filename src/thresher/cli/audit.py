@@ -56,6 +56,7 @@ def audit(config: AuditCommand) -> Outcome:
 def _text(found: "Audit", pack: "Pack") -> Any:
     from rich.console import Group
     from rich.table import Table
+    from rich.text import Text
 
     from thresher.auditing.findings import KINDS, next_commands
 
@@ -63,17 +64,16 @@ def _text(found: "Audit", pack: "Pack") -> Any:
     for name in ("found", "share", "dropped"):
         table.add_column(name, justify="right")
     for finding in found.findings:
-        counts = (f"{finding.count:,}", f"{finding.share:.2%}", f"{finding.dropped:,}")
+        counts = (f"{finding.count:,}", f"{100 * finding.share:.2f} %", f"{finding.dropped:,}")
         table.add_row(KINDS[finding.kind].title, *counts)
     commands = {what: shlex.join(words) for what, words in next_commands(found, pack).items()}
     notes = [finding.note for finding in found.findings if finding.note] + list(found.notes)
     lines = [
-        "Each dropped image is counted once.",
-        *notes,
         f"{found.selection} keeps {found.kept:,} of {found.train:,} training images",
         f"Look at them: {found.page}",
         f"Review them: {commands['review']}",
         f"Train without them: {commands['train']}",
         f"Export the rest: {commands['export']}",
     ]
-    return Group(table, "", *lines)
+    copied = [Text(line, no_wrap=True) for line in lines]
+    return Group(table, "", "Each dropped image is counted once.", *notes, "", *copied)

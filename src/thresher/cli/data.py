@@ -2,7 +2,7 @@
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
@@ -63,8 +63,21 @@ def info(config: PackConfig) -> Outcome:
     table = Table("", "", show_header=False, box=None)
     table.columns[1].overflow = "fold"  # a long path is not cut
     for key, value in asdict(summary).items():
-        table.add_row(key, str(value))
+        table.add_row(key, _shown(value))
     return Outcome(summary, table)
+
+
+def _shown(value: Any) -> str:
+    """Return a field of a pack as people write it."""
+    if isinstance(value, dict):
+        return ", ".join(f"{count:,} {split}" for split, count in value.items())
+    if isinstance(value, tuple):
+        return "×".join(map(str, value))
+    if isinstance(value, list):
+        return ", ".join(f"{one:.4f}" if isinstance(one, float) else str(one) for one in value)
+    if value is None:
+        return "various"
+    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def verify(config: PackConfig) -> Outcome:

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 SHARE, SEEDS, EPOCHS = 0.15, 4, 20
 ARMS = {
     "full": "all images, wrong labels included",
-    "random": "as many dropped at random",
-    "network": "those dropped that the filter flags",
+    "random": "without as many at random",
+    "network": "without what the filter flags",
 }
 logger = logging.getLogger(__name__)
 
@@ -142,8 +142,11 @@ def _found(original: "Pack", pack: "Pack", selection: Path, figure: Path) -> Fou
 def _text(found: Found, analysis: "Analysis", page: Path, selection: Path) -> Any:
     from rich.console import Group
     from rich.table import Table
+    from rich.text import Text
 
-    table = Table("training data", "images", "test accuracy", "95 % interval", box=None)
+    table = Table("training data", box=None)
+    for name in ("images", "test accuracy", "95 % interval"):
+        table.add_column(name, justify="right")
     for cell in analysis.cells:
         arm = cell.cell["selection"]
         table.add_row(
@@ -154,18 +157,17 @@ def _text(found: Found, analysis: "Analysis", page: Path, selection: Path) -> An
         )
     first = (
         f"Of {found.changed} wrong labels the filter found {found.hits}. It dropped "
-        f"{found.dropped} images: {found.precision:.0%} of them had a wrong label.\n"
+        f"{found.dropped} images: {100 * found.precision:.0f} % of them had a wrong label.\n"
         f"Right and wrong ones side by side: {found.figure}\n"
     )
     sentences = "\n".join(
         f"• {verdict.sentence}" for verdict in analysis.verdicts if verdict.arm == "network"
     )
     command = thresher_command()
-    after = f"""
-Report with all figures: {page}
-For your own images, one folder per class, see `{command} data pack --help` and docs/data.md.
-Look at the map with every image: {command} view {selection}"""
-    return Group(first, table, "", sentences, after)
+    after = f"""Report with all figures: {page}
+Look at the map with every image: {command} view {selection}
+Check your own images, in one folder per class: {command} audit FOLDER --out AUDIT"""
+    return Group(first, table, "", sentences, "", Text(after, no_wrap=True))
 
 
 def thresher_command() -> str:

@@ -5,7 +5,9 @@ import json
 import logging
 import os
 import select
+import shutil
 import sys
+import textwrap
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +21,8 @@ from thresher.startup import QuickEnd, complete_streams, quick_imports, skip_pan
 from thresher.version import __version__
 
 INTERRUPTED = 130
+WIDEST = 100
+"""Columns of the overview: longer lines are hard to read."""
 
 
 def run() -> None:
@@ -189,11 +193,14 @@ def _show(text: Any) -> None:
     if isinstance(text, str):
         print(text, flush=True)
     elif text is not None:
-        from rich.console import Console
+        from rich.console import Console, Group
 
         # Names and paths are printed as they are, also with [brackets] or :colons:.
-        console = Console(soft_wrap=not sys.stdout.isatty(), markup=False, emoji=False)
-        console.print(text)
+        piped = not sys.stdout.isatty()
+        console = Console(soft_wrap=piped, markup=False, emoji=False)
+        for part in text.renderables if isinstance(text, Group) else [text]:
+            # A line that is not wrapped, such as a command, can be copied.
+            console.print(part, soft_wrap=piped or bool(getattr(part, "no_wrap", False)))
 
 
 def _plain(value: Any) -> Any:
@@ -215,7 +222,8 @@ def _overview(group: str | None = None) -> str:
             others = [name for name in FILTERS.names() if name not in FILTERS.built_in]
             rows += [(f"select {name}", "from another package") for name in others]
             rows.append(("select package.module:Class", "your own filter"))
-        head = f"usage: thresher {group} COMMAND …\n\n{GROUPS[group]}\n"
+        what = GROUPS[group]
+        head = f"usage: thresher {group} COMMAND …\n\n{what[:1].upper()}{what[1:]}.\n"
         more = f"Run `thresher {group} COMMAND --help` for the options of a command."
     else:
         summaries: dict[str, str] = {}
@@ -223,7 +231,7 @@ def _overview(group: str | None = None) -> str:
             first = command.words.split()[0]
             if first in GROUPS:
                 words = [c.words.split()[1] for c in COMMANDS if c.words.startswith(f"{first} ")]
-                summaries[first] = f"{GROUPS[first]}: {' | '.join(words)}"
+                summaries[first] = f"{GROUPS[first]}: {', '.join(words)}"
             else:
                 summaries[first] = command.summary
         rows = list(summaries.items())
@@ -233,9 +241,16 @@ def _overview(group: str | None = None) -> str:
             "and measure with error bars whether it helped.\n"
         )
         more = (
+            "Start with `thresher demo`, or with your own images in one folder per class:\n"
+            "`thresher audit FOLDER --out AUDIT`.\n\n"
             "Run `thresher COMMAND --help` for the options of a command. `--json` prints one JSON\n"
             f"object. THRESHER_HOME sets the cache folder. Version {__version__}."
         )
     width = max(len(words) for words, _ in rows)
-    lines = [f"  {words.ljust(width)}  {summary}" for words, summary in rows]
-    return "\n".join([head, *lines, "", more])
+    lines = textwrap.TextWrapper(
+        min(shutil.get_terminal_size().columns, WIDEST),
+        subsequent_indent=" " * (width + 4),
+        break_on_hyphens=False,
+    )
+    listed = [lines.fill(f"  {words.ljust(width)}  {summary}") for words, summary in rows]
+    return "\n".join([head, *listed, "", more])

@@ -6,14 +6,38 @@ import inspect
 import io
 import itertools
 import re
+import shutil
+import sys
+import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, TextIO, Union, get_args, get_origin, get_type_hints
 
+from thresher.cli.mistakes import explain
 from thresher.effect import help_text
 from thresher.errors import InvalidValueError, ThresherError
 from thresher.options import OptionInfo, describe, flag, validate
+
+WIDEST = 100
+"""Columns of text in `--help`: longer lines are hard to read."""
+KEPT_BREAK = " "
+"""Begins a line of a description, so that tyro leaves the break before it."""
+
+
+class _Printed(io.StringIO):
+    """Collects what is printed to a stream, with the frames and colours that it can show."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__()
+        self.stream = stream
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return self.stream.encoding
+
+    def isatty(self) -> bool:
+        return self.stream.isatty()
 
 
 def parse(
@@ -26,18 +50,20 @@ def parse(
     names = [info.name for info in infos]
     defaults = _dependent_defaults(config, arguments)
     flags = _flags(config, _possible(config, arguments), defaults)
-    messages = io.StringIO()
-    description = with_flags(inspect.cleandoc(function.__doc__ or ""), names)
+    messages, shown = io.StringIO(), _Printed(sys.stdout)
+    description = _wrapped(with_flags(inspect.cleandoc(function.__doc__ or ""), names))
     try:
-        with contextlib.redirect_stderr(messages):
+        with contextlib.redirect_stderr(messages), contextlib.redirect_stdout(shown):
             options = _split_lists(_spell_out(arguments, names), infos)
             prog = f"thresher {words}"
             parsed: Any = tyro.cli(flags, prog=prog, description=description, args=options)
     except SystemExit as ended:
         if ended.code == 2:
-            raise InvalidValueError(
-                _one_sentence(messages.getvalue()), f"see `thresher {words} --help`"
-            ) from None
+            what, fix = explain(messages.getvalue())
+            raise InvalidValueError(what, fix or f"see `thresher {words} --help`") from None
+        head, frame, options_shown = shown.getvalue().partition("╭")
+        head = head.replace("\n\n\n", "\n\n").replace(f"\n{KEPT_BREAK}", "\n")
+        print(head + frame + options_shown, end="")
         raise
     given = {name: getattr(parsed, name) for name in names if hasattr(parsed, name)}
     built = config(**{**defaults, **given})
@@ -138,7 +164,7 @@ def _split_lists(arguments: Sequence[str], infos: Sequence[OptionInfo]) -> list[
 
 
 _ANNOTATED: Any = Annotated
-_METAVARS = {int: "INT", float: "FLOAT", str: "STR", Path: "PATH"}
+_METAVARS = {int: "INT", float: "FLOAT", str: "STR", Path: "PATH", bool: "{True,False}"}
 
 
 def _metavar(info: OptionInfo) -> str | None:
@@ -148,9 +174,9 @@ def _metavar(info: OptionInfo) -> str | None:
         hint = info.type if get_origin(info.type) is tuple else members[0]
         item = get_args(hint)[0]
         return f"{_METAVARS.get(item) or '|'.join(get_args(item))},…"
-    if len(members) != 1 or len(get_args(info.type)) != 2:
+    if len(members) == len(get_args(info.type)):
         return None
-    return _METAVARS.get(members[0])
+    return "|".join(_METAVARS.get(one) or f"{{{','.join(get_args(one))}}}" for one in members)
 
 
 @contextlib.contextmanager
@@ -177,15 +203,11 @@ def with_flags(text: str, names: Iterable[str]) -> str:
     return re.sub(r"`([a-z_0-9]+)`", replaced, text)
 
 
-def _one_sentence(box: str) -> str:
-    # tyro prints lines in a frame.
-    lines = [line.strip(" │╭╮╰╯─\t") for line in box.splitlines()[1:]]
-    words = " ".join(line for line in lines if line)
-    for beyond in (" Argument helptext", " For full helptext", " (required)"):
-        words = words.partition(beyond)[0]
-    # tyro lists what each type of a union says.
-    unread = re.match(r"Error parsing (--[\w-]+): (?:no type|Could not find).*?\[(.*?)\]", words)
-    if unread:
-        return f"{unread[1]} cannot be {unread[2].replace(chr(39), '')}"
-    words = words.replace("'None', ", "").replace(", 'None'", "")
-    return words.strip(" .") or "the arguments do not parse"
+def _wrapped(text: str) -> str:
+    """Break the lines of paragraphs to fit the terminal.
+
+    tyro breaks no line and joins those that begin with a letter, so each begins with a space.
+    """
+    width = min(shutil.get_terminal_size().columns, WIDEST)
+    lines = textwrap.TextWrapper(width, KEPT_BREAK, KEPT_BREAK, break_on_hyphens=False)
+    return "\n\n".join(lines.fill(" ".join(part.split())) for part in text.split("\n\n"))

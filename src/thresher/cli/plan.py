@@ -116,8 +116,8 @@ def _schedule_text(offer: ScheduleOffer) -> str:
     phases = ", ".join(f"{batch:,} from epoch {epoch}" for epoch, batch in offer.phases)
     return (
         f"A batch that grows with the noise scale ({phases}) is predicted to take {offer.steps:,} "
-        f"steps instead of {offer.constant_steps:,}, {offer.steps_saved:.0%} fewer, and "
-        f"{offer.samples_added:.0%} more samples:"
+        f"steps instead of {offer.constant_steps:,}, {100 * offer.steps_saved:.0f} % fewer, and "
+        f"{100 * offer.samples_added:.0f} % more samples:"
     )
 
 
@@ -185,7 +185,7 @@ def _fit_lines(fit: SampleFit) -> list[str]:
         same = f"{fit.s_min:,.0f} steps" if fit.below else f"{fit.e_min:,.0f} samples"
         exact = f"Fit: {same} at every batch size"
     solved = fit.method == "two points" and fit.no_bend is None
-    found = "through both points" if solved else f"residuals to {worst:.1%}"
+    found = "through both points" if solved else f"residuals to {100 * worst:.1f} %"
     return [f"{exact}, {found}.", *(f"Warning: {text}." for text in fit.warnings)]
 
 

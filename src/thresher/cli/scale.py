@@ -1,5 +1,6 @@
 """`thresher scale …`: measure and predict the cost of communication."""
 
+import shlex
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -55,7 +56,8 @@ def measure(config: Measure) -> Outcome | None:
         **{name: getattr(profile, name) for name in shown},
         **{"buckets": bucket_table(profile), "amdahl": amdahl(profile)},
     }
-    return Outcome(data, f"{_measured(profile)}\nFigure: {figure}")
+    command = shlex.join(["thresher", "scale", "predict", "--profile", str(config.out)])
+    return Outcome(data, f"{_measured(profile)}\nFigure: {figure}\nPredict with it: {command}")
 
 
 def _measured(profile: Profile) -> str:
@@ -100,13 +102,17 @@ def predict(config: Predict) -> Outcome:
         from thresher.report.scaling_figures import efficiency_figure
 
         points = [(row.workers, row.efficiency) for row in prediction.rows]
-        efficiency_figure({config.engine: points}, config.figure)
+        name = f"{prediction.model} on {config.cluster}, {config.engine}, {config.scaling} scaling"
+        efficiency_figure({name: points}, config.figure)
     title = load_cluster(config.cluster).title
     return Outcome(asdict(prediction), _predicted(prediction, title))
 
 
 def _ms(seconds: float) -> str:
-    return f"{1e3 * seconds:,.0f}" if seconds >= 0.1 else f"{1e3 * seconds:.3g}"
+    """Return three significant digits, also of 3.00; more of large numbers."""
+    if seconds >= 0.0995:
+        return f"{1e3 * seconds:,.0f}"
+    return f"{1e3 * seconds:#.3g}" if seconds else "0"
 
 
 def _predicted(prediction: Prediction, cluster: str) -> str:

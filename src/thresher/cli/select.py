@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import inspect
 import re
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,6 +91,7 @@ def select(name: str, config: Any) -> Outcome:
 def _outcome(selection: "Selection", out: Path) -> Outcome:
     from rich.console import Group
     from rich.table import Table
+    from rich.text import Text
 
     shown = ("method", "kept", "dropped", "dropped_share", "eps", "min_samples", "per_class", "kl")
     names = (*shown, "stability", "warnings", "seconds")
@@ -99,7 +101,7 @@ def _outcome(selection: "Selection", out: Path) -> Outcome:
     for name in ("kept", "dropped", "share"):
         table.add_column(name, justify="right")
     for name, row in [*data["per_class"].items(), ("all", data)]:
-        counts = (f"{row['kept']:,}", f"{row['dropped']:,}", f"{row['dropped_share']:.2%}")
+        counts = (f"{row['kept']:,}", f"{row['dropped']:,}", f"{100 * row['dropped_share']:.2f} %")
         table.add_row(name, *counts)
     lines = []
     if isinstance(data["eps"], float):
@@ -114,5 +116,9 @@ def _outcome(selection: "Selection", out: Path) -> Outcome:
             f"{s['votes']} votes agree with Jaccard {s['jaccard']:.3f} "
             f"(random choices: {s['expected_at_random']:.3f})"
         )
-    lines.append(f"{out} in {data['seconds']['total']:,.1f} s")
-    return Outcome({**data, "out": str(out)}, Group(table, *lines))
+    spent, command = (
+        f"{data['seconds']['total']:,.1f} s",
+        shlex.join(["thresher", "view", str(out)]),
+    )
+    end = Text(f"{out} in {spent}; look at it: {command}", no_wrap=True)
+    return Outcome({**data, "out": str(out)}, Group(table, *lines, end))

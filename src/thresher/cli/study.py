@@ -175,10 +175,12 @@ def _status_table(status: "StudyStatus") -> Any:
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False, header_style="dim")
-    for name in ("state", "task", "epoch", "accuracy", "where"):
+    tasks, hint = [*status.steps, *status.trials], ""
+    # An empty last column would cost the names of the tasks their room.
+    where = ["where"] if any(task.where or task.error for task in tasks) else []
+    for name in ("state", "task", "epoch", "accuracy", *where):
         table.add_column(name, overflow="fold", justify="right" if name == "accuracy" else "left")
     colours = {"finished": "green", "running": "cyan", "failed": "red", "waiting": "dim"}
-    tasks, hint = [*status.steps, *status.trials], ""
     if len(tasks) > MOST_ROWS:
         tasks = [task for task in tasks if task.state in ("running", "failed")][:MOST_ROWS]
         hint = "\nOf so many, only tasks that run or failed are listed; --json lists all."
@@ -188,7 +190,7 @@ def _status_table(status: "StudyStatus") -> Any:
             epoch += f"/{task.epochs:g}"
         accuracy = f"{100 * task.accuracy:.2f}" if task.accuracy is not None else ""
         state = Text(task.state, style=colours.get(task.state, "dim"))
-        table.add_row(state, task.name, epoch, accuracy, task.where or task.error)
+        table.add_row(state, task.name, epoch, accuracy, *[task.where or task.error] * len(where))
     running = "not running"
     if status.held_by:
         running = f"run by {status.held_by}"
@@ -224,17 +226,21 @@ def _summary(analysis: "Analysis", page: Path | None) -> Any:
         if status.failed:
             lines.append(Text(f"To run failed tasks again, {RETRY}", style="yellow"))
     lines += [Text(note, style="yellow") for note in analysis.notes]
+    lines += [""] if lines else []
     styles = {"better": "bold green", "worse": "bold red", "equivalent": "bold blue"}
     family = {True: "Primary: ", False: "Exploratory: ", None: ""}
     lines += [
         Text(family[c.primary] + c.sentence, style=styles.get(c.verdict, "bold"))
         for c in analysis.headlines
     ]
+    lines += [""] if analysis.headlines else []
     table = Table(box=None, pad_edge=False, header_style="dim")
     tuned = ["chosen"] if analysis.choices else []
     metric = f"{analysis.metric} ({analysis.unit})".replace(" ()", "")
-    for name in [*analysis.axes, *tuned, metric, "95 % interval", "runs"]:
+    for name in [*analysis.axes, *tuned]:
         table.add_column(name.replace("_", " "))
+    for name in (metric, "95 % interval", "runs"):
+        table.add_column(name.replace("_", " "), justify="right")
     for c in analysis.cells:
         table.add_row(
             *(str(c.cell[axis]) for axis in analysis.axes),
@@ -245,5 +251,5 @@ def _summary(analysis: "Analysis", page: Path | None) -> Any:
         )
     lines.append(table)
     if page is not None:
-        lines.append(Text(f"report: {page}"))
+        lines += ["", Text(f"report: {page}", no_wrap=True)]
     return Group(*lines)

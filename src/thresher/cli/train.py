@@ -71,7 +71,7 @@ def train(given: Train) -> Outcome | None:
 def _summary(result: RunResult) -> str:
     """Return three lines: how good, how long, and where."""
     measured = [
-        f"{split} accuracy {accuracy:.2%} (loss {loss:.4f})"
+        f"{split} accuracy {100 * accuracy:.2f} % (loss {loss:.4f})"
         for split, accuracy, loss in (
             ("test", result.accuracy, result.loss),
             ("validation", result.validation_accuracy, result.validation_loss),

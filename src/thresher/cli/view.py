@@ -44,7 +44,7 @@ def view(config: ViewConfig) -> Outcome:
     from thresher.data.pack import Pack
 
     if not config.selections:
-        raise InvalidValueError("no selection given", "thresher view SEL.parquet")
+        raise InvalidValueError("no selection given", "type `thresher view SEL.parquet`")
     paths = find_selections(config.selections)
     ensure_pack(config.data) if config.data else ensure_packs_of_selections(paths)
     workspace = Workspace(paths, Pack.open(config.data) if config.data else None)

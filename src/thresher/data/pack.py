@@ -369,4 +369,9 @@ def find_pack(name_or_path: str | Path) -> Path:
             f"pack it: `thresher data pack {shlex.quote(name)} OUT`",
         )
     packs = {p.name for p in (home() / "packs").glob("*") if PackPaths(p).meta.exists()}
-    raise NotFoundError(f'there is no pack "{name}"', nearest(name, packs | set(NAMES)))
+    known = nearest(name, packs | set(NAMES))
+    if "/" in name:
+        known = "check the path"
+    elif known.startswith("choose"):
+        known = f"check the path, or {known}"
+    raise NotFoundError(f'there is no pack "{name}"', known)

@@ -21,6 +21,7 @@ from thresher.report.style import html_page
 from thresher.report.tables import html_table
 
 LARGEST_SIDE = 96
+HEADS = ("finding", "found", "share", "dropped")
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 _STYLE = """
 .grid{display:grid;gap:14px;grid-template-columns:repeat(auto-fill,minmax(136px,1fr));margin:1em 0}
@@ -51,7 +52,7 @@ def render(audit: Audit, pack: Pack) -> str:
         f"images of {audit.classes:,} classes, seen with {html.escape(audit.network)}</p></header>",
         *(f'<p class="warning">{html.escape(note)}</p>' for note in audit.notes),
         "<section><h2>Summary</h2>",
-        html_table(["finding", "found", "share", "dropped"], [_row(f) for f in audit.findings]),
+        html_table(HEADS, [_row(finding) for finding in audit.findings], numbers=(1, 3)),
         f"<p>The selection keeps {audit.kept:,} of {audit.train:,} training images and drops "
         f"{dropped:,}; each of these is counted once. Look at them before you trust it: "
         f"{commands['review']} keeps, drops or relabels single images. Train on the rest with "
@@ -74,7 +75,7 @@ def _details(audit: Audit) -> str:
 
 def _row(finding: Finding) -> list[str]:
     kind = KINDS[finding.kind]
-    share = f"{finding.share:.2%} of {kind.of}"
+    share = f"{100 * finding.share:.2f} % of {kind.of}"
     return [kind.title, f"{finding.count:,}", share, f"{finding.dropped:,}"]
 
 
@@ -99,6 +100,7 @@ def _example(example: Example, pack: Pack | None) -> str:
         html.escape(label) for label in (example.label, example.other_label) if label
     )
     text = " · ".join(html.escape(part) for part in (example.id, example.reason) if part)
+    text = text.replace("/", "/<wbr>")  # a long id breaks after a folder
     wrapped = f'<div class="pair">{images}</div>' if example.other else images
     return f"<figure>{wrapped}<b>{labels}</b><figcaption>{text}</figcaption></figure>"
 

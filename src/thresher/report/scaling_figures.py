@@ -14,6 +14,7 @@ from thresher.scaling.profile import Layer, Profile
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 SHOWN_LAYERS = 12
@@ -46,6 +47,19 @@ def save_figure(figure: "Figure", path: Path, dpi: int = 130) -> None:
         figure.savefig(temporary, format=path.suffix.lstrip(".") or "png", dpi=dpi)
 
 
+def plain_numbers(*axes: "Axis") -> None:
+    """Write the numbers of logarithmic axes as 10 and 1,000, not as powers."""
+    from matplotlib.ticker import LogFormatter
+
+    class Plain(LogFormatter):
+        def __call__(self, x: float, pos: int | None = None) -> str:
+            return f"{x:,.10g}" if super().__call__(x, pos) else ""
+
+    for axis in axes:
+        axis.set_major_formatter(Plain())
+        axis.set_minor_formatter(Plain(minor_thresholds=(1.5, 0.4)))
+
+
 def profile_figure(profile: Profile, path: Path) -> None:
     """Draw the time by layer, the speed-up by layer, and the whole step with Amdahl's bound."""
     import matplotlib
@@ -54,11 +68,13 @@ def profile_figure(profile: Profile, path: Path) -> None:
     heavy = sorted(profile.layers, key=lambda layer: -_seconds(layer, largest))[:SHOWN_LAYERS]
     palette = matplotlib.colormaps["tab20"]
     colours = {layer.name: palette(index) for index, layer in enumerate(heavy)}
-    figure = new_figure(17, 5)
+    figure = new_figure(12, 4.8)
     left, middle, right = figure.subplots(1, 3)
     _time_by_layer(left, profile, heavy, colours)
     _speedup_by_layer(middle, profile, heavy, colours)
     _speedup_of_step(right, profile)
+    handles, labels = left.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=9, frameon=False)
     save_figure(figure, path)
 
 
@@ -88,7 +104,6 @@ def _time_by_layer(
     axes.bar(labels, heights, bottom=bottom, color=REST, label="other layers")
     axes.set(xlabel="batch size on one worker", ylabel="ms per image")
     axes.set_title("Compute time by layer")
-    axes.legend(fontsize=6)
 
 
 def _speedup_by_layer(
@@ -98,11 +113,12 @@ def _speedup_by_layer(
     top = batches[-1]
     for layer in heavy:
         speed = [_seconds(layer, top) / max(1e-12, _seconds(layer, batch)) for batch in batches]
-        axes.plot(splits, speed, marker=".", color=colours[layer.name], label=layer.name)
+        axes.plot(splits, speed, marker=".", color=colours[layer.name])
     axes.plot(splits, splits, "k--", linewidth=0.8, label="perfect")
     axes.set(xscale="log", yscale="log", xlabel=f"workers sharing batch {top}", ylabel="speed-up")
-    axes.set_title("Speed-up by layer without communication")
-    axes.legend(fontsize=6)
+    plain_numbers(axes.xaxis, axes.yaxis)
+    axes.set_title("Speed-up by layer, no communication")
+    axes.legend(fontsize=9)
 
 
 def _speedup_of_step(axes: "Axes", profile: Profile) -> None:
@@ -117,18 +133,20 @@ def _speedup_of_step(axes: "Axes", profile: Profile) -> None:
     axes.axhline(limits.bound, color="tab:red", linewidth=0.8, label="Amdahl's bound")
     axes.plot(splits, splits, "k--", linewidth=0.8, label="perfect")
     axes.set(xscale="log", yscale="log", ylabel="speed-up", title=f"{profile.model}: whole step")
+    plain_numbers(axes.xaxis, axes.yaxis)
     axes.set_xlabel(f"workers sharing batch {top} (at most {top})")
-    axes.legend(fontsize=7)
+    axes.legend(fontsize=9)
 
 
 def efficiency_figure(curves: dict[str, Sequence[tuple[int, float]]], path: Path) -> None:
     """Draw the (workers, efficiency from 0 to 1) pairs of each name."""
-    figure = new_figure(7, 5)
+    figure = new_figure(5.6, 4)
     axes = figure.subplots()
     for name, points in curves.items():
         axes.plot([w for w, _ in points], [100 * e for _, e in points], "o-", label=name)
-    axes.set(xscale="log", xlabel="workers", ylabel="efficiency, %", ylim=(0, 105))
-    axes.legend()
+    axes.set(xscale="log", xlabel="workers", ylabel="efficiency (%)", ylim=(0, 105))
+    plain_numbers(axes.xaxis)
+    axes.legend(loc="lower left", fontsize=9)
     save_figure(figure, path)
 
 

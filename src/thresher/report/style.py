@@ -33,7 +33,7 @@ table{border-collapse:collapse;font-size:.9rem;font-variant-numeric:tabular-nums
 th,td{text-align:left;padding:.35em .7em .35em 0;border-bottom:1px solid var(--line);
 vertical-align:top;white-space:nowrap}.wrap td{white-space:normal;overflow-wrap:anywhere}
 .wrap td:first-child{white-space:nowrap;overflow-wrap:normal}
-th{color:var(--soft);font-weight:600}
+th{color:var(--soft);font-weight:600;white-space:normal;vertical-align:bottom}
 td.n,th.n{text-align:right}
 details{margin:1.4em 0;border-top:1px solid var(--line);padding-top:.8em}
 summary{cursor:pointer;font-weight:600}

@@ -80,21 +80,23 @@ def verdict_table(analysis: Analysis) -> str:
             badge(c.verdict),
             number(c.difference, places, signed=True),
             interval(c.low, c.high, places, signed=True),
-            interval(c.adjusted_low, c.adjusted_high, places, signed=True),
-            number(c.sd, 1 + places),
-            number(c.df, digits=1),
-            _pooled(c),
-            _p(c.p),
             _p(c.p_holm),
             f"{c.n} draws" if c.draws else c.n,
             f"{c.seeds_needed:,}{' draws' * bool(c.draws)}" if c.seeds_needed is not None else "–",
+            interval(c.adjusted_low, c.adjusted_high, places, signed=True),
+            _p(c.p),
+            number(c.sd, 1 + places),
+            number(c.df, digits=1),
+            _pooled(c),
         ]
         for c, places in zip(analysis.verdicts, digits, strict=True)
     ]
     heads = ["setting", "compared", *(["family"] * families), "verdict"]
     first = len(heads)
-    heads += [f"mean {analysis.unit}".strip(), "95 % interval", "adjusted interval", "sd"]
-    heads += ["degrees of freedom", "sd from", "p", "p (Holm)", "seeds", "seeds needed"]
+    difference = f"mean difference ({analysis.unit})".replace(" ()", "")
+    heads += [difference, "95 % interval", "p (Holm)", "seeds", "seeds needed"]
+    # What the verdict is computed from stands last: a narrow screen shows the first columns.
+    heads += ["adjusted interval", "p", "sd", "degrees of freedom", "sd from"]
     return html_table(heads, rows, numbers=range(first, len(heads)))
 
 

@@ -50,9 +50,10 @@ def load_cluster(name: str | Path) -> Cluster:
             raise NotFoundError(f"cannot read cluster file {path}: {error.strerror}") from None
         return parse_cluster(content, path.stem, str(path))
     if text not in cluster_names():
-        raise NotFoundError(
-            f'unknown cluster "{text}"', f"{nearest(text, cluster_names())}, or give a FILE.toml"
-        )
+        fix = nearest(text, cluster_names())
+        if not fix.endswith("?"):
+            fix += ", or give a FILE.toml"
+        raise NotFoundError(f'unknown cluster "{text}"', fix)
     source = resources.files("thresher.scaling").joinpath("clusters", f"{text}.toml")
     return parse_cluster(source.read_text(encoding="utf-8"), text, text)
 

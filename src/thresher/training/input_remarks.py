@@ -27,7 +27,7 @@ def warn_of_waiting(share: float, loader: Loader) -> None:
     if loader.device_crops is not None and few_queues():
         gpu = f", set {QUEUES}={MOST_QUEUES} before this process first uses the GPU"
     logger.warning(
-        f"{share:.0%} of the time was spent waiting for images: use more cores{gpu}, or "
+        f"{100 * share:.0f} % of the time was spent waiting for images: use more cores{gpu}, or "
         "pack the images at the size that you train on with `thresher data pack --resize`"
     )
 

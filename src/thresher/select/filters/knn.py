@@ -42,4 +42,4 @@ class KNNFilter(ShareFilter):
         other = (inputs.labels[near.cpu().numpy()] != inputs.labels[:, None]).sum(axis=1) / k
         # Squared distances of unit vectors are at most 4; shares differ by at least 1 / k.
         tie = distances.sum(dim=1).cpu().numpy() / k / (5 * self.k)
-        self._drop_highest(inputs, other + tie, "{:.0%} of neighbours differ", shown=other)
+        self._drop_highest(inputs, other + tie, "{:.0f} % of neighbours differ", shown=100 * other)

@@ -147,7 +147,8 @@ class NetworkFilter(NetworkOptions, Filter):
         tolerance = max(0.001, 0.5 / len(noise) + 1e-9)  # half a sample: 5 % of 390 is 19.5
         if self.drop is not None and abs(noise.mean() - self.drop) > tolerance:
             self.warnings_.append(
-                f"no eps drops {self.drop:.2%}: the nearest drops {noise.mean():.2%}"
+                f"no eps drops {100 * self.drop:.2f} %: the nearest drops "
+                f"{100 * noise.mean():.2f} %"
             )
 
     def _kept_whole(self, inputs: FilterInputs) -> list[str]:
