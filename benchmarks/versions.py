@@ -52,7 +52,14 @@ def make_inputs(folder: Path) -> None:
 
 def train(version: Path, folder: Path, out: Path) -> float:
     """Return images per second of a ResNet-20."""
-    options = ["--data", folder / "few.pack", "--model", "resnet20", "--batch-size", "256"]
+    options: list[str | Path] = [
+        "--data",
+        folder / "few.pack",
+        "--model",
+        "resnet20",
+        "--batch-size",
+        "256",
+    ]
     options += ["--validation", "256", "--epochs", "0.5", "--device", "cpu", "--precision", "fp32"]
     thresher(version, "train", *options, "--out", out)
     return float(json.loads((out / "result.json").read_text())["images_per_s"])
@@ -60,7 +67,14 @@ def train(version: Path, folder: Path, out: Path) -> float:
 
 def select(version: Path, folder: Path, out: Path) -> float:
     """Return selections per hour of the network filter."""
-    options = ["--data", folder / "few.pack", "--features", folder / "F.npy", "--drop", "0.05"]
+    options: list[str | Path] = [
+        "--data",
+        folder / "few.pack",
+        "--features",
+        folder / "F.npy",
+        "--drop",
+        "0.05",
+    ]
     begun = time.perf_counter()
     thresher(version, "select", "network", *options, "--out", out.with_suffix(".parquet"))
     return 3600 / (time.perf_counter() - begun)
