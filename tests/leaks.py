@@ -127,6 +127,10 @@ def _read(pid: int, name: str) -> bytes:
         return b""
 
 
+_KERNEL = 2
+"""The parent of threads of the kernel, which have no environment."""
+
+
 def _is_ours(pid: int) -> bool:
     """Return whether a process was started, directly or not, by this one and still runs."""
     # "pid (name) state parent ...", where the name may hold anything.
@@ -134,8 +138,12 @@ def _is_ours(pid: int) -> bool:
     if not state or state[0] in b"ZX":
         return False
     child = int(state[1]) == os.getpid()
-    if not child and f"THRESHER_TEST_SESSION={os.getpid()}".encode() not in _read(
-        pid, "environ"
-    ).split(b"\0"):
+    environment = _read(pid, "environ")
+    if not environment and int(state[1]) != _KERNEL:
+        time.sleep(0.1)  # a process that is just starting its program has none yet
+        environment = _read(pid, "environ")
+    if not child and f"THRESHER_TEST_SESSION={os.getpid()}".encode() not in environment.split(
+        b"\0"
+    ):
         return False
     return not (child and any(server in _read(pid, "cmdline") for server in _SERVERS))
