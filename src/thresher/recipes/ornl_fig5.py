@@ -103,9 +103,16 @@ def _falls(analysis: Analysis, model: str, lr: float) -> ClaimRow:
     )
 
 
+def _axes(values: Mapping[tuple[Any, ...], object]) -> tuple[list[Any], list[Any], list[Any]]:
+    """Return the models, the rates, and the batch sizes that all models were run with."""
+    models, rates, batches = (list(dict.fromkeys(key[n] for key in values)) for n in range(3))
+    cells = list(itertools.product(models, rates))
+    return models, rates, [b for b in batches if all((*cell, b) in values for cell in cells)]
+
+
 def _per_network(values: Mapping[tuple[Any, ...], Mapping[int, float]]) -> ClaimRow:
     """Return whether networks prefer different batch sizes, averaged over the rates."""
-    models, rates, batches = (list(dict.fromkeys(key[n] for key in values)) for n in range(3))
+    models, rates, batches = _axes(values)
     means = {
         (model, batch): _mean([values.get((model, lr, batch), {}) for lr in rates])
         for model in models
@@ -155,7 +162,7 @@ def _mean(parts: Sequence[Mapping[int, float]]) -> dict[int, float]:
 
 def _closer_at_low_rates(values: Mapping[tuple[Any, ...], Mapping[int, float]]) -> ClaimRow:
     """Compare the range of the networks' accuracies between rates, seed by seed."""
-    models, rates, batches = (list(dict.fromkeys(key[n] for key in values)) for n in range(3))
+    models, rates, batches = _axes(values)
     apart = {
         (lr,): _mean(
             [_range([values.get((m, lr, batch), {}) for m in models]) for batch in batches]
@@ -179,7 +186,7 @@ def _closer_at_low_rates(values: Mapping[tuple[Any, ...], Mapping[int, float]]) 
 
 def _sudden_if_deep(values: Mapping[tuple[Any, ...], Mapping[int, float]]) -> ClaimRow:
     """Compare the largest fall from one batch size to the next, of the mean over the rates."""
-    models, rates, batches = (list(dict.fromkeys(key[n] for key in values)) for n in range(3))
+    models, rates, batches = _axes(values)
     falls = {}
     for model in models:
         curve = [_mean([values.get((model, lr, batch), {}) for lr in rates]) for batch in batches]
