@@ -204,7 +204,9 @@ def test_near_duplicates_find_every_exact_copy_and_name_its_own_cosine() -> None
     assert found.reason_[1:] == ["like 0 (cosine 0.9950)", "like 0 (cosine 0.9928)"]
 
 
-@pytest.mark.parametrize(("value", "centre"), [(0.0, False), (0.1, False), (0.0, True), (0.1, True)])
+@pytest.mark.parametrize(
+    ("value", "centre"), [(0.0, False), (0.1, False), (0.0, True), (0.1, True)]
+)
 def test_equal_features_are_near_duplicates_of_whatever_length(value: float, centre: bool) -> None:
     labels = np.array([0, 0, 0, 1, 1])
     fitted = NearDuplicatesFilter(centre=centre).fit(np.full((5, 3), value), labels)

@@ -21,8 +21,8 @@ from thresher.report.style import html_page
 from thresher.report.work import class_table, work_table
 from thresher.study.analysis import Analysis, analyse
 from thresher.study.comparisons import ArmComparison
+from thresher.study.guessing import LOSSES
 from thresher.study.reported import POINTS
-from thresher.study.results import LOSSES
 from thresher.study.sentences import OVERALL
 from thresher.study.study import Study
 

@@ -22,8 +22,8 @@ class NearDuplicatesFilter(Filter):
     A sample is dropped if the cosine of its features with an earlier *kept* sample of its class is
     at least `similarity`, so the first of several copies stays. The score is the largest cosine
     with any earlier sample of the class. Equal features have a cosine of 1, also if their length is
-    0, as that of all is after the mean was subtracted from features that do not differ. Costs n_c²·d operations per class, in blocks; memory is
-    linear in the number of pairs.
+    0, as that of all is after the mean was subtracted from features that do not differ. Costs
+    n_c²·d operations per class, in blocks; memory is linear in the number of pairs.
 
     Examples:
         >>> features = [[1.0, 0.0], [0.0, 1.0], [2.0, 0.0]]
