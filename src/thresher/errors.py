@@ -45,6 +45,10 @@ class InvalidValueError(ThresherError, ValueError):
     """A parameter or a field of a file has a value that is not allowed."""
 
 
+class InvalidTypeError(ThresherError, TypeError):
+    """A parameter is an object of a type that is not allowed."""
+
+
 class NotFoundError(ThresherError, FileNotFoundError):
     """A file, folder, pack, run or selection does not exist."""
 
@@ -59,6 +63,20 @@ class BusyError(ThresherError, BlockingIOError):
 
 class MissingDependencyError(ThresherError, ImportError):
     """An optional package is needed and cannot be imported."""
+
+
+def check_type(
+    value: object, kind: type | tuple[type, ...], parameter: str, what: str, fix: str = ""
+) -> None:
+    """Raise InvalidTypeError unless `value` is a `kind`, which the message calls `what`.
+
+    >>> check_type(None, int, "count", "an integer")
+    Traceback (most recent call last):
+    thresher.errors.InvalidTypeError: count must be an integer, got None
+    """
+    if not isinstance(value, kind):
+        given = "None" if value is None else type(value).__name__
+        raise InvalidTypeError(f"{parameter} must be {what}, got {given}", fix, parameter)
 
 
 def first_line(error: Exception) -> str:

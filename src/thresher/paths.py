@@ -18,7 +18,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from thresher.errors import AlreadyExistsError, InvalidValueError, NotFoundError, ThresherError
+from thresher.errors import (
+    AlreadyExistsError,
+    InvalidValueError,
+    NotFoundError,
+    ThresherError,
+    check_type,
+)
 
 
 def home() -> Path:
@@ -32,6 +38,12 @@ def home() -> Path:
     except RuntimeError:  # a container often runs as a user that is in no /etc/passwd
         what = "the cache folder is unknown, because this user has no home folder"
         raise NotFoundError(what, "set THRESHER_HOME to a folder") from None
+
+
+def as_path(path: Path | str, parameter: str) -> Path:
+    """Return a path that a user gave, or raise InvalidTypeError."""
+    check_type(path, (str, os.PathLike), parameter, "a path")
+    return Path(path)
 
 
 def cached_pack(name: str) -> Path:

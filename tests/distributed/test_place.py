@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gloo_ranks import run_ranks
-from thresher.distributed.group import Placement, first_host, placement
+from thresher.distributed.group import Placement, first_host, gpu_number, placement
 
 sys.path.append(str(Path(__file__).parent.parent / "training"))
 pytest_plugins = ["train_data"]
@@ -37,6 +37,34 @@ def test_place_of_one_of_torchrun_and_of_srun(monkeypatch: pytest.MonkeyPatch) -
     # One task of a step is no group, whatever the job asked for.
     _set(monkeypatch, SLURM_STEP_NUM_TASKS="1", SLURM_PROCID="0")
     assert placement() == Placement(0, 1, 0, 1)
+
+
+def test_workers_without_a_local_rank_have_gpus_of_their_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All of them computed on the first one."""
+    _set(monkeypatch, RANK="5", WORLD_SIZE="8")
+    assert placement() == Placement(5, 8, None, 8)
+    assert [gpu_number(Placement(rank, 8, None), 4) for rank in range(8)] == [0, 1, 2, 3] * 2
+    assert gpu_number(Placement(1, 2, None), 1) == 0  # on two machines
+    assert gpu_number(Placement(5, 8, 1, 4), 8) == 1  # what a launcher says counts
+
+
+def _places(rank: int, world: int) -> list[Placement]:
+    import os
+
+    from thresher.distributed.group import placement
+
+    own = placement()
+    # Each of two tasks of srun starts workers: they are not the tasks.
+    os.environ.update(SLURM_STEP_NUM_TASKS="3", SLURM_PROCID="0", SLURM_LOCALID="0")
+    return [own, placement()]
+
+
+@pytest.mark.xdist_group("ranks")
+def test_a_group_that_the_program_made_has_no_local_ranks() -> None:
+    for rank, places in enumerate(run_ranks(2, _places)):
+        assert [(p.rank, p.world, p.local_rank) for p in places] == [(rank, 2, None)] * 2
 
 
 @pytest.mark.parametrize(

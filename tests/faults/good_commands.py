@@ -24,7 +24,7 @@ GOOD = {
     "plan": PLAN,
     "reproduce": "reproduce mccord-batch",
     "audit": "audit --data pack --features features --out out",
-    "select ccs": "select ccs sel.parquet --data pack --out out.parquet",
+    "select ccs": "select ccs hard.parquet --data pack --out out.parquet",
     "select vote": "select vote sel.parquet foreign.parquet --data pack --out out.parquet",
 }
 

@@ -92,6 +92,7 @@ def _make(root: Path, digits: Path) -> None:
         (*train, "--out", "run", "--record-dynamics"),
         ("embed", "--data", "pack", "--run", "run", "--out", "features"),
         ("select", "random", "--data", "pack", "--out", "sel.parquet"),
+        ("select", "knn", "--data", "pack", "--features", "features", "--out", "hard.parquet"),
         ("select", "random", "--data", "other", "--out", "foreign.parquet"),
         ("data", "pack", "images", "encoded", "--processes", 1),
         ("data", "export", "encoded", "tars", "--format", "webdataset"),

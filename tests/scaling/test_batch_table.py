@@ -18,9 +18,9 @@ from thresher.cli.train import train as train_command
 from thresher.data.pack import Pack
 from thresher.data.selection import Selection
 from thresher.errors import InvalidValueError, NotFoundError, ThresherError
-from thresher.paths import RunPaths, StudyPaths
+from thresher.paths import RunPaths, StudyPaths, read_json, write_json
 from thresher.scaling.batch_plan import plan_batches
-from thresher.scaling.batch_table import BatchRow, read_batch_table
+from thresher.scaling.batch_table import BatchRow, check_data, read_batch_table
 from thresher.scaling.plan import PlanConfig, plan
 from thresher.training.config import TrainConfig
 from thresher.training.result import RunResult, TargetReached
@@ -292,6 +292,23 @@ def test_a_study_of_runs_that_change_their_batch_is_refused(study: StudyFolder) 
         study.add(batch, 1000, batch_schedule="double@1")
     with pytest.raises(InvalidValueError, match="no single batch size"):
         read_batch_table(study.root)
+
+
+def test_a_study_of_other_data_is_refused(
+    study: StudyFolder, digits: Path, finished: RunResult
+) -> None:
+    for batch in (16, 64):
+        study.add(batch, 1000)
+    begun = read_json(RunPaths(Path(finished.config.out)).config, "run")
+    config = PlanConfig(from_=study.root, data=str(digits), cluster="summit", max_workers=1)
+    for fingerprint, accepted in ((begun["data"]["fingerprint"], True), ("0" * 64, False)):
+        begun["data"] |= {"name": "letters", "fingerprint": fingerprint}
+        write_json(StudyPaths(study.root).trials / "trial-1" / "run.json", begun)
+        if accepted:
+            check_data(study.root, Pack.open(digits))
+            continue
+        with pytest.raises(InvalidValueError, match=r"were trained on letters, whose .* of digits"):
+            plan(config)
 
 
 @pytest.mark.parametrize(("validation", "held"), [(200.0, 200), (0.1, 144), (None, None)])

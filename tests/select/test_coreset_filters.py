@@ -106,6 +106,23 @@ def test_ccs_refuses_scores_that_are_highest_for_easy_samples() -> None:
         CoverageFilter().fit(None, np.zeros(4, int), selections=[easy])
 
 
+@pytest.mark.parametrize("method", ["uncertainty", "grid", "random", "moderate", "union"])
+def test_ccs_refuses_scores_that_are_not_hardness(method: str) -> None:
+    other = scored(np.arange(4.0))
+    other.meta = {"method": method}
+    sentence = rf"those of filter {method}, .*; give a selection of one of el2n, forgetting, aum, "
+    with pytest.raises(ThresherError, match=sentence):
+        CoverageFilter().fit(None, np.zeros(4, int), selections=[other])
+
+
+@pytest.mark.parametrize("method", ["el2n", "label-errors", "ccs", "list", "another-package"])
+def test_ccs_takes_scores_that_are_hardness(method: str) -> None:
+    hard = scored(np.arange(4.0))
+    hard.meta = {"method": method, "settings": {"side": "hard"}}
+    fitted = CoverageFilter(drop=0.25, cutoff=0.25).fit(None, np.zeros(4, int), selections=[hard])
+    assert fitted.keep_.tolist() == [True, True, True, False]
+
+
 def test_ccs_takes_the_scores_of_one_selection() -> None:
     labels = np.zeros(4, int)
     with pytest.raises(ThresherError, match="selections must name one, whose scores are used, got"):

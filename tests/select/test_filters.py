@@ -204,6 +204,21 @@ def test_near_duplicates_find_every_exact_copy_and_name_its_own_cosine() -> None
     assert found.reason_[1:] == ["like 0 (cosine 0.9950)", "like 0 (cosine 0.9928)"]
 
 
+@pytest.mark.parametrize(
+    ("value", "centre"), [(0.0, False), (0.1, False), (0.0, True), (0.1, True)]
+)
+def test_equal_features_are_near_duplicates_of_whatever_length(value: float, centre: bool) -> None:
+    labels = np.array([0, 0, 0, 1, 1])
+    fitted = NearDuplicatesFilter(centre=centre).fit(np.full((5, 3), value), labels)
+    assert fitted.keep_.tolist() == [True, False, False, True, False]
+    np.testing.assert_allclose(fitted.score_, [-1, 1, 1, -1, 1], atol=1e-6)
+    assert "check the network" in fitted.warnings_[0]
+    # No other sample is a copy of those without a length.
+    x = np.array([[0, 0], [0, 0], [1, 0], [0, 1], [1, 1e-6]])
+    some = NearDuplicatesFilter(centre=False).fit(x, np.zeros(5, int))
+    assert (some.keep_.tolist(), some.warnings_) == ([True, False, True, True, False], [])
+
+
 def as_selection(samples: FilterInputs, dropped: list[int], name: str) -> Selection:
     keep = np.ones(len(samples), bool)
     keep[dropped] = False

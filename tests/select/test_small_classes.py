@@ -3,6 +3,7 @@
 import numpy as np
 
 from thresher.select.filters.base import group_counts
+from thresher.select.filters.grid import GridFilter
 from thresher.select.filters.label_errors import LabelErrorsFilter
 from thresher.select.filters.moderate import ModerateFilter
 from thresher.select.filters.network import NetworkFilter
@@ -48,3 +49,17 @@ def test_the_share_of_small_classes_is_the_share_of_all() -> None:
         assert counts.sum() == round(share * 165)
         assert (np.abs(counts - share * sizes) <= 1).all()
         assert (counts < sizes).all(), "no class is used up"
+
+
+def test_a_share_that_small_classes_cannot_give_is_mentioned() -> None:
+    """Of 40 classes of two, each keeps one: 40 of the 48 samples of 60 % go."""
+    labels = np.repeat(np.arange(40), 2)
+    features = np.random.default_rng(0).normal(size=(80, 4))
+    warning = "drop 0.6 means 48 samples, but only 40 could be dropped"
+    for fitted in (
+        RandomFilter(drop=0.6, per_class=True).fit(None, labels),
+        GridFilter(drop=0.6, perplexity=5, iterations=250).fit(features, labels),
+    ):
+        assert (~fitted.keep_).sum() == 40
+        assert fitted.warnings_ == [warning]
+    assert RandomFilter(drop=0.5, per_class=True).fit(None, labels).warnings_ == []

@@ -18,6 +18,7 @@ from thresher.study.selecting import HOLD_OUT, check_embed, check_select, hold_o
 from thresher.study.study import Study
 from thresher.training.config import TrainConfig
 from thresher.training.split import DataConfig, split_samples
+from thresher.training.train import train
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +80,20 @@ def test_every_key_of_a_select_step_loads() -> None:
     )
     # A step done for each seed is given one, whether or not the filter has a use for it.
     check_select({"data": "digits", "filter": "near-duplicates", "seed": 1}, "[steps.x]")
+
+
+def test_a_run_on_a_selection_is_not_retrained_on_what_it_left_out(
+    few: str, tmp_path: Path
+) -> None:
+    selection, run = tmp_path / "s.parquet", tmp_path / "run"
+    select({"data": few, "filter": "random", "drop": 0.5}, selection)
+    options: dict[str, Any] = {"data": few, "model": "tiny", "epochs": 1, "batch_size": 64}
+    train(TrainConfig(**options, device="cpu", selection=str(selection), out=str(run)))
+    step = {"data": few, "filter": "recursive", "run": str(run), "reduce": "pca", "drop": 0.1}
+    sentence = f"run must be trained on all samples, .* on the selection {selection}"
+    with pytest.raises(InvalidValueError, match=sentence):
+        select(step, tmp_path / "again.parquet")
+    assert not (tmp_path / "again.rounds").exists()
 
 
 def test_like_drops_the_same_share(digits: Path, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from thresher.paths import RunPaths, write_json
 from thresher.study.analysis import analyse
 from thresher.study.status import Failures
 from thresher.study.study import Study
+from thresher.study.tune import choices
 
 SCRIPT = """
 import json, sys
@@ -98,3 +99,19 @@ def test_a_choice_without_other_axes_and_seeds_without_validation_accuracy(tmp_p
         write_json(RunPaths(trial.out).result, result | validation)
     (note,) = (note for note in analyse(study).notes if "what tuning chose" in note)
     assert "20.0 points of validation accuracy (lr 2): arms" in note
+
+
+def test_a_run_that_diverged_counts_as_guessing_as_in_the_report(tmp_path: Path) -> None:
+    """It counted as 0 %, below a rate whose runs learned less than nothing."""
+    values = {"base": {"command": "true {seed} {out} {lr}"}, "grid": {"lr": [1, 2]}, "seeds": 1}
+    study = Study.from_dict({**values, "tune": ["lr"]}, tmp_path)
+    plan = study.plan()
+    for trial in plan.trials.values():
+        learned = trial.settings["arguments"][-1] == "1"
+        scores = {"accuracy": 0.2, "validation_accuracy": 0.2} if learned else {}
+        status = "finished" if learned else "diverged"
+        write_json(RunPaths(trial.out).result, {"status": status, **scores})
+        write_json(RunPaths(trial.out).config, {"data": {"classes": 4}})
+    (choice,) = choices(study.definition, plan)
+    assert choice.chosen == {"lr": 2}
+    assert [c.validation_accuracy for c in choice.candidates] == [0.2, 0.25]

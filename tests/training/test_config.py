@@ -108,10 +108,15 @@ def test_groups_of_batch_norm_may_be_a_share_of_the_batch(few: Path, tmp_path: P
     size = TrainConfig(**common, out=str(tmp_path / "size"), batch_norm="ghost:7")
     assert resolve(share, 100) == resolve(size, 100)
     one, other = train(share, quiet=True), train(size, quiet=True)
-    assert one.config.batch_norm == "ghost:7"
     assert one.loss == other.loss
     again = train(dataclasses.replace(share, resume=True), quiet=True)
     assert again.wall_seconds == one.wall_seconds  # it has finished, and is not run again
+    # The groups follow the batch where the options of the run are used again.
+    stored = TrainConfig.load(tmp_path / "share" / "run.json", batch_size=64)
+    assert stored.batch_norm == one.config.batch_norm == "ghost:1/5"
+    # Earlier versions stored the size.
+    resumed = dataclasses.replace(size, batch_norm="ghost:1/5", resume=True)
+    assert train(resumed, quiet=True).wall_seconds == other.wall_seconds
 
 
 def test_an_unknown_option_names_the_nearest() -> None:

@@ -46,6 +46,23 @@ def test_infobatch_keeps_the_expected_gradient() -> None:
     assert (weight == 1).all()
 
 
+@pytest.mark.parametrize(("epochs", "prunes"), [(1, False), (2, False), (3, True)])
+def test_infobatch_says_when_it_prunes_nothing(
+    epochs: int, prunes: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    pruner = InfoBatch()
+    pruner.begin(POSITIONS, epochs=epochs, seed=1, batch_size=1)
+    kept = []
+    for epoch in range(epochs):
+        kept.append(pruner.choose(epoch)[0].all())
+        pruner.observe(POSITIONS, np.linspace(0, 1, len(POSITIONS)))
+    assert all(kept) != prunes
+    assert (f"InfoBatch prunes nothing in {epochs} epoch" in caplog.text) != prunes
+    caplog.clear()
+    DynamicRandom().begin(POSITIONS, epochs=epochs, seed=1)
+    assert not caplog.text
+
+
 @pytest.mark.parametrize(("ratio", "easy"), [(0.6, 1), (0.9, 4), (0.99, 50)])
 def test_infobatch_keeps_an_easy_sample(ratio: float, easy: int) -> None:
     pruner = InfoBatch(ratio=ratio)

@@ -36,6 +36,7 @@ from thresher.paths import (
     PackPaths,
     RunPaths,
     SelectionPaths,
+    as_path,
     check_format,
     read_json,
     read_run_json,
@@ -77,7 +78,7 @@ def audit(data: Pack | str | Path, out: str | Path, config: AuditConfig | None =
     config = config or AuditConfig()
     config.check()
     mention(config)
-    paths = AuditPaths(Path(out))
+    paths = AuditPaths(as_path(out, "out"))
     pack = data if isinstance(data, Pack) else open_images(data, paths)
     plan: dict[str, Any] = {
         "data": str(pack.root.resolve()),
@@ -98,7 +99,7 @@ def audit(data: Pack | str | Path, out: str | Path, config: AuditConfig | None =
 
 def open_images(data: str | Path, paths: AuditPaths) -> Pack:
     """Open a pack, or pack a folder of images into the folder of the audit."""
-    source = Path(data)
+    source = as_path(data, "data")
     if not source.exists() or PackPaths(source).meta.exists():
         return Pack.open(data)
     from thresher.data.sources.registry import open_source

@@ -1,13 +1,13 @@
 """Match samples by their ids, and list ids in text files."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
-from thresher.errors import InvalidValueError
+from thresher.errors import InvalidTypeError, InvalidValueError, check_type
 from thresher.paths import write_text
 
 Ids: TypeAlias = Sequence[str] | pa.Array | pa.ChunkedArray
@@ -47,9 +47,13 @@ def read_id_list(path: Path) -> list[str]:
     return lines if lines[-1] else lines[:-1]
 
 
-def check_lengths(columns: Mapping[str, object], count: int) -> None:
+def check_lengths(columns: Mapping[str, object], ids: Sized) -> None:
     """Raise InvalidValueError if an array or list does not have one value for each of the ids."""
+    check_type(ids, Sized, "ids", "a list of ids")
+    count = len(ids)
     for name, values in columns.items():
+        if isinstance(values, np.ndarray) and values.ndim == 0:
+            raise InvalidTypeError(f"{name} must be an array, got {values}", "", name)
         if isinstance(values, list | np.ndarray) and len(values) != count:
             raise InvalidValueError(f"{name} has {len(values)} values for {count} ids", "", name)
 
@@ -62,6 +66,7 @@ def id_array(ids: Ids) -> pa.Array:
         ids = ids.combine_chunks()
     if isinstance(ids, pa.Array):
         return ids
+    check_type(ids, Iterable, "ids", "a list of ids")
     ids = list(ids)
     try:
         return pa.array(ids, pa.string())

@@ -7,6 +7,7 @@ opens the shards.
 """
 
 import hashlib
+import reprlib
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, fields
@@ -25,8 +26,14 @@ from thresher.data.shard import map_shards, raw_images
 from thresher.data.sources.known import NAMES
 from thresher.data.verify import damaged_shards, wrong_fields
 from thresher.environment import core_count
-from thresher.errors import InvalidValueError, NotFoundError, nearest
-from thresher.paths import PackPaths, cached_pack, home
+from thresher.errors import (
+    InvalidTypeError,
+    InvalidValueError,
+    NotFoundError,
+    check_type,
+    nearest,
+)
+from thresher.paths import PackPaths, as_path, cached_pack, home
 
 if TYPE_CHECKING:
     from PIL.Image import Image as PilImage
@@ -160,6 +167,7 @@ class Pack:
 
     def indices(self, split: str) -> np.ndarray:
         """Return the positions of the samples of a split, ascending, (n,) int64."""
+        check_type(split, str, "split", "a name")
         if split not in self.meta.splits:
             raise InvalidValueError(
                 f'the pack {self.name} has no split "{split}"', nearest(split, self.meta.splits)
@@ -222,6 +230,9 @@ class Pack:
             resample: How encoded images are scaled.
         """
         given = np.asarray(positions)
+        if given.ndim != 1:
+            what = f"positions must be (n,) integers, got {reprlib.repr(positions)}"
+            raise InvalidTypeError(what, "give a list, also of one", "positions")
         if len(given) and given.dtype.kind not in "iu":  # a mask would be read as 0 and 1
             raise InvalidValueError(
                 f"positions must be integers, got {given.dtype}",
@@ -345,6 +356,7 @@ class Pack:
         return Gather(self._raw, int(np.prod(self.image_shape)))
 
     def _locate(self, position: int) -> tuple[int, int]:
+        check_type(position, (int, np.integer), "position", "an integer")
         if not 0 <= position < len(self):
             raise IndexError(f"position must be in [0, {len(self)}), got {position}")
         number = int(np.searchsorted(self._starts, position, side="right")) - 1
@@ -353,7 +365,7 @@ class Pack:
 
 def find_pack(name_or_path: str | Path) -> Path:
     """Return the folder of a pack given by its path or by its name in the cache."""
-    name, path = str(name_or_path), Path(name_or_path)
+    path, name = as_path(name_or_path, "name_or_path"), str(name_or_path)
     if PackPaths(path).meta.exists():
         return path
     cached = cached_pack(name)

@@ -17,8 +17,8 @@ from thresher.data.ids import check_lengths, rows_by_id
 from thresher.data.matching import check_row_order, match_samples, webdataset_ids
 from thresher.data.overrides import Override, OverrideLog, effective_overrides
 from thresher.data.pack import Pack
-from thresher.errors import InvalidValueError, MissingDependencyError, counted
-from thresher.paths import SelectionPaths
+from thresher.errors import InvalidValueError, MissingDependencyError, check_type, counted
+from thresher.paths import SelectionPaths, as_path
 
 if TYPE_CHECKING:
     from torch.utils.data import Dataset, Subset
@@ -96,7 +96,7 @@ class Selection:
     def __post_init__(self) -> None:
         self.keep = np.asarray(self.keep, bool)  # zeros and ones would be taken for positions
         self.labels = np.asarray(self.labels)
-        check_lengths(vars(self), len(self.ids))
+        check_lengths(vars(self), self.ids)
 
     @property
     def kept(self) -> int:
@@ -154,7 +154,7 @@ class Selection:
         Raises:
             AlreadyExistsError: The selection exists.
         """
-        paths, rows = SelectionPaths(Path(path)), len(self.ids)
+        paths, rows = SelectionPaths(as_path(path, "path")), len(self.ids)
         columns: dict[str, Any] = {
             "id": self.ids,
             "label": self.labels,
@@ -185,7 +185,7 @@ class Selection:
             NotFoundError: There is no such file.
             InvalidValueError: The table, the sidecar or the log is damaged.
         """
-        paths = SelectionPaths(Path(path))
+        paths = SelectionPaths(as_path(path, "path"))
         columns, meta, copies = stored.read_files(paths)
         ids, labels, reason = (columns.pop(name) for name in ("id", "label", "reason"))
         arrays = {name: column.to_numpy().copy() for name, column in columns.items()}
@@ -240,6 +240,7 @@ class Selection:
         Raises:
             InvalidValueError: The selection was made on another pack.
         """
+        check_type(pack, Pack, "pack", "a Pack")
         if within not in ("pack", "train"):
             raise InvalidValueError(
                 f'within must be "pack" or "train", got {within!r}', "", "within"
@@ -331,6 +332,7 @@ class Selection:
         Raises:
             InvalidValueError: The selection does not name the sample.
         """
+        check_type(sample, (str, Mapping), "sample", "an id or a sample of a WebDataset")
         ids = [sample] if isinstance(sample, str) else webdataset_ids(sample)
         row = next((self._row_by_id[id] for id in ids if id in self._row_by_id), None)
         if row is None:
@@ -351,7 +353,7 @@ class Selection:
             within: What positions count: the training samples, as FFCV's `indices` do, or all
                 samples of the pack; see `indices`.
         """
-        path = Path(path)
+        path = as_path(path, "path")
         positions = self.indices(pack, within)
         self._mention_labels(path.name)
         ids = pack.ids.take(self.indices(pack)).to_pylist()

@@ -46,10 +46,10 @@ from thresher.data.sources.encoded import ColourFoundError, EncodedSource, Uneve
 from thresher.data.write_pool import Run, WorkerKilledError, remove_temporary, workers
 from thresher.effect import mention
 from thresher.environment import core_count
-from thresher.errors import AlreadyExistsError, InvalidValueError, ThresherError
+from thresher.errors import AlreadyExistsError, InvalidTypeError, InvalidValueError, ThresherError
 from thresher.locks import exclusive_lock
 from thresher.options import validate
-from thresher.paths import PackPaths, disk_errors, new_parents, read_json, write_json
+from thresher.paths import PackPaths, as_path, disk_errors, new_parents, read_json, write_json
 from thresher.progress import bar
 
 __all__ = ["WriteOptions", "write_pack"]
@@ -94,8 +94,15 @@ def write_pack(
     # Options of a subclass, such as those of a command, would make workers import its module.
     own = {field.name: getattr(options, field.name) for field in dataclasses.fields(WriteOptions)}
     options = WriteOptions(**own)
+    missing = [name for name in ("name", "classes", "chunks", "read") if not hasattr(source, name)]
+    if missing:
+        what = (
+            f"source must be a source of images, got {type(source).__name__} without {missing[0]}"
+        )
+        fix = "`thresher.data.sources.registry.open_source` opens a folder or file"
+        raise InvalidTypeError(what, fix, "source")
     check_classes(source.classes, source.name)
-    paths = PackPaths(Path(out))
+    paths = PackPaths(as_path(out, "out"))
     if paths.root.exists():
         raise AlreadyExistsError(f"{paths.root} exists already", "choose another name or remove it")
     with disk_errors(paths.root), _staging_folder(paths) as staging:

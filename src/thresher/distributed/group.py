@@ -32,7 +32,8 @@ class Placement:
 
     rank: int = 0
     world: int = 1
-    local_rank: int = 0
+    local_rank: int | None = 0
+    """None if nobody has said it."""
     local_world: int = 1
 
 
@@ -43,7 +44,9 @@ def placement() -> Placement:
     """
     dist = sys.modules.get("torch.distributed")
     if dist is not None and dist.is_available() and dist.is_initialized():
-        return replace(launched(), rank=dist.get_rank(), world=dist.get_world_size())
+        rank, world, known = dist.get_rank(), dist.get_world_size(), launched()
+        local = known.local_rank if known.world == world else None
+        return replace(known, rank=rank, world=world, local_rank=local)
     return launched()
 
 
@@ -52,14 +55,24 @@ def launched() -> Placement:
     env = os.environ
     if "RANK" in env and "WORLD_SIZE" in env:
         world = env["WORLD_SIZE"]
-        local = (env.get("LOCAL_RANK", 0), env.get("LOCAL_WORLD_SIZE", world))
-        return Placement(int(env["RANK"]), int(world), *map(int, local))
+        local = int(env["LOCAL_RANK"]) if "LOCAL_RANK" in env else None
+        local_world = int(env.get("LOCAL_WORLD_SIZE", world))
+        return Placement(int(env["RANK"]), int(world), local, local_world)
     if int(env.get("SLURM_STEP_NUM_TASKS", 1)) > 1 and "SLURM_PROCID" in env:
         world = env["SLURM_STEP_NUM_TASKS"]
         per_node = re.match(r"\d+", env.get("SLURM_STEP_TASKS_PER_NODE", ""))
         local = (env.get("SLURM_LOCALID", 0), per_node.group() if per_node else world)
         return Placement(int(env["SLURM_PROCID"]), int(world), *map(int, local))
     return Placement()
+
+
+def gpu_number(where: Placement, gpus: int) -> int:
+    """Return which of the GPUs of this machine a worker computes on.
+
+    Without a local rank, ranks are taken to follow each other on a machine, as launchers number
+    them; no two of up to `gpus` such workers share one.
+    """
+    return where.rank % gpus if where.local_rank is None else where.local_rank
 
 
 def first_host(nodes: str) -> str:
@@ -74,8 +87,7 @@ class Group:
     """The workers of a run, seen from one of them, which computes on `device`."""
 
     def __init__(self, where: Placement, device: "torch.device") -> None:
-        self.rank, self.world = where.rank, where.world
-        self.local_rank, self.local_world = where.local_rank, where.local_world
+        self.rank, self.world, self.local_world = where.rank, where.world, where.local_world
         self.device = device
 
     @property
@@ -179,7 +191,7 @@ def join(device: str = "auto") -> Group:
         chosen = torch.device("cpu")
     if chosen.type not in _joined:
         if chosen.type == "cuda":
-            chosen = torch.device("cuda", where.local_rank)
+            chosen = torch.device("cuda", gpu_number(where, torch.cuda.device_count()))
             torch.cuda.set_device(chosen)
         if not dist.is_initialized():
             _connect(where, chosen.type)

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from thresher.data.digest import order_digest
 from thresher.data.ids import id_array, read_id_list
 from thresher.errors import InvalidValueError, NotFoundError
-from thresher.paths import Inside, read_json
+from thresher.paths import Inside, as_path, read_json
 
 FORMAT = 1
 _ROWS = 65536
@@ -147,7 +147,7 @@ class Features:
     @classmethod
     def open(cls, path: str | Path) -> "Features":
         """Open a folder that `thresher embed` wrote, or a `.npy` or `.parquet` from elsewhere."""
-        path = Path(path)
+        path = as_path(path, "path")
         if path.suffix in (".npy", ".parquet"):
             return cls.from_array(path)
         paths = FeaturePaths(path)
@@ -174,7 +174,7 @@ class Features:
                 one column of lists or a number column per feature.
             ids: Ids of the rows of a `.npy` file; by default read from `X.ids.txt`, one per line.
         """
-        path = Path(path)
+        path = as_path(path, "path")
         if path.suffix == ".parquet":
             return _from_parquet(path)._checked()
         if ids is None:

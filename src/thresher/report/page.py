@@ -7,11 +7,12 @@ white.
 
 import html
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from thresher.auditing.findings import Audit
-from thresher.errors import InvalidValueError, counted
+from thresher.errors import InvalidValueError, check_type, counted
 from thresher.paths import StudyPaths, write_json, write_text
 from thresher.report import tables
 from thresher.report.audit_page import write_audit_page
@@ -21,8 +22,8 @@ from thresher.report.style import html_page
 from thresher.report.work import class_table, work_table
 from thresher.study.analysis import Analysis, analyse
 from thresher.study.comparisons import ArmComparison
+from thresher.study.guessing import LOSSES
 from thresher.study.reported import POINTS
-from thresher.study.results import LOSSES
 from thresher.study.sentences import OVERALL
 from thresher.study.study import Study
 
@@ -54,6 +55,8 @@ def write_report(
         >>> page.name, (page.parent / "figures" / "accuracy-lr.svg").exists()
         ('index.html', True)
     """
+    what = "a study, its folder, or the result of `analyse` or `audit`"
+    check_type(study, (Audit, Analysis, Study, str, Path, Sequence), "study", what)
     if isinstance(study, Audit):
         return write_audit_page(study, out)
     analysis = study if isinstance(study, Analysis) else analyse(study)

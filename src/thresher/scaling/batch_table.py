@@ -20,9 +20,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from thresher.csv_table import read_csv_table
+from thresher.data.pack import Pack
 from thresher.errors import InvalidValueError, NotFoundError
 from thresher.options import changes_result
-from thresher.paths import RunPaths, StudyPaths, read_json
+from thresher.paths import RunPaths, StudyPaths, read_json, read_run_json
 from thresher.training.config import TrainConfig
 from thresher.training.result import RunResult
 
@@ -212,6 +213,21 @@ def read_study(root: Path) -> list[BatchRow]:
         what = f"{root} holds no run that reached a target"
         raise NotFoundError(what, "run a study with `target_accuracy`, or give a CSV file")
     return chosen
+
+
+def check_data(root: Path, pack: Pack) -> None:
+    """Refuse a study whose runs were trained on other data: they needed other samples."""
+    trials = StudyPaths(root).trials
+    for folder in sorted(trials.iterdir()) if trials.is_dir() else ():
+        file = RunPaths(folder).config
+        data = read_run_json(file, "run's configuration").get("data", {}) if file.exists() else {}
+        if data.get("fingerprint", pack.fingerprint) != pack.fingerprint:
+            raise InvalidValueError(
+                f"the runs of {root} were trained on {data.get('name', 'other data')}, whose "
+                f"images or labels are not those of {pack.name}",
+                "plan with the data of the study, or give a CSV file",
+                "data",
+            )
 
 
 def _results(trials: Path) -> Iterator[RunResult]:

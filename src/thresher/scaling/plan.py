@@ -13,6 +13,7 @@ from thresher.models.registry import check
 from thresher.options import option, validate
 from thresher.scaling import candidates
 from thresher.scaling.batch_plan import BatchPlan, plan_batches
+from thresher.scaling.batch_table import check_data
 from thresher.scaling.candidates import CandidateRun, Machine
 from thresher.scaling.catalog import load_cluster
 from thresher.scaling.cluster import DevicePrecision
@@ -167,6 +168,8 @@ def _check_inputs(config: PlanConfig, data: str) -> int:
             "plan from runs at several batch sizes with `from_`",
             "model",
         )
+    if config.from_ is not None and config.from_.is_dir():
+        check_data(config.from_, pack)
     if config.profile is not None:
         Profile.load(config.profile, config.model)
     if pack.image_shape is None and (config.from_ is None or config.profile is None):

@@ -8,7 +8,7 @@ from typing import Any, SupportsFloat
 
 from thresher.errors import InvalidValueError, NotFoundError
 from thresher.options import LARGEST_INT
-from thresher.paths import RunPaths, read_json, write_json
+from thresher.paths import RunPaths, as_path, read_json, write_json
 
 POINTS = ("accuracy", "validation_accuracy")
 """Metrics that result.json holds as shares of 1 and a report shows in points (percent)."""
@@ -39,10 +39,10 @@ def report_result(out: Path | str, **metrics: SupportsFloat) -> Path:
         >>> report_result("run", accuracy=0.931, loss=0.24).read_text()
         '{\\n  "accuracy": 0.931,\\n  "loss": 0.24\\n}\\n'
     """
+    file = RunPaths(as_path(out, "out")).result
     plain = {name: _plain(value) for name, value in metrics.items()}
     for name, value in plain.items():
         check_metric_value(name, value)
-    file = RunPaths(Path(out)).result
     write_json(file, plain)
     return file
 

@@ -13,6 +13,7 @@ from thresher.data.pack import Pack
 from thresher.errors import InvalidValueError, ThresherError
 from thresher.paths import RunPaths
 from thresher.study.definition import SHARPNESS, StudyDefinition, check_metric
+from thresher.study.guessing import guess, recorded, recorded_data
 from thresher.study.reported import POINTS, TO_TARGET
 from thresher.study.selecting import hold_out
 from thresher.study.status import StudyStatus
@@ -125,8 +126,6 @@ _COPIED = (
     *("status", "loss", "validation_loss", "train_loss", "steps", "samples"),
     *("epochs", "seconds", "images_per_s", "noise_scale"),
 )
-LOSSES = ("loss", "train_loss")
-"""Metrics of which a run that diverged has none; it counts as guessing."""
 NETWORK_FILE = "file of network"
 _RESOLVED = ("peak_lr", "warmup_epochs", "global_batch", "per_worker_batch", "workers")
 
@@ -175,22 +174,10 @@ def open_data(plan: StudyPlan) -> dict[str | None, Pack | None]:
     return packs
 
 
-def recorded_data(task: StudyTask) -> Values:
-    """Return what a run recorded about its data, such as the number of test images; {} if it did
-    not."""
-    return _table(_recorded(task), "data")
-
-
-def _recorded(task: StudyTask) -> Values:
-    with contextlib.suppress(ThresherError):
-        return task.recorded
-    return {}
-
-
 def _network_file(task: StudyTask) -> dict[str, str]:
     """Return the digest of the file of a network of one's own, as the run imported it."""
     model = str(task.settings.get("model"))
-    digest = _recorded(task).get("model_source") if ":" in model else None
+    digest = recorded(task).get("model_source") if ":" in model else None
     return {f"{NETWORK_FILE} {model}": str(digest)[:12]} if digest else {}
 
 
@@ -208,13 +195,6 @@ def changed_networks(trials: Iterable[Trial]) -> list[str]:
     ]
 
 
-def _guess(metrics: Iterable[str], classes: int | None) -> dict[str, float]:
-    """Return these metrics of guessing; of an unknown number of classes, 0 points and no loss."""
-    every = dict.fromkeys(POINTS, 1 / classes if classes else 0.0)
-    every |= dict.fromkeys(LOSSES, math.log(classes)) if classes else {}
-    return {key: every[key] for key in metrics if key in every}
-
-
 def _read(task: StudyTask, metric: str, classes: int | None, **state: Any) -> Trial:
     """Read one result; what a run that diverged does not have is that of guessing.
 
@@ -227,8 +207,8 @@ def _read(task: StudyTask, metric: str, classes: int | None, **state: Any) -> Tr
         data = recorded_data(task)
         validates = data.get("validation", hold_out(task.settings).size)
         wanted = ("accuracy", metric, *(["validation_accuracy"] if validates else []))
-        guess = _guess(wanted, classes or data.get("classes"))
-        result |= {key: value for key, value in guess.items() if result.get(key) is None}
+        values = guess(wanted, classes or data.get("classes"))
+        result |= {key: value for key, value in values.items() if result.get(key) is None}
     numbers: Values = {key: result.get(key) for key in _COPIED}
     numbers |= {key: resolved.get(key) for key in _RESOLVED}
     for key in POINTS:

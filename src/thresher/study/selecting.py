@@ -114,10 +114,24 @@ def run_selection(
     """Run any filter as `run_filter` does; retrained runs are kept beside `out`, in `.rounds`."""
     retrain = None
     if "training" in filter.needs and sources.run is not None:
+        _check_complete(sources.run, filter.name)
         device = getattr(filter, "device", "auto")
         rounds = out.with_suffix(".rounds")
         retrain = Retrainer(sources.run, pack, rounds, device, sources.hold_out)
     return run_filter(filter, pack, sources, out, retrain, notes)
+
+
+def _check_complete(run: Path, name: str) -> None:
+    """Refuse a run that was trained on a selection: its samples and labels would come back."""
+    path = RunPaths(run).config
+    used = read_run_json(path, "run")["config"].get("selection") if path.exists() else None
+    if used:
+        raise InvalidValueError(
+            f"run must be trained on all samples, since filter {name} retrains it on samples of "
+            f"its own choice, but {run} was trained on the selection {used}",
+            "give another run",
+            "run",
+        )
 
 
 def embed(settings: Values, out: Path) -> None:

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from thresher.effect import without_effect
-from thresher.errors import InvalidValueError, NotFoundError
-from thresher.paths import StudyPaths, write_text
+from thresher.errors import InvalidValueError, NotFoundError, check_type
+from thresher.paths import StudyPaths, as_path, write_text
 from thresher.study import history, reading
 from thresher.study.definition import StudyDefinition
 from thresher.study.driver import Driver
@@ -66,7 +66,7 @@ class Study:
         Raises:
             InvalidValueError: A key or value of the file is wrong.
         """
-        return cls(reading.load(file), Path(out))
+        return cls(reading.load(as_path(file, "file")), as_path(out, "out"))
 
     @classmethod
     def from_dict(cls, content: Values, out: Path | str) -> "Study":
@@ -74,8 +74,9 @@ class Study:
 
         Options that are None are left out.
         """
+        check_type(content, Mapping, "content", "a mapping")
         content = without_none(plain_values(content))
-        return cls(reading.from_dict(content, "the study", dumps(content)), Path(out))
+        return cls(reading.from_dict(content, "the study", dumps(content)), as_path(out, "out"))
 
     @classmethod
     def open(cls, root: Path | str) -> "Study":
@@ -84,7 +85,7 @@ class Study:
         Raises:
             NotFoundError: The folder does not hold a study.
         """
-        paths = StudyPaths(Path(root))
+        paths = StudyPaths(as_path(root, "root"))
         if not paths.definition.is_file():
             raise NotFoundError(f"{root} is not a study: it has no study.toml", "check the path")
         return cls(reading.load(paths.definition), paths.root)

@@ -12,6 +12,7 @@ from typing import Any
 
 from thresher.errors import InvalidValueError
 from thresher.study.definition import StudyDefinition
+from thresher.study.guessing import guess, recorded_data
 from thresher.study.tasks import StudyPlan, StudyTask, Values
 
 Key = tuple[Any, ...]
@@ -177,7 +178,9 @@ def _split(study: StudyDefinition, trial: StudyTask) -> tuple[Key, Key]:
 
 
 def _validation(trial: StudyTask, needed: bool = True) -> float | None:
-    """Return the validation accuracy; 0 for a run that diverged, None for an unfinished one.
+    """Return the validation accuracy; None for an unfinished run.
+
+    A run that diverged without one counts as guessing, as in reports.
 
     A command that ran before its study was tuned may not have reported one: that is an error if it
     is `needed`, otherwise None.
@@ -186,11 +189,14 @@ def _validation(trial: StudyTask, needed: bool = True) -> float | None:
     if not result:
         return None
     accuracy = result.get("validation_accuracy")
-    if accuracy is None and result.get("status") != "diverged":
+    if accuracy is None and result.get("status") == "diverged":
+        classes = recorded_data(trial).get("classes")
+        return guess(["validation_accuracy"], classes)["validation_accuracy"]
+    if accuracy is None:
         if not needed:
             return None
         raise InvalidValueError(
             f"trial {trial.name} has no validation_accuracy, so `tune` cannot choose",
             f"remove {trial.out} to run it again",
         )
-    return float(accuracy or 0.0)
+    return float(accuracy)

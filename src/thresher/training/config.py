@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from thresher import options
-from thresher.errors import InvalidValueError, NotFoundError
+from thresher.errors import InvalidValueError, NotFoundError, check_type
 from thresher.models.batch_norm_mode import for_batch
 from thresher.models.batch_norm_mode import parse as parse_batch_norm
-from thresher.paths import RUN_FORMAT, check_format
+from thresher.paths import RUN_FORMAT, as_path, check_format
 from thresher.training.augmentation import AugmentConfig
 from thresher.training.batches import BatchConfig
 from thresher.training.exchange.base import ExchangeConfig
@@ -87,12 +87,13 @@ class TrainConfig(
         Raises:
             InvalidValueError: An option is unknown, missing or has a value that is not allowed.
         """
+        check_type(values, Mapping, "values", "a mapping of options")
         return options.from_mapping(cls, current_values(values), where)
 
 
 def file_options(file: Path | str) -> dict[str, Any]:
     """Return the options that a file sets: TOML, JSON, or the `run.json` of a run."""
-    path = Path(file)
+    path = as_path(file, "file")
     try:
         text = path.read_text(encoding="utf-8-sig")
         content = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)

@@ -21,6 +21,7 @@ from thresher.errors import (
     counted,
 )
 from thresher.locks import exclusive_lock
+from thresher.models.batch_norm_mode import for_batch
 from thresher.models.registry import source_digest, source_file
 from thresher.options import describe
 from thresher.paths import RUN_FORMAT, RunPaths, atomic_file, read_run_json, write_json
@@ -236,6 +237,9 @@ def _check_same_run(config: TrainConfig, paths: RunPaths) -> None:
     for name in (info.name for info in describe(TrainConfig) if info.changes_result):
         if name in saved and saved[name] != given[name]:
             if name in MOVED and None not in (saved[name], given[name]) and _same(config, begun):
+                continue
+            # Earlier versions stored the size that a share of the batch means.
+            if name == "batch_norm" and saved[name] == for_batch(given[name], config.batch_size):
                 continue
             raise InvalidValueError(
                 f"the run in {config.out} was begun with `{name}` {saved[name]}, not {given[name]}",

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from thresher.errors import InvalidValueError
+from thresher.errors import InvalidValueError, check_type
 from thresher.training.noise_estimate import NoiseEstimate, gradients_of, mean_small, squared_norm
 
 
@@ -46,6 +46,7 @@ class NoiseScale:
     """
 
     def __init__(self, model: nn.Module, every: int = 10) -> None:
+        check_type(model, nn.Module, "model", "a torch Module")
         if every < 1:
             raise InvalidValueError(f"every must be at least 1, got {every}", "", "every")
         self.model, self.every = model, every

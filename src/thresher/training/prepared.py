@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from thresher.data.pack import Pack
 from thresher.distributed.group import Group
 from thresher.models import batch_norm
+from thresher.models.batch_norm_mode import for_batch
 from thresher.models.registry import MODELS
 from thresher.paths import RunPaths
 from thresher.training import checkpoint
@@ -170,8 +171,9 @@ def _placed(config: TrainConfig, group: Group, model: nn.Module) -> nn.Module:
     if weight_dtype(config) == torch.float64:
         model = model.double()
     # A single worker that sees the whole batch at once needs no synchronisation.
-    if config.batch_norm != "local" and not (config.batch_norm == "sync" and group.alone):
-        model = batch_norm.convert(model, config.batch_norm)
+    mode = for_batch(config.batch_norm, config.batch_size)
+    if mode != "local" and not (mode == "sync" and group.alone):
+        model = batch_norm.convert(model, mode)
     # Channels last is the layout of cuDNN's and oneDNN's kernels, and of the images in a pack.
     model = model.to(device=group.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     return model.train()

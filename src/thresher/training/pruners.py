@@ -1,14 +1,18 @@
 """Dynamic pruning: choose the samples of each epoch while training."""
 
+import logging
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 
-from thresher.errors import InvalidValueError, nearest
+from thresher.distributed.group import placement
+from thresher.errors import InvalidValueError, counted, nearest
 from thresher.paths import RunPaths, read_json
+
+logger = logging.getLogger(__name__)
 
 
 class DynamicPruner(Protocol):
@@ -54,6 +58,8 @@ class _EpochPruner:
     """Share of the candidates that is pruned."""
     annealed: float = 0.125
     """Share of the epochs, at the end, that train on everything; above 0, at least one epoch."""
+    needs_losses: ClassVar[bool] = False
+    """Whether the first epoch has nothing to choose by."""
 
     def begin(self, positions: np.ndarray, epochs: int, seed: int, batch_size: int = 1) -> None:
         if not 0 <= self.ratio < 1:
@@ -64,6 +70,13 @@ class _EpochPruner:
         self.positions = np.asarray(positions, np.int64)
         self.epochs, self.seed, self.batch_size = epochs, seed, batch_size
         self.losses = np.full(len(self.positions), np.nan, np.float32)
+        if self.needs_losses and self._full(1) and placement().rank == 0:
+            logger.warning(
+                "%s prunes nothing in %s: the first epoch has no losses to choose by, and at least "
+                "the last one trains on all samples",
+                type(self).__name__,
+                counted(epochs, "epoch"),
+            )
 
     def observe(self, positions: np.ndarray, losses: np.ndarray) -> None:
         self.losses[np.searchsorted(self.positions, positions)] = losses
@@ -107,8 +120,10 @@ class InfoBatch(_EpochPruner):
     Of the samples whose last loss is below the mean, a random share `ratio` is left out of the
     epoch, and the gradients of the remaining ones are scaled by the inverse of the share that is
     left, so that the expected gradient is that of the full set. Unlike in the paper, a few less are
-    left out, so that an epoch is a whole number of batches.
+    left out, so that an epoch is a whole number of batches. It prunes nothing in the first epoch.
     """
+
+    needs_losses: ClassVar[bool] = True
 
     def choose(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
         keep, weight = self._everything()

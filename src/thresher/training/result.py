@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from thresher.errors import InvalidValueError
-from thresher.paths import RUN_FORMAT, RunPaths, check_format, read_json
+from thresher.paths import RUN_FORMAT, RunPaths, as_path, check_format, read_json
 from thresher.training.config import TrainConfig
 from thresher.training.resolved import Resolved
 
@@ -142,6 +142,6 @@ class RunResult:
         Raises:
             NotFoundError: The folder holds no finished run.
         """
-        path = RunPaths(Path(run)).result
+        path = RunPaths(as_path(run, "run")).result
         result = cls.from_dict(read_json(path, "run's result"), str(path))
         return replace(result, config=replace(result.config, out=str(run)))

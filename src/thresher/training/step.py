@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from thresher.distributed.group import Group
 from thresher.errors import ThresherError
 from thresher.models import batch_norm
-from thresher.models.batch_norm_mode import alignment, in_one_piece
+from thresher.models.batch_norm_mode import alignment, for_batch, in_one_piece
 from thresher.models.half_weights import half_forward, pays_off
 from thresher.models.kernel_use import steps_are_captured
 from thresher.training.batches import piece_count, slices
@@ -121,7 +121,7 @@ class Step:
         self.exchange = make_gradient_exchange(
             ExchangeParts(compiled, model, optimizer, config, group, config.graph == "on")
         )
-        self.align = alignment(config.batch_norm)
+        self.align = alignment(for_batch(config.batch_norm, config.batch_size))
         self.scaler = torch.amp.GradScaler(group.device.type, enabled=config.precision == "fp16")
         self.micro: int | None = None
         """Most samples on the device at once: gradients of the pieces of a part are accumulated."""

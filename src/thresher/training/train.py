@@ -17,8 +17,7 @@ from thresher.distributed.group import join, placement
 from thresher.distributed.launch import GroupStopped
 from thresher.distributed.worker import run_in_group
 from thresher.effect import mention, names_shown
-from thresher.errors import InvalidValueError, ThresherError, counted
-from thresher.models.batch_norm_mode import for_batch
+from thresher.errors import InvalidValueError, ThresherError, check_type, counted
 from thresher.paths import RunPaths
 from thresher.training import folder
 from thresher.training.augmentation import augment_kind, image_sides, make_augment
@@ -71,11 +70,12 @@ def train(
         >>> result.status, result.steps, result.accuracy > 0.2
         ('finished', 12, True)
     """
+    fix = "build one: `TrainConfig(data=…, out=…)`"
+    check_type(config, TrainConfig, "config", "a TrainConfig", fix)
     open_queues()
     config = with_schedule_inline(config)
     check(config)
     config = TrainConfig.from_dict(config.to_dict())  # numpy's numbers as Python's, for JSON
-    config = replace(config, batch_norm=for_batch(config.batch_norm, config.batch_size))
     config = folder.as_begun(config)
     check_branch(config)
     if config.branch_from is not None:

@@ -46,6 +46,8 @@ class Filter(abc.ABC):
     """As in `thresher select NAME`."""
     needs: ClassVar[tuple[Need, ...]] = ()
     """What the caller prepares, beside labels."""
+    hardness: ClassVar[bool] = False
+    """Whether scores are highest for samples that are hard to learn, which `ccs` asks for."""
 
     score_: np.ndarray
     """(n,) float32, higher is more suspicious."""
@@ -153,6 +155,15 @@ class Filter(abc.ABC):
                 f"got the shape {np.shape(values)}"
             )
 
+    def _mention_fewer(self, share: float) -> None:
+        """Warn if fewer samples go than the share of all, because the others must stay."""
+        asked, dropped = round(share * len(self.keep_)), int((~self.keep_).sum())
+        if dropped < asked:
+            self.warnings_.append(
+                f"drop {share:g} means {counted(asked, 'sample')}, but only {dropped:,} could be "
+                "dropped"
+            )
+
     @abc.abstractmethod
     def _fit(self, inputs: FilterInputs) -> None:
         """Set `score_` and `keep_`, and whatever else applies."""
@@ -194,6 +205,7 @@ class ShareFilter(Filter):
             reason.format(shown[n]) if drop[n] else (unseen if u else "")
             for n, u in enumerate(unknown.tolist())
         ]
+        self._mention_fewer(self.drop)
         if unknown.any():
             count = int(unknown.sum())
             self.warnings_.append(

@@ -6,10 +6,12 @@ from typing import ClassVar
 
 import numpy as np
 
+from thresher.data.selection import Selection
 from thresher.errors import InvalidValueError
 from thresher.options import option
 from thresher.select.filters.base import Filter, highest
 from thresher.select.filters.combine import given_labels, rows_of
+from thresher.select.filters.registry import FILTERS, load_filter
 from thresher.select.inputs import FilterInputs, Need
 
 
@@ -38,6 +40,7 @@ class CoverageFilter(Filter):
 
     name: ClassVar[str] = "ccs"
     needs: ClassVar[tuple[Need, ...]] = ("selections",)
+    hardness: ClassVar[bool] = True
 
     drop: float = option(0.5, ge=0, lt=1)
     """Share of the training samples to drop."""
@@ -56,14 +59,7 @@ class CoverageFilter(Filter):
                 "selections",
             )
         (scored,) = inputs.selections
-        settings = scored.meta.get("settings")
-        if isinstance(settings, Mapping) and settings.get("side") == "easy":
-            raise InvalidValueError(
-                f"the scores of {scored.path or scored.meta.get('method', 'the selection')} are "
-                "highest for easy samples, but the hardest are dropped first",
-                "make that selection with `side` hard",
-                "selections",
-            )
+        _check_hardness(scored)
         rows = rows_of(scored, inputs.ids)
         score = scored.score[rows].astype(np.float64)
         score[np.isnan(score)] = 0.0
@@ -98,3 +94,23 @@ class CoverageFilter(Filter):
         for row in np.flatnonzero(decided):
             self.reason_[row] = scored.reason[rows[row]]
         self.report_.update(strata=len(numbers), scores=str(scored.path or ""))
+
+
+def _check_hardness(scored: Selection) -> None:
+    """Refuse scores that are not highest for hard samples, as far as the sidecar tells."""
+    method, settings = scored.meta.get("method"), scored.meta.get("settings")
+    name = scored.path or method or "the selection"
+    if isinstance(settings, Mapping) and settings.get("side") == "easy":
+        raise InvalidValueError(
+            f"the scores of {name} are highest for easy samples, but the hardest are dropped first",
+            "make that selection with `side` hard",
+            "selections",
+        )
+    if method in FILTERS.names() and not load_filter(str(method)).hardness:
+        kinds = [filter for filter in FILTERS.built_in if load_filter(filter).hardness]
+        raise InvalidValueError(
+            f"the scores of {name} are those of filter {method}, which do not say how hard a "
+            "sample is, but the hardest are dropped first",
+            f"give a selection of one of {', '.join(kinds)}",
+            "selections",
+        )

@@ -14,6 +14,7 @@ class DynamicsFilter(ShareFilter):
     """A filter that scores samples by the record of a training run."""
 
     needs: ClassVar[tuple[Need, ...]] = ("dynamics",)
+    hardness: ClassVar[bool] = True
 
     side: Literal["hard", "easy"] = "hard"
     """Which end to drop: hard (mislabelled or odd samples) or easy (redundant ones)."""

@@ -74,3 +74,4 @@ class GridFilter(MapOptions, Filter):
         what = "thinned" if self.keep == "sparse" else "sparse"
         self.reason_ = [f"cell of {crowd[r]} {what}" if drop[r] else "" for r in range(n)]
         self.report_["cells"] = self.cells
+        self._mention_fewer(self.drop)

@@ -28,6 +28,7 @@ class KNNFilter(ShareFilter):
 
     name: ClassVar[str] = "knn"
     needs: ClassVar[tuple[Need, ...]] = ("features",)
+    hardness: ClassVar[bool] = True
 
     k: int = option(10, ge=1)
     """Number of neighbours."""

@@ -78,6 +78,7 @@ class LabelErrorsFilter(Filter):
 
     name: ClassVar[str] = "label-errors"
     needs: ClassVar[tuple[Need, ...]] = ("features",)
+    hardness: ClassVar[bool] = True
 
     probabilities: Literal["probe", "own"] = "probe"
     """Class probabilities to use: a cross-validated linear probe's, or the network's own."""

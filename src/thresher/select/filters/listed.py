@@ -35,6 +35,8 @@ class ListFilter(Filter):
     """
 
     name: ClassVar[str] = "list"
+    hardness: ClassVar[bool] = True
+    """Its scores are what the other tool says."""
 
     file: Path | None = option(None, positional=True)
     """Text file with an id per line, or a table (.csv, .tsv, .parquet) with a column id."""

@@ -21,8 +21,9 @@ class NearDuplicatesFilter(Filter):
 
     A sample is dropped if the cosine of its features with an earlier *kept* sample of its class is
     at least `similarity`, so the first of several copies stays. The score is the largest cosine
-    with any earlier sample of the class. Costs n_c²·d operations per class, in blocks; memory is
-    linear in the number of pairs.
+    with any earlier sample of the class. Equal features have a cosine of 1, also if their length is
+    0, as that of all is after the mean was subtracted from features that do not differ. Costs
+    n_c²·d operations per class, in blocks; memory is linear in the number of pairs.
 
     Examples:
         >>> features = [[1.0, 0.0], [0.0, 1.0], [2.0, 0.0]]
@@ -50,6 +51,8 @@ class NearDuplicatesFilter(Filter):
             x = np.asarray(features[rows], np.float32) - mean
             norm = np.linalg.norm(x, axis=1, keepdims=True)
             x /= np.where(norm > 0, norm, 1)
+            if (norm == 0).any():  # a direction of their own: equal features have a cosine of 1
+                x = np.append(x, norm == 0, axis=1)
             later, earlier, best = similar_pairs(x, np.float32(self.similarity - ROUNDING))
             score[rows] = best
             dropped = np.zeros(len(rows), bool)
@@ -72,6 +75,11 @@ class NearDuplicatesFilter(Filter):
             measure="cosine of the features",
         )
         self.report_["similarity"] = self.similarity
+        if len(copies) and n - len(copies) == len(np.unique(inputs.labels)):
+            self.warnings_.append(
+                "all samples of a class count as copies of one: check the network that the "
+                "features come from"
+            )
 
 
 def _mean(features: np.ndarray) -> np.ndarray:

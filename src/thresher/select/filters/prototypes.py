@@ -28,6 +28,7 @@ class PrototypesFilter(ShareFilter):
 
     name: ClassVar[str] = "prototypes"
     needs: ClassVar[tuple[Need, ...]] = ("features",)
+    hardness: ClassVar[bool] = True
 
     side: Literal["easy", "hard"] = "easy"
     """Which end to drop: easy (close to a prototype, redundant) or hard (far from all)."""
