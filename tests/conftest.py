@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cheap_memory import RARELY
-from forks import FRESH
+from forks import FRESH, SESSION, server, use_server
 from leaks import (  # noqa: F401 (fixtures of every test)
     _constants_stay,
     _no_process_is_left,
@@ -48,7 +48,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 # Inherited by every process that a test starts, so that those left behind can be found.
-os.environ["THRESHER_TEST_SESSION"] = str(os.getpid())
+os.environ[SESSION] = str(os.getpid())
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # `make test &`: a shell lets what runs in the background, and all that it starts, ignore it.
@@ -64,6 +64,14 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "fresh: is about the start of processes: starts new interpreters, not forks"
     )
+    if hasattr(config, "workerinput"):
+        use_server(*config.workerinput["fork_server"])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Let the workers of pytest-xdist share one fork server, which loads while they collect."""
+    node.workerinput["fork_server"] = server()
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -1,6 +1,6 @@
 """Real processes without the seconds that torch takes to load.
 
-Python's fork server imports torch once for each worker of pytest. Importing this module changes
+Python's fork server imports torch once for all workers of pytest. Importing this module changes
 `subprocess` so that `python -m thresher…` and `python FILE`, of the tests or examples, are forked
 from there in tens of milliseconds, whoever starts them: the command of a test, the workers of its
 training, the trials of its study, on a host of a test bed (`ip netns exec HOST …`), too. Process
@@ -38,6 +38,8 @@ FRESH = "THRESHER_TEST_FRESH"
 """Environment variable: start new interpreters, here and in all processes that inherit it."""
 QUICK_TINY = "THRESHER_TEST_QUICK_TINY"
 """Environment variable: "tiny" is the network of `quick_network`."""
+SESSION = "THRESHER_TEST_SESSION"
+"""Environment variable: the id of the process that runs the tests, in all that it starts."""
 TESTS = os.path.dirname(__file__)
 FOLDERS = (f"{TESTS}/", f"{os.path.dirname(TESTS)}/examples/")
 """Files in them are forked, too."""
@@ -58,21 +60,46 @@ else:
 
     def _ensure_running() -> None:
         """Start the server where it finds the tests' modules: Python 3.11 drops `sys.path`."""
-        given = os.environ.get("PYTHONPATH")
-        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [given, TESTS]))
+        given = {name: os.environ.get(name) for name in ("PYTHONPATH", SESSION)}
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [given["PYTHONPATH"], TESTS]))
+        os.environ[SESSION] = _NO_SESSION
         try:
             _start_server()
         finally:
-            os.environ.pop("PYTHONPATH")
-            os.environ.update({} if given is None else {"PYTHONPATH": given})
+            for name, value in given.items():
+                os.environ.pop(name)
+                os.environ.update({} if value is None else {name: value})
 
     SERVER.ensure_running = _ensure_running
 
+_NO_SESSION = 20 * "-"
+"""What the environment of the server says; each fork writes its session there."""
 _RESERVED_FD = 200
 """The fork server's own file descriptors are from here on, so that a command can have any other."""
 _CLONE_NEWNET = 0x40000000
 _ON_HOST = ["ip", "netns", "exec"]
 """What a command on a host of the test bed begins with; the name of the host follows."""
+_started: set[int] = set()
+"""The forks that this process has started and not waited for."""
+
+
+def server() -> tuple[str, int]:
+    """Return address and process id of the server, which is started if there is none."""
+    SERVER.ensure_running()
+    return SERVER._forkserver_address, SERVER._forkserver_pid
+
+
+def use_server(address: str, pid: int) -> None:
+    """Use a server that another process has started and keeps until this one has ended."""
+    SERVER._forkserver_address, SERVER._forkserver_pid = address, pid
+    # Forks inherit what keeps their server: here, the end of a pipe that nobody reads.
+    _, SERVER._forkserver_alive_fd = os.pipe()
+    SERVER.ensure_running = resource_tracker.ensure_running
+
+
+def started() -> set[int]:
+    """Return the forks that this process has started, and other processes of multiprocessing."""
+    return _started | {child.pid for child in multiprocessing.active_children() if child.pid}
 
 
 @dataclasses.dataclass
@@ -94,6 +121,7 @@ class _Command:
 
     def _bootstrap(self, parent_ends: int) -> int:
         """Run the command and return its exit code."""
+        _write_session(self.environment.get(SESSION, ""))
         gc.freeze()  # a collection would copy every page of the server's objects
         atexit._clear()  # what is registered belongs to the server
         try:
@@ -170,6 +198,16 @@ class _Command:
                 runpy.run_path(self.words[0], run_name="__main__")
             else:
                 runpy.run_module(self.words[0], run_name="__main__", alter_sys=True)
+
+
+def _write_session(session: str) -> None:
+    """Let /proc show `session` in the environment of this process, which is that of the server."""
+    # "pid (name) state ...": start and end of the environment are the fields 50 and 51.
+    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    start, end = map(int, fields[47:49])
+    at = ctypes.string_at(start, end - start).index(_NO_SESSION.encode())
+    value = session.encode().ljust(len(_NO_SESSION), b"\0")
+    ctypes.memmove(start + at, value, len(value))
 
 
 def forks_in(folder: Path) -> list[int]:
@@ -261,6 +299,7 @@ def _execute_child(self: Any, *arguments: Any) -> None:
         _wait_for_session(self.pid)
     # While `alive` is open here, the child knows that its parent lives.
     self._forked = (status, alive)
+    _started.add(self.pid)
     self._child_created = True
     ends = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
     self._close_pipe_fds(*(call[name] for name in ends))
@@ -282,6 +321,7 @@ def _try_wait(self: Any, flags: int) -> tuple[int, int]:
     if not select.select([status], [], [], 0 if flags & os.WNOHANG else None)[0]:
         return 0, 0
     code = forkserver.read_signed(status)
+    _started.discard(self.pid)
     os.close(status)
     os.close(alive)
     return self.pid, code << 8 if code >= 0 else -code

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from forks import SESSION, started
+
 PROCESS_GRACE_SECONDS = 5.0
 """How long a test's processes may take to end after the test."""
 
@@ -137,13 +139,13 @@ def _is_ours(pid: int) -> bool:
     state = _read(pid, "stat").rpartition(b")")[2].split()
     if not state or state[0] in b"ZX":
         return False
+    if pid in started():
+        return True
     child = int(state[1]) == os.getpid()
     environment = _read(pid, "environ")
     if not environment and int(state[1]) != _KERNEL:
         time.sleep(0.1)  # a process that is just starting its program has none yet
         environment = _read(pid, "environ")
-    if not child and f"THRESHER_TEST_SESSION={os.getpid()}".encode() not in environment.split(
-        b"\0"
-    ):
+    if not child and f"{SESSION}={os.getpid()}".encode() not in environment.split(b"\0"):
         return False
     return not (child and any(server in _read(pid, "cmdline") for server in _SERVERS))

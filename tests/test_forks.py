@@ -3,9 +3,12 @@
 import os
 import subprocess
 import sys
+import time
+from pathlib import Path
 from typing import Any
 
 from forks import FORKS, SERVER
+from leaks import _is_ours
 
 
 def _loaded(found: Any) -> None:
@@ -31,3 +34,21 @@ def test_a_fork_leads_its_session_at_once() -> None:
     )
     assert os.getpgid(process.pid) == process.pid
     assert process.wait(60) == 0
+
+
+def test_forks_are_found_if_they_are_left_behind() -> None:
+    """Their parent is the server, which belongs to no worker of pytest."""
+    sleep = Path(__file__).parent / "sleeps.py"
+    command = subprocess.Popen([sys.executable, sleep], stdout=subprocess.PIPE, text=True)
+    process = FORKS.Process(target=time.sleep, args=(60,))
+    process.start()
+    try:
+        assert command.stdout
+        child = int(command.stdout.readline())
+        assert process.pid
+        assert [_is_ours(pid) for pid in (command.pid, process.pid, child)] == [True] * 3
+    finally:
+        command.kill()  # the child of a fork ends with its parent
+        process.kill()
+        command.communicate()
+        process.join()

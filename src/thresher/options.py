@@ -17,7 +17,7 @@ import math
 import numbers
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
@@ -308,6 +308,8 @@ def _check(label: str, name: str, value: Any, hint: Any, bounds: Bounds) -> None
             raise InvalidValueError(
                 f"{label} must have {len(arguments)} values, got {len(value)}", "", name
             )
+        if variadic and _are_numbers(value, arguments[0], bounds):
+            return
         for position, item in enumerate(value):
             inner = arguments[0] if variadic else arguments[position]
             _check(f"{label}[{position}]", name, item, inner, bounds)
@@ -338,6 +340,16 @@ def _is_number(value: Any) -> bool:
     if type(value) in (int, float):
         return True
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def _are_numbers(value: Sequence[Any], hint: Any, bounds: Bounds) -> bool:
+    """Return whether all items are plain numbers that pass `_check`, without a call for each."""
+    kinds = set(map(type, value))
+    if not (kinds == {int} and hint in (int, float) or kinds == {float} and hint is float):
+        return False
+    if kinds == {float} and not all(map(math.isfinite, value)):
+        return False
+    return all(end in bounds and abs(end) <= LARGEST_INT for end in (min(value), max(value)))
 
 
 def _check_number(label: str, name: str, value: Any, bounds: Bounds) -> None:
