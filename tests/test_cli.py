@@ -280,6 +280,44 @@ def test_a_limit_of_the_machine_gets_one_sentence(
     assert capsys.readouterr().err.startswith(f"thresher: {sentence}")
 
 
+LIMITED = """
+import os, resource, sys, threading
+from thresher.cli.main import main
+{limit}
+main(sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize(
+    ("limit", "command", "sentence"),
+    [
+        # No address space for the stack of a thread, or for torch.
+        ("threading.stack_size(1 << 47)", "data verify", "the system starts no more threads for"),
+        (
+            "resource.setrlimit(resource.RLIMIT_AS, (400 << 20, 400 << 20))",
+            "train --out run --data",
+            "memory is full (libtorch_cpu.so: failed to map segment from shared object); use",
+        ),
+    ],
+)
+@pytest.mark.fresh
+def test_a_limit_of_the_process_gets_one_sentence(
+    digits: Path, tmp_path: Path, limit: str, command: str, sentence: str
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LIMITED.format(limit=limit), *command.split(), str(digits)],
+        cwd=tmp_path,
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.splitlines()[-1].startswith(f"thresher: {sentence}")
+    assert "Traceback" not in done.stderr
+    assert not any(tmp_path.iterdir())
+
+
 def test_a_home_folder_that_the_shell_leaves_is_expanded(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, digits: Path
 ) -> None:

@@ -111,7 +111,14 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether the memory of the machine or of a GPU is full; does not load torch."""
+    if isinstance(error, ImportError | OSError):  # of a library, which is mapped into memory
+        return "failed to map segment" in str(error)
     texts = ("out of memory", "not enough memory", "can't allocate memory")
     return isinstance(error, MemoryError) or (
         isinstance(error, RuntimeError) and any(text in str(error) for text in texts)
     )
+
+
+def is_out_of_threads(error: BaseException) -> bool:
+    """Return whether the system refused to start a thread."""
+    return isinstance(error, RuntimeError) and str(error) == "can't start new thread"

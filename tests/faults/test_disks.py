@@ -1,5 +1,6 @@
 """Full and read-only disks: one sentence, exit code 2, and nothing half-written is left."""
 
+import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -92,6 +93,24 @@ def test_a_read_only_disk(
     _refused(done, words)
     assert "no permission to write" in done.stderr
     assert list(disk.iterdir()) == []
+
+
+def test_a_finished_study_on_a_read_only_disk_is_finished(
+    thresher: Run, world: Path, mount: Callable[[int], Path]
+) -> None:
+    disk = mount(4096)
+    shutil.copytree(world / "study", disk / "study")
+    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+    words = ["study", "run", "study.toml", "--out", str(disk / "study")]
+    done = thresher(*words)
+    assert done.returncode == 0, done.stderr
+    assert "2 of 2 trials are already finished" in done.stderr
+    assert "lr" in done.stdout
+    assert f"report: {disk / 'study' / 'report' / 'index.html'}" in done.stdout
+    # Other seeds would have to run.
+    Path("more.toml").write_text(Path("study.toml").read_text().replace("seeds = 1", "seeds = 2"))
+    words[2] = "more.toml"
+    _refused(thresher(*words), "study run")
 
 
 def test_data_get_into_a_full_cache(

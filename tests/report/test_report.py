@@ -1,6 +1,7 @@
 """The report of a study with known numbers: verdicts, files, a self-contained page."""
 
 import html
+import io
 import math
 import re
 import shlex
@@ -12,14 +13,17 @@ import finished_study
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from matplotlib.figure import Figure
+from rich.console import Console
 from scipy import stats
 
 from thresher.auditing.findings import Audit
+from thresher.cli.study import _summary
 from thresher.data.pack import Pack
 from thresher.data.selection import Selection
 from thresher.report import audit_page
 from thresher.report.drawing import INK, inline
-from thresher.report.figures import draw_all
+from thresher.report.figures import _lines, draw_all
 from thresher.report.page import render, write_report
 from thresher.report.tables import cell_table
 from thresher.report.work import class_counts, class_table, work_table
@@ -253,6 +257,32 @@ def test_runs_that_did_not_reach_the_target_are_named() -> None:
     assert "not reached" not in early
     assert "2 left out: target not reached" in late
     assert "Left out: 2 that did not reach the target." in draw_all(found)[0].caption
+
+
+@pytest.mark.parametrize(("metric", "shown"), [("accuracy", True), ("seconds", False)])
+def test_intervals_of_accuracies_are_shown_up_to_0_and_100(metric: str, shown: bool) -> None:
+    values = {"poor": [1.0, 9.0], "good": [91.0, 99.0]}
+    trials = [
+        Trial(cell={"width": width}, seed=seed, value=value, **{metric: value})
+        for width, arm in enumerate(values)
+        for seed, value in enumerate(values[arm])
+    ]
+    found = analyse(trials, ComparisonConfig(metric=metric))
+    poor, good = found.cells
+    assert poor.low < 0
+    assert good.high > 100, "what is computed stays"
+    rows = cell_table(found).split("<tr>")[2:]
+    table = io.StringIO()
+    Console(file=table, width=200).print(_summary(found, None))
+    printed = [line for line in table.getvalue().splitlines() if " … " in line]
+    for lines in (rows, printed[-2:]):
+        ends = [re.findall(r"(\S+) … ([\d.]+)", line.replace(">", " "))[0] for line in lines]
+        assert ((float(ends[0][0]), float(ends[1][1])) == (0, 100)) == shown
+    figure = Figure()
+    axes = figure.subplots()
+    _lines(axes, found.cells, "width", None, found)
+    low, high = axes.dataLim.intervaly
+    assert ((low, high) == pytest.approx((0, 100))) == shown
 
 
 @pytest.mark.parametrize(

@@ -144,16 +144,19 @@ def _text(found: Found, analysis: "Analysis", page: Path, selection: Path) -> An
     from rich.table import Table
     from rich.text import Text
 
+    from thresher.report.tables import shown_interval
+
     table = Table("training data", box=None)
     for name in ("images", "test accuracy", "95 % interval"):
         table.add_column(name, justify="right")
     for cell in analysis.cells:
         arm = cell.cell["selection"]
+        low, high = shown_interval(cell, analysis.metric)
         table.add_row(
             f"{arm}: {ARMS[arm]}",
             f"{cell.train_samples:,.0f}",
             f"{cell.mean:.1f} %",
-            f"{cell.low:.1f} … {cell.high:.1f}",
+            f"{low:.1f} … {high:.1f}",
         )
     first = (
         f"Of {found.changed} wrong labels the filter found {found.hits}. It dropped "

@@ -14,7 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from thresher.cli.commands import COMMANDS, GROUPS, SELECT, Command, Outcome
-from thresher.errors import InvalidValueError, ThresherError, first_line, is_out_of_memory, nearest
+from thresher.errors import (
+    InvalidValueError,
+    ThresherError,
+    first_line,
+    is_out_of_memory,
+    is_out_of_threads,
+    nearest,
+)
 from thresher.paths import user_error
 from thresher.select.filters.registry import FILTERS
 from thresher.startup import QuickEnd, complete_streams, quick_imports, skip_pandas
@@ -89,6 +96,9 @@ def _unexpected(error: Exception) -> int:
     if is_out_of_memory(error):
         fix = "use smaller batches, or a machine with more memory"
         known = ThresherError(f"memory is full ({first_line(error)})", fix)
+    elif is_out_of_threads(error):
+        fix = "raise the limits of processes and memory: `ulimit -u`, `ulimit -v`"
+        known = ThresherError("the system starts no more threads for this process", fix)
     elif isinstance(error, OSError):
         known = user_error(error, Path(str(error.filename or "the output")))
     if known is not None and not os.environ.get("THRESHER_DEBUG"):

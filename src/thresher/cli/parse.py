@@ -107,7 +107,9 @@ def _flags(config: type, infos: Sequence[OptionInfo], defaults: Mapping[str, Any
 
     names = [info.name for info in describe(config)]
     hints = get_type_hints(config, include_extras=True)
-    json_help = tyro.conf.arg(help="Print one JSON object on standard output.")
+    json_help = tyro.conf.arg(
+        help="Print one JSON object on standard output; errors go to standard error."
+    )
     json_hint = _ANNOTATED[(bool, tyro.conf.FlagCreatePairsOff, json_help)]
     fields: list[Any] = [("json", json_hint, dataclasses.field(default=False, kw_only=True))]
     for info in infos:

@@ -1,5 +1,6 @@
 """`thresher study`: run many trainings and compare them with error bars."""
 
+import os
 import sys
 import time
 from dataclasses import dataclass, replace
@@ -89,7 +90,11 @@ def run(config: Run) -> Outcome:
     from thresher.study.analysis import analyse
 
     analysis = analyse(study)
-    page = write_report(analysis) if status.count("finished") else None
+    page = StudyPaths(study.root).report / "index.html"
+    # A finished study may be somebody else's.
+    if status.count("finished") and not (status.complete and not os.access(study.root, os.W_OK)):
+        page = write_report(analysis)
+    page = page if page.exists() else None
     data = {**analysis.to_dict(), "status": status.to_dict()["counts"], "report": page}
     return Outcome(data, _summary(analysis, page), code=1 if status.failed else 0)
 
@@ -216,6 +221,8 @@ def _summary(analysis: "Analysis", page: Path | None) -> Any:
     from rich.table import Table
     from rich.text import Text
 
+    from thresher.report.tables import shown_interval
+
     lines: list[Any] = []
     status = analysis.status
     if status is not None and not status.complete:
@@ -242,11 +249,12 @@ def _summary(analysis: "Analysis", page: Path | None) -> Any:
     for name in (metric, "95 % interval", "runs"):
         table.add_column(name.replace("_", " "), justify="right")
     for c in analysis.cells:
+        low, high = shown_interval(c, analysis.metric)
         table.add_row(
             *(str(c.cell[axis]) for axis in analysis.axes),
             *([str(c.chosen or "undecided")] if tuned else []),
             f"{c.mean:.{c.digits}f}" if c.mean is not None else "–",
-            f"{c.low:.{c.digits}f} … {c.high:.{c.digits}f}" if c.n > 1 else "–",
+            f"{low:.{c.digits}f} … {high:.{c.digits}f}" if c.n > 1 else "–",
             str(c.n),
         )
     lines.append(table)

@@ -10,6 +10,7 @@ import numpy as np
 
 from thresher.data.selection import Selection
 from thresher.report.drawing import COLOURS, GRID, INK, SIZE, Drawing, draw, line_style, plain
+from thresher.report.tables import shown_interval
 from thresher.study.analysis import Analysis
 from thresher.study.expand import bounded_name
 from thresher.study.reported import TO_TARGET
@@ -46,7 +47,8 @@ def _lines(
     log = all(p > 0 for p in positions) and positions[-1] / positions[0] > 8
     for order, value in enumerate(values):
         mine = [c for c in cells if not series or c.cell[series] == value]
-        points = sorted((c.cell[x], c.mean, c.low, c.high) for c in mine if c.mean is not None)
+        ends = [(c, shown_interval(c, analysis.metric)) for c in mine]
+        points = sorted((c.cell[x], c.mean, *both) for c, both in ends if c.mean is not None)
         if not points:
             continue
         shift = order - (len(values) - 1) / 2

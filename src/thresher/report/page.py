@@ -250,7 +250,8 @@ def _method(analysis: Analysis) -> str:
         "enough runs</b>, with the seeds that detect a difference as large as the margin with "
         "80 % probability, and their range, because sd itself is known with an error (χ²).",
         "95 % intervals are Student intervals; for eight or more seeds without pooling, bootstrap "
-        "intervals. Adjusted intervals have the level that Holm’s method leaves to the comparison, "
+        "intervals. Those of accuracies are shown up to 0 and 100 %. Adjusted intervals have the "
+        "level that Holm’s method leaves to the comparison, "
         f"1 − {analysis.level:g} · p / p (Holm), and contain 0 exactly if the verdict is neither "
         "better nor worse. At most 5 % of studies without any effect report one"
         + (" among their primary comparisons." if primary else "."),

@@ -13,10 +13,10 @@ from thresher.paths import atomic_file
 from thresher.study.analysis import Analysis
 from thresher.study.comparisons import ArmComparison
 from thresher.study.definition import METRICS
-from thresher.study.reported import TO_TARGET
+from thresher.study.reported import POINTS, TO_TARGET
 from thresher.study.results import to_json_values
 from thresher.study.statistics import decimals
-from thresher.study.summaries import describe_cell, format_value
+from thresher.study.summaries import CellSummary, describe_cell, format_value
 
 
 def write_parquet(analysis: Analysis, path: Path) -> None:
@@ -127,7 +127,7 @@ def cell_table(analysis: Analysis) -> str:
                 *(format_value(c.cell[axis]) for axis in analysis.axes),
                 *([", ".join(f"{k} {v}" for k, v in chosen.items()) or "undecided"] * tuned),
                 number(c.mean, c.digits),
-                interval(c.low, c.high, c.digits),
+                interval(*shown_interval(c, analysis.metric), c.digits),
                 c.n,
                 number(c.seconds, digits=1),
                 ", ".join(notes),
@@ -184,6 +184,14 @@ def _headings(axes: Sequence[str]) -> list[str]:
 def badge(word: str) -> Markup:
     """Return a verdict as coloured HTML text."""
     return Markup(f'<span class="badge {word.split()[0]}">{html.escape(word)}</span>')
+
+
+def shown_interval(cell: CellSummary, metric: str) -> tuple[float, float]:
+    """Return the interval of a cell as it is shown: that of an accuracy ends at 0 and 100 %."""
+    low, high = cell.low, cell.high
+    if metric not in POINTS or not (math.isfinite(low) and math.isfinite(high)):
+        return low, high
+    return max(low, 0.0), min(high, 100.0)
 
 
 def number(x: float | None, digits: int = 2, signed: bool = False, scale: float = 1) -> str:

@@ -118,6 +118,15 @@ class Study:
         """Return the state of every step and trial."""
         return read_status(self.definition, self.plan(), self.root)
 
+    def _finished(self, steps_only: bool) -> bool:
+        """Return whether a run has nothing to do, not even to store a changed study file."""
+        stored = StudyPaths(self.root).definition
+        if not stored.is_file() or stored.read_bytes() != self.definition.text.encode():
+            return False
+        status = self.status()
+        steps = all(step.state == "finished" for step in status.steps)
+        return steps if steps_only else status.complete
+
     def run(
         self,
         executor: Mapping[str, Any] | str | None = None,
@@ -146,7 +155,8 @@ class Study:
         if executor is None or isinstance(executor, str):
             executor = executor_settings(self.definition.executor, executor)
         config = executor_config(executor)
-        if isinstance(config, SlurmConfig):
+        finished = self._finished(steps_only)
+        if isinstance(config, SlurmConfig) and not finished:
             check_commands()
             check_folder(self.root)
         check_inputs(plan, programs=not isinstance(config, SlurmConfig))
@@ -155,6 +165,12 @@ class Study:
         idle = [f"{sentence}." for sentence in without_effect(self.definition).values() if sentence]
         for sentence in (*idle, *option_remarks(plan)):
             logger.warning(sentence)
+        if finished:  # writes nothing: the folder may be somebody else's
+            status = self.status()
+            count = len(status.steps) if steps_only else status.count("finished")
+            unit = "steps" if steps_only else "trials"
+            logger.info("%d of %d %s are already finished", count, count, unit)
+            return status
         with hold(self.root), handle_signals(interrupt, signal.SIGTERM):
             paths = StudyPaths(self.root)
             reading.check_stored(paths.definition)
