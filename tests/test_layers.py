@@ -119,7 +119,7 @@ def _cpu_seconds(command: list[str]) -> float:
 @pytest.mark.fresh  # the CPU time of a fork is not that of a child
 def test_help_answers_at_once_and_does_not_load_torch() -> None:
     command = [sys.executable, "-m", "thresher", "--help"]
-    assert min(_cpu_seconds(command) for _ in range(5)) < 0.5
+    assert any(_cpu_seconds(command) < 0.5 for _ in range(5))
     command.insert(1, "-Ximporttime")
     loaded = subprocess.run(command, capture_output=True, text=True, check=True).stderr
     assert "thresher.cli" in loaded
@@ -190,13 +190,22 @@ def test_a_command_loads_only_what_it_needs(
 
 WITHOUT_COMPILER = """
 import sys
-import numpy as np
-import torch
-from thresher.select.filters.label_errors import LabelErrorsFilter
+from thresher.cli.main import main
 
 def check(what, *unwanted):
     if loaded := set(unwanted) & set(sys.modules):
         sys.exit(f"{what} loads {loaded}")
+
+for name in ("sgd", "adamw", "lars", "muon"):
+    words = f"train --data digits --model tiny --epochs 0.05 --optimizer {name} --out"
+    try: main([*words.split(), f"{sys.argv[1]}/{name}"])
+    except SystemExit as ended: assert not ended.code
+    assert "pyarrow" in sys.modules, "it would load pandas"
+    check(name, "torch._dynamo", "sympy", "pandas._libs")
+
+import numpy as np
+import torch
+from thresher.select.filters.label_errors import LabelErrorsFilter
 
 features = np.random.default_rng(0).normal(size=(40, 3))
 LabelErrorsFilter(engine="builtin").fit(features, np.arange(40) % 2)
@@ -209,14 +218,6 @@ from thresher.scaling.synthetic import SyntheticBatch
 batch = SyntheticBatch(batch_size=2, shape=(1, 8, 8), classes=10)
 time_layers(build("tiny", 10, 1), batch, torch.device("cpu"), seconds_per_batch=0)
 check("timing layers", "torch._dynamo")
-
-from thresher import TrainConfig, train
-
-for name in ("sgd", "adamw", "lars", "muon"):
-    out = f"{sys.argv[1]}/{name}"
-    config = TrainConfig(data="digits", model="tiny", epochs=0.05, optimizer=name, out=out)
-    train(config, quiet=True)
-    check(name, "torch._dynamo", "sympy")
 """
 
 
@@ -224,29 +225,26 @@ for name in ("sgd", "adamw", "lars", "muon"):
 def test_neither_label_errors_nor_timing_nor_training_load_torchs_compiler(
     digits: Path, tmp_path: Path
 ) -> None:
-    """It takes as long as to import torch. One process: what an earlier part loads is found."""
+    """It takes as long as to import torch. One process: what an earlier part loads is found.
+
+    Nor does the command for training load pandas.
+    """
     command = [sys.executable, "-c", WITHOUT_COMPILER, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.slow
-def test_training_does_not_load_pandas(digits: Path, tmp_path: Path) -> None:
-    """Neither in a command nor in a process of a group; pyarrow would load it."""
-    options = {"data": "digits", "model": "tiny", "epochs": 0.05}
-    flags = [word for name, value in options.items() for word in (f"--{name}", str(value))]
-    order = {"config": {**options, "out": str(tmp_path / "worker")}, "quiet": True}
-    (tmp_path / "order.json").write_text(json.dumps(order))
+def test_a_worker_that_trains_does_not_load_pandas(digits: Path, tmp_path: Path) -> None:
+    """A process of a group; pyarrow would load it."""
+    config = {"data": "digits", "model": "tiny", "epochs": 0.05, "out": str(tmp_path / "worker")}
+    (tmp_path / "order.json").write_text(json.dumps({"config": config, "quiet": True}))
     target = "thresher.training.train:train_in_worker"
     files = [str(tmp_path / name) for name in ("order.json", "answer.json")]
-    for words in (
-        ["thresher", "train", *flags, "--out", str(tmp_path / "run")],
-        ["thresher.distributed.worker", target, *files],
-    ):
-        command = [sys.executable, "-Ximporttime", "-m", *words]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-        assert " pyarrow\n" in done.stderr
-        assert "pandas._libs" not in done.stderr
+    command = [sys.executable, "-Ximporttime", "-m", "thresher.distributed.worker", target, *files]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert " pyarrow\n" in done.stderr
+    assert "pandas._libs" not in done.stderr
 
 
 @pytest.mark.slow

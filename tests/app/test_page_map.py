@@ -1,6 +1,6 @@
 """The map's two renderers, and moving around on it."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -29,8 +29,8 @@ def points(page: "Page") -> np.ndarray:
     return picture(page, {"x": left, "y": top, "width": width, "height": height})
 
 
-def opened(look: Opener, site: Site, renderer: str, theme: str = "light") -> "Page":
-    page = look(f"{site.url}&graphics={renderer}", theme=theme)
+def opened(look: Opener, site: Site, renderer: str, **window: Any) -> "Page":
+    page = look(f"{site.url}&graphics={renderer}", **window)
     assert page.locator(".map").get_attribute("data-renderer") == renderer
     return page
 
@@ -38,8 +38,9 @@ def opened(look: Opener, site: Site, renderer: str, theme: str = "light") -> "Pa
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_both_renderers_draw_the_same(site: Site, look: Opener, theme: str) -> None:
     """Every colouring and every way to draw dropped samples; one is the other's reference."""
-    canvas, webgl = (opened(look, site, renderer, theme) for renderer in RENDERERS)
-    ground = (251, 251, 249) if theme == "light" else (20, 23, 28)
+    window = {"width": 1000, "height": 560, "theme": theme}
+    canvas, webgl = (opened(look, site, renderer, **window) for renderer in RENDERERS)
+    ground = np.array((251, 251, 249) if theme == "light" else (20, 23, 28), np.int16)
     for colour in COLOURINGS:
         for page in (canvas, webgl):
             page.select_option("#colour", colour)
@@ -49,8 +50,9 @@ def test_both_renderers_draw_the_same(site: Site, look: Opener, theme: str) -> N
             a, b = points(canvas), points(webgl)
             assert (np.abs(a - ground).max(axis=2) > 20).mean() > 0.05, "points are drawn"
             # Middles are rounded to a quarter of a pixel: only edges may differ.
-            assert np.abs(a - b).mean() < 2, (colour, style)
-            assert (np.abs(a - b).max(axis=2) > 80).mean() < 0.01, (colour, style)
+            apart = np.abs(a - b)
+            assert apart.mean() < 2, (colour, style)
+            assert (apart.max(axis=2) > 80).mean() < 0.01, (colour, style)
 
 
 def test_a_lost_context_is_restored(site: Site, look: Opener) -> None:

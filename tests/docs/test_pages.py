@@ -48,6 +48,7 @@ def test_no_page_names_a_registry_or_a_folder_of_somebodys_machine() -> None:
 
 @pytest.mark.slow
 def test_the_site_builds_without_warnings(tmp_path: Path) -> None:
+    """Nor with a public name that has no docstring: tools/docs_hook.py fails the build."""
     done = _build(tmp_path / "site")
     assert done.returncode == 0, done.stdout + done.stderr
     text = "".join(page.read_text() for page in (tmp_path / "site").rglob("*.html"))
@@ -97,13 +98,3 @@ def test_a_public_name_without_a_docstring_is_reported(tmp_path: Path) -> None:
     command = [sys.executable, "-c", code, str(ROOT / "tools"), str(tmp_path)]
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert printed.split() == ["bare.Bare.height", "bare.Bare.open", "bare.function"]
-
-
-@pytest.mark.slow
-def test_every_public_name_has_a_docstring() -> None:
-    code = (
-        "import sys; sys.path[:0] = sys.argv[1:]; import reference as r; print(*r.undocumented())"
-    )
-    command = [sys.executable, "-c", code, str(ROOT / "tools")]
-    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert printed.split() == []
