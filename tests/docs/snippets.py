@@ -26,7 +26,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from forks import FORKS, QUICK_TINY
+from forks import FORKS
 
 ROOT = Path(__file__).parents[2]
 MARK = re.compile(r"<!-- snippet: (?P<mark>check|text|file)(?:=(?P<file>\S+))?(?:,.*)? -->")
@@ -194,13 +194,11 @@ def parse_thresher(arguments: list[str]) -> None:
 
 
 # ---- running: children of a fork server that has loaded torch, once for all pages ----------------
-# "tiny" is `quick_network.QuickNetwork` there, which trains in a tenth of the time.
 
 
 def _enter(folder: Path, output: Path, environment: dict[str, str]) -> None:
     os.chdir(folder)
     os.environ.update(environment)
-    sys.modules["quick_network"].use()
     handle = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for stream in (1, 2):
         os.dup2(handle, stream)
@@ -240,7 +238,7 @@ class Page:
 
     def __init__(self, folder: Path, home: Path) -> None:
         self.folder, self.output = folder, folder / ".output"
-        environment = {"NO_COLOR": "1", "THRESHER_HOME": str(home), QUICK_TINY: "1"}
+        environment = {"NO_COLOR": "1", "THRESHER_HOME": str(home)}
         self._place = (folder, self.output, environment)
         self._interpreter: tuple[Connection, Any] | None = None
         scripts = folder / ".bin"
