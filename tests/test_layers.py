@@ -20,7 +20,7 @@ LAYERS: list[set[str]] = [
     {"version"},
     {"errors", "startup", "help_texts"},
     {"paths", "progress", "options", "plugins", "environment", "csv_table", "plain_optimizers"},
-    {"locks", "effect"},
+    {"locks", "effect", "device_check"},
     {"distributed"},
     {"data"},
     {"models"},

@@ -99,7 +99,7 @@ def core_count() -> int:
 def choose_device(name: str = "auto") -> "torch.device":
     """Return the torch device for "auto" (cuda if there is one, else cpu), "cpu", "cuda" or "mps".
 
-    Training and filters sum in float64, which MPS lacks, so that auto does not choose it.
+    auto does not choose mps, on which Thresher is not tested: see `device_check`.
     """
     with quick_imports():
         import torch

@@ -42,7 +42,7 @@ class AuditConfig:
     """Images to show of each finding."""
     seed: int = option(0, ge=0)
     """Seed of the network and of the folds."""
-    device: Literal["auto", "cpu", "cuda"] = option("auto", changes_result=False)
+    device: Literal["auto", "cpu", "cuda", "mps"] = option("auto", changes_result=False)
     """Where to compute; auto uses a GPU if there is one."""
 
     def check(self) -> None:

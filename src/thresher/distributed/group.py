@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
+from thresher.device_check import is_tested
 from thresher.environment import choose_device
 from thresher.errors import InvalidValueError, ThresherError
 
@@ -61,8 +62,9 @@ def launched() -> Placement:
     if int(env.get("SLURM_STEP_NUM_TASKS", 1)) > 1 and "SLURM_PROCID" in env:
         world = env["SLURM_STEP_NUM_TASKS"]
         per_node = re.match(r"\d+", env.get("SLURM_STEP_TASKS_PER_NODE", ""))
-        local = (env.get("SLURM_LOCALID", 0), per_node.group() if per_node else world)
-        return Placement(int(env["SLURM_PROCID"]), int(world), *map(int, local))
+        local_world = int(per_node.group() if per_node else world)
+        local_rank = int(env.get("SLURM_LOCALID", 0))
+        return Placement(int(env["SLURM_PROCID"]), int(world), local_rank, local_world)
     return Placement()
 
 
@@ -181,6 +183,10 @@ def join(device: str = "auto") -> Group:
     chosen = choose_device(device)
     if where.world == 1:
         return Group(where, chosen)
+    if not is_tested(chosen):
+        raise InvalidValueError(
+            f"{where.world} workers cannot share {chosen.type}", "use one, or device cpu", "device"
+        )
     if chosen.type == "cuda" and torch.cuda.device_count() < where.local_world:
         if device == "cuda":
             raise InvalidValueError(

@@ -5,6 +5,7 @@ created after its rows are on disk; a second call computes the missing chunks. R
 on the number of workers, because batches do not cross chunks.
 """
 
+import copy
 import hashlib
 import os
 import shutil
@@ -27,6 +28,7 @@ from thresher.data.digest import file_sha256, order_digest
 from thresher.data.images import resized
 from thresher.data.loader import Loader
 from thresher.data.pack import Pack
+from thresher.device_check import check_agreement, host_of, is_tested, moved
 from thresher.distributed.group import Group, join
 from thresher.environment import core_count, versions
 from thresher.errors import AlreadyExistsError, InvalidValueError, ThresherError
@@ -143,7 +145,8 @@ def embed(
     _check_channels(network, pack)
     model = network.model.to(group.device).eval()
     threads = max(1, core_count() // group.local_world)
-    loader = Loader(pack, positions, group.device, False, images.image_size, threads)
+    home = host_of(group.device)
+    loader = Loader(pack, positions, home, False, images.image_size, threads)
     loader.resample = images.resample
     augment = Augment(images.mean, images.std, crop=images.crop)
     begin = time.monotonic()
@@ -154,7 +157,7 @@ def embed(
         if size is not None and pixels.shape[1:3] != (size, size):
             scaled = resized(pixels.cpu().numpy(), size, images.resample, threads=threads)
             pixels = torch.from_numpy(scaled).to(pixels.device)
-        return augment.evaluate(pixels)
+        return moved(augment.evaluate(pixels), group.device)
 
     with _unfinished(paths, group):
         if not len(positions):
@@ -162,6 +165,9 @@ def embed(
         # Two samples, if there are: of one, a network may drop the dimension.
         some = prepare(loader.batch(positions[:2]).images)
         source = find_features(model, some, len(pack.classes), network.features_from)
+        if not is_tested(group.device):
+            on_cpu = source.run(copy.deepcopy(model).to(home), some.to(home))
+            check_agreement("features", group.device, [*source.run(model, some)], [*on_cpu])
         probabilities = network.has_probabilities and source.is_head
         plan = _plan(replace(network, has_probabilities=probabilities), pack, options, positions)
         shape = (source.width, source.classes)

@@ -26,7 +26,7 @@ class EmbedOptions:
     """Precision that the features are stored in."""
     batch_size: int = option(512, ge=1)
     """Samples at once on each worker."""
-    device: Literal["auto", "cpu", "cuda"] = option("auto", changes_result=False)
+    device: Literal["auto", "cpu", "cuda", "mps"] = option("auto", changes_result=False)
     """Where to compute; auto uses a GPU if there is one."""
 
 

@@ -205,8 +205,8 @@ def open_features(path: Path, pack: Pack, device: str = "auto") -> Features:
     # Here because it loads torch, which reading features does not need.
     from thresher.models.embed import features_of_run
 
-    kinds: tuple[Literal["cpu", "cuda"], ...] = ("cpu", "cuda")
-    kind: Literal["auto", "cpu", "cuda"] = next(filter(device.startswith, kinds), "auto")
+    kinds: tuple[Literal["cpu", "cuda", "mps"], ...] = ("cpu", "cuda", "mps")
+    kind: Literal["auto", "cpu", "cuda", "mps"] = next(filter(device.startswith, kinds), "auto")
     return features_of_run(path, pack, EmbedOptions(device=kind))
 
 

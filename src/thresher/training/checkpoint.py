@@ -17,6 +17,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from thresher.device_check import host_of
 from thresher.distributed.exchange import part
 from thresher.errors import ThresherError
 from thresher.paths import atomic_file
@@ -132,4 +133,4 @@ def unpack_optimizer(
     for name, value in checkpoint.part("optimizer_group").items():
         index, _, key = name.partition(".")
         group = optimizer.param_groups[int(index)]
-        group[key] = value.to(group["params"][0].device)
+        group[key] = value.to(host_of(group["params"][0].device))

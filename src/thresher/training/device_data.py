@@ -14,6 +14,7 @@ from thresher.data.hashing import signed
 from thresher.data.loader import Loader
 from thresher.data.order import bounds
 from thresher.data.pack import Pack
+from thresher.device_check import host_of, moved
 from thresher.distributed.group import Group
 from thresher.environment import core_count
 from thresher.training.augmentation import make_augment, resized_crop
@@ -47,8 +48,8 @@ class DeviceData:
         self, config: TrainConfig, pack: Pack, split: TrainingSplit, group: Group, weighted: bool
     ) -> None:
         self.group = group
-        device, dtype = group.device, weight_dtype(config)
-        self.loader = _loader(config, pack, split, group)
+        device, dtype = host_of(group.device), weight_dtype(config)
+        self.loader = _loader(config, pack, split, device, group.local_world)
         self.augment = make_augment(config, pack, dtype)
         on_gpu = device.type == "cuda"
         self.epoch: Any = torch.zeros((), dtype=torch.int64, device=device) if on_gpu else 0
@@ -93,7 +94,7 @@ class DeviceData:
         self, order: np.ndarray, cuts: list[tuple[int, int]], align: int = 1
     ) -> Iterator[Part]:
         """Yield this worker's part of each batch `order[begin:end]`; `order` is rows, (n,)."""
-        rows = torch.from_numpy(order).to(self.group.device)
+        rows = torch.from_numpy(order).to(self.loader.device)
         spans = [self.span(cut, align) for cut in cuts]
         if self.resident:
             for begin, end in spans:
@@ -113,7 +114,7 @@ class DeviceData:
     def first_part(self, count: int, align: int = 1) -> Part:
         """Return this worker's part of a batch of the first `count` samples, for a rehearsal."""
         begin, end = self.span((0, count), align)
-        rows = torch.arange(begin, end, device=self.group.device)
+        rows = torch.arange(begin, end, device=self.loader.device)
         if self.resident:
             return Part(rows)
         return Part(rows, self.loader.batch(self.loader.positions[begin:end]).images)
@@ -129,21 +130,28 @@ class DeviceData:
             )
         else:
             images = self.augment(part.images[rows], keys, self.epoch, self._device_seed)
-        return images, labels, None if self.weights is None else self.weights[taken]
+        weights = None if self.weights is None else self.moved(self.weights[taken])
+        return self.moved(images), self.moved(labels), weights
+
+    def moved(self, tensor: Tensor) -> Tensor:
+        """Return a tensor on the device of the network."""
+        return moved(tensor, self.group.device)
 
 
-def _loader(config: TrainConfig, pack: Pack, split: TrainingSplit, group: Group) -> Loader:
+def _loader(
+    config: TrainConfig, pack: Pack, split: TrainingSplit, device: torch.device, local_world: int
+) -> Loader:
     """Return the loader of a run: that of the run before if it holds the same images."""
     positions = np.concatenate([split.train, split.validation, split.test])
     crop = resized_crop(config, pack) if pack.image_shape is None else None
     size = crop or config.image_size
-    key = (pack.identity, positions.tobytes(), str(group.device), size)
+    key = (pack.identity, positions.tobytes(), str(device), size)
     loader = _loaders.take(key)
     if loader is None:
-        threads = max(1, core_count() // group.local_world)
-        loader = Loader(pack, positions, group.device, size=size, threads=threads)
+        threads = max(1, core_count() // local_world)
+        loader = Loader(pack, positions, device, size=size, threads=threads)
         if config.decoder == "gpu" and crop is not None:
-            loader.device_crops = DeviceCropReader(pack, crop, group.device)
+            loader.device_crops = DeviceCropReader(pack, crop, device)
     if loader.resident:
         _loaders.put(key, loader)
     return loader

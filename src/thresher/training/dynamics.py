@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from thresher.data.pack import Pack
+from thresher.device_check import host_of
 from thresher.distributed.group import Group
 from thresher.paths import atomic_file
 from thresher.training.split import TrainingSplit
@@ -24,7 +25,7 @@ WINDOW_EPOCHS = 10
 
 
 class EpochTable:
-    """What each sample was like in this epoch, (6, n) on the device.
+    """What each sample was like in this epoch, (6, n), where the rows are.
 
     Rows are: seen, loss, error, correct, margin of the label's logit, probability of the label.
 
@@ -34,7 +35,7 @@ class EpochTable:
 
     def __init__(self, samples: int, group: Group) -> None:
         self.group = group
-        self.values = torch.zeros((6, samples), device=group.device)
+        self.values = torch.zeros((6, samples), device=host_of(group.device))
 
     def note(self, rows: Tensor, labels: Tensor, losses: Tensor, logits: Tensor) -> None:
         """Record a batch without waiting for the device, so that a CUDA graph can hold it."""
@@ -48,7 +49,7 @@ class EpochTable:
             likely = probabilities.gather(1, labels[:, None])[:, 0]
             seen = torch.ones_like(error)
             columns = torch.stack([seen, losses.float(), error, correct, margin, likely])
-            self.values.index_copy_(1, rows, columns)
+            self.values.index_copy_(1, rows, columns.to(self.values.device))
 
     def summed(self) -> Tensor:
         """Return the sum over all workers on every one, (6, n) on the CPU."""

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from thresher.data.order import bounds, part
+from thresher.device_check import host_of, wide
 from thresher.distributed.group import Group
 from thresher.training.execution import kernel_search
 from thresher.training.step import Step
@@ -31,17 +32,16 @@ def evaluate(
     mine = part(positions, group.rank, group.world)
     done, _ = bounds(len(positions), group.rank, group.world)
     cuts = [mine[begin : begin + BATCH] for begin in range(0, len(mine), BATCH)]
-    sums = torch.zeros(3, dtype=torch.float64, device=group.device)
+    sums = torch.zeros(3, dtype=torch.float64, device=host_of(group.device))
     was_training = model.training
     model.eval()
     apart = step.exchange.samples_apart
     with torch.no_grad(), kernel_search(len(cuts)), averaged(model, group, apart):
         for batch in data.loader.batches(cuts):
+            seen = map(data.moved, views(data.augment.evaluate(batch.images), kind))
             with step.autocast():
-                logits = torch.stack(
-                    [model(view) for view in views(data.augment.evaluate(batch.images), kind)]
-                ).mean(0)
-            logits = logits.double()
+                logits = torch.stack([model(view) for view in seen]).mean(0)
+            logits = wide(logits)
             # argmax would take the first class for nan, which may be the most frequent one.
             known = ~logits.isnan().any(1)
             right = (logits.argmax(1) == batch.labels) & known

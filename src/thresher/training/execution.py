@@ -30,8 +30,9 @@ class ExecutionConfig:
     """Worker processes to start on this machine; torchrun and srun start their own."""
     max_restarts: int = option(3, ge=0, changes_result=False, only_with={"workers": MANY})
     """How often workers that died are restarted from the last checkpoint."""
-    device: Literal["auto", "cpu", "cuda"] = option("auto", changes_result=False)
-    """auto: a GPU if there is one."""
+    device: Literal["auto", "cpu", "cuda", "mps"] = option("auto", changes_result=False)
+    """auto: an NVIDIA GPU if there is one. mps: that of an Apple computer, after its gradients were
+    compared with those of the CPU."""
     threads: int | None = option(None, ge=1, changes_result=False)
     """CPU threads of each worker; by default the cores are divided among the workers."""
     precision: Literal["auto", "fp32", "bf16", "fp16", "fp64"] = "auto"
@@ -146,8 +147,8 @@ def seed_step(seed: int, step: int, group: Group) -> None:
 
     value = int(hash_bits(np.array([group.rank]), step, seed)[0]) & 0xFFFF_FFFF
     torch.default_generator.manual_seed(value)
-    if group.device.type == "cuda":
-        torch.cuda.manual_seed(value)
+    if group.device.type != "cpu":
+        torch.get_device_module(group.device).manual_seed(value)
 
 
 def free_device_memory(config: ExecutionConfig) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from thresher.device_check import host_of
 from thresher.plain_optimizers import PlainOptimizer
 
 ParameterGroup = dict[str, Any]
@@ -112,13 +113,12 @@ class LAMB(LayerWise):
         below = torch._foreach_sqrt(second)
         step = self._count(group, first[0]) if group["bias_correction"] else None
         # Cast: on a GPU a list and its scalar must be of one type.
-        exact = first[0].dtype
         if step is not None:
-            torch._foreach_div_(below, (1 - beta2**step).sqrt().to(exact))
+            torch._foreach_div_(below, (1 - beta2**step).sqrt().to(first[0]))
         torch._foreach_add_(below, group["eps"])
         update = list(torch._foreach_div(first, below))
         if step is not None:
-            torch._foreach_div_(update, (1 - beta1**step).to(exact))
+            torch._foreach_div_(update, (1 - beta1**step).to(first[0]))
         if group["weight_decay"]:
             torch._foreach_add_(update, params, alpha=group["weight_decay"])
         if group["adapt"]:
@@ -132,8 +132,8 @@ class LAMB(LayerWise):
         """Count steps, this one included, in a tensor: a replayed graph keeps counting."""
         step = group.get("step")
         if step is None:
-            step = torch.zeros((), dtype=torch.float64, device=like.device)
-        group["step"] = step = step.to(like.device)
+            step = torch.zeros((), dtype=torch.float64, device=host_of(like.device))
+        group["step"] = step = step.to(host_of(like.device))
         step += 1
         return step
 

@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from thresher.device_check import wide
+
 WINDOW = 100
 """Measurements that count: with one in ten steps, those of the last 1,000."""
 
@@ -26,8 +28,8 @@ def gradients_of(model: nn.Module) -> list[Tensor]:
 
 
 def squared_norm(gradients: Sequence[Tensor]) -> Tensor:
-    """Return the squared norm of a whole gradient, 0-d float64 on the device."""
-    return torch.stack(list(torch._foreach_norm(list(gradients)))).double().square().sum()
+    """Return the squared norm of a whole gradient, 0-d float64."""
+    return wide(torch.stack(list(torch._foreach_norm(list(gradients))))).square().sum()
 
 
 def mean_small(first: int, second: int) -> float:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from thresher.device_check import wide
 from thresher.errors import InvalidValueError, check_type
 from thresher.training.noise_estimate import NoiseEstimate, gradients_of, mean_small, squared_norm
 
@@ -111,7 +112,7 @@ class NoiseScale:
             rest.append((share * (n / (n - half))).norm())
 
         big = self._backward(losses, note)
-        second = torch.stack(rest).double().square().sum()
+        second = wide(torch.stack(rest)).square().sum()
         norms = torch.stack([(first + second) / 2, big])
         self._add(norms, mean_small(half, n - half), n)
 
@@ -159,7 +160,7 @@ class NoiseScale:
         finally:
             for hook in hooks:
                 hook.remove()
-        return torch.stack(seen).double().square().sum()
+        return wide(torch.stack(seen)).square().sum()
 
     def _add(self, norms: Tensor, small: float, big: float) -> None:
         g_small, g_big = norms.tolist()

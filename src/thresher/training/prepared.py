@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from thresher.data.pack import Pack
+from thresher.device_check import is_tested
 from thresher.distributed.group import Group
 from thresher.models import batch_norm
 from thresher.models.batch_norm_mode import for_batch
@@ -28,6 +29,7 @@ from thresher.training.resolved import Resolved
 from thresher.training.sharing import Slot, shares_steps
 from thresher.training.split import TrainingSplit
 from thresher.training.step import Step
+from thresher.training.step_check import check_step
 from thresher.training.undo import forget_ghost_sums, optimizer_tensors
 
 MAY_DIFFER = frozenset(
@@ -81,6 +83,7 @@ class Prepared:
         """Find the micro-batch and prepare the exchange, unless an earlier run did."""
         if not self._taken_over:
             rehearse(self.step, resolved)
+            check_step(self.step, max(resolved.batches))
 
     def capture(self, resolved: Resolved) -> None:
         """Capture the step for every batch size of the run, unless an earlier run did."""
@@ -175,8 +178,8 @@ def _placed(config: TrainConfig, group: Group, model: nn.Module) -> nn.Module:
     if mode != "local" and not (mode == "sync" and group.alone):
         model = batch_norm.convert(model, mode)
     # Channels last is the layout of cuDNN's and oneDNN's kernels, and of the images in a pack.
-    model = model.to(device=group.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-    return model.train()
+    layout = torch.channels_last if is_tested(group.device) else torch.contiguous_format
+    return model.to(device=group.device, memory_format=layout).train()  # type: ignore[call-overload]
 
 
 def _pairs(old: nn.Module, new: nn.Module) -> "zip[tuple[Tensor, Tensor]]":

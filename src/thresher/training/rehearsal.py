@@ -79,7 +79,7 @@ def _halve(step: Step) -> bool:
 
 
 def _fits_everywhere(step: Step, count: int) -> bool:
-    failed = torch.tensor([0.0 if _fits(step, count) else 1.0], device=step.group.device)
+    failed = torch.tensor([0.0 if _fits(step, count) else 1.0]).to(step.group.device)
     return step.group.all_reduce_sum(failed).item() == 0
 
 
@@ -99,5 +99,5 @@ def _fits(step: Step, count: int) -> bool:
 
 
 def _free_memory(step: Step) -> None:
-    if step.group.device.type == "cuda":
-        torch.cuda.empty_cache()
+    if step.group.device.type != "cpu":
+        torch.get_device_module(step.group.device).empty_cache()

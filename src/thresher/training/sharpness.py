@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from thresher.device_check import wide
 from thresher.training.record import finite
 from thresher.training.result import Sharpness
 from thresher.training.split import TrainingSplit
@@ -46,7 +47,8 @@ def sharpness_of(step: Step, split: TrainingSplit) -> Sharpness:
     positions = split.train[rows[np.argsort(keys[rows], kind="stable")[:SAMPLES]]]
     cuts = [positions[n : n + BATCH] for n in range(0, len(positions), BATCH)]
     batches = [
-        (data.augment.evaluate(batch.images), batch.labels) for batch in data.loader.batches(cuts)
+        (data.moved(data.augment.evaluate(batch.images)), data.moved(batch.labels))
+        for batch in data.loader.batches(cuts)
     ]
     smoothing = step.config.label_smoothing
     loss = partial(F.cross_entropy, reduction="sum", label_smoothing=smoothing)
@@ -169,7 +171,7 @@ def _normal(parameters: list[nn.Parameter], random: torch.Generator) -> list[Ten
 
 
 def _dot(first: list[Tensor], second: list[Tensor]) -> float:
-    return float(sum((a.double() * b.double()).sum() for a, b in zip(first, second, strict=True)))
+    return float(sum((wide(a) * wide(b)).sum() for a, b in zip(first, second, strict=True)))
 
 
 def _count(batches: Batches) -> int:

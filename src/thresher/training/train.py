@@ -13,6 +13,7 @@ from thresher.data.device_crop_reader import missing_package
 from thresher.data.images import jpeg_decoder
 from thresher.data.labels import mention_untrained
 from thresher.data.pack import Pack
+from thresher.device_check import is_tested
 from thresher.distributed.group import join, placement
 from thresher.distributed.launch import GroupStopped
 from thresher.distributed.worker import run_in_group
@@ -206,6 +207,10 @@ def _on_device(config: TrainConfig, pack: Pack, device: torch.device) -> TrainCo
     if precision == "auto":
         half = cuda and torch.cuda.is_bf16_supported(including_emulation=False)
         precision = "bf16" if half else "fp32"
+    elif precision != "fp32" and not is_tested(device):
+        raise InvalidValueError(
+            f"precision must be fp32 on {device.type}, got {precision}", "", "precision"
+        )
     if decoder == "auto":
         crops = pack.image_shape is None and augment_kind(config, pack) == "imagenet"
         decoder = "gpu" if crops and cuda and missing_package() is None else "cpu"

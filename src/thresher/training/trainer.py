@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from thresher.device_check import wide
 from thresher.distributed.group import Group
 from thresher.environment import git_commit, hardware, versions
 from thresher.models import weights
@@ -282,9 +283,9 @@ class Trainer:
         """Record and return the losses of steps begin … end; agree on what signals ask for."""
         due = self.saver.is_due(self.state.progress.step)
         flags = [self.request.stop, self.request.save, due]
-        news = torch.tensor(flags, dtype=torch.float64, device=self.group.device)
-        packed = torch.cat([self.losses[begin:end].double(), news])
-        *losses, stop, save, due_somewhere = self.group.all_reduce_sum(packed).tolist()
+        sums = wide(self.losses[begin:end])
+        packed = self.group.all_reduce_sum(torch.cat([sums, sums.new_tensor(flags)]))
+        *losses, stop, save, due_somewhere = packed.tolist()
         losses = [loss / self.state.samples.mean_weight for loss in losses]
         self.request.save = False
         self._stop_requested |= stop > 0
