@@ -263,7 +263,7 @@ def test_runs_that_did_not_reach_the_target_are_named() -> None:
 def test_intervals_of_accuracies_are_shown_up_to_0_and_100(metric: str, shown: bool) -> None:
     values = {"poor": [1.0, 9.0], "good": [91.0, 99.0]}
     trials = [
-        Trial(cell={"width": width}, seed=seed, value=value, **{metric: value})
+        Trial(cell={"width": width}, seed=seed, value=value, accuracy=value, seconds=value)
         for width, arm in enumerate(values)
         for seed, value in enumerate(values[arm])
     ]

@@ -94,9 +94,9 @@ def run(config: Run) -> Outcome:
     # A finished study may be somebody else's.
     if status.count("finished") and not (status.complete and not os.access(study.root, os.W_OK)):
         page = write_report(analysis)
-    page = page if page.exists() else None
-    data = {**analysis.to_dict(), "status": status.to_dict()["counts"], "report": page}
-    return Outcome(data, _summary(analysis, page), code=1 if status.failed else 0)
+    report_page = page if page.exists() else None
+    data = {**analysis.to_dict(), "status": status.to_dict()["counts"], "report": report_page}
+    return Outcome(data, _summary(analysis, report_page), code=1 if status.failed else 0)
 
 
 def _executor(config: Run, stored: "Values") -> "Values":
