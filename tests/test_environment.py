@@ -117,7 +117,7 @@ def test_devices() -> None:
     assert choose_device("cpu") == torch.device("cpu")
 
 
-def test_auto_does_not_choose_mps_which_has_no_float64(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_does_not_choose_mps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
     assert choose_device() == torch.device("cpu")

@@ -46,6 +46,7 @@ WORDS = [
     f"{TRAIN} --workers 2 --batch-size 1",
     f"{TRAIN} --crop 100",
     f"{TRAIN} --device cuda",
+    f"{TRAIN} --device mps",
     f"{TRAIN} --graph on",
     "train --data pack --out run --epochs 1",
     "train --data pack --out run --epochs 2 --resume",
