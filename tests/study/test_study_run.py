@@ -342,8 +342,5 @@ def test_what_trials_warn_of_is_shown_once(
     base = {"batch_schedule": "noise", "max_batch": 40, "lr_rule": "none", "epochs": 1}
     study = Study.from_dict(content(base, grid={"batch_size": [32, 36]}), tmp_path / "out")
     assert study.run().complete
-    remarks = [
-        r.getMessage() for r in caplog.records if "the batch does not grow" in r.getMessage()
-    ]
-    assert len(remarks) == 1
-    assert re.match(r"batch_size=3[26],.*: the batch does not grow, because twice 3[26]", *remarks)
+    (remark,) = (text for text in caplog.messages if "the batch does not grow" in text)
+    assert re.match(r"batch_size=3[26],.*: the batch does not grow, because twice 3[26]", remark)
