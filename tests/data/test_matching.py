@@ -209,6 +209,34 @@ def test_ids_may_be_numbers_or_bytes_in_an_array(kind: Any) -> None:
         selection.apply(WithIds(np.array([b"1", b"2", b"\xff"])))
 
 
+def test_ids_of_a_set_have_no_order() -> None:
+    selection = Selection(
+        ids=["a", "b"],
+        labels=np.zeros(2, np.int64),
+        keep=np.array([True, False]),
+        score=np.zeros(2, np.float32),
+        reason=[""] * 2,
+        fingerprint="",
+    )
+    with pytest.raises(InvalidValueError, match="are a set, which has no order"):
+        selection.apply(WithIds({"a", "b"}))
+
+
+@pytest.mark.parametrize("indices", [None, [0, 1], np.array([True, False, True]), {0: 2}])
+def test_indices_of_a_wrapper_that_is_no_subset_are_not_used(indices: Any) -> None:
+    selection = Selection(
+        ids=["a", "b", "c"],
+        labels=np.array([0, 1, 0]),
+        keep=np.array([True, False, True]),
+        score=np.zeros(3, np.float32),
+        reason=[""] * 3,
+        fingerprint="",
+    )
+    wrapper = WithIds(["a", "b", "c"])
+    wrapper.dataset, wrapper.indices = WithIds(["c", "b", "a"]), indices  # type: ignore[attr-defined]
+    assert selection.apply(wrapper).indices == [0, 2]
+
+
 class Longer(WithIds):
     """Has one more sample than ids."""
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
 
 from gloo_ranks import run_ranks
 from thresher.data.order import bounds
@@ -208,3 +209,20 @@ def test_losses_without_a_value_per_sample_are_refused() -> None:
         NoiseScale(Shift()).backward(torch.tensor(1.0))
     with pytest.raises(InvalidValueError, match="every must be at least 1, got 0"):
         NoiseScale(Shift(), every=0)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_checkpointed_gradients_are_measured_or_refused(reentrant: bool) -> None:
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 1))
+    noise = NoiseScale(model)
+    inputs = draw(BATCH, torch.Generator().manual_seed(0)).requires_grad_()
+    hidden = checkpoint(model[0], inputs, use_reentrant=reentrant)
+    losses = model[1](hidden)[:, 0].square()
+    if reentrant:
+        with pytest.raises(InvalidValueError, match="of 2 parameters cannot be computed for half"):
+            noise.backward(losses)
+        return
+    noise.backward(losses)
+    plain = NoiseScale(model)
+    plain.backward(model(inputs)[:, 0].square())
+    assert noise.state_dict() == plain.state_dict()

@@ -349,6 +349,13 @@ class Grouped(BatchSampler):
     """As that of an accelerate loader, or torchdata's."""
 
 
+class Doubled(DataLoader[Any]):
+    """A loader that changes its batches, as one that moves them to a GPU does."""
+
+    def __iter__(self) -> Any:
+        return (2 * batch for batch in super().__iter__())
+
+
 class Stream(IterableDataset[int]):
     def __iter__(self) -> Iterator[int]:
         return iter(range(N))
@@ -381,6 +388,8 @@ def test_what_cannot_be_pruned_is_refused() -> None:
         prune(DataLoader(Numbers(), BATCH, sampler=drawn), epochs=EPOCHS)
     with pytest.raises(InvalidValueError, match="made by Grouped, so that samples cannot be left"):
         prune(DataLoader(Numbers(), batch_sampler=Grouped(range(N), BATCH, False)), epochs=EPOCHS)
+    with pytest.raises(InvalidValueError, match="Doubled has an `__iter__` of its own"):
+        prune(Doubled(Numbers(), BATCH), epochs=EPOCHS)
     drawn = WeightedRandomSampler(torch.rand(N).tolist(), N // 2, replacement=False)
     loader = prune(DataLoader(Numbers(), BATCH, sampler=drawn), epochs=EPOCHS)
     epoch(loader)

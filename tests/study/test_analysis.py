@@ -1,6 +1,9 @@
 """`analyse` on studies and on trials of other programs."""
 
+import itertools
+import math
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +16,7 @@ from quick_tiny import _quick_tiny  # noqa: F401
 from thresher import Study, analyse, write_report
 from thresher.errors import InvalidValueError
 from thresher.paths import RunPaths, write_json
+from thresher.report.tables import verdict_table
 from thresher.study.definition import ComparisonConfig
 from thresher.study.results import Trial
 
@@ -62,14 +66,54 @@ def test_values_may_be_arrays_and_tensors_of_one_number(kind: Any) -> None:
     [
         ({"value": "91.2"}, "must be a number, got '91.2'.*seed 9"),
         ({"value": np.ones(2)}, "must be a number, got array"),
+        ({"value": 10**400}, "must be a number, got 1000.*seed 9"),
+        ({"cell": {"arm": math.nan}}, "arm must be text or a number, got nan .*each axis"),
+        ({"cell": {"arm": np.datetime64("NaT")}}, r"arm must be text or a number, got .*NaT"),
+        ({"cell": {"arm": ["a"]}}, r"arm must be text or a number, got \['a'\]"),
+        ({"seed": math.nan}, "the seed of a trial must be an integer .*seed nan"),
+        ({"seed": 0.5}, "the seed of a trial must be an integer"),
+        ({"seed": "first"}, "the seed of a trial must be an integer"),
         ({"accuracy": 0.9}, "must be a list of `Trial`, got {"),
     ],
 )
 def test_what_is_no_trial_is_refused(trial: Any, message: str) -> None:
-    if "value" in trial:
-        trial = Trial(cell={"arm": "a"}, seed=9, **trial)
+    if "accuracy" not in trial:
+        trial = Trial(**{"cell": {"arm": "a"}, "seed": 9, "value": 90.0, **trial})
     with pytest.raises(InvalidValueError, match=message):
         analyse([*trials(VALUES), trial])
+
+
+def test_seeds_are_integers_however_they_are_written() -> None:
+    """pandas turns a column of seeds into numbers with a point where one is missing."""
+    kinds: Iterator[Any] = itertools.cycle([int, float, str, np.int64])
+    made = [replace(trial, seed=next(kinds)(trial.seed)) for trial in trials(VALUES)]
+    assert [c.n for c in analyse(made).verdicts] == [4, 3, 3]
+
+
+def test_runs_without_a_partner_are_mentioned() -> None:
+    made = trials({"a": VALUES["a"], "b": VALUES["b"]})
+    assert not analyse(made).notes
+    moved = [replace(t, seed=t.seed + 2) if t.cell["arm"] == "b" else t for t in made]
+    (note,) = analyse(moved).notes
+    assert note.startswith("4 runs have no partner with the same seed and other axes")
+    others = [Trial(cell={"arm": "a", "lr": 0.1}, seed=s, value=90.0 + s) for s in range(3)]
+    both = [replace(t, cell={**t.cell, "lr": 0.2}) for t in made]
+    assert "3 runs have no partner" in " ".join(analyse([*both, *others]).notes)
+
+
+def test_the_name_of_a_metric_says_which_is_better() -> None:
+    for name in ("loss", "val/loss", "valLoss", "MSELoss", "test_error", "logloss", "RMSE"):
+        assert not analyse(trials(VALUES), ComparisonConfig(metric=name)).higher_is_better, name
+    for name in ("f1", "mAP", "closeness", "F1score"):
+        assert analyse(trials(VALUES), ComparisonConfig(metric=name)).higher_is_better, name
+
+
+def test_small_numbers_are_shown_with_their_digits() -> None:
+    small = trials({arm: [value * 1e-10 for value in values] for arm, values in VALUES.items()})
+    analysis = analyse(small, ComparisonConfig(metric="mse"))
+    assert "mean difference +0.00000000020 mse" in analysis.verdicts[0].sentence
+    assert "+0.00000000020" in verdict_table(analysis)
+    assert analysis.cells[0].digits == 12
 
 
 def test_accuracies_must_be_in_points() -> None:

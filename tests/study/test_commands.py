@@ -18,7 +18,7 @@ import torch
 from thresher.errors import InvalidValueError, ThresherError
 from thresher.paths import RunPaths, write_json, write_text
 from thresher.report.page import write_report
-from thresher.study import reading
+from thresher.study import guard, reading
 from thresher.study.analysis import analyse
 from thresher.study.command import fill
 from thresher.study.reported import report_result
@@ -371,6 +371,39 @@ def test_a_stopped_study_takes_its_commands_with_it(tmp_path: Path, number: int)
     # The command finds what it wrote in the same folder.
     assert study.run("in-process").complete
     assert analyse(study).cells[0].mean == 50.0
+
+
+DETACHED = """
+import os, signal, subprocess, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+child = subprocess.Popen(["sleep", "60"], stdout=subprocess.DEVNULL, start_new_session=True)
+print(os.getpid(), child.pid, flush=True)
+time.sleep(600)
+"""
+
+
+def test_processes_in_sessions_of_their_own_end_with_the_command() -> None:
+    """As torchrun's workers: those that do not heed SIGTERM outlived it, and held the GPU."""
+    alive, held = os.pipe()
+    watching = subprocess.Popen(
+        [sys.executable, "-I", "-S", guard.__file__, "0.1", str(alive)],
+        stdin=subprocess.PIPE,
+        pass_fds=[alive],
+        process_group=0,
+    )
+    command = subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", DETACHED],
+        stdout=subprocess.PIPE,
+        pass_fds=[held],
+        process_group=watching.pid,
+    )
+    os.close(alive)
+    os.close(held)
+    assert command.stdout is not None
+    pids = [int(pid) for pid in command.stdout.readline().split()]
+    watching.communicate()
+    command.communicate()
+    assert _gone(pids, 5), "a process outlived the command"
 
 
 @pytest.mark.slow  # starts a study and its worker

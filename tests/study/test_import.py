@@ -172,6 +172,25 @@ def test_exact_values_have_no_rounding() -> None:
     assert "p < 1e-15" in analysis.verdicts[0].sentence
 
 
+@pytest.mark.parametrize(
+    ("names", "read"),
+    [
+        (("16_4", "16_8"), None),
+        (("007", "7"), None),
+        (("0.5", "10"), (0.5, 10.0)),
+        (("0", "-1"), (0, -1)),
+    ],
+)
+def test_names_that_python_reads_as_numbers_stay_names(
+    names: tuple[str, str], read: tuple[float, float] | None, tmp_path: Path
+) -> None:
+    file = tmp_path / "runs.csv"
+    file.write_text(f"arm,seed,score\n{names[0]},0.0,1\n{names[1]},0.0,2\n{names[0]},1.0,1\n")
+    trials = read_runs(file, "score")
+    assert tuple(trial.cell["arm"] for trial in trials[:2]) == (read or names)
+    assert [trial.seed for trial in trials] == [0, 0, 1]
+
+
 GOOD = "arm,seed,score\na,0,1\nb,0,2\na,1,1.5\nb,1,2\n"
 
 
@@ -179,6 +198,9 @@ GOOD = "arm,seed,score\na,0,1\nb,0,2\na,1,1.5\nb,1,2\n"
     ("text", "message"),
     [
         (GOOD.replace("seed", "sede"), 'has no column "seed"; did you mean "sede"'),
+        (GOOD.replace("seed", "n"), 'has no column "seed"; add one; runs with the same seed are'),
+        (GOOD.replace("1.5", "1_5"), 'score must be a number, got "1_5"'),
+        (GOOD.replace("a,0,", "a,1_0,"), 'seed must be an integer, got "1_0"'),
         (GOOD.replace("score", "scores"), 'has no column "score"; did you mean "scores"'),
         (GOOD.replace("arm", "arms"), '"arm" is not an axis of the trials'),
         (GOOD + "b,1,3\n", "lines 5 and 6 of .* are the same run: seed 1"),

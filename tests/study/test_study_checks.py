@@ -44,7 +44,10 @@ def content(pack: str, **changes: Any) -> dict[str, Any]:
     [
         ({"base": {"data": "no/such/pack"}}, "no/such/pack"),
         ({"base": {"selection": "no/such.parquet"}}, "no/such.parquet"),
-        ({"base": {"weights": "no/such.safetensors"}}, "weights no/such.safetensors not found"),
+        (
+            {"base": {"weights": "no/such.safetensors"}},
+            "weights no/such.safetensors not found; check the path; relative paths begin in .*",
+        ),
         (
             {
                 "grid": {"selection": ["x"]},

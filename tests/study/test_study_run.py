@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -332,3 +333,14 @@ def test_tuning_runs_every_candidate_once_and_the_chosen_one_with_every_seed(
     assert {t.settings["lr"] for t in second} == {0.05}
     # Results of rejected candidates are not reported.
     assert {t.settings["lr"] for t in reported_trials(study.definition, study.plan())} == {0.05}
+
+
+@pytest.mark.slow  # starts workers
+def test_what_trials_warn_of_is_shown_once(
+    content: Content, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    base = {"batch_schedule": "noise", "max_batch": 40, "lr_rule": "none", "epochs": 1}
+    study = Study.from_dict(content(base, grid={"batch_size": [32, 36]}), tmp_path / "out")
+    assert study.run().complete
+    (remark,) = (text for text in caplog.messages if "the batch does not grow" in text)
+    assert re.match(r"batch_size=3[26],.*: the batch does not grow, because twice 3[26]", remark)

@@ -130,7 +130,10 @@ def _without_subsets(dataset: Any) -> tuple[Any, list[int]]:
     """Return the data set inside torch's Subsets, and the positions in it that they pick."""
     picked = np.arange(len(dataset))
     while hasattr(dataset, "dataset") and hasattr(dataset, "indices"):
-        picked = np.asarray(dataset.indices, np.int64)[picked]
+        indices = np.asarray(dataset.indices)
+        if indices.shape != (len(dataset),) or indices.dtype.kind not in "iu":
+            break  # a wrapper that means something else by this name
+        picked = indices[picked]
         dataset = dataset.dataset
         _check_positions(dataset)
     return dataset, np.arange(len(dataset))[picked].tolist()
@@ -142,6 +145,10 @@ def _ids(dataset: Any) -> list[str] | None:
         values = column(dataset, "id")
     if values is None or callable(values):
         return None
+    if isinstance(values, set | frozenset):
+        raise InvalidValueError(
+            "the `ids` of the data set are a set, which has no order", "give a list of them"
+        )
     if isinstance(values, pa.Array | pa.ChunkedArray):
         values = values.to_pylist()
     if hasattr(values, "tolist"):  # an element of a tensor is a tensor

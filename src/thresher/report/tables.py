@@ -71,7 +71,8 @@ class Markup(str):
 def verdict_table(analysis: Analysis) -> str:
     """Return a row per comparison: difference, interval, p-value, verdict."""
     families = any(c.primary is not None for c in analysis.verdicts)
-    digits = [decimals(c.difference, c.low, c.high) for c in analysis.verdicts]
+    size = analysis.margin
+    digits = [decimals(c.difference, c.low, c.high, size=size) for c in analysis.verdicts]
     rows = [
         [
             describe_cell(c.cell) or "all settings",
@@ -165,16 +166,20 @@ def trial_table(analysis: Analysis) -> str:
             *(format_value(trial.cell[axis]) for axis in axes),
             trial.seed,
             trial.error or trial.status or trial.state,
-            *([number(trial.value, 2 + decimals(trial.value or 0.0))] * len(own)),
+            *([number(trial.value, 2 + _decimals(trial.value))] * len(own)),
             number(trial.accuracy),
             number(trial.validation_accuracy),
-            number(trial.loss, 1 + decimals(trial.loss or 0.0)),
+            number(trial.loss, 1 + _decimals(trial.loss)),
             number(trial.seconds, digits=1),
         ]
         for trial in analysis.trials
     ]
     heads = [*_headings(axes), "seed", "state", *own, "test", "validation", "loss", "s"]
     return html_table(heads, rows, numbers=range(len(axes) + 2, len(heads)))
+
+
+def _decimals(value: float | None) -> int:
+    return decimals(value or 0.0, size=value or 0.0)
 
 
 def _headings(axes: Sequence[str]) -> list[str]:

@@ -2,7 +2,6 @@
 
 import contextlib
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from thresher.study.definition import (
     ComparisonConfig,
     compared_axis,
     compared_pairs,
+    higher_is_better,
 )
 from thresher.study.draws import notes
 from thresher.study.equal_training import unequal_samples
@@ -37,15 +37,10 @@ from thresher.study.rounding import image_step, written_step
 from thresher.study.selecting import hold_out
 from thresher.study.status import StudyStatus
 from thresher.study.study import Study
-from thresher.study.summaries import CellSummary, StudyCost, mean, summarise
+from thresher.study.summaries import CellSummary, StudyCost, mean, summarise, unpaired
 from thresher.study.tasks import StudyPlan, StudyTask
 from thresher.study.tune import TuningChoice, choices, poor_choices
 
-LOWER_IS_BETTER = {
-    *("loss", "error", "err", "mse", "rmse", "mae", "mape", "nll", "ppl", "perplexity", "bpc"),
-    *("time", "seconds", "steps", "latency", "wer", "cer", "fid", "eigenvalue"),
-}
-"""Words in the name of a metric of which less is better."""
 UNITS = {
     "time_to_target": "s",
     "steps_to_target": "steps",
@@ -144,7 +139,7 @@ def analyse(
         NotFoundError: The folder does not hold a study.
         InvalidValueError: `config` names an axis or value that the trials do not have, two trials
             have the same axes and seed, an axis is called as a column of results, a value is not
-            finite, or accuracies are shares.
+            finite, that of an axis is missing, a seed is no integer, or accuracies are shares.
 
     Example:
         >>> from thresher import analyse
@@ -276,7 +271,7 @@ def _build(
     study: Study | None = known.get("study")
     planned = list(study.definition.cells) if study is not None else []
     cells = summarise(reported, list(axes), known.get("choices", ()), planned)
-    unit, higher = UNITS.get(config.metric, ""), _higher_is_better(config)
+    unit, higher = UNITS.get(config.metric, ""), higher_is_better(config)
     scale = MetricScale(unit or config.metric, _margin(config, cells), higher, resolution)
     scale = replace(scale, censored=config.metric in TO_TARGET)
     scale = replace(scale, level=config.level or scale.level)
@@ -297,18 +292,13 @@ def _build(
             *(notes(cells, axis) if axis is not None else []),
             *(unequal_samples(reported, axes, axis, pairs) if axis is not None else []),
             *_without_value(reported, config.metric),
+            *(unpaired(cells, axis, pairs) if study is None and not scale.censored else []),
             *_stopped(reported, config.metric),
             *_doubts(cells, config, higher),
         ],
         resolution=resolution,
         **known,
     )
-
-
-def _higher_is_better(config: ComparisonConfig) -> bool:
-    if config.better is not None:
-        return config.better == "higher"
-    return not LOWER_IS_BETTER & set(re.split(r"[^a-z]+", config.metric.lower()))
 
 
 def _without_value(trials: Sequence[Trial], metric: str) -> list[str]:

@@ -4,6 +4,7 @@
 """
 
 import itertools
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -25,6 +26,12 @@ METRICS = (
     *("train_loss", "validation_accuracy", *SHARPNESS),
 )
 """Numbers of our own runs that can be compared; commands report others, too."""
+LOWER_IS_BETTER = {
+    *("loss", "error", "err", "mse", "rmse", "mae", "mape", "nll", "ppl", "perplexity", "bpc"),
+    *("time", "seconds", "steps", "latency", "wer", "cer", "fid", "eigenvalue", "entropy", "brier"),
+    *("logloss", "regret", "cost", "runtime", "ece", "losses", "errors"),
+}
+"""Words in the name of a metric of which less is better."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,6 +164,14 @@ def check_metric(name: str) -> None:
     """Raise InvalidValueError unless runs of `thresher train` have the metric."""
     if name not in METRICS:
         raise InvalidValueError(f'metric cannot be "{name}"', nearest(name, METRICS), "metric")
+
+
+def higher_is_better(config: ComparisonConfig) -> bool:
+    """Return whether a larger value is better: as stated, or as the name of the metric says."""
+    if config.better is not None:
+        return config.better == "higher"
+    words = re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", config.metric)  # also of valLoss
+    return not LOWER_IS_BETTER & {word.lower() for word in words}
 
 
 def compared_axis(axes: dict[str, list[Any]]) -> str | None:

@@ -1,7 +1,9 @@
 """Run the tasks of a plan: keep an executor busy until nothing more can run."""
 
 import logging
+import re
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 from thresher import progress
@@ -25,6 +27,7 @@ class Driver:
         root: Path,
         executor: Executor,
         steps_only: bool = False,
+        said: Iterable[str] = (),
     ) -> None:
         self.study, self.plan, self.root, self.executor = study, plan, root, executor
         self.steps_only = steps_only
@@ -33,6 +36,8 @@ class Driver:
         """Tasks that this run does not start (again): they failed or were stopped."""
         self.submitted: set[str] = set()
         self.shown: dict[str, str] | None = None
+        self.said = set(map(_kind, said))
+        """The kinds of remarks that were logged already."""
 
     def run(self) -> None:
         """Run until every wanted task is finished or cannot be."""
@@ -92,6 +97,10 @@ class Driver:
         return sorted(ready, key=lambda task: (task.is_trial, -task.cost))
 
     def _record(self, outcome: TaskOutcome) -> None:
+        for remark in outcome.remarks:
+            if _kind(remark) not in self.said:
+                self.said.add(_kind(remark))
+                logger.warning("%s: %s", outcome.name, remark)
         if self.plan.tasks[outcome.name].finished:
             return
         self.excluded.add(outcome.name)
@@ -103,3 +112,8 @@ class Driver:
         logger.error("%s failed: %s", outcome.name, error)
         if not self.failures.stands(outcome.name):
             logger.error("%s was killed; run the study again to resume it", outcome.name)
+
+
+def _kind(remark: str) -> str:
+    """Return a remark without the numbers and names that differ between tasks."""
+    return re.sub(r"\S*\d\S*", "#", remark.rstrip("."))

@@ -1,6 +1,7 @@
 """Read runs that were made elsewhere, one row of a CSV file each, as trials to analyse."""
 
 import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from thresher.study.reported import POINTS
 from thresher.study.results import Trial
 
 SEED = "seed"
+_NAME = re.compile(r"_|^[+-]?0\d")
 
 
 def read_runs(file: Path | str, metric: str, axes: Sequence[str] = ()) -> list[Trial]:
@@ -37,7 +39,10 @@ def read_runs(file: Path | str, metric: str, axes: Sequence[str] = ()) -> list[T
     head, rows = table.head, table.rows
     for name in (SEED, metric, *axes):
         if name not in head:
-            raise InvalidValueError(f'{file} has no column "{name}"', nearest(name, head))
+            hint = nearest(name, head)
+            if name == SEED and not hint.startswith("did you mean"):
+                hint = "add one; runs with the same seed are compared with each other"
+            raise InvalidValueError(f'{file} has no column "{name}"', hint)
     # A column without a name numbers the rows, as pandas does.
     chosen = list(axes) or [name for name in head if name not in ("", SEED, metric)]
     for name in chosen:
@@ -77,18 +82,25 @@ def check_paired(file: Path | str, analysis: Analysis) -> None:
     others = [name for name in analysis.axes if name != axis]
     raise InvalidValueError(
         f"no two seeds of {file} have runs that differ in {axis} only, so nothing can be compared"
-        + (f"; {', '.join(others)} count as axes, too" if others else ""),
+        + (f"; {', '.join(others)} {_count_as(others)}, too" if others else ""),
         "name the columns that are axes with `axes`" if others else "add runs",
     )
 
 
+def _count_as(names: Sequence[str]) -> str:
+    return "counts as an axis" if len(names) == 1 else "count as axes"
+
+
 def _axis(file: Path | str, table: CsvTable, name: str) -> list[Any]:
-    """Return the values of an axis: integers or numbers if all are, otherwise text."""
+    """Return the values of an axis: integers or numbers if all are, otherwise text.
+
+    Names such as 16_8 and 007 are text, although Python reads the first as 168.
+    """
     texts = [row[table.head.index(name)] for row in table.rows]
     for line, text in zip(table.lines, texts, strict=True):
         if not text:
             raise InvalidValueError(f"line {line} of {file} has no {name}")
-    for kind in (int, float):
+    for kind in () if any(map(_NAME.search, texts)) else (int, float):
         try:
             values = [kind(text) for text in texts]
         except ValueError:
@@ -104,7 +116,7 @@ def _numbers(file: Path | str, table: CsvTable, metric: str) -> list[float]:
     for line, row in zip(table.lines, table.rows, strict=True):
         text = row[table.head.index(metric)]
         try:
-            numbers.append(float(text))
+            numbers.append(float(text) if "_" not in text else math.nan)
         except ValueError:
             numbers.append(math.nan)
         if not math.isfinite(numbers[-1]):
@@ -134,7 +146,8 @@ def _points(
 
 def _seed(file: Path | str, line: int, text: str) -> int:
     try:
-        return int(text)
+        # Other programs write the seeds of a table in which one was missing as 0.0.
+        return int(text.removesuffix(".0") if "_" not in text else "")
     except ValueError:
         what = f'line {line} of {file}: seed must be an integer, got "{text}"'
         raise InvalidValueError(what) from None

@@ -9,6 +9,7 @@ import logging
 import os
 import sys
 import traceback
+from dataclasses import replace
 from pathlib import Path
 
 from thresher.effect import names_shown
@@ -61,6 +62,27 @@ def attempt(task: StudyTask, threads: int | None = None) -> TaskOutcome:
         if torch is not None and torch.cuda.is_initialized():
             torch.cuda.empty_cache()
     return TaskOutcome(task.name)
+
+
+class _Remarks(logging.Handler):
+    """Collects the warnings of a task."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.texts: dict[str, None] = {}
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.texts[record.getMessage()] = None
+
+
+def attempt_with_remarks(task: StudyTask, threads: int | None = None) -> TaskOutcome:
+    """Do as `attempt`, and return also what the task warned of; for a process with its own log."""
+    logger, remarks = logging.getLogger("thresher"), _Remarks()
+    logger.addHandler(remarks)
+    try:
+        return replace(attempt(task, threads), remarks=list(remarks.texts))
+    finally:
+        logger.removeHandler(remarks)
 
 
 def redirect_output(log: Path) -> None:

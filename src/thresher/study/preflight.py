@@ -80,6 +80,8 @@ def check_inputs(plan: StudyPlan, programs: bool = True) -> None:
         except ThresherError as error:
             place = task.name if task.is_trial else f"[steps.{task.step}]"
             error.what = f"{place}: {error.what}"
+            if "check the path" in error.fix:  # it may be meant relative to the study file
+                error.fix += f"; relative paths begin in the current folder, {Path.cwd()}"
             raise
 
 

@@ -20,8 +20,8 @@ def report_result(out: Path | str, **metrics: SupportsFloat) -> Path:
     """Report the result of a run to the study that started it.
 
     Writes `result.json` into the folder `out`, atomically. Call it once, at the end of a training
-    script that a study runs as its `command`. A program in another language writes the same file:
-    a JSON object of numbers.
+    script that a study runs as its `command`, in one of its processes: the last call counts. A
+    program in another language writes the same file: a JSON object of numbers.
 
     Args:
         out: The folder that the study passes as {out}.

@@ -3,7 +3,7 @@
 import contextlib
 import math
 import reprlib
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -101,25 +101,40 @@ class Trial:
 
 
 def plain_trial(trial: Any) -> Trial:
-    """Return the trial with a value of Python's own; it may be a tensor or an array of one.
+    """Return the trial with a seed and a value of Python's own; a value may be a tensor of one.
 
     Raises:
-        InvalidValueError: It is no number, or this is no trial.
+        InvalidValueError: They are no numbers, an axis has no plain value, or this is no trial.
     """
     if not isinstance(trial, Trial):
         raise InvalidValueError(f"trials must be a list of `Trial`, got {reprlib.repr(trial)}")
-    value: Any = trial.value
-    if value is None or isinstance(value, float | int):
-        return trial
+    place = f"({reprlib.repr(trial.cell)}, seed {reprlib.repr(trial.seed)})"
+    for axis, value in trial.cell.items():
+        if not _is_plain(value):
+            what = f"{axis} must be text or a number, got {reprlib.repr(value)} {place}"
+            raise InvalidValueError(what, "give every trial a value of each axis")
+    try:
+        seed = int(trial.seed)
+        if seed != float(trial.seed):
+            raise ValueError
+    except (TypeError, ValueError, OverflowError):
+        raise InvalidValueError(f"the seed of a trial must be an integer {place}") from None
+    value = trial.value
     try:
         if isinstance(value, str | bytes):
             raise TypeError
-        return replace(trial, value=float(value))
-    except (TypeError, ValueError, RuntimeError):
+        number = None if value is None else float(value)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
         raise InvalidValueError(
-            f"the value of a trial must be a number, got {reprlib.repr(value)} "
-            f"({trial.cell}, seed {trial.seed})"
+            f"the value of a trial must be a number, got {reprlib.repr(value)} {place}"
         ) from None
+    return replace(trial, seed=seed, value=value if isinstance(value, int | float) else number)
+
+
+def _is_plain(value: Any) -> bool:
+    """Return whether trials with this value of an axis can be found again: not by NaN or a list."""
+    equal = value == value  # a missing value, of any kind, is not equal to itself
+    return isinstance(value, Hashable) and isinstance(equal, bool | np.bool_) and bool(equal)
 
 
 _COPIED = (

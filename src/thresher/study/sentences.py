@@ -22,7 +22,7 @@ def sentence(verdict: Verdict, arm: str, baseline: str, unit: str = "points") ->
     if tested.n == 0:
         return f"{open_question}. No run of one has a partner with the same seed."
     low, high = tested.interval
-    digits = statistics.decimals(tested.mean, low, high)
+    digits = statistics.decimals(tested.mean, low, high, size=verdict.margin)
     difference = f"{tested.mean:+.{digits}f} {unit}"
     if tested.n == 1:
         one = "draw" if tested.draws else "seed"
@@ -41,7 +41,7 @@ def sentence(verdict: Verdict, arm: str, baseline: str, unit: str = "points") ->
 def _times(verdict: Verdict, tested: CensoredTimes, arm: str, baseline: str, unit: str) -> str:
     """Return the verdict on times to a target that some runs did not reach."""
     low, high = tested.interval
-    digits = statistics.decimals(tested.mean, low, high)
+    digits = statistics.decimals(tested.mean, low, high, size=verdict.margin)
     interval = f"95 % interval {low:+.{digits}f} to {high:+.{digits}f}"
     evidence = (
         f"restricted mean difference {tested.mean:+.{digits}f} {unit}, "

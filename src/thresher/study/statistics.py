@@ -284,11 +284,15 @@ def mean_interval(
     return mean - half, mean + half
 
 
-def decimals(*values: float) -> int:
-    """Return how many decimals show the largest of `values` with two digits; two at least."""
+def decimals(*values: float, size: float = 1.0) -> int:
+    """Return how many decimals show the largest of `values` with two digits; two at least.
+
+    `size` says how large numbers of this kind are, if they are small.
+    """
     largest = max((abs(value) for value in values if math.isfinite(value)), default=0.0)
-    # Below 1e-8 it is the rounding error of equal numbers.
-    return max(2, 1 - math.floor(math.log10(largest))) if largest > 1e-8 else 2
+    # Below 1e-8 of the size it is the rounding error of equal numbers.
+    negligible = 1e-8 * min(abs(size) or 1.0, 1.0)
+    return max(2, 1 - math.floor(math.log10(largest))) if largest > negligible else 2
 
 
 def holm(p: Sequence[float] | np.ndarray) -> np.ndarray:

@@ -163,7 +163,8 @@ class Study:
         InputRecord(self.root, plan).check(plan.tasks.values())
         check_measured(plan, self.definition.metric)
         idle = [f"{sentence}." for sentence in without_effect(self.definition).values() if sentence]
-        for sentence in (*idle, *option_remarks(plan)):
+        said = [*idle, *option_remarks(plan)]
+        for sentence in said:
             logger.warning(sentence)
         if finished:  # writes nothing: the folder may be somebody else's
             status = self.status()
@@ -181,7 +182,7 @@ class Study:
                 forget_outcomes(self.root, plan.tasks)
             with make_executor(config, self.root) as chosen:
                 try:
-                    Driver(self.definition, plan, self.root, chosen, steps_only).run()
+                    Driver(self.definition, plan, self.root, chosen, steps_only, said).run()
                 finally:
                     paths.running.unlink(missing_ok=True)
         return self.status()

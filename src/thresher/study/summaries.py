@@ -63,7 +63,8 @@ class CellSummary:
         """Decimals that show the mean and its interval."""
         from thresher.study.statistics import decimals  # loads scipy
 
-        return max(decimals(self.mean or 0.0), decimals(self.high - self.low))
+        mean = self.mean or 0.0
+        return max(decimals(mean, size=mean), decimals(self.high - self.low, size=mean))
 
     def to_dict(self, tuned: bool) -> dict[str, Any]:
         """Return one flat row of JSON values; `chosen` is in it if anything is tuned."""
@@ -147,6 +148,32 @@ def summarise(
             )
         )
     return summaries
+
+
+def unpaired(
+    cells: Sequence[CellSummary], axis: str | None, pairs: Sequence[tuple[Any, Any]]
+) -> list[str]:
+    """Return a sentence on runs for which no arm that theirs is compared with has the same seed."""
+    if axis is None:
+        return []
+    partners: dict[Any, set[Any]] = {}
+    for arm, baseline in pairs:
+        partners.setdefault(arm, set()).add(baseline)
+        partners.setdefault(baseline, set()).add(arm)
+    by_cell = {tuple(cell.cell.values()): cell.values.keys() for cell in cells}
+    alone = 0
+    for cell in cells:
+        others = partners.get(cell.cell[axis], ())
+        keys = [tuple((cell.cell | {axis: arm}).values()) for arm in others]
+        if keys:
+            alone += len(set(cell.values).difference(*(by_cell.get(key, ()) for key in keys)))
+    if not alone:
+        return []
+    text = "1 run has" if alone == 1 else f"{alone} runs have"
+    return [
+        f"{text} no partner with the same seed and other axes, so the verdicts leave "
+        f"{'it' if alone == 1 else 'them'} out."
+    ]
 
 
 def _end(trial: Trial) -> float:

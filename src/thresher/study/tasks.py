@@ -127,6 +127,8 @@ class TaskOutcome:
     """Whether the task saved its state on request and can be resumed."""
     killed: bool = False
     """Whether a signal from outside ended the process of the task."""
+    remarks: Sequence[str] = ()
+    """What the task warned of, which is otherwise only in its log."""
 
 
 class TaskStopped(Exception):

@@ -27,7 +27,7 @@ def main() -> None:
     task = StudyTask.from_json(json.loads(first)["task"]) if first else None
     if task is not None and task.kind == "train":
         connect_early(task.settings.get("device", "auto"), task.workers)
-    from thresher.study.perform import attempt, redirect_output
+    from thresher.study.perform import attempt_with_remarks, redirect_output
     from thresher.training.sharing import sharing
 
     skip_pandas()
@@ -38,7 +38,7 @@ def main() -> None:
             redirect_output(Path(order["log"]))
             if order["gpus"]:  # for the processes of a task with several workers
                 os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(order["gpus"])
-            outcome = attempt(StudyTask.from_json(order["task"]), threads)
+            outcome = attempt_with_remarks(StudyTask.from_json(order["task"]), threads)
             if outcome.detail:
                 sys.stderr.write(f"{outcome.detail}\n")
             sys.stdout.flush()

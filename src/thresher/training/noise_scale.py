@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from thresher.device_check import wide
-from thresher.errors import InvalidValueError, check_type
+from thresher.errors import InvalidValueError, check_type, counted
 from thresher.training.noise_estimate import NoiseEstimate, gradients_of, mean_small, squared_norm
 
 
@@ -69,6 +69,9 @@ class NoiseScale:
         Args:
             losses: (n,) losses of the samples of this worker's batch, such as those of
                 `cross_entropy(…, reduction="none")`. A gradient scaler may have scaled them.
+
+        Raises:
+            InvalidValueError: The losses or the gradients of parts of a batch are not known.
         """
         if losses.ndim != 1 or len(losses) < 1:
             raise InvalidValueError(
@@ -104,14 +107,24 @@ class NoiseScale:
         )
         first = squared_norm([gradient for gradient in part if gradient is not None])
         rest: list[Tensor] = []
+        hidden: list[int] = []
 
         def note(number: int, gradient: Tensor) -> None:
             # The gradient of the other half is what the whole has beyond the first.
             known = part[number]
-            share = gradient if known is None else gradient - known * (half / n)
-            rest.append((share * (n / (n - half))).norm())
+            if known is None:
+                hidden.append(number)
+            else:
+                rest.append(((gradient - known * (half / n)) * (n / (n - half))).norm())
 
         big = self._backward(losses, note)
+        if hidden:
+            raise InvalidValueError(
+                f"the gradients of {counted(len(hidden), 'parameter')} cannot be computed for half "
+                "of the batch, because a part of the network hides them, as checkpointing with "
+                "`use_reentrant=True` does",
+                "set `use_reentrant=False`",
+            )
         second = wide(torch.stack(rest)).square().sum()
         norms = torch.stack([(first + second) / 2, big])
         self._add(norms, mean_small(half, n - half), n)

@@ -72,6 +72,11 @@ def prune(
         raise InvalidValueError(f"epochs must be at least 1, got {epochs}", "", "epochs")
     if not isinstance(loader, DataLoader):
         raise InvalidValueError(f"loader must be a torch DataLoader, got {type(loader).__name__}")
+    if type(loader).__iter__ is not DataLoader.__iter__:
+        raise InvalidValueError(
+            f"{type(loader).__name__} has an `__iter__` of its own, which would not be called",
+            "prune a torch DataLoader, before `accelerator.prepare`, and change its batches then",
+        )
     batches = loader.batch_sampler
     if isinstance(loader.dataset, IterableDataset) or batches is None:
         raise InvalidValueError(
@@ -87,8 +92,7 @@ def prune(
         )
     if getattr(batches.sampler, "replacement", False):
         raise InvalidValueError(
-            "the sampler of the loader draws with replacement, so that its epochs hold other "
-            "samples",
+            "the sampler of the loader draws with replacement, so its epochs hold other samples",
             "use one that yields every sample once in each epoch",
         )
     if not getattr(loader, "in_order", True):
