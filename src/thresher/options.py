@@ -345,7 +345,7 @@ def _is_number(value: Any) -> bool:
 def _are_numbers(value: Sequence[Any], hint: Any, bounds: Bounds) -> bool:
     """Return whether all items are plain numbers that pass `_check`, without a call for each."""
     kinds = set(map(type, value))
-    if not (kinds == {int} and hint in (int, float) or kinds == {float} and hint is float):
+    if not ((kinds == {int} and hint in (int, float)) or (kinds == {float} and hint is float)):
         return False
     if kinds == {float} and not all(map(math.isfinite, value)):
         return False
