@@ -222,3 +222,29 @@ def test_a_selection_by_hdbscan_has_no_sliders_of_dbscan(
     # DBSCAN on its map can still be tried.
     page.select_option("#method", "network")
     page.wait_for_selector("#eps", state="visible")
+
+
+def test_a_narrow_page_shows_the_counts_and_what_decisions_change_in_a_preview(
+    site: Site, look: Opener
+) -> None:
+    selection = Selection.load(site.made.path)
+    order = np.argsort(selection.score, kind="stable")
+    page = look(site.url, width=700)
+    page.wait_for_selector(".filter-panel[data-ready]")
+    page.select_option("#method", "score")
+    page.fill("#share", "0.1")
+    page.wait_for_selector("#result b")
+    assert page.inner_text("#result") == "drops 300 of 3,000, 10.00 %"
+    for row in order[:2].tolist():
+        focus_by_search(page, selection.ids[row])
+        page.keyboard.press("d")
+        page.wait_for_selector(f'.toast:has-text("{selection.ids[row]}")')
+    wait_for(page, "hand", 2)
+    assert counts(page) == {"kept": 2698, "dropped": 302, "hand": 2}
+    text = "drops 300 of 3,000, 10.00 %; 302 with decisions by hand"
+    assert page.inner_text("#result") == text
+    box, map_box = page.locator("#numbers").bounding_box(), page.locator(".map").bounding_box()
+    assert box is not None
+    assert map_box is not None
+    assert box["y"] + box["height"] <= map_box["y"]
+    assert 0 <= box["x"] <= box["x"] + box["width"] <= 700

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import numpy as np
@@ -208,7 +209,7 @@ def test_images_that_browsers_do_not_show_are_sent_as_png(tmp_path: Path) -> Non
     random = np.random.default_rng(0)
     # Files of different sizes are stored as they are.
     pixels = [random.integers(0, 256, (side, 9, 3), np.uint8) for side in (5, 7)]
-    for name, image in zip(("a.tiff", "b.png"), pixels, strict=True):
+    for name, image in zip(("a #1%\n.tiff", "b.png"), pixels, strict=True):
         Image.fromarray(image).save(tmp_path / "images" / "cell" / name)
     options = WriteOptions(processes=1)
     pack = write_pack(Folder(tmp_path / "images"), tmp_path / "pack", options)
@@ -222,6 +223,13 @@ def test_images_that_browsers_do_not_show_are_sent_as_png(tmp_path: Path) -> Non
         data, kind = view.image(id)
         assert kind == "image/png"
         assert np.array_equal(np.asarray(Image.open(io.BytesIO(data))), image)
+    with (
+        create_server(Workspace([view.path])).in_background() as url,
+        httpx.Client(params={"token": url.partition("token=")[2]}) as http,
+    ):
+        place, id = f"{url.partition('?')[0]}api", quote(ids[0], safe="")
+        assert http.get(f"{place}/sample/{id}").json()["id"] == ids[0]
+        assert http.get(f"{place}/image/{id}").content == view.image(ids[0])[0]
 
 
 def test_clusters_are_the_same_before_and_after_they_are_prepared(site: Site) -> None:

@@ -102,13 +102,14 @@ def test_npz_with_ids_and_splits(tmp_path: Path, kind: str) -> None:
     assert pack.splits.to_pylist() == ["test", "validation", "x"]
 
 
+@pytest.mark.parametrize("splits", ["Splits", "split"])
 @pytest.mark.parametrize("kind", ["npz", "h5"])
-def test_names_in_upper_case_mean_the_same(tmp_path: Path, kind: str) -> None:
-    """HDF5 took `Images` and `Labels`, but ignored `Splits`: test images were for training."""
+def test_other_names_of_splits_mean_the_same(tmp_path: Path, kind: str, splits: str) -> None:
+    """If they were ignored, test images would be trained on."""
     arrays = {
         "Images": np.zeros((4, 6, 6), np.uint8),
         "Labels": np.arange(4) % 2,
-        "Splits": np.array([b"train", b"train", b"train", b"test"]),
+        splits: np.array([b"train", b"train", b"train", b"test"]),
         "IDs": np.array([b"a", b"b", b"c", b"d"]),
     }
     if kind == "npz":

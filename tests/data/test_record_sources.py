@@ -120,6 +120,8 @@ def test_webdataset_without_labels_or_cut(tmp_path: Path) -> None:
         writer.write({"__key__": "one", "jpg": picture(0, 8, 8), "txt": "a caption"})
     with pytest.raises(ThresherError, match=r'sample "one" of .*a.tar has no label'):
         packed(tmp_path / "a.tar", tmp_path / "pack", classes=named(tmp_path, "x"))
+    with pytest.raises(ThresherError, match=r"a.tar has no labels; each sample needs"):
+        open_source(tmp_path / "a.tar")
     with webdataset.TarWriter(str(tmp_path / "b.tar")) as writer:
         for n in range(40):
             writer.write({"__key__": str(n), "png": picture(n, 40, 40, "PNG"), "cls": 0})

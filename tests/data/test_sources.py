@@ -80,6 +80,27 @@ def test_class_folders_without_images_are_mentioned(
     assert message in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("folders", "message"),
+    [
+        (["cat/train", "cat/test", "dog/train", "dog/test"], '"test" and "train" in "cat"'),
+        (["fold1/cat", "fold1/dog", "fold2/cat", "fold2/dog"], '"cat" and "dog" in "fold1"'),
+        (["images/cat", "images/dog"], '"cat" and "dog" in "images"'),
+        (["train/cat/images", "train/dog/images", "val/cat/images", "val/dog/images"], None),
+        (["cat/Monday", "cat/Friday", "dog/Sunday", "dog"], None),
+    ],
+)
+def test_folders_inside_classes_that_look_like_classes_or_splits_are_mentioned(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, folders: list[str], message: str | None
+) -> None:
+    for folder in folders:
+        (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+        (tmp_path / folder / "1.png").write_bytes(b"")
+    open_source(tmp_path)
+    assert ("neither classes nor splits" in caplog.text) == (message is not None)
+    assert message is None or message in caplog.text
+
+
 def test_grey_images_stay_grey_and_16_bits_keep_the_high_byte(tmp_path: Path) -> None:
     from PIL import Image
 

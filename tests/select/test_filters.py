@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from planted_classes import CLASSES, N, planted, precision, recall
 
+from thresher.data.overrides import Override
 from thresher.data.selection import Selection
 from thresher.errors import ThresherError
 from thresher.select.filters.combine import IntersectionFilter, UnionFilter, VoteFilter
@@ -264,6 +265,23 @@ def test_combining(data: tuple[FilterInputs, np.ndarray, np.ndarray]) -> None:
         UnionFilter().fit_inputs(replace(samples, selections=three[:1]))
     with pytest.raises(ThresherError, match='has no sample "0"'):
         UnionFilter().fit(None, samples.labels, selections=three)
+
+
+def test_decisions_that_another_selection_overrules_are_mentioned(
+    data: tuple[FilterInputs, np.ndarray, np.ndarray],
+) -> None:
+    samples = data[0]
+    two = [as_selection(samples, [0], "a"), as_selection(samples, [1, 2], "b")]
+    ids = samples.ids
+    two[0].apply_overrides(
+        [Override([ids[0], ids[1], ids[7]], True), Override([ids[3]], True, label=4)]
+    )
+    two[1].apply_overrides([Override([ids[3]], True, label=5), Override([ids[8]], False)])
+    fitted = UnionFilter().fit_inputs(replace(samples, selections=two))
+    assert np.flatnonzero(~fitted.keep_).tolist() == [1, 2, 8]
+    first, second = fitted.warnings_
+    assert first.startswith("1 sample is kept or dropped against decisions by people")
+    assert second.startswith("1 sample has different new labels")
 
 
 def test_files_name_the_selections_they_were_read_from(

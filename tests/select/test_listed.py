@@ -71,6 +71,20 @@ def test_a_list_of_other_data_is_refused() -> None:
         _fit(ids=("a", "s/0", "b"))
 
 
+def test_the_table_of_a_selection_is_no_list(tmp_path: Path) -> None:
+    """Its rows are all samples, kept or not; those that it drops are a list."""
+    rows = {"id": IDS, "keep": [True, True, False, True, True, False]}
+    pq.write_table(pa.table(rows), tmp_path / "all.parquet")
+    with pytest.raises(ThresherError, match=r"row 1 of .* has keep = True, but .* be dropped"):
+        _fit(file=tmp_path / "all.parquet")
+    with pytest.raises(ThresherError, match=r"row 3 of .* has keep = False, but .* be kept"):
+        _fit(file=tmp_path / "all.parquet", keep=True)
+    dropped = _written(tmp_path / "dropped.csv", "id,keep\ns/2,False\ns/5,False\n")
+    assert _fit(file=dropped).keep_.tolist() == rows["keep"]
+    with pytest.raises(ThresherError, match="names every training sample"):
+        _fit(file=_written(tmp_path / "all.csv", "id,is_issue\n" + ",1\n".join([*IDS, ""])))
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from planted import ArraySource
+from thresher.cli.main import main
 from thresher.data.pack import Pack
 from thresher.data.split import HoldOut
 from thresher.data.write import WriteOptions, write_pack
@@ -16,10 +17,12 @@ from thresher.training.config import TrainConfig
 from thresher.training.train import train
 
 
-def _pack(out: Path, count: int) -> Path:
+def _pack(out: Path, count: int, others: str = "train") -> Path:
+    """Write a pack of so many samples, an eighth of them in the split `others`."""
+    splits = [others if number % 8 == 7 else "train" for number in range(count)]
     images = np.random.default_rng(0).integers(0, 255, (count, 8, 8, 1), dtype=np.uint8)
     ids = [str(number) for number in range(count)]
-    source = ArraySource(images, np.arange(count) % 2, ["train"] * count, ids, ["a", "b"])
+    source = ArraySource(images, np.arange(count) % 2, splits, ids, ["a", "b"])
     write_pack(source, out, WriteOptions(processes=1))
     return out
 
@@ -52,3 +55,29 @@ def test_options_may_be_numbers_of_numpy(tmp_path: Path) -> None:
     assert train(config, quiet=True).steps == 2
     written = read_run_json(RunPaths(Path(out)).config, "run")["config"]
     assert (written["batch_size"], written["lr"], written["epochs"]) == (4, 0.125, 1)
+
+
+@pytest.mark.parametrize(
+    ("split", "held", "measured"),
+    [
+        ("test", "0", ["test"]),
+        ("validation", "0", ["validation"]),
+        ("validation", "2", ["validation", "held-out"]),
+        ("test", "2", ["test", "validation"]),
+    ],
+)
+def test_the_last_lines_name_the_split_of_each_accuracy(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    split: str,
+    held: str,
+    measured: list[str],
+) -> None:
+    data = str(_pack(tmp_path / "pack", 16, split))
+    options = {"--data": data, "--model": "tiny", "--epochs": "1", "--out": str(tmp_path / "run")}
+    arguments = [word for pair in options.items() for word in pair]
+    with pytest.raises(SystemExit) as ended:
+        main(["train", *arguments, "--batch-size", "4", "--validation", held])
+    assert ended.value.code == 0
+    first = capsys.readouterr().out.splitlines()[0]
+    assert [part.split(" accuracy")[0] for part in first.split(", ")] == measured

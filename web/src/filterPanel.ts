@@ -56,6 +56,7 @@ export class FilterPanel {
       // The server sends clusters only while they are shown.
       if (model.colourBy === "cluster" && model.preview !== null) this.request();
     });
+    model.on(["decisions"], () => this.showPreview());
     model.on(["preview"], () => {
       this.saveAs.disabled = this.reset.disabled = model.preview === null;
       if (model.preview === null) this.form.hidden = true;
@@ -152,13 +153,13 @@ export class FilterPanel {
   private showPreview(): void {
     const numbers = this.model.preview?.numbers;
     if (numbers === undefined) return;
-    const { share, dropped } = numbers;
+    const [{ share, dropped }, { counts, n }] = [numbers, this.model];
     const eps = typeof numbers.eps === "number" ? numbers.eps : undefined;
     const follows = this.leading === "eps" || this.knee.checked;
     if (follows) this.share.value = share;
     else if (eps !== undefined) this.eps.value = this.curve.stepAt(eps);
     this.updateTexts(eps, share, follows ? share : this.share.value);
-    this.result.replaceChildren("drops ", h("b", {}, count(dropped)), ` of ${count(this.model.n)}, ${percent(share, 2)}`);
+    this.result.replaceChildren("drops ", h("b", {}, count(dropped)), ` of ${count(n)}, ${percent(share, 2)}${counts.overridden ? `; ${count(counts.dropped)} with decisions by hand` : ""}`);
   }
 
   /** `wanted` is the share to drop, which may lie beyond the end of the slider. */

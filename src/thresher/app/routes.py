@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
+from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, Response, StreamingResponse
 from starlette.routing import Route
@@ -30,6 +31,13 @@ from thresher.options import LARGEST_INT, from_mapping
 
 NEIGHBOURS_LIMIT = 64
 CACHED = {"Cache-Control": "private, max-age=3600"}
+
+
+class _IdConvertor(PathConvertor):
+    regex = r"[\s\S]*"  # names of files may hold line breaks
+
+
+register_url_convertor("id", _IdConvertor())
 
 
 def build_app(hub: EventHub, token: str, hosts: set[str], embed: bool = False) -> ASGIApp:
@@ -51,8 +59,8 @@ def build_app(hub: EventHub, token: str, hosts: set[str], embed: bool = False) -
         Route("/api/places", api.places),
         Route("/api/state", api.state),
         Route("/api/log", api.log),
-        Route("/api/sample/{id:path}", api.sample),
-        Route("/api/image/{id:path}", api.image),
+        Route("/api/sample/{id:id}", api.sample),
+        Route("/api/image/{id:id}", api.image),
         Route("/api/sprite", api.sprite),
         Route("/api/knobs", api.knobs),
         Route("/api/compare", api.compare),

@@ -51,11 +51,13 @@ def train(given: Train) -> Outcome | None:
     try:
         ensure_pack(config.data)
         connect_early(config.device, max(world, config.workers))
+        from thresher.data.pack import Pack
         from thresher.training import train as training
 
         finish_triton()
         skip_pandas()
         result = training.train(config)
+        tested = Pack.open(config.data).test_split or "test"
     except ThresherError:
         if rank:
             raise SystemExit(2) from None  # rank 0 reports the same error
@@ -65,16 +67,17 @@ def train(given: Train) -> Outcome | None:
     code = STOPPED if result.status == "stopped" else 0
     if result.status == "diverged" and given.fail_on_diverged:
         code = DIVERGED
-    return Outcome(result.to_dict(), _summary(result), code=code)
+    return Outcome(result.to_dict(), _summary(result, tested), code=code)
 
 
-def _summary(result: RunResult) -> str:
-    """Return three lines: how good, how long, and where."""
+def _summary(result: RunResult, tested: str) -> str:
+    """Return three lines: how good, how long, and where; `tested` is the split of `accuracy`."""
+    held_out = "held-out" if tested == "validation" else "validation"
     measured = [
         f"{split} accuracy {100 * accuracy:.2f} % (loss {loss:.4f})"
         for split, accuracy, loss in (
-            ("test", result.accuracy, result.loss),
-            ("validation", result.validation_accuracy, result.validation_loss),
+            (tested, result.accuracy, result.loss),
+            (held_out, result.validation_accuracy, result.validation_loss),
         )
         if accuracy is not None and loss is not None
     ]

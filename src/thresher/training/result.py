@@ -69,9 +69,9 @@ class RunResult:
     """finished, target (it was reached), diverged (a loss was not finite) or stopped (by a
     signal; the run can be resumed)."""
     accuracy: float | None
-    """On the test split, from 0 to 1."""
+    """On the test split, or the validation split of a pack without one, from 0 to 1."""
     loss: float | None
-    """Mean cross-entropy on the test split."""
+    """Mean cross-entropy on the same split."""
     validation_accuracy: float | None
     """On the samples held out by `validation`."""
     validation_loss: float | None

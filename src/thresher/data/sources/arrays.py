@@ -12,7 +12,7 @@ NAMES = {
     "images": ("images", "image", "x", "data"),
     "labels": ("labels", "label", "y", "targets", "target"),
     "ids": ("ids",),
-    "splits": ("splits",),
+    "splits": ("splits", "split"),
 }
 """In any case: `Splits` is `splits`."""
 KNOWN = {name for names in NAMES.values() for name in names}

@@ -6,7 +6,7 @@ import functools
 import hashlib
 import logging
 import os
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -162,16 +162,19 @@ def _list_files(root: Path) -> tuple[list[str], list[ImageFile]]:
         _check_no_splits(root, tops, [path for path, _, _ in files])
     depth = 2 if split_first else 1
     names = []
+    inside: dict[str, set[str]] = defaultdict(set)
     for path, _, _ in files:
         parts = path.split("/")
         if len(parts) <= depth:
             raise InvalidValueError(f"{root / path} is not in a class folder", LAYOUT)
         names.append(parts[depth - 1])
+        inside[parts[depth - 1]].update(parts[depth : depth + 1] if parts[depth + 1 :] else ())
     # A name that is not UTF-8 cannot be an id or a class name: the file is listed as broken.
     classes = sorted({_printable(name) for name in names if _is_text(name)})
     if not classes:
         raise InvalidValueError(f"the folder names in {root} are not UTF-8 text", "rename them")
     _mention_empty(root, tops if split_first else {""}, set(names))
+    _mention_inside(root, inside)
     label = {name: n for n, name in enumerate(classes)}
     images = []
     for name, (path, size, changed) in zip(names, files, strict=True):
@@ -191,6 +194,22 @@ def _mention_empty(root: Path, parents: set[str], names: set[str]) -> None:
         logger.warning(
             f"class folders without images in {root}: {len(empty):,}, such as "
             f'"{empty[0]}". They are left out, so that the classes after it have lower numbers'
+        )
+
+
+def _mention_inside(root: Path, inside: dict[str, set[str]]) -> None:
+    """Log folders of the same names inside several classes, or inside the only one.
+
+    They may be the classes or the splits of another layout: `images/cat` or `cat/test`.
+    """
+    counts = Counter(name for names in inside.values() for name in names)
+    several = {name for name, count in counts.items() if count > 1 or len(inside) == 1}
+    top = next((top for top, names in sorted(inside.items()) if len(names & several) > 1), None)
+    if top is not None:
+        first, second = sorted(map(_printable, inside[top] & several))[:2]
+        logger.warning(
+            f'folders inside those of the classes of {root}, such as "{first}" and "{second}" in '
+            f'"{_printable(top)}", count as neither classes nor splits: {LAYOUT}'
         )
 
 

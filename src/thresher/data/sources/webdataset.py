@@ -22,6 +22,7 @@ IMAGES = frozenset(_SUFFIXES.split())
 LABELS = frozenset(("cls", "json"))
 UNKNOWN = ""
 PROBES_PER_TAR = 8
+NEEDED = "each sample needs a .cls member with a number, or a .json member with `label`"
 _TAR = re.compile(r"\.(tar(\.(gz|bz2|xz|zst))?|tgz|tbz2?|txz)$")
 
 
@@ -47,6 +48,8 @@ class WebDataset(encoded.EncodedSource):
             encoded.Description.find(self.root), name, path.resolve().stem
         ):
             self.classes = class_names(classes, self._labels, str(path))
+            if not self.classes:
+                raise InvalidValueError(f"{path} has no labels", NEEDED)
             self.image_shape = encoded.common_shape(self._probes())
 
     @staticmethod
@@ -103,7 +106,7 @@ class WebDataset(encoded.EncodedSource):
         except (KeyError, ValueError, TypeError, AttributeError):
             raise InvalidValueError(
                 f'sample "{key}" of {tar} has no label',
-                "each sample needs a .cls member with a number, or a .json member with `label`",
+                NEEDED,
             ) from None
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from thresher.data.ids import rows_by_id
 from thresher.data.selection import Selection
-from thresher.errors import InvalidValueError
+from thresher.errors import InvalidValueError, counted
 from thresher.options import option
 from thresher.select.filters.base import Filter
 from thresher.select.inputs import FilterInputs, Need
@@ -64,7 +64,29 @@ class CombineFilter(Filter):
                 self.cluster_ = None if one.cluster is None else one.cluster[at]
                 break
         self.new_labels_ = given_labels(selections, rows)
+        self._mention_decisions(selections, rows)
         self.report_.update(rule=self.name, selections=names)
+
+    def _mention_decisions(
+        self, selections: Sequence[Selection], rows: Sequence[np.ndarray]
+    ) -> None:
+        """Warn of decisions by people that the rule, or another selection, overrules."""
+        overruled, differs = np.zeros((2, len(self.keep_)), bool)
+        for one, at in zip(selections, rows, strict=True):
+            if one.decided is not None:
+                overruled |= one.decided[at] & (one.keep[at] != self.keep_)
+            if one.new_labels is not None and self.new_labels_ is not None:
+                differs |= (one.new_labels[at] >= 0) & (one.new_labels[at] != self.new_labels_)
+        if overruled.any():
+            samples = counted(int(overruled.sum()), "sample is", "samples are")
+            self.warnings_.append(
+                f"{samples} kept or dropped against decisions by people in one of the selections"
+            )
+        if differs.any():
+            samples = counted(int(differs.sum()), "sample has", "samples have")
+            self.warnings_.append(
+                f"{samples} different new labels, of which that of the first selection counts"
+            )
 
 
 @dataclass(kw_only=True)

@@ -18,6 +18,8 @@ from thresher.select.filters.base import Filter
 from thresher.select.inputs import FilterInputs
 
 TABLES = (".csv", ".tsv", ".parquet")
+ANSWERS = {"true": True, "1": True, "false": False, "0": False}
+"""What a column `keep` says, as in the table of a selection."""
 
 
 @dataclass(kw_only=True)
@@ -69,6 +71,12 @@ class ListFilter(Filter):
             if row >= 0:
                 marked[row], self.score_[row] = True, score
                 self.reason_[row] = "" if self.keep else reason
+        if marked.all() and not self.keep:
+            raise InvalidValueError(
+                "the list names every training sample, so that none would be kept",
+                "list only those to drop",
+                "ids" if self.file is None else "file",
+            )
         self.keep_ = marked if self.keep else ~marked
         self.report_.update(listed=len(listed), missing=len(listed) - there)
 
@@ -81,7 +89,7 @@ class ListFilter(Filter):
         if not self.file.is_file():
             raise NotFoundError(f"the list {self.file} does not exist", "check the path")
         if self.file.suffix.lower() in TABLES:
-            entries = dict(_read_rows(self.file))
+            entries = dict(_read_rows(self.file, self.keep))
         else:
             try:
                 lines = read_id_list(self.file)
@@ -95,11 +103,18 @@ class ListFilter(Filter):
         return entries
 
 
-def _read_rows(file: Path) -> Iterable[tuple[str, tuple[float, str]]]:
-    """Yield id, score and reason of each row of a table."""
+def _read_rows(file: Path, keep: bool) -> Iterable[tuple[str, tuple[float, str]]]:
+    """Yield id, score and reason of each row of a table of samples to keep, or to drop."""
     for number, row in enumerate(_table(file), 1):
         if row.get("id") in (None, ""):  # the number 0 is an id
             raise InvalidValueError(f"row {number} of {file} has no id", "", "file")
+        if ANSWERS.get(str(row.get("keep")).lower(), keep) != keep:
+            raise InvalidValueError(
+                f"row {number} of {file} has keep = {row['keep']}, but every listed sample would "
+                f"be {'kept' if keep else 'dropped'}",
+                "list only the others, or combine selections with `union`",
+                "file",
+            )
         try:
             score = 1.0 if row.get("score") in (None, "") else float(str(row["score"]))
         except ValueError:
