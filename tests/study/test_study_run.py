@@ -296,7 +296,7 @@ def test_jobs_in_a_queue_do_not_run_yet(
     text = dumps(content(seeds=1, grid={"batch_size": [32, 64, 96]}))
     write_text(tmp_path / "study.toml", text)
     names = list(Study.open(tmp_path).plan().trials)
-    running = {names[0]: "SLURM: running", names[1]: "SLURM: pending"}
+    running = {names[0]: "SLURM: running", names[1]: "SLURM: pending (Priority)"}
     write_json(StudyPaths(tmp_path).running, {"time": 0, "running": running})
     with hold(tmp_path):
         status = Study.open(tmp_path).status()

@@ -19,7 +19,7 @@ IN_QUEUE = frozenset(
     f"SLURM: {state}"
     for state in ("pending", "requeued", "requeue_hold", "requeue_fed", "special_exit")
 )
-"""Where submitted tasks are, as `Executor.running` says, that do not run yet."""
+"""Where submitted tasks are, as `Executor.running` says before a reason, that do not run yet."""
 
 
 @dataclass(frozen=True)
