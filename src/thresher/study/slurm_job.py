@@ -64,11 +64,12 @@ class SlurmJob:
             return  # requeued, it would run although a person does not want it to
         restarts = int(os.environ.get("SLURM_RESTART_COUNT", "0"))
         if outcome.stopped and restarts < self.most_requeues:
-            _log(f"out of time: requeued (requeue {restarts + 1})")
+            _log(f"{outcome.error or 'out of time'}: requeued (requeue {restarts + 1})")
             _requeue()
             return
         if outcome.stopped:
-            outcome = TaskOutcome(task.name, f"it ran out of time {restarts + 1} times")
+            why = outcome.error or "it ran out of time"
+            outcome = TaskOutcome(task.name, f"{why}, {restarts + 1} times")
         write_json(outcome_file(root, task.name), dataclasses.asdict(outcome))
 
 

@@ -124,7 +124,7 @@ class TaskOutcome:
     detail: str = ""
     """The traceback, or the end of the log."""
     stopped: bool = False
-    """Whether the task saved its state on request and can be resumed."""
+    """Whether the task saved its state on request, or another process has it: it can be resumed."""
     killed: bool = False
     """Whether a signal from outside ended the process of the task."""
 
