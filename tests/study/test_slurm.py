@@ -238,6 +238,35 @@ def test_a_command_out_of_time_is_requeued_with_its_folder(bed: SlurmBed, tmp_pa
     assert all("requeued (requeue 1)" in log for log in logs)
 
 
+@pytest.mark.slow  # waits for SLURM
+def test_a_cancelled_job_that_runs_does_not_come_back_by_itself(
+    bed: SlurmBed, tmp_path: Path
+) -> None:
+    (tmp_path / "own.py").write_text(COMMAND)
+    command = f"{{python}} -S {tmp_path}/own.py {{out}} {{seed}}"
+    content = {"seeds": 1, "base": {"command": command}, "metric": "score", "executor": EXECUTOR}
+    file, out = tmp_path / "study.toml", tmp_path / "out"
+    write_text(file, dumps(content))
+    process = subprocess.Popen([*STUDY, str(file), str(out)], env={**os.environ, **bed.environment})
+    try:
+        _until(lambda: bool(list(out.glob("trials/*/output/begun"))))
+    finally:
+        process.kill()
+        process.wait()
+    (entry,) = _book(out).values()
+    bed.command("scancel", "--name", entry["job"])
+    states = set()
+
+    def ended() -> bool:
+        states.add(bed.command("squeue", "-h", "-o", "%T"))
+        return "" in states
+
+    _until(ended)
+    assert states <= {"RUNNING", "COMPLETING", ""}
+    (log,) = (out / "logs").iterdir()
+    assert "requeued" not in log.read_text()
+
+
 ONCE = """
 import json, os, sys, time
 out = sys.argv[1]

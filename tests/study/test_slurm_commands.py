@@ -15,6 +15,7 @@ from thresher.study import slurm_commands, slurm_job
 from thresher.study.executors import executor_config
 from thresher.study.slurm import SlurmConfig, SlurmExecutor, check_folder
 from thresher.study.slurm_job import outcome_file
+from thresher.study.slurm_queue import largest_array
 from thresher.study.study import Study
 from thresher.study.tasks import StudyTask
 
@@ -34,6 +35,8 @@ def test_settings() -> None:
         ({"gpus": 2}, r"gpus must be in \[0, 1\], got 2"),
         ({"save_seconds": 0}, "save_seconds must be at least 1, got 0"),
         ({"minutes": 2}, "save_seconds must be less than the 120 seconds of `minutes`, got 120"),
+        ({"extra": {"job_name": "mine"}}, "extra cannot set job_name, which Thresher sets"),
+        ({"extra": {"ntasks-per-node": 2}}, "extra cannot set ntasks-per-node"),
     ):
         with pytest.raises(ThresherError, match=message):
             executor_config({"kind": "slurm", **keys})
@@ -50,11 +53,14 @@ def test_srun_gets_the_cores_of_a_worker_too() -> None:
 
 def test_other_jobs_may_have_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     squeue = tmp_path / "squeue"
-    squeue.write_text("#!/bin/sh\necho 'a|b|c|N/A|RUNNING'\necho 'thresher-1|3|PENDING'\n")
+    squeue.write_text(
+        "#!/bin/sh\necho CLUSTER: main\necho 'a|b|c|N/A|RUNNING (None)'\n"
+        "echo 'thresher-1|3|PENDING (Priority)'\n"
+    )
     squeue.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     queue = SlurmExecutor(tmp_path / "study", SlurmConfig())._queue()
-    assert queue["thresher-1", 3] == "PENDING"
+    assert queue == {("a|b|c", 0): "RUNNING", ("thresher-1", 3): "PENDING (Priority)"}
 
 
 def _program(folder: Path, name: str, script: str) -> None:
@@ -90,6 +96,65 @@ def test_an_array_whose_submission_got_no_answer_is_submitted_once(
     assert entry["attempt"] == 1
     assert executor.running() == {"trial": "SLURM: pending"}
     assert "sbatch failed: Batch job submission failed: Socket timed out" in caplog.text
+
+
+def test_variables_of_the_user_and_of_a_job_do_not_reach_commands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("submitit")
+    bin = tmp_path / "bin"
+    seen = "env | grep -E '^(SLURM|SBATCH|SQUEUE)_' | sort >"
+    _program(bin, "sbatch", f"{seen} sbatch.env; echo Submitted batch job 7")
+    _program(bin, "squeue", f"{seen} squeue.env")
+    monkeypatch.setenv("PATH", f"{bin}{os.pathsep}{os.environ['PATH']}")
+    names = ("SBATCH_JOB_NAME", "SBATCH_PARTITION", "SBATCH_ACCOUNT", "SQUEUE_STATES", "SLURM_CONF")
+    for name in (*names, "SLURM_EXIT_ERROR"):
+        monkeypatch.setenv(name, "x")
+    task = StudyTask("trial", "command", {}, tmp_path / "trial", "id", cell={}, seed=0)
+    executor = SlurmExecutor(tmp_path / "study", SlurmConfig(poll_seconds=0, partition="gpu"))
+    executor.submit([task])
+    assert (bin / "sbatch.env").read_text().split() == [
+        "SBATCH_ACCOUNT=x", "SLURM_CONF=x", "SLURM_EXIT_ERROR=x", "SQUEUE_STATES=x"
+    ]  # fmt: skip
+    assert "SQUEUE_STATES" not in (bin / "squeue.env").read_text()
+    monkeypatch.setenv("SLURM_JOB_ID", "5")
+    monkeypatch.setenv("SLURM_ARRAY_JOB_ID", "4")
+    executor.submit([task])
+    left = (bin / "sbatch.env").read_text().split()
+    assert left == ["SBATCH_ACCOUNT=x", "SLURM_CONF=x", "SQUEUE_STATES=x"]
+    assert os.environ["SLURM_ARRAY_JOB_ID"] == "4"
+
+
+def test_an_answer_of_sbatch_without_a_job_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("submitit")
+    bin = tmp_path / "bin"
+    _program(bin, "sbatch", "echo hello")
+    _program(bin, "squeue", "exit 0")
+    monkeypatch.setenv("PATH", f"{bin}{os.pathsep}{os.environ['PATH']}")
+    task = StudyTask("trial", "command", {}, tmp_path / "trial", "id", cell={}, seed=0)
+    executor = SlurmExecutor(tmp_path / "study", SlurmConfig(poll_seconds=0))
+    with pytest.raises(ThresherError, match=r'sbatch failed: .* sense of sbatch output "hello"'):
+        executor.submit([task])
+    assert _book(tmp_path / "study") == {}
+
+
+def test_a_job_that_waits_for_a_person_is_mentioned_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    pytest.importorskip("submitit")
+    bin = tmp_path / "bin"
+    _program(bin, "sbatch", 'grep -o "thresher-[0-9a-f]*" "$1" > n; echo Submitted batch job 7')
+    held = "launch failed requeued held"
+    _program(bin, "squeue", f'[ ! -e n ] || echo "$(cat n)|N/A|PENDING ({held})"')
+    monkeypatch.setenv("PATH", f"{bin}{os.pathsep}{os.environ['PATH']}")
+    task = StudyTask("trial", "command", {}, tmp_path / "trial", "id", cell={}, seed=0)
+    executor = SlurmExecutor(tmp_path / "study", SlurmConfig(poll_seconds=0))
+    executor.submit([task])
+    assert [executor.wait(), executor.wait()] == [[], []]
+    assert executor.running() == {"trial": f"SLURM: pending ({held})"}
+    assert caplog.text.count(f"trial: its job is pending ({held})") == 1
 
 
 # Takes as many jobs as the file `limit` says, and counts each job of an array.
@@ -188,9 +253,9 @@ def test_other_commands_wait_for_the_controller_too(
     monkeypatch.setattr(slurm_commands.time, "sleep", lambda _: None)
     executor = SlurmExecutor(tmp_path / "study", SlurmConfig())
     executor.commands.answered("squeue")
-    assert executor._largest_array() == 7
+    assert largest_array(executor.commands) == 7
     _program(bin, "scontrol", "echo 'Access denied' >&2; exit 1")
-    assert executor._largest_array() == 1001
+    assert largest_array(executor.commands) == 1001
     _program(bin, "scontrol", script.format("Unexpected message received for job 1"))
     monkeypatch.setenv("SLURM_JOB_ID", "1")
     with contextlib.ExitStack() as after:

@@ -21,6 +21,7 @@ from thresher.study.status import Failures, hold
 from thresher.study.study import Study
 from thresher.study.toml import dumps
 from thresher.study.tune import choices, number_of_trials, reported_trials, wanted_trials
+from thresher.training.folder import locked
 
 RUN = str(Path(__file__).with_name("run_study.py"))
 
@@ -266,6 +267,19 @@ def test_a_second_run_into_the_folder_is_told_who_holds_it(
 
 
 @pytest.mark.slow
+def test_a_trial_that_another_process_runs_is_not_a_failure(
+    content: Content, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As a job of SLURM does while the study is run with another executor."""
+    only = content({"epochs": 1}, seeds=1, grid={"batch_size": [96]})
+    study = Study.from_dict(only, tmp_path)
+    (trial,) = study.plan().trials.values()
+    with locked(trial.out):
+        assert study.run({"kind": "in-process"}).count("waiting") == 1
+    assert f"another run is writing to {trial.out}; run the study again" in caplog.text
+    assert study.run({"kind": "in-process"}).complete
+
+
 def test_only_the_steps_are_run_on_request(content: Content, tmp_path: Path) -> None:
     steps = {"half": {"do": "select", "filter": "random", "drop": 0.5, "each": ["seed"]}}
     grid = {"selection": ["full", "half"]}
@@ -297,7 +311,7 @@ def test_jobs_in_a_queue_do_not_run_yet(
     text = dumps(content(seeds=1, grid={"batch_size": [32, 64, 96]}))
     write_text(tmp_path / "study.toml", text)
     names = list(Study.open(tmp_path).plan().trials)
-    running = {names[0]: "SLURM: running", names[1]: "SLURM: pending"}
+    running = {names[0]: "SLURM: running", names[1]: "SLURM: pending (Priority)"}
     write_json(StudyPaths(tmp_path).running, {"time": 0, "running": running})
     with hold(tmp_path):
         status = Study.open(tmp_path).status()

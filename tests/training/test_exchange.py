@@ -1,5 +1,6 @@
 """Local SGD and delayed gradients over real ranks."""
 
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -14,6 +15,8 @@ from thresher.distributed.group import Group, Placement
 from thresher.distributed.names import Compress
 from thresher.errors import ThresherError
 from thresher.options import validate
+from thresher.training import checkpoint
+from thresher.training.checkpoint import Checkpoint, pack_optimizer, unpack_optimizer
 from thresher.training.exchange.base import ExchangeConfig, ExchangeParts
 from thresher.training.exchange.delayed import DelayedExchange
 from thresher.training.exchange.local_sgd import LocalSGDExchange
@@ -102,6 +105,27 @@ def test_averaging_every_step_is_plain_sgd_also_for_uneven_parts() -> None:
     for weights in run_ranks(2, _plain, 1):
         assert weights == pytest.approx(alone, abs=1e-12)
     assert run_ranks(2, _plain, 5)[0] != pytest.approx(alone, abs=1e-6)
+
+
+def test_averages_are_sent_in_the_same_order_after_a_resumption(tmp_path: Path) -> None:
+    """Where a value lies in the sent buffer decides in which order three workers' are added."""
+    sizes: list[list[tuple[int, ...]]] = []
+    saved: Checkpoint | None = None
+    for _ in range(2):
+        net = nn.Sequential(*(nn.Linear(size, size + 1) for size in range(1, 8)))
+        optimizer = torch.optim.Adam(net.parameters())
+        exchange = LocalSGDExchange(_parts(net, optimizer, (0, 1), ExchangeConfig(average_every=2)))
+        if saved is None:
+            net(torch.ones(1, 1)).sum().backward()
+            optimizer.step()
+            tensors, plain = pack_optimizer(optimizer)
+            checkpoint.write(tmp_path, 1, Checkpoint({"plain": plain}, tensors))
+            saved = checkpoint.newest(tmp_path)
+        else:
+            unpack_optimizer(optimizer, saved, saved.meta["plain"])
+        sizes.append([tuple(tensor.shape) for tensor in exchange._tensors()])
+    assert len(sizes[0]) == 3 * 14
+    assert sizes[0] == sizes[1]
 
 
 def test_average_every_zero_is_refused() -> None:

@@ -105,7 +105,8 @@ class Driver:
             return
         self.excluded.add(outcome.name)
         if outcome.stopped:
-            logger.warning("%s was stopped; run the study again to resume it", outcome.name)
+            why = outcome.error or "it was stopped"
+            logger.warning("%s: %s; run the study again to resume it", outcome.name, why)
             return
         error = outcome.error or "it ended without a result"
         self.failures.add(outcome.name, error, outcome.detail, outcome.killed)

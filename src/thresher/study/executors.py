@@ -61,6 +61,9 @@ FORMER_DEFAULTS: dict[str, tuple[Any, ...]] = {
 }
 """Values that meant "default" in study files of version 0.1."""
 
+SET_BY_THRESHER = {"array", "job_name", "nodes", "ntasks", "ntasks_per_node", "signal"}
+"""Options of sbatch with which Thresher finds its jobs, sizes them, and has them save in time."""
+
 
 def executor_settings(stored: Mapping[str, Any], kind: str | None) -> Mapping[str, Any]:
     """Return the keys of `[executor]` of a study file, unless another kind is wanted."""
@@ -83,6 +86,10 @@ def executor_config(settings: Mapping[str, Any]) -> ExecutorConfig:
         what = f"save_seconds must be less than the {60 * config.minutes} seconds of `minutes`"
         fix = "raise `minutes`, or lower it"
         raise InvalidValueError(f"{what}, got {config.save_seconds}", fix, "save_seconds")
+    for key in config.extra if isinstance(config, SlurmConfig) else ():
+        if key.replace("-", "_") in SET_BY_THRESHER:
+            fix = "use another option of [executor], or leave it out"
+            raise InvalidValueError(f"extra cannot set {key}, which Thresher sets", fix, "extra")
     return config
 
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from thresher.effect import names_shown
-from thresher.errors import ThresherError
+from thresher.errors import BusyError, ThresherError
 from thresher.study.run_command import CommandError, run_command
 from thresher.study.selecting import embed, select
 from thresher.study.tasks import StudyTask, TaskOutcome, TaskStopped
@@ -51,6 +51,8 @@ def attempt(task: StudyTask, threads: int | None = None) -> TaskOutcome:
         return TaskOutcome(task.name, stopped=True)
     except CommandError as error:
         return TaskOutcome(task.name, str(error), log_tail(error.log), killed=error.killed)
+    except BusyError as error:  # no failure: another executor may be running the task
+        return TaskOutcome(task.name, error.what, stopped=True)
     except ThresherError as error:
         return TaskOutcome(task.name, str(error), traceback.format_exc())
     except Exception as error:

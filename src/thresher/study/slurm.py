@@ -22,13 +22,18 @@ from thresher.errors import InvalidValueError, MissingDependencyError, NotFoundE
 from thresher.options import option
 from thresher.paths import StudyPaths, read_json, write_json
 from thresher.study.perform import log_tail
-from thresher.study.slurm_commands import SlurmCommands, one_line, submit_limit, unreachable
+from thresher.study.slurm_commands import (
+    SlurmCommands,
+    clean_submission,
+    one_line,
+    submit_limit,
+    unreachable,
+)
 from thresher.study.slurm_job import SlurmJob, outcome_file
+from thresher.study.slurm_queue import Queue, is_stuck, largest_array, read_queue, shown
 from thresher.study.tasks import Executor, StudyTask, TaskOutcome, Values
 
 logger = logging.getLogger(__name__)
-Queue = dict[tuple[str, int], str]
-"""State of each queued job, by (job name, index in its array)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,6 +145,8 @@ class SlurmExecutor(Executor):
         """SLURM's name of the limit that tasks wait for."""
         self.unseen: dict[str, int] = {}
         """How often in a row the job of a task was not in the queue."""
+        self.stuck: set[str] = set()
+        """Tasks with a job that waits for a person, as was said."""
         self.commands = SlurmCommands(config.poll_seconds)
 
     def submit(self, tasks: Sequence[StudyTask]) -> None:
@@ -150,7 +157,7 @@ class SlurmExecutor(Executor):
         for task in tasks:
             if state := self._state(task.name, queue):
                 self.submitted[task.name] = task
-                logger.info("%s: its job is already %s", task.name, state.lower())
+                logger.info("%s: its job is already %s", task.name, shown(state))
             elif (ended := self._reported(task.name)) and not ended.killed:
                 self.submitted[task.name] = task  # it failed while no process watched it
             else:
@@ -162,7 +169,7 @@ class SlurmExecutor(Executor):
         if self.held:
             self._hold(tasks)
             return
-        most = self._largest_array() if len(tasks) > 1 else 1
+        most = largest_array(self.commands) if len(tasks) > 1 else 1
         for workers in sorted({task.workers for task in tasks}, reverse=True):
             group = [task for task in tasks if task.workers == workers]
             for begin in range(0, len(group), most):
@@ -170,13 +177,13 @@ class SlurmExecutor(Executor):
 
     def _send_array(self, tasks: list[StudyTask], workers: int) -> None:
         """Submit tasks of `workers` workers each as one array; hold them if others are held."""
-        from submitit.core.utils import FailedJobError
+        from submitit.core.utils import FailedJobError, FailedSubmissionError
 
         while not self.held:
             name = f"thresher-{secrets.token_hex(4)}"
             try:
                 self._try_array(tasks, workers, name)
-            except FailedJobError as error:
+            except (FailedJobError, FailedSubmissionError) as error:
                 self._remove_leftovers()
                 if limit := submit_limit(str(error)):
                     self._forget(tasks)
@@ -235,9 +242,10 @@ class SlurmExecutor(Executor):
         cpus, requeues = self.config.cpus, self.config.most_requeues
         jobs = [SlurmJob(task.to_json(), str(self.root), cpus, requeues) for task in tasks]
         executor = SubmititExecutor(folder=self.jobs)
-        executor.update_parameters(**self.config.parameters(workers, name))
+        parameters = self.config.parameters(workers, name)
+        executor.update_parameters(**parameters)
         # submitit prints the errors of sbatch, which are logged: it may refuse jobs for days.
-        with contextlib.redirect_stderr(io.StringIO()):
+        with contextlib.redirect_stderr(io.StringIO()), clean_submission(parameters):
             executor.map_array(SlurmJob.run, jobs)
 
     def _after_failure(self, tasks: list[StudyTask], name: str, errors: str) -> None:
@@ -295,7 +303,12 @@ class SlurmExecutor(Executor):
             # Kept, it would be taken for the outcome of a later attempt.
             outcome_file(self.root, task.name).unlink(missing_ok=True)
             return outcome
-        if self._state(task.name, queue) is not None:
+        state = self._state(task.name, queue)
+        if state is not None:
+            if is_stuck(state) and task.name not in self.stuck:
+                what = "%s: its job is %s: SLURM will not start it unless somebody intervenes"
+                logger.warning(what, task.name, shown(state))
+                self.stuck.add(task.name)
             self.unseen[task.name] = 0
             return None
         # Twice in a row: on a shared file system a result may appear after its job has left.
@@ -323,7 +336,7 @@ class SlurmExecutor(Executor):
     def running(self) -> dict[str, str]:
         queue = self._queue()
         states = {name: self._state(name, queue) for name in self.submitted}
-        return {name: f"SLURM: {state.lower()}" for name, state in states.items() if state}
+        return {name: f"SLURM: {shown(state)}" for name, state in states.items() if state}
 
     def close(self) -> None:
         if self.submitted:
@@ -341,20 +354,7 @@ class SlurmExecutor(Executor):
         return queue.get((record.job, record.index)) if record is not None else None
 
     def _queue(self) -> Queue:
-        """Return the jobs of this user in the queue."""
-        words = ("squeue", "--noheader", "--me", "--array", "--format=%j|%K|%T")
-        queue = {}
-        for line in self.commands.output(*words).splitlines():
-            name, index, state = line.strip().rsplit("|", 2)  # other jobs may have any name
-            queue[name, int(index) if index.isdigit() else 0] = state
-        return queue
-
-    def _largest_array(self) -> int:
-        """Return how many jobs an array may have on this cluster."""
-        config = self.commands.output("scontrol", "show", "config", may_fail=True)
-        match = re.search(r"^MaxArraySize\s*=\s*(\d+)", config, re.MULTILINE)
-        # Indices are below MaxArraySize, which is 1001 by default and 0 if there are no arrays.
-        return max(1, int(match.group(1))) if match else 1001
+        return read_queue(self.commands)
 
 
 def forget_outcomes(root: Path, tasks: Iterable[str]) -> None:

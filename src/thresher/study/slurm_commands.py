@@ -4,10 +4,13 @@ Jobs do not depend on the controller while they run, so a study need not end bec
 failed. A failure before the first answer is an error at once: SLURM is not set up here.
 """
 
+import contextlib
 import logging
+import os
 import re
 import subprocess
 import time
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from thresher.errors import ThresherError
@@ -25,6 +28,12 @@ _UNREACHABLE = re.compile(
 )
 _SUBMIT_LIMIT = re.compile(r"\w+SubmitJob\w*")
 """SLURM's names of limits to the number of submitted jobs, such as QOSMaxSubmitJobPerUserLimit."""
+
+_OF_EVERY_CLUSTER = frozenset({"SLURM_CLUSTERS", "SLURM_CONF", "SLURM_JWT"})
+"""Variables that are not those of a job, although they begin like them."""
+_SET_HERE = frozenset(
+    f"SBATCH_{name}" for name in ("ARRAY_INX", "JOB_NAME", "SIGNAL", "TIMELIMIT", "WAIT")
+)
 
 
 @dataclass
@@ -44,7 +53,7 @@ class SlurmCommands:
     def output(self, *words: str, may_fail: bool = False) -> str:
         """Return what a command prints, once it works, or fails although it reached SLURM."""
         while True:
-            done = subprocess.run(words, capture_output=True, text=True)
+            done = call(*words)
             if not done.returncode or (may_fail and not unreachable(done.stderr)):
                 self.answered(words[0])
                 return done.stdout
@@ -84,6 +93,33 @@ class SlurmCommands:
             )
             outage.remind_at = now + (now - outage.since)
         time.sleep(self.pause)
+
+
+def call(*words: str) -> "subprocess.CompletedProcess[str]":
+    """Run a command once, without the user's defaults for squeue.
+
+    Some, such as SQUEUE_STATES, hide jobs, which would then seem to have vanished.
+    """
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("SQUEUE_")}
+    return subprocess.run(words, capture_output=True, text=True, env=environment)
+
+
+@contextlib.contextmanager
+def clean_submission(options: Iterable[str]) -> Iterator[None]:
+    """Hide variables that would change a job that the block submits with these sbatch options.
+
+    sbatch prefers SBATCH_PARTITION, say, to the partition of a script. Inside of a job, the new one
+    would inherit that job's variables, such as SLURM_ARRAY_JOB_ID.
+    """
+    hidden = _SET_HERE.union(f"SBATCH_{option.upper()}" for option in options) & os.environ.keys()
+    if "SLURM_JOB_ID" in os.environ:
+        inherited = {k for k in os.environ if k.startswith(("SLURM_", "SLURMD_", "SRUN_"))}
+        hidden |= inherited - _OF_EVERY_CLUSTER
+    values = {name: os.environ.pop(name) for name in hidden}
+    try:
+        yield
+    finally:
+        os.environ.update(values)
 
 
 def unreachable(errors: str) -> bool:

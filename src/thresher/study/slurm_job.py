@@ -15,6 +15,7 @@ from thresher.errors import ThresherError
 from thresher.paths import write_json
 from thresher.startup import skip_pandas
 from thresher.study.perform import attempt, redirect_output
+from thresher.study.slurm_commands import call
 from thresher.study.tasks import StudyTask, TaskOutcome
 
 REQUEUE_SECONDS = 60.0
@@ -49,7 +50,7 @@ class SlurmJob:
         root, rank = Path(self.root), placement().rank
         suffix = f".rank{rank}" if rank else ""
         redirect_output(root / "logs" / f"{task.name}{suffix}.log")
-        _handle_time_limit()
+        time_limit = _TimeLimit()
         skip_pandas()
         try:
             outcome = attempt(task, self.threads)
@@ -59,13 +60,16 @@ class SlurmJob:
             _log(outcome.detail)
         if rank:
             return
+        if outcome.stopped and not time_limit.near and _cancelled():
+            return  # requeued, it would run although a person does not want it to
         restarts = int(os.environ.get("SLURM_RESTART_COUNT", "0"))
         if outcome.stopped and restarts < self.most_requeues:
-            _log(f"out of time: requeued (requeue {restarts + 1})")
+            _log(f"{outcome.error or 'out of time'}: requeued (requeue {restarts + 1})")
             _requeue()
             return
         if outcome.stopped:
-            outcome = TaskOutcome(task.name, f"it ran out of time {restarts + 1} times")
+            why = outcome.error or "it ran out of time"
+            outcome = TaskOutcome(task.name, f"{why}, {restarts + 1} times")
         write_json(outcome_file(root, task.name), dataclasses.asdict(outcome))
 
 
@@ -74,19 +78,32 @@ def _log(text: str) -> None:
     sys.stderr.flush()
 
 
-def _handle_time_limit() -> None:
-    """Turn SIGUSR2, which SLURM sends before the time limit, into SIGTERM's handler."""
+class _TimeLimit:
+    """Turns SIGUSR2, which SLURM sends before the time limit, into SIGTERM's handler."""
+
     # Training saves and ends on SIGTERM; before it has installed that handler there is nothing to
     # save. submitit's own handler would end the process in the middle of a step.
-    outside = signal.getsignal(signal.SIGTERM)
 
-    def time_up(number: int, frame: FrameType | None) -> None:
+    def __init__(self) -> None:
+        self.near = False
+        self._outside = signal.getsignal(signal.SIGTERM)
+        signal.signal(signal.SIGUSR2, self._time_up)
+
+    def _time_up(self, number: int, frame: FrameType | None) -> None:
+        self.near = True
         handler: Any = signal.getsignal(signal.SIGTERM)
-        if handler is outside or handler == outside:
+        if handler is self._outside or handler == self._outside:
             raise OutOfTime
         handler(signal.SIGTERM, frame)
 
-    signal.signal(signal.SIGUSR2, time_up)
+
+def _cancelled() -> bool:
+    """Return whether SLURM is ending this job, as after scancel; False if it does not answer.
+
+    A job that gets SIGTERM because it is preempted runs on for a while.
+    """
+    job = os.environ["SLURM_JOB_ID"]
+    return "COMPLETING" in call("squeue", "--noheader", f"--jobs={job}", "--format=%T").stdout
 
 
 def _requeue() -> None:

@@ -215,7 +215,8 @@ def read_status(study: StudyDefinition, plan: StudyPlan, root: Path) -> StudySta
         if task.finished:
             state = "finished"
         elif task.name in running:
-            state = "queued" if running[task.name] in IN_QUEUE else "running"
+            where = running[task.name].partition(" (")[0]
+            state = "queued" if where in IN_QUEUE else "running"
         elif task.name in rejected:
             state = "not chosen"
         elif failure := failures.last(task.name):

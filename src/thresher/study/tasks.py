@@ -19,7 +19,7 @@ IN_QUEUE = frozenset(
     f"SLURM: {state}"
     for state in ("pending", "requeued", "requeue_hold", "requeue_fed", "special_exit")
 )
-"""Where submitted tasks are, as `Executor.running` says, that do not run yet."""
+"""Where submitted tasks are, as `Executor.running` says before a reason, that do not run yet."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class TaskOutcome:
     detail: str = ""
     """The traceback, or the end of the log."""
     stopped: bool = False
-    """Whether the task saved its state on request and can be resumed."""
+    """Whether the task saved its state on request, or another process has it: it can be resumed."""
     killed: bool = False
     """Whether a signal from outside ended the process of the task."""
     remarks: Sequence[str] = ()

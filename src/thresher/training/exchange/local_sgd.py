@@ -47,8 +47,12 @@ class LocalSGDExchange(GradientExchange):
     def _tensors(self) -> Iterator[Tensor]:
         yield from (p.data for p in self.parts.model.parameters())
         yield from (b for b in self.parts.model.buffers() if b.is_floating_point())
-        for parameter, state in self.parts.optimizer.state.items():
-            for value in state.values():
+        # In the same order after a resumption, which fills the state in another one: where a value
+        # lies in the buffer that is sent decides in which order the workers' ones are added.
+        optimizer = self.parts.optimizer
+        for parameter in (p for group in optimizer.param_groups for p in group["params"]):
+            state = optimizer.state.get(parameter, {})
+            for value in (state[name] for name in sorted(state)):
                 if isinstance(value, Tensor) and value.shape == parameter.shape:
                     yield value
 
