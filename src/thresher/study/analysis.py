@@ -11,15 +11,12 @@ from typing import Any
 from thresher import options
 from thresher.errors import InvalidValueError, nearest
 from thresher.study.comparisons import ArmComparison, MetricScale, compare_cells
-from thresher.study.definition import (
-    METRICS,
-    ComparisonConfig,
-    compared_axis,
-    compared_pairs,
-)
+from thresher.study.definition import METRICS, ComparisonConfig, compared_axis, compared_pairs
 from thresher.study.draws import notes
 from thresher.study.equal_training import unequal_samples
+from thresher.study.guessing import recorded_data
 from thresher.study.history import changes, left_out
+from thresher.study.power import DECISION
 from thresher.study.preflight import option_remarks
 from thresher.study.primary import Compared, named_comparisons
 from thresher.study.reading import check_axis_name
@@ -30,7 +27,6 @@ from thresher.study.results import (
     open_data,
     plain_trial,
     read_trials,
-    recorded_data,
     to_json_values,
 )
 from thresher.study.rounding import image_step, written_step
@@ -277,29 +273,27 @@ def _build(
     planned = list(study.definition.cells) if study is not None else []
     cells = summarise(reported, list(axes), known.get("choices", ()), planned)
     unit, higher = UNITS.get(config.metric, ""), _higher_is_better(config)
-    scale = MetricScale(unit or config.metric, _margin(config, cells), higher, resolution)
-    scale = replace(scale, censored=config.metric in TO_TARGET)
-    scale = replace(scale, level=config.level or scale.level)
+    margin, level = _margin(config, cells), config.level or DECISION
+    censored = config.metric in TO_TARGET
+    scale = MetricScale(unit or config.metric, margin, higher, resolution, censored, level)
     named = named_comparisons(config, Compared(axes, axis, pairs, [c.cell for c in cells]))
+    verdicts, remarks = [], list(remarks)
+    if axis is not None:
+        verdicts = compare_cells(cells, axis, pairs, scale, named)
+        remarks += notes(cells, axis) + unequal_samples(reported, axes, axis, pairs)
+    remarks += _without_value(reported, config.metric) + _stopped(reported, config.metric)
     return Analysis(
-        verdicts=compare_cells(cells, axis, pairs, scale, named) if axis is not None else [],
+        verdicts=verdicts,
         cells=cells,
         trials=trials,
         axes=list(axes),
         compared=axis,
         metric=config.metric,
         unit=unit,
-        margin=scale.margin,
-        level=scale.level,
+        margin=margin,
+        level=level,
         higher_is_better=higher,
-        notes=[
-            *remarks,
-            *(notes(cells, axis) if axis is not None else []),
-            *(unequal_samples(reported, axes, axis, pairs) if axis is not None else []),
-            *_without_value(reported, config.metric),
-            *_stopped(reported, config.metric),
-            *_doubts(cells, config, higher),
-        ],
+        notes=remarks + _doubts(cells, config, higher),
         resolution=resolution,
         **known,
     )
@@ -341,8 +335,7 @@ def _doubts(cells: list[CellSummary], config: ComparisonConfig, higher: bool) ->
     """Return a sentence for what was assumed about a metric, and for seeds that change nothing."""
     texts = []
     if config.metric not in METRICS and config.better is None:
-        word = "higher" if higher else "lower"
-        other = "lower" if higher else "higher"
+        word, other = ("higher", "lower") if higher else ("lower", "higher")
         texts.append(
             f'A {word} {config.metric} counts as better; if it does not, set better = "{other}".'
         )
