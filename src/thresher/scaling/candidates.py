@@ -52,8 +52,7 @@ class Machine:
             return replace(self, overhead=1.0)
         config = StepConfig(scaling="strong", batch_size=batch)
         bare = predict_step(self.profile, self.cluster, 1, config)
-        overhead = max(1.0, batch / images_per_s / bare.step_s)
-        return replace(self, overhead=overhead)
+        return replace(self, overhead=max(1.0, batch / images_per_s / bare.step_s))
 
 
 @dataclass(frozen=True)
