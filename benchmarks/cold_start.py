@@ -13,7 +13,6 @@ more cold and one more second map do, and when (`benchmarks.timeline`).
 import argparse
 import json
 import os
-import resource
 import shutil
 import statistics
 import subprocess
@@ -29,7 +28,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from benchmarks.machine import describe, page, table
+from benchmarks.machine import children_cpu, describe, page, table
 from benchmarks.tsne_gpu import features
 from thresher.data.pack import Pack
 from thresher.models.features import FORMAT, FeaturePaths, FeaturesMeta
@@ -179,12 +178,6 @@ class Bench:
         finally:
             process.terminate()
             process.wait()
-
-
-def children_cpu() -> float:
-    """Return the processor time of all processes that ended, in seconds."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
 
 
 def write_features(folder: Path, pack: Pack) -> None:

@@ -4,6 +4,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import resource
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -29,6 +30,12 @@ def gpu_name() -> str | None:
     import torch
 
     return torch.cuda.get_device_name(0) if torch.cuda.is_available() else None
+
+
+def children_cpu() -> float:
+    """Return the processor time of all processes that this one has started and that ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def describe(packages: tuple[str, ...] = PACKAGES) -> dict[str, str]:
