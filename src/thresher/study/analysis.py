@@ -14,7 +14,6 @@ from thresher.study.comparisons import ArmComparison, MetricScale, compare_cells
 from thresher.study.definition import METRICS, ComparisonConfig, compared_axis, compared_pairs
 from thresher.study.draws import notes
 from thresher.study.equal_training import unequal_samples
-from thresher.study.guessing import recorded_data
 from thresher.study.history import changes, left_out
 from thresher.study.power import DECISION
 from thresher.study.preflight import option_remarks
@@ -160,15 +159,14 @@ def analyse(
     if isinstance(study, Study):
         return _analyse_study(study, config)
     trials = [plain_trial(trial) for trial in study]
-    for name in trials[0].cell if trials else ():
+    names = list(trials[0].cell) if trials else []
+    for name in names:
         check_axis_name(name)
-    axes: dict[str, list[Any]] = {}
     runs: set[tuple[Any, ...]] = set()
     for trial in trials:
-        if set(trial.cell) != set(trials[0].cell):
+        if set(trial.cell) != set(names):
             raise InvalidValueError(
-                f"trials must have the same axes, got {sorted(trials[0].cell)} and "
-                f"{sorted(trial.cell)}"
+                f"trials must have the same axes, got {sorted(names)} and {sorted(trial.cell)}"
             )
         if trial.value is not None and not math.isfinite(trial.value):
             raise InvalidValueError(
@@ -176,10 +174,7 @@ def analyse(
                 f"({trial.cell}, seed {trial.seed})",
                 "give None for a trial without a result",
             )
-        for axis, value in trial.cell.items():
-            if value not in axes.setdefault(axis, []):
-                axes[axis].append(value)
-        run = (trial.seed, *(trial.cell[axis] for axis in axes))
+        run = (trial.seed, *(trial.cell[name] for name in names))
         if trial.reported and run in runs:
             raise InvalidValueError(
                 f"two trials are the same run: {trial.cell}, seed {trial.seed}",
@@ -188,6 +183,7 @@ def analyse(
         runs.add(run)
     config = config or ComparisonConfig()
     _check_points(trials, config)
+    axes = {name: list(dict.fromkeys(trial.cell[name] for trial in trials)) for name in names}
     return _build(trials, axes, config, cost=_cost(trials, []))
 
 
@@ -369,7 +365,7 @@ def _resolution(plan: StudyPlan, metric: str) -> float:
         pack = packs[data]
         if pack is None:
             key = "test" if metric == "accuracy" else "validation"
-            counts.append(recorded_data(trial).get(key) or 0)
+            counts.append(trial.recorded_data.get(key) or 0)
         elif metric == "accuracy":
             counts.append(pack.meta.splits[pack.test_split] if pack.test_split else 0)
         elif split := held.own_split(pack):
