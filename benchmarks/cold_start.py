@@ -182,9 +182,16 @@ class Bench:
 
 def write_features(folder: Path, pack: Pack) -> None:
     """Write a folder of features as `thresher embed` does, of made numbers."""
-    paths, train = FeaturePaths(folder), pack.indices("train")
+    paths = FeaturePaths(folder)
     folder.mkdir(parents=True)
-    np.save(paths.array, features(len(train), DIMENSION))
+    array = features(len(pack.indices("train")), DIMENSION)
+    np.save(paths.array, array)
+    write_index(paths, pack, array)
+
+
+def write_index(paths: FeaturePaths, pack: Pack, features: np.ndarray) -> None:
+    """Write what says of which samples, the training ones of a pack, the features (n, d) are."""
+    train = pack.indices("train")
     columns = {"id": pack.ids.take(pa.array(train)), "label": pack.labels[train]}
     pq.write_table(pa.table(columns), paths.index)
     meta = FeaturesMeta(
@@ -193,8 +200,8 @@ def write_features(folder: Path, pack: Pack) -> None:
         fingerprint=pack.fingerprint,
         split="train",
         samples=len(train),
-        dimension=DIMENSION,
-        dtype="float32",
+        dimension=features.shape[1],
+        dtype=str(features.dtype),
     )
     write_json(paths.meta, meta.to_json())
 

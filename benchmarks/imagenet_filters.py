@@ -29,12 +29,14 @@ import pyarrow.parquet as pq
 import torch
 from safetensors.torch import save_file
 
+from benchmarks.cold_start import write_index
 from benchmarks.machine import describe, page, table
+from benchmarks.streaming_memory import anonymous
 from thresher.data.pack import Pack
 from thresher.data.sources.base import Block
 from thresher.data.write import write_pack
 from thresher.models import registry
-from thresher.models.features import FORMAT, FeaturePaths, FeaturesMeta
+from thresher.models.features import FeaturePaths
 from thresher.paths import RUN_FORMAT, RunPaths, write_json, write_text
 
 IMAGES, CLASSES, DIMENSION = 1_281_167, 1000, 2048
@@ -98,17 +100,7 @@ def write_features(folder: Path, pack: Pack, dimension: int) -> None:
         rows[copies] = rows[copies - classes]
         array[begin : begin + len(rows)] = rows
     array.flush()
-    pq.write_table(pa.table({"id": pack.ids, "label": pack.labels}), paths.index)
-    meta = FeaturesMeta(
-        format=FORMAT,
-        pack=pack.name,
-        fingerprint=pack.fingerprint,
-        split="train",
-        samples=n,
-        dimension=dimension,
-        dtype="float16",
-    )
-    write_json(paths.meta, meta.to_json())
+    write_index(paths, pack, array)
 
 
 def write_run(folder: Path, pack: Pack) -> None:
@@ -156,12 +148,7 @@ class Watch:
 
     def _look_at_host(self, pid: int) -> None:
         while not self._done.wait(0.05):
-            try:
-                lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-            except OSError:
-                return
-            used = sum(int(line.split()[1]) for line in lines if line.startswith("RssAnon"))
-            self.host = max(self.host, used * 1024 / 1e9)
+            self.host = max(self.host, anonymous(pid) / 1e9)
 
     def _look_at_gpu(self) -> None:
         before = torch.cuda.mem_get_info()[0]
