@@ -66,6 +66,7 @@ class Watch:
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join()
+        self.look()  # a short block may end before the first look
 
     @property
     def peak(self) -> int:
