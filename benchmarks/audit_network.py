@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.machine import describe
+from benchmarks.machine import markdown
 from thresher import AuditConfig, Pack, Selection, audit, write_pack
 from thresher.data.sources.registry import open_source
 
@@ -36,8 +36,7 @@ def main() -> None:
     work = parser.parse_args().work
     work.mkdir(parents=True)
     pack, true = plant(work)
-    for key, value in describe().items():
-        print(f"- {key}: {value}")
+    print(markdown())
     for model in (None, "efficientnet-lite0"):
         found = audit(pack, work / (model or "own"), AuditConfig(model=model))
         selection = Selection.load(found.selection)

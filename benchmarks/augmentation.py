@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.batch_norm import compare
-from benchmarks.machine import markdown
+from benchmarks.machine import page, publish, table
 from thresher.data.augment import Augment
 
 BATCHES = (256, 1024, 6272)
@@ -52,19 +52,13 @@ def main() -> None:
     if not torch.cuda.is_available():
         print("needs a GPU")
         return
-    lines = ["# Augmentation on a GPU", "", markdown(), ""]
-    lines += [
-        "| batch | torch's operations, ms | kernel, speed as a ratio to them |",
-        "|---|---|---|",
-    ]
+    rows = []
     for batch in BATCHES:
         found = times(batch)
         ratio = found["operations"] / found["kernel"]
-        lines.append(f"| {batch:,} | {found['operations']:.3f} | {ratio:.2f} |")
-    text = "\n".join(lines) + "\n"
-    print(text)
-    if flags.out:
-        (flags.out / "augmentation.md").write_text(text)
+        rows.append((f"{batch:,}", f"{found['operations']:.3f}", f"{ratio:.2f}"))
+    heads = ("batch", "torch's operations, ms", "kernel, speed as a ratio to them")
+    publish(page("Augmentation on a GPU", table(heads, rows)), flags.out)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from benchmarks.machine import markdown
+from benchmarks.machine import page, publish, table
 from thresher.models import batch_norm, registry
 from thresher.models.batch_norm import normalise
 from thresher.models.kernel_use import in_captured_steps
@@ -134,27 +134,19 @@ def main() -> None:
         from thresher.models import norm_kernel
 
         norm_kernel.WHOLE_ROWS = flags.whole_rows
-    lines = ["# Batch norm with ReLU on a GPU", "", markdown(), ""]
-    lines += [
-        "Speed as a ratio to torch's operations.",
-        "",
-        "| layer or network | torch, ms | ours",
-    ]
-    lines[-1] += " | compiled |" if flags.compile else " |"
-    lines += ["|---" * (4 if flags.compile else 3) + "|"]
-    rows = [("×".join(map(str, shape)), layer_times(shape, flags.compile)) for shape in LAYERS]
-    rows += [
-        (f"{name}, batch {batch}, {side}×{side}", network_times(name, batch, side))
+    ways = ("ours", "compiled") if flags.compile else ("ours",)
+    measured = {"×".join(map(str, shape)): layer_times(shape, flags.compile) for shape in LAYERS}
+    measured |= {
+        f"{name}, batch {batch}, {side}×{side}": network_times(name, batch, side)
         for name, batch, side in NETWORKS
-    ]
-    for what, times in rows:
-        ratios = [f"{times['torch'] / times[way]:.2f}" for way in times if way != "torch"]
-        ratios += [""] * (1 + flags.compile - len(ratios))
-        lines.append(f"| {what} | {times['torch']:.3f} | " + " | ".join(ratios) + " |")
-    text = "\n".join(lines) + "\n"
-    print(text)
-    if flags.out:
-        (flags.out / "batch_norm.md").write_text(text)
+    }
+    rows = []
+    for what, times in measured.items():
+        ratios = [f"{times['torch'] / times[way]:.2f}" if way in times else "" for way in ways]
+        rows.append((what, f"{times['torch']:.3f}", *ratios))
+    lines = table(("layer or network", "torch, ms", *ways), rows)
+    lines = ["Speed as a ratio to torch's operations.", "", *lines]
+    publish(page("Batch norm with ReLU on a GPU", lines), flags.out)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ more cold and one more second map do, and when (`benchmarks.timeline`).
 import argparse
 import json
 import os
-import resource
 import shutil
 import statistics
 import subprocess
@@ -29,11 +28,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from benchmarks.machine import describe, markdown
+from benchmarks.machine import children_cpu, describe, page, table
 from benchmarks.tsne_gpu import features
 from thresher.data.pack import Pack
 from thresher.models.features import FORMAT, FeaturePaths, FeaturesMeta
-from thresher.paths import write_json
+from thresher.paths import write_json, write_text
 
 DIMENSION = 512
 TABLE = "batch_size,samples\n32,60000\n64,62000\n128,70000\n256,95000\n512,150000\n"
@@ -181,17 +180,18 @@ class Bench:
             process.wait()
 
 
-def children_cpu() -> float:
-    """Return the processor time of all processes that ended, in seconds."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
-
-
 def write_features(folder: Path, pack: Pack) -> None:
     """Write a folder of features as `thresher embed` does, of made numbers."""
-    paths, train = FeaturePaths(folder), pack.indices("train")
+    paths = FeaturePaths(folder)
     folder.mkdir(parents=True)
-    np.save(paths.array, features(len(train), DIMENSION))
+    array = features(len(pack.indices("train")), DIMENSION)
+    np.save(paths.array, array)
+    write_index(paths, pack, array)
+
+
+def write_index(paths: FeaturePaths, pack: Pack, features: np.ndarray) -> None:
+    """Write what says of which samples, the training ones of a pack, the features (n, d) are."""
+    train = pack.indices("train")
     columns = {"id": pack.ids.take(pa.array(train)), "label": pack.labels[train]}
     pq.write_table(pa.table(columns), paths.index)
     meta = FeaturesMeta(
@@ -200,25 +200,21 @@ def write_features(folder: Path, pack: Pack) -> None:
         fingerprint=pack.fingerprint,
         split="train",
         samples=len(train),
-        dimension=DIMENSION,
-        dtype="float32",
+        dimension=features.shape[1],
+        dtype=str(features.dtype),
     )
     write_json(paths.meta, meta.to_json())
 
 
-def table(rows: list[Row], data: str, rounds: int, note: str) -> str:
-    lines = [
-        *("# Start of commands", "", markdown(), ""),
-        f"Medians of {rounds} runs, each in a process of its own, on {data}. {note}".strip(),
-        "",
-        "| command | median s | fastest s | processor s | limit s | holds |",
-        "|---|---|---|---|---|---|",
-    ]
+def report(rows: list[Row], data: str, rounds: int, note: str) -> str:
+    what = f"Medians of {rounds} runs, each in a process of its own, on {data}. {note}".strip()
+    heads = ("command", "median s", "fastest s", "processor s", "limit s", "holds")
+    cells = []
     for row in rows:
-        wall = f"{row.median_s:.2f} | {min(row.seconds):.2f}"
-        times = f"{wall} | {row.cpu_s:.2f} | {row.limit_s:g}"
-        lines.append(f"| `{row.command}` | {times} | {'yes' if row.holds else 'no'} |")
-    return "\n".join(lines) + "\n"
+        times = [f"{seconds:.2f}" for seconds in (row.median_s, min(row.seconds), row.cpu_s)]
+        holds = "yes" if row.holds else "no"
+        cells.append((f"`{row.command}`", *times, f"{row.limit_s:g}", holds))
+    return page("Start of commands", [what, "", *table(heads, cells)])
 
 
 def main() -> None:
@@ -241,8 +237,8 @@ def main() -> None:
     if options.out:
         content = {"machine": describe(), "data": options.data, "note": options.note}
         write_json(options.out.with_suffix(".json"), {**content, "rows": [asdict(r) for r in rows]})
-        report = table(rows, options.data, options.rounds, options.note)
-        options.out.with_suffix(".md").write_text(report)
+        text = report(rows, options.data, options.rounds, options.note)
+        write_text(options.out.with_suffix(".md"), text)
 
 
 if __name__ == "__main__":

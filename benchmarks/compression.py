@@ -11,7 +11,7 @@ import os
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks.machine import describe
+from benchmarks.machine import describe, table
 from thresher.distributed.names import Compress
 from thresher.lab.engines import EngineComparisonConfig, compare_engines
 from thresher.paths import write_json, write_text
@@ -50,6 +50,10 @@ def main() -> None:
         "link": args.link,
         "hosts": str(args.hosts),
     }
+    cells = []
+    for values in rows:
+        times = [f"{1e3 * values[key]:,.0f}" for key in ("step_s", "compute_s")]
+        cells.append((values["compress"], *times, f"{values['ratio']:.2f}"))
     folder = Path(__file__).parent / "results"
     write_json(folder / "compression.json", {**about, "rows": rows})
     lines = [
@@ -57,15 +61,7 @@ def main() -> None:
         "",
         *(f"- {key}: {value}" for key, value in about.items()),
         "",
-        "| compress | step, ms | computation, ms | ratio to none |",
-        "|---|---|---|---|",
-    ]
-    lines += [
-        f"| {r['compress']} | {1e3 * r['step_s']:,.0f} | {1e3 * r['compute_s']:,.0f} "
-        f"| {r['ratio']:.2f} |"
-        for r in rows
-    ]
-    lines += [
+        *table(("compress", "step, ms", "computation, ms", "ratio to none"), cells),
         "",
         "The step includes computation on cores that the hosts share, which varies on a busy "
         "machine; the time on the link does not.",

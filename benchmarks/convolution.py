@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from benchmarks.machine import markdown
+from benchmarks.machine import page, publish, table
 from thresher.models import convolution, registry
 
 WAYS = ("torch, contiguous", "torch, channels last", "ours, channels last")
@@ -58,19 +58,9 @@ def main() -> None:
     torch.set_num_threads(flags.threads)
     found = measure(flags.batch, flags.rounds)
     base = found[WAYS[0]]
-    lines = [
-        "# A training step of ResNet-20, by kind of convolution",
-        "",
-        markdown(),
-        "",
-        "| convolution | speed, as a ratio to the first |",
-        "|---|---|",
-        *(f"| {way} | {base / seconds:.2f} |" for way, seconds in found.items()),
-    ]
-    text = "\n".join(lines) + "\n"
-    print(text)
-    if flags.out:
-        (flags.out / "convolution.md").write_text(text)
+    rows = [(way, f"{base / seconds:.2f}") for way, seconds in found.items()]
+    lines = table(("convolution", "speed, as a ratio to the first"), rows)
+    publish(page("A training step of ResNet-20, by kind of convolution", lines), flags.out)
 
 
 if __name__ == "__main__":

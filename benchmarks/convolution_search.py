@@ -14,7 +14,7 @@ import sys
 import time
 from pathlib import Path
 
-from benchmarks.machine import markdown
+from benchmarks.machine import page, publish, table
 
 LIMITS = (10, 3, 0)
 NETWORKS = (
@@ -86,19 +86,13 @@ def main() -> None:
         return
     in_process(0)  # compiles our kernels
     measured = [in_process(limit) for limit in LIMITS]
-    lines = ["# Kernels that cuDNN tries for a convolution", "", markdown(), ""]
-    lines += ["Seconds to capture a step, and its milliseconds, by kernels tried.", ""]
-    lines += [
-        "| network | " + " | ".join(map(str, LIMITS)) + " |",
-        "|---" * (len(LIMITS) + 1) + "|",
-    ]
+    rows = []
     for (name, batch), row in zip(NETWORKS, zip(*measured, strict=True), strict=True):
         cells = [f"{one['seconds']:.2f} s, {one['ms']:.3f} ms" for one in row]
-        lines.append(f"| {name}, batch {batch:,}, {SIDE}×{SIDE} | {' | '.join(cells)} |")
-    text = "\n".join(lines) + "\n"
-    print(text)
-    if flags.out:
-        (flags.out / "convolution_search.md").write_text(text)
+        rows.append((f"{name}, batch {batch:,}, {SIDE}×{SIDE}", *cells))
+    lines = table(("network", *map(str, LIMITS)), rows)
+    lines = ["Seconds to capture a step, and its milliseconds, by kernels tried.", "", *lines]
+    publish(page("Kernels that cuDNN tries for a convolution", lines), flags.out)
 
 
 if __name__ == "__main__":

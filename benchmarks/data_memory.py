@@ -8,9 +8,7 @@ the pages of mapped files belong to the system's cache and are not counted. Linu
 
 import argparse
 import json
-import os
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.machine import describe
+from benchmarks.streaming_memory import Watch
 from thresher.data.pack import Pack
 from thresher.data.sources.base import Block
 from thresher.data.write import WriteOptions, write_pack
@@ -54,42 +53,6 @@ class Noise:
             )
 
 
-class Peak:
-    """The most anonymous memory that this process and its children have held meanwhile."""
-
-    def __enter__(self) -> "Peak":
-        self.bytes, self._over = 0, threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        while not self._over.wait(0.02):
-            self.bytes = max(self.bytes, sum(map(_anonymous, [os.getpid(), *_children()])))
-
-
-def _children() -> list[int]:
-    found = []
-    for task in Path("/proc/self/task").iterdir():
-        try:
-            found += [int(pid) for pid in (task / "children").read_text().split()]
-        except OSError:
-            continue
-    return found
-
-
-def _anonymous(pid: int) -> int:
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    except OSError:
-        return 0
-    return next((int(x.split()[1]) << 10 for x in lines if x.startswith("RssAnon")), 0)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--gb", type=float, default=4.0)
@@ -100,24 +63,24 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="thresher-memory-") as folder:
         out = Path(folder) / "noise"
         begun = time.perf_counter()
-        with Peak() as packing:
+        with Watch(0.02) as packing:
             write_pack(Noise(chunks), out, WriteOptions(processes=arguments.processes))
         packed = time.perf_counter() - begun
         pack = Pack.open(out)
         begun = time.perf_counter()
-        with Peak() as streaming:
+        with Watch(0.02) as streaming:
             read = _stream(pack)
         streamed = time.perf_counter() - begun
         size = pack.info().bytes
     found = {
         "bytes": size,
-        "packing_peak_bytes": packing.bytes,
+        "packing_peak_bytes": packing.peak,
         "packing_seconds": round(packed, 1),
         "packing_processes": arguments.processes,
-        "streaming_peak_bytes": streaming.bytes,
+        "streaming_peak_bytes": streaming.peak,
         "streaming_seconds": round(streamed, 1),
         "streamed_bytes": read,
-        "holds": max(packing.bytes, streaming.bytes) < 1e9,
+        "holds": max(packing.peak, streaming.peak) < 1e9,
     }
     print(json.dumps(found))
     if arguments.out:

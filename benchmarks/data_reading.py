@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from benchmarks.machine import describe, markdown
+from benchmarks.machine import describe, page, table
 from thresher.data import export, gather
 from thresher.data.pack import Pack
 from thresher.data.sources.cifar import Cifar
@@ -267,17 +267,9 @@ def main() -> None:
 
 
 def _page(rows: list[Row], load: str) -> str:
-    lines = [
-        "# Reading and packing images",
-        "",
-        markdown(PACKAGES),
-        f"- load of the machine: {load}",
-        "",
-        "Ratios are medians over rounds in which both sides were measured in turn.",
-        "",
-        "| what | needed | measured | ours, images/s | theirs, images/s |",
-        "|---|---|---|---|---|",
-    ]
+    what = "Ratios are medians over rounds in which both sides were measured in turn."
+    heads = ("what", "needed", "measured", "ours, images/s", "theirs, images/s")
+    cells = []
     for found in rows:
         if "ratio_median_of_rounds" in found:
             measured = f"{found['ratio_median_of_rounds']} (best: {found['ratio_of_best']})"
@@ -287,8 +279,10 @@ def _page(rows: list[Row], load: str) -> str:
             f"{found[key]:,}" if key in found else "—"
             for key in ("ours_images_per_s", "theirs_images_per_s")
         )
-        lines.append(f"| {found['claim']} | {found['needed']} | {measured} | {ours} | {theirs} |")
-    return "\n".join(lines) + "\n"
+        cells.append((found["claim"], found["needed"], measured, ours, theirs))
+    about = [f"- load of the machine: {load}"]
+    lines = [what, "", *table(heads, cells)]
+    return page("Reading and packing images", lines, PACKAGES, about)
 
 
 if __name__ == "__main__":

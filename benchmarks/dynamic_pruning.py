@@ -9,7 +9,6 @@ best, since choosing samples costs something too. `--data noise` needs no data s
 """
 
 import argparse
-import json
 import statistics
 import tempfile
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 from benchmarks.machine import describe
 from benchmarks.train_speed import Noise
 from thresher.data.write import write_pack
+from thresher.paths import write_json
 from thresher.training.config import TrainConfig
 from thresher.training.train import train
 
@@ -73,7 +73,7 @@ def measure(data: str, options: argparse.Namespace, folder: str) -> None:
     if options.out:
         settings = {"data": options.data, "epochs": options.epochs, **ON[options.device]}
         result_file = {"machine": describe(), "settings": settings, "rows": rows}
-        options.out.write_text(json.dumps(result_file, indent=2) + "\n")
+        write_json(options.out, result_file)
 
 
 if __name__ == "__main__":

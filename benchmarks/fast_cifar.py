@@ -29,6 +29,7 @@ from typing import Any
 
 from benchmarks.machine import describe
 from thresher.data.pack import Pack
+from thresher.paths import write_json
 from thresher.study.study import Study
 from thresher.study.toml import dumps
 from thresher.training.config import TrainConfig
@@ -175,7 +176,7 @@ def main() -> None:
             result["time_ratio"] = ratio
             print(f"ratio {ratio:.2f}")
     if options.out:
-        options.out.write_text(json.dumps(result, indent=2) + "\n")
+        write_json(options.out, result)
 
 
 if __name__ == "__main__":

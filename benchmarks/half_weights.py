@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.batch_norm import NETWORKS, compare
-from benchmarks.machine import markdown
+from benchmarks.machine import page, publish, table
 from thresher.models import registry
 from thresher.training.step import Objective
 
@@ -47,17 +47,14 @@ def main() -> None:
         print("needs a GPU")
         return
     torch.backends.cudnn.benchmark = True
-    lines = ["# Weights cast together on a GPU", "", markdown(), ""]
-    lines += ["| network | autocast, ms | together, speed as a ratio to it |", "|---|---|---|"]
+    rows = []
     for name, batch, side in NETWORKS:
         found = times(name, batch, side)
         ratio = found["autocast"] / found["together"]
         what = f"{name}, batch {batch}, {side}×{side}"
-        lines.append(f"| {what} | {found['autocast']:.3f} | {ratio:.2f} |")
-    text = "\n".join(lines) + "\n"
-    print(text)
-    if flags.out:
-        (flags.out / "half_weights.md").write_text(text)
+        rows.append((what, f"{found['autocast']:.3f}", f"{ratio:.2f}"))
+    heads = ("network", "autocast, ms", "together, speed as a ratio to it")
+    publish(page("Weights cast together on a GPU", table(heads, rows)), flags.out)
 
 
 if __name__ == "__main__":

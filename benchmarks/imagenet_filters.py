@@ -29,13 +29,15 @@ import pyarrow.parquet as pq
 import torch
 from safetensors.torch import save_file
 
-from benchmarks.machine import describe, markdown
+from benchmarks.cold_start import write_index
+from benchmarks.machine import describe, page, table
+from benchmarks.streaming_memory import anonymous
 from thresher.data.pack import Pack
 from thresher.data.sources.base import Block
 from thresher.data.write import write_pack
 from thresher.models import registry
-from thresher.models.features import FORMAT, FeaturePaths, FeaturesMeta
-from thresher.paths import RUN_FORMAT, RunPaths, write_json
+from thresher.models.features import FeaturePaths
+from thresher.paths import RUN_FORMAT, RunPaths, write_json, write_text
 
 IMAGES, CLASSES, DIMENSION = 1_281_167, 1000, 2048
 WRONG, COPIES = 0.03, 0.005
@@ -98,17 +100,7 @@ def write_features(folder: Path, pack: Pack, dimension: int) -> None:
         rows[copies] = rows[copies - classes]
         array[begin : begin + len(rows)] = rows
     array.flush()
-    pq.write_table(pa.table({"id": pack.ids, "label": pack.labels}), paths.index)
-    meta = FeaturesMeta(
-        format=FORMAT,
-        pack=pack.name,
-        fingerprint=pack.fingerprint,
-        split="train",
-        samples=n,
-        dimension=dimension,
-        dtype="float16",
-    )
-    write_json(paths.meta, meta.to_json())
+    write_index(paths, pack, array)
 
 
 def write_run(folder: Path, pack: Pack) -> None:
@@ -156,12 +148,7 @@ class Watch:
 
     def _look_at_host(self, pid: int) -> None:
         while not self._done.wait(0.05):
-            try:
-                lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-            except OSError:
-                return
-            used = sum(int(line.split()[1]) for line in lines if line.startswith("RssAnon"))
-            self.host = max(self.host, used * 1024 / 1e9)
+            self.host = max(self.host, anonymous(pid) / 1e9)
 
     def _look_at_gpu(self) -> None:
         before = torch.cuda.mem_get_info()[0]
@@ -228,18 +215,17 @@ def view(selection: Path, data: Path) -> Row:
     return watched("view, until the map has arrived", words, loaded)
 
 
-def table(rows: list[Row], images: int, classes: int, dimension: int) -> str:
-    lines = [
-        *("# Filters and page at ImageNet's size", "", markdown(), ""),
+def report(rows: list[Row], images: int, classes: int, dimension: int) -> str:
+    what = (
         f"{images:,} images of {classes:,} classes, {dimension:,} features each. Memory in GB; the "
-        f"limits are {HOST_LIMIT_GB:g} GB of the host and {GPU_LIMIT_GB:g} GB of the GPU.",
-        *("", "| command | seconds | host | GPU | dropped |", "|---|---|---|---|---|"),
-    ]
+        f"limits are {HOST_LIMIT_GB:g} GB of the host and {GPU_LIMIT_GB:g} GB of the GPU."
+    )
+    cells = []
     for row in rows:
-        dropped = "" if row.dropped is None else f"{row.dropped:,}"
-        numbers = f"{row.seconds:.1f} | {row.host_gb:.1f} | {row.gpu_gb:.1f}"
-        lines.append(f"| {row.what} | {numbers} | {dropped} |")
-    return "\n".join(lines) + "\n"
+        numbers = [f"{number:.1f}" for number in (row.seconds, row.host_gb, row.gpu_gb)]
+        cells.append((row.what, *numbers, "" if row.dropped is None else f"{row.dropped:,}"))
+    lines = table(("command", "seconds", "host", "GPU", "dropped"), cells)
+    return page("Filters and page at ImageNet's size", [what, "", *lines])
 
 
 def main() -> None:
@@ -275,10 +261,9 @@ def main() -> None:
             rows.append(view(root / "network.parquet", pack.root))
     if options.out:
         content = {"machine": describe(), "images": options.images, "classes": options.classes}
-        text = json.dumps({**content, "rows": [asdict(row) for row in rows]}, indent=2)
-        options.out.write_text(text + "\n")
+        write_json(options.out, {**content, "rows": [asdict(row) for row in rows]})
         shape = (options.images, options.classes, options.dimension)
-        options.out.with_suffix(".md").write_text(table(rows, *shape))
+        write_text(options.out.with_suffix(".md"), report(rows, *shape))
 
 
 if __name__ == "__main__":

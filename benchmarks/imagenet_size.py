@@ -9,7 +9,6 @@ rounds; the files are in the page cache. Data: `benchmarks.imagenet_like`.
 
 import argparse
 import io
-import json
 import statistics
 import tempfile
 import time
@@ -31,6 +30,7 @@ from thresher.data.pack import Pack
 from thresher.data.sources.folder import Folder
 from thresher.data.write import write_pack
 from thresher.environment import core_count
+from thresher.paths import write_json
 
 BATCH = 256
 CROP = ResizedCrop(224)
@@ -101,9 +101,7 @@ def main() -> None:
     print(f"ratio {ratio:.2f}; largest difference of a pixel {worst} of 255")
     if options.out:
         found = {"images": len(order), "cores": core_count(), "images_per_s": rates}
-        options.out.write_text(
-            json.dumps({"machine": describe(), **found, "ratio": ratio}, indent=2) + "\n"
-        )
+        write_json(options.out, {"machine": describe(), **found, "ratio": ratio})
 
 
 if __name__ == "__main__":

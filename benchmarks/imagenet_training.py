@@ -29,7 +29,7 @@ import torch
 from torch.nn import functional as F
 
 from benchmarks.imagenet_like import write
-from benchmarks.machine import describe, markdown
+from benchmarks.machine import describe, page, table
 from thresher.data.crop_reader import Draw
 from thresher.data.crops import ResizedCrop
 from thresher.data.device_crop_reader import DeviceCropReader, missing_package
@@ -37,7 +37,7 @@ from thresher.data.loader import Loader
 from thresher.data.pack import Pack
 from thresher.environment import core_count
 from thresher.models import registry
-from thresher.paths import RunPaths
+from thresher.paths import RunPaths, write_json, write_text
 from thresher.training import execution
 from thresher.training.config import TrainConfig
 from thresher.training.gpu_streams import open_queues
@@ -215,17 +215,14 @@ def copied(root: Path, copies: int) -> None:
             os.link(file, file.with_name(f"{file.stem}-{n}.jpg"))
 
 
-def table(rows: list[Row]) -> str:
+def lines_of(rows: list[Row]) -> list[str]:
     """Return the rows as a Markdown table."""
-    lines = [
-        "| case | images/s | waiting | of bare eager | of bare compiled |",
-        "|---|---|---|---|---|",
-    ]
+    cells = []
     for row in rows:
         shares = (row.input_wait_share, row.of_eager, row.of_compiled)
         texts = ["" if share is None else f"{share:.2f}" for share in shares]
-        lines.append(f"| {row.case} | {row.images_per_s:,.0f} | {' | '.join(texts)} |")
-    return "\n".join(lines)
+        cells.append((row.case, f"{row.images_per_s:,.0f}", *texts))
+    return table(("case", "images/s", "waiting", "of bare eager", "of bare compiled"), cells)
 
 
 def main() -> None:
@@ -250,7 +247,7 @@ def main() -> None:
         pack = made(folder, given)
         samples = len(pack.indices("train"))
         about = {"setting": vars(setting), "quality": given.quality, "images": samples}
-        title = f"# Training {given.model} from {samples:,} JPEGs\n\n{markdown()}\n\n"
+        title = f"Training {given.model} from {samples:,} JPEGs"
         rows: list[Row] = []
         measurements = (
             measured_cpu(pack, setting)
@@ -262,10 +259,9 @@ def main() -> None:
             print(row, flush=True)
             if given.out:
                 found = {**about, "rows": [vars(row) for row in rows]}
-                text = json.dumps({"machine": describe(), **found}, indent=2)
-                given.out.write_text(f"{text}\n")
-                given.out.with_suffix(".md").write_text(f"{title}{table(rows)}\n")
-    print(table(rows))
+                write_json(given.out, {"machine": describe(), **found})
+                write_text(given.out.with_suffix(".md"), page(title, lines_of(rows)))
+    print("\n".join(lines_of(rows)))
 
 
 if __name__ == "__main__":

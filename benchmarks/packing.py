@@ -10,7 +10,6 @@ Data: `benchmarks.imagenet_like`, or `--folder`.
 
 import argparse
 import os
-import resource
 import shutil
 import statistics
 import subprocess
@@ -21,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.imagenet_like import write
-from benchmarks.machine import describe
+from benchmarks.machine import children_cpu, describe
 from thresher.environment import core_count
 from thresher.paths import write_json
 
@@ -47,17 +46,12 @@ def drop_caches() -> bool:
 
 def timed(command: list[str], out: Path) -> dict[str, float]:
     """Return seconds until what the command wrote is on disk, and the processor seconds used."""
-    before, begin = _processor_seconds(), time.perf_counter()
+    before, begin = children_cpu(), time.perf_counter()
     subprocess.run(command, check=True, capture_output=True)
     os.sync()
     seconds = time.perf_counter() - begin
     shutil.rmtree(out)
-    return {"seconds": seconds, "processor_seconds": _processor_seconds() - before}
-
-
-def _processor_seconds() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+    return {"seconds": seconds, "processor_seconds": children_cpu() - before}
 
 
 def measure(folder: Path, rounds: int, processes: int) -> dict[str, Any]:

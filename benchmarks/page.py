@@ -37,6 +37,7 @@ RESULT = Path(__file__).parent / "results" / "page.md"
 SHARES = [0.05, 0.1, 0.15, 0.2, 0.08, 0.12, 0.06, 0.18, 0.03, 0.25, 0.11]
 WARM_UP = 3
 PAN_FRAMES = 60
+PACKAGES = ("numpy", "pyarrow", "starlette", "uvicorn", "playwright")
 
 
 class Repeated:
@@ -170,14 +171,8 @@ def measure(browser: "Browser", path: Path, graphics: str) -> dict[str, Any]:
 
 def table(rows: list[tuple[str, str]], found: dict[int, dict[str, Any]]) -> list[str]:
     """Return a table with a line per quantity, (text, format), and a column per data set."""
-    return [
-        "| | " + " | ".join(f"{samples:,}" for samples in found) + " |",
-        "|---|" + "---|" * len(found),
-        *(
-            f"| {text} | " + " | ".join(shape.format(**one) for one in found.values()) + " |"
-            for text, shape in rows
-        ),
-    ]
+    cells = [(text, *(shape.format(**one) for one in found.values())) for text, shape in rows]
+    return machine.table(("", *(f"{samples:,}" for samples in found)), cells)
 
 
 PREPARING = [
@@ -231,13 +226,13 @@ TARGETS = [
 
 def compare_with_targets(found: dict[int, dict[str, Any]]) -> list[str]:
     """Return a table of the targets with what was measured."""
-    lines = ["| | samples | target | measured | met |", "|---|---|---|---|---|"]
+    cells = []
     for text, samples, shape, limit, unit in TARGETS:
         if samples in found:
             value = shape.format(**found[samples])
             met = "yes" if float(value) <= limit else "no"
-            lines.append(f"| {text} | {samples:,} | {limit} {unit} | {value} {unit} | {met} |")
-    return lines
+            cells.append((text, f"{samples:,}", f"{limit} {unit}", f"{value} {unit}", met))
+    return machine.table(("", "samples", "target", "measured", "met"), cells)
 
 
 def main() -> None:
@@ -270,15 +265,13 @@ def main() -> None:
             print(json.dumps({"samples": samples, **found[samples]}), flush=True)
         version = browser.version
         browser.close()
-    lines = [
-        "# Latency of the page",
-        "",
-        machine.markdown(("numpy", "pyarrow", "starlette", "uvicorn", "playwright")),
+    about = [
         f"- browser: Chromium {version}, 1280 × 720",
         f"- graphics: {next(iter(found.values()))['renderer']}",
         f"- points drawn by: {next(iter(found.values()))['drawn_by']}",
         f"- load average at the start and the end: {before:.1f}, {os.getloadavg()[0]:.1f}",
-        "",
+    ]
+    lines = [
         "## Targets",
         "",
         *compare_with_targets(found),
@@ -305,7 +298,7 @@ def main() -> None:
         "",
         *table(PANNING, found),
     ]
-    write_text(options.out, "\n".join(lines) + "\n")
+    write_text(options.out, machine.page("Latency of the page", lines, PACKAGES, about))
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
-from benchmarks.machine import markdown
+from benchmarks.machine import page, publish, table
 from thresher.data.pack import Pack
 from thresher.paths import write_text
 from thresher.scaling.batch_table import BatchRow
@@ -154,7 +154,7 @@ class Check:
         means = [self.mean(batch) for batch in self.measured]
         return min(mean for mean in means if mean is not None)
 
-    def row(self, batch: int) -> str:
+    def row(self, batch: int) -> list[str]:
         predicted, mean = self.model.estimate_at(batch), self.mean(batch)
         seeds = ["never" if n is None else f"{n:,.0f}" for n in self.measured[batch]]
         best = batch == self.plan.recommended.batch_size
@@ -166,7 +166,7 @@ class Check:
         else:
             cells += [f"{predicted.value / mean:.2f}", f"{self.fit.samples_at(batch) / mean:.2f}"]
             cells += [f"{mean / self.least:.2f}"]
-        return f"| {' | '.join(cells)} |"
+        return cells
 
     def marks(self) -> list[str]:
         """Return what the plan is held to, and whether it holds."""
@@ -288,20 +288,17 @@ def main() -> None:
         if samples is not None
     ]
     check = Check(result, model, rates, measured, fit_samples(rows))
+    heads = (
+        *("batch", "rate", "predicted", "low–high", "measured", "each seed"),
+        *("predicted / measured", "fit / measured", "measured / least"),
+    )
     lines = [
-        f"# Plan against a sweep: {args.model} on {args.data}, to accuracy {args.target}",
-        "",
-        markdown(),
-        "",
         f"Pilots: {pilot.runs} runs at each of the batches {pilot.batches}; critical batch "
         f"{pilot.critical_batch:.0f} (noise scale {_whole(pilot.noise_scale)}, by samples "
         f"{_whole(None if pilot.fit is None else pilot.fit.b_crit)}). "
         f"Recommended: batch {best.batch_size} on {best.workers} workers ({result.reason}).",
         "",
-        "| batch | rate | predicted | low–high | measured | each seed | predicted / measured | "
-        "fit / measured | measured / least |",
-        "|---|---|---|---|---|---|---|---|---|",
-        *(check.row(batch) for batch in sweep.batches),
+        *table(heads, map(check.row, sweep.batches)),
         "",
         f"Samples to the target, geometric mean of {args.seeds} seeds, interpolated between "
         f"evaluations. Rates: the best of {args.factors} times the plan's, tuned with "
@@ -310,10 +307,10 @@ def main() -> None:
         "",
         *check.marks(),
     ]
-    write_text(args.out / "plan_check.md", "\n".join(lines) + "\n")
+    title = f"Plan against a sweep: {args.model} on {args.data}, to accuracy {args.target}"
+    publish(page(title, lines), args.out)
     write_table(args.out / "plan_check.csv", rows)
     write_table(args.out / "pilots.csv", pilot_rows(pilot, args.target))
-    print("\n".join(lines))
 
 
 if __name__ == "__main__":

@@ -20,14 +20,14 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.machine import describe
+from benchmarks.machine import describe, table
 from thresher.data.pack import Pack
 from thresher.data.sources.base import Block
 from thresher.data.write import write_pack
 from thresher.errors import ThresherError
 from thresher.models.features import Features
 from thresher.options import from_mapping
-from thresher.paths import RunPaths, write_text
+from thresher.paths import RunPaths, write_json, write_text
 from thresher.select.filters.base import Filter
 from thresher.select.filters.combine import UnionFilter
 from thresher.select.filters.dynamics import EL2NFilter, ForgettingFilter
@@ -230,18 +230,18 @@ def markdown(report: dict[str, Any]) -> str:
     head = [f"## {report['data']}: {report['samples']:,} training samples", ""]
     head.append(f"Network: {report['network']}, test accuracy {report['test_accuracy']:.1%}.")
     head += ["", *(f"- {key}: {value}" for key, value in report["machine"].items()), ""]
-    columns = "filter|dropped|precision, flipped|× random|recall, flipped|recall, noise"
-    columns += "|recall, copies|precision, any fault|recall, any fault"
-    names = columns.split("|")
-    lines = [" | ".join(names), " | ".join("---" for _ in names)]
+    heads = (
+        *("filter", "dropped", "precision, flipped", "× random", "recall, flipped"),
+        *("recall, noise", "recall, copies", "precision, any fault", "recall, any fault"),
+    )
+    rows = []
     for row in report["rows"]:
         cells = [row["filter"], _percent(row["dropped"]), _percent(row["precision_flipped"])]
         times = row["times_random"]
         cells.append("–" if times is None else f"{times:.1f}")
         keys = ("recall_flipped", "recall_noise", "recall_copy", "precision_any", "recall_any")
-        cells += [_percent(row[key]) for key in keys]
-        lines.append(" | ".join(cells))
-    return "\n".join([*head, *(f"| {line} |" for line in lines), ""])
+        rows.append([*cells, *(_percent(row[key]) for key in keys)])
+    return "\n".join([*head, *table(heads, rows), ""])
 
 
 def _percent(value: float | None) -> str:
@@ -264,7 +264,7 @@ def main() -> None:
     report = measure(options)
     print(markdown(report))
     if options.out:
-        write_text(options.out.with_suffix(".json"), json.dumps(report, indent=2) + "\n")
+        write_json(options.out.with_suffix(".json"), report)
         write_text(options.out.with_suffix(".md"), markdown(report))
 
 

@@ -18,7 +18,7 @@ from benchmarks.calibrate import (
     measure_profile,
     measure_step,
 )
-from benchmarks.machine import markdown
+from benchmarks.machine import page, table
 from thresher.lab.shares import host_shares
 from thresher.lab.testbed import Testbed
 from thresher.paths import write_text
@@ -50,31 +50,27 @@ def main() -> None:
                     predicted = predictor.seconds(count)
                     error = predicted / step.step_s - 1
                     errors.append(abs(error))
-                    rows.append(
-                        f"| {case.model} | {link} | {count} | {1e3 * step.step_s:.0f} | "
-                        f"{1e3 * predicted:.0f} | {100 * error:+.1f} % | "
-                        f"{1e3 * step.compute_s:.0f} | {1e3 * step.communication_s:.0f} |"
-                    )
-                    print(rows[-1], flush=True)
+                    before = [f"{1e3 * seconds:.0f}" for seconds in (step.step_s, predicted)]
+                    parts = (step.compute_s, step.communication_s)
+                    after = [f"{100 * error:+.1f} %", *(f"{1e3 * part:.0f}" for part in parts)]
+                    rows.append((case.model, link, str(count), *before, *after))
+                    print(*rows[-1], flush=True)
     limit = f"each limited to {args.share:g} of a core" if shares else "sharing the cores"
+    heads = ("model", "link", "hosts", "measured ms", "predicted", "error", "compute", "all-reduce")
     lines = [
-        "# Predicted against measured step time on the test bed",
-        "",
-        markdown(),
-        f"- hosts: network namespaces, {limit}; one process and one thread each, gloo",
-        "",
         "The layers were timed on one host, the links and one step on two; the rest is predicted. "
         "The measured steps of one and two hosts are separate runs.",
         "",
-        "| model | link | hosts | measured ms | predicted | error | compute | all-reduce |",
-        "|---|---|---|---|---|---|---|---|",
-        *rows,
+        *table(heads, rows),
         "",
         f"Median error {100 * median(errors):.1f} %, largest {100 * max(errors):.1f} %: "
         f"{'all' if max(errors) <= 0.15 else 'NOT all'} within 15 %.",
     ]
-    write_text(args.out, "\n".join(lines) + "\n")
-    print("\n".join(lines))
+    about = [f"- hosts: network namespaces, {limit}; one process and one thread each, gloo"]
+    title = "Predicted against measured step time on the test bed"
+    text = page(title, lines, about=about)
+    write_text(args.out, text)
+    print(text)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.machine import describe
+from benchmarks.machine import describe, publish_json
 from benchmarks.tsne_gpu import features, principal_start
 from thresher.select.affinities import affinities, conditional, symmetric
 from thresher.select.filters.network import NetworkFilter
@@ -168,10 +168,7 @@ def main() -> None:
         report = on_gpu(options.n, options.million)
     else:
         report = on_cpu(options.n, not options.no_sklearn)
-    report = {"machine": describe(), **report}
-    print(json.dumps(report, indent=2))
-    if options.out:
-        options.out.write_text(json.dumps(report, indent=2) + "\n")
+    publish_json({"machine": describe(), **report}, options.out)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from benchmarks.batch_norm import compare
-from benchmarks.machine import markdown
+from benchmarks.machine import page, publish, table
 
 SHAPES = ((256, 28), (1024, 28), (6272, 28), (256, 32), (256, 224))
 Way = Callable[[Tensor, Tensor], Tensor]
@@ -97,18 +97,15 @@ def main() -> None:
         return
     check("cuda")
     torch.backends.cudnn.benchmark = True
-    lines = ["# The first convolution of a ResNet on a GPU", "", markdown(), ""]
-    names = list(WAYS)
-    lines += ["Speed as a ratio to torch's convolution.", ""]
-    lines += [f"| images | torch, ms | {' | '.join(names[1:])} |", "|---" * (len(names) + 1) + "|"]
+    _, *others = WAYS
+    rows = []
     for batch, side in SHAPES:
         found = times(batch, side)
-        ratios = " | ".join(f"{found['torch'] / found[name]:.2f}" for name in names[1:])
-        lines.append(f"| {batch} of {side}×{side} | {found['torch']:.3f} | {ratios} |")
-    text = "\n".join(lines) + "\n"
-    print(text)
-    if flags.out:
-        (flags.out / "stem_convolution.md").write_text(text)
+        ratios = [f"{found['torch'] / found[name]:.2f}" for name in others]
+        rows.append((f"{batch} of {side}×{side}", f"{found['torch']:.3f}", *ratios))
+    lines = table(("images", "torch, ms", *others), rows)
+    lines = ["Speed as a ratio to torch's convolution.", "", *lines]
+    publish(page("The first convolution of a ResNet on a GPU", lines), flags.out)
 
 
 if __name__ == "__main__":

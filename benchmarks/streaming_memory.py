@@ -6,7 +6,7 @@ Writes benchmarks/results/streaming_memory.json.
 """
 
 import argparse
-import json
+import contextlib
 import os
 import tempfile
 import threading
@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.machine import describe
+from benchmarks.machine import describe, publish_json
 from thresher.data.loader import Loader
 from thresher.data.pack import Pack
 from thresher.data.sources.base import Block
@@ -66,6 +66,7 @@ class Watch:
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join()
+        self.look()  # a short block may end before the first look
 
     @property
     def peak(self) -> int:
@@ -81,8 +82,12 @@ class Watch:
 
 
 def children() -> list[int]:
-    listed = Path(f"/proc/self/task/{os.getpid()}/children")
-    return [int(pid) for pid in listed.read_text().split()]
+    """Return the processes that any thread of this one has started."""
+    found = []
+    for thread in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(OSError):  # the thread has ended
+            found += [int(pid) for pid in (thread / "children").read_text().split()]
+    return found
 
 
 def anonymous(pid: int) -> int:
@@ -124,9 +129,7 @@ def main() -> None:
         },
         "machine": describe(),
     }
-    out = Path(__file__).parent / "results" / "streaming_memory.json"
-    out.write_text(json.dumps(report, indent=2) + "\n")
-    print(json.dumps(report, indent=2))
+    publish_json(report, Path(__file__).parent / "results" / "streaming_memory.json")
     if not all(peak < LIMIT for peak in results.values()):
         raise SystemExit("more than 1 GB of memory")
 

@@ -9,7 +9,6 @@ On a CPU both do the same work (gather, augment, forward, backward, update), in 
 """
 
 import argparse
-import json
 import statistics
 import sys
 import tempfile
@@ -26,7 +25,7 @@ from torch.nn import functional as F
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
-from benchmarks.machine import describe  # noqa: E402
+from benchmarks.machine import describe, publish_json  # noqa: E402
 from thresher.data.augment import Augment  # noqa: E402
 from thresher.data.hashing import sample_keys  # noqa: E402
 from thresher.data.pack import Pack  # noqa: E402
@@ -245,10 +244,7 @@ def main() -> None:
         print(
             "  ".join(f"{k} {v:,.3f}" if isinstance(v, float) else f"{v}" for k, v in row.items())
         )
-    text = json.dumps(result, indent=2, ensure_ascii=False)
-    if arguments.out:
-        arguments.out.write_text(text + "\n")
-    print(text)
+    publish_json(result, arguments.out)
 
 
 if __name__ == "__main__":

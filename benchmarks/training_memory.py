@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.imagenet_training import ON_GPU, made
-from benchmarks.machine import describe
+from benchmarks.machine import describe, publish_json
 from benchmarks.streaming_memory import Watch
 from thresher.paths import RunPaths
 from thresher.report.scaling_figures import new_figure, save_figure
@@ -103,9 +103,7 @@ def main() -> None:
     save_figure(figure, given.out)
     setting = {key: value for key, value in vars(given).items() if key != "out"}
     found = {"setting": setting, "peak_mb_by_epoch": by_epoch, "last_over_second": ratios}
-    text = json.dumps({"machine": describe(), **found}, indent=2)
-    given.out.with_suffix(".json").write_text(f"{text}\n")
-    print(text)
+    publish_json({"machine": describe(), **found}, given.out.with_suffix(".json"))
     if max(ratios.values()) > FLAT:
         raise SystemExit("memory grows")
 

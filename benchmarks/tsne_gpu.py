@@ -7,7 +7,6 @@ on every machine, so that `benchmarks.tsne_quality` can map the same input with 
 """
 
 import argparse
-import json
 import platform
 import time
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks.machine import publish_json
 from thresher.select import affinities, tsne
 from thresher.select.neighbours import nearest
 from thresher.select.repulsion import Grid
@@ -114,9 +114,7 @@ def main() -> None:
     if options.million:
         x = torch.from_numpy(features(1_000_000, 50)).to(device)
         report["million"], _ = measure(x, options.iterations)
-    print(json.dumps(report, indent=2))
-    if options.out:
-        options.out.write_text(json.dumps(report, indent=2) + "\n")
+    publish_json(report, options.out)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.machine import markdown
+from benchmarks.machine import page, publish, table
 from thresher.data.get import get
 from thresher.data.pack import Pack
 
@@ -52,31 +52,18 @@ def make_inputs(folder: Path) -> None:
 
 def train(version: Path, folder: Path, out: Path) -> float:
     """Return images per second of a ResNet-20."""
-    options: list[str | Path] = [
-        "--data",
-        folder / "few.pack",
-        "--model",
-        "resnet20",
-        "--batch-size",
-        "256",
-    ]
-    options += ["--validation", "256", "--epochs", "0.5", "--device", "cpu", "--precision", "fp32"]
-    thresher(version, "train", *options, "--out", out)
+    words = ["--model", "resnet20", "--batch-size", "256", "--validation", "256"]
+    words += ["--epochs", "0.5", "--device", "cpu", "--precision", "fp32"]
+    thresher(version, "train", "--data", folder / "few.pack", *words, "--out", out)
     return float(json.loads((out / "result.json").read_text())["images_per_s"])
 
 
 def select(version: Path, folder: Path, out: Path) -> float:
     """Return selections per hour of the network filter."""
-    options: list[str | Path] = [
-        "--data",
-        folder / "few.pack",
-        "--features",
-        folder / "F.npy",
-        "--drop",
-        "0.05",
-    ]
+    sources = ("--data", folder / "few.pack", "--features", folder / "F.npy")
+    words = (*sources, "--drop", "0.05", "--out", out.with_suffix(".parquet"))
     begun = time.perf_counter()
-    thresher(version, "select", "network", *options, "--out", out.with_suffix(".parquet"))
+    thresher(version, "select", "network", *words)
     return 3600 / (time.perf_counter() - begun)
 
 
@@ -104,19 +91,18 @@ def main() -> None:
                     out = folder / f"{run.__name__}-{name}-{repeat}"
                     rates[what][name].append(run(versions[name], folder, out))
                     print(what, name, f"{rates[what][name][-1]:.1f}", flush=True)
-    lines = ["# This version beside another one", "", markdown(), ""]
-    lines += [f"- other version: commit {commit.decode().strip()}", ""]
-    lines += [f"Medians of {flags.repeats} runs in turns, {IMAGES:,} images of CIFAR-10.", ""]
-    lines += ["| | other | this | ratio | of pairs |", "|---|---|---|---|---|"]
+    rows = []
     for what, found in rates.items():
         other, this = (statistics.median(found[name]) for name in NAMES)
         pairs = [b / a for a, b in zip(found["other"], found["this"], strict=True)]
         span = f"{min(pairs):.2f} … {max(pairs):.2f}"
-        lines.append(f"| {what} | {other:.1f} | {this:.1f} | {this / other:.2f} | {span} |")
-    text = "\n".join(lines) + "\n"
-    print(text)
-    if flags.out:
-        (flags.out / "versions.md").write_text(text)
+        rows.append((what, f"{other:.1f}", f"{this:.1f}", f"{this / other:.2f}", span))
+    lines = [
+        *(f"- other version: commit {commit.decode().strip()}", ""),
+        *(f"Medians of {flags.repeats} runs in turns, {IMAGES:,} images of CIFAR-10.", ""),
+        *table(("", *NAMES, "ratio", "of pairs"), rows),
+    ]
+    publish(page("This version beside another one", lines), flags.out)
 
 
 if __name__ == "__main__":

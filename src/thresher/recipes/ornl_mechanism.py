@@ -98,15 +98,10 @@ def _sooner(metric: str, analysis: Analysis) -> ClaimRow:
     ]
     reached = [f"{sum(c.n for c in a)} of {sum(c.n + len(c.censored) for c in a)}" for a in arms]
     unit = "steps" if metric == "steps_to_target" else "seconds"
-    return ClaimRow(
-        "O4",
-        f"filtering speeds up convergence: {unit} to a given accuracy",
-        f"{comparison.difference:+.3g} {unit}; network reaches it in {reached[0]} runs, full in "
-        f"{reached[1]}",
-        holds.if_better(comparison),
-        studies.corrected(comparison, f" {unit}"),
-        comparison.sentence,
-    )
+    paper = f"filtering speeds up convergence: {unit} to a given accuracy"
+    runs = f"network reaches it in {reached[0]} runs, full in {reached[1]}"
+    measured = f"{comparison.difference:+.3g} {unit}; {runs}"
+    return studies.claim_row("O4", paper, measured, comparison, unit=f" {unit}")
 
 
 def _smoother(analysis: Analysis) -> ClaimRow:
@@ -116,14 +111,9 @@ def _smoother(analysis: Analysis) -> ClaimRow:
         fmean(c.mean for c in analysis.cells if c.cell["arm"] == arm and c.mean is not None)
         for arm in (comparison.arm, comparison.baseline)
     ]
-    return ClaimRow(
-        "O4",
-        "filtering smooths the loss landscape: top Hessian eigenvalue at the end",
-        f"network {means[0]:.3g}, full {means[1]:.3g}",
-        holds.if_better(comparison),
-        studies.corrected(comparison, ""),
-        comparison.sentence,
-    )
+    paper = "filtering smooths the loss landscape: top Hessian eigenvalue at the end"
+    measured = f"network {means[0]:.3g}, full {means[1]:.3g}"
+    return studies.claim_row("O4", paper, measured, comparison, unit="")
 
 
 def reproduce(preset: str, out: Path) -> RecipeResult:

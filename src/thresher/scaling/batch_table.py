@@ -21,7 +21,7 @@ from pathlib import Path
 
 from thresher.csv_table import read_csv_table
 from thresher.data.pack import Pack
-from thresher.errors import InvalidValueError, NotFoundError
+from thresher.errors import InvalidValueError, NotFoundError, counted
 from thresher.options import changes_result
 from thresher.paths import RunPaths, StudyPaths, read_json, read_run_json
 from thresher.training.config import TrainConfig
@@ -65,7 +65,7 @@ def read_batch_table(path: Path, samples_per_epoch: float | None = None) -> list
     """
     rows = read_study(path) if path.is_dir() else read_csv(path, samples_per_epoch)
     if len(rows) < 2:
-        what = f"{path} has {len(rows)} {'row' if len(rows) == 1 else 'rows'}"
+        what = f"{path} has {counted(len(rows), 'row')}"
         raise InvalidValueError(what, "the fit needs two batch sizes or more")
     named = sum(bool(row.target) for row in rows)
     if 0 < named < len(rows):

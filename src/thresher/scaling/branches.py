@@ -109,10 +109,9 @@ def run_branches(
     count = len(pack.indices("train")) - held
     batches = [trunk.batch_size * ratio for ratio in RATIOS]
     length = max(LENGTH * samples, float(STEPS_LEAST * batches[-1]))
-    work = _Work(trunk, pack, count, critical, length)
     total = len(seeds) * len(STAGES) * (1 + len(batches)) + len(batches) * (len(FACTORS) - 1)
     with bar("branches", total, "runs") as shown:
-        work.advance = shown.advance
+        work = _Work(trunk, pack, count, critical, length, shown.advance)
         trunks = {seed: work.trunk(seed, [stage * samples for stage in STAGES]) for seed in seeds}
         factors = work.tuned(trunks[seeds[0]][len(STAGES) // 2], batches)
         stages = []
@@ -144,7 +143,7 @@ class _Work:
     critical: float
     length: float
     """Samples of a branch."""
-    advance: Callable[[], None] = lambda: None
+    advance: Callable[[], None]
     folders: list[str] = field(default_factory=list)
 
     def _run(self, run: TrainConfig, train: Callable[[TrainConfig, Pack], RunResult]) -> RunResult:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from thresher.errors import InvalidValueError
+from thresher.errors import InvalidValueError, counted
 from thresher.scaling.cluster import Cluster, DevicePrecision
 from thresher.scaling.compute import measured_here
 from thresher.scaling.predict import powers
@@ -52,8 +52,7 @@ class Machine:
             return replace(self, overhead=1.0)
         config = StepConfig(scaling="strong", batch_size=batch)
         bare = predict_step(self.profile, self.cluster, 1, config)
-        overhead = max(1.0, batch / images_per_s / bare.step_s)
-        return replace(self, overhead=overhead)
+        return replace(self, overhead=max(1.0, batch / images_per_s / bare.step_s))
 
 
 @dataclass(frozen=True)
@@ -297,9 +296,8 @@ def _against_larger(best: CandidateRun, runs: Sequence[CandidateRun]) -> str:
     quick = min(runs, key=lambda run: (run.seconds, run.workers))
     if quick.batch_size <= best.batch_size or quick.seconds > MUCH_LESS * best.seconds:
         return ""
-    workers = "1 worker" if quick.workers == 1 else f"{quick.workers:,} workers"
     return (
-        f"; batch {quick.batch_size:,} on {workers} would need "
+        f"; batch {quick.batch_size:,} on {counted(quick.workers, 'worker')} would need "
         f"{100 * quick.seconds / best.seconds:.0f} % of the time, and "
         f"{quick.samples / best.samples:.2g} times the samples: to choose by time "
         "or cost, give a budget"

@@ -4,14 +4,13 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from statistics import quantiles
 
 import torch
 from torch import nn
 
 from thresher.distributed.group import Group, Placement
 from thresher.models.kernel_use import in_captured_steps
-from thresher.scaling.layers import Statistic, frozen_norms, repeated
+from thresher.scaling.layers import Statistic, frozen_norms, repeated, spread_of
 from thresher.scaling.profile import BatchTimes, Layer
 from thresher.scaling.synthetic import SyntheticBatch
 from thresher.training.config import TrainConfig
@@ -60,11 +59,10 @@ def with_captured(
     """Scale the times of ordinary steps, part by part, to those of the captured ones."""
     factor, scaled = {}, []
     for times in batches:
-        low, middle, high = quantiles(captured[times.batch], n=4)
         step = statistic(captured[times.batch])
         share = factor[times.batch] = step / times.step_s
         parts = (times.forward_s * share, times.backward_s * share, times.optimizer_s * share)
-        scaled.append(BatchTimes(times.batch, *parts, step, (high - low) / 1.35 / middle))
+        scaled.append(BatchTimes(times.batch, *parts, step, spread_of(captured[times.batch])))
     return tuple(
         replace(
             layer,

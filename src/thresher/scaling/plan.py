@@ -93,7 +93,8 @@ def plan(config: PlanConfig) -> TrainingPlan:
     validate(config)
     budget = candidates.parse_budget(config.budget)
     data = required(config.data)
-    train_samples = _check_inputs(config, data)
+    pack = Pack.open(data)
+    train_samples = _check_inputs(config, pack)
     table = None if config.from_ is None else plan_table(config, train_samples)
     runs_like = {} if table is None else table.settings
     _check_model(config, settings_at(1, runs_like))
@@ -102,26 +103,25 @@ def plan(config: PlanConfig) -> TrainingPlan:
         fix = "add [price] device_hour to its file, or give hours (3h)"
         raise InvalidValueError(f"cluster {cluster.name} has no price", fix)
     cluster.peak_flops(config.precision)
-    machine = Machine(_profile(config, data), cluster, config.precision)
+    machine = Machine(_profile(config, pack), cluster, config.precision)
     pilot: Pilot | None = None
-    low: float | None
-    high: float | None
-    held: int | None = None
+    fit: SampleFit | None = None
+    because = no_bend = None
     if table is None:
         pilot = run_pilot(config)
-        held = _held_out(config, pilot)
+        held = _held_out(config, pilot, pack)
         train_samples = train_samples if held is None else pilot.train_samples
         samples = pilot.sample_model(config.epochs, train_samples)
         machine = machine.with_overhead(pilot.batch_size, pilot.images_per_s)
         low, high = pilot.critical_batch_low, pilot.critical_batch_high
+        share = candidates.PILOT_SHARE
     else:
-        held, train_samples = _split_as_in_study(config, data, settings_at(1, runs_like))
-        samples = table.sample_model(train_samples)
-        low, high = table.fit.b_crit_low, table.fit.b_crit_high
+        held, train_samples = _split_as_in_study(config, pack, settings_at(1, runs_like))
+        samples, fit = table.sample_model(train_samples), table.fit
+        low, high = fit.b_crit_low, fit.b_crit_high
+        because, no_bend = None if fit.fits else table.reason, fit.no_bend
+        share = candidates.SAFE
     runs = candidates.candidate_runs(samples, machine, config.max_workers)
-    because = None if table is None or table.fit.fits else table.reason
-    no_bend = None if table is None else table.fit.no_bend
-    share = candidates.SAFE if pilot is None else candidates.PILOT_SHARE
     best, reason = candidates.recommend(
         runs, samples.critical_batch, budget, because, share, no_bend
     )
@@ -131,7 +131,7 @@ def plan(config: PlanConfig) -> TrainingPlan:
         data=data,
         cluster=cluster.name,
         pilot=pilot,
-        fit=None if table is None else table.fit,
+        fit=fit,
         critical_batch=samples.critical_batch,
         critical_batch_low=low,
         critical_batch_high=high,
@@ -154,12 +154,11 @@ def plan_table(config: PlanConfig, train_samples: int | None = None) -> BatchPla
     return plan_batches(config.from_, config.target_accuracy, per_epoch, config.lr, config.seed)
 
 
-def _check_inputs(config: PlanConfig, data: str) -> int:
+def _check_inputs(config: PlanConfig, pack: Pack) -> int:
     """Refuse wrong inputs before this machine is measured, which takes a while.
 
     Returns the number of samples that `thresher train` trains on.
     """
-    pack = Pack.open(data)
     check(config.model)
     if config.from_ is None and preset(config.model):
         # Their rates, momenta and augmentation are for one batch size, which pilots change.
@@ -181,31 +180,24 @@ def _check_inputs(config: PlanConfig, data: str) -> int:
     return int((~HoldOut().mask(pack)).sum())
 
 
-def _profile(config: PlanConfig, data: str) -> Profile:
-    pack = Pack.open(data)
+def _profile(config: PlanConfig, pack: Pack) -> Profile:
     if config.profile is None:
         batch = min(256, max(8, len(pack.indices("train")) // 4))
         return measure(
             MeasureConfig(
                 model=config.model,
                 batch_size=batch,
-                data=data,
+                data=config.data,
                 precision=_trained_at(config),
                 device=config.device,
                 seconds_per_batch=0.3,
             )
         )
     profile = Profile.load(config.profile, config.model)
+    fix = f"measure {config.model} on {config.data} with `thresher scale measure`"
     if profile.classes != len(pack.classes):
-        what = f"profile {config.profile} has {profile.classes} classes, and {data} has"
-        fix = f"measure {config.model} on {data} with `thresher scale measure`"
+        what = f"profile {config.profile} has {profile.classes} classes, and {config.data} has"
         raise InvalidValueError(f"{what} {len(pack.classes)}", fix)
-    _check_shape(config, profile, pack)
-    return profile
-
-
-def _check_shape(config: PlanConfig, profile: Profile, pack: Pack) -> None:
-    """Refuse a profile of images of another shape than the planned run trains on."""
     shape = trained_shape(pack, profile.image_size if pack.image_shape is None else None)
     # A profile has one side only; the bytes of an image tell whether it was square.
     stored = {math.prod(shape), math.prod(pack.image_shape or shape)}
@@ -214,8 +206,8 @@ def _check_shape(config: PlanConfig, profile: Profile, pack: Pack) -> None:
             f"profile {config.profile} is not of images of channels, height and width {shape}, as "
             f"{config.model} is trained on with {config.data}"
         )
-        fix = f"measure {config.model} on {config.data} with `thresher scale measure`"
         raise InvalidValueError(what, fix)
+    return profile
 
 
 def _schedule(
@@ -232,27 +224,26 @@ def _schedule(
     return replace(offer, command=command + options)
 
 
-def _held_out(config: PlanConfig, pilot: Pilot) -> int | None:
+def _held_out(config: PlanConfig, pilot: Pilot, pack: Pack) -> int | None:
     """Return how many training samples the planned run holds out to watch its target on.
 
     As many as the pilots, which counted samples to the target on them; without, the run would watch
     the test images. None if there is no target, or if the pack has a validation split.
     """
-    pack = Pack.open(required(config.data))
     if config.target_accuracy is None or pack.meta.splits.get("validation"):
         return None
     return len(pack.indices("train")) - pilot.train_samples
 
 
 def _split_as_in_study(
-    config: PlanConfig, data: str, settings: TrainConfig | None
+    config: PlanConfig, pack: Pack, settings: TrainConfig | None
 ) -> tuple[int | None, int]:
     """Return how many training samples the planned run holds out, and how many it trains on.
 
     It holds out as many as the runs of the study `from_` to watch its target on; None if they held
     out none, or if there is no study or no target.
     """
-    pack, held = Pack.open(data), None
+    data, held = required(config.data), None
     if settings is None:
         return None, split_samples(DataConfig(data=data), pack).count
     if config.target_accuracy is not None and settings.validation is not None:

@@ -20,6 +20,7 @@ from thresher.study.definition import (
 from thresher.study.draws import notes
 from thresher.study.equal_training import unequal_samples
 from thresher.study.history import changes, left_out
+from thresher.study.power import DECISION
 from thresher.study.preflight import option_remarks
 from thresher.study.primary import Compared, named_comparisons
 from thresher.study.reading import check_axis_name
@@ -30,7 +31,6 @@ from thresher.study.results import (
     open_data,
     plain_trial,
     read_trials,
-    recorded_data,
     to_json_values,
 )
 from thresher.study.rounding import image_step, written_step
@@ -159,15 +159,14 @@ def analyse(
     if isinstance(study, Study):
         return _analyse_study(study, config)
     trials = [plain_trial(trial) for trial in study]
-    for name in trials[0].cell if trials else ():
+    names = list(trials[0].cell) if trials else []
+    for name in names:
         check_axis_name(name)
-    axes: dict[str, list[Any]] = {}
     runs: set[tuple[Any, ...]] = set()
     for trial in trials:
-        if set(trial.cell) != set(trials[0].cell):
+        if set(trial.cell) != set(names):
             raise InvalidValueError(
-                f"trials must have the same axes, got {sorted(trials[0].cell)} and "
-                f"{sorted(trial.cell)}"
+                f"trials must have the same axes, got {sorted(names)} and {sorted(trial.cell)}"
             )
         if trial.value is not None and not math.isfinite(trial.value):
             raise InvalidValueError(
@@ -175,10 +174,7 @@ def analyse(
                 f"({trial.cell}, seed {trial.seed})",
                 "give None for a trial without a result",
             )
-        for axis, value in trial.cell.items():
-            if value not in axes.setdefault(axis, []):
-                axes[axis].append(value)
-        run = (trial.seed, *(trial.cell[axis] for axis in axes))
+        run = (trial.seed, *(trial.cell[name] for name in names))
         if trial.reported and run in runs:
             raise InvalidValueError(
                 f"two trials are the same run: {trial.cell}, seed {trial.seed}",
@@ -187,6 +183,7 @@ def analyse(
         runs.add(run)
     config = config or ComparisonConfig()
     _check_points(trials, config)
+    axes = {name: list(dict.fromkeys(trial.cell[name] for trial in trials)) for name in names}
     return _build(trials, axes, config, cost=_cost(trials, []))
 
 
@@ -272,30 +269,30 @@ def _build(
     planned = list(study.definition.cells) if study is not None else []
     cells = summarise(reported, list(axes), known.get("choices", ()), planned)
     unit, higher = UNITS.get(config.metric, ""), higher_is_better(config)
-    scale = MetricScale(unit or config.metric, _margin(config, cells), higher, resolution)
-    scale = replace(scale, censored=config.metric in TO_TARGET)
-    scale = replace(scale, level=config.level or scale.level)
+    margin, level = _margin(config, cells), config.level or DECISION
+    censored = config.metric in TO_TARGET
+    scale = MetricScale(unit or config.metric, margin, higher, resolution, censored, level)
     named = named_comparisons(config, Compared(axes, axis, pairs, [c.cell for c in cells]))
+    verdicts, remarks = [], list(remarks)
+    if axis is not None:
+        verdicts = compare_cells(cells, axis, pairs, scale, named)
+        remarks += notes(cells, axis) + unequal_samples(reported, axes, axis, pairs)
+    remarks += _without_value(reported, config.metric)
+    if study is None and not censored:
+        remarks += unpaired(cells, axis, pairs)
+    remarks += _stopped(reported, config.metric)
     return Analysis(
-        verdicts=compare_cells(cells, axis, pairs, scale, named) if axis is not None else [],
+        verdicts=verdicts,
         cells=cells,
         trials=trials,
         axes=list(axes),
         compared=axis,
         metric=config.metric,
         unit=unit,
-        margin=scale.margin,
-        level=scale.level,
+        margin=margin,
+        level=level,
         higher_is_better=higher,
-        notes=[
-            *remarks,
-            *(notes(cells, axis) if axis is not None else []),
-            *(unequal_samples(reported, axes, axis, pairs) if axis is not None else []),
-            *_without_value(reported, config.metric),
-            *(unpaired(cells, axis, pairs) if study is None and not scale.censored else []),
-            *_stopped(reported, config.metric),
-            *_doubts(cells, config, higher),
-        ],
+        notes=remarks + _doubts(cells, config, higher),
         resolution=resolution,
         **known,
     )
@@ -331,8 +328,7 @@ def _doubts(cells: list[CellSummary], config: ComparisonConfig, higher: bool) ->
     """Return a sentence for what was assumed about a metric, and for seeds that change nothing."""
     texts = []
     if config.metric not in METRICS and config.better is None:
-        word = "higher" if higher else "lower"
-        other = "lower" if higher else "higher"
+        word, other = ("higher", "lower") if higher else ("lower", "higher")
         texts.append(
             f'A {word} {config.metric} counts as better; if it does not, set better = "{other}".'
         )
@@ -366,7 +362,7 @@ def _resolution(plan: StudyPlan, metric: str) -> float:
         pack = packs[data]
         if pack is None:
             key = "test" if metric == "accuracy" else "validation"
-            counts.append(recorded_data(trial).get(key) or 0)
+            counts.append(trial.recorded_data.get(key) or 0)
         elif metric == "accuracy":
             counts.append(pack.meta.splits[pack.test_split] if pack.test_split else 0)
         elif split := held.own_split(pack):

@@ -104,19 +104,15 @@ class _Expansion:
         """Return the arguments of a trial's command, the metrics that it must report, its data."""
         if COMMAND not in values:
             raise InvalidValueError(f"command is not set for arm {cell[ARM]}", "set it in [base]")
-        kept = {key: values[key] for key in ("data", *HOLD_OUT) if key in values}
-        selection = values.get("selection")
-        if selection is not None:
-            kept["selection"] = selection
-            selection = str(Path(selection).absolute())
-        own = {"out": str(out.absolute()), "python": sys.executable}
-        own["selection"] = selection or FULL
+        own = {"out": str(out.absolute()), "python": sys.executable, "selection": FULL}
+        if "selection" in values:
+            own["selection"] = str(Path(values["selection"]).absolute())
         arm = {ARM: cell[ARM]} if ARM in cell else {}
-        metrics = [self.study.metric, *(["validation_accuracy"] if self.study.tune else [])]
         return {
             "arguments": fill(values[COMMAND], {**values, **own, **arm}),
-            "metrics": metrics,
-        } | kept
+            "metrics": [self.study.metric, *(["validation_accuracy"] if self.study.tune else [])],
+            **{key: values[key] for key in ("data", *HOLD_OUT, "selection") if key in values},
+        }
 
     def named_step(self, name: str, key: str, axes: Values) -> StudyTask:
         """Return the step that the setting `key` names."""
@@ -192,22 +188,18 @@ class _Expansion:
         trials run a command, the other values of [base] are its placeholders.
         """
         base, varied = self.study.base, self.varied(own)
+        of_data = ("data", *HOLD_OUT)
         if self.study.runs_command:
-            of_data = ("data", *HOLD_OUT)
             base = {key: base[key] for key in of_data if key in base}
             varied = {key: varied[key] for key in ("seed", *of_data) if key in varied}
-        shared = {**base, **varied}
-        start = {key: shared[key] for key in ("data",) if key in shared}
         if definition.do == "train":
             start = {key: value for key, value in base.items() if key != "selection"}
             start |= {"seed": 0, **varied}
             model = definition.settings.get("model", start.get("model"))
-            start = {**preset(model), **start}
-        if definition.do == "select":
-            start |= {key: shared[key] for key in HOLD_OUT if key in shared}
-        if "seed" in own:
-            start["seed"] = own["seed"]
-        return {**start, **definition.settings}
+            return {**preset(model), **start, **definition.settings}
+        shared = {**base, **varied}
+        taken = (*of_data, "seed") if definition.do == "select" else ("data", "seed")
+        return {key: shared[key] for key in taken if key in shared} | definition.settings
 
     def varied(self, axes: Values) -> Values:
         """Return the options that these values of the axes set."""

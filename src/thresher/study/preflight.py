@@ -168,7 +168,7 @@ def _check_data(plan: StudyPlan) -> None:
     def changed(task: StudyTask) -> str | None:
         if task.kind != "train":
             return None
-        used = task.recorded.get("data", {})
+        used = task.recorded_data
         name = str(task.settings["data"])
         now = open_pack(name).fingerprint
         if used.get("fingerprint", now) != now:
@@ -193,7 +193,7 @@ def _check_decisions(plan: StudyPlan) -> None:
         if task.kind == "command":
             used, now = task.result.get("selection"), digest(selection)
         else:
-            used, held = task.recorded.get("data", {}).get("samples"), hold_out(task.settings)
+            used, held = task.recorded_data.get("samples"), hold_out(task.settings)
             now = samples(str(task.settings["data"]), selection, held.size, held.seed)
         return selection if used is not None and used != now else None
 
@@ -221,7 +221,7 @@ def _check_option_files(plan: StudyPlan) -> None:
             return None
         run, config = task.recorded, _config(task)
         now = with_schedule_inline(config).batch_schedule
-        if now != config.batch_schedule and run["config"].get("batch_schedule", now) != now:
+        if now != config.batch_schedule and run.get("config", {}).get("batch_schedule", now) != now:
             return config.batch_schedule
         if source and run.get("model_source", digest(source)) != digest(source):
             return str(source)

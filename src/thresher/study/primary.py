@@ -4,6 +4,7 @@ A name is `ARM - BASELINE` for the comparison over all cells, or `ARM - BASELINE
 with a value of every other axis: `network - full @ batch_size=6272`.
 """
 
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -91,10 +92,9 @@ def _find(option: str, name: str, compared: Compared) -> Key:
 
 def _pair(option: str, name: str, pair: str, compared: Compared) -> tuple[Any, Any]:
     values = compared.axes[compared.axis or ""]
-    for arm in values:
-        for baseline in values:
-            if " ".join(pair.split()) == f"{arm} - {baseline}":
-                return arm, baseline
+    for arm, baseline in itertools.product(values, repeat=2):
+        if " ".join(pair.split()) == f"{arm} - {baseline}":
+            return arm, baseline
     known = ", ".join(map(str, values))
     raise InvalidValueError(
         f'{option} must name comparisons as "ARM - BASELINE" with values of {compared.axis} '

@@ -13,7 +13,7 @@ from thresher.data.pack import Pack
 from thresher.errors import InvalidValueError, ThresherError
 from thresher.paths import RunPaths
 from thresher.study.definition import SHARPNESS, StudyDefinition, check_metric
-from thresher.study.guessing import guess, recorded, recorded_data
+from thresher.study.guessing import guess
 from thresher.study.reported import POINTS, TO_TARGET
 from thresher.study.selecting import hold_out
 from thresher.study.status import StudyStatus
@@ -192,7 +192,7 @@ def open_data(plan: StudyPlan) -> dict[str | None, Pack | None]:
 def _network_file(task: StudyTask) -> dict[str, str]:
     """Return the digest of the file of a network of one's own, as the run imported it."""
     model = str(task.settings.get("model"))
-    digest = recorded(task).get("model_source") if ":" in model else None
+    digest = task.recorded.get("model_source") if ":" in model else None
     return {f"{NETWORK_FILE} {model}": str(digest)[:12]} if digest else {}
 
 
@@ -219,7 +219,7 @@ def _read(task: StudyTask, metric: str, classes: int | None, **state: Any) -> Tr
     resolved = _table(result, "resolved")
     predicts = result.get("accuracy") is not None
     if result.get("status") == "diverged":
-        data = recorded_data(task)
+        data = task.recorded_data
         validates = data.get("validation", hold_out(task.settings).size)
         wanted = ("accuracy", metric, *(["validation_accuracy"] if validates else []))
         values = guess(wanted, classes or data.get("classes"))
@@ -250,7 +250,7 @@ def _read(task: StudyTask, metric: str, classes: int | None, **state: Any) -> Tr
             "choose another metric",
         )
     correct = _correct(task) if metric == "accuracy" and predicts else None
-    order = None if correct is None else recorded_data(task).get("test_order")
+    order = None if correct is None else task.recorded_data.get("test_order")
     return Trial(
         cell=dict(task.cell or {}),
         seed=task.seed or 0,
@@ -276,7 +276,7 @@ def _correct(task: StudyTask) -> np.ndarray | None:
     """Read which test images were predicted correctly; None for runs that did not record it."""
     try:
         packed = np.load(RunPaths(task.out).correct, allow_pickle=False)
-        return np.unpackbits(packed, count=recorded_data(task)["test"]).astype(bool)
+        return np.unpackbits(packed, count=task.recorded_data["test"]).astype(bool)
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

@@ -122,8 +122,6 @@ class Verdict:
     """Adjusted p-value of the difference."""
     p_equivalent: float
     """Adjusted p-value of the equivalence tests."""
-    p_no_worse: float
-    """Adjusted p-value of the non-inferiority test."""
     no_worse: bool
     """Whether the arm is shown to be not worse than the baseline by the margin or more."""
     margin: float
@@ -354,7 +352,6 @@ def judge(
                 paired=c,
                 p=p,
                 p_equivalent=p_equivalent,
-                p_no_worse=p_no_worse,
                 no_worse=p_no_worse < alpha,
                 margin=margin,
                 family=len(first) if at in first else len(comparisons),

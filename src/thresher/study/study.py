@@ -28,7 +28,7 @@ from thresher.study.results import Trial, read_trials
 from thresher.study.slurm import SlurmConfig, check_commands, check_folder, forget_outcomes
 from thresher.study.status import Failures, StudyStatus, hold, read_status
 from thresher.study.tasks import StudyPlan, Values
-from thresher.study.toml import dumps, plain_values, without_none
+from thresher.study.toml import dumps, plain_values
 from thresher.training.stop import handle_signals, interrupt
 
 logger = logging.getLogger(__name__)
@@ -75,7 +75,7 @@ class Study:
         Options that are None are left out.
         """
         check_type(content, Mapping, "content", "a mapping")
-        content = without_none(plain_values(content))
+        content = plain_values(content)
         return cls(reading.from_dict(content, "the study", dumps(content)), as_path(out, "out"))
 
     @classmethod

@@ -1,6 +1,7 @@
 """What a study has to do: tasks (steps and trials), their plan and outcome, and who runs them."""
 
 import abc
+import contextlib
 import dataclasses
 import json
 import re
@@ -10,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from thresher.errors import ThresherError
 from thresher.paths import RunPaths, read_run_json
 
 Values = dict[str, Any]
@@ -71,8 +73,18 @@ class StudyTask:
 
     @property
     def recorded(self) -> Values:
-        """What a run recorded when it began, in run.json: its options, data and network."""
-        return read_run_json(RunPaths(self.out).config, "run's configuration")
+        """What a run recorded when it began, in run.json: its options, data and network; {} if it
+        did not."""
+        with contextlib.suppress(ThresherError):
+            return read_run_json(RunPaths(self.out).config, "run's configuration")
+        return {}
+
+    @property
+    def recorded_data(self) -> Values:
+        """What a run recorded about its data, such as the number of test images; {} if it did
+        not."""
+        data = self.recorded.get("data")
+        return data if isinstance(data, dict) else {}
 
     def texts(self, keys: Iterable[str]) -> list[tuple[str, str]]:
         """Return (key, text) of each value, or item of a list, of the settings under `keys`."""

@@ -13,19 +13,11 @@ def dumps(content: Values) -> str:
     return "\n".join(_table(content, ())).strip() + "\n"
 
 
-def plain_values(content: Any) -> Any:
-    """Return nested dictionaries and lists with Python's numbers instead of NumPy's."""
-    if isinstance(content, dict):
-        return {key: plain_values(value) for key, value in content.items()}
-    if isinstance(content, list | tuple):
-        return type(content)(plain_values(value) for value in content)
-    return content.item() if getattr(content, "ndim", None) == 0 else content
+def plain_values(content: Values) -> Values:
+    """Return a study, as nested dictionaries, with the values that its file can hold.
 
-
-def without_none(content: Values) -> Values:
-    """Return a study, as nested dictionaries, without None: options that are None are left out.
-
-    TOML has no None, so that a study with None would not be the one in its file.
+    NumPy's numbers become Python's. Options that are None are left out: TOML has no None, so that a
+    study with None would not be the one in its file.
 
     Raises:
         InvalidValueError: Leaving it out is not the same: None is in a list, or unsets an option of
@@ -39,19 +31,19 @@ def without_none(content: Values) -> Values:
                 if value is None and isinstance(base, dict) and base.get(key) is not None:
                     what = f'"{key}" is None in [{group}.{name}], but [base] sets it'
                     raise InvalidValueError(what, "set it in the arms or steps that need it")
-    return _without_none(content, "the study")
+    return _plain(content, "the study")
 
 
-def _without_none(content: Any, where: str) -> Any:
+def _plain(content: Any, where: str) -> Any:
     if isinstance(content, dict):
         known = {key: value for key, value in content.items() if value is not None}
-        return {key: _without_none(value, str(key)) for key, value in known.items()}
+        return {key: _plain(value, str(key)) for key, value in known.items()}
     if isinstance(content, list | tuple):
         if any(value is None for value in content):
             what = f'"{where}" contains None, which a study file cannot hold'
             raise InvalidValueError(what, "compare [arms], one without the option")
-        return type(content)(_without_none(value, where) for value in content)
-    return content
+        return type(content)(_plain(value, where) for value in content)
+    return content.item() if getattr(content, "ndim", None) == 0 else content
 
 
 def _table(content: Values, path: tuple[str, ...]) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from thresher.errors import InvalidValueError
 from thresher.study.definition import StudyDefinition
-from thresher.study.guessing import guess, recorded_data
+from thresher.study.guessing import guess
 from thresher.study.tasks import StudyPlan, StudyTask, Values
 
 Key = tuple[Any, ...]
@@ -190,7 +190,7 @@ def _validation(trial: StudyTask, needed: bool = True) -> float | None:
         return None
     accuracy = result.get("validation_accuracy")
     if accuracy is None and result.get("status") == "diverged":
-        classes = recorded_data(trial).get("classes")
+        classes = trial.recorded_data.get("classes")
         return guess(["validation_accuracy"], classes)["validation_accuracy"]
     if accuracy is None:
         if not needed:

@@ -264,10 +264,11 @@ def claim_row(
     measured: str,
     comparison: ArmComparison,
     judge: Callable[[ArmComparison], Verdict] = holds.if_better,
+    unit: str = " points",
     **values: Any,
 ) -> ClaimRow:
     """Return the row of a claim that one comparison decides."""
-    interval = corrected(comparison)
+    interval = corrected(comparison, unit)
     return ClaimRow(
         claim, paper, measured, judge(comparison), interval, comparison.sentence, values
     )
