@@ -103,6 +103,20 @@ def test_npz_with_ids_and_splits(tmp_path: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["npz", "h5"])
+def test_ids_that_are_not_utf_8(tmp_path: Path, kind: str) -> None:
+    """They ended in a traceback; as in other formats, what cannot be read becomes "\ufffd"."""
+    arrays: dict[str, Any] = {"images": np.zeros((2, 6, 6), np.uint8), "labels": [0, 1]}
+    arrays["ids"] = np.array([b"a", b"b\xe9"])
+    if kind == "npz":
+        np.savez(tmp_path / "a.npz", **arrays)
+    else:
+        with h5py.File(tmp_path / "a.h5", "w") as file:
+            file.update(arrays)
+    pack = packed(tmp_path / f"a.{kind}", tmp_path / "pack")
+    assert pack.ids.to_pylist() == ["a", "b\ufffd"]
+
+
+@pytest.mark.parametrize("kind", ["npz", "h5"])
 def test_names_in_upper_case_mean_the_same(tmp_path: Path, kind: str) -> None:
     """HDF5 took `Images` and `Labels`, but ignored `Splits`: test images were for training."""
     arrays = {

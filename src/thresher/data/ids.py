@@ -22,7 +22,7 @@ def rows_by_id(wanted: Ids, available: Ids) -> np.ndarray:
 
 
 def id_text(value: object) -> str:
-    """Return an id that a data set gives as text: bytes are UTF-8, and anything else as printed."""
+    """Return an id, or the name of a split, as text: bytes are UTF-8, anything else as printed."""
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 

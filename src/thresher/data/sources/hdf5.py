@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from thresher.data.ids import id_text
 from thresher.data.labels import as_labels, class_names
 from thresher.data.sources import arrays, encoded
 from thresher.data.sources.base import Block
@@ -127,4 +128,4 @@ def _pair(file: Any, group: str, path: Path) -> tuple[Any, Any]:
 
 def _strings(file: Any, group: str, kind: str, begin: int, end: int) -> list[str]:
     name = arrays.find_name(kind, list(file[group]))
-    return [] if name is None else arrays.as_texts(file[group][name][begin:end])
+    return [] if name is None else list(map(id_text, file[group][name][begin:end]))
