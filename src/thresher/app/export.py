@@ -53,11 +53,9 @@ def export_page(workspace: Workspace, folder: Path) -> ExportResult:
         _write(root / "data" / "copies.arrow", view.copies.stream())
         compared = {}
         for number, other in enumerate(workspace.names[1:]):
-            comparison = workspace.compare(workspace.first, other)
-            masks = {"keep": pa.array(comparison.keep), "held": pa.array(comparison.held)}
-            stream = arrow.encode(masks, asdict(comparison.counts))
-            _write(root / "data" / f"compare-{number}.arrow", stream)
             compared[other] = f"compare-{number}.arrow"
+            comparison = workspace.compare(workspace.first, other)
+            _write(root / "data" / compared[other], comparison.stream())
         info = {
             **workspace.info(workspace.first),
             "compare": compared,

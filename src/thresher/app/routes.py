@@ -173,8 +173,7 @@ class Api:
     async def compare(self, request: Request) -> Response:
         name, other = self._name(request), request.query_params.get("with", "")
         comparison = await run_in_threadpool(self.workspace.compare, name, other)
-        masks = {"keep": pa.array(comparison.keep), "held": pa.array(comparison.held)}
-        return _arrow(arrow.encode(masks, asdict(comparison.counts)))
+        return _arrow(comparison.stream())
 
     async def copies(self, request: Request) -> Response:
         return await self._stream(request, lambda view: view.copies.stream())

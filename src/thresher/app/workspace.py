@@ -7,8 +7,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 
-from thresher.app import thumbnails
+from thresher.app import arrow, thumbnails
 from thresher.app.filter_preview import FilterPreviewer
 from thresher.app.selection_view import SelectionView
 from thresher.data.ids import rows_by_id
@@ -44,6 +45,11 @@ class Comparison:
     """(n,) bool: b keeps the sample."""
     held: np.ndarray
     """(n,) bool: b contains the sample."""
+
+    def stream(self) -> bytes:
+        """Return the two bitmasks as an Arrow IPC stream, with the counts as metadata."""
+        masks = {"keep": pa.array(self.keep), "held": pa.array(self.held)}
+        return arrow.encode(masks, asdict(self.counts))
 
 
 class ChangedSelectionError(ThresherError):
