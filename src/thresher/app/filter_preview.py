@@ -154,10 +154,9 @@ class FilterPreviewer:
     def _own_min_samples(self) -> int:
         """The `min_samples` that the selection was made with."""
         meta = self.view.selection.meta
-        options, k = meta.get("settings"), None
-        if isinstance(options, dict):
-            k = options.get("min_samples")
-        k = int(meta.get("min_samples", MIN_SAMPLES) if k is None else k)
+        options = meta.get("settings")
+        k = options.get("min_samples") if isinstance(options, dict) else None
+        k = meta.get("min_samples", MIN_SAMPLES) if k is None else k
         return from_mapping(PreviewSettings, {"min_samples": k}).min_samples
 
     def _check(self, min_samples: int) -> None:

@@ -29,7 +29,11 @@ def as_labels(values: Any, where: str) -> np.ndarray:
 
     `where` is what the labels belong to, for messages.
     """
-    array = np.asarray(values).reshape(-1)
+    try:
+        array = np.asarray(values)
+    except ValueError:  # lists of different lengths, as of samples with several labels
+        array = np.asarray(values, object)
+    array = array.reshape(-1)
     if array.dtype.kind not in "biuf":
         raise InvalidValueError(
             f"labels of {where} must be integers, got {_example(array)}",
