@@ -43,7 +43,10 @@ def read_id_list(path: Path) -> list[str]:
 
     Only line breaks end a line: `str.splitlines` would split an id at other characters, too.
     """
-    lines = path.read_text(encoding="utf-8-sig").split("\n")
+    try:
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
+    except UnicodeDecodeError:
+        raise InvalidValueError(f"the list {path} is not UTF-8 text") from None
     return lines if lines[-1] else lines[:-1]
 
 
