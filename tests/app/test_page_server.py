@@ -250,7 +250,7 @@ def test_a_selection_made_with_more_min_samples_than_the_slider_has_is_shown(
     previewer = Workspace([tmp_path / "many.parquet"]).previewer()
     assert previewer.describe().min_samples == 250
     settings = PreviewSettings(share=0.1, min_samples=250)
-    assert previewer.preview(settings).numbers.dropped > 0
+    assert previewer.preview(settings).numbers["dropped"] > 0
     with pytest.raises(ThresherError, match=r"min_samples must be in \[1, 250\], got 251"):
         previewer.preview(PreviewSettings(min_samples=251))
     meta["settings"] = {"min_samples": "many"}  # the page said only that the server had failed

@@ -1,6 +1,6 @@
 """The page with its data as plain files, read-only, for any web server."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -54,8 +54,7 @@ def export_page(workspace: Workspace, folder: Path) -> ExportResult:
         compared = {}
         for number, other in enumerate(workspace.names[1:]):
             compared[other] = f"compare-{number}.arrow"
-            comparison = workspace.compare(workspace.first, other)
-            _write(root / "data" / compared[other], comparison.stream())
+            _write(root / "data" / compared[other], workspace.compare(workspace.first, other))
         info = {
             **workspace.info(workspace.first),
             "compare": compared,
@@ -63,7 +62,7 @@ def export_page(workspace: Workspace, folder: Path) -> ExportResult:
             "eps_by_share": eps_by_share,
             "sheets": sheets,
             "features": False,
-            "log": [asdict(entry) for entry in view.history()],
+            "log": view.history(),
         }
         del info["settings"]  # the sidecar, which may name files of this machine
         write_json(root / "data" / "info.json", info)

@@ -79,21 +79,6 @@ class PreviewInfo:
 
 
 @dataclass(frozen=True)
-class PreviewNumbers:
-    """Counts of a preview; None where the method does not use a value."""
-
-    method: str
-    dropped: int
-    share: float
-    dropped_per_class: list[int]
-    eps: float | list[float] | None = None
-    min_samples: int | None = None
-    small: list[int] | None = None
-    """Classes with too few samples to cluster."""
-    milliseconds: float | None = None
-
-
-@dataclass(frozen=True)
 class Preview:
     """What the settings would drop."""
 
@@ -101,7 +86,9 @@ class Preview:
     """(n,) bool."""
     clusters: np.ndarray | None
     """(n,) int32, if asked for."""
-    numbers: PreviewNumbers
+    numbers: dict[str, Any]
+    """Counts, as JSON values; `eps`, `min_samples` and `small`, the classes with too few samples
+    to cluster, only of the method network."""
     eps: float | np.ndarray | None = None
     """Radius used by the method network: one for all classes, or one per class."""
 
@@ -200,14 +187,14 @@ class FilterPreviewer:
             keep = self._ranked(settings)
         classes = len(self.view.pack.classes)
         dropped = np.bincount(self.view.selection.labels[~keep], minlength=classes)[:classes]
-        numbers = PreviewNumbers(
-            method=method,
-            dropped=int((~keep).sum()),
-            share=float((~keep).mean()) if len(keep) else 0.0,
-            dropped_per_class=dropped.tolist(),
-            milliseconds=round(1e3 * (time.perf_counter() - begin), 3),
+        numbers = {
+            "method": method,
+            "dropped": int((~keep).sum()),
+            "share": float((~keep).mean()) if len(keep) else 0.0,
+            "dropped_per_class": dropped.tolist(),
             **facts,
-        )
+            "milliseconds": round(1e3 * (time.perf_counter() - begin), 3),
+        }
         return Preview(keep, labels, numbers, eps)
 
     def write(self, settings: PreviewSettings, name: object) -> Path:
@@ -228,12 +215,12 @@ class FilterPreviewer:
                 **{k: old.meta[k] for k in CARRIED if k in old.meta},
                 "method": settings.method,
                 "settings": known_values(settings),
-                "eps": preview.numbers.eps,
+                "eps": preview.numbers.get("eps"),
                 "made_from": self.view.path.name,
                 "made_by": f"thresher view {__version__}",
                 "made_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-                "dropped": preview.numbers.dropped,
-                "dropped_share": preview.numbers.share,
+                "dropped": preview.numbers["dropped"],
+                "dropped_share": preview.numbers["share"],
                 "kept": int(preview.keep.sum()),
             },
         ).save(path)

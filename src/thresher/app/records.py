@@ -1,4 +1,4 @@
-"""What the server tells the page about a selection, a sample and the decisions."""
+"""What the server tells the page about a selection and the decisions."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -46,48 +46,3 @@ class SelectionInfo:
     method: str
     settings: dict[str, Any]
     """The sidecar without paths of this machine."""
-
-
-@dataclass(frozen=True)
-class FilterDecision:
-    """What the filter itself decided about a sample."""
-
-    keep: bool
-    reason: str
-
-
-@dataclass(frozen=True)
-class OverrideDecision(FilterDecision):
-    """What a person decided about a sample."""
-
-    time: float
-    label: int | None
-    """The new label, if it was changed."""
-
-
-@dataclass(frozen=True)
-class SampleDetail:
-    """One sample with the decisions about it."""
-
-    id: str
-    row: int
-    label: int
-    score: float
-    cluster: int
-    filter: FilterDecision
-    keep: bool
-    override: OverrideDecision | None
-
-
-@dataclass(frozen=True)
-class LogEntry:
-    """A line of the override log."""
-
-    time: float
-    kind: str
-    keep: bool
-    label: int | None
-    reason: str
-    count: int
-    ids: list[str]
-    """The first ids; `count` is the number of all."""

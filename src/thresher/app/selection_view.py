@@ -16,14 +16,7 @@ from thresher.app import arrow
 from thresher.app.feature_index import FeatureIndex
 from thresher.app.map_layout import MapLayout, finite_scores, map_layout, neighbourhood_labels
 from thresher.app.near_copies import NearCopies, near_copies
-from thresher.app.records import (
-    FilterDecision,
-    LogEntry,
-    OverrideDecision,
-    ReviewState,
-    SampleDetail,
-    SelectionInfo,
-)
+from thresher.app.records import ReviewState, SelectionInfo
 from thresher.data.images import decode, encode_png
 from thresher.data.overrides import Override, OverrideLog, effective_overrides, undo_stacks
 from thresher.data.pack import Pack
@@ -218,31 +211,34 @@ class SelectionView:
             masks["label"] = pa.array(state.labels)
         return arrow.encode(masks, meta)
 
-    def sample(self, id: str) -> SampleDetail:
+    def sample(self, id: str) -> dict[str, Any]:
+        """Describe one sample, and what the filter and a person decided about it, as JSON values.
+
+        `override` is None if no person did; its `label` is None unless it was changed.
+        """
         row = int(self.rows([id])[0])
         entry = effective_overrides(self.log.read()).get(id)
-        keep = bool(self.selection.keep[row])
-        return SampleDetail(
-            id=id,
-            row=row,
-            label=int(self.selection.labels[row]),
-            score=float(self._scores[row]),
-            cluster=int(self.clusters[row]),
-            filter=FilterDecision(keep, self.selection.reason[row]),
-            keep=entry.keep if entry else keep,
-            override=None
-            if entry is None
-            else OverrideDecision(entry.keep, entry.reason, entry.time, entry.label),
-        )
+        keep, decided = bool(self.selection.keep[row]), ("keep", "reason", "time", "label")
+        return {
+            "id": id,
+            "row": row,
+            "label": int(self.selection.labels[row]),
+            "score": float(self._scores[row]),
+            "cluster": int(self.clusters[row]),
+            "filter": {"keep": keep, "reason": self.selection.reason[row]},
+            "keep": entry.keep if entry else keep,
+            "override": None if entry is None else _parts(entry, *decided),
+        }
 
-    def history(self) -> list[LogEntry]:
-        """Return the last lines of the log, newest first, with long lists of ids cut."""
+    def history(self) -> list[dict[str, Any]]:
+        """Return the last lines of the log as JSON values, newest first.
+
+        Long lists of ids are cut; `count` is the number of all.
+        """
+        shown = ("time", "kind", "keep", "label", "reason")
         return [
-            LogEntry(
-                *(e.time, e.kind, e.keep, e.label, e.reason),
-                *(len(e.ids), list(e.ids[:LOG_IDS_LIMIT])),
-            )
-            for e in reversed(self.log.read()[-LOG_LIMIT:])
+            {**_parts(entry, *shown), "count": len(entry.ids), "ids": entry.ids[:LOG_IDS_LIMIT]}
+            for entry in reversed(self.log.read()[-LOG_LIMIT:])
         ]
 
     def image(self, id: str) -> tuple[bytes, str]:
@@ -277,6 +273,10 @@ class SelectionView:
     @cached_property
     def _scores(self) -> np.ndarray:
         return finite_scores(self.selection.score)
+
+
+def _parts(entry: Override, *names: str) -> dict[str, Any]:
+    return {name: getattr(entry, name) for name in names}
 
 
 def _pack_of(selection: Selection) -> Pack:

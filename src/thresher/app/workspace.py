@@ -3,7 +3,7 @@
 import contextlib
 import threading
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -19,37 +19,6 @@ from thresher.paths import StudyPaths
 
 FileStamp = tuple[int, int, int] | None
 """Inode, size and time of a file."""
-
-
-@dataclass(frozen=True)
-class ComparisonCounts:
-    """How many samples two selections, a and b, treat alike or differently."""
-
-    a: str
-    b: str
-    both_keep: int
-    both_drop: int
-    only_a_drops: int
-    only_b_drops: int
-    not_in_b: int
-    jaccard: float
-    """Samples dropped by both, divided by samples dropped by either."""
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """Selection b seen from the rows of selection a."""
-
-    counts: ComparisonCounts
-    keep: np.ndarray
-    """(n,) bool: b keeps the sample."""
-    held: np.ndarray
-    """(n,) bool: b contains the sample."""
-
-    def stream(self) -> bytes:
-        """Return the two bitmasks as an Arrow IPC stream, with the counts as metadata."""
-        masks = {"keep": pa.array(self.keep), "held": pa.array(self.held)}
-        return arrow.encode(masks, asdict(self.counts))
 
 
 class ChangedSelectionError(ThresherError):
@@ -135,8 +104,13 @@ class Workspace:
                 sizes[name] = view.log.path.stat().st_size
         return sizes
 
-    def compare(self, name: str, other: str) -> Comparison:
-        """Compare the decisions in force in two selections of one pack."""
+    def compare(self, name: str, other: str) -> bytes:
+        """Compare the decisions in force in two selections of one pack; return an Arrow IPC stream.
+
+        It says for each sample of the first whether the other one keeps it (`keep`) and contains it
+        (`held`). Its metadata count what the two treat alike or differently; `jaccard` is the
+        number of samples dropped by both, divided by that of samples dropped by either.
+        """
         a, b = self.current(name), self.current(other)
         if a.pack.fingerprint != b.pack.fingerprint:
             raise InvalidValueError(
@@ -148,17 +122,17 @@ class Workspace:
         b_keep[held] = b.state().keep[rows[held]]
         both_drop = int((~keep & ~b_keep & held).sum())
         either_drops = int((~keep | ~b_keep)[held].sum())
-        counts = ComparisonCounts(
-            a=name,
-            b=other,
-            both_keep=int((keep & b_keep).sum()),
-            both_drop=both_drop,
-            only_a_drops=int((~keep & b_keep).sum()),
-            only_b_drops=int((keep & ~b_keep & held).sum()),
-            not_in_b=int((~held).sum()),
-            jaccard=both_drop / either_drops if either_drops else 1.0,
-        )
-        return Comparison(counts, b_keep, held)
+        counts = {
+            "a": name,
+            "b": other,
+            "both_keep": int((keep & b_keep).sum()),
+            "both_drop": both_drop,
+            "only_a_drops": int((~keep & b_keep).sum()),
+            "only_b_drops": int((keep & ~b_keep & held).sum()),
+            "not_in_b": int((~held).sum()),
+            "jaccard": both_drop / either_drops if either_drops else 1.0,
+        }
+        return arrow.encode({"keep": pa.array(b_keep), "held": pa.array(held)}, counts)
 
     def _open(self, name: str) -> tuple[SelectionView, FilterPreviewer]:
         with self._lock:
