@@ -106,10 +106,10 @@ class FilterPreviewer:
     def methods(self) -> dict[str, str]:
         """The methods that this selection has the columns for, its own first and DBSCAN last."""
         info = self.view.info()
-        usable = (info.layout == "map", info.scores, info.votes, len(self.view) > 0)
+        usable = (info["layout"] == "map", info["scores"], info["votes"], len(self.view) > 0)
         methods = [name for name, has in zip(METHODS, usable, strict=True) if has]
-        own = "network" if info.by_dbscan else info.method
-        if own == "network" and not info.by_dbscan:  # HDBSCAN, which takes no eps
+        own = "network" if info["by_dbscan"] else info["method"]
+        if own == "network" and not info["by_dbscan"]:  # HDBSCAN, which takes no eps
             own = "score"
         methods.sort(key=lambda name: (name != own, name == "network"))
         return {name: METHODS[name][0] for name in methods}
@@ -126,7 +126,7 @@ class FilterPreviewer:
         radii, shares = graph.curve(CURVE_POINTS)
         knees = zip(graph.classes.tolist(), graph.eps_knee().tolist(), strict=True)
         eps = selection.meta.get("eps")
-        if not isinstance(eps, int | float) or not self.view.info().by_dbscan:
+        if not isinstance(eps, int | float) or not self.view.info()["by_dbscan"]:
             eps = graph.eps_for_share(min(share, MAX_SHARE))
         return PreviewInfo(
             self.methods,

@@ -5,6 +5,7 @@ The server and the static export read the same `SelectionView`, so both show the
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,6 @@ from thresher.app import arrow
 from thresher.app.feature_index import FeatureIndex
 from thresher.app.map_layout import MapLayout, finite_scores, map_layout, neighbourhood_labels
 from thresher.app.near_copies import NearCopies, near_copies
-from thresher.app.records import ReviewState, SelectionInfo
 from thresher.data.images import decode, encode_png
 from thresher.data.overrides import Override, OverrideLog, effective_overrides, undo_stacks
 from thresher.data.pack import Pack
@@ -34,6 +34,24 @@ CLASSES_LIMIT = 2**15
 
 class UnknownSampleError(NotFoundError):
     """The selection does not contain an id."""
+
+
+@dataclass(frozen=True)
+class ReviewState:
+    """The decisions in force."""
+
+    keep: np.ndarray
+    """(n,) bool, overrides included."""
+    overruled: np.ndarray
+    """(n,) bool: decided by a person."""
+    labels: np.ndarray | None
+    """(n,) int16, -1 for the label of the pack; None if nobody changed a label."""
+    version: int
+    """Number of lines in the override log."""
+    undo: int
+    """How many decisions can be undone."""
+    redo: int
+    """How many decisions can be redone."""
 
 
 class SelectionView:
@@ -154,23 +172,24 @@ class SelectionView:
 
     # Data for the page ------------------------------------------------------------------------
 
-    def info(self) -> SelectionInfo:
+    def info(self) -> dict[str, Any]:
+        """Describe the selection as JSON values: what the page needs before the points arrive."""
         labels, classes = self.selection.labels, len(self.pack.classes)
-        return SelectionInfo(
-            name=self.name,
-            samples=len(self),
-            data=self.pack.name,
-            classes=self.pack.classes,
-            per_class=np.bincount(labels, minlength=classes)[:classes].tolist(),
-            image_shape=self.pack.image_shape,
-            layout=self.layout.kind,
-            by_dbscan=self.layout.kind == "map" and _by_dbscan(self.selection.meta),
-            clusters=bool((self.clusters >= -1).any()),
-            votes=self.selection.votes is not None,
-            scores=bool(np.ptp(self._scores) > 0) if len(self) else False,
-            method=str(self.selection.meta.get("method", "")),
-            settings=_shareable(self.selection.meta),
-        )
+        return {
+            "name": self.name,
+            "samples": len(self),
+            "data": self.pack.name,
+            "classes": self.pack.classes,
+            "per_class": np.bincount(labels, minlength=classes)[:classes].tolist(),
+            "image_shape": self.pack.image_shape,
+            "layout": self.layout.kind,
+            "by_dbscan": self.layout.kind == "map" and _by_dbscan(self.selection.meta),
+            "clusters": bool((self.clusters >= -1).any()),
+            "votes": self.selection.votes is not None,
+            "scores": bool(np.ptp(self._scores) > 0) if len(self) else False,  # whether they differ
+            "method": str(self.selection.meta.get("method", "")),
+            "settings": _shareable(self.selection.meta),
+        }
 
     def columns(self) -> dict[str, pa.Array]:
         """Return a row per sample as the filter left it."""

@@ -3,7 +3,6 @@
 import contextlib
 import threading
 from collections.abc import Iterable
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -34,7 +33,7 @@ class Workspace:
     def __init__(self, paths: Iterable[Path], pack: Pack | None = None) -> None:
         self._pack = pack
         self._paths: dict[str, Path] = {}
-        self._opened: dict[str, tuple[SelectionView, FilterPreviewer]] = {}
+        self._opened: dict[str, FilterPreviewer] = {}
         self._stamps: dict[str, FileStamp] = {}
         self._lock = threading.Lock()
         for path in paths:
@@ -65,7 +64,7 @@ class Workspace:
         return name
 
     def view(self, name: str | None = None) -> SelectionView:
-        return self._open(name or self.first)[0]
+        return self.previewer(name).view
 
     def current(self, name: str) -> SelectionView:
         """Return `view`; raise ChangedSelectionError if its file was made anew since it was opened.
@@ -81,13 +80,21 @@ class Workspace:
         return view
 
     def previewer(self, name: str | None = None) -> FilterPreviewer:
-        return self._open(name or self.first)[1]
+        name = name or self.first
+        with self._lock:
+            if name not in self._paths:
+                raise NotFoundError(f'no selection "{name}" is open', nearest(name, self.names))
+            if name not in self._opened:
+                self._stamps[name] = file_stamp(self._paths[name])
+                view = SelectionView(self._paths[name], self._pack)
+                self._opened[name] = FilterPreviewer(view)
+            return self._opened[name]
 
     def info(self, name: str) -> dict[str, object]:
         """Describe a selection for the page, live or exported."""
         view = self.view(name)
         return {
-            **asdict(view.info()),
+            **view.info(),
             "name": name,
             "selections": self.names,
             "thumb": thumbnails.thumbnail_size(view.pack),
@@ -98,10 +105,10 @@ class Workspace:
     def log_sizes(self) -> dict[str, int]:
         """Return the size in bytes of the override log of each opened selection."""
         sizes = {}
-        for name, (view, _) in list(self._opened.items()):
+        for name, previewer in list(self._opened.items()):
             sizes[name] = 0
             with contextlib.suppress(FileNotFoundError):
-                sizes[name] = view.log.path.stat().st_size
+                sizes[name] = previewer.view.log.path.stat().st_size
         return sizes
 
     def compare(self, name: str, other: str) -> bytes:
@@ -133,16 +140,6 @@ class Workspace:
             "jaccard": both_drop / either_drops if either_drops else 1.0,
         }
         return arrow.encode({"keep": pa.array(b_keep), "held": pa.array(held)}, counts)
-
-    def _open(self, name: str) -> tuple[SelectionView, FilterPreviewer]:
-        with self._lock:
-            if name not in self._paths:
-                raise NotFoundError(f'no selection "{name}" is open', nearest(name, self.names))
-            if name not in self._opened:
-                self._stamps[name] = file_stamp(self._paths[name])
-                view = SelectionView(self._paths[name], self._pack)
-                self._opened[name] = (view, FilterPreviewer(view))
-            return self._opened[name]
 
 
 def file_stamp(path: Path) -> FileStamp:
