@@ -8,8 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from thresher.errors import AlreadyExistsError, NotFoundError
-from thresher.paths import atomic_file, atomic_folder, home, user_error, write_text
+from thresher.errors import AlreadyExistsError, InvalidValueError, NotFoundError
+from thresher.paths import (
+    atomic_file,
+    atomic_folder,
+    home,
+    read_run_json,
+    user_error,
+    write_text,
+)
 
 WRITER = """
 import sys
@@ -116,3 +123,11 @@ def test_a_folder_that_another_process_finished_first_is_kept(tmp_path: Path) ->
     ):
         write_text(tmp_path / "a" / "theirs", "")
     assert [path.name for path in tmp_path.rglob("*")] == ["a", "theirs"]
+
+
+@pytest.mark.parametrize("text", ["[]", "3", '{"config": 3}', '{"config": {}, "data": []}'])
+def test_a_damaged_file_of_a_run_is_one_sentence(tmp_path: Path, text: str) -> None:
+    """Whoever read it looked for tables in it and ended in a traceback."""
+    (tmp_path / "run.json").write_text(text)
+    with pytest.raises(InvalidValueError, match=r"run\.json is not a run: it is damaged"):
+        read_run_json(tmp_path / "run.json", "run")

@@ -19,13 +19,14 @@ if TYPE_CHECKING:
     from thresher.errors import ThresherError as ThresherError
     from thresher.models.features import Features as Features
     from thresher.report.page import write_report as write_report
-    from thresher.select.filters.aum import AUMFilter as AUMFilter
     from thresher.select.filters.combine import IntersectionFilter as IntersectionFilter
     from thresher.select.filters.combine import UnionFilter as UnionFilter
     from thresher.select.filters.combine import VoteFilter as VoteFilter
     from thresher.select.filters.coverage import CoverageFilter as CoverageFilter
+    from thresher.select.filters.dynamics import AUMFilter as AUMFilter
     from thresher.select.filters.dynamics import EL2NFilter as EL2NFilter
     from thresher.select.filters.dynamics import ForgettingFilter as ForgettingFilter
+    from thresher.select.filters.dynamics import UncertaintyFilter as UncertaintyFilter
     from thresher.select.filters.grid import GridFilter as GridFilter
     from thresher.select.filters.knn import KNNFilter as KNNFilter
     from thresher.select.filters.label_errors import LabelErrorsFilter as LabelErrorsFilter
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from thresher.select.filters.prototypes import PrototypesFilter as PrototypesFilter
     from thresher.select.filters.random import RandomFilter as RandomFilter
     from thresher.select.filters.recursive import RecursiveFilter as RecursiveFilter
-    from thresher.select.filters.uncertainty import UncertaintyFilter as UncertaintyFilter
     from thresher.study.analysis import analyse as analyse
     from thresher.study.reported import report_result as report_result
     from thresher.study.study import Study as Study
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from thresher.training.train import train as train
 
 _MODULES = {
-    "AUMFilter": "thresher.select.filters.aum",
+    "AUMFilter": "thresher.select.filters.dynamics",
     "Audit": "thresher.auditing.findings",
     "AuditConfig": "thresher.auditing.config",
     "CoverageFilter": "thresher.select.filters.coverage",
@@ -74,7 +74,7 @@ _MODULES = {
     "Study": "thresher.study.study",
     "ThresherError": "thresher.errors",
     "TrainConfig": "thresher.training.config",
-    "UncertaintyFilter": "thresher.select.filters.uncertainty",
+    "UncertaintyFilter": "thresher.select.filters.dynamics",
     "UnionFilter": "thresher.select.filters.combine",
     "VoteFilter": "thresher.select.filters.combine",
     "analyse": "thresher.study.analysis",

@@ -223,10 +223,18 @@ RUN_FORMAT = 1
 """Version of a run's `run.json` and `result.json`, in their field `format`."""
 
 
-def read_run_json(path: Path, kind: str) -> Any:
-    """Read `run.json` or `result.json` of a run; a newer format raises InvalidValueError."""
+def read_run_json(path: Path, kind: str) -> dict[str, Any]:
+    """Read `run.json` or `result.json` of a run, which `kind` names for messages.
+
+    Raises:
+        NotFoundError: There is no such file.
+        InvalidValueError: It is of a newer format, or does not hold the tables of a run.
+    """
     data = read_json(path, kind)
     check_format(data, RUN_FORMAT, str(path))
+    tables = ("config", "data", "resolved")
+    if not isinstance(data, dict) or not all(isinstance(data.get(t, {}), dict) for t in tables):
+        raise InvalidValueError(f"{path} is not a {kind}: it is damaged")
     return data
 
 

@@ -258,9 +258,13 @@ def test_a_selection_made_with_more_min_samples_than_the_slider_has_is_shown(
     previewer = Workspace([tmp_path / "many.parquet"]).previewer()
     assert previewer.describe().min_samples == 250
     settings = PreviewSettings(share=0.1, min_samples=250)
-    assert previewer.preview(settings).numbers.dropped > 0
+    assert previewer.preview(settings).numbers["dropped"] > 0
     with pytest.raises(ThresherError, match=r"min_samples must be in \[1, 250\], got 251"):
         previewer.preview(PreviewSettings(min_samples=251))
+    meta["settings"] = {"min_samples": "many"}  # the page said only that the server had failed
+    replace(whole, meta=meta, path=None).save(tmp_path / "damaged.parquet")
+    with pytest.raises(ThresherError, match="min_samples must be an integer, got 'many'"):
+        Workspace([tmp_path / "damaged.parquet"]).previewer().describe()
 
 
 def test_the_slider_does_not_start_at_an_eps_of_another_map(

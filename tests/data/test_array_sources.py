@@ -102,6 +102,56 @@ def test_npz_with_ids_and_splits(tmp_path: Path, kind: str) -> None:
     assert pack.splits.to_pylist() == ["test", "validation", "x"]
 
 
+@pytest.mark.parametrize("kind", ["npz", "h5"])
+def test_ids_and_splits_in_a_column(tmp_path: Path, kind: str) -> None:
+    """They were called "[b'a']": test images were in no split that anything is tested on."""
+    arrays: dict[str, Any] = {"images": np.zeros((2, 6, 6), np.uint8), "labels": [[0], [1]]}
+    arrays |= {"ids": np.array([[b"a"], [b"b"]]), "splits": np.array([[b"train"], [b"test"]])}
+    if kind == "npz":
+        np.savez(tmp_path / "a.npz", **arrays)
+    else:
+        with h5py.File(tmp_path / "a.h5", "w") as file:
+            file.update(arrays)
+    pack = packed(tmp_path / f"a.{kind}", tmp_path / "pack")
+    assert pack.ids.to_pylist() == ["a", "b"]
+    assert pack.splits.to_pylist() == ["train", "test"]
+
+
+@pytest.mark.parametrize("name", ["images", "labels", "ids"])
+@pytest.mark.parametrize("inside", ["", "/x"])
+def test_hdf5_with_a_number_or_a_group_instead_of_an_array(
+    tmp_path: Path, name: str, inside: str
+) -> None:
+    arrays: dict[str, Any] = {"images": np.zeros((2, 6, 6), np.uint8), "labels": [0, 1]}
+    arrays.pop(name, None)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.update({**arrays, name + inside: 3})
+    with pytest.raises(ThresherError, match=rf"{name} in .*a\.h5/ must be an array with a value"):
+        packed(tmp_path / "a.h5", tmp_path / "pack")
+
+
+def test_hdf5_with_a_damaged_description(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["images"], file["labels"] = np.zeros((2, 6, 6), np.uint8), [0, 1]
+        file.attrs["thresher"] = "{"
+    with pytest.raises(ThresherError, match=r"the description in .*a\.h5 is damaged"):
+        open_source(str(tmp_path / "a.h5"))
+
+
+@pytest.mark.parametrize("kind", ["npz", "h5"])
+def test_ids_that_are_not_utf_8(tmp_path: Path, kind: str) -> None:
+    """They ended in a traceback; as in other formats, what cannot be read becomes "\ufffd"."""
+    arrays: dict[str, Any] = {"images": np.zeros((2, 6, 6), np.uint8), "labels": [0, 1]}
+    arrays["ids"] = np.array([b"a", b"b\xe9"])
+    if kind == "npz":
+        np.savez(tmp_path / "a.npz", **arrays)
+    else:
+        with h5py.File(tmp_path / "a.h5", "w") as file:
+            file.update(arrays)
+    pack = packed(tmp_path / f"a.{kind}", tmp_path / "pack")
+    assert pack.ids.to_pylist() == ["a", "b\ufffd"]
+
+
 @pytest.mark.parametrize("splits", ["Splits", "split"])
 @pytest.mark.parametrize("kind", ["npz", "h5"])
 def test_other_names_of_splits_mean_the_same(tmp_path: Path, kind: str, splits: str) -> None:

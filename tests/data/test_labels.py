@@ -117,6 +117,7 @@ class OneBlock(Made):
         (["a", ""], [0, 1], ["x", "y"], "ids of made must be text without NUL characters, got ''"),
         (["a", "b\0"], [0, 1], ["x", "y"], r"without NUL characters, got 'b\\x00'"),
         (["a", 3], [0, 1], ["x", "y"], "ids of made must be text without NUL characters, got 3"),
+        (["a", "b\udce9"], [0, 1], ["x", "y"], r"ids of made must be UTF-8 text, got 'b\\udce9'"),
         (["a", "b"], [0, 1], ["x", "x"], 'made has two classes named "x"'),
         (["a", "b"], [0, 1], [], "made has no classes"),
     ],

@@ -131,6 +131,18 @@ def test_webdataset_without_labels_or_cut(tmp_path: Path) -> None:
         packed(tmp_path / "b.tar", tmp_path / "pack")
 
 
+@pytest.mark.parametrize("classes", [True, False])
+def test_webdataset_with_several_labels_of_a_sample(tmp_path: Path, classes: bool) -> None:
+    """Lists of different lengths ended in a traceback."""
+    with webdataset.TarWriter(str(tmp_path / "a.tar")) as writer:
+        for n, labels in enumerate(([0], [0, 1])):
+            image = picture(n, 8, 8)
+            writer.write({"__key__": str(n), "jpg": image, "json": {"label": labels}})
+    given = named(tmp_path, "x", "y") if classes else None
+    with pytest.raises(ThresherError, match=r"labels of .* must be integers, got \[0\]; number"):
+        packed(tmp_path / "a.tar", tmp_path / "pack", classes=given)
+
+
 def named(folder: Path, *names: str) -> Path:
     (folder / "names.txt").write_text("\n".join(names) + "\n")
     return folder / "names.txt"

@@ -99,6 +99,8 @@ def test_what_is_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "f.npy", ROWS)
     (tmp_path / "f.ids.txt").write_text("a\nb\n")
     assert "3 rows of features but 2 ids" in says(tmp_path / "f.npy")
+    (tmp_path / "f.ids.txt").write_bytes(b"a\nb\xe9\nc\n")  # ended in a traceback
+    assert "f.ids.txt is not UTF-8 text" in says(tmp_path / "f.npy")
     (tmp_path / "f.ids.txt").write_text("a\nb\na\n")
     assert "appear twice" in says(tmp_path / "f.npy")
     np.save(tmp_path / "f.npy", ROWS.astype(np.int64))

@@ -12,13 +12,11 @@ from thresher.data.pack import Pack
 from thresher.data.selection import Selection
 from thresher.errors import ThresherError
 from thresher.paths import SelectionPaths
-from thresher.select.filters.aum import AUMFilter
 from thresher.select.filters.coverage import CoverageFilter
-from thresher.select.filters.dynamics import EL2NFilter
+from thresher.select.filters.dynamics import AUMFilter, EL2NFilter, UncertaintyFilter
 from thresher.select.filters.knn import KNNFilter
 from thresher.select.filters.moderate import ModerateFilter
 from thresher.select.filters.prototypes import PrototypesFilter
-from thresher.select.filters.uncertainty import UncertaintyFilter
 from thresher.training.dynamics import Dynamics
 from thresher.training.split import TrainingSplit
 

@@ -3,7 +3,9 @@
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -16,6 +18,15 @@ LABELS = [0, 0, 0, 1, 1, 1]
 
 def _fit(**options: object) -> ListFilter:
     return ListFilter(**options).fit(None, LABELS, ids=IDS)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("shape", [(6,), (6, 1)])
+@pytest.mark.parametrize("kind", ["S", "U"])
+def test_ids_of_samples_may_be_bytes_or_a_column(shape: tuple[int, ...], kind: str) -> None:
+    """They were called "b's/0'" or "['s/0']", so that no list named any of them."""
+    ids: Any = np.array(IDS, kind).reshape(shape)
+    fitted = ListFilter(ids=("s/1",)).fit(None, LABELS, ids=ids)
+    assert fitted.keep_.tolist() == [True, False, True, True, True, True]
 
 
 def _written(path: Path, content: str) -> Path:

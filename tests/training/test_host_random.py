@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from thresher.training.host_random import host_random_state
+from thresher.training.graph import host_random_state
 
 DRAWS: dict[str, Callable[[], object]] = {
     "torch": lambda: torch.rand(()),

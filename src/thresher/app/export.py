@@ -1,6 +1,6 @@
 """The page with its data as plain files, read-only, for any web server."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -53,11 +53,8 @@ def export_page(workspace: Workspace, folder: Path) -> ExportResult:
         _write(root / "data" / "copies.arrow", view.copies.stream())
         compared = {}
         for number, other in enumerate(workspace.names[1:]):
-            comparison = workspace.compare(workspace.first, other)
-            masks = {"keep": pa.array(comparison.keep), "held": pa.array(comparison.held)}
-            stream = arrow.encode(masks, asdict(comparison.counts))
-            _write(root / "data" / f"compare-{number}.arrow", stream)
             compared[other] = f"compare-{number}.arrow"
+            _write(root / "data" / compared[other], workspace.compare(workspace.first, other))
         info = {
             **workspace.info(workspace.first),
             "compare": compared,
@@ -65,7 +62,7 @@ def export_page(workspace: Workspace, folder: Path) -> ExportResult:
             "eps_by_share": eps_by_share,
             "sheets": sheets,
             "features": False,
-            "log": [asdict(entry) for entry in view.history()],
+            "log": view.history(),
         }
         del info["settings"]  # the sidecar, which may name files of this machine
         write_json(root / "data" / "info.json", info)

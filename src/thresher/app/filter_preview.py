@@ -79,21 +79,6 @@ class PreviewInfo:
 
 
 @dataclass(frozen=True)
-class PreviewNumbers:
-    """Counts of a preview; None where the method does not use a value."""
-
-    method: str
-    dropped: int
-    share: float
-    dropped_per_class: list[int]
-    eps: float | list[float] | None = None
-    min_samples: int | None = None
-    small: list[int] | None = None
-    """Classes with too few samples to cluster."""
-    milliseconds: float | None = None
-
-
-@dataclass(frozen=True)
 class Preview:
     """What the settings would drop."""
 
@@ -101,7 +86,9 @@ class Preview:
     """(n,) bool."""
     clusters: np.ndarray | None
     """(n,) int32, if asked for."""
-    numbers: PreviewNumbers
+    numbers: dict[str, Any]
+    """Counts, as JSON values; `eps`, `min_samples` and `small`, the classes with too few samples
+    to cluster, only of the method network."""
     eps: float | np.ndarray | None = None
     """Radius used by the method network: one for all classes, or one per class."""
 
@@ -119,10 +106,10 @@ class FilterPreviewer:
     def methods(self) -> dict[str, str]:
         """The methods that this selection has the columns for, its own first and DBSCAN last."""
         info = self.view.info()
-        usable = (info.layout == "map", info.scores, info.votes, len(self.view) > 0)
+        usable = (info["layout"] == "map", info["scores"], info["votes"], len(self.view) > 0)
         methods = [name for name, has in zip(METHODS, usable, strict=True) if has]
-        own = "network" if info.by_dbscan else info.method
-        if own == "network" and not info.by_dbscan:  # HDBSCAN, which takes no eps
+        own = "network" if info["by_dbscan"] else info["method"]
+        if own == "network" and not info["by_dbscan"]:  # HDBSCAN, which takes no eps
             own = "score"
         methods.sort(key=lambda name: (name != own, name == "network"))
         return {name: METHODS[name][0] for name in methods}
@@ -139,7 +126,7 @@ class FilterPreviewer:
         radii, shares = graph.curve(CURVE_POINTS)
         knees = zip(graph.classes.tolist(), graph.eps_knee().tolist(), strict=True)
         eps = selection.meta.get("eps")
-        if not isinstance(eps, int | float) or not self.view.info().by_dbscan:
+        if not isinstance(eps, int | float) or not self.view.info()["by_dbscan"]:
             eps = graph.eps_for_share(min(share, MAX_SHARE))
         return PreviewInfo(
             self.methods,
@@ -154,10 +141,9 @@ class FilterPreviewer:
     def _own_min_samples(self) -> int:
         """The `min_samples` that the selection was made with."""
         meta = self.view.selection.meta
-        options, k = meta.get("settings"), None
-        if isinstance(options, dict):
-            k = options.get("min_samples")
-        k = int(meta.get("min_samples", MIN_SAMPLES) if k is None else k)
+        options = meta.get("settings")
+        k = options.get("min_samples") if isinstance(options, dict) else None
+        k = meta.get("min_samples", MIN_SAMPLES) if k is None else k
         return from_mapping(PreviewSettings, {"min_samples": k}).min_samples
 
     def _check(self, min_samples: int) -> None:
@@ -201,14 +187,14 @@ class FilterPreviewer:
             keep = self._ranked(settings)
         classes = len(self.view.pack.classes)
         dropped = np.bincount(self.view.selection.labels[~keep], minlength=classes)[:classes]
-        numbers = PreviewNumbers(
-            method=method,
-            dropped=int((~keep).sum()),
-            share=float((~keep).mean()) if len(keep) else 0.0,
-            dropped_per_class=dropped.tolist(),
-            milliseconds=round(1e3 * (time.perf_counter() - begin), 3),
+        numbers = {
+            "method": method,
+            "dropped": int((~keep).sum()),
+            "share": float((~keep).mean()) if len(keep) else 0.0,
+            "dropped_per_class": dropped.tolist(),
             **facts,
-        )
+            "milliseconds": round(1e3 * (time.perf_counter() - begin), 3),
+        }
         return Preview(keep, labels, numbers, eps)
 
     def write(self, settings: PreviewSettings, name: object) -> Path:
@@ -229,12 +215,12 @@ class FilterPreviewer:
                 **{k: old.meta[k] for k in CARRIED if k in old.meta},
                 "method": settings.method,
                 "settings": known_values(settings),
-                "eps": preview.numbers.eps,
+                "eps": preview.numbers.get("eps"),
                 "made_from": self.view.path.name,
                 "made_by": f"thresher view {__version__}",
                 "made_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-                "dropped": preview.numbers.dropped,
-                "dropped_share": preview.numbers.share,
+                "dropped": preview.numbers["dropped"],
+                "dropped_share": preview.numbers["share"],
                 "kept": int(preview.keep.sum()),
             },
         ).save(path)

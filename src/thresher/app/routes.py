@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator, Callable
-from dataclasses import asdict
 
 import numpy as np
 import pyarrow as pa
@@ -123,18 +122,15 @@ class Api:
         return await self._stream(request, SelectionView.state_stream)
 
     async def log(self, request: Request) -> Response:
-        entries = [asdict(entry) for entry in self._view(request).history()]
-        return SafeJSONResponse({"entries": entries})
+        return SafeJSONResponse({"entries": self._view(request).history()})
 
     async def sample(self, request: Request) -> Response:
         view = self._view(request)
-        detail = view.sample(request.path_params["id"])
-        answer: dict[str, object] = asdict(detail)
+        answer = view.sample(request.path_params["id"])
         k = _query_int(request, "neighbours", 0, 0, NEIGHBOURS_LIMIT)
         index = await run_in_threadpool(lambda: view.features) if k else None
         if index is not None:
-            nearest = await run_in_threadpool(index.nearest, detail.row, k)
-            answer["neighbours"] = [asdict(neighbour) for neighbour in nearest]
+            answer["neighbours"] = await run_in_threadpool(index.nearest, answer["row"], k)
         return SafeJSONResponse(answer)
 
     async def image(self, request: Request) -> Response:
@@ -164,7 +160,7 @@ class Api:
         columns = {"keep": pa.array(preview.keep)}
         if preview.clusters is not None:
             columns["cluster"] = pa.array(preview.clusters)
-        return _arrow(arrow.encode(columns, known_values(preview.numbers)))
+        return _arrow(arrow.encode(columns, preview.numbers))
 
     async def use(self, request: Request) -> Response:
         """Write the previewed decisions as a new selection."""
@@ -180,9 +176,7 @@ class Api:
 
     async def compare(self, request: Request) -> Response:
         name, other = self._name(request), request.query_params.get("with", "")
-        comparison = await run_in_threadpool(self.workspace.compare, name, other)
-        masks = {"keep": pa.array(comparison.keep), "held": pa.array(comparison.held)}
-        return _arrow(arrow.encode(masks, asdict(comparison.counts)))
+        return _arrow(await run_in_threadpool(self.workspace.compare, name, other))
 
     async def copies(self, request: Request) -> Response:
         return await self._stream(request, lambda view: view.copies.stream())

@@ -15,6 +15,7 @@ from thresher.data.pack import Pack
 from thresher.errors import counted
 from thresher.select.aligned_copies import aligned_copies
 from thresher.select.copies import Copies, fewest_links, join_copies, near_copies, pixel_vectors
+from thresher.select.filters.base import Filter
 from thresher.select.filters.label_errors import LabelErrorsFilter
 from thresher.select.filters.outliers import OutliersFilter
 from thresher.select.inputs import FilterInputs
@@ -101,7 +102,6 @@ class Checks:
         self.doubt = fitted.score_
         if fitted.suggested_ is not None:
             self.suggested = np.where(self.keep, fitted.suggested_, -1)
-        reasons = self._ranked(~fitted.keep_ & self.keep, fitted.score_, fitted.reason_)
         agreement = fitted.report_["agreement"]
         self.trusted = agreement >= LEAST_AGREEMENT
         if not self.trusted:
@@ -110,8 +110,7 @@ class Checks:
                 "labels: label errors and outliers are hints, and nothing is dropped for them. "
                 f"{self._better_network()}"
             )
-        shown = self._examples(reasons, fitted.score_)
-        self._add("label-errors", len(reasons), shown, self._drop_if_trusted(reasons))
+        self._add_doubts("label-errors", fitted)
 
     def _better_network(self) -> str:
         """Return what to try if the features do not tell the classes apart."""
@@ -169,9 +168,7 @@ class Checks:
     def outliers(self) -> None:
         """Find images far from their class that no other check explains."""
         fitted = OutliersFilter(limit=OUTLIER_LIMIT).fit_inputs(self.inputs)
-        reasons = self._ranked(~fitted.keep_ & self.keep, fitted.score_, fitted.reason_)
-        shown = self._examples(reasons, fitted.score_)
-        self._add("outliers", len(reasons), shown, self._drop_if_trusted(reasons))
+        self._add_doubts("outliers", fitted)
 
     def balance(self) -> None:
         """Find classes with few training images."""
@@ -225,11 +222,14 @@ class Checks:
             shown.append(replace(example, other=id, other_label=label))
         self._add(kind, count, shown, self._drop(reasons), total)
 
-    def _ranked(self, rows: np.ndarray, score: np.ndarray, reason: list[str]) -> Reasons:
-        """Return the reasons of the marked rows (n,) bool, highest score first."""
-        found = np.flatnonzero(rows)
-        order = found[np.argsort(-score[found], kind="stable")]
-        return {int(row): reason[row] for row in order}
+    def _add_doubts(self, kind: str, fitted: Filter) -> None:
+        """Add what a filter on the features drops of the rest; drop it if they are trusted."""
+        found = np.flatnonzero(~fitted.keep_ & self.keep)
+        order = found[np.argsort(-fitted.score_[found], kind="stable")]
+        reasons = {int(row): fitted.reason_[row] for row in order}
+        shown = self._examples(reasons, fitted.score_)
+        dropped = self._drop(reasons) if self.trusted else self._mark(reasons)
+        self._add(kind, len(reasons), shown, dropped)
 
     def _examples(self, reasons: Reasons, score: np.ndarray | None = None) -> Iterator[Example]:
         for row, reason in reasons.items():
@@ -246,9 +246,6 @@ class Checks:
             self.keep[row] = False
             self.reason[row] = reasons[row]
         return len(rows)
-
-    def _drop_if_trusted(self, reasons: Reasons) -> int:
-        return self._drop(reasons) if self.trusted else self._mark(reasons)
 
     def _mark(self, reasons: Reasons) -> int:
         """Note why images are listed, without dropping them."""

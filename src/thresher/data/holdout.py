@@ -128,5 +128,7 @@ def _group(id: str, pattern: str) -> str:
 
 def _draw(text: str, seed: int) -> float:
     """Return a number in [0, 1) that depends on the text and the seed only."""
-    digest = hashlib.blake2b(f"{seed}/{text}".encode(), digest_size=8).digest()
+    # Of ids that are not UTF-8, too, which are refused when they are written.
+    data = f"{seed}/{text}".encode(errors="surrogatepass")
+    digest = hashlib.blake2b(data, digest_size=8).digest()
     return int.from_bytes(digest, "little") / 2**64

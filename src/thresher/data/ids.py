@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from thresher.errors import InvalidTypeError, InvalidValueError, check_type
@@ -22,8 +23,13 @@ def rows_by_id(wanted: Ids, available: Ids) -> np.ndarray:
 
 
 def id_text(value: object) -> str:
-    """Return an id that a data set gives as text: bytes are UTF-8, and anything else as printed."""
+    """Return an id, or the name of a split, as text: bytes are UTF-8, anything else as printed."""
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+
+
+def id_texts(values: npt.ArrayLike) -> list[str]:
+    """Return `id_text` of each item of an array, which may be a column of a table, (n, 1)."""
+    return [id_text(value) for value in np.ravel(values).tolist()]
 
 
 def write_id_list(path: Path, ids: Iterable[str]) -> None:
@@ -43,7 +49,10 @@ def read_id_list(path: Path) -> list[str]:
 
     Only line breaks end a line: `str.splitlines` would split an id at other characters, too.
     """
-    lines = path.read_text(encoding="utf-8-sig").split("\n")
+    try:
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
+    except UnicodeDecodeError:
+        raise InvalidValueError(f"the list {path} is not UTF-8 text") from None
     return lines if lines[-1] else lines[:-1]
 
 

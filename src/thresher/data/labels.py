@@ -29,7 +29,11 @@ def as_labels(values: Any, where: str) -> np.ndarray:
 
     `where` is what the labels belong to, for messages.
     """
-    array = np.asarray(values).reshape(-1)
+    try:
+        array = np.asarray(values)
+    except ValueError:  # lists of different lengths, as of samples with several labels
+        array = np.asarray(values, object)
+    array = array.reshape(-1)
     if array.dtype.kind not in "biuf":
         raise InvalidValueError(
             f"labels of {where} must be integers, got {_example(array)}",
@@ -94,7 +98,7 @@ def check_classes(names: Sequence[str], where: str) -> None:
 
 
 def check_samples(ids: Sequence[str], labels: np.ndarray, classes: int, where: str) -> None:
-    """Check that ids are text without NUL characters, and labels below the number of classes."""
+    """Check that ids are text that can be stored, and labels below the number of classes."""
     if len(ids) != len(labels):
         raise InvalidValueError(f"{where} gave {len(ids)} ids and {len(labels)} labels")
     for id in ids:
@@ -102,6 +106,10 @@ def check_samples(ids: Sequence[str], labels: np.ndarray, classes: int, where: s
             raise InvalidValueError(
                 f"ids of {where} must be text without NUL characters, got {id!r}"
             )
+        try:
+            id.encode()
+        except UnicodeEncodeError:  # such as the name of a file in a tar of another encoding
+            raise InvalidValueError(f"ids of {where} must be UTF-8 text, got {id!r}") from None
     outside = np.flatnonzero(labels >= classes)
     if len(outside):
         row = int(outside[0])

@@ -153,7 +153,7 @@ class Loader:
         elif self.device_crops is not None:
             yield from self._paced(self._decoded(self.device_crops, iter(order), draw))
         elif self.pack.image_shape is None and len(self) >= _PROCESSES_FROM:
-            yield from self._paced(self._from_processes(self._reader(), iter(order), draw))
+            yield from self._paced(self._from_processes(iter(order), draw))
         else:
             yield from self._stream(iter(order), draw)
 
@@ -193,15 +193,13 @@ class Loader:
             if len(queued) >= _QUEUED:
                 queued.popleft().synchronize()
 
-    def _from_processes(
-        self, reader: ImageReader, order: Iterator[np.ndarray], draw: Draw | None
-    ) -> Iterator[Batch]:
+    def _from_processes(self, order: Iterator[np.ndarray], draw: Draw | None) -> Iterator[Batch]:
         """Decode ahead of use in processes of their own, into memory that is shared with them."""
         first = next(order, None)
         if first is None:
             return
         order = chain([first], order)
-        pool = self._pool_for(reader, len(first))
+        pool = self._pool_for(len(first))
         if pool.busy:  # a second iteration beside the first one
             yield from self._stream(order, draw)
             return
@@ -252,10 +250,9 @@ class Loader:
             pool.cancel()
             pool.busy = False
 
-    def _pool_for(self, reader: ImageReader, batch: int) -> DecodePool:
+    def _pool_for(self, batch: int) -> DecodePool:
         """Return the processes, with memory for batches of this size."""
-        batch = max(1, batch)
-        pool = self._pool
+        reader, batch, pool = self._reader(), max(1, batch), self._pool
         if pool is not None and not pool.busy and (pool.batch < batch or pool.reader != reader):
             self.close()
         if self._pool is None:

@@ -1,5 +1,6 @@
 """The Arrow IPC files of a pack: their schema, mapping them into memory, and merging small ones."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -67,19 +68,16 @@ def _damaged(path: Path, why: str) -> InvalidValueError:
     )
 
 
-def is_small(meta: PackMeta) -> bool:
-    return meta.image_shape is not None and meta.bytes <= MERGE_BYTES
-
-
-def merge(meta: PackMeta, root: Path) -> ShardMeta:
-    """Write all samples of a raw pack to one shard in `root` and return its description.
+def merge(meta: PackMeta, root: Path) -> PackMeta:
+    """Write all samples of a small raw pack to one shard in `root`; others stay as they are.
 
     The pixels go through a mapped file, so memory does not grow with the pack.
     """
-    assert meta.image_shape is not None
+    if meta.image_shape is None or meta.bytes > MERGE_BYTES:
+        return meta
     batches = map_shards(root, meta)
     if len(batches) == 1 == len(meta.shards):
-        return meta.shards[0]
+        return meta
     width = int(np.prod(meta.image_shape))
     with atomic_file(root / "pixels") as temporary:
         with open(temporary, "wb") as file:
@@ -101,4 +99,4 @@ def merge(meta: PackMeta, root: Path) -> ShardMeta:
             with pa.ipc.new_file(out, schema) as writer:
                 writer.write_batch(whole)
             sha256 = file_sha256(out)
-    return ShardMeta(merged.name, n, merged.stat().st_size, sha256)
+    return replace(meta, shards=(ShardMeta(MERGED, n, merged.stat().st_size, sha256),))

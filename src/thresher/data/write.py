@@ -29,7 +29,7 @@ from thresher.data.labels import (
 from thresher.data.meta import PackMeta
 from thresher.data.normalisation import from_counts, sampled_rows
 from thresher.data.pack import Pack
-from thresher.data.shard import is_small, map_shard, map_shards, merge
+from thresher.data.shard import map_shard, map_shards, merge
 from thresher.data.shard_splits import set_test, shards_with_test
 from thresher.data.shard_writer import (
     Job,
@@ -128,8 +128,7 @@ def write_pack(
         )
         _check_unique(ids)
         check_held_out(options, meta.splits, (id.as_py() for id in ids))
-        if is_small(meta):
-            meta = dataclasses.replace(meta, shards=(merge(meta, staging),))
+        meta = merge(meta, staging)
         _remove_all_but(staging, {shard.file for shard in meta.shards})
         meta.write(staging)
         os.rename(staging, paths.root)

@@ -33,16 +33,12 @@ def make(name: str, group: dist.ProcessGroup | None = None) -> Reduce:
     world = len(ranks)
     if name == "ring":
         return _whole(lambda tensor: ring_all_reduce(tensor, group))
-    if name == "torus":
-        width = torus_width(world)
-    elif name == "hierarchical":
-        width = _node_size(group, world)
-        if world % width:
-            return _whole(_Leaders(ranks, width))
-    else:
+    if name not in ("torus", "hierarchical"):
         known = ("ring", "hierarchical", "torus")
         raise InvalidValueError(f'unknown all-reduce "{name}"', nearest(name, known))
-    return _whole(_Grid(ranks, width, rings=name == "torus"))
+    width = torus_width(world) if name == "torus" else _node_size(group, world)
+    rows = [ranks[first : first + width] for first in range(0, world, width)]
+    return _whole(_Leaders(rows) if world % width else _Grid(rows, rings=name == "torus"))
 
 
 def torus_width(world: int) -> int:
@@ -114,14 +110,12 @@ def _shift(out: Tensor, into: Tensor, group: dist.ProcessGroup | None) -> None:
 
 
 class _Grid:
-    """Rows of `width` consecutive ranks, columns across them; rows, then columns, then rows."""
+    """Rows of consecutive ranks, columns across them; rows, then columns, then rows."""
 
-    def __init__(self, ranks: list[int], width: int, rings: bool) -> None:
-        rows = [ranks[i : i + width] for i in range(0, len(ranks), width)]
+    def __init__(self, rows: list[list[int]], rings: bool) -> None:
         self.row = _mine(rows)
         self.column = _mine([list(column) for column in zip(*rows, strict=True)])
-        self.rings = rings
-        self.width = width
+        self.width, self.rings = len(rows[0]), rings
 
     def __call__(self, flat: Tensor) -> None:
         parts = list(flat.tensor_split(self.width))
@@ -138,11 +132,9 @@ class _Grid:
 class _Leaders:
     """Nodes of unequal size: reduce to the first rank of each, all-reduce those, broadcast."""
 
-    def __init__(self, ranks: list[int], width: int) -> None:
-        rows = [ranks[i : i + width] for i in range(0, len(ranks), width)]
-        leaders = [row[0] for row in rows]
+    def __init__(self, rows: list[list[int]]) -> None:
         self.row = _mine(rows)
-        self.leaders = dist.new_group(leaders)
+        self.leaders = dist.new_group([row[0] for row in rows])
         self.leader = next(row[0] for row in rows if dist.get_rank() in row)
 
     def __call__(self, flat: Tensor) -> None:

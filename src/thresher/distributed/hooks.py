@@ -18,7 +18,7 @@ import torch.distributed as dist
 from thresher.distributed import allreduce as algorithms
 from thresher.distributed.compression import Bf16, Fp16, Int8, PowerSGD, TopK
 from thresher.distributed.exchange import Bucket, Exchange, Summed
-from thresher.distributed.names import AllReduce
+from thresher.distributed.names import AllReduce, check_compress
 from thresher.errors import InvalidValueError, nearest
 
 Hook = Callable[[Exchange, dist.GradBucket], torch.futures.Future[torch.Tensor]]
@@ -45,13 +45,9 @@ def make_exchange(compress: str = "none", allreduce: str = "default") -> Exchang
     ):
         if value not in known:
             raise InvalidValueError(f'{name} cannot be "{value}"', nearest(value, known), name)
+    check_compress(compress, allreduce)
     if allreduce != "default":
         wires = {"none": None, "fp16": torch.float16, "bf16": torch.bfloat16}
-        if compress not in wires:
-            raise InvalidValueError(
-                f"`compress` {compress} does not work with `allreduce` {allreduce}",
-                "use the default all-reduce, or compress none, fp16 or bf16",
-            )
         return Summed(partial(algorithms.make, allreduce), wires[compress])
     return EXCHANGES[compress]()
 

@@ -19,7 +19,8 @@ import torch.distributed as dist
 from torch import nn
 
 from thresher.distributed.group import Group, Placement
-from thresher.errors import InvalidValueError, MissingDependencyError
+from thresher.distributed.names import check_compress
+from thresher.errors import MissingDependencyError
 
 _servers: list[Any] = []
 """Rank 0's rendezvous server, which must live as long as the process."""
@@ -125,10 +126,7 @@ class HorovodReducer:
         fusion_mb: float | None = None,
         cycle_ms: float | None = None,
     ) -> None:
-        if compress not in ("none", "fp16"):
-            raise InvalidValueError(
-                f"`compress` {compress} does not work with engine horovod", "use none or fp16"
-            )
+        check_compress(compress, engine="horovod")
         self._hvd = join(fusion_mb, cycle_ms)
         kinds = self._hvd.Compression
         self._cast = kinds.fp16 if compress == "fp16" else kinds.none

@@ -160,34 +160,25 @@ class ResNet(nn.Module):
         return nn.Sequential(*blocks)
 
 
-def _imagenet(
-    block: type[BasicBlock] | type[Bottleneck],
-    depths: Sequence[int],
-    classes: int,
-    channels: int = 3,
-    stem: str = "imagenet",
-) -> ResNet:
-    return ResNet(block, depths, (64, 128, 256, 512), classes, channels, stem)
-
-
-def _cifar(blocks: int, classes: int, channels: int = 3) -> ResNet:
+def _cifar(blocks: int) -> partial[ResNet]:
     """Return a network of 6 · blocks + 2 layers in three stages."""
-    depths, widths = (blocks,) * 3, (16, 32, 64)
-    return ResNet(BasicBlock, depths, widths, classes, channels, "cifar", "subsample")
+    widths = (16, 32, 64)
+    return partial(ResNet, BasicBlock, (blocks,) * 3, widths, stem="cifar", shortcut="subsample")
 
 
 # Each is called with (classes, channels=3) and initialised from torch's global generator.
-resnet18 = partial(_imagenet, BasicBlock, (2, 2, 2, 2))
-resnet34 = partial(_imagenet, BasicBlock, (3, 4, 6, 3))
-resnet50 = partial(_imagenet, Bottleneck, (3, 4, 6, 3))
-resnet101 = partial(_imagenet, Bottleneck, (3, 4, 23, 3))
-resnet152 = partial(_imagenet, Bottleneck, (3, 8, 36, 3))
+_WIDTHS = (64, 128, 256, 512)
+resnet18 = partial(ResNet, BasicBlock, (2, 2, 2, 2), _WIDTHS)
+resnet34 = partial(ResNet, BasicBlock, (3, 4, 6, 3), _WIDTHS)
+resnet50 = partial(ResNet, Bottleneck, (3, 4, 6, 3), _WIDTHS)
+resnet101 = partial(ResNet, Bottleneck, (3, 4, 23, 3), _WIDTHS)
+resnet152 = partial(ResNet, Bottleneck, (3, 8, 36, 3), _WIDTHS)
 resnet18_cifar = partial(resnet18, stem="cifar")
 resnet34_cifar = partial(resnet34, stem="cifar")
 resnet50_cifar = partial(resnet50, stem="cifar")
 resnet101_cifar = partial(resnet101, stem="cifar")
 resnet152_cifar = partial(resnet152, stem="cifar")
-tiny = partial(_cifar, 1)
-resnet20 = partial(_cifar, 3)
-resnet56 = partial(_cifar, 9)
-resnet110 = partial(_cifar, 18)
+tiny = _cifar(1)
+resnet20 = _cifar(3)
+resnet56 = _cifar(9)
+resnet110 = _cifar(18)

@@ -123,12 +123,9 @@ class _Cells:
             step = max(1, BLOCK_BYTES // (4 * total))
             for begin in range(0, size, step):  # the cell's own points come first
                 own = torch.arange(begin, min(begin + step, size), device=device)
-                scores = torch.addmm(squared[None, :], x[own], x.T, alpha=-2)
-                scores[own - begin, own] = torch.inf
-                near, index = torch.topk(scores, k, dim=1, largest=False, sorted=True)
+                near, index = _closest(x, squared, own, k)
                 at = self.order[start + own]
-                distances[at] = near + squared[own, None]
-                indices[at] = self.order[rows[index]]
+                distances[at], indices[at] = near, self.order[rows[index]]
         near, index = _exact(self.x, self.squared, self.far, k)
         at = self.order[self.far]
         distances[at], indices[at] = near, self.order[index]
@@ -160,14 +157,18 @@ def _exact(x: Tensor, squared: Tensor, queries: Tensor, k: int) -> tuple[Tensor,
     distances = torch.empty(len(queries), k, device=x.device)
     indices = torch.empty(len(queries), k, dtype=torch.int64, device=x.device)
     for begin in range(0, len(queries), rows):
-        own = queries[begin : begin + rows]
-        # |x_i|² is constant along a row and does not change the order: it is added later.
-        scores = torch.addmm(squared[None, :], x[own], x.T, alpha=-2)
-        scores[torch.arange(len(own), device=x.device), own] = torch.inf
-        near, index = torch.topk(scores, k, dim=1, largest=False, sorted=True)
-        distances[begin : begin + rows] = near + squared[own, None]
-        indices[begin : begin + rows] = index
+        part = slice(begin, begin + rows)
+        distances[part], indices[part] = _closest(x, squared, queries[part], k)
     return distances.clamp_min_(0), indices
+
+
+def _closest(x: Tensor, squared: Tensor, own: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Return squared distances, which rounding may make negative, and indices, for a block."""
+    # |x_i|² is constant along a row and does not change the order: it is added later.
+    scores = torch.addmm(squared[None, :], x[own], x.T, alpha=-2)
+    scores[torch.arange(len(own), device=x.device), own] = torch.inf
+    near, index = torch.topk(scores, k, dim=1, largest=False, sorted=True)
+    return near + squared[own, None], index
 
 
 def _nearest_centre(x: Tensor, centres: Tensor) -> Tensor:

@@ -97,5 +97,4 @@ def continues_growth(config: TrainConfig) -> bool:
 def _begun(config: TrainConfig) -> Mapping[str, Any]:
     """Return the options of the run that this one branches from."""
     file = RunPaths(Path(config.branch_from or "")).config
-    options: Mapping[str, Any] = read_run_json(file, "run's configuration").get("config", {})
-    return options
+    return read_run_json(file, "run's configuration").get("config", {})

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from thresher import options
+from thresher.distributed.names import check_compress
 from thresher.errors import InvalidValueError, NotFoundError, check_type
 from thresher.models.batch_norm_mode import for_batch
 from thresher.models.batch_norm_mode import parse as parse_batch_norm
@@ -160,15 +161,7 @@ def check(config: TrainConfig) -> None:
             "effect",
             "leave them out",
         )
-    plain = config.compress in ("none", "fp16", "bf16")
-    if config.allreduce != "default" and not plain:
-        raise InvalidValueError(
-            f"`compress` {config.compress} does not work with `allreduce` {config.allreduce}",
-            "use the default all-reduce, or compress none, fp16 or bf16",
-        )
-    if config.engine == "horovod" and config.compress not in ("none", "fp16"):
-        what = f"`compress` {config.compress} does not work with engine horovod"
-        raise InvalidValueError(what, "use none or fp16")
+    check_compress(config.compress, config.allreduce, config.engine)
     if config.delay and config.precision == "fp16":
         raise InvalidValueError("`delay` does not work with precision fp16", "use bf16")
     if config.branch_from is not None and (config.dynamic is not None or config.record_dynamics):

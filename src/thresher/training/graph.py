@@ -7,6 +7,7 @@ is one for full batches and one for an epoch's last, smaller batch.
 """
 
 import logging
+import random
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,6 @@ from thresher.training.device_data import DeviceData, Part
 from thresher.training.epochs import EpochPlan
 from thresher.training.execution import kernel_search
 from thresher.training.gpu_streams import kept_stream, side_stream
-from thresher.training.host_random import host_random_state
 from thresher.training.optimizers import set_rate
 from thresher.training.step import Step
 
@@ -125,6 +125,17 @@ class CapturedStep:
     def skip(self) -> None:
         """Leave out the next batch, which runs eagerly."""
         self.batches.at += 1
+
+
+def host_random_state() -> tuple[object, ...]:
+    """Return what changes whenever torch, numpy or Python draws a number on the host.
+
+    A graph holds what the host did while it was captured: a layer that was skipped then by a draw
+    on the host would be skipped in every step.
+    """
+    _, words, at, *gauss = np.random.get_state()
+    drawn = torch.get_rng_state().numpy().tobytes()
+    return drawn, random.getstate(), np.asarray(words).tobytes(), at, *gauss
 
 
 def capture(

@@ -1,8 +1,7 @@
 """Arrays of images and labels in .npz and HDF5 files: their names, axes and types."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -69,11 +68,6 @@ def as_images(array: np.ndarray, where: str) -> np.ndarray:
     if last > 4 and (first <= 4 or first < second == last):
         array = array.transpose(0, 2, 3, 1)
     return array
-
-
-def as_texts(values: Iterable[Any]) -> list[str]:
-    """Return ids or names of splits as text; bytes are UTF-8."""
-    return [value.decode("utf-8") if isinstance(value, bytes) else str(value) for value in values]
 
 
 def check_length(name: str, length: int, images: int, where: str) -> None:

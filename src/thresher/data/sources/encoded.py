@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import Any, TypeVar
 
-import numpy as np
-
 from thresher.data.images import is_grey_mode
 from thresher.data.sources.base import Block
 from thresher.errors import InvalidValueError
@@ -191,7 +189,7 @@ def in_blocks(samples: Iterable[EncodedSample]) -> Iterator[Block]:
 
 def _block(rows: list[tuple[str, int, str, bytes]]) -> Block:
     ids, labels, splits, files = zip(*rows, strict=True)
-    return Block(ids, np.array(labels), splits, list(files))
+    return Block(ids, labels, splits, list(files))
 
 
 def split_of(path: PurePath | str) -> str:

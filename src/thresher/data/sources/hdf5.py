@@ -1,5 +1,6 @@
 """HDF5: `images` and `labels`, at the root or in a group per split; raw arrays or encoded files."""
 
+import contextlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from thresher.data.ids import id_texts
 from thresher.data.labels import as_labels, class_names
 from thresher.data.sources import arrays, encoded
 from thresher.data.sources.base import Block
@@ -29,7 +31,10 @@ class Hdf5(encoded.EncodedSource):
             attribute = file.attrs.get("thresher")
             described = None
             if attribute:
-                described = encoded.Description.from_json(json.loads(attribute), self.path)
+                value = None
+                with contextlib.suppress(ValueError, TypeError):
+                    value = json.loads(attribute)
+                described = encoded.Description.from_json(value, self.path)
             self.groups = _groups(file, self.path)
             images, _ = _pair(file, self.groups[0], self.path)
             self.raw = images.ndim > 1
@@ -118,13 +123,17 @@ def _pair(file: Any, group: str, path: Path) -> tuple[Any, Any]:
             f"{path}{group} has images but no labels", arrays.accepted_names("labels")
         )
     images, labels = members[names[0]], members[names[1]]
-    for kind in ("labels", "ids", "splits"):
+    for kind in arrays.NAMES:
         name = arrays.find_name(kind, list(members))
-        if name is not None:
-            arrays.check_length(kind, len(members[name]), len(images), f"{path}{group}")
+        if name is None:
+            continue
+        if not getattr(members[name], "ndim", 0):
+            what = f"{name} in {path}{group} must be an array with a value for each image"
+            raise InvalidValueError(what, "save it as one")
+        arrays.check_length(kind, len(members[name]), len(images), f"{path}{group}")
     return images, labels
 
 
 def _strings(file: Any, group: str, kind: str, begin: int, end: int) -> list[str]:
     name = arrays.find_name(kind, list(file[group]))
-    return [] if name is None else arrays.as_texts(file[group][name][begin:end])
+    return [] if name is None else id_texts(file[group][name][begin:end])

@@ -10,6 +10,7 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
+from thresher.data.ids import id_texts
 from thresher.data.labels import as_labels, class_names
 from thresher.data.sources import arrays
 from thresher.data.sources.base import Block
@@ -65,10 +66,10 @@ class Npz:
             shape, dtype = self._header(file)
             ids = [f"{chunk}/{number:06d}" for number in range(shape[0])]
             if names.ids:
-                ids = arrays.as_texts(self._array(names.ids).tolist())
+                ids = id_texts(self._array(names.ids))
             splits = [chunk] * shape[0]
             if names.splits:
-                splits = arrays.as_texts(self._array(names.splits).tolist())
+                splits = id_texts(self._array(names.splits))
             for name, values in (("labels", labels), ("ids", ids), ("splits", splits)):
                 arrays.check_length(name, len(values), shape[0], str(self.path))
             row = int(np.prod(shape[1:])) * dtype.itemsize

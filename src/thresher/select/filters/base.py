@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from thresher.data.copy_links import CopyLinks
+from thresher.data.ids import id_texts
 from thresher.effect import mention
 from thresher.errors import InvalidValueError, counted, nearest
 from thresher.options import describe, option, validate
@@ -106,7 +107,7 @@ class Filter(abc.ABC):
         return self.fit_inputs(
             FilterInputs(
                 labels=targets.astype(np.int64),
-                ids=[str(id) for id in (range(len(targets)) if ids is None else ids)],
+                ids=id_texts(range(len(targets)) if ids is None else ids),
                 classes=list(classes),
                 features=None if features is None else as_array(features),
                 **as_arrays(inputs),

@@ -1,4 +1,4 @@
-"""Filters that score samples by the record of a training run: EL2N and forgetting events."""
+"""Filters that score samples by the record of a training run: EL2N, forgetting, AUM and more."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -95,3 +95,50 @@ class ForgettingFilter(DynamicsFilter):
         for row in np.flatnonzero(never & ~self.keep_):
             self.reason_[row] = "never learned"
         self.report_["never_learned"] = int(never.sum())
+
+
+@dataclass(kw_only=True)
+class AUMFilter(DynamicsFilter):
+    """Drop samples by the area under the margin, which is low for wrong labels.
+
+    The margin is the logit of the label minus the largest other logit, averaged over all epochs of
+    a run (Pleiss et al., "Identifying Mislabeled Data using the Area Under the Margin Ranking",
+    NeurIPS 2020). The paper stops at the first drop of the learning rate, and finds the threshold
+    with samples of an artificial class; this filter drops a share. Costs a sort. Samples that the
+    run did not train on are kept.
+
+    Examples:
+        >>> AUMFilter(drop=0.5).fit(None, [0, 0], dynamics={"margin": [3.0, -1.0]}).keep_.tolist()
+        [True, False]
+    """
+
+    name: ClassVar[str] = "aum"
+
+    def _fit(self, inputs: FilterInputs) -> None:
+        margin = inputs.need_dynamics("margin").astype(np.float64)
+        self._drop_side(inputs, -margin, "mean margin {:.2f}", shown=margin)
+
+
+@dataclass(kw_only=True)
+class UncertaintyFilter(ShareFilter):
+    """Drop samples whose predicted probability hardly changed during training.
+
+    The score is the standard deviation of the probability of the label over ten consecutive epochs,
+    averaged over all such windows of a run (He et al., "Large-scale Dataset Pruning with Dynamic
+    Uncertainty", CVPR Workshops 2024); the lowest are dropped, both easy samples and ones never
+    learned. The probabilities are those of the training steps, as in the paper; a run of fewer than
+    ten epochs has one shorter window. Costs a sort. Samples that the run trained on in fewer than
+    two epochs are kept.
+
+    Examples:
+        >>> steady = UncertaintyFilter(drop=0.5)
+        >>> steady.fit(None, [0, 0], dynamics={"uncertainty": [0.01, 0.2]}).keep_.tolist()
+        [False, True]
+    """
+
+    name: ClassVar[str] = "uncertainty"
+    needs: ClassVar[tuple[Need, ...]] = ("dynamics",)
+
+    def _fit(self, inputs: FilterInputs) -> None:
+        deviation = inputs.need_dynamics("uncertainty").astype(np.float64)
+        self._drop_highest(inputs, -deviation, "deviation {:.3f}", shown=deviation)

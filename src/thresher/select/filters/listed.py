@@ -91,11 +91,7 @@ class ListFilter(Filter):
         if self.file.suffix.lower() in TABLES:
             entries = dict(_read_rows(self.file, self.keep))
         else:
-            try:
-                lines = read_id_list(self.file)
-            except UnicodeDecodeError:
-                what = f"the list {self.file} is not UTF-8 text"
-                raise InvalidValueError(what, "", "file") from None
+            lines = read_id_list(self.file)
             ids = (line if line in known else line.strip() for line in lines)
             entries = dict.fromkeys(filter(None, ids), (1.0, "listed"))
         if not entries:
