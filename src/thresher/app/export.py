@@ -7,7 +7,6 @@ import numpy as np
 import pyarrow as pa
 
 from thresher.app import arrow, static_files, thumbnails
-from thresher.app.filter_preview import known_values
 from thresher.app.selection_view import SelectionView
 from thresher.app.workspace import Workspace
 from thresher.data.overrides import effective_overrides
@@ -43,11 +42,11 @@ def export_page(workspace: Workspace, folder: Path) -> ExportResult:
         columns = _columns(view, slot)
         # The page looks up what a slider drops: nothing is computed without a server.
         eps_by_share = None
-        if "network" in described.methods:
-            graph = previewer.graph(described.min_samples)
+        if "network" in previewer.methods:
+            graph = previewer.graph(described["min_samples"])
             columns["threshold"] = pa.array(graph.threshold)
             eps_by_share = [graph.eps_for_share(share) for share in SLIDER_SHARES]
-        if "score" in described.methods:
+        if "score" in previewer.methods:
             columns["drop_step"] = pa.array(_drop_steps(view.selection.score))
         _write(root / "data" / "points.arrow", arrow.encode(columns))
         _write(root / "data" / "copies.arrow", view.copies.stream())
@@ -58,7 +57,7 @@ def export_page(workspace: Workspace, folder: Path) -> ExportResult:
         info = {
             **workspace.info(workspace.first),
             "compare": compared,
-            "knobs": known_values(described),
+            "knobs": described,
             "eps_by_share": eps_by_share,
             "sheets": sheets,
             "features": False,

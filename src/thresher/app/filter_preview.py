@@ -61,24 +61,6 @@ class PreviewSettings:
 
 
 @dataclass(frozen=True)
-class PreviewInfo:
-    """What the sliders show; None where the selection has no map."""
-
-    methods: dict[str, str]
-    """Methods that this selection has the columns for, with a description each. The page starts
-    with the first."""
-    min_samples: int
-    share: float
-    """Share that the selection drops."""
-    curve: dict[str, list[float]] | None = None
-    """`eps` and the `share` dropped at it."""
-    knee: dict[str, float] | None = None
-    """Knee of each class's k-distance curve."""
-    eps: float | None = None
-    """Where the slider starts."""
-
-
-@dataclass(frozen=True)
 class Preview:
     """What the settings would drop."""
 
@@ -114,28 +96,33 @@ class FilterPreviewer:
         methods.sort(key=lambda name: (name != own, name == "network"))
         return {name: METHODS[name][0] for name in methods}
 
-    def describe(self, min_samples: int | None = None) -> PreviewInfo:
-        """Return what the sliders need: methods, start values, and the curve from eps to share."""
+    def describe(self, min_samples: int | None = None) -> dict[str, Any]:
+        """Return what the sliders show, as JSON values.
+
+        These are `methods` that this selection has the columns for, with a description each (the
+        page starts with the first), `min_samples`, and the `share` that the selection drops. If it
+        has a map, also the `curve` of the share dropped at each eps, the `knee` of each class's
+        k-distance curve, and `eps`, where the slider starts.
+        """
         selection = self.view.selection
         min_samples = self._own_min_samples if min_samples is None else min_samples
         self._check(min_samples)
         share = float(1 - selection.keep.mean()) if len(self.view) else 0.0
+        shown = {"methods": self.methods, "min_samples": min_samples, "share": share}
         if "network" not in self.methods:
-            return PreviewInfo(self.methods, min_samples, share)
+            return shown
         graph = self.graph(min_samples)
         radii, shares = graph.curve(CURVE_POINTS)
         knees = zip(graph.classes.tolist(), graph.eps_knee().tolist(), strict=True)
         eps = selection.meta.get("eps")
         if not isinstance(eps, int | float) or not self.view.info()["by_dbscan"]:
             eps = graph.eps_for_share(min(share, MAX_SHARE))
-        return PreviewInfo(
-            self.methods,
-            min_samples,
-            share,
-            curve={"eps": radii.tolist(), "share": shares.tolist()},
-            knee={str(label): value for label, value in knees},
-            eps=float(eps),
-        )
+        return {
+            **shown,
+            "curve": {"eps": radii.tolist(), "share": shares.tolist()},
+            "knee": {str(label): value for label, value in knees},
+            "eps": float(eps),
+        }
 
     @cached_property
     def _own_min_samples(self) -> int:
@@ -201,6 +188,7 @@ class FilterPreviewer:
         """Write a new selection, with the map and overrides of this one, as `name` beside it."""
         path = self.view.path.with_name(f"{_plain_name(name)}.parquet")
         preview = self.preview(settings, clusters=True)
+        given = {key: value for key, value in asdict(settings).items() if value is not None}
         old = self.view.selection
         score = np.asarray(old.score, np.float32)
         if preview.eps is not None:
@@ -214,7 +202,7 @@ class FilterPreviewer:
             meta={
                 **{k: old.meta[k] for k in CARRIED if k in old.meta},
                 "method": settings.method,
-                "settings": known_values(settings),
+                "settings": given,
                 "eps": preview.numbers.get("eps"),
                 "made_from": self.view.path.name,
                 "made_by": f"thresher view {__version__}",
@@ -253,11 +241,6 @@ class FilterPreviewer:
             return random.fit(None, selection.labels).keep_
         ranks = selection.votes if settings.method == "votes" else selection.score
         return ~highest(np.asarray(ranks, np.float64), share)
-
-
-def known_values(values: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass that are not None."""
-    return {key: value for key, value in asdict(values).items() if value is not None}
 
 
 def _plain_name(name: object) -> str:

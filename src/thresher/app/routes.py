@@ -21,7 +21,7 @@ from starlette.types import ASGIApp
 
 from thresher.app import arrow, static_files, thumbnails
 from thresher.app.events import EventHub
-from thresher.app.filter_preview import PreviewSettings, known_values
+from thresher.app.filter_preview import PreviewSettings
 from thresher.app.guard import BodyRefusedError, Guard, SafeJSONResponse
 from thresher.app.selection_view import SelectionView, UnknownSampleError
 from thresher.app.workspace import ChangedSelectionError
@@ -148,8 +148,7 @@ class Api:
         previewer = self.workspace.previewer(self._name(request))
         given = "min_samples" in request.query_params
         k = _query_int(request, "min_samples", 1, 1, LARGEST_INT) if given else None
-        info = await run_in_threadpool(previewer.describe, k)
-        return SafeJSONResponse(known_values(info))
+        return SafeJSONResponse(await run_in_threadpool(previewer.describe, k))
 
     async def preview(self, request: Request) -> Response:
         body = await _json_body(request)
