@@ -54,8 +54,10 @@ def watch(out: TextIO, begun: float) -> None:
 
 
 def main() -> None:
-    path, flag, module, *arguments = sys.argv[1:]
-    assert flag == "-m", "usage: python -m benchmarks.timeline OUT -m MODULE ARGUMENTS"
+    if len(sys.argv) < 4 or sys.argv[2] != "-m":
+        print("usage: python -m benchmarks.timeline OUT -m MODULE ARGUMENTS", file=sys.stderr)
+        raise SystemExit(2)
+    path, _, module, *arguments = sys.argv[1:]
     out = open(path, "w")  # noqa: SIM115 - the command may end this process at any time
     threading.Thread(target=watch, args=(out, time.perf_counter()), daemon=True).start()
     sys.argv = [module, *arguments]
