@@ -146,7 +146,10 @@ def test_report_result_takes_numbers_of_numpy_and_torch(tmp_path: Path) -> None:
     assert json.loads(file.read_text()) == {"accuracy": 0.5, "loss": 0.25, "steps": 3}
 
 
-@pytest.mark.parametrize("value", [float("nan"), "0.9", True, 93.1, -0.1, None, torch.ones(2)])
+@pytest.mark.parametrize(
+    "value",
+    [float("nan"), "0.9", True, np.True_, torch.tensor(True), 93.1, -0.1, None, torch.ones(2)],
+)
 def test_report_result_refuses_what_is_not_a_share(value: Any, tmp_path: Path) -> None:
     with pytest.raises(InvalidValueError, match="accuracy must be a"):
         report_result(tmp_path, accuracy=value)

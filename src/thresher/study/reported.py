@@ -88,7 +88,7 @@ def check_metric_value(name: str, value: Any) -> None:
 
 def _plain(value: Any) -> Any:
     """Convert a number of numpy or torch to Python's; leave the rest to the check."""
-    if isinstance(value, bool | str | bytes):
+    if isinstance(value, bool | str | bytes) or "bool" in str(getattr(value, "dtype", "")):
         return value
     if isinstance(value, numbers.Integral):
         return int(value)
