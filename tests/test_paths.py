@@ -125,7 +125,7 @@ def test_a_folder_that_another_process_finished_first_is_kept(tmp_path: Path) ->
     assert [path.name for path in tmp_path.rglob("*")] == ["a", "theirs"]
 
 
-@pytest.mark.parametrize("text", ["[]", "3", '{"config": 3}', '{"config": {}, "data": []}'])
+@pytest.mark.parametrize("text", ["[]", "3", "{}", '{"config": 3}', '{"config": {}, "data": []}'])
 def test_a_damaged_file_of_a_run_is_one_sentence(tmp_path: Path, text: str) -> None:
     """Whoever read it looked for tables in it and ended in a traceback."""
     (tmp_path / "run.json").write_text(text)

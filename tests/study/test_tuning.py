@@ -111,7 +111,7 @@ def test_a_run_that_diverged_counts_as_guessing_as_in_the_report(tmp_path: Path)
         scores = {"accuracy": 0.2, "validation_accuracy": 0.2} if learned else {}
         status = "finished" if learned else "diverged"
         write_json(RunPaths(trial.out).result, {"status": status, **scores})
-        write_json(RunPaths(trial.out).config, {"data": {"classes": 4}})
+        write_json(RunPaths(trial.out).config, {"config": {}, "data": {"classes": 4}})
     (choice,) = choices(study.definition, plan)
     assert choice.chosen == {"lr": 2}
     assert [c.validation_accuracy for c in choice.candidates] == [0.2, 0.25]
