@@ -17,7 +17,8 @@ from thresher.errors import InvalidValueError
 from thresher.training.config import TrainConfig
 from thresher.training.epochs import EpochPlanner, EpochSamples, Progress
 from thresher.training.pruners import DynamicRandom, InfoBatch, matching_ratio
-from thresher.training.resolved import Resolved, resolve, tiny_last_batches
+from thresher.training.remarks import tiny_last_batches
+from thresher.training.resolved import Resolved, resolve
 from thresher.training.split import TrainingSplit
 
 

@@ -6,7 +6,8 @@ import pytest
 
 from thresher.training.batches import piece_count, slices
 from thresher.training.config import TrainConfig
-from thresher.training.resolved import Resolved, resolve, schedule, unchanged_batch
+from thresher.training.remarks import unchanged_batch
+from thresher.training.resolved import Resolved, resolve, schedule
 
 
 def _resolve(samples: int, full: int | None = None, **options: Any) -> Resolved:

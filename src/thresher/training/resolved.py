@@ -238,36 +238,6 @@ def schedule(config: RateConfig, resolved: Resolved) -> Schedule:
     )
 
 
-def unchanged_batch(resolved: Resolved) -> str:
-    """Return a sentence if the batch schedule of a run changes nothing, else ""."""
-    if resolved.largest_batch == resolved.global_batch:
-        return (
-            f"the batch does not grow, because twice {resolved.global_batch:,} is more than "
-            "max_batch or than the training samples"
-        )
-    if resolved.batch_phases and resolved.batch_phases[1][0] >= resolved.passes:
-        return "the batch does not change, because batch_schedule begins after the end of the run"
-    return ""
-
-
-TINY_LAST_BATCH = (
-    "the last batch of each epoch holds %d of %s samples and is trained on at the full rate; "
-    "`drop_last` or another batch size avoids that"
-)
-
-
-def tiny_last_batches(resolved: Resolved) -> list[tuple[int, int]]:
-    """Return (samples, batch) of epochs whose last batch has too few samples, by global batch.
-
-    A step on so few samples at the full rate may undo an epoch's work: 1 of 718 took digits from
-    81 to 16 %. Of a batch that grows with the noise scale, only the first one is known; the
-    trainer looks at the others when the batch grows.
-    """
-    ended = [batch for begin, batch in resolved.batch_phases if begin < int(resolved.passes)]
-    rests = {batch: tiny_rest(resolved, batch) for batch in (resolved.global_batch, *ended)}
-    return [(rest, batch) for batch, rest in rests.items() if rest]
-
-
 def tiny_rest(resolved: Resolved, batch: int) -> int:
     """Return the samples of the last batch of a whole epoch if they are too few, else 0."""
     rest = resolved.samples % batch if resolved.dropped is None else 0

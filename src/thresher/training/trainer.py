@@ -28,17 +28,11 @@ from thresher.training.input_remarks import slow_decoded, warn_of_waiting
 from thresher.training.noise_observer import NoiseObserver
 from thresher.training.optimizers import set_rate
 from thresher.training.prepared import Workload, keep, prepare
-from thresher.training.record import Metrics, finite, late_target
+from thresher.training.record import Metrics, finite
 from thresher.training.rehearsal import resilient_step
-from thresher.training.resolved import (
-    TINY_LAST_BATCH,
-    Resolved,
-    tiny_last_batches,
-    tiny_rest,
-    unchanged_batch,
-)
+from thresher.training.remarks import remarks, tiny_last_batch
+from thresher.training.resolved import Resolved, tiny_rest
 from thresher.training.result import PackIdentity, RunResult, Sharpness, Status, TargetReached
-from thresher.training.schedules import idle_rule, unreached
 from thresher.training.sharpness import sharpness_of
 from thresher.training.state import RunState, Saver
 from thresher.training.stop import StopRequest
@@ -233,7 +227,7 @@ class Trainer:
                 )
                 few = tiny_rest(self.resolved, batch)
                 if few and done.epoch < int(self.resolved.passes):
-                    logger.warning(TINY_LAST_BATCH, few, f"{batch:,}")
+                    logger.warning(tiny_last_batch(few, batch))
 
     def _evaluate(self) -> bool:
         """Evaluate on validation (or test); return whether a target is reached."""
@@ -318,13 +312,8 @@ class Trainer:
                 f"{self.pack.name} has no test images: {len(self.split.validation):,} training "
                 "images are held out to measure accuracy"
             )
-        options, epochs = config.to_dict(), self.planner.known_epochs
-        remarks = [idle_rule(options), late_target(options, epochs)]
-        remarks += unreached(config, config.epochs, numbers.global_batch)
-        for remark in filter(None, [*remarks, unchanged_batch(numbers)]):
+        for remark in remarks(config, numbers, self.planner.known_epochs):
             logger.warning(remark)
-        for few, batch in tiny_last_batches(numbers):
-            logger.warning(TINY_LAST_BATCH, few, f"{batch:,}")
 
     def _write_epoch(self, evaluated: bool) -> None:
         done, noise = self.state.progress, self.state.noise
