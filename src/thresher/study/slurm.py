@@ -350,10 +350,8 @@ class SlurmExecutor(Executor):
 
     def close(self) -> None:
         if self.submitted:
-            logger.info(
-                "%d jobs keep running in SLURM; run the study again to collect their results",
-                len(self.submitted),
-            )
+            jobs = counted(len(self.submitted), "job stays", "jobs stay")
+            logger.info("%s in SLURM; run the study again to collect the results", jobs)
         if self.held:
             logger.info(
                 "%d tasks were not submitted (%s); run the study again", len(self.held), self.limit
