@@ -174,7 +174,7 @@ def test_a_failure_on_a_node_comes_back_with_its_reason(
         pytest.raises(ThresherError, match="sbatch failed: invalid partition specified: nope"),
     ):
         Study.from_dict(content, tmp_path / "nowhere").run()
-    assert "keep running" not in caplog.text
+    assert "run the study again to collect" not in caplog.text
     assert _book(tmp_path / "nowhere") == {}
 
 

@@ -157,6 +157,22 @@ def test_a_job_that_waits_for_a_person_is_mentioned_once(
     assert caplog.text.count(f"trial: its job is pending ({held})") == 1
 
 
+def test_jobs_of_trials_that_left_the_study_are_mentioned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    _program(tmp_path / "bin", "squeue", "echo 'thresher-1|0|RUNNING (None)'")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    records = {name: {"job": f"thresher-{n}", "index": 0} for n, name in ((1, "old"), (2, "older"))}
+    entries = {name: {**record, "attempt": 1, "time": 0.0} for name, record in records.items()}
+    write_json(tmp_path / "slurm" / "jobs.json", entries)
+    executor = SlurmExecutor(tmp_path, SlurmConfig())
+    executor.mention_others(["old"])
+    assert not caplog.text
+    executor.mention_others(["new"])
+    expected = "1 job is in SLURM, of tasks that the study does not have any more, such as old"
+    assert f"{expected} (job name thresher-1)" in caplog.text
+
+
 # Takes as many jobs as the file `limit` says, and counts each job of an array.
 LIMITED = """
 name=$(sed -n 's/^#SBATCH --job-name=//p' "$1")

@@ -11,14 +11,13 @@ import logging
 import math
 import re
 import secrets
-import shutil
 import subprocess
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from thresher.errors import InvalidValueError, MissingDependencyError, NotFoundError, ThresherError
+from thresher.errors import InvalidValueError, ThresherError, counted
 from thresher.options import option
 from thresher.paths import StudyPaths, read_json, write_json
 from thresher.study.perform import log_tail
@@ -163,6 +162,17 @@ class SlurmExecutor(Executor):
             else:
                 new.append(task)
         self._send(new)
+
+    def mention_others(self, known: Collection[str]) -> None:
+        """Say that jobs of tasks other than these, which the study had before, are in SLURM."""
+        queue = self._queue()
+        others = [task for task in self.records if task not in known and self._state(task, queue)]
+        if others:
+            logger.warning(
+                "%s, of tasks that the study does not have any more, such as %s (job name %s)",
+                *(counted(len(others), "job is in SLURM", "jobs are in SLURM"), others[0]),
+                self.records[others[0]].job,
+            )
 
     def _send(self, tasks: list[StudyTask]) -> None:
         """Submit tasks, or hold them where SLURM takes no more jobs."""
@@ -340,10 +350,8 @@ class SlurmExecutor(Executor):
 
     def close(self) -> None:
         if self.submitted:
-            logger.info(
-                "%d jobs keep running in SLURM; run the study again to collect their results",
-                len(self.submitted),
-            )
+            jobs = counted(len(self.submitted), "job stays", "jobs stay")
+            logger.info("%s in SLURM; run the study again to collect the results", jobs)
         if self.held:
             logger.info(
                 "%d tasks were not submitted (%s); run the study again", len(self.held), self.limit
@@ -371,19 +379,3 @@ def check_folder(root: Path) -> None:
             "choose another folder",
             "out",
         )
-
-
-def check_commands() -> None:
-    """Check that SLURM's commands and submitit are installed."""
-    for name in ("sbatch", "squeue", "scancel", "scontrol"):
-        if shutil.which(name) is None:
-            raise NotFoundError(
-                f"SLURM command {name} not found",
-                'run on a login node of the cluster, or set kind = "local"',
-            )
-    try:
-        import submitit  # noqa: F401
-    except ImportError:
-        raise MissingDependencyError(
-            "SLURM needs the package submitit", "pip install 'thresher-ml[slurm]'"
-        ) from None

@@ -8,12 +8,13 @@ import contextlib
 import logging
 import os
 import re
+import shutil
 import subprocess
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from thresher.errors import ThresherError
+from thresher.errors import MissingDependencyError, NotFoundError, ThresherError
 
 logger = logging.getLogger(__name__)
 
@@ -93,6 +94,22 @@ class SlurmCommands:
             )
             outage.remind_at = now + (now - outage.since)
         time.sleep(self.pause)
+
+
+def check_commands() -> None:
+    """Check that SLURM's commands and submitit are installed."""
+    for name in ("sbatch", "squeue", "scancel", "scontrol"):
+        if shutil.which(name) is None:
+            raise NotFoundError(
+                f"SLURM command {name} not found",
+                'run on a login node of the cluster, or set kind = "local"',
+            )
+    try:
+        import submitit  # noqa: F401
+    except ImportError:
+        raise MissingDependencyError(
+            "SLURM needs the package submitit", "pip install 'thresher-ml[slurm]'"
+        ) from None
 
 
 def call(*words: str) -> "subprocess.CompletedProcess[str]":

@@ -25,7 +25,8 @@ from thresher.study.expand import expand
 from thresher.study.inputs import InputRecord
 from thresher.study.preflight import check_inputs, check_measured, option_remarks
 from thresher.study.results import Trial, read_trials
-from thresher.study.slurm import SlurmConfig, check_commands, check_folder, forget_outcomes
+from thresher.study.slurm import SlurmConfig, SlurmExecutor, check_folder, forget_outcomes
+from thresher.study.slurm_commands import check_commands
 from thresher.study.status import Failures, StudyStatus, hold, read_status
 from thresher.study.tasks import StudyPlan, Values
 from thresher.study.toml import dumps, plain_values
@@ -181,6 +182,8 @@ class Study:
                 Failures(self.root).retry(plan.tasks)
                 forget_outcomes(self.root, plan.tasks)
             with make_executor(config, self.root) as chosen:
+                if isinstance(chosen, SlurmExecutor):
+                    chosen.mention_others(plan.tasks)
                 try:
                     Driver(self.definition, plan, self.root, chosen, steps_only, said).run()
                 finally:
