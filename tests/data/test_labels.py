@@ -94,6 +94,24 @@ def test_class_names_are_text_and_not_empty() -> None:
             check_classes(names, "it")
 
 
+@pytest.mark.parametrize(
+    ("names", "alike"),
+    [
+        (["cat", "dog", "Cat "], True),
+        (["caf\u00e9", "cafe\u0301"], True),
+        (["t shirt", "t  shirt"], True),
+        (["cat", "cat2", "ca t", "\u00e9", "e"], False),
+    ],
+)
+def test_classes_that_are_called_alike_are_mentioned(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, names: list[str], alike: bool
+) -> None:
+    labels = list(range(len(names)))
+    write_pack(OneBlock([str(label) for label in labels], labels, names), tmp_path / "pack", ONE)
+    assert (f'such as "{names[0]}" and "{names[-1]}"' in caplog.text) == alike
+    assert ("called alike" in caplog.text) == alike
+
+
 class OneBlock(Made):
     """A source with given ids, labels and class names."""
 

@@ -273,9 +273,8 @@ def test_decisions_that_another_selection_overrules_are_mentioned(
     samples = data[0]
     two = [as_selection(samples, [0], "a"), as_selection(samples, [1, 2], "b")]
     ids = samples.ids
-    two[0].apply_overrides(
-        [Override([ids[0], ids[1], ids[7]], True), Override([ids[3]], True, label=4)]
-    )
+    first_kept = Override([ids[0], ids[1], ids[7]], True)
+    two[0].apply_overrides([first_kept, Override([ids[3]], True, label=4)])
     two[1].apply_overrides([Override([ids[3]], True, label=5), Override([ids[8]], False)])
     fitted = UnionFilter().fit_inputs(replace(samples, selections=two))
     assert np.flatnonzero(~fitted.keep_).tolist() == [1, 2, 8]

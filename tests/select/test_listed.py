@@ -41,6 +41,7 @@ def _written(path: Path, content: str) -> Path:
         ("list.ids", "\ufeffs/1\ns/4"),
         ("list.csv", "reason,id\n,s/1\n,s/4\n"),
         ("list.csv", "reason;id\n;s/1\n;s/4\n"),
+        ("list.csv", "\ufeffReason;ID\r\n;s/1\r\n;s/4\r\n"),
         ("list.TSV", "id\tlabel\ns/4\t1\ns/1\t0\n"),
     ],
 )

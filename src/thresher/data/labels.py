@@ -1,6 +1,7 @@
 """Checks that every source shares: class names, labels and sample ids."""
 
 import logging
+import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -126,6 +127,20 @@ def mention_empty(names: Sequence[str], labels: np.ndarray) -> None:
             '%d of %d classes have no images, such as "%s"; labels count from 0',
             *(len(empty), len(names), names[empty[0]]),
         )
+
+
+def mention_alike(names: Sequence[str]) -> None:
+    """Log classes whose names differ only in case, spaces or the encoding of accents."""
+    first: dict[str, str] = {}
+    for name in names:
+        plain = " ".join(unicodedata.normalize("NFKC", name).casefold().split())
+        if first.setdefault(plain, name) != name:
+            logger.warning(
+                'classes are called alike, such as "%s" and "%s"; if they are one class, give it '
+                "one name",
+                *(first[plain], name),
+            )
+            return
 
 
 def mention_untrained(names: Sequence[str], trained: np.ndarray, tested: np.ndarray) -> None:

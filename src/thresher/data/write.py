@@ -22,6 +22,7 @@ from thresher.data.digest import fingerprint
 from thresher.data.holdout import check_held_out
 from thresher.data.labels import (
     check_classes,
+    mention_alike,
     mention_empty,
     mention_no_training,
     mention_untrained,
@@ -136,6 +137,7 @@ def write_pack(
     training = pc.equal(pack.splits, "train").to_numpy()
     mention_no_training(pack.meta.splits)
     mention_empty(pack.classes, pack.labels)
+    mention_alike(pack.classes)
     mention_untrained(pack.classes, pack.labels[training], pack.labels[~training])
     return pack
 

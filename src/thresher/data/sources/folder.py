@@ -21,6 +21,7 @@ logger = logging.getLogger(__name__)
 INDEX = "samples.csv"
 """Written by an export beside thresher.json: file, id, label, split, bytes, sha256."""
 LAYOUT = "expected class/name.ext or split/class/name.ext"
+PARQUET = "a folder of Parquet files that hold images is read as hf:FOLDER"
 GO_BY_FOLDERS = f"remove {INDEX} and {encoded.DESCRIPTION} to go by the names of the folders"
 
 
@@ -146,7 +147,9 @@ def _list_files(root: Path) -> tuple[list[str], list[ImageFile]]:
     others: Counter[str] = Counter()
     files = sorted(_walk(root, _image_suffixes(), others))
     if not files:
-        raise InvalidValueError(f"{root} has no image file", LAYOUT)
+        raise InvalidValueError(
+            f"{root} has no image file", PARQUET if others[".parquet"] else LAYOUT
+        )
     if others:
         endings = ", ".join(
             f"{_printable(end) or 'none'} ({n:,})" for end, n in others.most_common(9)

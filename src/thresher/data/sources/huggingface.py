@@ -21,7 +21,7 @@ MARKERS = ("dataset_dict.json", "dataset_info.json")
 
 
 class HuggingFace(encoded.EncodedSource):
-    """A data set with one image column and one label column.
+    """A data set with one image column and one label column, of numbers or of class names.
 
     `hf:NAME` and `hf:NAME:CONFIG` are loaded by the `datasets` library into its own cache.
     """
@@ -40,6 +40,12 @@ class HuggingFace(encoded.EncodedSource):
             _check_labels(part, self.label_column, self.where)
         self.name = name or Path(self.where.removeprefix("hf:").split(":")[0]).name
         self.classes, self._numbers = _merged_classes(splits, self.label_column)
+        self._by_name: dict[str, int] = {}
+        kinds = [part.features[self.label_column] for part in splits.values()]
+        if all(getattr(kind, "dtype", "") in ("string", "large_string") for kind in kinds):
+            texts = {text for part in splits.values() for text in part.unique(self.label_column)}
+            self.classes = sorted(texts)
+            self._by_name = {text: number for number, text in enumerate(self.classes)}
         if not self.classes:
             self.classes = class_names(
                 None,
@@ -108,6 +114,8 @@ class HuggingFace(encoded.EncodedSource):
 
     def _label(self, row: dict[str, Any], split: str) -> Any:
         label, numbers = row[self.label_column], self._numbers.get(split, [])
+        if self._by_name:
+            return self._by_name[label]
         return numbers[label] if label in range(len(numbers)) else label
 
     def _file(self, row: dict[str, Any]) -> bytes | None:

@@ -129,7 +129,7 @@ def _table(file: Path) -> list[Mapping[str, object]]:
         except (pa.ArrowException, OSError) as error:
             raise InvalidValueError(f"{file} is not a Parquet file: {error}", "", "file") from None
     else:
-        table = read_csv_table(file, pad=True)
+        table = read_csv_table(file, lower=True, pad=True)
         rows = [dict(zip(table.head, row, strict=True)) for row in table.rows]
     if rows and "id" not in rows[0]:
         names = ", ".join(map(str, rows[0]))
