@@ -11,7 +11,8 @@ USAGE = 2
 def main() -> None:
     here = Path(__file__).parent
     programs = [path for path in sorted(here.glob("*.py")) if not path.stem.startswith("_")]
-    failed, left_out = [], []
+    failed: list[str] = []
+    left_out: list[str] = []
     for program in programs:
         if "__main__" not in program.read_text():  # a module that others use
             continue
