@@ -324,9 +324,12 @@ def _run_through_an_outage(bed: SlurmBed, tmp_path: Path) -> None:
     assert _book(out) == before
     starts = [path.read_text() for path in out.glob("trials/*/output/starts")]
     assert starts == ["started\n", "started\n"]
-    messages = log.read_text()
-    assert messages.count("squeue failed: ") == 1
-    assert re.search(r"squeue works again after \d+ seconds", messages)
+    # One message for each outage; a stalled machine may have more of them, since they time out soon.
+    said = re.findall(r"squeue (failed: |works again after \d+ seconds)", log.read_text())
+    assert said, "the outage is mentioned"
+    assert set(said[::2]) == {"failed: "}
+    assert len(said) % 2 == 0
+    assert all(text.startswith("works again") for text in said[1::2])
 
 
 STEPS = """
