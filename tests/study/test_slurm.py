@@ -324,7 +324,7 @@ def _run_through_an_outage(bed: SlurmBed, tmp_path: Path) -> None:
     assert _book(out) == before
     starts = [path.read_text() for path in out.glob("trials/*/output/starts")]
     assert starts == ["started\n", "started\n"]
-    # One message for each outage; a stalled machine may have more of them, since they time out soon.
+    # One message for each outage, of which a stalled machine may have more than one.
     said = re.findall(r"squeue (failed: |works again after \d+ seconds)", log.read_text())
     assert said, "the outage is mentioned"
     assert set(said[::2]) == {"failed: "}
