@@ -67,7 +67,13 @@ def demo(config: Demo) -> Outcome:
     )
     logger.info("for each of 4 seeds: a network, a map of its features, a filter; then 3 runs")
     study = Study.from_dict(_definition(pack), config.out / "study")
-    run_whole(study)
+    remarks = logging.getLogger("thresher.study.driver")
+    before = remarks.level
+    remarks.setLevel(logging.ERROR)  # that a share was missed by a sample, say, is no help here
+    try:
+        run_whole(study)
+    finally:
+        remarks.setLevel(before)
     selection = Path(study.output("network", seed=0))
     found = _found(original, pack, selection, config.out / "found.png")
     analysis = analyse(study)
