@@ -256,9 +256,9 @@ def test_a_selection_made_with_more_min_samples_than_the_slider_has_is_shown(
     meta = {**whole.meta, "settings": {"min_samples": 250}}
     replace(whole, meta=meta, path=None).save(tmp_path / "many.parquet")
     previewer = Workspace([tmp_path / "many.parquet"]).previewer()
-    assert previewer.describe()["min_samples"] == 250
+    assert previewer.describe().min_samples == 250
     settings = PreviewSettings(share=0.1, min_samples=250)
-    assert previewer.preview(settings).numbers["dropped"] > 0
+    assert previewer.preview(settings).numbers.dropped > 0
     with pytest.raises(ThresherError, match=r"min_samples must be in \[1, 250\], got 251"):
         previewer.preview(PreviewSettings(min_samples=251))
     meta["settings"] = {"min_samples": "many"}  # the page said only that the server had failed
@@ -275,8 +275,8 @@ def test_the_slider_does_not_start_at_an_eps_of_another_map(
     meta = {**whole.meta, "method": "recursive", "eps": 123.0}
     replace(whole, meta=meta, path=None).save(tmp_path / "recursive.parquet")
     described = Workspace([tmp_path / "recursive.parquet"]).previewer().describe()
-    assert described["eps"] == some_cifar.graph.eps_for_share(described["share"])
-    assert next(iter(described["methods"])) == "score"
+    assert described.eps == some_cifar.graph.eps_for_share(described.share)
+    assert next(iter(described.methods)) == "score"
 
 
 def test_a_selection_of_other_splits_is_refused(digits: Path, tmp_path: Path) -> None:

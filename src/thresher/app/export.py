@@ -1,12 +1,13 @@
 """The page with its data as plain files, read-only, for any web server."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
 from thresher.app import arrow, static_files, thumbnails
+from thresher.app.filter_preview import known_values
 from thresher.app.selection_view import SelectionView
 from thresher.app.workspace import Workspace
 from thresher.data.overrides import effective_overrides
@@ -42,26 +43,27 @@ def export_page(workspace: Workspace, folder: Path) -> ExportResult:
         columns = _columns(view, slot)
         # The page looks up what a slider drops: nothing is computed without a server.
         eps_by_share = None
-        if "network" in previewer.methods:
-            graph = previewer.graph(described["min_samples"])
+        if "network" in described.methods:
+            graph = previewer.graph(described.min_samples)
             columns["threshold"] = pa.array(graph.threshold)
             eps_by_share = [graph.eps_for_share(share) for share in SLIDER_SHARES]
-        if "score" in previewer.methods:
+        if "score" in described.methods:
             columns["drop_step"] = pa.array(_drop_steps(view.selection.score))
         _write(root / "data" / "points.arrow", arrow.encode(columns))
         _write(root / "data" / "copies.arrow", view.copies.stream())
         compared = {}
         for number, other in enumerate(workspace.names[1:]):
             compared[other] = f"compare-{number}.arrow"
-            _write(root / "data" / compared[other], workspace.compare(workspace.first, other))
+            comparison = workspace.compare(workspace.first, other)
+            _write(root / "data" / compared[other], comparison.stream())
         info = {
             **workspace.info(workspace.first),
             "compare": compared,
-            "knobs": described,
+            "knobs": known_values(described),
             "eps_by_share": eps_by_share,
             "sheets": sheets,
             "features": False,
-            "log": view.history(),
+            "log": [asdict(entry) for entry in view.history()],
         }
         del info["settings"]  # the sidecar, which may name files of this machine
         write_json(root / "data" / "info.json", info)

@@ -1,6 +1,7 @@
 """Nearest neighbours in the feature space of the network that the selection was made with."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,15 @@ from thresher.data.ids import rows_by_id
 from thresher.errors import ThresherError
 
 BLOCK = 8192
+
+
+@dataclass(frozen=True)
+class FeatureNeighbour:
+    """A sample that is similar in feature space."""
+
+    row: int
+    likeness: float
+    """Cosine similarity."""
 
 
 class FeatureIndex:
@@ -34,8 +44,8 @@ class FeatureIndex:
         positions = rows_by_id(ids, features.ids)
         return None if (positions < 0).any() else cls(features.array, positions)
 
-    def nearest(self, row: int, k: int) -> list[dict[str, float]]:
-        """Return `row` and `likeness` (cosine similarity) of the `k` samples most similar to one.
+    def nearest(self, row: int, k: int) -> list[FeatureNeighbour]:
+        """Return the `k` samples most similar to sample `row`, most similar first.
 
         Reads every feature once: 50,000 × 512 float16 values take tens of milliseconds.
         """
@@ -50,7 +60,7 @@ class FeatureIndex:
         k = min(k, n - 1)
         near = np.argpartition(-likeness, k)[:k] if k < n - 1 else np.arange(n)
         near = near[np.argsort(-likeness[near], kind="stable")][:k]
-        return [{"row": int(row), "likeness": float(likeness[row])} for row in near]
+        return [FeatureNeighbour(int(row), float(likeness[row])) for row in near]
 
 
 def _unit(rows: np.ndarray) -> np.ndarray:

@@ -61,6 +61,39 @@ class PreviewSettings:
 
 
 @dataclass(frozen=True)
+class PreviewInfo:
+    """What the sliders show; None where the selection has no map."""
+
+    methods: dict[str, str]
+    """Methods that this selection has the columns for, with a description each. The page starts
+    with the first."""
+    min_samples: int
+    share: float
+    """Share that the selection drops."""
+    curve: dict[str, list[float]] | None = None
+    """`eps` and the `share` dropped at it."""
+    knee: dict[str, float] | None = None
+    """Knee of each class's k-distance curve."""
+    eps: float | None = None
+    """Where the slider starts."""
+
+
+@dataclass(frozen=True)
+class PreviewNumbers:
+    """Counts of a preview; None where the method does not use a value."""
+
+    method: str
+    dropped: int
+    share: float
+    dropped_per_class: list[int]
+    eps: float | list[float] | None = None
+    min_samples: int | None = None
+    small: list[int] | None = None
+    """Classes with too few samples to cluster."""
+    milliseconds: float | None = None
+
+
+@dataclass(frozen=True)
 class Preview:
     """What the settings would drop."""
 
@@ -68,9 +101,7 @@ class Preview:
     """(n,) bool."""
     clusters: np.ndarray | None
     """(n,) int32, if asked for."""
-    numbers: dict[str, Any]
-    """Counts, as JSON values; `eps`, `min_samples` and `small`, the classes with too few samples
-    to cluster, only of the method network."""
+    numbers: PreviewNumbers
     eps: float | np.ndarray | None = None
     """Radius used by the method network: one for all classes, or one per class."""
 
@@ -88,41 +119,36 @@ class FilterPreviewer:
     def methods(self) -> dict[str, str]:
         """The methods that this selection has the columns for, its own first and DBSCAN last."""
         info = self.view.info()
-        usable = (info["layout"] == "map", info["scores"], info["votes"], len(self.view) > 0)
+        usable = (info.layout == "map", info.scores, info.votes, len(self.view) > 0)
         methods = [name for name, has in zip(METHODS, usable, strict=True) if has]
-        own = "network" if info["by_dbscan"] else info["method"]
-        if own == "network" and not info["by_dbscan"]:  # HDBSCAN, which takes no eps
+        own = "network" if info.by_dbscan else info.method
+        if own == "network" and not info.by_dbscan:  # HDBSCAN, which takes no eps
             own = "score"
         methods.sort(key=lambda name: (name != own, name == "network"))
         return {name: METHODS[name][0] for name in methods}
 
-    def describe(self, min_samples: int | None = None) -> dict[str, Any]:
-        """Return what the sliders show, as JSON values.
-
-        These are `methods` that this selection has the columns for, with a description each (the
-        page starts with the first), `min_samples`, and the `share` that the selection drops. If it
-        has a map, also the `curve` of the share dropped at each eps, the `knee` of each class's
-        k-distance curve, and `eps`, where the slider starts.
-        """
+    def describe(self, min_samples: int | None = None) -> PreviewInfo:
+        """Return what the sliders need: methods, start values, and the curve from eps to share."""
         selection = self.view.selection
         min_samples = self._own_min_samples if min_samples is None else min_samples
         self._check(min_samples)
         share = float(1 - selection.keep.mean()) if len(self.view) else 0.0
-        shown = {"methods": self.methods, "min_samples": min_samples, "share": share}
         if "network" not in self.methods:
-            return shown
+            return PreviewInfo(self.methods, min_samples, share)
         graph = self.graph(min_samples)
         radii, shares = graph.curve(CURVE_POINTS)
         knees = zip(graph.classes.tolist(), graph.eps_knee().tolist(), strict=True)
         eps = selection.meta.get("eps")
-        if not isinstance(eps, int | float) or not self.view.info()["by_dbscan"]:
+        if not isinstance(eps, int | float) or not self.view.info().by_dbscan:
             eps = graph.eps_for_share(min(share, MAX_SHARE))
-        return {
-            **shown,
-            "curve": {"eps": radii.tolist(), "share": shares.tolist()},
-            "knee": {str(label): value for label, value in knees},
-            "eps": float(eps),
-        }
+        return PreviewInfo(
+            self.methods,
+            min_samples,
+            share,
+            curve={"eps": radii.tolist(), "share": shares.tolist()},
+            knee={str(label): value for label, value in knees},
+            eps=float(eps),
+        )
 
     @cached_property
     def _own_min_samples(self) -> int:
@@ -174,21 +200,20 @@ class FilterPreviewer:
             keep = self._ranked(settings)
         classes = len(self.view.pack.classes)
         dropped = np.bincount(self.view.selection.labels[~keep], minlength=classes)[:classes]
-        numbers = {
-            "method": method,
-            "dropped": int((~keep).sum()),
-            "share": float((~keep).mean()) if len(keep) else 0.0,
-            "dropped_per_class": dropped.tolist(),
+        numbers = PreviewNumbers(
+            method=method,
+            dropped=int((~keep).sum()),
+            share=float((~keep).mean()) if len(keep) else 0.0,
+            dropped_per_class=dropped.tolist(),
+            milliseconds=round(1e3 * (time.perf_counter() - begin), 3),
             **facts,
-            "milliseconds": round(1e3 * (time.perf_counter() - begin), 3),
-        }
+        )
         return Preview(keep, labels, numbers, eps)
 
     def write(self, settings: PreviewSettings, name: object) -> Path:
         """Write a new selection, with the map and overrides of this one, as `name` beside it."""
         path = self.view.path.with_name(f"{_plain_name(name)}.parquet")
         preview = self.preview(settings, clusters=True)
-        given = {key: value for key, value in asdict(settings).items() if value is not None}
         old = self.view.selection
         score = np.asarray(old.score, np.float32)
         if preview.eps is not None:
@@ -202,13 +227,13 @@ class FilterPreviewer:
             meta={
                 **{k: old.meta[k] for k in CARRIED if k in old.meta},
                 "method": settings.method,
-                "settings": given,
-                "eps": preview.numbers.get("eps"),
+                "settings": known_values(settings),
+                "eps": preview.numbers.eps,
                 "made_from": self.view.path.name,
                 "made_by": f"thresher view {__version__}",
                 "made_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-                "dropped": preview.numbers["dropped"],
-                "dropped_share": preview.numbers["share"],
+                "dropped": preview.numbers.dropped,
+                "dropped_share": preview.numbers.share,
                 "kept": int(preview.keep.sum()),
             },
         ).save(path)
@@ -241,6 +266,11 @@ class FilterPreviewer:
             return random.fit(None, selection.labels).keep_
         ranks = selection.votes if settings.method == "votes" else selection.score
         return ~highest(np.asarray(ranks, np.float64), share)
+
+
+def known_values(values: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass that are not None."""
+    return {key: value for key, value in asdict(values).items() if value is not None}
 
 
 def _plain_name(name: object) -> str:

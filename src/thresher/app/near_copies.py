@@ -1,6 +1,6 @@
 """The near-copies of a selection as the page shows them: by row, with test images beside."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -11,6 +11,15 @@ from thresher.data.ids import rows_by_id
 from thresher.data.pack import Pack
 from thresher.data.selection import Selection
 from thresher.errors import InvalidValueError
+
+
+@dataclass(frozen=True)
+class OutsideSample:
+    """A test or validation image that a sample of the selection is a near-copy of."""
+
+    id: str
+    label: int
+    split: str
 
 
 @dataclass(frozen=True)
@@ -25,15 +34,15 @@ class NearCopies:
     """(m,) float32."""
     measure: str
     """What `similarity` is; empty if nobody looked for near-copies."""
-    outside: list[dict[str, str | int]]
-    """`id`, `label` and `split` of the test and validation images that samples are copies of."""
+    outside: list[OutsideSample]
     positions: np.ndarray
     """(k,) int64, positions of the outside samples in the pack."""
 
     def stream(self) -> bytes:
         """Return the links as an Arrow IPC stream, with the rest as metadata."""
         columns = {name: pa.array(getattr(self, name)) for name in ("row", "other", "similarity")}
-        return arrow.encode(columns, {"measure": self.measure, "outside": self.outside})
+        outside = [asdict(sample) for sample in self.outside]
+        return arrow.encode(columns, {"measure": self.measure, "outside": outside})
 
 
 def near_copies(selection: Selection, pack: Pack) -> NearCopies:
@@ -65,7 +74,7 @@ def near_copies(selection: Selection, pack: Pack) -> NearCopies:
         similarity=np.asarray(links.similarity, np.float32),
         measure=links.measure,
         outside=[
-            {"id": id, "label": int(pack.labels[position]), "split": split}
+            OutsideSample(id, int(pack.labels[position]), split)
             for id, position, split in zip(outside, positions, splits, strict=True)
         ],
         positions=positions,

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator, Callable
+from dataclasses import asdict
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +22,7 @@ from starlette.types import ASGIApp
 
 from thresher.app import arrow, static_files, thumbnails
 from thresher.app.events import EventHub
-from thresher.app.filter_preview import PreviewSettings
+from thresher.app.filter_preview import PreviewSettings, known_values
 from thresher.app.guard import BodyRefusedError, Guard, SafeJSONResponse
 from thresher.app.selection_view import SelectionView, UnknownSampleError
 from thresher.app.workspace import ChangedSelectionError
@@ -122,15 +123,18 @@ class Api:
         return await self._stream(request, SelectionView.state_stream)
 
     async def log(self, request: Request) -> Response:
-        return SafeJSONResponse({"entries": self._view(request).history()})
+        entries = [asdict(entry) for entry in self._view(request).history()]
+        return SafeJSONResponse({"entries": entries})
 
     async def sample(self, request: Request) -> Response:
         view = self._view(request)
-        answer = view.sample(request.path_params["id"])
+        detail = view.sample(request.path_params["id"])
+        answer: dict[str, object] = asdict(detail)
         k = _query_int(request, "neighbours", 0, 0, NEIGHBOURS_LIMIT)
         index = await run_in_threadpool(lambda: view.features) if k else None
         if index is not None:
-            answer["neighbours"] = await run_in_threadpool(index.nearest, answer["row"], k)
+            nearest = await run_in_threadpool(index.nearest, detail.row, k)
+            answer["neighbours"] = [asdict(neighbour) for neighbour in nearest]
         return SafeJSONResponse(answer)
 
     async def image(self, request: Request) -> Response:
@@ -148,7 +152,8 @@ class Api:
         previewer = self.workspace.previewer(self._name(request))
         given = "min_samples" in request.query_params
         k = _query_int(request, "min_samples", 1, 1, LARGEST_INT) if given else None
-        return SafeJSONResponse(await run_in_threadpool(previewer.describe, k))
+        info = await run_in_threadpool(previewer.describe, k)
+        return SafeJSONResponse(known_values(info))
 
     async def preview(self, request: Request) -> Response:
         body = await _json_body(request)
@@ -159,7 +164,7 @@ class Api:
         columns = {"keep": pa.array(preview.keep)}
         if preview.clusters is not None:
             columns["cluster"] = pa.array(preview.clusters)
-        return _arrow(arrow.encode(columns, preview.numbers))
+        return _arrow(arrow.encode(columns, known_values(preview.numbers)))
 
     async def use(self, request: Request) -> Response:
         """Write the previewed decisions as a new selection."""
@@ -175,7 +180,8 @@ class Api:
 
     async def compare(self, request: Request) -> Response:
         name, other = self._name(request), request.query_params.get("with", "")
-        return _arrow(await run_in_threadpool(self.workspace.compare, name, other))
+        comparison = await run_in_threadpool(self.workspace.compare, name, other)
+        return _arrow(comparison.stream())
 
     async def copies(self, request: Request) -> Response:
         return await self._stream(request, lambda view: view.copies.stream())

@@ -5,7 +5,6 @@ The server and the static export read the same `SelectionView`, so both show the
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,14 @@ from thresher.app import arrow
 from thresher.app.feature_index import FeatureIndex
 from thresher.app.map_layout import MapLayout, finite_scores, map_layout, neighbourhood_labels
 from thresher.app.near_copies import NearCopies, near_copies
+from thresher.app.records import (
+    FilterDecision,
+    LogEntry,
+    OverrideDecision,
+    ReviewState,
+    SampleDetail,
+    SelectionInfo,
+)
 from thresher.data.images import decode, encode_png
 from thresher.data.overrides import Override, OverrideLog, effective_overrides, undo_stacks
 from thresher.data.pack import Pack
@@ -34,24 +41,6 @@ CLASSES_LIMIT = 2**15
 
 class UnknownSampleError(NotFoundError):
     """The selection does not contain an id."""
-
-
-@dataclass(frozen=True)
-class ReviewState:
-    """The decisions in force."""
-
-    keep: np.ndarray
-    """(n,) bool, overrides included."""
-    overruled: np.ndarray
-    """(n,) bool: decided by a person."""
-    labels: np.ndarray | None
-    """(n,) int16, -1 for the label of the pack; None if nobody changed a label."""
-    version: int
-    """Number of lines in the override log."""
-    undo: int
-    """How many decisions can be undone."""
-    redo: int
-    """How many decisions can be redone."""
 
 
 class SelectionView:
@@ -172,24 +161,23 @@ class SelectionView:
 
     # Data for the page ------------------------------------------------------------------------
 
-    def info(self) -> dict[str, Any]:
-        """Describe the selection as JSON values: what the page needs before the points arrive."""
+    def info(self) -> SelectionInfo:
         labels, classes = self.selection.labels, len(self.pack.classes)
-        return {
-            "name": self.name,
-            "samples": len(self),
-            "data": self.pack.name,
-            "classes": self.pack.classes,
-            "per_class": np.bincount(labels, minlength=classes)[:classes].tolist(),
-            "image_shape": self.pack.image_shape,
-            "layout": self.layout.kind,
-            "by_dbscan": self.layout.kind == "map" and _by_dbscan(self.selection.meta),
-            "clusters": bool((self.clusters >= -1).any()),
-            "votes": self.selection.votes is not None,
-            "scores": bool(np.ptp(self._scores) > 0) if len(self) else False,  # whether they differ
-            "method": str(self.selection.meta.get("method", "")),
-            "settings": _shareable(self.selection.meta),
-        }
+        return SelectionInfo(
+            name=self.name,
+            samples=len(self),
+            data=self.pack.name,
+            classes=self.pack.classes,
+            per_class=np.bincount(labels, minlength=classes)[:classes].tolist(),
+            image_shape=self.pack.image_shape,
+            layout=self.layout.kind,
+            by_dbscan=self.layout.kind == "map" and _by_dbscan(self.selection.meta),
+            clusters=bool((self.clusters >= -1).any()),
+            votes=self.selection.votes is not None,
+            scores=bool(np.ptp(self._scores) > 0) if len(self) else False,
+            method=str(self.selection.meta.get("method", "")),
+            settings=_shareable(self.selection.meta),
+        )
 
     def columns(self) -> dict[str, pa.Array]:
         """Return a row per sample as the filter left it."""
@@ -230,34 +218,31 @@ class SelectionView:
             masks["label"] = pa.array(state.labels)
         return arrow.encode(masks, meta)
 
-    def sample(self, id: str) -> dict[str, Any]:
-        """Describe one sample, and what the filter and a person decided about it, as JSON values.
-
-        `override` is None if no person did; its `label` is None unless it was changed.
-        """
+    def sample(self, id: str) -> SampleDetail:
         row = int(self.rows([id])[0])
         entry = effective_overrides(self.log.read()).get(id)
-        keep, decided = bool(self.selection.keep[row]), ("keep", "reason", "time", "label")
-        return {
-            "id": id,
-            "row": row,
-            "label": int(self.selection.labels[row]),
-            "score": float(self._scores[row]),
-            "cluster": int(self.clusters[row]),
-            "filter": {"keep": keep, "reason": self.selection.reason[row]},
-            "keep": entry.keep if entry else keep,
-            "override": None if entry is None else _parts(entry, *decided),
-        }
+        keep = bool(self.selection.keep[row])
+        return SampleDetail(
+            id=id,
+            row=row,
+            label=int(self.selection.labels[row]),
+            score=float(self._scores[row]),
+            cluster=int(self.clusters[row]),
+            filter=FilterDecision(keep, self.selection.reason[row]),
+            keep=entry.keep if entry else keep,
+            override=None
+            if entry is None
+            else OverrideDecision(entry.keep, entry.reason, entry.time, entry.label),
+        )
 
-    def history(self) -> list[dict[str, Any]]:
-        """Return the last lines of the log as JSON values, newest first.
-
-        Long lists of ids are cut; `count` is the number of all.
-        """
-        shown = ("time", "kind", "keep", "label", "reason")
+    def history(self) -> list[LogEntry]:
+        """Return the last lines of the log, newest first, with long lists of ids cut."""
         return [
-            {**_parts(entry, *shown), "count": len(entry.ids), "ids": entry.ids[:LOG_IDS_LIMIT]}
-            for entry in reversed(self.log.read()[-LOG_LIMIT:])
+            LogEntry(
+                *(e.time, e.kind, e.keep, e.label, e.reason),
+                *(len(e.ids), list(e.ids[:LOG_IDS_LIMIT])),
+            )
+            for e in reversed(self.log.read()[-LOG_LIMIT:])
         ]
 
     def image(self, id: str) -> tuple[bytes, str]:
@@ -292,10 +277,6 @@ class SelectionView:
     @cached_property
     def _scores(self) -> np.ndarray:
         return finite_scores(self.selection.score)
-
-
-def _parts(entry: Override, *names: str) -> dict[str, Any]:
-    return {name: getattr(entry, name) for name in names}
 
 
 def _pack_of(selection: Selection) -> Pack:

@@ -3,6 +3,7 @@
 import contextlib
 import threading
 from collections.abc import Iterable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,37 @@ FileStamp = tuple[int, int, int] | None
 """Inode, size and time of a file."""
 
 
+@dataclass(frozen=True)
+class ComparisonCounts:
+    """How many samples two selections, a and b, treat alike or differently."""
+
+    a: str
+    b: str
+    both_keep: int
+    both_drop: int
+    only_a_drops: int
+    only_b_drops: int
+    not_in_b: int
+    jaccard: float
+    """Samples dropped by both, divided by samples dropped by either."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Selection b seen from the rows of selection a."""
+
+    counts: ComparisonCounts
+    keep: np.ndarray
+    """(n,) bool: b keeps the sample."""
+    held: np.ndarray
+    """(n,) bool: b contains the sample."""
+
+    def stream(self) -> bytes:
+        """Return the two bitmasks as an Arrow IPC stream, with the counts as metadata."""
+        masks = {"keep": pa.array(self.keep), "held": pa.array(self.held)}
+        return arrow.encode(masks, asdict(self.counts))
+
+
 class ChangedSelectionError(ThresherError):
     """The file of a selection is no longer the one that was opened."""
 
@@ -33,7 +65,7 @@ class Workspace:
     def __init__(self, paths: Iterable[Path], pack: Pack | None = None) -> None:
         self._pack = pack
         self._paths: dict[str, Path] = {}
-        self._opened: dict[str, FilterPreviewer] = {}
+        self._opened: dict[str, tuple[SelectionView, FilterPreviewer]] = {}
         self._stamps: dict[str, FileStamp] = {}
         self._lock = threading.Lock()
         for path in paths:
@@ -64,7 +96,7 @@ class Workspace:
         return name
 
     def view(self, name: str | None = None) -> SelectionView:
-        return self.previewer(name).view
+        return self._open(name or self.first)[0]
 
     def current(self, name: str) -> SelectionView:
         """Return `view`; raise ChangedSelectionError if its file was made anew since it was opened.
@@ -80,21 +112,13 @@ class Workspace:
         return view
 
     def previewer(self, name: str | None = None) -> FilterPreviewer:
-        name = name or self.first
-        with self._lock:
-            if name not in self._paths:
-                raise NotFoundError(f'no selection "{name}" is open', nearest(name, self.names))
-            if name not in self._opened:
-                self._stamps[name] = file_stamp(self._paths[name])
-                view = SelectionView(self._paths[name], self._pack)
-                self._opened[name] = FilterPreviewer(view)
-            return self._opened[name]
+        return self._open(name or self.first)[1]
 
     def info(self, name: str) -> dict[str, object]:
         """Describe a selection for the page, live or exported."""
         view = self.view(name)
         return {
-            **view.info(),
+            **asdict(view.info()),
             "name": name,
             "selections": self.names,
             "thumb": thumbnails.thumbnail_size(view.pack),
@@ -105,19 +129,14 @@ class Workspace:
     def log_sizes(self) -> dict[str, int]:
         """Return the size in bytes of the override log of each opened selection."""
         sizes = {}
-        for name, previewer in list(self._opened.items()):
+        for name, (view, _) in list(self._opened.items()):
             sizes[name] = 0
             with contextlib.suppress(FileNotFoundError):
-                sizes[name] = previewer.view.log.path.stat().st_size
+                sizes[name] = view.log.path.stat().st_size
         return sizes
 
-    def compare(self, name: str, other: str) -> bytes:
-        """Compare the decisions in force in two selections of one pack; return an Arrow IPC stream.
-
-        It says for each sample of the first whether the other one keeps it (`keep`) and contains it
-        (`held`). Its metadata count what the two treat alike or differently; `jaccard` is the
-        number of samples dropped by both, divided by that of samples dropped by either.
-        """
+    def compare(self, name: str, other: str) -> Comparison:
+        """Compare the decisions in force in two selections of one pack."""
         a, b = self.current(name), self.current(other)
         if a.pack.fingerprint != b.pack.fingerprint:
             raise InvalidValueError(
@@ -129,17 +148,27 @@ class Workspace:
         b_keep[held] = b.state().keep[rows[held]]
         both_drop = int((~keep & ~b_keep & held).sum())
         either_drops = int((~keep | ~b_keep)[held].sum())
-        counts = {
-            "a": name,
-            "b": other,
-            "both_keep": int((keep & b_keep).sum()),
-            "both_drop": both_drop,
-            "only_a_drops": int((~keep & b_keep).sum()),
-            "only_b_drops": int((keep & ~b_keep & held).sum()),
-            "not_in_b": int((~held).sum()),
-            "jaccard": both_drop / either_drops if either_drops else 1.0,
-        }
-        return arrow.encode({"keep": pa.array(b_keep), "held": pa.array(held)}, counts)
+        counts = ComparisonCounts(
+            a=name,
+            b=other,
+            both_keep=int((keep & b_keep).sum()),
+            both_drop=both_drop,
+            only_a_drops=int((~keep & b_keep).sum()),
+            only_b_drops=int((keep & ~b_keep & held).sum()),
+            not_in_b=int((~held).sum()),
+            jaccard=both_drop / either_drops if either_drops else 1.0,
+        )
+        return Comparison(counts, b_keep, held)
+
+    def _open(self, name: str) -> tuple[SelectionView, FilterPreviewer]:
+        with self._lock:
+            if name not in self._paths:
+                raise NotFoundError(f'no selection "{name}" is open', nearest(name, self.names))
+            if name not in self._opened:
+                self._stamps[name] = file_stamp(self._paths[name])
+                view = SelectionView(self._paths[name], self._pack)
+                self._opened[name] = (view, FilterPreviewer(view))
+            return self._opened[name]
 
 
 def file_stamp(path: Path) -> FileStamp:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
 import numpy as np
 
@@ -25,13 +25,21 @@ CLEANLAB_UP_TO = 100_000_000
 """Samples times classes up to which auto uses cleanlab, which needs the whole table in memory."""
 
 
-ProbabilityTable: TypeAlias = "LinearProbe | OwnProbabilities"
-"""Class probabilities of samples, read in blocks."""
+class ProbabilityTable(Protocol):
+    """Class probabilities of samples, read in blocks."""
+
+    @property
+    def classes(self) -> int: ...
+
+    def __len__(self) -> int: ...
+
+    def rows(self, begin: int, end: int) -> np.ndarray:
+        """Return (end - begin, classes) of them."""
 
 
 @dataclass(frozen=True)
 class OwnProbabilities:
-    """Class probabilities that a network computed; only some of its classes count."""
+    """Those that a network computed; only some of its classes count."""
 
     p: np.ndarray
     """(n, all classes)."""
@@ -46,7 +54,6 @@ class OwnProbabilities:
         return len(self.p)
 
     def rows(self, begin: int, end: int) -> np.ndarray:
-        """Return the probabilities of some samples, (end - begin, classes)."""
         p = np.asarray(self.p[begin:end], np.float64)[:, self.used]
         return p / np.maximum(p.sum(axis=1, keepdims=True), 1e-12)
 
