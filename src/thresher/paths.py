@@ -13,7 +13,7 @@ import platform
 import secrets
 import shutil
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -223,7 +223,7 @@ RUN_FORMAT = 1
 """Version of a run's `run.json` and `result.json`, in their field `format`."""
 
 
-def read_run_json(path: Path, kind: str) -> dict[str, Any]:
+def read_run_json(path: Path, kind: str) -> Mapping[str, Any]:
     """Read `run.json` or `result.json` of a run, which `kind` names for messages.
 
     Raises:

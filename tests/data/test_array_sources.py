@@ -16,6 +16,16 @@ webdataset = pytest.importorskip("webdataset")
 TFRecordWriter = pytest.importorskip("tfrecord.writer").TFRecordWriter
 
 
+def written(file: Path, arrays: dict[str, Any]) -> Path:
+    """Write arrays to an .npz or HDF5 file, and return it."""
+    if file.suffix == ".npz":
+        np.savez(file, **arrays)
+    else:
+        with h5py.File(file, "w") as content:
+            content.update(arrays)
+    return file
+
+
 def test_hdf5_with_a_group_per_split(tmp_path: Path) -> None:
     images = np.random.default_rng(0).integers(0, 256, (12, 6, 6), dtype=np.uint8)
     with h5py.File(tmp_path / "a.h5", "w") as file:
@@ -107,12 +117,7 @@ def test_ids_and_splits_in_a_column(tmp_path: Path, kind: str) -> None:
     """They were called "[b'a']": test images were in no split that anything is tested on."""
     arrays: dict[str, Any] = {"images": np.zeros((2, 6, 6), np.uint8), "labels": [[0], [1]]}
     arrays |= {"ids": np.array([[b"a"], [b"b"]]), "splits": np.array([[b"train"], [b"test"]])}
-    if kind == "npz":
-        np.savez(tmp_path / "a.npz", **arrays)
-    else:
-        with h5py.File(tmp_path / "a.h5", "w") as file:
-            file.update(arrays)
-    pack = packed(tmp_path / f"a.{kind}", tmp_path / "pack")
+    pack = packed(written(tmp_path / f"a.{kind}", arrays), tmp_path / "pack")
     assert pack.ids.to_pylist() == ["a", "b"]
     assert pack.splits.to_pylist() == ["train", "test"]
 
@@ -143,12 +148,7 @@ def test_ids_that_are_not_utf_8(tmp_path: Path, kind: str) -> None:
     """They ended in a traceback; as in other formats, what cannot be read becomes "\ufffd"."""
     arrays: dict[str, Any] = {"images": np.zeros((2, 6, 6), np.uint8), "labels": [0, 1]}
     arrays["ids"] = np.array([b"a", b"b\xe9"])
-    if kind == "npz":
-        np.savez(tmp_path / "a.npz", **arrays)
-    else:
-        with h5py.File(tmp_path / "a.h5", "w") as file:
-            file.update(arrays)
-    pack = packed(tmp_path / f"a.{kind}", tmp_path / "pack")
+    pack = packed(written(tmp_path / f"a.{kind}", arrays), tmp_path / "pack")
     assert pack.ids.to_pylist() == ["a", "b\ufffd"]
 
 

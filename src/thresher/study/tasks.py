@@ -69,14 +69,14 @@ class StudyTask:
     @property
     def result(self) -> Values:
         """What a run or a command reported in the end; {} if it is not finished."""
-        return read_run_json(self.mark, "run's result") if self.finished else {}
+        return dict(read_run_json(self.mark, "run's result")) if self.finished else {}
 
     @property
     def recorded(self) -> Values:
         """What a run recorded when it began, in run.json: its options, data and network; {} if it
         did not."""
         with contextlib.suppress(ThresherError):
-            return read_run_json(RunPaths(self.out).config, "run's configuration")
+            return dict(read_run_json(RunPaths(self.out).config, "run's configuration"))
         return {}
 
     @property

@@ -190,7 +190,7 @@ def _restarted() -> bool:
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
 
 
-def _begun(run: str) -> dict[str, Any] | None:
+def _begun(run: str) -> Mapping[str, Any] | None:
     """Return the `run.json` of a run; None if there is none yet."""
     path = RunPaths(Path(run)).config
     return read_run_json(path, "run's configuration") if path.exists() else None
