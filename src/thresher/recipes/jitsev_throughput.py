@@ -103,7 +103,9 @@ def reproduce(preset: str, out: Path) -> RecipeResult:
 
     study = Study.from_dict({**definition(preset), "executor": EXECUTORS[preset]}, out)
     studies.run_whole(study)
-    return RecipeResult(rows(study.trials()))
+    trials = study.trials()
+    runs = [{"workers": t.workers, "seed": t.seed, "images_per_s": t.images_per_s} for t in trials]
+    return RecipeResult(rows(trials), {"trials": runs})
 
 
 RECIPE = Recipe(
