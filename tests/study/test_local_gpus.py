@@ -96,3 +96,15 @@ def test_workers_of_a_trial_see_all_of_its_gpus(
     assert {line for line in seen if line.startswith("1")} <= {"1 4", "1 7"}
     assert {line for line in seen if line.startswith("2")} <= {"2 4,7", "2 7,4"}
     assert len(seen) == 2
+
+
+def test_fewer_gpus_than_asked_for_are_mentioned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for visible in ("-1", "0", "0,1"):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        LocalExecutor(tmp_path, LocalConfig(gpus=2))
+    assert [record.getMessage() for record in caplog.records] == [
+        "gpus = 2, but no GPU is visible here",
+        "gpus = 2, but 1 GPU is visible here",
+    ]

@@ -26,6 +26,7 @@ from typing import IO
 
 from thresher import version
 from thresher.environment import core_count
+from thresher.errors import counted
 from thresher.options import option
 from thresher.study.perform import log_tail
 from thresher.study.tasks import Executor, StudyTask, TaskOutcome, Values, killed_from_outside
@@ -60,6 +61,9 @@ class LocalExecutor(Executor):
 
     def __init__(self, root: Path, config: LocalConfig) -> None:
         self.gpus, self.hide_gpus = visible_gpus()[: config.gpus], config.gpus == 0
+        if len(self.gpus) < (config.gpus or 0):
+            here = counted(len(self.gpus), "GPU is", "GPUs are") if self.gpus else "no GPU is"
+            logger.warning(f"gpus = {config.gpus}, but {here} visible here")
         cores = core_count()
         self.slots = config.workers or len(self.gpus) or cores
         self.threads = config.threads or max(1, cores // self.slots)
