@@ -88,8 +88,7 @@ PUBLISHED: Values = {
     **studies.PAPER,
     "weight_decay": Either((0.005, 0.01)),
     "batch_size": Span(256, 10368),
-    "extractor": "resnet101",
-    "drop": studies.DROP,
+    **studies.FILTER,
     "seeds": 4,
 }
 
