@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
 PAGE = ROOT / "docs" / "claims.md"
 FILTERING = ROOT / "docs" / "does-filtering-help.md"
-COPIED = ("trials.parquet", "report.json", "found.json", "*.svg")
+COPIED = ("trials.parquet", "report.json", "found.json", "reached.json", "*.svg")
 HEAD = """# Claims
 
 What five papers and talks claim, and what we measured:
