@@ -252,16 +252,6 @@ def test_a_pretrained_extractor(few: str, tmp_path: Path, monkeypatch: pytest.Mo
         ornl_pretrained.RECIPE.run("paper", tmp_path / "paper")
 
 
-def test_a_pretrained_extractor_is_held_to_the_gains_of_the_paper() -> None:
-    content = ornl_pretrained.definition("gpu")
-    assert content["grid"]["selection"][0] == "full"
-    assert content["claimed"] == {
-        "pretrained - full @ batch_size=256": 0.6,
-        "pretrained - random @ batch_size=256": 2.3,
-        "pretrained - full @ batch_size=6272": 2.3,
-    }
-
-
 @pytest.mark.slow  # starts two workers
 def test_throughput(few: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     base = {**jitsev_throughput.BASES["smoke"], "data": few, "model": "tiny", "epochs": 1}
