@@ -49,16 +49,17 @@ every number is in a stored row. A claim holds if its comparison says so after c
 number of comparisons ([Studies](studies.md)); "not enough runs" is neither yes nor no. Intervals
 are corrected in the same way: that of a difference contains 0 unless the difference is significant.
 A "no" may also mean that the published effect is excluded. That test is one-sided and has a
-correction of its own, so the published effect can lie just inside the interval. Intervals "over 4
-seeds" are the lowest and highest seed. Rows that say "predicted" compare a model with published
-numbers, and nothing was measured; J4 holds if they agree within 30 %, and partly within a factor of
-two.
+correction of its own, so the published effect can lie just inside the interval. Accuracies are
+"equal" if they are shown to differ by less than 0.3 points, which is more than overlapping error
+bars. Intervals "over 4 seeds" are the lowest and highest seed. Rows that say "predicted" compare a
+model with published numbers, and nothing was measured; J4 holds if they agree within 30 %, and
+partly within a factor of two.
 
 What "Differs from the paper in" does not name is as in the paper or, if the paper does not give it,
-Thresher's default: SGD with momentum 0.9, weight decay 0.0005, cosine decay. It leaves out two
-differences from O: on one worker, "local" batch norm is over the whole batch instead of an eighth
-of it, and the network filter uses our t-SNE and the eps that drops the share that is given, instead
-of scikit-learn's defaults of 2020 and eps 0.5.
+Thresher's default: SGD with momentum 0.9, weight decay 0.0005, cosine decay. The lists of older
+runs leave out two differences from O: on one worker, "local" batch norm is over the whole batch
+instead of an eighth of it, and the network filter uses our t-SNE and the eps that drops the share
+that is given, instead of scikit-learn's defaults of 2020 and eps 0.5.
 
 Other measurements of these claims are not counted: on four hosts with links of 1 Gbit/s strong
 scaling was never first, against S1 ([rules_hosts](../benchmarks/results/rules_hosts.md)); on two
