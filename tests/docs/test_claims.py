@@ -71,6 +71,14 @@ def test_every_number_on_the_page_is_in_a_stored_row(tool: Any) -> None:
             assert set(re.findall(r"\d[\d,.]*\d|\d", " ".join(cells[:2]))) <= stored
 
 
+def test_the_short_table_counts_every_row(tool: Any) -> None:
+    results = tool.collect()
+    short = tool.page(results).split(tool.EVERY)[0]
+    counted = sum(map(int, re.findall(r"\b(?:yes|partly|no|not enough runs) (\d+)", short)))
+    assert counted == sum(len(tool._ids(row["claim"])) for r in results.values() for row in r.rows)
+    assert "no 1 (4 predicted)" in short  # O5, of which nothing was measured
+
+
 def test_every_recipe_tests_a_claim_and_every_claim_has_a_recipe_or_a_guide(tool: Any) -> None:
     tested = {id for recipe in all_recipes() for id in tool._ids(recipe.claim)}
     known = {claim.id for claim in tool.CLAIMS}

@@ -248,7 +248,7 @@ SIMULATIONS: dict[str, Callable[[], Simulation]] = {
     "ornl-table1": lambda: _shares,
     "jitsev-validation": lambda: _validation,
     "jitsev-throughput": lambda: _throughput,
-    # The pretrained extractor is worse by the margin, and equal to random dropping.
+    # The pretrained extractor is worse by the margin, and equal to random dropping and to none.
     "ornl-pretrained": lambda: _rows_of(
         ornl_pretrained, lambda cell: (90 + 0.3 * (cell["selection"] == "network"), SD)
     ),
@@ -302,7 +302,7 @@ EFFECTS: dict[str, Callable[[], Simulation]] = {
     ),
     "ornl-table1": lambda: lambda random: _shares(random, published=True),
     "ornl-pretrained": lambda: _rows_of(
-        ornl_pretrained, lambda c: (90 - 2 * (c["selection"] == "random"), 0.05)
+        ornl_pretrained, lambda c: (90 - 3 * (c["selection"] in ("full", "random")), 0.05)
     ),
     "jitsev-throughput": lambda: lambda random: _throughput(random, 1.0),
     "jitsev-validation": lambda: (

@@ -114,6 +114,24 @@ def test_differences_from_the_paper_are_generated_from_the_settings(tmp_path: Pa
     assert json.loads((tmp_path / "recipe.json").read_text())["rows"][0]["differs"] == text
 
 
+def test_what_a_recipe_leaves_at_a_default_is_named_among_its_differences() -> None:
+    def of(name: str) -> str:
+        paper = find(name).paper
+        assert paper is not None
+        return paper.differs("gpu")
+
+    for name in ("fig6", "fig7", "future", "mechanism", "pretrained"):
+        text = of(f"ornl-{name}")
+        assert "tsne ours instead of sklearn-2020; eps that of the share to drop instead" in text
+        assert "momentum 0.9" in text
+        assert "schedule cosine" in text
+    whole = "batch norm over the whole batch instead of local"
+    for name in ("dynamic-pruning", "noisy-labels", "ornl-fig5", "ornl-future"):
+        assert whole in of(name)
+    assert "batch norm" not in of("ornl-fig6")  # one GPU in the paper, too
+    assert "worker a core of the CPU instead of a GPU" in of("jitsev-throughput")
+
+
 def test_every_recipe_says_how_each_preset_differs_from_the_paper() -> None:
     for recipe in all_recipes():
         assert recipe.paper is not None, recipe.name

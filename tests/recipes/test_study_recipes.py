@@ -134,7 +134,8 @@ def test_figure_7_has_rows_for_each_weight_decay(
     small = {**ornl_fig7.STUDIES["gpu"], "seeds": 4}
     small["base"] = {**small["base"], "data": few, "validation": 0.25, "epochs": 1}
     small["grid"] = {**small["grid"], "batch_size": [32, 96], "lr": [0.1]}
-    small["exclude"] = [{**small["exclude"][0], "batch_size": 32}]
+    small["arms"] = {**small["arms"], **ornl_fig7.BY_EPOCHS}
+    small["exclude"] = [{"arm": list(ornl_fig7.BY_EPOCHS), "batch_size": 32}]
     monkeypatch.setitem(ornl_fig7.STUDIES, "smoke", small)
     monkeypatch.setattr(ornl_fig7, "LARGE", 96)
     content = ornl_fig7.definition("smoke")
@@ -171,6 +172,10 @@ def test_the_mechanism(few: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     _check(result, "O4", 3)
     assert ["steps" in row.paper for row in result.rows] == [True, False, False]
     assert "Hessian" in result.rows[2].paper
+    reached = json.loads((tmp_path / ornl_mechanism.REACHED).read_text())
+    assert reached["accuracy"] == ornl_mechanism.TARGETS["smoke"]
+    runs = {(run["arm"], run["seed"]) for run in reached["steps_to_target"]}
+    assert runs == {(arm, seed) for arm in ornl_mechanism.ARMS for seed in (0, 1)}
 
 
 @pytest.mark.slow  # a study of five arms
@@ -235,7 +240,9 @@ def test_a_pretrained_extractor(few: str, tmp_path: Path, monkeypatch: pytest.Mo
         ornl_pretrained.STUDIES, "smoke", _small(ornl_pretrained.STUDIES["smoke"], few)
     )
     result = ornl_pretrained.RECIPE.run("smoke", tmp_path)
-    _check(result, "O7", 2 * len(BATCHES))
+    _check(result, "O7", 3 * len(BATCHES))
+    ours = [row for row in result.rows if row.paper.startswith("our question: ")]
+    assert ["trained one" in row.paper for row in ours] == len(BATCHES) * [True]
     study = Study.open(tmp_path / "study")
     trained, pretrained = (
         Selection.load(study.output(name, seed=0)) for name in ("network", "pretrained")
@@ -254,6 +261,10 @@ def test_throughput(few: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     result = jitsev_throughput.RECIPE.run("smoke", tmp_path)
     _check(result, "J2", 1)
     assert "images/s" in result.rows[0].measured
+    runs = {(run["workers"], run["seed"]): run["images_per_s"] for run in result.data["runs"]}
+    assert set(runs) == {(1, 0), (1, 1), (2, 0), (2, 1)}
+    means = [np.exp(np.mean(np.log([runs[k, seed] / k for seed in (0, 1)]))) for k in (1, 2)]
+    assert f"{2 * means[1]:,.0f} images/s, {means[1] / means[0]:.2f} of" in result.rows[0].measured
 
 
 @pytest.mark.slow  # a study with 18 trainings

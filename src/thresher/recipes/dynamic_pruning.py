@@ -65,7 +65,7 @@ RECIPE = studies.study_recipe(
         studies.PAPER,
         {
             preset: {
-                **{**study["base"], "seeds": study["seeds"]},
+                **studies.settings({**study, "grid": {}}),
                 "dynamic": "InfoBatch and random pruning",
             }
             for preset, study in STUDIES.items()

@@ -105,7 +105,7 @@ def reproduce(preset: str, out: Path) -> RecipeResult:
     studies.run_whole(study)
     trials = study.trials()
     runs = [{"workers": t.workers, "seed": t.seed, "images_per_s": t.images_per_s} for t in trials]
-    return RecipeResult(rows(trials), {"trials": runs})
+    return RecipeResult(rows(trials), {"runs": runs})
 
 
 RECIPE = Recipe(
@@ -115,10 +115,12 @@ RECIPE = Recipe(
     {preset: partial(reproduce, preset) for preset in WORKERS},
     {preset: base["data"] for preset, base in BASES.items()},
     PaperSettings(
-        {"data": "imagenet", "model": "resnet50", "image_size": 224, "batch_per_worker": 64},
+        {"data": "imagenet", "model": "resnet50", "image_size": 224, "batch_per_worker": 64}
+        | {"worker": "a GPU", "engine": "horovod"},
         {
             preset: {**base, "batch_per_worker": PER_WORKER, "seeds": SEEDS}
             | {"workers": list(WORKERS[preset])}
+            | {"worker": "a GPU" if preset == "paper" else "a core of the CPU"}
             for preset, base in BASES.items()
         },
     ),

@@ -87,6 +87,7 @@ def run(size: tuple[int, int, float], out: Path) -> RecipeResult:
         "gradient_bytes": {n: p.gradient_bytes for n, p in whole.items()},
         "strong": {n: [asdict(row) for row in rows] for n, rows in strong.items()},
         "amdahl": {name: [asdict(b) for b in each] for name, each in bounds.items()},
+        "skinny": [{"fully_connected": f, "convolutions": c} for f, c in skinny],
     }
     return RecipeResult(rows, data)
 

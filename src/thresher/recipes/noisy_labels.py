@@ -146,6 +146,7 @@ RECIPE = studies.study_recipe(
                 "drop": f"the share of wrong labels, at least {LEAST_DROP}",
                 "extractor": study["base"]["model"],
                 "extractors": "one per seed",
+                **studies.OUR_MAP,
             }
             for preset, study in STUDIES.items()
         },

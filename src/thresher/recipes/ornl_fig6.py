@@ -44,10 +44,10 @@ STUDIES: dict[str, Values] = {
 PUBLISHED: Values = {
     **studies.PAPER,
     "workers": 1,
+    "batch_norm": studies.WHOLE_BATCH,
     "budget": "epochs",
     **GRID,
-    "extractor": "resnet101",
-    "drop": DROP,
+    **studies.FILTER,
 }
 
 

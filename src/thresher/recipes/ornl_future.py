@@ -85,5 +85,5 @@ RECIPE = studies.study_recipe(
     "O8",
     "recursive filtering and grid cells against matched random selections",
     studies.one_study(definition, rows),
-    studies.paper({**studies.PAPER, "extractor": "resnet101"}, STUDIES),
+    studies.paper({**studies.PAPER, **studies.FILTER}, STUDIES),
 )

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from thresher.errors import ThresherError
+from thresher.options import describe
 from thresher.recipes.base import ClaimRow, Recipe, RecipeResult, Verdict
 from thresher.recipes.support import holds
 from thresher.recipes.support.differences import PaperSettings
@@ -21,6 +22,7 @@ from thresher.study.statistics import decimals
 from thresher.study.study import Study
 from thresher.study.summaries import CellSummary
 from thresher.study.tasks import Values
+from thresher.training.config import TrainConfig
 
 SMOKE: Values = {
     "data": "digits",
@@ -64,6 +66,17 @@ size; otherwise they would also differ in the number of samples (`study.equal_tr
 
 DROP = 0.0512
 """Share that the paper drops with its extractor, ResNet-101 (table I)."""
+
+FILTER: Values = {"extractor": "resnet101", "drop": DROP, "tsne": "sklearn-2020", "eps": 0.5}
+"""What they published of the filter; t-SNE and DBSCAN had scikit-learn's defaults."""
+
+OUR_MAP: Values = {"tsne": "ours", "eps": "that of the share to drop"}
+
+WHOLE_BATCH = "over the whole batch"
+"""What `batch_norm` local is on one worker; each of the paper's eight GPUs had its own part."""
+
+UNSAID = ("momentum", "weight_decay", "schedule")
+"""Options that a comparison with a paper names also where a recipe leaves them at their default."""
 
 BASES = {"smoke": SMOKE, "gpu": GPU, "paper": FULL_SIZE}
 """Training options of each preset."""
@@ -145,13 +158,17 @@ def filtered(
 
 def settings(study: Values) -> Values:
     """Return the settings of a study in one level, to be compared with what a paper published."""
-    flat = {**study["base"], **study["grid"], "seeds": study["seeds"]}
+    defaults = {info.name: info.default for info in describe(TrainConfig)}
+    unsaid = {name: defaults[name] for name in UNSAID}
+    flat = {**unsaid, **study["base"], **study["grid"], "seeds": study["seeds"]}
+    if flat.get("workers", 1) == 1 and flat.get("batch_norm", "local") == "local":
+        flat["batch_norm"] = WHOLE_BATCH
     several = len(study["grid"].get("batch_size", [])) > 1
     if several and "lr" not in study["grid"] and flat.get("lr_rule", "none") == "none":
         flat["rate"] = "the same for all batch sizes"
     if "steps" in study:
         flat["extractor"] = study["steps"]["extractor"].get("model", study["base"].get("model"))
-        flat["drop"] = study["steps"]["network"]["drop"]
+        flat |= {"drop": study["steps"]["network"]["drop"], **OUR_MAP}
         draws = study["steps"]["extractor"].get("draws")
         flat["extractors"] = "one per seed" if draws is None else draws
     if "tune" in study:
