@@ -4,8 +4,7 @@ import itertools
 
 import numpy as np
 
-from thresher.recipes import ornl_fig5, ornl_fig7, ornl_pretrained
-from thresher.recipes.support.studies import DROP
+from thresher.recipes import ornl_fig5, ornl_pretrained
 from thresher.study import reading
 from thresher.study.analysis import analyse
 from thresher.study.results import Trial
@@ -35,11 +34,3 @@ def test_a_pretrained_extractor_is_held_to_the_gains_of_the_paper() -> None:
         "pretrained - random @ batch_size=256": 2.3,
         "pretrained - full @ batch_size=6272": 2.3,
     }
-
-
-def test_figure_7_on_one_gpu_gives_all_arms_as_many_steps_as_the_paper_does() -> None:
-    kept = int(50_000 * (1 - DROP))
-    assert kept // ornl_fig7.LARGE == 50_000 // ornl_fig7.LARGE
-    study = ornl_fig7.definition("gpu")
-    budgets = {arm.get("budget", study["base"]["budget"]) for arm in study["arms"].values()}
-    assert budgets == {"steps"}
