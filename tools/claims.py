@@ -180,7 +180,8 @@ Row = tuple[str, dict[str, object]]
 
 def page(results: dict[str, StoredResult]) -> str:
     """Return the page."""
-    short, lines = [], []
+    short: list[list[str]] = []
+    lines: list[list[object]] = []
     for claim in CLAIMS:
         rows = [
             (name, row)
