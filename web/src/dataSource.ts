@@ -1,6 +1,7 @@
 /** The interface between the page and its data: a running server, or the files of a static export. */
 
 import type { Table } from "apache-arrow";
+import { count } from "./dom";
 
 export interface Info {
   name: string;
@@ -134,6 +135,12 @@ export interface DataSource {
   subscribe(onEvent: (event: ServerEvent) => void, onConnection: (connected: boolean) => void): void;
   /** Show another selection. */
   open(selection: string): void;
+}
+
+/** A decision of the log in words. */
+export function entryText({ keep, label, count: samples, ids }: LogEntry, classes: string[]): string {
+  const decision = label === null ? (keep ? "kept" : "dropped") : `labelled as ${classes[label] ?? "?"}:`;
+  return `${decision} ${samples === 1 ? (ids[0] ?? "") : `${count(samples)} samples`}`;
 }
 
 /** A refused or failed request; the message is shown to the user. */

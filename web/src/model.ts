@@ -3,7 +3,7 @@
 import type { Table, Vector } from "apache-arrow";
 import { numbers } from "./arrow";
 import { count } from "./dom";
-import { errorText, type Comparison, type DataSource, type Decisions, type Info, type OutsideSample, type Preview } from "./dataSource";
+import { entryText, errorText, type Comparison, type DataSource, type Decisions, type Info, type OutsideSample, type Preview } from "./dataSource";
 import { descending } from "./sorting";
 
 /** What changed; `on` subscribes to it. */
@@ -262,11 +262,17 @@ export class Model {
   }
 
   undo(): void {
-    if (this.undoable > 0) void this.change(() => this.source.undo(), "Undone.");
+    if (this.undoable > 0) void this.change(() => this.source.undo(), () => this.lastStep("Undone"));
   }
 
   redo(): void {
-    if (this.redoable > 0) void this.change(() => this.source.redo(), "Redone.");
+    if (this.redoable > 0) void this.change(() => this.source.redo(), () => this.lastStep("Redone"));
+  }
+
+  /** What was undone or redone: the last decision may have been made in another window. */
+  private async lastStep(done: string): Promise<string> {
+    const [entry] = await this.source.log().catch(() => []);
+    return entry === undefined || entry.kind === "set" ? `${done}.` : `${done}: ${entryText(entry, this.info.classes)}.`;
   }
 
   setPreview(preview: Preview | null): void {
@@ -332,7 +338,7 @@ export class Model {
     await action().catch((error: unknown) => this.notify(errorText(error), true));
   }
 
-  private async change(request: () => Promise<Decisions>, text: string): Promise<boolean> {
+  private async change(request: () => Promise<Decisions>, text: string | (() => Promise<string>)): Promise<boolean> {
     if (!this.source.live) return false;
     try {
       await this.load(request);
@@ -340,7 +346,7 @@ export class Model {
       this.notify(`Not saved: ${errorText(error)}`, true);
       return false;
     }
-    this.notify(text);
+    this.notify(typeof text === "string" ? text : await text());
     return true;
   }
 
