@@ -257,6 +257,10 @@ def test_a_narrow_page_shows_fields_and_gallery_beside_the_focused_sample(
     page = look(few_site.url, width=width, height=640)
     focus_by_search(page, Selection.load(few_site.made.path).ids[0])
     fields = "#reason, #relabel, #keep, #drop, .card.large .act, #gallery"
+    hidden = "document.documentElement.scrollHeight - innerHeight"
+    page.mouse.move(200, 20)
+    page.mouse.wheel(0, 2000)  # a user cannot scroll a page whose overflow is hidden
+    until(lambda: page.evaluate(f"scrollY === Math.max(0, {hidden})"))
     for place in page.locator(fields).all():
         place.scroll_into_view_if_needed()
         box = place.bounding_box()

@@ -1,7 +1,6 @@
 /** The interface between the page and its data: a running server, or the files of a static export. */
 
 import type { Table } from "apache-arrow";
-import { count } from "./dom";
 
 export interface Info {
   name: string;
@@ -30,6 +29,8 @@ export interface Decisions {
   newLabel: Int16Array | null;
   undo: number;
   redo: number;
+  /** The decision that was undone or redone, in words. */
+  moved?: string;
 }
 
 export interface FilterInfo {
@@ -87,10 +88,9 @@ export interface LogEntry {
   time: number;
   kind: "set" | "undo" | "redo";
   keep: boolean;
-  label: number | null;
   reason: string;
-  count: number;
-  ids: string[];
+  /** The decision in words. */
+  text: string;
 }
 
 export interface SampleDetail {
@@ -135,12 +135,6 @@ export interface DataSource {
   subscribe(onEvent: (event: ServerEvent) => void, onConnection: (connected: boolean) => void): void;
   /** Show another selection. */
   open(selection: string): void;
-}
-
-/** A decision of the log in words. */
-export function entryText({ keep, label, count: samples, ids }: LogEntry, classes: string[]): string {
-  const decision = label === null ? (keep ? "kept" : "dropped") : `labelled as ${classes[label] ?? "?"}:`;
-  return `${decision} ${samples === 1 ? (ids[0] ?? "") : `${count(samples)} samples`}`;
 }
 
 /** A refused or failed request; the message is shown to the user. */

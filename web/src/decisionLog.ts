@@ -1,6 +1,5 @@
 /** The log of decisions, newest first. */
 
-import { entryText } from "./dataSource";
 import { h } from "./dom";
 import type { Model } from "./model";
 
@@ -13,10 +12,9 @@ export class DecisionLog {
 
   async render(): Promise<void> {
     const entries = await this.model.source.log().catch(() => []);
-    const items = entries.map((entry) => {
-      const { kind, keep, reason, time } = entry;
+    const items = entries.map(({ kind, keep, reason, text, time }) => {
       const state = keep ? "kept" : "dropped";
-      const what = `${kind === "set" ? "" : `${kind}: `}${entryText(entry, this.model.info.classes)}`;
+      const what = `${kind === "set" ? "" : `${kind}: `}${text}`;
       return h(
         "li",
         { className: kind },

@@ -3,7 +3,7 @@
 import type { Table, Vector } from "apache-arrow";
 import { numbers } from "./arrow";
 import { count } from "./dom";
-import { entryText, errorText, type Comparison, type DataSource, type Decisions, type Info, type OutsideSample, type Preview } from "./dataSource";
+import { errorText, type Comparison, type DataSource, type Decisions, type Info, type OutsideSample, type Preview } from "./dataSource";
 import { descending } from "./sorting";
 
 /** What changed; `on` subscribes to it. */
@@ -245,12 +245,13 @@ export class Model {
   }
 
   /** Request decisions and show them, unless others that were requested later are shown already. */
-  async load(request: () => Promise<Decisions>): Promise<void> {
+  async load(request: () => Promise<Decisions>): Promise<Decisions> {
     const turn = ++this.requests;
     const decisions = await request();
-    if (turn < this.newest) return;
+    if (turn < this.newest) return decisions;
     this.newest = turn;
     this.setDecisions(decisions);
+    return decisions;
   }
 
   /** Record a decision; returns whether it was saved. */
@@ -262,17 +263,11 @@ export class Model {
   }
 
   undo(): void {
-    if (this.undoable > 0) void this.change(() => this.source.undo(), () => this.lastStep("Undone"));
+    if (this.undoable > 0) void this.change(() => this.source.undo(), "Undone.");
   }
 
   redo(): void {
-    if (this.redoable > 0) void this.change(() => this.source.redo(), () => this.lastStep("Redone"));
-  }
-
-  /** What was undone or redone: the last decision may have been made in another window. */
-  private async lastStep(done: string): Promise<string> {
-    const [entry] = await this.source.log().catch(() => []);
-    return entry === undefined || entry.kind === "set" ? `${done}.` : `${done}: ${entryText(entry, this.info.classes)}.`;
+    if (this.redoable > 0) void this.change(() => this.source.redo(), "Redone.");
   }
 
   setPreview(preview: Preview | null): void {
@@ -338,15 +333,15 @@ export class Model {
     await action().catch((error: unknown) => this.notify(errorText(error), true));
   }
 
-  private async change(request: () => Promise<Decisions>, text: string | (() => Promise<string>)): Promise<boolean> {
+  private async change(request: () => Promise<Decisions>, text: string): Promise<boolean> {
     if (!this.source.live) return false;
     try {
-      await this.load(request);
+      const { moved } = await this.load(request);
+      this.notify(moved === undefined ? text : `${text.slice(0, -1)}: ${moved}.`);
     } catch (error) {
       this.notify(`Not saved: ${errorText(error)}`, true);
       return false;
     }
-    this.notify(typeof text === "string" ? text : await text());
     return true;
   }
 
