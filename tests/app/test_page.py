@@ -257,6 +257,12 @@ def test_two_windows_and_another_process_see_each_other(site: Site, look: Opener
     log.decide(before.ids[5:9], False, "a script", before.keep[5:9].tolist())
     wait_for(one, "hand", 5)
     wait_for(two, "hand", 5)
+    # It is not that of this window, so the page says what it was.
+    one.keyboard.press("u")
+    one.wait_for_selector('.toast:text-is("Undone: dropped 4 samples.")')
+    two.keyboard.press("r")
+    two.wait_for_selector('.toast:text-is("Redone: dropped 4 samples.")')
+    wait_for(one, "hand", 5)
 
 
 def test_keyboard(site: Site, look: Opener) -> None:

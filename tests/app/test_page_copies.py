@@ -184,7 +184,7 @@ def test_groups_are_reviewed_with_the_keyboard(copies_site: Site, look: Opener) 
     assert set(log.read()[-1].ids) == {first_cat, cats[0]}
     # On another tab, where the group is not in sight, the key does nothing.
     page.keyboard.press("u")
-    page.wait_for_selector('.toast:has-text("Undone.")')
+    page.wait_for_selector('.toast:has-text("Undone: dropped 2 samples.")')
     page.click("#tab-gallery")
     page.keyboard.press("o")
     page.keyboard.press("k")

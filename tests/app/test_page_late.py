@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import httpx
 import numpy as np
+import pytest
 from page_eyes import counts, focus_by_search, until, wait_for
 from page_site import Made, Opener, Serve, Site
 
@@ -247,3 +248,30 @@ def test_a_narrow_page_shows_the_counts_and_what_decisions_change_in_a_preview(
     assert map_box is not None
     assert box["y"] + box["height"] <= map_box["y"]
     assert 0 <= box["x"] <= box["x"] + box["width"] <= 700
+
+
+@pytest.mark.parametrize("width", [980, 853, 400])  # 853: 1,280 pixels at 150 %
+def test_a_narrow_page_shows_fields_and_gallery_beside_the_focused_sample(
+    few_site: Site, look: Opener, width: int
+) -> None:
+    page = look(few_site.url, width=width, height=640)
+    focus_by_search(page, Selection.load(few_site.made.path).ids[0])
+    fields = "#reason, #relabel, #keep, #drop, .card.large .act, #gallery"
+    hidden = "document.documentElement.scrollHeight - innerHeight"
+    page.mouse.move(200, 20)
+    page.mouse.wheel(0, 2000)  # a user cannot scroll a page whose overflow is hidden
+    until(lambda: page.evaluate(f"scrollY === Math.max(0, {hidden})"))
+    for place in page.locator(fields).all():
+        place.scroll_into_view_if_needed()
+        box = place.bounding_box()
+        assert box is not None
+        assert min(box["width"], box["height"]) > 20
+        assert 0 <= box["x"] <= box["x"] + box["width"] <= width
+        # Nothing covers the middle of it, and it is not cut off.
+        x, y = box["x"] + box["width"] - 3, box["y"] + box["height"] / 2
+        assert place.evaluate(
+            "(place, [x, y]) => place.contains(document.elementFromPoint(x, y))", [x, y]
+        )
+    page.fill("#relabel", "0")
+    page.press("#relabel", "Enter")
+    wait_for(page, "hand", 1)

@@ -1,5 +1,6 @@
 """Decisions survive crashes and other processes, and undo restores exactly what was."""
 
+import dataclasses
 import json
 import multiprocessing
 import os
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from thresher.data.overrides import Override, OverrideLog, effective_overrides, undo_stacks
+from thresher.data.pack import Pack
 from thresher.data.selection import Selection
 from thresher.errors import InvalidValueError, ThresherError
 
@@ -210,3 +212,42 @@ def test_two_processes_append_without_tearing(tmp_path: Path) -> None:
         states = [(entry.previous[0], entry.keep) for entry in entries if entry.ids == [id]]
         assert states[0] == (True, True)
         assert states[1:] == [(n % 2 == 1, n % 2 == 0) for n in range(1, 40)]
+
+
+@pytest.mark.parametrize("use", ["indices", "apply", "sampler", "keeps"])
+def test_decisions_made_after_loading_are_mentioned(
+    digits: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, use: str
+) -> None:
+    pack = Pack.open(digits)
+    ids = pack.ids.take(pack.indices("train")).to_pylist()
+    selection = Selection(
+        ids=ids,
+        labels=pack.labels[pack.indices("train")],
+        keep=np.ones(len(ids), bool),
+        score=np.zeros(len(ids), np.float32),
+        reason=[""] * len(ids),
+        fingerprint=pack.fingerprint,
+    ).save(tmp_path / "s.parquet")
+
+    def kept(selection: Selection) -> int:
+        if use == "indices":
+            return len(selection.indices(pack))
+        if use == "keeps":
+            return sum(map(selection.keeps, ids))
+        data = pack.dataset()
+        if use == "apply":
+            return len(selection.apply(data))
+        return len(selection.sampler(data, rank=0, world=1))
+
+    log = log_of(tmp_path)
+    for _ in range(2):  # of a selection that was just made, and of one that was loaded
+        assert kept(dataclasses.replace(selection)) == selection.kept
+        assert not caplog.messages
+        log.decide(ids[selection.dropped :][:1], False, "", [True])  # a page in a notebook
+        stale = dataclasses.replace(selection)
+        assert [kept(stale), kept(dataclasses.replace(stale))] == [selection.kept] * 2
+        (message,) = caplog.messages
+        assert message.startswith(f"decisions were made in {log.path} since the selection was")
+        caplog.clear()
+        selection = Selection.load(tmp_path / "s.parquet")
+    assert Selection.load(tmp_path / "s.parquet", overrides=False).kept == len(ids)

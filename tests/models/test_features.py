@@ -63,6 +63,17 @@ def test_parquet_in_its_usual_forms(tmp_path: Path, kind: str) -> None:
     assert np.array_equal(features.array, ROWS)
 
 
+@pytest.mark.parametrize(
+    "labels", [["0", "10", "9"], ["cat", "dog", "cat"], [1, None, 0], [1.0, 0.5, 0.0]]
+)
+def test_labels_that_are_no_numbers_are_refused(tmp_path: Path, labels: list[object]) -> None:
+    pq.write_table(pa.table({"id": IDS, "label": labels, "x": ROWS[:, 0]}), tmp_path / "f.parquet")
+    features = Features.open(tmp_path / "f.parquet")
+    assert features.ids == IDS  # all that `select` needs
+    with pytest.raises(InvalidValueError, match=r'column "label" of .* must hold the number'):
+        _ = features.labels
+
+
 @pytest.mark.parametrize("kind", ["columns", "lists", "fixed lists"])
 def test_parquet_is_read_into_one_array(tmp_path: Path, kind: str) -> None:
     rows = np.random.default_rng(0).standard_normal((2000, 500), np.float32)

@@ -23,8 +23,10 @@ ODD = [5, 3, 7, 1, 0, 2, 6, 4]
         torch.tensor(FEATURES).bfloat16(),
         pandas.DataFrame(FEATURES, index=ODD),
         FEATURES.tolist(),
+        FEATURES.astype(FEATURES.dtype.newbyteorder()),
+        FEATURES.astype(np.longdouble),
     ],
-    ids=["gradient", "bfloat16", "pandas", "list"],
+    ids=["gradient", "bfloat16", "pandas", "list", "other byte order", "16 bytes"],
 )
 def test_features_of_any_kind(features: Any) -> None:
     fitted = NearDuplicatesFilter().fit(features, torch.tensor(LABELS))

@@ -4,6 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -178,3 +180,24 @@ def test_rows_that_follow_each_other_stay_a_memory_map(digits: Path, tmp_path: P
     for some in ([4, 3, 2], [1, 2, 4], [7], []):
         taken = inputs.take(np.array(some, int)).need_features()
         np.testing.assert_array_equal(taken, pixels[3:][np.array(some, int)])
+
+
+def test_features_whose_labels_are_those_of_other_rows_are_mentioned(
+    digits: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pack = Pack.open(digits)
+    train = pack.indices("train")
+    labels, columns = pack.labels[train], {"id": pack.ids.take(train)}
+    columns["x"] = pa.array(np.arange(len(train), dtype=np.float32))
+    named = [pack.classes[label] for label in labels]
+    for own, differ in ((labels, 0), (np.roll(labels, 1), (np.roll(labels, 1) != labels).sum())):
+        caplog.clear()
+        pq.write_table(pa.table({**columns, "label": own}), tmp_path / "f.parquet")
+        with_features(training_inputs(pack), Features.open(tmp_path / "f.parquet"), pack)
+        messages = [record.getMessage() for record in caplog.records]
+        assert len(messages) == bool(differ)
+        assert not differ or messages[0].startswith(f"{differ:,} labels differ between ")
+    caplog.clear()
+    pq.write_table(pa.table({**columns, "label": named[::-1]}), tmp_path / "f.parquet")
+    with_features(training_inputs(pack), Features.open(tmp_path / "f.parquet"), pack)
+    assert not caplog.records  # names may be other words for the same classes

@@ -29,6 +29,8 @@ export interface Decisions {
   newLabel: Int16Array | null;
   undo: number;
   redo: number;
+  /** The decision that was undone or redone, in words. */
+  moved?: string;
 }
 
 export interface FilterInfo {
@@ -86,10 +88,9 @@ export interface LogEntry {
   time: number;
   kind: "set" | "undo" | "redo";
   keep: boolean;
-  label: number | null;
   reason: string;
-  count: number;
-  ids: string[];
+  /** The decision in words. */
+  text: string;
 }
 
 export interface SampleDetail {

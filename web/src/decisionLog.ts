@@ -1,6 +1,6 @@
 /** The log of decisions, newest first. */
 
-import { count, h } from "./dom";
+import { h } from "./dom";
 import type { Model } from "./model";
 
 const EMPTY = "No decisions yet. Choose samples and press k to keep or d to drop them; u undoes a decision.";
@@ -12,9 +12,9 @@ export class DecisionLog {
 
   async render(): Promise<void> {
     const entries = await this.model.source.log().catch(() => []);
-    const items = entries.map(({ kind, keep, label, count: samples, ids, reason, time }) => {
+    const items = entries.map(({ kind, keep, reason, text, time }) => {
       const state = keep ? "kept" : "dropped";
-      const what = `${kind === "set" ? "" : `${kind}: `}${label === null ? state : `labelled as ${this.model.info.classes[label] ?? "?"}:`} ${samples === 1 ? (ids[0] ?? "") : `${count(samples)} samples`}`;
+      const what = `${kind === "set" ? "" : `${kind}: `}${text}`;
       return h(
         "li",
         { className: kind },

@@ -2,9 +2,7 @@
 
 import type { Table } from "apache-arrow";
 import { bytes, comparison, copyLinks, numbers, read } from "./arrow";
-import { RequestError } from "./dataSource";
-import type { Comparison, CopyLinks, DataSource, Decisions, FilterInfo, FilterSettings, Info } from "./dataSource";
-import type { LogEntry, Preview, SampleDetail, ThumbnailSheet } from "./dataSource";
+import { RequestError, type Comparison, type CopyLinks, type DataSource, type Decisions, type FilterInfo, type FilterSettings, type Info, type LogEntry, type Preview, type SampleDetail, type ThumbnailSheet } from "./dataSource";
 import { groupBy } from "./sorting";
 
 interface ExportInfo extends Info {

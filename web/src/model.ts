@@ -245,12 +245,13 @@ export class Model {
   }
 
   /** Request decisions and show them, unless others that were requested later are shown already. */
-  async load(request: () => Promise<Decisions>): Promise<void> {
+  async load(request: () => Promise<Decisions>): Promise<Decisions> {
     const turn = ++this.requests;
     const decisions = await request();
-    if (turn < this.newest) return;
+    if (turn < this.newest) return decisions;
     this.newest = turn;
     this.setDecisions(decisions);
+    return decisions;
   }
 
   /** Record a decision; returns whether it was saved. */
@@ -335,12 +336,12 @@ export class Model {
   private async change(request: () => Promise<Decisions>, text: string): Promise<boolean> {
     if (!this.source.live) return false;
     try {
-      await this.load(request);
+      const { moved } = await this.load(request);
+      this.notify(moved === undefined ? text : `${text.slice(0, -1)}: ${moved}.`);
     } catch (error) {
       this.notify(`Not saved: ${errorText(error)}`, true);
       return false;
     }
-    this.notify(text);
     return true;
   }
 

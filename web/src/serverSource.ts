@@ -2,9 +2,7 @@
 
 import type { Table } from "apache-arrow";
 import { bytes, comparison, copyLinks, encodeIds, metadata, numbers, read } from "./arrow";
-import { RequestError } from "./dataSource";
-import type { Comparison, CopyLinks, DataSource, Decisions, FilterInfo, FilterSettings, Info } from "./dataSource";
-import type { LogEntry, Preview, SampleDetail, ServerEvent, ThumbnailSheet } from "./dataSource";
+import { RequestError, type Comparison, type CopyLinks, type DataSource, type Decisions, type FilterInfo, type FilterSettings, type Info, type LogEntry, type Preview, type SampleDetail, type ServerEvent, type ThumbnailSheet } from "./dataSource";
 
 const POST = { method: "POST" };
 
@@ -103,6 +101,6 @@ export class ServerSource implements DataSource {
 }
 
 function decisions(table: Table): Decisions {
-  const { undo, redo } = metadata<{ undo: number; redo: number }>(table);
-  return { keep: bytes(table, "keep"), overridden: bytes(table, "overruled"), newLabel: numbers(table, "label"), undo, redo };
+  const counts = metadata<Pick<Decisions, "undo" | "redo" | "moved">>(table);
+  return { ...counts, keep: bytes(table, "keep"), overridden: bytes(table, "overruled"), newLabel: numbers(table, "label") };
 }

@@ -91,3 +91,5 @@ class LogEntry:
     count: int
     ids: list[str]
     """The first ids; `count` is the number of all."""
+    text: str
+    """The decision in words."""

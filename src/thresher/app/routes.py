@@ -26,6 +26,7 @@ from thresher.app.filter_preview import PreviewSettings, known_values
 from thresher.app.guard import BodyRefusedError, Guard, SafeJSONResponse
 from thresher.app.selection_view import SelectionView, UnknownSampleError
 from thresher.app.workspace import ChangedSelectionError
+from thresher.data.overrides import Override
 from thresher.errors import InvalidValueError, ThresherError
 from thresher.options import LARGEST_INT, from_mapping
 
@@ -192,13 +193,11 @@ class Api:
 
     async def undo(self, request: Request) -> Response:
         view = self._current(request)
-        entry = await run_in_threadpool(view.log.undo, view)
-        return await self._new_state(request, entry is not None)
+        return await self._moved(request, await run_in_threadpool(view.log.undo, view))
 
     async def redo(self, request: Request) -> Response:
         view = self._current(request)
-        entry = await run_in_threadpool(view.log.redo, view)
-        return await self._new_state(request, entry is not None)
+        return await self._moved(request, await run_in_threadpool(view.log.redo, view))
 
     async def events(self, request: Request) -> Response:
         if self.hub.full:
@@ -206,10 +205,15 @@ class Api:
         self._view(request)
         return StreamingResponse(self.hub.stream(), media_type="text/event-stream")
 
-    async def _new_state(self, request: Request, changed: bool = True) -> Response:
-        if changed:
-            self.hub.send_changed(self._name(request))
+    async def _new_state(self, request: Request) -> Response:
+        self.hub.send_changed(self._name(request))
         return await self.state(request)
+
+    async def _moved(self, request: Request, entry: Override | None) -> Response:
+        """Answer an undo or redo; `entry` is None if there was nothing to undo."""
+        if entry is not None:
+            self.hub.send_changed(self._name(request))
+        return await self._stream(request, lambda view: view.state_stream(entry))
 
     async def _stream(self, request: Request, make: Callable[[SelectionView], bytes]) -> Response:
         """Open the selection and make an Arrow stream of it, both in a thread."""

@@ -209,10 +209,15 @@ class SelectionView:
         """`columns` as an Arrow IPC stream."""
         return arrow.encode(self.columns())
 
-    def state_stream(self) -> bytes:
-        """Return `state` as an Arrow IPC stream: two bitmasks, the numbers as metadata."""
+    def state_stream(self, moved: Override | None = None) -> bytes:
+        """Return `state` as an Arrow IPC stream: two bitmasks, the numbers as metadata.
+
+        With what was `moved` by an undo or redo in words, since it may be somebody else's.
+        """
         state = self.state()
-        meta = {"version": state.version, "undo": state.undo, "redo": state.redo}
+        meta: dict[str, Any] = {"version": state.version, "undo": state.undo, "redo": state.redo}
+        if moved is not None:
+            meta["moved"] = self.in_words(moved)
         masks = {"keep": pa.array(state.keep), "overruled": pa.array(state.overruled)}
         if state.labels is not None:
             masks["label"] = pa.array(state.labels)
@@ -240,10 +245,19 @@ class SelectionView:
         return [
             LogEntry(
                 *(e.time, e.kind, e.keep, e.label, e.reason),
-                *(len(e.ids), list(e.ids[:LOG_IDS_LIMIT])),
+                *(len(e.ids), list(e.ids[:LOG_IDS_LIMIT]), self.in_words(e)),
             )
             for e in reversed(self.log.read()[-LOG_LIMIT:])
         ]
+
+    def in_words(self, entry: Override) -> str:
+        """Return a decision in words, such as "dropped 4 samples"."""
+        decision = "kept" if entry.keep else "dropped"
+        if entry.label is not None:
+            known = entry.label < len(self.pack.classes)
+            decision = f"labelled as {self.pack.classes[entry.label] if known else '?'}:"
+        count = len(entry.ids)
+        return f"{decision} {entry.ids[0] if count == 1 else f'{count:,} samples'}"
 
     def image(self, id: str) -> tuple[bytes, str]:
         data = self.pack.shown(int(self.positions[self.rows([id])[0]]))

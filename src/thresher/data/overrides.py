@@ -8,6 +8,7 @@ undo is a line too, so the log tells which decisions were made when. Several pro
 import contextlib
 import dataclasses
 import json
+import logging
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,6 +21,7 @@ from thresher.locks import exclusive_lock
 from thresher.options import from_mapping, option, to_mapping
 from thresher.paths import check_format, disk_errors
 
+logger = logging.getLogger(__name__)
 FORMAT = 2
 """Lines that change no label are written as format 1, which version 0.1 reads."""
 
@@ -82,6 +84,7 @@ class OverrideLog:
         self.path = path
         self._parsed: tuple[bytes, list[Override]] = (b"", [])
         """Whole lines of the file, and what they say."""
+        self._mentioned = False
 
     def decide(
         self, ids: Sequence[str], keep: bool, reason: str, filter_keep: Sequence[bool]
@@ -130,6 +133,17 @@ class OverrideLog:
         entries = [*entries, *self._entries(text[len(known) : end], first)]
         self._parsed = (text[:end], entries)
         return [*entries, *self._entries(text[end:], text.count(b"\n") + 1)]
+
+    def mention_newer(self) -> None:
+        """Warn, once, if decisions were made since the last `read`, as on a page in a notebook."""
+        with contextlib.suppress(FileNotFoundError):
+            written = self.path.read_bytes().rfind(b"\n") + 1
+            if written > len(self._parsed[0]) and not self._mentioned:
+                self._mentioned = True
+                logger.warning(
+                    f"decisions were made in {self.path} since the selection was loaded, which do "
+                    "not count here: load it again"
+                )
 
     def _entries(self, text: bytes, first: int) -> Iterator[Override]:
         """Yield the decisions of lines, of which the first has this number."""
@@ -207,3 +221,8 @@ class OverrideLog:
 def _unicode(text: str) -> str:
     """Replace lone surrogates by question marks."""
     return text.encode("utf-8", "replace").decode()
+
+
+def empty_log() -> OverrideLog:
+    """Return a log that nobody writes to."""
+    return OverrideLog(Path(os.devnull))

@@ -15,7 +15,7 @@ from thresher.data.copy_links import CopyLinks
 from thresher.data.digest import order_digest
 from thresher.data.ids import check_lengths, rows_by_id
 from thresher.data.matching import check_row_order, match_samples, webdataset_ids
-from thresher.data.overrides import Override, OverrideLog, effective_overrides
+from thresher.data.overrides import Override, OverrideLog, effective_overrides, empty_log
 from thresher.data.pack import Pack
 from thresher.errors import InvalidValueError, MissingDependencyError, check_type, counted
 from thresher.paths import SelectionPaths, as_path
@@ -92,6 +92,8 @@ class Selection:
     """(n,) bool, samples that people decided on in the override log; None if there are none."""
     row_order: str | None = None
     """Digest of the ids in pack order, from the sidecar; None if nothing was read."""
+    log: OverrideLog = field(default_factory=empty_log, repr=False, compare=False)
+    """The decisions that were applied; newer ones are mentioned."""
 
     def __post_init__(self) -> None:
         self.keep = np.asarray(self.keep, bool)  # zeros and ones would be taken for positions
@@ -140,11 +142,9 @@ class Selection:
         labels, changed = pack.labels.copy(), self.relabelled
         given = self.final_labels[changed]
         if len(given) and given.max() >= len(pack.classes):
-            raise InvalidValueError(
-                f"the selection {self.path or ''} gives a sample the class {given.max()}, but "
-                f"{pack.name} has {len(pack.classes)} classes",
-                "undo that decision",
-            )
+            what = f"the selection {self.path or ''} gives a sample the class {given.max()}, but "
+            what += f"{pack.name} has {len(pack.classes)} classes"
+            raise InvalidValueError(what, "undo that decision")
         labels[pack.positions(self.ids)[changed]] = given
         return labels
 
@@ -170,7 +170,7 @@ class Selection:
         order = self.row_order or order_digest(self.ids)
         header = {"fingerprint": self.fingerprint, "row_order": order}
         stored.write_files(paths, columns, {**header, **self.meta, **header}, self.copies)
-        self.path = paths.table
+        self.path, self.log = paths.table, OverrideLog(paths.overrides)
         return self
 
     @classmethod
@@ -202,7 +202,8 @@ class Selection:
             **arrays,
         )
         if overrides:
-            selection.apply_overrides(OverrideLog(paths.overrides).read())
+            selection.log = OverrideLog(paths.overrides)
+            selection.apply_overrides(selection.log.read())
         return selection
 
     def apply_overrides(self, entries: Iterable[Override]) -> None:
@@ -216,9 +217,8 @@ class Selection:
         ids = list(decisions)
         for id, row in zip(ids, rows_by_id(ids, self.ids).tolist(), strict=True):
             if row < 0:
-                raise InvalidValueError(
-                    f'the overrides of {self.path} name "{id}", which is not in the selection'
-                )
+                what = f'the overrides of {self.path} name "{id}", which is not in the selection'
+                raise InvalidValueError(what)
             entry = decisions[id]
             if self.decided is None:
                 self.decided = np.zeros(len(self.ids), bool)
@@ -242,9 +242,9 @@ class Selection:
         """
         check_type(pack, Pack, "pack", "a Pack")
         if within not in ("pack", "train"):
-            raise InvalidValueError(
-                f'within must be "pack" or "train", got {within!r}', "", "within"
-            )
+            what = f'within must be "pack" or "train", got {within!r}'
+            raise InvalidValueError(what, "", "within")
+        self.log.mention_newer()
         name = f"the selection {self.path or ''}".rstrip()
         positions, train = pack.training_positions(self.ids, self.fingerprint, name)
         kept = np.sort(positions[self.keep])
@@ -312,6 +312,7 @@ class Selection:
         from thresher.data.sampler import DistributedEpochSampler, EpochSampler
 
         check_row_order(self._in_pack_order, "make the selection again")
+        self.log.mention_newer()
         rows = match_samples(dataset, self.ids, self.labels, order)
         if len(np.unique(rows)) != len(rows):
             raise InvalidValueError("the data set holds a sample twice", "remove the copies")
@@ -336,10 +337,8 @@ class Selection:
         ids = [sample] if isinstance(sample, str) else webdataset_ids(sample)
         row = next((self._row_by_id[id] for id in ids if id in self._row_by_id), None)
         if row is None:
-            raise InvalidValueError(
-                f'sample "{ids[-1]}" is not in the selection',
-                "give only the training samples that it was made on",
-            )
+            what = f'sample "{ids[-1]}" is not in the selection'
+            raise InvalidValueError(what, "give only the training samples that it was made on")
         return bool(self.keep[row])
 
     def export(
@@ -371,8 +370,7 @@ class Selection:
 
     def _mention_labels(self, what: str) -> None:
         """Warn that something cannot carry new labels."""
-        count = int((self.final_labels != self.labels).sum())
-        if count:
+        if count := int((self.final_labels != self.labels).sum()):
             logger.warning(
                 f"{counted(count, 'sample has a new label', 'samples have new labels')}, which "
                 f"{what} does not hold: use `apply`, `labels_of`, or `thresher data export`"
@@ -380,6 +378,7 @@ class Selection:
 
     @cached_property
     def _row_by_id(self) -> dict[str, int]:
+        self.log.mention_newer()
         self._mention_labels("a predicate")
         return {id: row for row, id in enumerate(self.ids)}
 
@@ -392,6 +391,7 @@ class Selection:
         self, dataset: Any, order: str | None
     ) -> tuple[list[int], dict[int, tuple[int, int]]]:
         """Return the kept rows of a data set, and old and new labels by number of kept row."""
+        self.log.mention_newer()
         rows = match_samples(dataset, self.ids, self.labels, order, self._in_pack_order)
         kept, final = np.flatnonzero(self.keep[rows]), self.final_labels
         changed = np.flatnonzero((final != self.labels)[rows[kept]]).tolist()

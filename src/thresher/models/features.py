@@ -129,10 +129,21 @@ class Features:
 
     @cached_property
     def labels(self) -> np.ndarray | None:
-        """(n,) int64, or None if the file holds none."""
+        """(n,) int64, or None if the file holds none.
+
+        Raises:
+            InvalidValueError: Some are missing, or are names.
+        """
         if "label" not in self.index.column_names:
             return None
-        return self.index.column("label").to_numpy().astype(np.int64)
+        column = self.index.column("label")
+        with contextlib.suppress(pa.ArrowInvalid):  # parts of numbers
+            if _is_number(column.type) and not column.null_count:
+                return np.asarray(column.cast(pa.int64()).to_numpy())
+        raise InvalidValueError(
+            f'the column "label" of {self.path} must hold the number of a class in each row',
+            "`numpy.unique(labels, return_inverse=True)` numbers names",
+        )
 
     @cached_property
     def accuracy(self) -> float | None:
@@ -293,6 +304,10 @@ def _stacked(column: pa.ChunkedArray) -> np.ndarray:
         array[begin : begin + len(chunk)] = values.reshape(len(chunk), width)
         begin += len(chunk)
     return array
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return pa.types.is_integer(kind) or pa.types.is_floating(kind)
 
 
 def _is_list(kind: pa.DataType) -> bool:

@@ -14,20 +14,27 @@ def blocks(features: np.ndarray | Tensor, device: torch.device) -> Iterator[tupl
     rows = max(1, BLOCK_BYTES // (8 * features.shape[1]))
     for begin in range(0, len(features), rows):
         part = features[begin : begin + rows]
-        # Copied because torch rejects read-only memory maps; the disk is read here, once.
-        block = part if isinstance(part, Tensor) else torch.from_numpy(np.array(part))
+        block = part if isinstance(part, Tensor) else _copied(part)
         yield begin, block.to(device).to(torch.float64)
 
 
 def on_device(features: np.ndarray, device: torch.device) -> Tensor:
     """Return the features (n, d) on the device, without a copy of them in the host's memory."""
-    kind = torch.from_numpy(np.array(features[:1])).dtype
+    kind = _copied(features[:1]).dtype
     out = torch.empty(features.shape, dtype=kind, device=device)
     rows = max(1, BLOCK_BYTES // (features.itemsize * features.shape[1]))
     for begin in range(0, len(features), rows):
-        part = torch.from_numpy(np.array(features[begin : begin + rows]))
-        out[begin : begin + rows] = part
+        out[begin : begin + rows] = _copied(features[begin : begin + rows])
     return out
+
+
+def _copied(part: np.ndarray) -> Tensor:
+    """Return a copy as a tensor; the disk is read here, once.
+
+    torch rejects read-only memory maps, and numbers in another byte order or of 16 bytes.
+    """
+    kind = part.dtype.newbyteorder("=") if part.itemsize <= 8 else np.dtype(np.float64)
+    return torch.from_numpy(np.array(part, kind))
 
 
 def mean_of(features: np.ndarray | Tensor, device: torch.device) -> Tensor:

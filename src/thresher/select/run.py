@@ -232,10 +232,24 @@ def with_features(inputs: FilterInputs, features: Features, pack: Pack) -> Filte
             "embed the training split of this pack",
             "features",
         )
+    _mention_other_labels(inputs, features, rows)
     array, probabilities = take_rows(features.array, rows), features.probabilities
     if probabilities is not None:
         probabilities = take_rows(probabilities, rows)
     return replace(inputs, features=array, probabilities=probabilities)
+
+
+def _mention_other_labels(inputs: FilterInputs, features: Features, rows: np.ndarray) -> None:
+    """Warn if features from elsewhere come with other labels: their ids may be those of others."""
+    own = None
+    with contextlib.suppress(InvalidValueError):  # names of classes, which cannot be compared
+        own = features.labels
+    count = 0 if own is None else int((own[rows] != inputs.labels).sum())
+    if count:
+        logger.warning(
+            f"{counted(count, 'label differs', 'labels differ')} between {features.path} and the "
+            "pack: are the ids in its rows those of the features?"
+        )
 
 
 def _dynamics(
