@@ -36,7 +36,7 @@ MORE = {
     "train for long": TRAIN.replace("--epochs 4", "--epochs 400"),
 }
 ALL = {name: words for name, (words, _) in COMMANDS.items()} | MORE
-RESUMED = ("pack",)
+RESUMED = ("pack", "embed")
 """Commands that keep what is unfinished, in a folder *.partial, to go on with it."""
 
 
