@@ -18,7 +18,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "thresher"
 # so are `study` and `auditing`, `report` and `app`: neither imports the other.
 LAYERS: list[set[str]] = [
     {"version"},
-    {"errors", "startup", "help_texts"},
+    {"errors", "startup", "stopping", "help_texts"},
     {"paths", "progress", "options", "plugins", "environment", "csv_table", "plain_optimizers"},
     {"locks", "effect", "device_check"},
     {"distributed"},

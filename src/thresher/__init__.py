@@ -5,11 +5,13 @@ costs milliseconds and does not load torch.
 """
 
 import importlib
-from typing import TYPE_CHECKING, Any
 
 from thresher.version import __version__
 
+TYPE_CHECKING = False  # as in typing, whose import takes longer than that of all of the above
 if TYPE_CHECKING:
+    from typing import Any
+
     from thresher.auditing.audit import audit as audit
     from thresher.auditing.config import AuditConfig as AuditConfig
     from thresher.auditing.findings import Audit as Audit
@@ -89,7 +91,7 @@ _MODULES = {
 __all__ = [*_MODULES, "__version__"]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     if name in _MODULES:
         return getattr(importlib.import_module(_MODULES[name]), name)
     raise AttributeError(f"module 'thresher' has no attribute {name!r}")

@@ -308,7 +308,12 @@ def test_a_selection_of_another_pack_is_refused(site: Site, digits: Path) -> Non
 
 
 @pytest.mark.slow  # starts a server
-def test_the_command_prints_an_address_serves_and_stops_cleanly(site: Site) -> None:
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 0), (signal.SIGTERM, 143), (signal.SIGHUP, 143)]
+)
+def test_the_command_prints_an_address_serves_and_stops_cleanly(
+    site: Site, number: int, code: int
+) -> None:
     arguments = ["view", str(site.made.path), "--no-browser", "--port", "0", "--json"]
     process = subprocess.Popen(
         [sys.executable, "-m", "thresher", *arguments],
@@ -326,10 +331,10 @@ def test_the_command_prints_an_address_serves_and_stops_cleanly(site: Site) -> N
         assert httpx.get(f"{base}api/points").status_code == 401
         with httpx.stream("GET", url.replace("/?", "/api/events?")) as news:
             assert next(news.iter_text()).startswith("retry")
-            process.send_signal(signal.SIGINT)
-            assert process.wait(20) == 0
+            process.send_signal(number)
+            assert process.wait(20) == code
         assert process.stderr is not None
-        assert process.stderr.read() == ""
+        assert process.stderr.read() == ("thresher: interrupted\n" if code else "")
     finally:
         process.kill()
         process.wait()

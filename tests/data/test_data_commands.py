@@ -166,5 +166,5 @@ def test_an_ended_bench_leaves_no_containers(digits: Path, tmp_path: Path) -> No
         time.sleep(0.05)
     process.terminate()
     assert "interrupted" in process.communicate(timeout=60)[1]
-    assert process.returncode == 130
+    assert process.returncode == 143
     assert not list(tmp_path.iterdir())

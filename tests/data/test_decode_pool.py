@@ -155,7 +155,8 @@ def test_the_processes_end_when_their_parent_is_killed(encoded: Pack) -> None:
         for pid in pids:
             maps = Path(f"/proc/{pid}/maps").read_text()
             assert "libtorch" not in maps  # which takes seconds to load
-            os.kill(pid, signal.SIGTERM)
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+                os.kill(pid, number)
         time.sleep(0.1)
         assert all(Path(f"/proc/{pid}").exists() for pid in pids)
         parent.kill()

@@ -5,12 +5,15 @@ import random
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+import weakref
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from thresher.distributed.launch import GroupStopped
 from thresher.distributed.worker import read_answer, run_in_group
 from thresher.errors import InvalidValueError, ThresherError
 from thresher.paths import write_json
@@ -102,6 +105,42 @@ def _of_group(folder: Path) -> list[int]:
         if f"WORKER_TEST={folder}".encode() in environment:
             ids.append(int(entry.name))
     return ids
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_ends_the_group_though_python_drops_its_exception(
+    tmp_path: Path,
+    number: signal.Signals,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+
+    class Thing:
+        pass
+
+    def monitor(*arguments: Any) -> Any:
+        if len(list(tmp_path.glob("*-*"))) == 2 and not sent:
+            thing = Thing()
+            reference = weakref.ref(thing, lambda _: signal.raise_signal(number))
+            sent.append(number)
+            del thing, reference
+        return real(*arguments)
+
+    sent: list[int] = []
+    real = LocalElasticAgent._monitor_workers
+    monkeypatch.setattr(LocalElasticAgent, "_monitor_workers", monitor)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    before = [signal.getsignal(n) for n in range(1, signal.SIGUSR2)]
+    with pytest.raises(GroupStopped):
+        run_in_group("test_worker:sleep", str(tmp_path), workers=2)
+    assert sent
+    assert [signal.getsignal(n) for n in range(1, signal.SIGUSR2)] == before
+    assert not list((tmp_path / "temporary").glob("*elastic*"))
+    assert "Traceback" not in capfd.readouterr().err
 
 
 @pytest.mark.slow

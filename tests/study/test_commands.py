@@ -1,5 +1,6 @@
 """Studies whose trials run a command: placeholders, results, failures, kills and resuming."""
 
+import contextlib
 import json
 import os
 import re
@@ -18,11 +19,12 @@ import torch
 from thresher.errors import InvalidValueError, ThresherError
 from thresher.paths import RunPaths, write_json, write_text
 from thresher.report.page import write_report
-from thresher.study import guard, reading
+from thresher.study import guard, reading, run_command
 from thresher.study.analysis import analyse
 from thresher.study.command import fill
 from thresher.study.reported import report_result
 from thresher.study.study import Study
+from thresher.study.tasks import TaskStopped
 from thresher.study.toml import dumps
 
 ROOT = Path(__file__).parents[2]
@@ -374,6 +376,39 @@ def test_a_stopped_study_takes_its_commands_with_it(tmp_path: Path, number: int)
     # The command finds what it wrote in the same folder.
     assert study.run("in-process").complete
     assert analyse(study).cells[0].mean == 50.0
+
+
+STOPS_THE_STUDY = """
+import os, signal, sys, time
+open(sys.argv[1] + "/begun", "w").close()
+os.kill(os.getppid(), signal.SIGTERM)
+time.sleep(600)
+"""
+
+
+def test_a_signal_stops_a_study_in_this_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not only the trial that runs, also if Python drops what the signal raised."""
+
+    class Dropped(subprocess.Popen[bytes]):
+        def wait(self, timeout: float | None = None) -> int:
+            if str(self.args).endswith(" '0']") and not dropped:  # the command of the first seed
+                dropped.append(True)
+                with contextlib.suppress(TaskStopped):
+                    time.sleep(20)
+            return super().wait(timeout)
+
+    dropped: list[bool] = []
+    command = script(tmp_path, STOPS_THE_STUDY, "{out} {seed}")
+    study = Study.from_dict(content(command), tmp_path / "out")
+    for popen in (subprocess.Popen, Dropped):
+        monkeypatch.setattr(run_command.subprocess, "Popen", popen)
+        with pytest.raises(KeyboardInterrupt):
+            study.run()
+        assert len(list((tmp_path / "out").glob("trials/*/output/begun"))) == 1
+    assert dropped
+    assert study.status().count("waiting") == 2
 
 
 DETACHED = """

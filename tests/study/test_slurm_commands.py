@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from thresher.study.slurm_job import outcome_file
 from thresher.study.slurm_queue import largest_array
 from thresher.study.study import Study
 from thresher.study.tasks import StudyTask
+from thresher.training.stop import listen
 
 
 def _book(out: Path) -> Any:
@@ -279,6 +281,29 @@ def test_other_commands_wait_for_the_controller_too(
         after.callback(signal.signal, signal.SIGTERM, before)
         slurm_job._requeue()
     assert (bin / "requeue").exists()
+
+
+def test_the_end_of_the_time_limit_is_told_again_or_passed_on() -> None:
+    """Again if it was dropped, as Python does in a destructor; to what has its own way to stop."""
+    outside, limit = signal.getsignal(signal.SIGUSR2), slurm_job._TimeLimit()
+
+    def work() -> None:
+        with limit:
+            with contextlib.suppress(slurm_job.OutOfTime):
+                signal.raise_signal(signal.SIGUSR2)
+            time.sleep(20)
+
+    try:
+        with pytest.raises(slurm_job.OutOfTime):
+            work()
+        assert limit.near
+        signal.raise_signal(signal.SIGUSR2)  # does nothing any more
+        signal.signal(signal.SIGUSR2, signal.SIG_DFL)
+        with slurm_job._TimeLimit(), listen() as request:
+            signal.raise_signal(signal.SIGUSR2)
+        assert request.stop
+    finally:
+        signal.signal(signal.SIGUSR2, outside)
 
 
 @pytest.mark.parametrize("name", ["10%a", "50%4a", "a\\b"])

@@ -25,6 +25,7 @@ from thresher.training.config import TrainConfig
 from thresher.training.folder import write_config
 from thresher.training.resolved import resolve
 from thresher.training.split import split_samples
+from thresher.training.stop import listen
 from thresher.training.train import train
 from thresher.training.trainer import Trainer
 
@@ -133,6 +134,21 @@ def _config(few: Path, out: Path, **more: Any) -> TrainConfig:
         **more,
     }
     return TrainConfig(**options)
+
+
+def test_a_run_heeds_each_signal_that_is_not_ignored() -> None:
+    """As SIGHUP is with `nohup`."""
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        with listen() as request:
+            signal.raise_signal(number)
+        assert request.stop
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with listen() as request:
+            signal.raise_signal(signal.SIGHUP)
+        assert not request.stop
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 @pytest.mark.slow  # trains in three processes

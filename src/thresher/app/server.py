@@ -4,11 +4,13 @@ import asyncio
 import contextlib
 import errno
 import secrets
+import signal
 import socket
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from types import FrameType
 
 import h11
 import uvicorn
@@ -21,6 +23,7 @@ from thresher.app.guard import bracketed, hosts_for
 from thresher.app.routes import build_app
 from thresher.app.workspace import Workspace
 from thresher.errors import InvalidValueError, ThresherError
+from thresher.stopping import Stop, keyboard_interrupt
 
 REQUEST_TIMEOUT_S = 10.0
 """A request has to arrive completely within this time."""
@@ -47,9 +50,14 @@ class PageServer:
 
     def run(self) -> None:
         """Serve until stopped or interrupted by Ctrl-C."""
-        with contextlib.suppress(KeyboardInterrupt):
-            self.server.run(sockets=[self.socket])
-        self.socket.close()
+        try:
+            with Stop(keyboard_interrupt, signal.SIGINT), _HangUp(self.server):
+                self.server.run(sockets=[self.socket])
+        except KeyboardInterrupt as error:
+            if error.args:  # another signal
+                raise
+        finally:
+            self.socket.close()
 
     @contextlib.contextmanager
     def in_background(self) -> Iterator[str]:
@@ -117,6 +125,17 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self.hub.close()
         await super().shutdown(sockets)
+
+
+class _HangUp(Stop):
+    """A block in which the end of the terminal stops a server as SIGTERM does."""
+
+    def __init__(self, server: uvicorn.Server) -> None:
+        super().__init__(keyboard_interrupt, signal.SIGHUP)
+        self._server = server
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        self._server.handle_exit(signal.SIGTERM, frame)
 
 
 class _TimedProtocol(H11Protocol):

@@ -11,7 +11,7 @@ import textwrap
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from thresher.cli.commands import COMMANDS, GROUPS, SELECT, Command, Outcome
 from thresher.errors import (
@@ -25,9 +25,9 @@ from thresher.errors import (
 from thresher.paths import user_error
 from thresher.select.filters.registry import FILTERS
 from thresher.startup import QuickEnd, complete_streams, quick_imports, skip_pandas
+from thresher.stopping import interrupted
 from thresher.version import __version__
 
-INTERRUPTED = 130
 WIDEST = 100
 """Columns of the overview: longer lines are hard to read."""
 
@@ -41,6 +41,8 @@ def run() -> None:
     except SystemExit as error:
         ended.code = error.code if isinstance(error.code, int) else 1
         raise
+    except KeyboardInterrupt as error:
+        ended.code = interrupted(error)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -61,15 +63,18 @@ def main(argv: Sequence[str] | None = None) -> None:
             traceback.print_exc()
         print(f"thresher: {error}", file=sys.stderr)
         code = 2
-    except KeyboardInterrupt:
-        print("thresher: interrupted", file=sys.stderr)
-        code = INTERRUPTED
+    except KeyboardInterrupt as error:
+        _leave(interrupted(error))  # in here, as further signals do not disturb it
     except BrokenPipeError as error:
         code = _reader_left(error)
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
     except Exception as error:
         code = _unexpected(error)
+    _leave(code)
+
+
+def _leave(code: int) -> NoReturn:
     # A member of a process group must leave through `end`; only such a process has loaded it.
     group = sys.modules.get("thresher.distributed.group")
     if group is not None:

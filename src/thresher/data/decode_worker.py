@@ -40,7 +40,7 @@ def main(arguments: list[str]) -> None:
     """Decode until the connection is closed; arguments: connection, memory, parent's id."""
     connection_fd, memory_fd, parent = map(int, arguments)
     # Signals to a whole group of processes are for the trainer, which may still need images.
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
     connection = Connection(connection_fd)
     memory = np.frombuffer(mmap.mmap(memory_fd, 0), np.uint8)

@@ -96,7 +96,8 @@ def _start_worker(file: Path) -> None:
     global _job
     parent = multiprocessing.parent_process()
     die_with_parent(parent.pid if parent else None)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and ends its workers
+    for number in (signal.SIGINT, signal.SIGHUP):  # of the terminal: the parent ends its workers
+        signal.signal(number, signal.SIG_IGN)
     _job = pickle.loads(file.read_bytes())
     pa.set_cpu_count(1)
     skip_pandas()

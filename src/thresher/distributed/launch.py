@@ -15,6 +15,7 @@ from types import FrameType
 
 from thresher.environment import core_count
 from thresher.errors import ThresherError
+from thresher.stopping import Stop, keyboard_interrupt
 
 AGENT_FOLDER = "THRESHER_AGENT_FOLDER"
 """Environment variable: the folder where workers leave their process ids for the agent."""
@@ -24,22 +25,18 @@ LOG_LEVEL = "THRESHER_LOG_LEVEL"
 """Environment variable: the level from which workers print log messages."""
 
 
-class GroupStopped(Exception):
-    """The agent received the signal `number`, and its workers have ended."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        super().__init__(f"signal {number}")
+class GroupStopped(KeyboardInterrupt):
+    """The agent received a signal, and its workers have ended."""
 
 
 def launch(workers: int, argv: Sequence[str], max_restarts: int = 3) -> None:
     """Run `python ARGV…` as `workers` processes until all exit with code 0.
 
     When a worker dies the agent stops the others and restarts the group, at most `max_restarts`
-    times; training resumes from its last checkpoint. SIGTERM and SIGINT are passed to the
+    times; training resumes from its last checkpoint. SIGTERM, SIGINT and SIGHUP are passed to the
     workers, which save and end; GroupStopped is then raised. SIGUSR1 is passed on too.
     """
-    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.api import DefaultLogsSpecs, SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
@@ -54,14 +51,22 @@ def launch(workers: int, argv: Sequence[str], max_restarts: int = 3) -> None:
             max_restarts=max_restarts,
             monitor_interval=0.1,
             local_addr="127.0.0.1",
+            logs_specs=DefaultLogsSpecs(folder),  # torch does not remove its own folder
         )
-        signals = (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT)
-        handlers = {number: signal.getsignal(number) for number in signals}
+        if hasattr(config, "signals_to_handle"):  # torch 2.9; its handlers of the others raise once
+            config.signals_to_handle = "SIGQUIT"
+        numbers = (signal.SIGUSR1, signal.SIGQUIT, signal.SIGHUP)
+        handlers = {number: signal.getsignal(number) for number in numbers}
         signal.signal(signal.SIGUSR1, partial(_pass_on, Path(folder)))
+
+        def stopped(number: int) -> SignalException:
+            return SignalException(f"signal {number}", signal.Signals(number))
+
         try:
-            elastic_launch(config, sys.executable)(*argv)
+            with Stop(stopped, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+                elastic_launch(config, sys.executable)(*argv)
         except SignalException as error:
-            raise GroupStopped(int(error.sigval)) from None
+            raise GroupStopped(*keyboard_interrupt(error.sigval).args) from None
         except ChildFailedError as error:
             rank, failure = error.get_first_failure()
             raise ThresherError(

@@ -80,6 +80,8 @@ def main(arguments: list[str]) -> None:
     except errors.ThresherError as error:
         kind = next(c.__name__ for c in type(error).__mro__ if c.__module__ == errors.__name__)
         reply = {"error": [kind, error.what, error.fix, error.parameter]}
+    except KeyboardInterrupt:  # Ctrl-C reaches all processes of a terminal; the agent says so
+        end(130)
     except BaseException:
         traceback.print_exc()
         end(1)

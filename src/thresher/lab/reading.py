@@ -5,7 +5,6 @@ every epoch after the first; all containers are measured in turns, in the same r
 """
 
 import logging
-import signal
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from thresher.lab.readers import READERS, ArrayReader, PackReader, Reader
 from thresher.options import option, validate
 from thresher.paths import disk_errors
 from thresher.progress import bar
-from thresher.training.stop import handle_signals, interrupt
+from thresher.stopping import interruptible
 
 REQUIRED_MODULES = {"tfrecord": "tfrecord", "lmdb": "lmdb", "hdf5": "h5py"}
 _COPY = ("memory copy", "sequential")
@@ -91,7 +90,7 @@ def bench(pack: Pack, options: BenchOptions | None = None) -> BenchResult:
     skipped: dict[str, str] = {}
     with (
         disk_errors(options.folder or Path()),
-        handle_signals(interrupt, signal.SIGTERM),  # or the containers would stay
+        interruptible(),  # or the containers would stay
         TemporaryDirectory(dir=options.folder, prefix="thresher-bench-") as temporary,
     ):
         readers: dict[str, Reader] = {

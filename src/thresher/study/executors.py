@@ -1,6 +1,7 @@
 """Choose and build the executor that `[executor]` of a study file describes."""
 
 import os
+import signal
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from typing import Any
 
 from thresher import options
 from thresher.errors import InvalidValueError, nearest
+from thresher.stopping import keyboard_interrupt
 from thresher.study.local import LocalConfig, LocalExecutor
 from thresher.study.perform import attempt
 from thresher.study.slurm import SlurmConfig, SlurmExecutor
@@ -36,9 +38,13 @@ class InProcessExecutor(Executor):
         task = self.queue.popleft()
         self.now = task.name
         try:
-            return [attempt(task)]
+            outcome = attempt(task)
         finally:
             self.now = ""
+        if outcome.stopped and not outcome.error:
+            # The signal that made the task save and stop was for this process: the whole study.
+            raise keyboard_interrupt(signal.SIGTERM)
+        return [outcome]
 
     def running(self) -> dict[str, str]:
         name = self.now or (self.queue[0].name if self.queue else "")

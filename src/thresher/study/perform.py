@@ -12,6 +12,7 @@ import traceback
 from dataclasses import replace
 from pathlib import Path
 
+from thresher.distributed.launch import GroupStopped
 from thresher.effect import names_shown
 from thresher.errors import BusyError, ThresherError
 from thresher.study.run_command import CommandError, run_command
@@ -31,7 +32,10 @@ def perform(task: StudyTask, threads: int | None = None) -> None:
         settings = {**task.settings, "out": str(task.out), "resume": True}
         if threads is not None:
             settings.setdefault("threads", threads)
-        train(TrainConfig.from_dict(settings))
+        try:
+            train(TrainConfig.from_dict(settings))
+        except GroupStopped:
+            raise TaskStopped(task.name) from None
     elif task.kind == "command":
         release()
         run_command(task, threads)

@@ -12,19 +12,17 @@ import signal
 import subprocess
 import sys
 import time
-from functools import partial
 from pathlib import Path
-from types import FrameType
 
 from thresher.data.selection import Selection
 from thresher.environment import hardware
 from thresher.errors import ThresherError
 from thresher.locks import exclusive_lock
 from thresher.paths import RUN_FORMAT, RunPaths, disk_errors, write_json
+from thresher.stopping import Stop
 from thresher.study import guard
 from thresher.study.reported import read_reported
 from thresher.study.tasks import StudyTask, TaskStopped, killed_from_outside
-from thresher.training.stop import handle_signals
 from thresher.version import __version__
 
 END_SECONDS = 20.0
@@ -66,7 +64,7 @@ def run_command(task: StudyTask, threads: int | None = None) -> None:
         selection = task.settings.get("selection")
         used = {} if selection is None else {"selection": Selection.load(selection).digest}
         begin = time.monotonic()
-        with handle_signals(partial(_stop, task.name), signal.SIGTERM):
+        with Stop(lambda _: TaskStopped(task.name), signal.SIGTERM):
             code = _run(arguments, environment, log, lock)
         if -code in (signal.SIGUSR1, signal.SIGUSR2):
             # SLURM's warning of the time limit, which went to every process of the job.
@@ -145,9 +143,3 @@ def _end(guarding: "subprocess.Popen[bytes]") -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(guarding.pid, signal.SIGKILL)  # in case the guard itself was killed
     guarding.wait()
-
-
-def _stop(name: str, number: int, frame: FrameType | None) -> None:
-    """Stop the trial on SIGTERM, once."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the command is being ended already
-    raise TaskStopped(name)

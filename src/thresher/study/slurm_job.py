@@ -14,6 +14,7 @@ from typing import Any
 from thresher.errors import ThresherError
 from thresher.paths import write_json
 from thresher.startup import skip_pandas
+from thresher.stopping import Stop
 from thresher.study.perform import attempt, redirect_output
 from thresher.study.slurm_commands import call
 from thresher.study.tasks import StudyTask, TaskOutcome
@@ -53,7 +54,8 @@ class SlurmJob:
         time_limit = _TimeLimit()
         skip_pandas()
         try:
-            outcome = attempt(task, self.threads)
+            with time_limit:
+                outcome = attempt(task, self.threads)
         except OutOfTime:
             outcome = TaskOutcome(task.name, stopped=True)
         if outcome.detail:
@@ -78,23 +80,31 @@ def _log(text: str) -> None:
     sys.stderr.flush()
 
 
-class _TimeLimit:
-    """Turns SIGUSR2, which SLURM sends before the time limit, into SIGTERM's handler."""
+class _TimeLimit(Stop):
+    """A block in which SIGUSR2, which SLURM sends before the time limit, calls SIGTERM's handler.
+
+    While that is the one from outside the block, it raises OutOfTime.
+    """
 
     # Training saves and ends on SIGTERM; before it has installed that handler there is nothing to
     # save. submitit's own handler would end the process in the middle of a step.
 
     def __init__(self) -> None:
+        super().__init__(lambda _: OutOfTime(), signal.SIGUSR2)
         self.near = False
         self._outside = signal.getsignal(signal.SIGTERM)
-        signal.signal(signal.SIGUSR2, self._time_up)
 
-    def _time_up(self, number: int, frame: FrameType | None) -> None:
+    def __enter__(self) -> None:
+        super().__enter__()
+        self._before[signal.SIGUSR2] = signal.SIG_IGN  # what follows the task takes no time
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
         self.near = True
         handler: Any = signal.getsignal(signal.SIGTERM)
         if handler is self._outside or handler == self._outside:
-            raise OutOfTime
-        handler(signal.SIGTERM, frame)
+            super().__call__(number, frame)
+        else:
+            handler(signal.SIGTERM, frame)
 
 
 def _cancelled() -> bool:

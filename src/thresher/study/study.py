@@ -7,7 +7,6 @@ checkpoints.
 """
 
 import logging
-import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,6 +16,7 @@ from typing import Any
 from thresher.effect import without_effect
 from thresher.errors import InvalidValueError, NotFoundError, check_type
 from thresher.paths import StudyPaths, as_path, write_text
+from thresher.stopping import interruptible
 from thresher.study import history, reading
 from thresher.study.definition import StudyDefinition
 from thresher.study.driver import Driver
@@ -30,7 +30,6 @@ from thresher.study.slurm_commands import check_commands
 from thresher.study.status import Failures, StudyStatus, hold, read_status
 from thresher.study.tasks import StudyPlan, Values
 from thresher.study.toml import dumps, plain_values
-from thresher.training.stop import handle_signals, interrupt
 
 logger = logging.getLogger(__name__)
 
@@ -173,7 +172,7 @@ class Study:
             unit = "steps" if steps_only else "trials"
             logger.info("%d of %d %s are already finished", count, count, unit)
             return status
-        with hold(self.root), handle_signals(interrupt, signal.SIGTERM):
+        with hold(self.root), interruptible():
             paths = StudyPaths(self.root)
             reading.check_stored(paths.definition)
             history.record(self.root, self.definition, self.status().count("finished"))

@@ -1,13 +1,11 @@
-"""Signals: SIGTERM and SIGINT save and stop, SIGUSR1 saves and continues."""
+"""Signals: SIGTERM, SIGINT and SIGHUP save and stop, SIGUSR1 saves and continues."""
 
 import contextlib
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from types import FrameType
-
-Handler = Callable[[int, FrameType | None], None]
 
 
 @dataclass
@@ -24,26 +22,17 @@ class StopRequest:
 
 @contextlib.contextmanager
 def listen() -> Iterator[StopRequest]:
-    """Receive signals while the block runs."""
+    """Receive signals while the block runs; outside the main thread there are none."""
     request = StopRequest()
-    with handle_signals(request._receive, signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
-        yield request
-
-
-@contextlib.contextmanager
-def handle_signals(handler: Handler, *numbers: signal.Signals) -> Iterator[None]:
-    """Call `handler` on these signals in the block; outside the main thread there are none."""
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield request
         return
-    before = {number: signal.signal(number, handler) for number in numbers}
+    stops = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    heeded = [number for number in stops if signal.getsignal(number) is not signal.SIG_IGN]
+    numbers = (*heeded, signal.SIGUSR1)
+    before = {number: signal.signal(number, request._receive) for number in numbers}
     try:
-        yield
+        yield request
     finally:
         for number, old in before.items():
             signal.signal(number, old)
-
-
-def interrupt(number: int, frame: FrameType | None) -> None:
-    """Treat a signal like Ctrl-C, so that what runs can save or remove its files."""
-    raise KeyboardInterrupt

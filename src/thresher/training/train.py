@@ -18,7 +18,7 @@ from thresher.distributed.group import join, placement
 from thresher.distributed.launch import GroupStopped
 from thresher.distributed.worker import run_in_group
 from thresher.effect import mention, names_shown
-from thresher.errors import InvalidValueError, ThresherError, check_type, counted
+from thresher.errors import InvalidValueError, check_type, counted
 from thresher.paths import RunPaths
 from thresher.training import folder
 from thresher.training.augmentation import augment_kind, image_sides, make_augment
@@ -122,9 +122,7 @@ def _train_in_group(config: TrainConfig, quiet: bool) -> RunResult:
     except GroupStopped:
         if RunPaths(Path(config.out)).result.exists():
             return RunResult.load(config.out)
-        raise ThresherError(
-            f"the run in {config.out} was stopped while it was starting", "start it again"
-        ) from None
+        raise  # it was still starting
 
 
 def train_in_worker(order: Mapping[str, Any]) -> dict[str, Any]:
