@@ -288,7 +288,8 @@ def _pairings(groups: list[_Cell], arm: Any, baseline: Any) -> list[Pairing]:
         return pairings
     # One row per seed: the mean over all cells, for seeds that were run in each of them.
     seeds = [s for s in shared_values[0] if all(s in values for values in shared_values)]
-    means = {s: tuple(np.mean([values[s] for values in shared_values], axis=0)) for s in seeds}
+    every_value = np.array([[values[s] for s in seeds] for values in shared_values], float)
+    means = dict(zip(seeds, every_value.mean(axis=0), strict=True))
     shared = (one.draws for one in pairings if one.draws is not None)
     coarsest = min(shared, key=len, default=None)
     if coarsest is not None:
@@ -355,7 +356,7 @@ def _test(pairings: list[Pairing], groups: list[_Cell], scale: MetricScale) -> l
         if known is not None and known.df <= len(arm) - 1:
             known = None  # the differences alone say more
         test = statistics.paired(arm, baseline, margin, higher, scale.resolution, known)
-        tested.append(replace(test, draws=tuple(map(len, one.draws or []))))
+        tested.append(replace(test, draws=tuple(map(len, one.draws))) if one.draws else test)
     return tested
 
 

@@ -21,7 +21,7 @@ def shared_draws(first: CellSummary, second: CellSummary, seeds: Sequence[int]) 
     them are in one group. A step that is drawn once does not count: nothing is known of its spread.
     """
     groups: Groups | None = None
-    for cell in (first, second):
+    for cell in (cell for cell in (first, second) if cell.draws):
         for step in dict.fromkeys(step for seed in seeds for step in cell.draws.get(seed, {})):
             several = len({draw.get(step) for draw in cell.draws.values()}) > 1
             outcomes = {seed: cell.draws.get(seed, {}).get(step) for seed in seeds}

@@ -92,8 +92,8 @@ class StudyError:
         return self._with_rounding(self._layout(arm, baseline).of_means(drawn))
 
     def _with_rounding(self, error: RunError | None) -> RunError | None:
-        if error is None:
-            return None
+        if error is None or not self._resolution:
+            return error
         variance = error.variance + self._resolution**2 / 12
         return RunError(variance, error.df, error.cells, error.arms)
 

@@ -108,27 +108,33 @@ def plain_trial(trial: Any) -> Trial:
     """
     if not isinstance(trial, Trial):
         raise InvalidValueError(f"trials must be a list of `Trial`, got {reprlib.repr(trial)}")
-    place = f"({reprlib.repr(trial.cell)}, seed {reprlib.repr(trial.seed)})"
     for axis, value in trial.cell.items():
         if not _is_plain(value):
-            what = f"{axis} must be text or a number, got {reprlib.repr(value)} {place}"
+            what = f"{axis} must be text or a number, got {reprlib.repr(value)} {_place(trial)}"
             raise InvalidValueError(what, "give every trial a value of each axis")
     try:
         seed = int(trial.seed)
         if seed != float(trial.seed):
             raise ValueError
     except (TypeError, ValueError, OverflowError):
-        raise InvalidValueError(f"the seed of a trial must be an integer {place}") from None
+        what = f"the seed of a trial must be an integer {_place(trial)}"
+        raise InvalidValueError(what) from None
     value = trial.value
+    if type(trial.seed) is int and type(value) in (float, type(None)):
+        return trial
     try:
         if isinstance(value, str | bytes):
             raise TypeError
         number = None if value is None else float(value)
     except (TypeError, ValueError, RuntimeError, OverflowError):
         raise InvalidValueError(
-            f"the value of a trial must be a number, got {reprlib.repr(value)} {place}"
+            f"the value of a trial must be a number, got {reprlib.repr(value)} {_place(trial)}"
         ) from None
     return replace(trial, seed=seed, value=value if isinstance(value, int | float) else number)
+
+
+def _place(trial: Trial) -> str:
+    return f"({reprlib.repr(trial.cell)}, seed {reprlib.repr(trial.seed)})"
 
 
 def _is_plain(value: Any) -> bool:
