@@ -70,7 +70,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """Let the workers of pytest-xdist use the server that they were forked from."""
+    """Let the workers of pytest-xdist share one fork server, which loads while they collect."""
     node.workerinput["fork_server"] = server()
 
 
