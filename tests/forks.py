@@ -4,8 +4,7 @@ Python's fork server imports torch once for all workers of pytest. Importing thi
 `subprocess` so that `python -m thresher…` and `python FILE`, of the tests or examples, are forked
 from there in tens of milliseconds, whoever starts them: the command of a test, the workers of its
 training, the trials of its study, on a host of a test bed (`ip netns exec HOST …`), too. Process
-id, session, files, signals, network namespace and exit code are real. The workers of pytest-xdist
-are forked as well: each would take 7 CPU seconds to load what the server has loaded.
+id, session, files, signals, network namespace and exit code are real.
 
 Where the start of an interpreter is what a test is about, or what /proc shows of a process, mark
 the test `fresh`; the variable `FRESH` in the environment of a command does the same.
@@ -47,8 +46,6 @@ FOLDERS = (f"{TESTS}/", f"{os.path.dirname(TESTS)}/examples/")
 MODULES = ("thresher", "torch.distributed.run", "mkdocs", "ipykernel_launcher")
 """What `python -m` forks, besides modules of Thresher. MkDocs loads all commands for the site, and
 the notebooks load torch."""
-WORKER = ["-c", "import sys;exec(eval(sys.stdin.readline()))"]
-"""How execnet starts a worker of pytest-xdist."""
 
 FORKS = multiprocessing.get_context("forkserver")
 # Python has one fork server per process, which imports what the last caller asked for: so it is
@@ -196,9 +193,7 @@ class _Command:
         with warnings.catch_warnings():
             # The module that runs was imported by the fork server.
             warnings.filterwarnings("ignore", category=RuntimeWarning, module="runpy")
-            if self.words == WORKER:
-                exec(WORKER[1], vars(sys.modules["__main__"]))
-            elif self.words[0].endswith(".py"):
+            if self.words[0].endswith(".py"):
                 sys.path[0] = os.path.dirname(self.words[0])
                 runpy.run_path(self.words[0], run_name="__main__")
             else:
@@ -267,9 +262,7 @@ def _words(call: dict[str, Any]) -> list[str]:
     special = before not in (None, "die_with_parent") or call["shell"]
     if FRESH in environment or special or program != sys.executable:
         return []
-    if words == WORKER:
-        forked = True
-    elif words[:1] == ["-m"]:
+    if words[:1] == ["-m"]:
         words = words[1:]
         forked = words[0] in MODULES or words[0].startswith("thresher.")
     else:

@@ -4,13 +4,10 @@ import os
 import subprocess
 import sys
 import time
-from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
-from execnet import gateway_io
-
-from forks import FORKS, SERVER, WORKER
+from forks import FORKS, SERVER
 from leaks import _is_ours
 
 
@@ -26,12 +23,6 @@ def test_the_server_has_loaded_every_module() -> None:
     loaded = found.get(timeout=120)
     child.join()
     assert set(SERVER._preload_modules) <= loaded
-
-
-def test_workers_of_pytest_are_forks() -> None:
-    assert gateway_io.popen_bootstrapline == WORKER[1]
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        assert forkserver.get_inherited_fds() is not None
 
 
 def test_a_fork_leads_its_session_at_once() -> None:
