@@ -29,6 +29,7 @@ from thresher.study.results import Trial
 from thresher.study.tasks import Values
 
 RESULTS = Path(__file__).parents[2] / "results"
+REPEAT = Path(__file__).parents[2] / "benchmarks" / "results" / "ornl-fig7-repeat"
 COMPARED = ("paper", "measured", "interval", "holds")
 
 
@@ -39,7 +40,11 @@ def _stored(name: str) -> Values:
 
 def _trials(folder: str, axes: Iterable[str], draws: int | None = None) -> list[Trial]:
     """Read the reported trials; `draws` extractors are shared by the seeds of filtered arms."""
-    rows = pq.read_table(RESULTS / folder / "report" / "trials.parquet").to_pylist()
+    return _read(RESULTS / folder / "report" / "trials.parquet", axes, draws)
+
+
+def _read(table: Path, axes: Iterable[str], draws: int | None = None) -> list[Trial]:
+    rows = pq.read_table(table).to_pylist()
     trials = []
     for row in rows:
         cell = {axis: row[axis] for axis in axes}
@@ -97,6 +102,22 @@ def test_extractors_that_seeds_share() -> None:
     draws = content["steps"]["extractor"]["draws"]
     rows = ornl_fig7.rows(_analysis("ornl-fig7/study", content, draws))
     _check("ornl-fig7", rows)
+
+
+def test_repeat_of_figure_7() -> None:
+    """Of the batch that was cut off, nothing is said."""
+    content = ornl_fig7.definition("gpu")
+    definition = reading.from_dict(content)
+    draws = content["steps"]["extractor"]["draws"]
+    trials = _read(REPEAT / "trials.parquet", definition.untuned_axes, draws)
+    analysis = analyse([trial for trial in trials if trial.reported], definition)
+    lines = [
+        f"| {row.paper} | {row.measured} | {row.interval} | {row.holds} |"
+        for row in ornl_fig7.rows(analysis)
+        if row.to_dict().get("batch_size") in (4096, ornl_fig7.LARGE)
+    ]
+    page = (REPEAT / "README.md").read_text()
+    assert [line for line in page.splitlines() if line.startswith("| batch ")] == lines
 
 
 def test_noisy_labels() -> None:
