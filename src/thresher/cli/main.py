@@ -23,6 +23,7 @@ from thresher.errors import (
     nearest,
 )
 from thresher.paths import user_error
+from thresher.read_errors import unreadable
 from thresher.select.filters.registry import FILTERS
 from thresher.startup import QuickEnd, complete_streams, quick_imports, skip_pandas
 from thresher.stopping import interrupted
@@ -105,12 +106,21 @@ def _unexpected(error: Exception) -> int:
         fix = "raise the limits of processes and memory: `ulimit -u`, `ulimit -v`"
         known = ThresherError("the system starts no more threads for this process", fix)
     elif isinstance(error, OSError):
-        known = user_error(error, Path(str(error.filename or "the output")))
+        known = _disk_error(error)
     if known is not None and not os.environ.get("THRESHER_DEBUG"):
         print(f"thresher: {known}", file=sys.stderr)
         return 2
     traceback.print_exc()
     return 1
+
+
+def _disk_error(error: OSError) -> ThresherError | None:
+    """Return the sentence for an error of reading, or else of writing, a file."""
+    if error.filename is None:
+        return user_error(error, Path("the output"))
+    path = Path(os.fsdecode(error.filename))
+    # Without its number: only reading tells whether it was reading that was refused.
+    return unreadable(path, OSError()) or user_error(error, path)
 
 
 class _Lines(logging.Formatter):

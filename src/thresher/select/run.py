@@ -30,6 +30,7 @@ from thresher.models.embed_config import EmbedOptions
 from thresher.models.features import Features
 from thresher.options import to_mapping
 from thresher.paths import RunPaths, SelectionPaths, read_run_json
+from thresher.read_errors import unreadable
 from thresher.select.filters.base import Filter
 from thresher.select.inputs import FilterInputs, FilterSources, Retrain, take_rows
 
@@ -306,10 +307,10 @@ def with_dynamics(inputs: FilterInputs, path: Path) -> FilterInputs:
         names = [*DYNAMICS, *(name for name in LATER_DYNAMICS if name in recorded)]
         table = pq.read_table(path, columns=["id", *names])
         rows = rows_by_id(inputs.ids, table.column("id").cast(pa.string()))
-    except (pa.ArrowException, OSError, KeyError):
-        raise InvalidValueError(
-            f"{path} is damaged", "train the run again with `record_dynamics`", "run"
-        ) from None
+    except (pa.ArrowException, OSError, KeyError) as error:
+        fix = "train the run again with `record_dynamics`"
+        wrong = InvalidValueError(f"{path} is damaged", fix, "run")
+        raise unreadable(path, error) or wrong from None
     if (rows < 0).all():
         raise InvalidValueError(
             f"run {path.parent} was trained on none of these samples", "give another run", "run"

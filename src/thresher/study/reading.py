@@ -10,6 +10,7 @@ from typing import Any
 from thresher import options
 from thresher.errors import InvalidValueError, NotFoundError, nearest
 from thresher.paths import check_format
+from thresher.read_errors import unreadable
 from thresher.study import command
 from thresher.study.definition import (
     ARM,
@@ -59,8 +60,9 @@ def _text(path: Path | str) -> str:
         return Path(path).read_text(encoding="utf-8-sig")
     except (FileNotFoundError, NotADirectoryError):
         raise NotFoundError(f"study file {path} not found", "check the path") from None
-    except (IsADirectoryError, UnicodeDecodeError):
-        raise InvalidValueError(f"{path} is not a study file", "give a TOML file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        wrong = InvalidValueError(f"{path} is not a study file", "give a TOML file")
+        raise unreadable(path, error) or wrong from None
 
 
 def _content(text: str, where: str) -> Values:

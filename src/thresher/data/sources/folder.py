@@ -2,10 +2,12 @@
 
 import contextlib
 import csv
+import errno
 import functools
 import hashlib
 import logging
 import os
+import stat
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -15,6 +17,7 @@ from thresher.data.sources import encoded
 from thresher.data.sources.base import Block
 from thresher.data.sources.walk import is_hidden, walk
 from thresher.errors import InvalidValueError, NotFoundError, counted
+from thresher.read_errors import unreadable
 
 logger = logging.getLogger(__name__)
 
@@ -130,8 +133,12 @@ def _is_text(name: str) -> bool:
 def _read(path: Path) -> bytes | None:
     try:
         # Not a FIFO or a device: reading one could block for ever.
-        return path.read_bytes() if path.is_file() else None
-    except OSError:
+        return path.read_bytes() if stat.S_ISREG(path.stat().st_mode) else None
+    except OSError as error:
+        # An image that cannot be read now is not broken: without it, the data set is another one.
+        refused = None if error.errno == errno.ELOOP else unreadable(path, error)
+        if refused is not None:
+            raise refused from None
         return None
 
 

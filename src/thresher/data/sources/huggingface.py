@@ -15,6 +15,7 @@ from thresher.data.sources import encoded
 from thresher.data.sources.base import Block
 from thresher.errors import InvalidValueError, first_line
 from thresher.plugins import import_optional
+from thresher.read_errors import unreadable
 
 ROWS_PER_CHUNK = 10_000
 MARKERS = ("dataset_dict.json", "dataset_info.json")
@@ -125,7 +126,11 @@ class HuggingFace(encoded.EncodedSource):
             return bytes(image["bytes"])
         try:
             return Path(image["path"]).read_bytes()
-        except (KeyError, TypeError, OSError):
+        except (KeyError, TypeError):
+            return None
+        except OSError as error:
+            if refused := unreadable(image["path"], error):
+                raise refused from None
             return None
 
 
