@@ -318,12 +318,13 @@ def test_a_limit_of_the_process_gets_one_sentence(
     assert not any(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("out", [["--out=~/S.parquet"], ["--out", "~/S.parquet"]])
 def test_a_home_folder_that_the_shell_leaves_is_expanded(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, digits: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, digits: Path, out: list[str]
 ) -> None:
     """`--out=~/S.parquet` made a folder with the name `~`."""
     monkeypatch.setenv("HOME", str(tmp_path))
     with pytest.raises(SystemExit) as ended:
-        main(["select", "random", f"--data={digits}", "--drop=0.5", "--out=~/S.parquet"])
+        main(["select", "random", f"--data={digits}", "--drop=0.5", *out])
     assert ended.value.code == 0
     assert (tmp_path / "S.parquet").is_file()

@@ -19,7 +19,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "thresher"
 LAYERS: list[set[str]] = [
     {"version"},
     {"errors", "startup", "stopping", "help_texts"},
-    {"read_errors"},
+    {"read_errors", "home_paths"},
     {"paths", "progress", "options", "plugins", "environment", "csv_table", "plain_optimizers"},
     {"locks", "effect", "device_check"},
     {"distributed"},

@@ -25,6 +25,7 @@ from thresher.errors import (
     ThresherError,
     check_type,
 )
+from thresher.home_paths import with_home
 from thresher.read_errors import DISK_FAILS, advice, unreadable
 
 
@@ -42,9 +43,9 @@ def home() -> Path:
 
 
 def as_path(path: Path | str, parameter: str) -> Path:
-    """Return a path that a user gave, or raise InvalidTypeError."""
+    """Return a path that a user gave, which may begin with `~/`, or raise InvalidTypeError."""
     check_type(path, (str, os.PathLike), parameter, "a path")
-    return Path(path)
+    return Path(with_home(path))
 
 
 def cached_pack(name: str) -> Path:

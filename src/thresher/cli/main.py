@@ -142,7 +142,6 @@ def _dispatch(arguments: list[str]) -> int:
         if any("\udc80" <= character <= "\udcff" for character in argument):  # undecoded bytes
             shown = os.fsencode(argument).decode("utf-8", "backslashreplace")
             raise InvalidValueError(f"arguments must be UTF-8 text, got {shown}")
-    arguments = [_expanded(argument) for argument in arguments]
     if not arguments or arguments[0] in ("-h", "--help"):
         print(_overview())
         return 0
@@ -154,14 +153,6 @@ def _dispatch(arguments: list[str]) -> int:
         return _run(command, rest)
     print(_overview(arguments[0]))
     return 0
-
-
-def _expanded(argument: str) -> str:
-    """Expand the `~/` of `--out=~/RUN`, which most shells leave; a folder `~` would be made."""
-    name, equals, value = argument.partition("=")
-    if name.startswith("--") and value.startswith("~/"):
-        value = os.path.expanduser(value)
-    return f"{name}{equals}{value}"
 
 
 def _find(arguments: list[str]) -> tuple[Command | None, list[str]]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from thresher.auditing.findings import Audit
 from thresher.errors import InvalidValueError, check_type, counted
-from thresher.paths import StudyPaths, write_json, write_text
+from thresher.paths import StudyPaths, as_path, write_json, write_text
 from thresher.report import tables
 from thresher.report.audit_page import write_audit_page
 from thresher.report.drawing import Drawing, inline
@@ -62,7 +62,7 @@ def write_report(
     analysis = study if isinstance(study, Analysis) else analyse(study)
     if out is None and analysis.study is None:
         raise InvalidValueError("out is required for a report of trials", "", "out")
-    folder = Path(out) if out is not None else StudyPaths(analysis.study.root).report  # type: ignore[union-attr]
+    folder = as_path(out, "out") if out is not None else StudyPaths(analysis.study.root).report  # type: ignore[union-attr]
     drawings = draw_all(analysis)
     for drawing in drawings:
         drawing.save(folder / "figures")

@@ -26,10 +26,11 @@ from thresher.errors import (
     ThresherError,
     counted,
 )
+from thresher.home_paths import expand_home
 from thresher.models.embed_config import EmbedOptions
 from thresher.models.features import Features
 from thresher.options import to_mapping
-from thresher.paths import RunPaths, SelectionPaths, read_run_json
+from thresher.paths import RunPaths, SelectionPaths, as_path, read_run_json
 from thresher.read_errors import unreadable
 from thresher.select.filters.base import Filter
 from thresher.select.inputs import FilterInputs, FilterSources, Retrain, take_rows
@@ -64,6 +65,7 @@ def run_filter(
         notes: Further entries of the sidecar.
     """
     if out is not None:
+        out = as_path(out, "out")
         check_new(out)
     inputs, origin = load_inputs(filter, pack, sources or FilterSources())
     mention(filter)
@@ -88,6 +90,7 @@ def load_inputs(
     filter: Filter, pack: Pack, sources: FilterSources
 ) -> tuple[FilterInputs, dict[str, str]]:
     """Return what a filter needs, and where it comes from, for the sidecar."""
+    expand_home(sources)
     inputs = training_inputs(pack, sources.hold_out)
     origin: dict[str, str] = {}
     if "training" in filter.needs and sources.run is None:

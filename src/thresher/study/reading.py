@@ -9,6 +9,7 @@ from typing import Any
 
 from thresher import options
 from thresher.errors import InvalidValueError, NotFoundError, nearest
+from thresher.home_paths import with_home
 from thresher.paths import check_format
 from thresher.read_errors import unreadable
 from thresher.study import command
@@ -77,7 +78,7 @@ def from_dict(content: Values, where: str = "the study", text: str = "") -> Stud
     check_format(content, FORMAT, where)
     if "format" not in content:
         text = f"format = {FORMAT}\n{text}"
-    content = {key: value for key, value in content.items() if key != "format"}
+    content = {key: with_home(v) for key, v in content.items() if key != "format"}
     known = {info.name for info in options.describe(StudyDefinition)} - {"text"}
     _check_keys(content, known, where)
     base, grid, arms, steps, executor = (

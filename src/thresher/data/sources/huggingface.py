@@ -31,6 +31,8 @@ class HuggingFace(encoded.EncodedSource):
 
     def __init__(self, where: str, name: str | None = None) -> None:
         self.where = str(where)
+        if self.where.startswith("hf:~/"):
+            self.where = f"hf:{Path(self.where[3:]).expanduser()}"
         splits = self._load()
         columns = {_columns(part, self.where) for part in splits.values()}
         if len(columns) > 1:
