@@ -4,6 +4,7 @@ import dataclasses
 import json
 import logging
 import os
+import re
 import select
 import shutil
 import sys
@@ -107,6 +108,8 @@ def _unexpected(error: Exception) -> int:
         known = ThresherError("the system starts no more threads for this process", fix)
     elif isinstance(error, OSError):
         known = _disk_error(error)
+    elif isinstance(error, UnicodeEncodeError):
+        known = _name_error(error.object, error.start)
     if known is not None and not os.environ.get("THRESHER_DEBUG"):
         print(f"thresher: {known}", file=sys.stderr)
         return 2
@@ -121,6 +124,20 @@ def _disk_error(error: OSError) -> ThresherError | None:
     path = Path(os.fsdecode(error.filename))
     # Without its number: only reading tells whether it was reading that was refused.
     return unreadable(path, OSError()) or user_error(error, path)
+
+
+def _name_error(text: str, at: int = 0) -> ThresherError:
+    """Return the sentence for a name that cannot be written as the locale, or as UTF-8, asks.
+
+    `text` may be a file that holds the name, in quotes or in a line of its own.
+    """
+    name = re.split(r'["\n]', text[:at])[-1] + re.split(r'["\n]', text[at:])[0]
+    shown = name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    encoding = sys.getfilesystemencoding()
+    if encoding == "utf-8":
+        return InvalidValueError(f"{shown} is not UTF-8 text", "rename the file")
+    what = f"{shown} cannot be written in the encoding of this locale, which is {encoding}"
+    return InvalidValueError(what, "set PYTHONUTF8=1")
 
 
 class _Lines(logging.Formatter):
@@ -140,8 +157,7 @@ def _show_log() -> None:
 def _dispatch(arguments: list[str]) -> int:
     for argument in arguments:
         if any("\udc80" <= character <= "\udcff" for character in argument):  # undecoded bytes
-            shown = os.fsencode(argument).decode("utf-8", "backslashreplace")
-            raise InvalidValueError(f"arguments must be UTF-8 text, got {shown}")
+            raise _name_error(argument)
     if not arguments or arguments[0] in ("-h", "--help"):
         print(_overview())
         return 0
