@@ -164,7 +164,7 @@ WRITE = "import sys; open(sys.argv[1] + '/result.json', 'w').write({text!r})"
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("import sys; sys.exit(3)", "the command exited with 3"),
+        ("import sys; sys.exit(3)", r"the command exited with 3 \(the output of the command\);"),
         ("import os; os.kill(os.getpid(), 11)", "the command was ended by SIGSEGV"),
         ("pass", r"the command wrote no result.json into \{out\}"),
         (WRITE.format(text='{"accuracy": "high"}'), "accuracy must be a finite number, got 'high'"),

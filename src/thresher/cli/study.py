@@ -183,8 +183,9 @@ def _status_table(status: "StudyStatus") -> Any:
     tasks, hint = [*status.steps, *status.trials], ""
     # An empty last column would cost the names of the tasks their room.
     where = ["where"] if any(task.where or task.error for task in tasks) else []
-    for name in ("state", "task", "epoch", "accuracy", *where):
-        table.add_column(name, overflow="fold", justify="right" if name == "accuracy" else "left")
+    for name in ("state", "task", "epoch", "accuracy (%)", *where):
+        right = name.startswith("accuracy")
+        table.add_column(name, overflow="fold", justify="right" if right else "left")
     colours = {"finished": "green", "running": "cyan", "failed": "red", "waiting": "dim"}
     if len(tasks) > MOST_ROWS:
         tasks = [task for task in tasks if task.state in ("running", "failed")][:MOST_ROWS]
@@ -243,11 +244,10 @@ def _summary(analysis: "Analysis", page: Path | None) -> Any:
     lines += [""] if analysis.headlines else []
     table = Table(box=None, pad_edge=False, header_style="dim")
     tuned = ["chosen"] if analysis.choices else []
-    metric = f"{analysis.metric} ({analysis.unit})".replace(" ()", "")
     for name in [*analysis.axes, *tuned]:
         table.add_column(name.replace("_", " "))
-    for name in (metric, "95 % interval", "runs"):
-        table.add_column(name.replace("_", " "), justify="right")
+    for name in (analysis.label(), "95 % interval", "runs"):
+        table.add_column(name, justify="right")
     for c in analysis.cells:
         low, high = shown_interval(c, analysis.metric)
         table.add_row(

@@ -82,8 +82,7 @@ def _metric_name(analysis: Analysis) -> str:
 
 
 def _metric_label(analysis: Analysis) -> str:
-    name = plain(_metric_name(analysis))
-    return f"{name} ({analysis.unit})" if analysis.unit else name
+    return analysis.label(plain(_metric_name(analysis)))
 
 
 def _censored(analysis: Analysis) -> str:

@@ -6,8 +6,9 @@ white.
 """
 
 import html
+import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +83,7 @@ def render(analysis: Analysis, drawings: list[Drawing]) -> str:
         _warnings(analysis),
         _section("Verdict", _verdicts(analysis)),
         _figures(drawings),
-        _section("All settings", tables.cell_table(analysis)) if analysis.cells else "",
+        _section("Means", tables.cell_table(analysis)) if analysis.cells else "",
         _work(analysis),
         _tuning(analysis),
         _section("Options, versions and hardware", setup) if setup else "",
@@ -181,15 +182,17 @@ def _setup(analysis: Analysis) -> str:
     rows: list[list[Any]] = []
     if analysis.study is not None:
         study = analysis.study.definition
-        rows += [[key, value] for key, value in study.base.items()]
-        rows += [[key, " · ".join(map(str, values))] for key, values in study.grid.items()]
+        rows += [[key, _value(value)] for key, value in study.base.items()]
+        rows += [[key, " · ".join(map(_value, values))] for key, values in study.grid.items()]
         for name, arm in study.arms.items():
-            rows.append([f"arm “{name}”", ", ".join(f"{k} {v}" for k, v in arm.items())])
+            rows.append([f"arm “{name}”", _options(arm)])
         rows.append(["seeds", " · ".join(map(str, study.seeds))])
     for step in analysis.plan.steps.values() if analysis.plan is not None else ():
-        options = {k: v for k, v in step.settings.items() if not (isinstance(v, str) and "/" in v)}
-        text = ", ".join(f"{k} {v}" for k, v in options.items())
-        rows.append([f"step “{step.step}”", f"{step.kind}: {text}"])
+        named = {k: v for k, v in step.settings.items() if not (isinstance(v, str) and "/" in v)}
+        options = _options({k: v for k, v in named.items() if k not in step.at})
+        each = f", for each {' and '.join(step.at)}" if step.at else ""
+        row = [f"step “{step.step}”", f"{step.kind}: {options}{each}"]
+        rows += [row] if row not in rows else []
     seen: dict[str, dict[str, None]] = {}
     for trial in analysis.trials:
         for key, value in trial.made_with.items():
@@ -197,9 +200,18 @@ def _setup(analysis: Analysis) -> str:
     made_with = [[key, " · ".join(values)] for key, values in seen.items()]
     return "".join(
         tables.html_table(heads, table, wrap=True)
-        for heads, table in ((["option", "value"], rows), (["made with", ""], made_with))
+        for heads, table in ((["option", "value"], rows), (["made with", "value"], made_with))
         if table
     )
+
+
+def _options(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key} = {_value(value)}" for key, value in values.items())
+
+
+def _value(value: Any) -> str:
+    """Return a value as in a study file, but text without quotes."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _cost(analysis: Analysis) -> str:
@@ -208,16 +220,19 @@ def _cost(analysis: Analysis) -> str:
     spent = f"{hours:.1f} device hours" if hours >= 1 else f"{60 * hours:.1f} device minutes"
     mean = cost.mean_trial_seconds
     each = f", {mean:,.1f} s per trial on average" if mean is not None else ""
-    where = f" on {', '.join(cost.devices)}" if cost.devices else ""
+    # Commands do not say on how many images they train.
+    images = f", and trained on {cost.images:,.0f} images" if cost.images else ""
+    steps = analysis.plan is not None and analysis.plan.steps
+    included = ", with the steps before them," if steps else ""
     return (
-        f"<p>{counted(cost.trials, 'trial')} took {spent}{html.escape(where)}{each}, and trained "
-        f"on {cost.images:,.0f} images; the steps before the trials are included. Time on a shared "
-        "device is counted in full for each trial.</p>"
+        f"<p>{counted(cost.trials, 'trial')}{included} took {spent}{each}{images}. Time on a "
+        "shared device is counted in full for each trial.</p>"
     )
 
 
 def _method(analysis: Analysis) -> str:
     margin = html.escape(f"{analysis.margin:g} {analysis.unit or analysis.metric}")
+    resolution = f"{analysis.resolution:.3g} {analysis.unit}".strip()
     primary = sum(bool(c.primary) for c in analysis.verdicts)
     count = counted(len(analysis.verdicts), "comparison")
     family = f"the {count} of this study"
@@ -232,7 +247,7 @@ def _method(analysis: Analysis) -> str:
         "<b>sd</b> is √2 times the standard deviation of a run. In each setting, arms × seeds is a "
         "two-way layout: the squares of what is left after subtracting the means of each arm and "
         "each seed, divided by (arms − 1)(seeds − 1), are the variance of a run (plus the "
-        f"metric’s resolution² / 12; the resolution is {analysis.resolution:.6g}). It is averaged "
+        f"metric’s resolution² / 12; the resolution is {resolution}). It is averaged "
         "over the settings. A setting with more spread "
         "than the others has the mean of its own variance and that of the others, or its own only "
         "if an F-test finds it larger; a pair of arms with more spread than the others is judged "

@@ -107,6 +107,11 @@ class Analysis:
         primary = [c for c in self.verdicts if c.primary]
         return [*primary, *(c for c in self.overall if c not in primary)]
 
+    def label(self, name: str = "") -> str:
+        """Return the metric, or another name of it, with the unit of its means."""
+        unit = "%" if self.unit == "points" else self.unit  # in which accuracies differ
+        return f"{name or self.metric.replace('_', ' ')} ({unit})".replace(" ()", "")
+
     def to_dict(self) -> dict[str, Any]:
         """Return the output of `thresher study report --json`."""
         keys = ("title", "metric", "unit", "margin", "level", "resolution", "higher_is_better")
