@@ -81,7 +81,10 @@ GOOD = "run --seed {seed} --out {out} --lr {lr}"
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"base": {"command": "run {seed} {out} {lr} {rate}"}}, r"\{rate\}, but .*neither an axis"),
+        (
+            {"base": {"command": "run {seed} {out} {lr} {rate}"}},
+            r"\{rate\}, but .*; give it a value",
+        ),
         ({"base": {"command": "run {seed} {out} {lr} {sede}"}}, 'did you mean "seed"'),
         ({"base": {"command": "run {seed} {out}"}}, r'"lr" is an axis, but command does not'),
         ({"base": {"command": "run {out} {lr}"}}, r"must contain \{seed\}"),

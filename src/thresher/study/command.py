@@ -48,9 +48,10 @@ def fill(command: str, values: Mapping[str, Any]) -> list[str]:
     for word in _words(command, "the study"):
         for name in _names(word, "the study"):
             if name not in values:
+                fix = nearest(name, values)
                 raise InvalidValueError(
                     f'command contains {{{name}}}, but "{name}" is neither an axis nor an option',
-                    nearest(name, values),
+                    fix if fix.endswith("?") else "give it a value in [base] or [grid]",
                 )
         arguments.append(word.format_map({key: _text(value) for key, value in values.items()}))
     return arguments
