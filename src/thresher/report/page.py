@@ -233,6 +233,11 @@ def _cost(analysis: Analysis) -> str:
 def _method(analysis: Analysis) -> str:
     margin = html.escape(f"{analysis.margin:g} {analysis.unit or analysis.metric}")
     resolution = f"{analysis.resolution:.3g} {analysis.unit}".strip()
+    claim = (
+        "<b>Excludes the claimed effect</b>: a one-sided test shows a smaller effect than claimed. "
+        if any(c.claimed is not None for c in analysis.verdicts)
+        else ""
+    )
     primary = sum(bool(c.primary) for c in analysis.verdicts)
     count = counted(len(analysis.verdicts), "comparison")
     family = f"the {count} of this study"
@@ -259,8 +264,7 @@ def _method(analysis: Analysis) -> str:
         f"The p-values are corrected by Holm’s method for {family}, and {analysis.level:g} is the "
         "threshold. "
         "<b>Better</b> and <b>worse</b>: the mean differs from 0. <b>Equivalent</b>: two one-sided "
-        f"tests show a difference smaller than the margin of {margin}. <b>Excludes the claimed "
-        "effect</b>: a one-sided test shows a smaller effect than claimed. <b>No worse</b>: a "
+        f"tests show a difference smaller than the margin of {margin}. {claim}<b>No worse</b>: a "
         "one-sided test shows that the arm is not worse by the margin or more. Otherwise <b>not "
         "enough runs</b>, with the seeds that detect a difference as large as the margin with "
         "80 % probability, and their range, because sd itself is known with an error (χ²).",
