@@ -217,7 +217,9 @@ def _value(value: Any) -> str:
 def _cost(analysis: Analysis) -> str:
     cost = analysis.cost
     hours = cost.device_hours
-    spent = f"{hours:.1f} device hours" if hours >= 1 else f"{60 * hours:.1f} device minutes"
+    units = (("hours", 1), ("minutes", 60), ("seconds", 3600))
+    unit, each_hour = next((unit for unit in units if hours * unit[1] >= 1), units[-1])
+    spent = f"{hours * each_hour:.1f} device {unit}"
     mean = cost.mean_trial_seconds
     each = f", {mean:,.1f} s per trial on average" if mean is not None else ""
     # Commands do not say on how many images they train.
