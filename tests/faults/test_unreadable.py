@@ -17,9 +17,11 @@ import pytest
 
 from thresher.csv_table import read_csv_table
 from thresher.data.copy_links import CopyLinks
+from thresher.data.digest import file_sha256
 from thresher.data.ids import read_id_list
 from thresher.data.labels import class_names
 from thresher.data.meta import ShardMeta
+from thresher.data.overrides import OverrideLog
 from thresher.data.selection_file import read_files
 from thresher.data.shard import map_shard
 from thresher.data.sources.cifar import Cifar
@@ -38,6 +40,7 @@ from thresher.read_errors import unreadable
 from thresher.scaling.catalog import load_cluster
 from thresher.select.filters.listed import ListFilter
 from thresher.study.reading import load
+from thresher.study.status import Failures
 from thresher.training import checkpoint
 from thresher.training.config import file_options
 
@@ -67,6 +70,9 @@ READERS: dict[str, Callable[[Path], object]] = {
     "x.npz": Npz,
     "x.h5": Hdf5,
     "data.mdb": lambda path: _opened(path.parent),
+    "s.overrides.jsonl": lambda path: OverrideLog(path).read(),
+    "errors/trial.jsonl": lambda path: Failures(path.parent.parent).history("trial"),
+    "shard.arrow": file_sha256,
     # It is not left out as broken: the pack would be another one on another day.
     "1.png": lambda path: list(Folder(path.parent.parent).read("0:1")),
 }
