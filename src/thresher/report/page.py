@@ -234,7 +234,7 @@ def _cost(analysis: Analysis) -> str:
 
 def _method(analysis: Analysis) -> str:
     margin = html.escape(f"{analysis.margin:g} {analysis.unit or analysis.metric}")
-    resolution = f"{analysis.resolution:.3g} {analysis.unit}".strip()
+    resolution = f"{analysis.resolution:.6g} {analysis.unit}".strip()
     claim = (
         "<b>Excludes the claimed effect</b>: a one-sided test shows a smaller effect than claimed. "
         if any(c.claimed is not None for c in analysis.verdicts)
