@@ -73,6 +73,7 @@ def test_values_take_the_place_of_placeholders() -> None:
     assert fill(command, values) == [
         *("run", "two words", "--name=a b'\"$HOME", "{literal}", "1e-05", "true", "3/o")
     ]
+    assert fill("run ~/{name}.py ~", {"name": "a"}) == ["run", str(Path.home() / "a.py"), "~"]
 
 
 GOOD = "run --seed {seed} --out {out} --lr {lr}"

@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from thresher.errors import InvalidValueError, nearest
+from thresher.home_paths import with_home
 from thresher.study.reported import is_finite
 
 COMMAND = "command"
@@ -92,7 +93,7 @@ def _words(command: Any, where: str) -> list[str]:
         ) from None
     if not words:
         raise InvalidValueError(f"command is empty (in {where})")
-    return words
+    return [with_home(word) for word in words]
 
 
 def _names(word: str, where: str) -> list[str]:
