@@ -406,4 +406,6 @@ def test_numbers_have_units_and_empty_columns_are_left_out() -> None:
         ["selection", "accuracy (%)", "95 % interval", "runs"],
         ["selection", "seed", "state", "test accuracy (%)"],
     ]
+    named = analyse(trials, ComparisonConfig(metric="test_acc"))
+    assert named.notes[1].startswith("Call it accuracy to have differences in points")
     assert number(-0.001, signed=True) == "+0.00"

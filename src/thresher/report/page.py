@@ -97,12 +97,14 @@ def render(analysis: Analysis, drawings: list[Drawing]) -> str:
 def _summary(analysis: Analysis) -> str:
     states = [trial.state for trial in analysis.trials]
     seeds = counted(len({trial.seed for trial in analysis.trials}), "seed")
-    devices = ", ".join(analysis.cost.devices) or "unknown hardware"
-    return html.escape(
-        f"{states.count('finished')} of {counted(len(states), 'trial')} finished · "
-        f"{counted(len(analysis.cells), 'setting')} × {seeds} · "
-        f"{analysis.metric.replace('_', ' ')} · {devices} · {time.strftime('%Y-%m-%d %H:%M')}"
-    )
+    facts = [
+        f"{states.count('finished')} of {counted(len(states), 'trial')} finished",
+        f"{counted(len(analysis.cells), 'setting')} × {seeds}",
+        analysis.metric.replace("_", " "),
+        ", ".join(analysis.cost.devices),
+        time.strftime("%Y-%m-%d %H:%M"),
+    ]
+    return html.escape(" · ".join(filter(None, facts)))
 
 
 def _warnings(analysis: Analysis) -> str:
@@ -241,13 +243,16 @@ def _method(analysis: Analysis) -> str:
         else ""
     )
     primary = sum(bool(c.primary) for c in analysis.verdicts)
-    count = counted(len(analysis.verdicts), "comparison")
-    family = f"the {count} of this study"
+    count = len(analysis.verdicts)
+    family = f"the {count:,} comparisons of this study"
     if primary:
         family = (
-            f"the {primary} primary comparisons among themselves, and for all {count} otherwise "
-            "(exploratory)"
+            f"the {primary} primary comparisons among themselves, and for all {count:,} "
+            "comparisons otherwise (exploratory)"
         )
+    corrected = f"The p-values are corrected by Holm’s method for {family}, and"
+    if count == 1:
+        corrected = "One comparison needs no correction;"
     texts = [
         "Two arms are compared by the differences between runs with the same seed: their mean, "
         "divided by its standard error sd / √seeds, is tested by Student’s t.",
@@ -263,8 +268,7 @@ def _method(analysis: Analysis) -> str:
         "differences plus resolution² / 6.",
         "For all settings together, the values are first averaged over settings, seed by seed. "
         "Seeds that share a draw of a random step are averaged first and count as one.",
-        f"The p-values are corrected by Holm’s method for {family}, and {analysis.level:g} is the "
-        "threshold. "
+        f"{corrected} {analysis.level:g} is the threshold of the p-values. "
         "<b>Better</b> and <b>worse</b>: the mean differs from 0. <b>Equivalent</b>: two one-sided "
         f"tests show a difference smaller than the margin of {margin}. {claim}<b>No worse</b>: a "
         "one-sided test shows that the arm is not worse by the margin or more. Otherwise <b>not "

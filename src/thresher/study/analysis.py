@@ -337,6 +337,8 @@ def _doubts(cells: list[CellSummary], config: ComparisonConfig, higher: bool) ->
         texts.append(
             f'A {word} {config.metric} counts as better; if it does not, set better = "{other}".'
         )
+        if "acc" in config.metric.lower() and config.margin is None:
+            texts.append("Call it accuracy to have differences in points, and their usual margin.")
     varied = [cell for cell in cells if cell.n > 1]
     if varied and all(len(set(cell.values.values())) == 1 for cell in varied):
         texts.append(
