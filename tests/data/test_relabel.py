@@ -313,7 +313,7 @@ def test_other_labels_are_those_of_the_pack(made: Any) -> None:
 def test_a_class_that_does_not_exist_is_refused(made: Any, tmp_path: Path) -> None:
     pack, selection, _ = made
     loaded = relabel(made, [3], 10)
-    with pytest.raises(ThresherError, match="the class 10, but digits has 10 classes"):
+    with pytest.raises(ThresherError, match="class number 10, but digits has 10 classes"):
         loaded.labels_of(pack)
     config = TrainConfig(
         data=str(pack.root), out=str(tmp_path / "run"), selection=str(selection.path)

@@ -220,6 +220,7 @@ class FilterPreviewer:
             score = noise_score(self.graph(settings.min_samples), preview.eps)
         new = replace(
             old,
+            class_names=tuple(self.view.pack.classes),
             keep=preview.keep,
             score=score,
             reason=["" if kept else METHODS[settings.method][1] for kept in preview.keep.tolist()],

@@ -28,6 +28,7 @@ from thresher.data.images import decode, encode_png
 from thresher.data.overrides import Override, OverrideLog, effective_overrides, undo_stacks
 from thresher.data.pack import Pack
 from thresher.data.selection import Selection
+from thresher.data.selection_file import store_class_names
 from thresher.errors import InvalidValueError, NotFoundError
 from thresher.paths import SelectionPaths
 
@@ -62,12 +63,7 @@ class SelectionView:
             )
         self.positions = np.empty(0, np.int64)
         if self.selection.ids:
-            self.positions, _ = self.pack.training_positions(
-                self.selection.ids,
-                self.selection.fingerprint,
-                f"the selection {self.path}",
-                "pass the right pack as `data`",
-            )
+            self.positions, _ = self.selection.positions(self.pack, "pass the right pack as `data`")
         self.state()
 
     def __len__(self) -> int:
@@ -152,8 +148,20 @@ class SelectionView:
             raise InvalidValueError(
                 f"label must be one of the {classes} classes, got {label}", "", "label"
             )
+        self._store_class_names(label)
         own = dict(zip(ids, self.selection.labels[rows].tolist(), strict=True))
         return self.log.relabel(own, label, reason.strip(), self)
+
+    def _store_class_names(self, label: int) -> None:
+        """Add names to a sidecar that does not have that of a label which a person gives.
+
+        It may be of an older version, or of a pack that a class was appended to. Nothing is stored
+        if earlier labels may be those of another order of classes.
+        """
+        known = self.selection.class_names
+        if label >= len(known) and (known or self.state().labels is None):
+            store_class_names(SelectionPaths(self.path), self.pack.classes)
+            self.selection.class_names = tuple(self.pack.classes)
 
     def __getitem__(self, id: str) -> bool:
         """Return what the filter itself decided about a sample."""

@@ -263,6 +263,7 @@ def _selection(look: Checks, plan: dict[str, Any], origin: Path | None) -> Selec
         reason=look.reason,
         suggested=look.suggested,
         fingerprint=look.pack.fingerprint,
+        class_names=tuple(look.pack.classes),
         copies=look.links,
         x=x,
         y=y,

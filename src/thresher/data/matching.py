@@ -83,6 +83,18 @@ def match_samples(
     return np.asarray(picked, np.int64)
 
 
+def positions_of_rows(rows: np.ndarray, count: int) -> np.ndarray:
+    """Return the position in the data set of each row of a selection, (count,) int64, or -1.
+
+    `rows` is what `match_samples` returned.
+    """
+    if len(np.unique(rows)) != len(rows):
+        raise InvalidValueError("the data set contains a sample twice", "remove the copies")
+    positions = np.full(count, -1, np.int64)
+    positions[rows] = np.arange(len(rows))
+    return positions
+
+
 def check_row_order(in_pack_order: bool, fix: str) -> None:
     """Raise if the rows of a selection are not in pack order."""
     if not in_pack_order:

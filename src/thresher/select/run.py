@@ -351,6 +351,7 @@ def as_selection(
         score=fitted.score_,
         reason=fitted.reason_,
         fingerprint=pack.fingerprint,
+        class_names=tuple(pack.classes),
         x=x,
         y=y,
         cluster=fitted.cluster_,
