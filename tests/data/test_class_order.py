@@ -115,7 +115,7 @@ def test_data_sets_of_others_are_asked_for_their_classes(
 def test_selections_of_packs_in_another_order_are_not_combined(relabelled: Selection) -> None:
     other = dataclasses.replace(relabelled, class_names=tuple(SHIFTED), path=None)
     unnamed = dataclasses.replace(relabelled, class_names=())
-    with pytest.raises(InvalidValueError, match=r'number 3 in .*, but 4 in the selection'):
+    with pytest.raises(InvalidValueError, match=r"number 3 in .*, but 4 in the selection"):
         UnionFilter().fit(
             None, relabelled.labels, ids=relabelled.ids, selections=[unnamed, relabelled, other]
         )

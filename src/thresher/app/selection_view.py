@@ -24,6 +24,7 @@ from thresher.app.records import (
     SampleDetail,
     SelectionInfo,
 )
+from thresher.data.applied import check_not_applied
 from thresher.data.images import decode, encode_png
 from thresher.data.overrides import Override, OverrideLog, effective_overrides, undo_stacks
 from thresher.data.pack import Pack
@@ -61,6 +62,8 @@ class SelectionView:
                 f"the page shows packs of up to {CLASSES_LIMIT:,} classes, but "
                 f"{self.pack.name} has {len(self.pack.classes):,}"
             )
+        if self.pack.fingerprint != self.selection.fingerprint:  # say so if that is why
+            check_not_applied(Selection.load(self.path), self.pack)
         self.positions = np.empty(0, np.int64)
         if self.selection.ids:
             self.positions, _ = self.selection.positions(self.pack, "pass the right pack as `data`")

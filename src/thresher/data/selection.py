@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from thresher.data import selection_file as stored
+from thresher.data.applied import check_not_applied
 from thresher.data.class_order import check_class_order, check_dataset_classes, check_new_labels
 from thresher.data.copy_links import CopyLinks
 from thresher.data.digest import order_digest
@@ -148,9 +149,8 @@ class Selection:
         """
         self.indices(pack)
         labels, changed = pack.labels.copy(), self.relabelled
-        given = self.final_labels[changed]
-        check_new_labels(given, pack, self.title)
-        labels[pack.positions(self.ids)[changed]] = given
+        check_new_labels(self.final_labels[changed], pack, self.title)
+        labels[pack.positions(self.ids)[changed]] = self.final_labels[changed]
         return labels
 
     def save(self, path: Path | str) -> "Selection":
@@ -161,8 +161,8 @@ class Selection:
         """
         paths = SelectionPaths(as_path(path, "path"))
         columns = {column: getattr(self, field) for column, field in stored.FIELDS.items()}
-        order = self.row_order or order_digest(self.ids)
-        header: dict[str, Any] = {"fingerprint": self.fingerprint, "row_order": order}
+        header: dict[str, Any] = {"fingerprint": self.fingerprint}
+        header["row_order"] = self.row_order or order_digest(self.ids)
         header |= {stored.CLASS_NAMES: self.class_names} if self.class_names else {}
         stored.write_files(paths, columns, {**header, **self.meta, **header}, self.copies)
         self.path, self.log = paths.table, OverrideLog(paths.overrides)
@@ -232,6 +232,7 @@ class Selection:
         Raises:
             InvalidValueError: The pack is another one, or numbers its classes in another way.
         """
+        check_not_applied(self, pack)
         check_class_order(self.class_names, pack.classes, self.title, pack.name, fix)
         return pack.training_positions(self.ids, self.fingerprint, self.title, fix)
 
@@ -394,7 +395,6 @@ class Selection:
         rows = match_samples(dataset, self.ids, self.labels, order, self._in_pack_order)
         kept, final = np.flatnonzero(self.keep[rows]), self.final_labels
         changed = np.flatnonzero((final != self.labels)[rows[kept]]).tolist()
-        if changed:
-            check_dataset_classes(self.class_names, dataset, self.title)
+        check_dataset_classes(self.class_names if changed else (), dataset, self.title)
         at = {number: rows[kept[number]] for number in changed}
         return kept.tolist(), {n: (int(self.labels[row]), int(final[row])) for n, row in at.items()}
