@@ -199,7 +199,7 @@ class FilterPreviewer:
         else:
             keep = self._ranked(settings)
         classes = len(self.view.pack.classes)
-        dropped = np.bincount(self.view.selection.labels[~keep], minlength=classes)[:classes]
+        dropped = np.bincount(self.view.final_labels()[~keep], minlength=classes)[:classes]
         numbers = PreviewNumbers(
             method=method,
             dropped=int((~keep).sum()),

@@ -127,6 +127,12 @@ class SelectionView:
         done, undone = undo_stacks(entries)
         return ReviewState(keep, overruled, labels, len(entries), len(done), len(undone))
 
+    def final_labels(self) -> np.ndarray:
+        """Return the labels that people gave, else those of the pack, (n,) integers."""
+        given = self.state().labels
+        own = self.selection.labels
+        return own if given is None else np.where(given < 0, own, given)
+
     def decide(self, ids: list[str], keep: bool, reason: str, label: int | None = None) -> Override:
         """Keep, drop or relabel samples by hand; the log is on disk when this returns."""
         ids = list(dict.fromkeys(ids))
@@ -173,7 +179,7 @@ class SelectionView:
     # Data for the page ------------------------------------------------------------------------
 
     def info(self) -> SelectionInfo:
-        labels, classes = self.selection.labels, len(self.pack.classes)
+        labels, classes = self.final_labels(), len(self.pack.classes)
         return SelectionInfo(
             name=self.name,
             samples=len(self),
