@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from thresher.data import matching
 from thresher.data import selection_file as stored
 from thresher.data.applied import check_not_applied
 from thresher.data.class_order import check_class_order, check_dataset_classes, check_new_labels
 from thresher.data.copy_links import CopyLinks
 from thresher.data.digest import order_digest
 from thresher.data.ids import check_lengths, rows_by_id
-from thresher.data.matching import check_row_order, match_samples, positions_of_rows, webdataset_ids
 from thresher.data.overrides import Override, OverrideLog, effective_overrides, empty_log
 from thresher.data.pack import Pack
 from thresher.errors import InvalidValueError, MissingDependencyError, check_type, counted
+from thresher.foreign_data import instead_of
 from thresher.paths import SelectionPaths, as_path
 
 if TYPE_CHECKING:
@@ -210,8 +211,7 @@ class Selection:
             InvalidValueError: A decision names an id that the selection does not have.
         """
         decisions = effective_overrides(entries)
-        ids = list(decisions)
-        for id, row in zip(ids, rows_by_id(ids, self.ids).tolist(), strict=True):
+        for id, row in zip(decisions, rows_by_id(list(decisions), self.ids).tolist(), strict=True):
             if row < 0:
                 raise InvalidValueError(f'a decision on {self.path} names unknown sample "{id}"')
             entry = decisions[id]
@@ -247,7 +247,7 @@ class Selection:
         Raises:
             InvalidValueError: The selection was made on another pack.
         """
-        check_type(pack, Pack, "pack", "a Pack")
+        check_type(pack, Pack, "pack", "a Pack", instead_of(pack))
         if within not in ("pack", "train"):
             raise InvalidValueError(
                 f'within must be "pack" or "train", got {within!r}', "", "within"
@@ -291,10 +291,10 @@ class Selection:
         """
         rows, changes = self._kept_rows(dataset, order)
         if not changes:
-            return dataset.select(rows)
+            return matching.select_rows(dataset, rows)
         from thresher.data.relabelled import relabel_columns
 
-        return relabel_columns(dataset.select(rows), changes)
+        return relabel_columns(matching.select_rows(dataset, rows), changes)
 
     def sampler(
         self,
@@ -317,10 +317,10 @@ class Selection:
         """
         from thresher.data.sampler import DistributedEpochSampler, EpochSampler
 
-        check_row_order(self._in_pack_order, "make the selection again")
+        matching.check_row_order(self._in_pack_order, "make the selection again")
         self.log.mention_newer()
-        rows = match_samples(dataset, self.ids, self.labels, order)
-        positions = np.where(self.keep, positions_of_rows(rows, len(self.ids)), -1)
+        rows = matching.match_samples(dataset, self.ids, self.labels, order)
+        positions = np.where(self.keep, matching.positions_of_rows(rows, len(self.ids)), -1)
         if not hasattr(dataset, "changes"):  # what `apply` returned has the new labels
             self._mention_labels("a sampler")
         kind = EpochSampler if world == 1 else DistributedEpochSampler
@@ -336,7 +336,7 @@ class Selection:
             InvalidValueError: The selection does not name the sample.
         """
         check_type(sample, (str, Mapping), "sample", "an id or a sample of a WebDataset")
-        ids = [sample] if isinstance(sample, str) else webdataset_ids(sample)
+        ids = [sample] if isinstance(sample, str) else matching.webdataset_ids(sample)
         row = next((self._row_by_id[id] for id in ids if id in self._row_by_id), None)
         if row is None:
             what = f'sample "{ids[-1]}" is not in the selection'
@@ -392,7 +392,7 @@ class Selection:
     ) -> tuple[list[int], dict[int, tuple[int, int]]]:
         """Return the kept rows of a data set, and old and new labels by number of kept row."""
         self.log.mention_newer()
-        rows = match_samples(dataset, self.ids, self.labels, order, self._in_pack_order)
+        rows = matching.match_samples(dataset, self.ids, self.labels, order, self._in_pack_order)
         kept, final = np.flatnonzero(self.keep[rows]), self.final_labels
         changed = np.flatnonzero((final != self.labels)[rows[kept]]).tolist()
         check_dataset_classes(self.class_names if changed else (), dataset, self.title)
