@@ -122,7 +122,7 @@ def test_a_finished_recipe_is_stored_without_its_runs(
     assert results["made-up"].command == "thresher reproduce made-up --preset smoke"
     assert results["made-up"].hardware["cores"] >= 1
     page = tool.page(results)
-    assert "| O4 | 2 \\| 3 | 4 (n = 7) | 1 … 2 | no | [made-up](#made-up) |" in page
+    assert "| O4 | 2 \\| 3 | 4 (n = 7) | 1 … 2 | no | [made-up](#made-up), with a note |" in page
     assert "- *2 | 3*: a note" in page
     assert "**Note**: Seen after the run." in page
     assert (
