@@ -48,6 +48,8 @@ def test_a_new_label_by_http(site: Site) -> None:
         written = http.post("/api/use", json={"share": 0.2, "name": "fourth"}).json()["path"]
         state, _ = table(http.post("/api/undo"))
         assert "label" not in state.column_names
+        counts = np.bincount(selection.labels, minlength=10).tolist()
+        assert http.get("/api/info").json()["per_class"] == counts
     assert Selection.load(written).final_labels[:3].tolist() == [3, 3, 3]
 
 

@@ -56,6 +56,7 @@ class SelectionView:
         self.path = Path(path)
         self.selection = Selection.load(self.path, overrides=False)
         self.log = OverrideLog(SelectionPaths(self.path).overrides)
+        self._final: tuple[list[Override], np.ndarray] | None = None
         self.pack = pack if pack is not None else _pack_of(self.selection)
         if len(self.pack.classes) > CLASSES_LIMIT:
             raise InvalidValueError(
@@ -128,10 +129,15 @@ class SelectionView:
         return ReviewState(keep, overruled, labels, len(entries), len(done), len(undone))
 
     def final_labels(self) -> np.ndarray:
-        """Return the labels that people gave, else those of the pack, (n,) integers."""
-        given = self.state().labels
-        own = self.selection.labels
-        return own if given is None else np.where(given < 0, own, given)
+        """Return the labels that people gave, else those of the pack, (n,) integers.
+
+        They are kept until the log changes: a slider asks for them with every move.
+        """
+        entries, own = self.log.read(), self.selection.labels
+        if self._final is None or self._final[0] != entries:
+            given = self.state().labels
+            self._final = entries, own if given is None else np.where(given < 0, own, given)
+        return self._final[1]
 
     def decide(self, ids: list[str], keep: bool, reason: str, label: int | None = None) -> Override:
         """Keep, drop or relabel samples by hand; the log is on disk when this returns."""

@@ -1,6 +1,6 @@
 """Labels are numbers: checks that two sides mean the same classes by them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -60,11 +60,11 @@ def _classes_of(dataset: Any) -> list[str]:
     """Return the class names of a data set, or of the one inside torch's Subsets."""
     while hasattr(dataset, "dataset") and hasattr(dataset, "indices"):
         dataset = dataset.dataset
-    column = label_column(dataset)
-    if column is None:
-        names = getattr(dataset, "classes", None)
+    features = getattr(dataset, "features", None)
+    if isinstance(features, Mapping):  # of Hugging Face
+        names = getattr(features.get(label_column(dataset)), "names", None)
     else:
-        names = getattr(dataset.features[column], "names", None)
+        names = getattr(dataset, "classes", None)
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
         return []
     return list(names)
