@@ -19,7 +19,16 @@ SOURCE = Path(__file__).parent.parent / "src" / "thresher"
 LAYERS: list[set[str]] = [
     {"version"},
     {"errors", "startup", "stopping", "help_texts"},
-    {"paths", "progress", "options", "plugins", "environment", "csv_table", "plain_optimizers"},
+    {
+        "paths",
+        "progress",
+        "options",
+        "plugins",
+        "environment",
+        "csv_table",
+        "plain_optimizers",
+        "foreign_data",
+    },
     {"locks", "effect", "device_check"},
     {"distributed"},
     {"data"},

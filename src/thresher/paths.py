@@ -40,9 +40,9 @@ def home() -> Path:
         raise NotFoundError(what, "set THRESHER_HOME to a folder") from None
 
 
-def as_path(path: Path | str, parameter: str) -> Path:
+def as_path(path: Path | str, parameter: str, fix: str = "") -> Path:
     """Return a path that a user gave, or raise InvalidTypeError."""
-    check_type(path, (str, os.PathLike), parameter, "a path")
+    check_type(path, (str, os.PathLike), parameter, "a path", fix)
     return Path(path)
 
 
