@@ -50,9 +50,14 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 # Inherited by every process that a test starts, so that those left behind can be found.
 os.environ[SESSION] = str(os.getpid())
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    # `make test &`: a shell lets what runs in the background, and all that it starts, ignore it.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+for number, usual in (
+    (signal.SIGINT, signal.default_int_handler),
+    (signal.SIGHUP, signal.SIG_DFL),
+):
+    # `make test &` and `nohup make test`: all that is started ignores the signal that tests send.
+    # To keep the tests running when the terminal is closed, use `setsid make test`.
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, usual)
 
 _LEFT_OUT = pytest.StashKey[int]()
 

@@ -190,6 +190,7 @@ run()
     assert done.stdout.split() == ["main", "thread", "handler"]
 
 
+@pytest.mark.slow
 def test_pandas_is_loaded_only_where_it_is_used() -> None:
     code = """
 import sys

@@ -6,9 +6,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
 import thresher
 from thresher import Pack, Selection, ThresherError
+from thresher.data.export import export
+from thresher.models.embed import embed_pack
+from thresher.models.embed_config import EmbedConfig
+from thresher.select.run import run_filter
 
 PATHS: dict[str, Callable[[Any], object]] = {
     "name_or_path": Pack.open,
@@ -70,6 +76,68 @@ def test_a_pack(digits: Path, call: Callable[[Pack], object], sentence: str) -> 
     with pytest.raises(ThresherError, match=sentence) as error:
         call(Pack.open(digits))
     assert isinstance(error.value, TypeError)
+
+
+class DataFrame:
+    """Told by its name, as that of pandas, which is not loaded for it."""
+
+    def __len__(self) -> int:
+        return 1
+
+
+PAIRS = TensorDataset(torch.zeros(4, 1, 2, 2), torch.zeros(4, dtype=torch.int64))
+FOREIGN: dict[str, tuple[Any, str]] = {
+    "frame": (DataFrame(), "a table has no images: pack the folder or file that has them"),
+    "subset": (Subset(PAIRS, [1]), "write its images and labels with `numpy.savez.*a selection of"),
+    "parts": (ConcatDataset([PAIRS, PAIRS]), "and use that pack, which holds the samples of all"),
+    "data set": (PAIRS, "`thresher data pack FILE PACK`, and use that pack$"),
+    "array": (np.zeros((2, 4, 4), np.uint8), "write its images and labels with"),
+}
+WANTED: dict[str, Callable[[Any], object]] = {
+    "data must be a folder or name of a pack": lambda value: thresher.train(
+        thresher.TrainConfig(data=value, out="run")
+    ),
+    "data must be a path": lambda value: thresher.audit(value, "out"),
+    "name_or_path must be a path": Pack.open,
+    "source must be a source of images": lambda value: thresher.write_pack(value, "out"),
+    "pack must be a Pack": lambda value: embed_pack(EmbedConfig(run=Path("run")), value, "out"),
+    "pack must be a  Pack": lambda value: run_filter(thresher.RandomFilter(), value),
+    "pack must be a   Pack": lambda value: export(value, Path("out"), "folder"),
+}
+
+
+@pytest.mark.parametrize("kind", FOREIGN)
+@pytest.mark.parametrize("sentence", WANTED)
+def test_a_data_set_of_another_library_is_refused_with_what_to_pass(
+    kind: str, sentence: str
+) -> None:
+    value, fix = FOREIGN[kind]
+    with pytest.raises(ThresherError, match=f"^{' '.join(sentence.split())}, got .*; .*{fix}"):
+        WANTED[sentence](value)
+
+
+def test_other_objects_where_a_pack_or_a_path_is_needed(digits: Path) -> None:
+    pack = Pack.open(digits)
+    with pytest.raises(ThresherError, match=r"got PackDataset; use the pack that it was made from"):
+        run_filter(thresher.RandomFilter(), pack.dataset())  # type: ignore[arg-type]
+    with pytest.raises(ThresherError, match=r"got str; open it with `Pack\.open`"):
+        run_filter(thresher.RandomFilter(), "digits")  # type: ignore[arg-type]
+    with pytest.raises(ThresherError, match=r"got Pack; pass its folder"):
+        thresher.train(thresher.TrainConfig(data=pack, out="run"))  # type: ignore[arg-type]
+    chosen = run_filter(thresher.RandomFilter(drop=0.1), pack)
+    with pytest.raises(ThresherError, match=r"got Selection; save the selection and pass its path"):
+        thresher.train(thresher.TrainConfig(data="digits", selection=chosen, out="run"))  # type: ignore[arg-type]
+    whole = pack.dataset()
+    parts: ConcatDataset[Any] = ConcatDataset(
+        [Subset(whole, range(700)), Subset(whole, range(700, len(whole)))]
+    )
+    assert len(chosen.apply(parts, order="pack")) == chosen.kept
+    with pytest.raises(ThresherError, match=r"got a ConcatDataset without them; apply the select"):
+        chosen.apply(parts)
+    with pytest.raises(ThresherError, match=r"got a DataFrame without them; .*keeps"):
+        chosen.sampler(DataFrame())
+    with pytest.raises(ThresherError, match=r"Hugging Face Dataset, got PackDataset; use `apply`"):
+        chosen.select(whole)
 
 
 def test_a_selection() -> None:

@@ -6,7 +6,8 @@ The figures and tables of `docs/does-filtering-help.md` are written as well.
     python tools/claims.py --store RUN …     first copy finished recipes to results/NAME
 
 RUN is the folder of `thresher reproduce NAME --preset gpu --out RUN`. Its rows, trials, analysis
-and figures are copied; the runs themselves are not.
+and figures are copied; the runs themselves are not. `results/NAME/remarks.txt`, which people write,
+stays; read it again, since it may be about the earlier run.
 """
 
 import argparse
@@ -28,6 +29,8 @@ RESULTS = ROOT / "results"
 PAGE = ROOT / "docs" / "claims.md"
 FILTERING = ROOT / "docs" / "does-filtering-help.md"
 COPIED = ("trials.parquet", "report.json", "found.json", "reached.json", "*.svg")
+REMARKS = "remarks.txt"
+"""What we saw after the run, a sentence per line."""
 HEAD = """# Claims
 
 What five papers and talks claim, and what we measured:
@@ -131,7 +134,11 @@ def store(run: Path) -> str:
     if "made" not in content:
         raise SystemExit(f"{run} was made by an older version: run it again")
     target = RESULTS / content["name"]
-    shutil.rmtree(target, ignore_errors=True)
+    for old in target.iterdir() if target.is_dir() else ():
+        if old.is_dir():
+            shutil.rmtree(old)
+        elif old.name != REMARKS:
+            old.unlink()
     content["made"]["hardware"].pop("host", None)
     if any(run.rglob("trials.parquet")):  # otherwise nothing else holds the single runs
         del content["data"]
@@ -237,7 +244,7 @@ def _remarks(name: str) -> list[str]:
     """Return what limits the verdicts: notes of the reports, and what we saw after the runs."""
     reports = sorted((RESULTS / name).rglob("report.json"))
     notes = [note for report in reports for note in json.loads(report.read_text())["notes"]]
-    seen = RESULTS / name / "remarks.txt"
+    seen = RESULTS / name / REMARKS
     return list(dict.fromkeys(notes + (seen.read_text().splitlines() if seen.exists() else [])))
 
 
@@ -283,7 +290,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--store", nargs="+", type=Path, default=[], metavar="RUN")
     for run in parser.parse_args(arguments).store:
-        print(f"stored {store(run)}")
+        name = store(run)
+        kept = (RESULTS / name / REMARKS).exists()
+        print(f"stored {name}" + (f"; its {REMARKS} is of an earlier run" if kept else ""))
     results = collect()
     VERDICTS.write_text(json.dumps(verdicts(results), indent=1) + "\n")
     PAGE.write_text(page(results))

@@ -42,9 +42,9 @@ def home() -> Path:
         raise NotFoundError(what, "set THRESHER_HOME to a folder") from None
 
 
-def as_path(path: Path | str, parameter: str) -> Path:
+def as_path(path: Path | str, parameter: str, fix: str = "") -> Path:
     """Return a path that a user gave, which may begin with `~/`, or raise InvalidTypeError."""
-    check_type(path, (str, os.PathLike), parameter, "a path")
+    check_type(path, (str, os.PathLike), parameter, "a path", fix)
     return Path(with_home(path))
 
 

@@ -39,9 +39,17 @@ def test_a_new_label_by_http(site: Site) -> None:
         assert state.column("label").to_pylist()[:4] == [3, 3, 3, -1]
         assert http.get(f"/api/sample/{ids[0]}").json()["override"]["label"] == 3
         assert http.get("/api/log").json()["entries"][0]["label"] == 3
+        final = np.array([3, 3, 3, *selection.labels[3:]])
+        counts = np.bincount(final, minlength=10).tolist()
+        assert http.get("/api/info").json()["per_class"] == counts
+        preview, numbers = table(http.post("/api/preview", json={"method": "random", "share": 0.9}))
+        dropped = ~preview.column("keep").to_numpy()
+        assert numbers["dropped_per_class"] == np.bincount(final[dropped], minlength=10).tolist()
         written = http.post("/api/use", json={"share": 0.2, "name": "fourth"}).json()["path"]
         state, _ = table(http.post("/api/undo"))
         assert "label" not in state.column_names
+        counts = np.bincount(selection.labels, minlength=10).tolist()
+        assert http.get("/api/info").json()["per_class"] == counts
     assert Selection.load(written).final_labels[:3].tolist() == [3, 3, 3]
 
 

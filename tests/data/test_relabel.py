@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -210,6 +211,20 @@ def test_an_export_holds_the_new_labels(made: Any, tmp_path: Path, format: str) 
     labels = dict(zip(again.ids.to_pylist(), again.labels.tolist(), strict=True))
     assert labels[selection.ids[3]] == 8
     assert labels[selection.ids[4]] == selection.labels[4]
+    uses: tuple[Callable[[], Any], ...] = (
+        lambda: loaded.indices(again),
+        lambda: export(again, tmp_path / "twice", format, loaded),
+        lambda: SelectionView(Path(str(selection.path)), again),
+    )
+    for use in uses:  # it says what to do, and not only that the fingerprint is another one
+        with pytest.raises(InvalidValueError, match="has been applied to digits already"):
+            use()
+    dropped = dataclasses.replace(loaded, keep=~loaded.keep)
+    with pytest.raises(InvalidValueError, match="was made on a pack with the fingerprint"):
+        dropped.indices(again)
+    kept = loaded.apply(again.dataset())
+    with pytest.raises(InvalidValueError, match="if it has been applied to the data set already"):
+        [kept[row] for row in range(len(kept))]
 
 
 def test_data_sets_of_others_get_the_new_labels(made: Any) -> None:
@@ -313,7 +328,7 @@ def test_other_labels_are_those_of_the_pack(made: Any) -> None:
 def test_a_class_that_does_not_exist_is_refused(made: Any, tmp_path: Path) -> None:
     pack, selection, _ = made
     loaded = relabel(made, [3], 10)
-    with pytest.raises(ThresherError, match="the class 10, but digits has 10 classes"):
+    with pytest.raises(ThresherError, match="class number 10, but digits has 10 classes"):
         loaded.labels_of(pack)
     config = TrainConfig(
         data=str(pack.root), out=str(tmp_path / "run"), selection=str(selection.path)

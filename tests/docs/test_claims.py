@@ -111,14 +111,20 @@ def test_a_finished_recipe_is_stored_without_its_runs(
     stored = tmp_path / "results/made-up/recipe.json"
     assert json.loads(stored.read_text())["data"] == {"seconds": [1.5]}
     (tmp_path / "run/study/report/trials.parquet").write_text("")  # which hold the runs
+    (stored.parent / "remarks.txt").write_text("Seen after the run.\n")
+    for old in ("old.svg", "study/report/old.svg"):
+        (stored.parent / old).write_text("of the earlier run")
     tool.store(tmp_path / "run")
+    assert (stored.parent / "remarks.txt").read_text() == "Seen after the run.\n"
+    assert not list(stored.parent.rglob("old.svg"))
     assert "data" not in json.loads(stored.read_text())
     results = tool.collect(tmp_path / "results")
     assert results["made-up"].command == "thresher reproduce made-up --preset smoke"
     assert results["made-up"].hardware["cores"] >= 1
     page = tool.page(results)
-    assert "| O4 | 2 \\| 3 | 4 (n = 7) | 1 … 2 | no | [made-up](#made-up) |" in page
+    assert "| O4 | 2 \\| 3 | 4 (n = 7) | 1 … 2 | no | [made-up](#made-up), with a note |" in page
     assert "- *2 | 3*: a note" in page
+    assert "**Note**: Seen after the run." in page
     assert (
         "| O1 | Table I: the share of CIFAR-10 that is noise on each extractor's map | not run |"
         in page

@@ -6,6 +6,7 @@ import sys
 import time
 from pathlib import Path
 
+from few_steps import SCRIPT
 from forks import FRESH, forks_in
 
 LONG = os.environ.get("THRESHER_FAULTS") == "long"
@@ -41,29 +42,15 @@ lr = [0.05, 0.1]
 [executor]
 workers = 2
 """
-COMMAND_STUDY = """
+COMMAND_STUDY = f"""
 seeds = 1
 metric = "steps"
 [base]
-command = "{python} -I -S own.py {seed} {rate} {out}"
+command = "{{python}} -I -S '{SCRIPT}' {{out}} {{seed}} {{rate}}"
 [grid]
 rate = [1, 2]
 [executor]
 workers = 2
-"""
-OWN = """
-import json, os, sys, time
-seed, rate, out = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
-state = os.path.join(out, "state")
-step = int(open(state).read()) if os.path.exists(state) else 0
-while step < 15:
-    step += 1
-    time.sleep(0.1)
-    with open(state + ".new", "w") as file:
-        file.write(str(step))
-    os.replace(state + ".new", state)
-with open(os.path.join(out, "result.json"), "w") as file:
-    json.dump({"steps": 100 * seed + 10 * rate + step}, file)
 """
 
 
@@ -71,7 +58,6 @@ def write_studies(world: Path) -> None:
     """Write the studies of the commands."""
     (world / "killed.toml").write_text(STUDY)
     (world / "killed-command.toml").write_text(COMMAND_STUDY)
-    (world / "own.py").write_text(OWN)
 
 
 def start(words: str, fresh: bool = False, **more: str) -> "subprocess.Popen[str]":

@@ -63,6 +63,7 @@ def test_lightning_trains_whole_epochs_and_validates_after_each() -> None:
     assert module.validated == EPOCHS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("method", "stores"), [("infobatch", True), ("random:0.4", False)])
 def test_lightning_resumes_at_the_end_of_an_epoch(
     method: str, stores: bool, tmp_path: Path

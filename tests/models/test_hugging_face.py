@@ -24,6 +24,8 @@ from thresher.models.features import Features
 from thresher.models.hugging_face import FAMILIES, _read_preprocessing
 from thresher.models.registry import check
 
+pytestmark = pytest.mark.slow  # imports transformers
+
 
 @pytest.fixture(autouse=True)
 def _transformers() -> None:
@@ -105,7 +107,6 @@ def test_pooling_and_a_layer_exclude_each_other() -> None:
         config.check()
 
 
-@pytest.mark.slow
 @torch.no_grad()
 def test_a_dinov2_without_a_description_is_fed_as_its_family(
     tmp_path: Path, digits: Path, caplog: pytest.LogCaptureFixture
@@ -126,7 +127,6 @@ def test_a_dinov2_without_a_description_is_fed_as_its_family(
     assert least_cosine(mean, model(x).last_hidden_state[:, 1:].mean(1)) > 0.9999
 
 
-@pytest.mark.slow
 @torch.no_grad()
 def test_a_clip_is_fed_as_its_folder_says(tmp_path: Path, digits: Path) -> None:
     """The reference is transformers' own image processor and its vision tower."""
@@ -148,7 +148,6 @@ def test_a_clip_is_fed_as_its_folder_says(tmp_path: Path, digits: Path) -> None:
     assert least_cosine(own, model.vision_model(x).pooler_output) > 0.9999
 
 
-@pytest.mark.slow
 @torch.no_grad()
 def test_a_resnet_and_its_half_precision_twin(tmp_path: Path, digits: Path) -> None:
     transformers = pytest.importorskip("transformers")
@@ -169,7 +168,6 @@ def test_a_resnet_and_its_half_precision_twin(tmp_path: Path, digits: Path) -> N
     assert least_cosine(half, wanted) > 0.999
 
 
-@pytest.mark.slow
 @torch.no_grad()
 @pytest.mark.parametrize(
     ("kind", "size", "normalisation", "resample"),
@@ -200,7 +198,6 @@ def test_every_family(
         assert least_cosine(mean, output.last_hidden_state[:, 4:].mean(1)) > 0.9999
 
 
-@pytest.mark.slow  # imports transformers in a process
 def test_the_command_prints_only_its_result(tmp_path: Path, digits: Path, thresher: Run) -> None:
     make(tmp_path / "m", "vit")
     flags = ["--model", f"hf:{tmp_path / 'm'}", "--data", digits, "--out", tmp_path / "F"]

@@ -19,6 +19,8 @@ from thresher.models.embed import embed_pack
 from thresher.models.embed_config import EmbedConfig
 from thresher.models.features import Features
 
+pytestmark = pytest.mark.slow  # imports transformers
+
 
 @pytest.fixture(autouse=True)
 def _transformers() -> None:

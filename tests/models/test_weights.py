@@ -1,6 +1,11 @@
 """Weights from files: names as published, another head, and every refusal."""
 
+import os
+from argparse import Namespace
+from collections import OrderedDict
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -137,3 +142,74 @@ def test_a_layer_called_module_is_not_a_wrapper(tmp_path: Path) -> None:
     weights.save(saved, tmp_path / "w.safetensors")
     weights.load_into(loaded, tmp_path / "w.safetensors")
     assert same(loaded, saved.state_dict())
+
+
+def spring(file: Path) -> None:
+    file.write_text("code of the checkpoint ran")
+
+
+class Trap:
+    """An object that would write a file if it were loaded."""
+
+    def __init__(self, file: Path, how: Callable[..., Any] = spring) -> None:
+        self.file, self.how = file, how
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self.how, (self.file,)
+
+
+@pytest.mark.parametrize("prefix", ["model.", "net.", "backbone.encoder.", "model._orig_mod."])
+def test_a_checkpoint_of_lightning_is_read_and_runs_no_code(
+    tmp_path: Path, state: dict[str, torch.Tensor], prefix: str
+) -> None:
+    file, trapped = tmp_path / "last.ckpt", tmp_path / "trapped"
+    settings = Namespace(
+        lr=0.1, where=tmp_path, trap=Trap(trapped), kind=nn.Linear, more=OrderedDict(a=1)
+    )
+    torch.save(
+        {
+            "pytorch-lightning_version": "2.4.0",
+            "state_dict": {
+                **{prefix + key: t for key, t in state.items()},
+                "loss.weight": torch.ones(3),
+            },
+            "optimizer_states": [{"state": {0: {"momentum_buffer": torch.ones(2)}}}],
+            "hyper_parameters": settings,
+            "callbacks": {"ModelCheckpoint": {"best": Trap(trapped), "dirpath": tmp_path}},
+        },
+        file,
+    )
+    assert same(build("tiny", 10, weights=file), state)
+    assert not trapped.exists()
+    torch.save({"state_dict": state, "hyper_parameters": Trap(trapped, os.mkdir)}, file)
+    assert "is not a plain state dict" in refusal("tiny", file)  # torch blocks some modules
+    named = file.rename(tmp_path / "last.pth")  # of other files every object is refused
+    assert "is not a plain state dict" in refusal("tiny", named)
+    assert not trapped.exists()
+
+
+def test_a_network_in_a_module_may_lack_its_head(
+    tmp_path: Path, state: dict[str, torch.Tensor]
+) -> None:
+    file = tmp_path / "w.safetensors"
+    own = {key: t for key, t in state.items() if not key.startswith("fc.")}
+    save_file({**{f"net.{key}": t for key, t in own.items()}, "fc.weight": torch.ones(9)}, file)
+    assert same(build("tiny", 10, weights=file), own)
+
+
+def test_names_that_fit_nothing_are_shown_with_those_that_are_needed(
+    tmp_path: Path, state: dict[str, torch.Tensor]
+) -> None:
+    file = tmp_path / "w.ckpt"
+    torch.save({"state_dict": {"fc.weight": torch.ones(2), "a.b": torch.ones(1)}}, file)
+    needed = list(build("tiny", 10).state_dict())
+    assert refusal("tiny", file) == (
+        f'no tensor in {file} has a name that tiny needs: it needs "{needed[0]}", "{needed[1]}", '
+        f'"{needed[2]}", 32 more, but the file has "fc.weight", "a.b"; '
+        "choose the model that these weights were made for"
+    )
+    twice = {f"{prefix}.{key}": t for prefix in ("student", "teacher") for key, t in state.items()}
+    torch.save({"state_dict": twice}, file)
+    assert 'fit tiny, whose names begin with "student.", "teacher."; save' in refusal("tiny", file)
+    torch.save({"state_dict": Namespace(a=1)}, file)
+    assert "but the file has none" in refusal("tiny", file)

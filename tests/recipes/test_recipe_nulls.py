@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from sequential import happens_too_often
 from thresher.recipes import (
     all_recipes,
     cunha_strong,
@@ -40,9 +41,6 @@ from thresher.study.analysis import Analysis, analyse
 from thresher.study.results import Trial
 from thresher.study.tasks import Values
 
-REPLICATIONS = 250
-MOST_WRONG = 0.05 + 2.5 * math.sqrt(0.05 * 0.95 / REPLICATIONS)
-"""5 %, and the slack of a binomial share."""
 SD = 0.3
 Random = np.random.Generator
 Effect = Callable[[Values], tuple[float, float]]
@@ -329,12 +327,18 @@ def test_every_recipe_is_simulated_or_has_nothing_random() -> None:
     assert {recipe.name for recipe in all_recipes()} == {*SIMULATIONS, *NOT_RANDOM}
 
 
-@pytest.mark.slow  # hundreds of analyses
+@pytest.mark.slow  # many analyses
 @pytest.mark.parametrize("name", SIMULATIONS)
 def test_without_an_effect_a_recipe_rarely_says_yes(name: str) -> None:
     simulate, random = SIMULATIONS[name](), np.random.default_rng(13)
-    wrong = [any(_wrong(simulate(random))) for _ in range(REPLICATIONS)]
-    assert np.mean(wrong) <= MOST_WRONG
+    assert not happens_too_often(any(_wrong(simulate(random))) for _ in range(1000))
+
+
+@pytest.mark.parametrize(("share", "expected"), [(0.02, 0), (0.05, 0), (0.1, 1), (0.2, 1)])
+def test_a_share_that_is_too_large_is_found(share: float, expected: float) -> None:
+    random = np.random.default_rng(13)
+    found = [happens_too_often(random.random(1000) < share) for _ in range(300)]
+    assert np.mean(found) == pytest.approx(expected, abs=0.03)
 
 
 @pytest.mark.parametrize("name", EFFECTS)

@@ -36,6 +36,7 @@ def test_the_list_names_the_recipes_of_scaling() -> None:
     assert {"jitsev-records", "ornl-fig8", "keuper-limits"} <= names
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["jitsev-records", "ornl-fig8"])
 def test_stored_predictions_are_those_of_today(name: str, tmp_path: Path) -> None:
     """The ReLUs of ResNets were no layers for a while, which changed all predictions in silence."""
@@ -64,6 +65,7 @@ def test_no_record_is_beyond_a_factor_of_two_unless_explained(
     assert sum(not 0.5 <= r["ratio"] <= 2 for r in records) <= 1
 
 
+@pytest.mark.slow
 def test_published_times_are_the_tables(records: list[dict[str, Any]]) -> None:
     minutes = [round(r["published_s"] / 60, 1) for r in records]
     assert minutes == [29 * 60, 60, 30, 15, 6.6, 1.8, 2.0, 1.2]

@@ -2,6 +2,8 @@
 
 import warnings
 
+import pytest
+
 from thresher.report.figures import draw_all
 from thresher.study.analysis import Analysis, analyse
 from thresher.study.definition import ComparisonConfig
@@ -30,6 +32,7 @@ def test_names_are_drawn_as_they_are() -> None:
     assert "$a$" in drawings["differences"]
 
 
+@pytest.mark.slow
 def test_each_figure_has_a_file_of_its_own() -> None:
     drawings = draw_all(analysed(["a", "b"], ["да", "нет", "a b", "a+b"]))
     assert len({one.name for one in drawings}) == len(drawings) == 5

@@ -130,6 +130,7 @@ def test_a_map_smaller_than_its_digits_stays_on_the_grid() -> None:
     assert float(z) == pytest.approx(300 * 299, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_points_that_exaggeration_pulls_together() -> None:
     """A third of the points are neighbours of each, so the map shrinks before it grows."""
     random = torch.Generator().manual_seed(0)

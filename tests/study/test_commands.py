@@ -207,6 +207,14 @@ def test_no_result_is_one_sentence_and_exit_code_2(thresher: Run, tmp_path: Path
     assert "Traceback" not in done.stderr
 
 
+def test_a_failed_trial_beside_finished_ones_is_exit_code_1(thresher: Run, tmp_path: Path) -> None:
+    text = WRITE.format(text='{"accuracy": 0.5}') + "\nsys.exit(int(sys.argv[2]))"
+    file = tmp_path / "study.toml"
+    write_text(file, dumps(content(script(tmp_path, text, "{out} {seed}"))))
+    done = thresher("study", "run", file, "--out", tmp_path / "out", "--json")
+    assert (done.returncode, json.loads(done.stdout)["status"]["failed"]) == (1, 1), done.stderr
+
+
 # ---- a whole study ----------------------------------------------------------------------------
 
 

@@ -17,6 +17,7 @@ import pytest
 from few_digits import make_pack
 from slurm_bed import SlurmBed, missing
 
+from few_steps import SCRIPT
 from thresher.errors import ThresherError
 from thresher.paths import RunPaths, write_text
 from thresher.study.study import Study
@@ -332,18 +333,6 @@ def _run_through_an_outage(bed: SlurmBed, tmp_path: Path) -> None:
     assert all(text.startswith("works again") for text in said[1::2])
 
 
-STEPS = """
-import json, os, sys, time
-out, state = sys.argv[1], sys.argv[1] + "/state"
-step = int(open(state).read()) if os.path.exists(state) else 0
-while step < 15:
-    step += 1
-    time.sleep(0.1)
-    with open(state + ".new", "w") as file:
-        file.write(str(step))
-    os.replace(state + ".new", state)
-json.dump({"steps": 100 * int(sys.argv[2]) + step}, open(out + "/result.json", "w"))
-"""
 FAILING = """
 import os, sys, time
 out, go_on = sys.argv[1], sys.argv[3]
@@ -392,8 +381,7 @@ def test_a_process_is_killed_and_the_study_repeated(
     bed: SlurmBed, tmp_path: Path, kill: int
 ) -> None:
     """The victim is the study on its login node, or any process of its jobs."""
-    (tmp_path / "own.py").write_text(STEPS)
-    command = f"{{python}} -I -S {tmp_path}/own.py {{out}} {{seed}}"
+    command = f"{{python}} -I -S '{SCRIPT}' {{out}} {{seed}}"
     content = {"seeds": 2, "base": {"command": command}, "metric": "steps", "executor": EXECUTOR}
     file, out = tmp_path / "study.toml", tmp_path / "out"
     write_text(file, dumps(content))

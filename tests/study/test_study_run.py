@@ -280,6 +280,7 @@ def test_a_trial_that_another_process_runs_is_not_a_failure(
     assert study.run({"kind": "in-process"}).complete
 
 
+@pytest.mark.slow
 def test_only_the_steps_are_run_on_request(content: Content, tmp_path: Path) -> None:
     steps = {"half": {"do": "select", "filter": "random", "drop": 0.5, "each": ["seed"]}}
     grid = {"selection": ["full", "half"]}

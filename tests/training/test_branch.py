@@ -122,6 +122,7 @@ def _epochs(run: Path) -> tuple[list[int], list[float]]:
     return [line["epoch"] for line in steps], [line["lr"] for line in steps]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("own", [False, True])
 @pytest.mark.parametrize("epochs", [2, 1.5])
 def test_a_branch_of_a_pruned_run_goes_on_in_its_epoch(

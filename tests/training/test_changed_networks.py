@@ -179,6 +179,7 @@ def test_features_of_another_network_are_computed_anew(
     assert features_of_run(run, pack).path == first.path
 
 
+@pytest.mark.slow
 def test_an_audit_by_another_network_is_refused(few: Path, tmp_path: Path, source: Source) -> None:
     train(_config(few, tmp_path / "run"), quiet=True)
     config = AuditConfig(run=tmp_path / "run", device="cpu")

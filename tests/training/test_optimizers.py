@@ -52,6 +52,7 @@ def distance(a: nn.Module, b: nn.Module) -> float:
     return max((x - y).abs().max().item() for x, y in pairs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize(("momentum", "decay"), [(0.9, 5e-3), (0.0, 0.1), (0.5, 0.0)])
 def test_lars_equals_pytorch_optimizer(seed: int, momentum: float, decay: float) -> None:
@@ -66,6 +67,7 @@ def test_lars_equals_pytorch_optimizer(seed: int, momentum: float, decay: float)
     assert distance(ours, problem(seed)) > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("decay", [0.0, 0.05])
 def test_lamb_equals_pytorch_optimizer(seed: int, decay: float) -> None:

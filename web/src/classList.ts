@@ -67,7 +67,7 @@ export class ClassList {
       const { dropped, total, overridden } = counts[label] ?? { dropped: 0, total: 0, overridden: 0 };
       const share = total ? dropped / total : 0;
       const shown = !hiddenClasses.has(label);
-      const key = `${dropped} ${overridden} ${share / largest} ${shown}`;
+      const key = `${dropped} ${total} ${overridden} ${share / largest} ${shown}`;
       if (key === row.key) return;
       row.key = key;
       row.bar.style.width = `${(100 * share) / largest}%`;

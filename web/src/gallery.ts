@@ -34,7 +34,7 @@ export class Gallery {
     const top = h("div", { className: "row spread" }, this.title, this.clear, order);
     this.element = h("section", { className: "gallery", "aria-label": "Gallery" }, top, this.grid.element);
     model.on(["picked", "filter"], () => this.refresh());
-    model.on(["decisions", "preview"], () => (model.show === "all" ? undefined : this.refresh(true)));
+    model.on(["decisions", "preview"], () => (model.filtered ? this.refresh(true) : undefined));
     model.on(["neighbourhood"], () => (this.order === "neighbourhood" ? this.refresh() : undefined));
     this.refresh();
   }

@@ -26,7 +26,8 @@ export interface Counts {
 
 export class Model {
   readonly n: number;
-  readonly label: Int16Array;
+  /** The class of each sample: the one that a person gave, else that of the pack. */
+  label: Int16Array = new Int16Array();
   readonly x: Float32Array;
   readonly y: Float32Array;
   readonly cluster: Int32Array;
@@ -61,12 +62,13 @@ export class Model {
   private readonly droppedStyles = new Map<ColourBy, DroppedStyle>([["class", "grey"]]);
   private readonly ids: Vector;
   private readonly reasons: Vector | null;
+  private readonly packLabel: Int16Array;
   private readonly listeners = new Map<Topic, Set<() => void>>();
   private byScore: Int32Array | null = null;
   private searchIndex: SearchIndex | null = null;
   private visibleMask: Uint8Array | null = null;
   /** Samples per class. */
-  private readonly totals: Int32Array;
+  private totals = new Int32Array();
   /** Number of requests for decisions, and of the latest one whose answer is shown. */
   private requests = 0;
   private newest = 0;
@@ -78,7 +80,7 @@ export class Model {
     this.ids = ids;
     // An export replaces the filter's reasons by those of people in the column note.
     this.reasons = table.getChild("note") ?? table.getChild("reason");
-    this.label = numbers<Int16Array>(table, "label") ?? new Int16Array(this.n);
+    this.packLabel = numbers<Int16Array>(table, "label") ?? new Int16Array(this.n);
     this.x = numbers<Float32Array>(table, "x") ?? new Float32Array(this.n);
     this.y = numbers<Float32Array>(table, "y") ?? new Float32Array(this.n);
     this.cluster = numbers<Int32Array>(table, "cluster") ?? new Int32Array(this.n).fill(-2);
@@ -86,8 +88,6 @@ export class Model {
     this.neighbourhoodLabel = numbers<Int16Array>(table, "place");
     this.votes = numbers<Float32Array>(table, "votes");
     this.suggestedLabel = numbers<Int16Array>(table, "suggested");
-    this.totals = new Int32Array(info.classes.length);
-    for (const label of this.label) (this.totals[label] as number) += 1;
     this.setDecisions(decisions);
   }
 
@@ -107,15 +107,12 @@ export class Model {
     return this.outside[row - this.n]?.id ?? String(this.ids.get(row));
   }
 
-  /** The label in the pack. */
   labelOf(row: number): number {
     return this.label[row] ?? this.outside[row - this.n]?.label ?? 0;
   }
 
-  /** The class of a sample: the one that a person gave, else that of the pack. */
   className(row: number): string {
-    const given = this.newLabel?.[row] ?? -1;
-    return this.info.classes[given < 0 ? this.labelOf(row) : given] ?? "?";
+    return this.info.classes[this.labelOf(row)] ?? "?";
   }
 
   /** Everything about a row that decisions change, as text to compare. */
@@ -240,6 +237,9 @@ export class Model {
 
   setDecisions({ keep, overridden, newLabel, undo, redo }: Decisions): void {
     [this.keep, this.overridden, this.newLabel, this.undoable, this.redoable] = [keep, overridden, newLabel, undo, redo];
+    this.label = newLabel?.map((given, row) => (given < 0 ? (this.packLabel[row] as number) : given)) ?? this.packLabel;
+    this.totals = new Int32Array(this.info.classes.length);
+    for (const label of this.label) (this.totals[label] as number) += 1;
     this.updateShown();
     this.emit("decisions");
   }

@@ -150,7 +150,6 @@ export class TileGrid {
     tile.at = at;
     element.style.width = tile.canvas.style.height = `${this.side}px`;
     element.style.transform = `translate(${left}px, ${top}px)`;
-    element.style.setProperty("--class", classColour(this.model.labelOf(row), this.model.info.classes.length));
     this.updateState(tile, row);
     const position = { "aria-posinset": at + 1, "aria-setsize": this.rows.length };
     setAttributes(element, { id: `${this.element.id}-${row}`, "data-id": this.model.id(row), ...position });
@@ -160,6 +159,7 @@ export class TileGrid {
   private updateState(tile: Tile, row: number): void {
     const { element } = tile;
     tile.state = this.model.stateOf(row);
+    element.style.setProperty("--class", classColour(this.model.labelOf(row), this.model.info.classes.length));
     element.classList.toggle("dropped", row < this.model.n && !this.model.kept(row));
     element.classList.toggle("overridden", this.model.overridden[row] === 1);
     const title = this.model.describe(row);

@@ -23,6 +23,11 @@ function colours(of: ReturnType<typeof model>): (string | undefined)[] {
 }
 
 describe("encode", () => {
+  it("colours by the class that a person gave", () => {
+    const it = model([{ id: "a", label: 0, score: 1, keep: true, newLabel: 2 }, { id: "b", label: 0, score: 1, keep: true }], ["x", "y", "z"]);
+    expect(colours(it)).toEqual([classColour(2, 3), classColour(0, 3)]);
+  });
+
   it("colours by class, dropped samples in grey", () => {
     const it = made();
     expect(colours(it)).toEqual([classColour(0, 3), grey(), classColour(1, 3), grey()]);

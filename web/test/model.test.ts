@@ -26,6 +26,14 @@ describe("Model", () => {
     expect(it.describe(0)).toContain("new label");
   });
 
+  it("counts and filters by the class that a person gave, until it is undone", () => {
+    const it = model([{ id: "a", label: 0, score: 1, keep: false, newLabel: 1 }, { id: "b", label: 0, score: 1, keep: true }], CLASSES);
+    it.hideClasses([0]);
+    expect([it.classCounts.map((one) => [one.total, one.dropped]), Array.from(it.visible() ?? [])]).toEqual([[[1, 0], [1, 1]], [1, 0]]);
+    it.setDecisions({ keep: it.keep, overridden: it.overridden, newLabel: null, undo: 0, redo: 1 });
+    expect([it.classCounts.map((one) => [one.total, one.dropped]), Array.from(it.visible() ?? [])]).toEqual([[[2, 1], [0, 0]], [0, 0]]);
+  });
+
   it.each([
     [{ suggested: 2, place: 1 }, ["cow", "dog"], "probably cow: cat → cow, lies among dog"],
     [{ suggested: 1, place: 1 }, ["dog"], "probably dog: cat → dog, score"],

@@ -199,7 +199,7 @@ class FilterPreviewer:
         else:
             keep = self._ranked(settings)
         classes = len(self.view.pack.classes)
-        dropped = np.bincount(self.view.selection.labels[~keep], minlength=classes)[:classes]
+        dropped = np.bincount(self.view.final_labels()[~keep], minlength=classes)[:classes]
         numbers = PreviewNumbers(
             method=method,
             dropped=int((~keep).sum()),
@@ -220,6 +220,7 @@ class FilterPreviewer:
             score = noise_score(self.graph(settings.min_samples), preview.eps)
         new = replace(
             old,
+            class_names=tuple(self.view.pack.classes),
             keep=preview.keep,
             score=score,
             reason=["" if kept else METHODS[settings.method][1] for kept in preview.keep.tolist()],

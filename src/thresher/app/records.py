@@ -34,6 +34,7 @@ class SelectionInfo:
     """Name of the pack."""
     classes: list[str]
     per_class: list[int]
+    """Samples of each class, by the labels that people gave."""
     image_shape: tuple[int, int, int] | None
     layout: str
     """Kind of `MapLayout`."""

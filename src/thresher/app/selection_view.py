@@ -24,10 +24,12 @@ from thresher.app.records import (
     SampleDetail,
     SelectionInfo,
 )
+from thresher.data.applied import check_not_applied
 from thresher.data.images import decode, encode_png
 from thresher.data.overrides import Override, OverrideLog, effective_overrides, undo_stacks
 from thresher.data.pack import Pack
 from thresher.data.selection import Selection
+from thresher.data.selection_file import store_class_names
 from thresher.errors import InvalidValueError, NotFoundError
 from thresher.paths import SelectionPaths
 
@@ -54,20 +56,18 @@ class SelectionView:
         self.path = Path(path)
         self.selection = Selection.load(self.path, overrides=False)
         self.log = OverrideLog(SelectionPaths(self.path).overrides)
+        self._final: tuple[list[Override], np.ndarray] | None = None
         self.pack = pack if pack is not None else _pack_of(self.selection)
         if len(self.pack.classes) > CLASSES_LIMIT:
             raise InvalidValueError(
                 f"the page shows packs of up to {CLASSES_LIMIT:,} classes, but "
                 f"{self.pack.name} has {len(self.pack.classes):,}"
             )
+        if self.pack.fingerprint != self.selection.fingerprint:  # say so if that is why
+            check_not_applied(Selection.load(self.path), self.pack)
         self.positions = np.empty(0, np.int64)
         if self.selection.ids:
-            self.positions, _ = self.pack.training_positions(
-                self.selection.ids,
-                self.selection.fingerprint,
-                f"the selection {self.path}",
-                "pass the right pack as `data`",
-            )
+            self.positions, _ = self.selection.positions(self.pack, "pass the right pack as `data`")
         self.state()
 
     def __len__(self) -> int:
@@ -128,6 +128,17 @@ class SelectionView:
         done, undone = undo_stacks(entries)
         return ReviewState(keep, overruled, labels, len(entries), len(done), len(undone))
 
+    def final_labels(self) -> np.ndarray:
+        """Return the labels that people gave, else those of the pack, (n,) integers.
+
+        They are kept until the log changes: a slider asks for them with every move.
+        """
+        entries, own = self.log.read(), self.selection.labels
+        if self._final is None or self._final[0] != entries:
+            given = self.state().labels
+            self._final = entries, own if given is None else np.where(given < 0, own, given)
+        return self._final[1]
+
     def decide(self, ids: list[str], keep: bool, reason: str, label: int | None = None) -> Override:
         """Keep, drop or relabel samples by hand; the log is on disk when this returns."""
         ids = list(dict.fromkeys(ids))
@@ -152,8 +163,20 @@ class SelectionView:
             raise InvalidValueError(
                 f"label must be one of the {classes} classes, got {label}", "", "label"
             )
+        self._store_class_names(label)
         own = dict(zip(ids, self.selection.labels[rows].tolist(), strict=True))
         return self.log.relabel(own, label, reason.strip(), self)
+
+    def _store_class_names(self, label: int) -> None:
+        """Add names to a sidecar that does not have that of a label which a person gives.
+
+        It may be of an older version, or of a pack that a class was appended to. Nothing is stored
+        if earlier labels may be those of another order of classes.
+        """
+        known = self.selection.class_names
+        if label >= len(known) and (known or self.state().labels is None):
+            store_class_names(SelectionPaths(self.path), self.pack.classes)
+            self.selection.class_names = tuple(self.pack.classes)
 
     def __getitem__(self, id: str) -> bool:
         """Return what the filter itself decided about a sample."""
@@ -162,7 +185,7 @@ class SelectionView:
     # Data for the page ------------------------------------------------------------------------
 
     def info(self) -> SelectionInfo:
-        labels, classes = self.selection.labels, len(self.pack.classes)
+        labels, classes = self.final_labels(), len(self.pack.classes)
         return SelectionInfo(
             name=self.name,
             samples=len(self),

@@ -26,6 +26,7 @@ from thresher.errors import (
     ThresherError,
     counted,
 )
+from thresher.foreign_data import instead_of
 from thresher.locks import exclusive_lock
 from thresher.models.embed_config import EFFICIENTNET, HUGGING_FACE, EmbedConfig
 from thresher.models.features import FeaturePaths, Features, ids_beside
@@ -99,7 +100,7 @@ def audit(data: Pack | str | Path, out: str | Path, config: AuditConfig | None =
 
 def open_images(data: str | Path, paths: AuditPaths) -> Pack:
     """Open a pack, or pack a folder of images into the folder of the audit."""
-    source = as_path(data, "data")
+    source = as_path(data, "data", instead_of(data))
     if not source.exists() or PackPaths(source).meta.exists():
         return Pack.open(data)
     from thresher.data.sources.registry import open_source
@@ -263,6 +264,7 @@ def _selection(look: Checks, plan: dict[str, Any], origin: Path | None) -> Selec
         reason=look.reason,
         suggested=look.suggested,
         fingerprint=look.pack.fingerprint,
+        class_names=tuple(look.pack.classes),
         copies=look.links,
         x=x,
         y=y,

@@ -27,7 +27,8 @@ from thresher.data.selection import Selection
 from thresher.data.sources.encoded import Description
 from thresher.data.sources.folder import INDEX, content_digest
 from thresher.data.sources.protobuf import write_field
-from thresher.errors import InvalidValueError, ThresherError, counted, nearest
+from thresher.errors import InvalidValueError, ThresherError, check_type, counted, nearest
+from thresher.foreign_data import instead_of
 from thresher.options import to_mapping
 from thresher.paths import allocate, as_path, atomic_folder
 from thresher.plugins import import_optional
@@ -61,6 +62,7 @@ def export(pack: Pack, out: Path, format: str, selection: Selection | None = Non
         selection: Leave out the training samples that it drops or does not name, as training
             does, and write its new labels; other splits are complete.
     """
+    check_type(pack, Pack, "pack", "a Pack", instead_of(pack))
     if format not in WRITERS:
         raise InvalidValueError(f'unknown export format "{format}"', nearest(format, WRITERS))
     keep, labels = np.ones(len(pack), bool), pack.labels

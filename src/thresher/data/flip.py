@@ -122,5 +122,6 @@ def _oracle(pack: Pack, copy: Pack) -> Selection:
             for o, n in zip(old, new, strict=True)
         ],
         fingerprint=copy.fingerprint,
+        class_names=tuple(copy.classes),
         meta={"method": "oracle", "data": str(copy.root)},
     )

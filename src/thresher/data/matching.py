@@ -18,11 +18,18 @@ from thresher.data.ids import id_text, rows_by_id
 from thresher.data.labels import label_columns
 from thresher.data.sources.encoded import SPLITS
 from thresher.data.sources.folder import exported_ids
-from thresher.errors import InvalidValueError, counted
+from thresher.errors import InvalidTypeError, InvalidValueError, counted
 
 logger = logging.getLogger(__name__)
 
 _GIVE_IDS = "give the data set an attribute `ids`, or make the selection again"
+_WITHOUT_IDS = {
+    "DataFrame": "give the data set that reads its images; rows of a table are kept with "
+    "`frame[frame[COLUMN].map(selection.keeps)]`, where COLUMN has the ids",
+    "ConcatDataset": "apply the selection to the data sets in it that have `ids`, and concatenate "
+    "the results",
+}
+"""What to do instead, by the name of a type."""
 EXPORT_DEPTH = 3
 """Folders above a file of an export: its class, its split and the export."""
 ORDER_FIX = (
@@ -77,10 +84,37 @@ def match_samples(
     if paths is not None:
         _check_one_each(dataset, len(paths), "paths")
         return _rows_by_path(paths, picked, getattr(dataset, "root", None), ids)
+    kind = type(dataset).__name__
+    if kind in _WITHOUT_IDS:
+        what = f"dataset must have `ids`, got a {kind} without them"
+        raise InvalidTypeError(what, _WITHOUT_IDS[kind], "dataset")
     _check_length(dataset, ids)
     check_row_order(in_pack_order, _GIVE_IDS)
     _check_labels(dataset, labels)
     return np.asarray(picked, np.int64)
+
+
+def positions_of_rows(rows: np.ndarray, count: int) -> np.ndarray:
+    """Return the position in the data set of each row of a selection, (count,) int64, or -1.
+
+    `rows` is what `match_samples` returned.
+    """
+    if len(np.unique(rows)) != len(rows):
+        raise InvalidValueError("the data set contains a sample twice", "remove the copies")
+    positions = np.full(count, -1, np.int64)
+    positions[rows] = np.arange(len(rows))
+    return positions
+
+
+def select_rows(dataset: Any, rows: list[int]) -> Any:
+    """Return these rows of a Hugging Face `Dataset`."""
+    if not hasattr(dataset, "select"):
+        raise InvalidTypeError(
+            f"dataset must be a Hugging Face Dataset, got {type(dataset).__name__}",
+            "use `apply`, which returns a torch Subset of any map-style data set",
+            "dataset",
+        )
+    return dataset.select(rows)
 
 
 def check_row_order(in_pack_order: bool, fix: str) -> None:

@@ -33,6 +33,7 @@ from thresher.errors import (
     check_type,
     nearest,
 )
+from thresher.foreign_data import instead_of
 from thresher.paths import PackPaths, as_path, cached_pack, home
 
 if TYPE_CHECKING:
@@ -365,7 +366,8 @@ class Pack:
 
 def find_pack(name_or_path: str | Path) -> Path:
     """Return the folder of a pack given by its path or by its name in the cache."""
-    path, name = as_path(name_or_path, "name_or_path"), str(name_or_path)
+    path = as_path(name_or_path, "name_or_path", instead_of(name_or_path))
+    name = str(name_or_path)
     if PackPaths(path).meta.exists():
         return path
     cached = cached_pack(name)

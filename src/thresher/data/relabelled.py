@@ -94,5 +94,6 @@ def check_numbering(label: Any, old: int) -> None:
         raise InvalidValueError(
             f"a sample has the label {number} in the data set and {old} in the pack, so its "
             "new label cannot be translated",
-            "number the classes as the pack does",
+            "number the classes as the pack does, or leave the selection out if it has been "
+            "applied to the data set already",
         )

@@ -10,14 +10,17 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from thresher.data import matching
 from thresher.data import selection_file as stored
+from thresher.data.applied import check_not_applied
+from thresher.data.class_order import check_class_order, check_dataset_classes, check_new_labels
 from thresher.data.copy_links import CopyLinks
 from thresher.data.digest import order_digest
 from thresher.data.ids import check_lengths, rows_by_id
-from thresher.data.matching import check_row_order, match_samples, webdataset_ids
 from thresher.data.overrides import Override, OverrideLog, effective_overrides, empty_log
 from thresher.data.pack import Pack
 from thresher.errors import InvalidValueError, MissingDependencyError, check_type, counted
+from thresher.foreign_data import instead_of
 from thresher.paths import SelectionPaths, as_path
 
 if TYPE_CHECKING:
@@ -50,8 +53,7 @@ class Selection:
         >>> selection.kept, selection.dropped
         (1293, 144)
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     path = selection.save(f"{folder}/keep.parquet").path
-        ...     loaded = Selection.load(path)
+        ...     loaded = Selection.load(selection.save(f"{folder}/keep.parquet").path)
         >>> loaded.indices(pack)[:3].tolist()  # positions of kept samples; 1 was dropped
         [2, 3, 4]
         >>> len(loaded.apply(range(1437), order="pack"))  # any data set; see `apply`
@@ -90,6 +92,8 @@ class Selection:
     """Near-copies, if the filter looked for them."""
     decided: np.ndarray | None = None
     """(n,) bool, samples that people decided on in the override log; None if there are none."""
+    class_names: tuple[str, ...] = ()
+    """Class names of the pack, in the order of their numbers; empty if they are not known."""
     row_order: str | None = None
     """Digest of the ids in pack order, from the sidecar; None if nothing was read."""
     log: OverrideLog = field(default_factory=empty_log, repr=False, compare=False)
@@ -98,6 +102,7 @@ class Selection:
     def __post_init__(self) -> None:
         self.keep = np.asarray(self.keep, bool)  # zeros and ones would be taken for positions
         self.labels = np.asarray(self.labels)
+        self.class_names = tuple(self.class_names)
         check_lengths(vars(self), self.ids)
 
     @property
@@ -109,6 +114,11 @@ class Selection:
     def dropped(self) -> int:
         """Number of dropped samples."""
         return len(self.keep) - self.kept
+
+    @property
+    def title(self) -> str:
+        """What messages call the selection."""
+        return "the selection" if self.path is None else f"the selection {self.path}"
 
     @property
     def relabelled(self) -> np.ndarray:
@@ -140,12 +150,8 @@ class Selection:
         """
         self.indices(pack)
         labels, changed = pack.labels.copy(), self.relabelled
-        given = self.final_labels[changed]
-        if len(given) and given.max() >= len(pack.classes):
-            what = f"the selection {self.path or ''} gives a sample the class {given.max()}, but "
-            what += f"{pack.name} has {len(pack.classes)} classes"
-            raise InvalidValueError(what, "undo that decision")
-        labels[pack.positions(self.ids)[changed]] = given
+        check_new_labels(self.final_labels[changed], pack, self.title)
+        labels[pack.positions(self.ids)[changed]] = self.final_labels[changed]
         return labels
 
     def save(self, path: Path | str) -> "Selection":
@@ -154,21 +160,11 @@ class Selection:
         Raises:
             AlreadyExistsError: The selection exists.
         """
-        paths, rows = SelectionPaths(as_path(path, "path")), len(self.ids)
-        columns: dict[str, Any] = {
-            "id": self.ids,
-            "label": self.labels,
-            "x": np.full(rows, np.nan) if self.x is None else self.x,
-            "y": np.full(rows, np.nan) if self.y is None else self.y,
-            "cluster": np.full(rows, stored.NO_CLUSTER) if self.cluster is None else self.cluster,
-            "score": self.score,
-            "keep": self.keep,
-            "reason": self.reason,
-        }
-        given = {"votes": self.votes, "new_label": self.new_labels, "suggested": self.suggested}
-        columns |= {name: values for name, values in given.items() if values is not None}
-        order = self.row_order or order_digest(self.ids)
-        header = {"fingerprint": self.fingerprint, "row_order": order}
+        paths = SelectionPaths(as_path(path, "path"))
+        columns = {column: getattr(self, field) for column, field in stored.FIELDS.items()}
+        header: dict[str, Any] = {"fingerprint": self.fingerprint}
+        header["row_order"] = self.row_order or order_digest(self.ids)
+        header |= {stored.CLASS_NAMES: self.class_names} if self.class_names else {}
         stored.write_files(paths, columns, {**header, **self.meta, **header}, self.copies)
         self.path, self.log = paths.table, OverrideLog(paths.overrides)
         return self
@@ -194,6 +190,7 @@ class Selection:
             labels=labels.to_numpy().astype(np.int64),
             reason=[text or "" for text in reason.to_pylist()],
             fingerprint=meta.pop("fingerprint"),
+            class_names=meta.pop(stored.CLASS_NAMES, ()),
             row_order=meta.pop("row_order", None),
             meta=meta,
             path=paths.table,
@@ -214,11 +211,9 @@ class Selection:
             InvalidValueError: A decision names an id that the selection does not have.
         """
         decisions = effective_overrides(entries)
-        ids = list(decisions)
-        for id, row in zip(ids, rows_by_id(ids, self.ids).tolist(), strict=True):
+        for id, row in zip(decisions, rows_by_id(list(decisions), self.ids).tolist(), strict=True):
             if row < 0:
-                what = f'the overrides of {self.path} name "{id}", which is not in the selection'
-                raise InvalidValueError(what)
+                raise InvalidValueError(f'a decision on {self.path} names unknown sample "{id}"')
             entry = decisions[id]
             if self.decided is None:
                 self.decided = np.zeros(len(self.ids), bool)
@@ -228,6 +223,18 @@ class Selection:
                 self.new_labels = np.full(len(self.ids), -1, np.int32)
             if self.new_labels is not None:
                 self.new_labels[row] = -1 if entry.label is None else entry.label
+
+    def positions(
+        self, pack: Pack, fix: str = "select on this pack"
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the positions in `pack` of all rows, and of all training samples.
+
+        Raises:
+            InvalidValueError: The pack is another one, or numbers its classes in another way.
+        """
+        check_not_applied(self, pack)
+        check_class_order(self.class_names, pack.classes, self.title, pack.name, fix)
+        return pack.training_positions(self.ids, self.fingerprint, self.title, fix)
 
     def indices(self, pack: Pack, within: Literal["pack", "train"] = "pack") -> np.ndarray:
         """Return the positions of the kept samples, ascending, (n,) int64.
@@ -240,13 +247,13 @@ class Selection:
         Raises:
             InvalidValueError: The selection was made on another pack.
         """
-        check_type(pack, Pack, "pack", "a Pack")
+        check_type(pack, Pack, "pack", "a Pack", instead_of(pack))
         if within not in ("pack", "train"):
-            what = f'within must be "pack" or "train", got {within!r}'
-            raise InvalidValueError(what, "", "within")
+            raise InvalidValueError(
+                f'within must be "pack" or "train", got {within!r}', "", "within"
+            )
         self.log.mention_newer()
-        name = f"the selection {self.path or ''}".rstrip()
-        positions, train = pack.training_positions(self.ids, self.fingerprint, name)
+        positions, train = self.positions(pack)
         kept = np.sort(positions[self.keep])
         return kept if within == "pack" else np.searchsorted(train, kept)
 
@@ -283,12 +290,11 @@ class Selection:
         Samples are matched by the column `id`; without it, as in `apply`, by the labels.
         """
         rows, changes = self._kept_rows(dataset, order)
-        kept = dataset.select(rows)
         if not changes:
-            return kept
+            return matching.select_rows(dataset, rows)
         from thresher.data.relabelled import relabel_columns
 
-        return relabel_columns(kept, changes)
+        return relabel_columns(matching.select_rows(dataset, rows), changes)
 
     def sampler(
         self,
@@ -311,14 +317,10 @@ class Selection:
         """
         from thresher.data.sampler import DistributedEpochSampler, EpochSampler
 
-        check_row_order(self._in_pack_order, "make the selection again")
+        matching.check_row_order(self._in_pack_order, "make the selection again")
         self.log.mention_newer()
-        rows = match_samples(dataset, self.ids, self.labels, order)
-        if len(np.unique(rows)) != len(rows):
-            raise InvalidValueError("the data set holds a sample twice", "remove the copies")
-        positions = np.full(len(self.ids), -1, np.int64)
-        positions[rows] = np.arange(len(rows))
-        positions[~self.keep] = -1
+        rows = matching.match_samples(dataset, self.ids, self.labels, order)
+        positions = np.where(self.keep, matching.positions_of_rows(rows, len(self.ids)), -1)
         if not hasattr(dataset, "changes"):  # what `apply` returned has the new labels
             self._mention_labels("a sampler")
         kind = EpochSampler if world == 1 else DistributedEpochSampler
@@ -334,11 +336,11 @@ class Selection:
             InvalidValueError: The selection does not name the sample.
         """
         check_type(sample, (str, Mapping), "sample", "an id or a sample of a WebDataset")
-        ids = [sample] if isinstance(sample, str) else webdataset_ids(sample)
+        ids = [sample] if isinstance(sample, str) else matching.webdataset_ids(sample)
         row = next((self._row_by_id[id] for id in ids if id in self._row_by_id), None)
         if row is None:
             what = f'sample "{ids[-1]}" is not in the selection'
-            raise InvalidValueError(what, "give only the training samples that it was made on")
+            raise InvalidValueError(what, "pass only training samples of the pack it was made on")
         return bool(self.keep[row])
 
     def export(
@@ -349,14 +351,12 @@ class Selection:
         Args:
             path: File to write; .txt gets an id per line, .npy int64 positions, ascending.
             pack: The pack that the selection was made on.
-            within: What positions count: the training samples, as FFCV's `indices` do, or all
-                samples of the pack; see `indices`.
+            within: What positions count; see `indices`.
         """
         path = as_path(path, "path")
         positions = self.indices(pack, within)
         self._mention_labels(path.name)
-        ids = pack.ids.take(self.indices(pack)).to_pylist()
-        stored.write_kept(path, ids, positions)
+        stored.write_kept(path, pack.ids.take(self.indices(pack)).to_pylist(), positions)
         return path
 
     def show(self, height: int = 720) -> Any:
@@ -373,7 +373,7 @@ class Selection:
         if count := int((self.final_labels != self.labels).sum()):
             logger.warning(
                 f"{counted(count, 'sample has a new label', 'samples have new labels')}, which "
-                f"{what} does not hold: use `apply`, `labels_of`, or `thresher data export`"
+                f"{what} does not contain: use `apply`, `labels_of` or `thresher data export`"
             )
 
     @cached_property
@@ -392,8 +392,9 @@ class Selection:
     ) -> tuple[list[int], dict[int, tuple[int, int]]]:
         """Return the kept rows of a data set, and old and new labels by number of kept row."""
         self.log.mention_newer()
-        rows = match_samples(dataset, self.ids, self.labels, order, self._in_pack_order)
+        rows = matching.match_samples(dataset, self.ids, self.labels, order, self._in_pack_order)
         kept, final = np.flatnonzero(self.keep[rows]), self.final_labels
         changed = np.flatnonzero((final != self.labels)[rows[kept]]).tolist()
+        check_dataset_classes(self.class_names if changed else (), dataset, self.title)
         at = {number: rows[kept[number]] for number in changed}
         return kept.tolist(), {n: (int(self.labels[row]), int(final[row])) for n, row in at.items()}

@@ -2,14 +2,14 @@
 
 `S.parquet` has a row per training sample: `id, label, x, y, cluster, score, keep, reason`, and
 `votes` (share of votes to drop) if the filter voted, `suggested` (a likelier label) if it names
-one. `S.json` beside it holds the fingerprint of the pack, a digest of the row order, the filter,
-its settings, seeds, versions and timings. `S.overrides.jsonl` is an append-only log of decisions by
-people; it is applied whenever the selection is loaded. `S.copies.arrow` holds near-copies, if the
-filter looked for them.
+one. `S.json` beside it holds the fingerprint of the pack, its class names, a digest of the row
+order, the filter, its settings, seeds, versions and timings. `S.overrides.jsonl` is an append-only
+log of decisions by people; it is applied whenever the selection is loaded. `S.copies.arrow` holds
+near-copies, if the filter looked for them.
 """
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +33,18 @@ from thresher.paths import (
 from thresher.read_errors import unreadable
 
 FORMAT = 1
+CLASS_NAMES = "class_names"
+"""Optional field of the sidecar: versions before it neither write nor read it."""
 NO_CLUSTER = -2
 """The cluster of samples that were not clustered; -1 is noise."""
 
+_SAME = ("x", "y", "cluster", "score", "keep", "reason", "votes")
+FIELDS = {
+    **{"id": "ids", "label": "labels"},
+    **{name: name for name in _SAME},
+    **{"new_label": "new_labels", "suggested": "suggested"},
+}
+"""The columns of the table in their order, and the fields of a `Selection` that they hold."""
 _OPTIONAL = {"votes", "new_label", "suggested"}
 _TYPES = {
     **dict.fromkeys(("id", "reason"), pa.string()),
@@ -76,14 +85,18 @@ def write_files(
     sidecar: Mapping[str, Any],
     copies: CopyLinks | None,
 ) -> None:
-    """Write a new selection, given its columns as arrays or lists.
+    """Write a new selection, given its columns as arrays or lists; None if there is no such column.
 
     Raises:
         AlreadyExistsError: It exists.
     """
     if paths.table.suffix != ".parquet":
         raise InvalidValueError(f"{paths.table} must end in .parquet")
-    table = pa.table({n: pa.array(values).cast(_TYPES[n]) for n, values in columns.items()})
+    rows = len(columns["id"])
+    absent = {"x": np.full(rows, np.nan), "cluster": np.full(rows, NO_CLUSTER)}
+    absent["y"] = absent["x"]
+    filled = {n: absent.get(n) if values is None else values for n, values in columns.items()}
+    table = pa.table({n: pa.array(v).cast(_TYPES[n]) for n, v in filled.items() if v is not None})
     with _only_writer(paths.table.parent):
         check_free(paths)
         # The table last: a table that exists is a selection that can be loaded.
@@ -142,8 +155,17 @@ def read_files(
             f"{paths.sidecar} is not the sidecar of a selection: it has no fingerprint",
             "make the selection again",
         )
+    names = meta.get(CLASS_NAMES, [])
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        what = f"{paths.sidecar} is damaged: {CLASS_NAMES} must be a list of text"
+        raise InvalidValueError(what, "make the selection again")
     meta.pop("format", None)
     return columns, meta, CopyLinks.load(paths.copies, fingerprint)
+
+
+def store_class_names(paths: SelectionPaths, names: Sequence[str]) -> None:
+    """Write the class names of the pack into the sidecar of a selection."""
+    write_json(paths.sidecar, {**read_json(paths.sidecar), CLASS_NAMES: list(names)})
 
 
 def check_free(paths: SelectionPaths) -> None:

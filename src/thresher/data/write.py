@@ -48,6 +48,7 @@ from thresher.data.write_pool import Run, WorkerKilledError, remove_temporary, w
 from thresher.effect import mention
 from thresher.environment import core_count
 from thresher.errors import AlreadyExistsError, InvalidTypeError, InvalidValueError, ThresherError
+from thresher.foreign_data import instead_of
 from thresher.locks import exclusive_lock
 from thresher.options import validate
 from thresher.paths import PackPaths, as_path, disk_errors, new_parents, read_json, write_json
@@ -101,6 +102,7 @@ def write_pack(
             f"source must be a source of images, got {type(source).__name__} without {missing[0]}"
         )
         fix = "`thresher.data.sources.registry.open_source` opens a folder or file"
+        fix = instead_of(source) or fix
         raise InvalidTypeError(what, fix, "source")
     check_classes(source.classes, source.name)
     paths = PackPaths(as_path(out, "out"))

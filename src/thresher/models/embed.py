@@ -31,7 +31,8 @@ from thresher.data.pack import Pack
 from thresher.device_check import check_agreement, host_of, is_tested, moved
 from thresher.distributed.group import Group, join
 from thresher.environment import core_count, versions
-from thresher.errors import AlreadyExistsError, InvalidValueError, ThresherError
+from thresher.errors import AlreadyExistsError, InvalidValueError, ThresherError, check_type
+from thresher.foreign_data import instead_of
 from thresher.locks import exclusive_lock
 from thresher.models import registry
 from thresher.models.embed_config import EFFICIENTNET, EmbedConfig, EmbedOptions
@@ -51,6 +52,7 @@ def embed_pack(config: EmbedConfig, pack: Pack, out: str | Path) -> Features:
 
     Every process of a torchrun group calls this, and each gets the result.
     """
+    check_type(pack, Pack, "pack", "a Pack", instead_of(pack))
     config.check()
     if config.is_hugging_face:
         from thresher.models.hugging_face import load_extractor

@@ -40,7 +40,7 @@ class EmbedConfig(EmbedOptions):
     """Model by name, with `weights`, instead of a run; efficientnet-lite0, which comes with its
     weights; or hf:FOLDER, a model in Hugging Face's format."""
     weights: Path | None = None
-    """Pretrained weights of `model`: a safetensors file or a state dict."""
+    """Pretrained weights of `model`: a safetensors file, a state dict or Lightning's .ckpt."""
     crop: int | None = option(None, ge=1)
     """With `model`: side of the centre crop; by default the whole image, or what comes with
     the model (efficientnet-lite0, hf:, timm:, torchvision:)."""

@@ -1,8 +1,13 @@
-"""Weight files: safetensors, or a state dict that torch loads without running code."""
+"""Weight files: safetensors, or a state dict that torch loads without running code.
 
+Checkpoints of Lightning are such files, too: they have the state dict of a module that contains the
+network, so that names begin with `model.` or the like.
+"""
+
+import contextlib
 import logging
 import pickle
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +24,9 @@ logger = logging.getLogger(__name__)
 # Keys under which training scripts store a state dict, and prefixes that wrappers add to names.
 _WRAPPERS = ("state_dict", "model_state_dict", "model")
 _PREFIXES = ("module.", "_orig_mod.")
+_CHECKPOINT = ".ckpt"
+_SHOWN = 3
+"""Names of tensors in a message."""
 _HEADS = ("head", "fc", "classifier", "heads.head")
 
 
@@ -65,8 +73,8 @@ def load_into(model: nn.Module, file: Path, name: str = "the model") -> list[str
         InvalidValueError: Another name or shape differs; the model is unchanged.
     """
     fix = "choose the model that these weights were made for"
-    state = read(file)
     wanted = unwrapped(model)
+    state = _of_network(read(file), _body(model, wanted), file, name)
     skipped = _head_to_skip(model, state, wanted)
     _remove_surplus_head(state, wanted, file)
     for key, tensor in wanted.items():
@@ -115,6 +123,48 @@ def has_usual_name(layer: str) -> bool:
     return _bare(layer) in _HEADS
 
 
+def _body(model: nn.Module, wanted: Mapping[str, Tensor]) -> list[str]:
+    """Return the names of tensors that a file must have: all but the head and batch counts."""
+    head = find_head(model)
+    own = () if head is None else (f"{head[0]}.", _bare(f"{head[0]}."))
+    names = [key for key in wanted if not key.endswith("num_batches_tracked")]
+    return [key for key in names if not key.startswith(own)] or names
+
+
+def _of_network(
+    state: dict[str, Tensor], body: Sequence[str], file: Path, name: str
+) -> dict[str, Tensor]:
+    """Return the tensors of the network in a file, whose names may have a prefix such as `net.`.
+
+    Tensors without the prefix, such as those of a loss, are left out.
+    """
+    if not body or any(key in state for key in body):
+        return state
+    prefixes = [key.removesuffix(body[0]) for key in state if key.endswith(f".{body[0]}")]
+    fits = {prefix: sum(prefix + key in state for key in body) for prefix in prefixes}
+    best = [prefix for prefix in fits if fits[prefix] == max(fits.values())]
+    if not best:
+        raise InvalidValueError(
+            f"no tensor in {file} has a name that {name} needs: it needs {_some(body)}, but the "
+            f"file has {_some(list(state))}",
+            "choose the model that these weights were made for",
+        )
+    if len(best) > 1:
+        raise InvalidValueError(
+            f"{file} has {len(best)} networks that fit {name}, whose names begin with "
+            f"{_some(best)}",
+            "save the state dict of one of them",
+        )
+    prefix = best[0]
+    logger.info("Loading the tensors of %s whose names begin with %s", file, prefix)
+    return {key.removeprefix(prefix): t for key, t in state.items() if key.startswith(prefix)}
+
+
+def _some(names: Sequence[str]) -> str:
+    more = [f"{len(names) - _SHOWN:,} more"] if len(names) > _SHOWN else []
+    return ", ".join([*(f'"{name}"' for name in names[:_SHOWN]), *more]) or "none"
+
+
 def _head_to_skip(
     model: nn.Module, state: Mapping[str, Tensor], wanted: Mapping[str, Tensor]
 ) -> list[str]:
@@ -142,7 +192,8 @@ def _remove_surplus_head(
 
 def _read_torch(file: Path) -> dict[str, Tensor]:
     try:
-        state = torch.load(file, map_location="cpu", weights_only=True)
+        with _objects_left_out(file):
+            state = torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise InvalidValueError(
             f"{file} is not a plain state dict (it is truncated, or loading it would run code)",
@@ -159,6 +210,33 @@ def _read_torch(file: Path) -> dict[str, Tensor]:
             f"{file} has no state dict", "save it as torch.save(model.state_dict())"
         )
     return state
+
+
+class _LeftOut(dict[Any, Any]):
+    """Stands for an object of a checkpoint that is not a tensor; its own class is not imported."""
+
+    def __new__(cls, *_: Any) -> "_LeftOut":
+        return super().__new__(cls)
+
+    def __init__(self, *_: Any) -> None:
+        super().__init__()
+
+    def __setstate__(self, _: Any) -> None:
+        pass
+
+
+@contextlib.contextmanager
+def _objects_left_out(file: Path) -> Iterator[None]:
+    """Let torch load a checkpoint of Lightning whose settings are objects, without running code.
+
+    Every class and function that torch does not know as safe is replaced by `_LeftOut`.
+    """
+    names: list[str] = []
+    if file.suffix == _CHECKPOINT:
+        with contextlib.suppress(ValueError):  # the format of torch before 1.6
+            names = torch.serialization.get_unsafe_globals_in_checkpoint(file)
+    with torch.serialization.safe_globals([(_LeftOut, name) for name in names]):
+        yield
 
 
 def _without_prefix(state: Mapping[str, Tensor]) -> dict[str, Tensor]:

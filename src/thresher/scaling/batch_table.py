@@ -29,11 +29,19 @@ from thresher.training.result import RunResult
 
 logger = logging.getLogger(__name__)
 
-LARGEST = 1e18
 COUNTS = ("samples", "steps", "epochs")
 COLUMNS = ("batch", "batch_size", *COUNTS, "target", "runs", "lr", "samples_per_epoch")
+RANGES = {
+    **dict.fromkeys(("batch", "batch_size"), (1, 1e9)),
+    **{"samples": (1e-6, 1e18), "steps": (1, 1e15), "epochs": (1e-6, 1e6)},
+    **{"runs": (1, 1e6), "lr": (1e-12, 1e6), "samples_per_epoch": (1, 1e12)},
+}
+"""Smallest and largest number of each column: others are slips or placeholders, and a fit to them
+means nothing. Samples may be counted in millions, as in tables of MLPerf."""
 MIXED = 4.0
-"""Repeats that differ by more than this factor are taken to have different targets."""
+"""Repeats without a named target that differ by more than this factor had different ones."""
+CONTRADICTORY = 10.0
+"""Repeats of one named target that differ by more than this factor are refused."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +56,8 @@ class BatchRow:
     runs: float = 1.0
     """Its weight: how many runs it is the mean of."""
     lr: float | None = None
+    line: int = field(default=0, compare=False)
+    """Its line in the file."""
     config: TrainConfig | None = field(default=None, repr=False, compare=False)
     """That of the run; None if the table does not say."""
 
@@ -71,20 +81,23 @@ def read_batch_table(path: Path, samples_per_epoch: float | None = None) -> list
     if 0 < named < len(rows):
         what = f"{path} has a target in {named} of its {len(rows)} rows"
         raise InvalidValueError(what, "fill the column target in all rows, or remove it")
-    if not named:
-        _refuse_mixed_targets(path, rows)
+    if not path.is_dir():  # one setting of a study may have runs that needed much longer
+        _refuse_contradictions(path, rows)
     return rows
 
 
-def _refuse_mixed_targets(path: Path, rows: list[BatchRow]) -> None:
-    for batch in sorted({row.batch for row in rows}):
-        counts = [row.samples for row in rows if row.batch == batch]
-        if max(counts) > MIXED * min(counts):
-            what = (
-                f"{path} has rows of batch {batch:,} with {min(counts):,.0f} to {max(counts):,.0f} "
-                "samples, which cannot be one target"
+def _refuse_contradictions(path: Path, rows: list[BatchRow]) -> None:
+    for batch, target in sorted({(row.batch, row.target) for row in rows}):
+        same = [row for row in rows if (row.batch, row.target) == (batch, target)]
+        low, high = (end(same, key=lambda row: row.samples) for end in (min, max))
+        if high.samples > (CONTRADICTORY if target else MIXED) * low.samples:
+            first, second = sorted((low, high), key=lambda row: row.line)
+            raise InvalidValueError(
+                f"{path}, lines {first.line} and {second.line}: batch {batch:,} needs "
+                f"{first.samples:,.0f} and {second.samples:,.0f} samples, which cannot be "
+                + (f"repeats of the target {target}" if target else "one target"),
+                "remove the wrong row" if target else "add a column target, or remove wrong rows",
             )
-            raise InvalidValueError(what, "add a column target, or remove wrong rows")
 
 
 def read_csv(path: Path, samples_per_epoch: float | None = None) -> list[BatchRow]:
@@ -97,7 +110,7 @@ def read_csv(path: Path, samples_per_epoch: float | None = None) -> list[BatchRo
         )
     return [
         _row(
-            _Cells(f"{path}, line {line}", dict(zip(table.head, row, strict=True))),
+            _Cells(path, line, dict(zip(table.head, row, strict=True))),
             count,
             samples_per_epoch,
         )
@@ -120,8 +133,13 @@ def _count_column(path: Path, heads: list[str]) -> str:
 class _Cells:
     """The cells of one line, and its place for messages."""
 
-    where: str
+    path: Path
+    line: int
     cells: Mapping[str, str]
+
+    @property
+    def where(self) -> str:
+        return f"{self.path}, line {self.line}"
 
     def text(self, name: str) -> str:
         return self.cells.get(name, "")
@@ -133,8 +151,9 @@ class _Cells:
         except ValueError:
             found = f'got "{text[:40]}"' if text else "it is empty"
             raise InvalidValueError(f"{self.where}: {name} must be a number, {found}") from None
-        if not 0 < value <= LARGEST:
-            allowed = f"greater than 0 and at most {LARGEST:g}"
+        low, high = RANGES[name]
+        if not low <= value <= high:
+            allowed = f"in [{low:g}, {high:g}]"
             raise InvalidValueError(f"{self.where}: {name} must be {allowed}, got {text[:40]}")
         return value
 
@@ -145,6 +164,9 @@ class _Cells:
 def _row(cells: _Cells, count: str, samples_per_epoch: float | None) -> BatchRow:
     name = "batch" if "batch" in cells.cells else "batch_size"
     batch = cells.number(name)
+    if (cells.optional("batch_size") or batch) != batch:
+        what = f"{cells.where}: batch is {batch:g}, but batch_size {cells.text('batch_size')}"
+        raise InvalidValueError(what, "remove one of the columns")
     if batch != int(batch):
         raise InvalidValueError(f"{cells.where}: {name} must be an integer, got {batch:g}")
     samples = cells.number(count)
@@ -163,6 +185,7 @@ def _row(cells: _Cells, count: str, samples_per_epoch: float | None) -> BatchRow
         target=_target(cells.text("target")),
         runs=cells.optional("runs") or 1.0,
         lr=cells.optional("lr"),
+        line=cells.line,
     )
 
 

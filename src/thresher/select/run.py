@@ -24,8 +24,10 @@ from thresher.errors import (
     InvalidValueError,
     NotFoundError,
     ThresherError,
+    check_type,
     counted,
 )
+from thresher.foreign_data import instead_of
 from thresher.home_paths import expand_home
 from thresher.models.embed_config import EmbedOptions
 from thresher.models.features import Features
@@ -64,6 +66,7 @@ def run_filter(
         retrain: For filters that need training; see `thresher.study.selecting.run_selection`.
         notes: Further entries of the sidecar.
     """
+    check_type(pack, Pack, "pack", "a Pack", instead_of(pack))
     if out is not None:
         out = as_path(out, "out")
         check_new(out)
@@ -355,6 +358,7 @@ def as_selection(
         score=fitted.score_,
         reason=fitted.reason_,
         fingerprint=pack.fingerprint,
+        class_names=tuple(pack.classes),
         x=x,
         y=y,
         cluster=fitted.cluster_,

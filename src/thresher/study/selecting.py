@@ -99,6 +99,7 @@ class Retrainer:
             score=np.zeros(len(keep), np.float32),
             reason=["" if kept else "an earlier round" for kept in keep.tolist()],
             fingerprint=self.pack.fingerprint,
+            class_names=tuple(self.pack.classes),
             meta={"method": "recursive", "data": str(self.pack.root.resolve()), "round": round_},
         ).save(path)
         return path

@@ -1,6 +1,7 @@
 """The configuration of a training run, composed of the groups that its parts declare."""
 
 import json
+import os
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import Any
 from thresher import options
 from thresher.distributed.names import check_compress
 from thresher.errors import InvalidValueError, NotFoundError, check_type
+from thresher.foreign_data import instead_of
 from thresher.models.batch_norm_mode import for_batch
 from thresher.models.batch_norm_mode import parse as parse_batch_norm
 from thresher.paths import RUN_FORMAT, as_path, check_format
@@ -148,6 +150,11 @@ def check(config: TrainConfig) -> None:
     """
     from thresher.training.pruners import make_pruner
 
+    kinds = (str, os.PathLike)
+    check_type(config.data, kinds, "data", "a folder or name of a pack", instead_of(config.data))
+    if config.selection is not None:
+        fix = "save the selection and pass its path"
+        check_type(config.selection, kinds, "selection", "a path", fix)
     options.validate(config)
     parse_batch_norm(for_batch(config.batch_norm, config.batch_size))
     make_pruner(config.dynamic)

@@ -24,7 +24,8 @@ class ModelConfig:
     model: str = "tiny"
     """tiny, resnet20, resnet18, resnet18-cifar, timm:NAME, torchvision:NAME or package.mod:f."""
     weights: str | None = None
-    """Initial weights (safetensors or a state dict); a head of another size is replaced."""
+    """Initial weights (safetensors, a state dict or Lightning's .ckpt); a head of another size is
+    replaced."""
     batch_norm: str = "local"
     """Statistics of each worker's part (local), the global batch (sync), groups of N samples
     (ghost:N) or of an N-th of the batch (ghost:1/N)."""

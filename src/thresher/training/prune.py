@@ -71,7 +71,8 @@ def prune(
     if epochs < 1:
         raise InvalidValueError(f"epochs must be at least 1, got {epochs}", "", "epochs")
     if not isinstance(loader, DataLoader):
-        raise InvalidValueError(f"loader must be a torch DataLoader, got {type(loader).__name__}")
+        what = f"loader must be a torch DataLoader, got {type(loader).__name__}"
+        raise InvalidValueError(what, "build one: `DataLoader(dataset, batch_size=…)`", "loader")
     if type(loader).__iter__ is not DataLoader.__iter__:
         raise InvalidValueError(
             f"{type(loader).__name__} has an `__iter__` of its own, which would not be called",

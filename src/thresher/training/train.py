@@ -71,7 +71,7 @@ def train(
         >>> result.status, result.steps, result.accuracy > 0.2
         ('finished', 12, True)
     """
-    fix = "build one: `TrainConfig(data=…, out=…)`"
+    fix = "build one: `TrainConfig(data=…, out=…)`, where data is a pack"
     check_type(config, TrainConfig, "config", "a TrainConfig", fix)
     open_queues()
     config = with_schedule_inline(config)

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from thresher.data.class_order import check_class_order
 from thresher.data.ids import rows_by_id
 from thresher.data.selection import Selection
 from thresher.errors import InvalidValueError, counted
@@ -135,7 +136,15 @@ def rows_of(selection: Selection, ids: Sequence[str]) -> np.ndarray:
 
 
 def given_labels(selections: Sequence[Selection], rows: Sequence[np.ndarray]) -> np.ndarray | None:
-    """Return the labels that people gave in any of the selections, the first one counts."""
+    """Return the labels that people gave in any of the selections, the first one counts.
+
+    Raises:
+        InvalidValueError: A class has different numbers in two of the selections.
+    """
+    named = [one for one in selections if one.class_names]
+    for other in named[1:]:
+        first, fix = named[0], "make both on the same pack"
+        check_class_order(first.class_names, other.class_names, first.title, other.title, fix)
     given = [
         s.new_labels[at] for s, at in zip(selections, rows, strict=True) if s.new_labels is not None
     ]
