@@ -4,6 +4,7 @@ import errno
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,6 +15,7 @@ import pytest
 from rich.console import Group
 from rich.text import Text
 
+from made_images import picture
 from planted import ArraySource
 from thresher import __version__
 from thresher.cli import COMMANDS, Command, main
@@ -319,12 +321,39 @@ def test_a_limit_of_the_process_gets_one_sentence(
     assert not any(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("out", [["--out=~/S.parquet"], ["--out", "~/S.parquet"]])
 def test_a_home_folder_that_the_shell_leaves_is_expanded(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, digits: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, digits: Path, out: list[str]
 ) -> None:
     """`--out=~/S.parquet` made a folder with the name `~`."""
     monkeypatch.setenv("HOME", str(tmp_path))
     with pytest.raises(SystemExit) as ended:
-        main(["select", "random", f"--data={digits}", "--drop=0.5", "--out=~/S.parquet"])
+        main(["select", "random", f"--data={digits}", "--drop=0.5", *out])
     assert ended.value.code == 0
     assert (tmp_path / "S.parquet").is_file()
+
+
+def test_an_argument_that_is_no_text(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["data", "info", os.fsdecode(b"caf\xe9")])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == "thresher: caf\\xe9 is not UTF-8 text; rename the file\n"
+
+
+@pytest.mark.slow
+def test_names_that_the_locale_cannot_write(thresher: Run, tmp_path: Path) -> None:
+    """In the middle of an export: packing such names works, because it escapes them."""
+    ascii = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    (tmp_path / "images" / "café").mkdir(parents=True)
+    (tmp_path / "images" / "café" / "a.png").write_bytes(picture(0, 8, 8, "PNG"))
+    pack, out = tmp_path / "pack", tmp_path / "out"
+    done = thresher("data", "pack", tmp_path / "images", pack, env=ascii, fresh=True)
+    assert done.returncode == 0, done.stderr
+    done = thresher("data", "export", pack, out, "--format", "folder", env=ascii, fresh=True)
+    assert done.returncode == 2
+    assert re.fullmatch(
+        r"thresher: \S+caf\\xe9 cannot be written in the encoding of this locale, which is ascii; "
+        r"set PYTHONUTF8=1\n",
+        done.stderr.splitlines(keepends=True)[-1],
+    )
+    assert not out.exists()

@@ -19,6 +19,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "thresher"
 LAYERS: list[set[str]] = [
     {"version"},
     {"errors", "startup", "stopping", "help_texts"},
+    {"read_errors", "home_paths"},
     {
         "paths",
         "progress",

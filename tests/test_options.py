@@ -21,6 +21,8 @@ from thresher.options import (
     to_mapping,
     validate,
 )
+from thresher.paths import as_path
+from thresher.study.reading import from_dict
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -258,3 +260,27 @@ def test_the_lines_of_a_help_text_are_joined() -> None:
         Another paragraph."""
 
     assert describe(Long)[0].help == "The seed of everything.\n\nAnother paragraph."
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Paths:
+    data: str = ""
+    out: Path | None = None
+    also: tuple[Path, ...] = ()
+    text: str = ""
+
+
+def test_home_folders_are_expanded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """In a file of options, in Python, and in the parameters of functions; a name with ~ is one."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    values = {"data": "~/pack", "out": "~/run", "also": ["~/a", "b"], "text": "~nobody"}
+    built = _Paths(data="~/pack", out=Path("~/run"), also=(Path("~/a"), Path("b")), text="~nobody")
+    validate(built)
+    expected = {"data": f"{tmp_path}/pack", "out": tmp_path / "run", "text": "~nobody"}
+    for config in (built, from_mapping(_Paths, values)):
+        assert vars(config) == {**expected, "also": (tmp_path / "a", Path("b"))}
+    assert as_path("~/pack", "data") == tmp_path / "pack"
+    content = {"base": {"data": "~/pack", "epochs": 1}, "grid": {"selection": ["~/a.parquet"]}}
+    study = from_dict(content)
+    assert study.base["data"] == f"{tmp_path}/pack"
+    assert study.grid["selection"] == [f"{tmp_path}/a.parquet"]

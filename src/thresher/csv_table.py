@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from thresher.errors import InvalidValueError, NotFoundError
+from thresher.read_errors import unreadable
 
 DELIMITERS = ",;\t"
 
@@ -40,10 +41,9 @@ def read_csv_table(file: Path, lower: bool = False, pad: bool = False) -> CsvTab
             text = opened.read()
     except (FileNotFoundError, NotADirectoryError):
         raise NotFoundError(f"{file} not found", "check the path") from None
-    except (IsADirectoryError, UnicodeDecodeError):
-        raise InvalidValueError(f"{file} is not a CSV file", "give a text file in UTF-8") from None
-    except OSError as error:
-        raise InvalidValueError(f"{file} cannot be read: {error.strerror}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        wrong = InvalidValueError(f"{file} is not a CSV file", "give a text file in UTF-8")
+        raise unreadable(file, error) or wrong from None
     delimiter = max(DELIMITERS, key=text.partition("\n")[0].count)
     if file.suffix.lower() == ".tsv":
         delimiter = "\t"

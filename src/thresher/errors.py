@@ -61,6 +61,10 @@ class BusyError(ThresherError, BlockingIOError):
     """Another process is writing to the same place."""
 
 
+class UnreadableError(ThresherError, OSError):
+    """A file or folder exists, but the system does not let this process read it."""
+
+
 class MissingDependencyError(ThresherError, ImportError):
     """An optional package is needed and cannot be imported."""
 

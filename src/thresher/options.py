@@ -24,6 +24,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from thresher.errors import InvalidValueError, nearest
 from thresher.help_texts import help_texts
+from thresher.home_paths import expand_home
 
 _KEY = "thresher.option"
 LARGEST_INT = 2**63 - 1
@@ -168,8 +169,10 @@ def changes_result(config: type) -> frozenset[str]:
 def validate(config: object, path: str = "") -> None:
     """Check type, finiteness, range and choices of every option of a configuration dataclass.
 
-    Messages name the first option that is wrong, after `path`, and its value.
+    Messages name the first option that is wrong, after `path`, and its value. `~/` at the begin of
+    one becomes the home folder.
     """
+    expand_home(config)
     kind: Any = type(config)
     for info in describe(kind):
         value = getattr(config, info.name)

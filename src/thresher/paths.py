@@ -25,6 +25,8 @@ from thresher.errors import (
     ThresherError,
     check_type,
 )
+from thresher.home_paths import with_home
+from thresher.read_errors import DISK_FAILS, advice, unreadable
 
 
 def home() -> Path:
@@ -41,9 +43,9 @@ def home() -> Path:
 
 
 def as_path(path: Path | str, parameter: str, fix: str = "") -> Path:
-    """Return a path that a user gave, or raise InvalidTypeError."""
+    """Return a path that a user gave, which may begin with `~/`, or raise InvalidTypeError."""
     check_type(path, (str, os.PathLike), parameter, "a path", fix)
-    return Path(path)
+    return Path(with_home(path))
 
 
 def cached_pack(name: str) -> Path:
@@ -53,6 +55,10 @@ def cached_pack(name: str) -> Path:
 
 def user_error(error: OSError, path: Path) -> ThresherError | None:
     """Return the ThresherError for an error of writing to `path`; None if it is another kind."""
+    if error.filename is not None and os.path.isfile(error.filename):  # perhaps not `path`
+        refused = unreadable(os.fsdecode(error.filename), OSError())
+        if refused is not None:
+            return refused
     # numpy reports a full disk without an error number: "4096 requested and 0 written".
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or " requested and " in str(error):
         return ThresherError(f"no space left on the disk of {path}", "free some space")
@@ -73,6 +79,9 @@ def user_error(error: OSError, path: Path) -> ThresherError | None:
     if error.errno in (errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENOTEMPTY):
         blocked = f"{path} cannot be written: a file or folder is in the way"
         return AlreadyExistsError(blocked, "choose another name")
+    if error.errno in DISK_FAILS:
+        what = f"{os.strerror(error.errno).lower()} while writing {path}"
+        return ThresherError(what, advice(error.errno))
     return None
 
 
@@ -192,8 +201,9 @@ def read_json(path: Path | str, kind: str = "file") -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise NotFoundError(f"there is no {kind} at {path}", "check the path") from None
-    except (ValueError, RecursionError, IsADirectoryError, NotADirectoryError):
-        raise InvalidValueError(f"{path} is not a {kind}: it is not valid JSON") from None
+    except (ValueError, RecursionError, OSError) as error:
+        wrong = InvalidValueError(f"{path} is not a {kind}: it is not valid JSON")
+        raise unreadable(path, error) or wrong from None
 
 
 def check_format(data: Any, newest: int, what: str) -> None:

@@ -149,3 +149,30 @@ def test_a_jpeg_at_a_fraction_of_its_size_is_not_stretched(mode: str, orientatio
 def test_scaling_in_threads_gives_the_same_pixels(count: int) -> None:
     raw = np.random.default_rng(0).integers(0, 256, (count, 9, 12, 3), dtype=np.uint8)
     assert np.array_equal(images.resized(raw, 100, threads=3), images.resized(raw, 100))
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("mode", ["P", "RGBA", "LA"])
+def test_transparency_is_dropped_in_silence(
+    mode: str, channels: int, recwarn: pytest.WarningsRecorder
+) -> None:
+    """The colours are those that the file stores, whatever their transparency."""
+    colours = np.array([[255, 0, 0], [0, 255, 0], [0, 0, 255]], np.uint8)
+    image = Image.fromarray(colours[None])
+    plain = image.convert("L" if mode == "LA" else "RGB")
+    if mode == "P":
+        image = Image.new("P", (3, 1))
+        image.putpalette(colours.ravel().tolist())
+        image.putdata([0, 1, 2])
+        image.info["transparency"] = bytes([0, 128, 255])
+    else:
+        image = plain.convert(mode)
+        image.putalpha(Image.fromarray(np.array([[0, 128, 255]], np.uint8)))
+    file = io.BytesIO()
+    image.save(file, "PNG")
+    decoded = images.decode(file.getvalue(), channels=channels)
+    images.check(file.getvalue())
+    images.measure(file.getvalue(), 1)
+    expected = np.asarray(plain.convert("RGB" if channels == 3 else "L"))
+    assert decoded.squeeze().tolist() == expected[0].tolist()
+    assert not recwarn.list

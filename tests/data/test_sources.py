@@ -219,6 +219,26 @@ def test_hugging_face_splits_that_were_made_one_by_one(tmp_path: Path) -> None:
         open_source(tmp_path / "other")
 
 
+@pytest.mark.parametrize("table", ["metadata.csv", None])
+def test_hugging_face_folder_of_images_without_labels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: str | None
+) -> None:
+    datasets = pytest.importorskip("datasets")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path / "images"
+    folder.mkdir()
+    (folder / "a.png").write_bytes(picture(0, 8, 8, "PNG"))
+    message = '(it has image); list them in metadata.csv, with the columns "file_name" and "label"'
+    if table is not None:
+        (folder / table).write_text("file_name,kind\na.png,cat\n")
+        message = '(it has image, kind); give the labels a column "label" in metadata.csv'
+        with pytest.raises(ThresherError, match=f"`thresher data pack hf:{folder} OUT` uses the"):
+            open_source(str(folder))
+    with pytest.raises(ThresherError, match="has no column of labels") as error:
+        open_source(f"hf:{folder}")
+    assert str(error.value).endswith(message)
+
+
 @pytest.mark.parametrize(
     ("columns", "taken"),
     [(("fine_label", "label"), 0), (("target", "labels"), 1), (("image_id", "target"), 1)],

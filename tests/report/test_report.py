@@ -25,7 +25,7 @@ from thresher.report import audit_page
 from thresher.report.drawing import INK, inline
 from thresher.report.figures import _lines, draw_all
 from thresher.report.page import render, write_report
-from thresher.report.tables import cell_table
+from thresher.report.tables import cell_table, number, trial_table
 from thresher.report.work import class_counts, class_table, work_table
 from thresher.study.analysis import Analysis, analyse
 from thresher.study.definition import ComparisonConfig
@@ -115,7 +115,7 @@ def test_the_page_needs_nothing_else(page: Path) -> None:
     assert not re.findall(r'(?:src|href)="(?!data:|#)[^"]+"', text.replace("xlink:href", "href"))
     assert "@import" not in text
     assert "<script" not in text
-    order = [text.index(f">{word}<") for word in ("Verdict", "Figures", "All settings")]
+    order = [text.index(f">{word}<") for word in ("Verdict", "Figures", "Means")]
     assert order == sorted(order)
     assert "network is better than full" in text
 
@@ -387,3 +387,25 @@ def test_work_without_the_data_is_that_of_the_selections(
     counts = class_counts(analysis)
     assert set(counts) == {"network", "random"}
     assert list(counts["network"][0]) == [str(label) for label in range(10)]
+
+
+def test_numbers_have_units_and_empty_columns_are_left_out() -> None:
+    """Of runs made elsewhere, only the accuracy is known."""
+    accuracy = {"full": (91.0, 91.4), "half": (90.0, 90.2)}
+    trials = [
+        Trial(cell={"selection": arm}, seed=seed, value=value, accuracy=value)
+        for arm, values in accuracy.items()
+        for seed, value in enumerate(values)
+    ]
+    found = analyse(trials)
+    heads = [
+        re.findall(r"<th(?: [^>]*)?>(.*?)</th>", table(found))
+        for table in (cell_table, trial_table)
+    ]
+    assert heads == [
+        ["selection", "accuracy (%)", "95 % interval", "runs"],
+        ["selection", "seed", "state", "test accuracy (%)"],
+    ]
+    named = analyse(trials, ComparisonConfig(metric="test_acc"))
+    assert named.notes[1].startswith("Call it accuracy to have differences in points")
+    assert number(-0.001, signed=True) == "+0.00"

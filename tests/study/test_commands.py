@@ -73,6 +73,7 @@ def test_values_take_the_place_of_placeholders() -> None:
     assert fill(command, values) == [
         *("run", "two words", "--name=a b'\"$HOME", "{literal}", "1e-05", "true", "3/o")
     ]
+    assert fill("run ~/{name}.py ~", {"name": "a"}) == ["run", str(Path.home() / "a.py"), "~"]
 
 
 GOOD = "run --seed {seed} --out {out} --lr {lr}"
@@ -81,7 +82,10 @@ GOOD = "run --seed {seed} --out {out} --lr {lr}"
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"base": {"command": "run {seed} {out} {lr} {rate}"}}, r"\{rate\}, but .*neither an axis"),
+        (
+            {"base": {"command": "run {seed} {out} {lr} {rate}"}},
+            r"\{rate\}, but .*; give it a value",
+        ),
         ({"base": {"command": "run {seed} {out} {lr} {sede}"}}, 'did you mean "seed"'),
         ({"base": {"command": "run {seed} {out}"}}, r'"lr" is an axis, but command does not'),
         ({"base": {"command": "run {out} {lr}"}}, r"must contain \{seed\}"),
@@ -164,7 +168,7 @@ WRITE = "import sys; open(sys.argv[1] + '/result.json', 'w').write({text!r})"
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("import sys; sys.exit(3)", "the command exited with 3"),
+        ("import sys; sys.exit(3)", r"the command exited with 3 \(the output of the command\);"),
         ("import os; os.kill(os.getpid(), 11)", "the command was ended by SIGSEGV"),
         ("pass", r"the command wrote no result.json into \{out\}"),
         (WRITE.format(text='{"accuracy": "high"}'), "accuracy must be a finite number, got 'high'"),

@@ -248,7 +248,7 @@ def test_a_step_for_each_data_set_of_a_command(axis: str) -> None:
         ({"steps": {**STEPS, "network": {"do": "select", "features": "featurs"}}}, "features"),
         (
             {"steps": {**STEPS, "extractor": {"do": "train", "each": ["seed"]}}},
-            'add each = \\["seed"\\] to that step',
+            'but features, which needs it, does not; add each = \\["seed"\\] to \\[steps.features',
         ),
         (
             {"steps": {**STEPS, "extractor": {"do": "train", "selection": "network"}}},

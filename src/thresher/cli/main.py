@@ -4,6 +4,7 @@ import dataclasses
 import json
 import logging
 import os
+import re
 import select
 import shutil
 import sys
@@ -23,6 +24,7 @@ from thresher.errors import (
     nearest,
 )
 from thresher.paths import user_error
+from thresher.read_errors import unreadable
 from thresher.select.filters.registry import FILTERS
 from thresher.startup import QuickEnd, complete_streams, quick_imports, skip_pandas
 from thresher.stopping import interrupted
@@ -105,12 +107,37 @@ def _unexpected(error: Exception) -> int:
         fix = "raise the limits of processes and memory: `ulimit -u`, `ulimit -v`"
         known = ThresherError("the system starts no more threads for this process", fix)
     elif isinstance(error, OSError):
-        known = user_error(error, Path(str(error.filename or "the output")))
+        known = _disk_error(error)
+    elif isinstance(error, UnicodeEncodeError):
+        known = _name_error(error.object, error.start)
     if known is not None and not os.environ.get("THRESHER_DEBUG"):
         print(f"thresher: {known}", file=sys.stderr)
         return 2
     traceback.print_exc()
     return 1
+
+
+def _disk_error(error: OSError) -> ThresherError | None:
+    """Return the sentence for an error of reading, or else of writing, a file."""
+    if error.filename is None:
+        return user_error(error, Path("the output"))
+    path = Path(os.fsdecode(error.filename))
+    # Without its number: only reading tells whether it was reading that was refused.
+    return unreadable(path, OSError()) or user_error(error, path)
+
+
+def _name_error(text: str, at: int = 0) -> ThresherError:
+    """Return the sentence for a name that cannot be written as the locale, or as UTF-8, asks.
+
+    `text` may be a file that holds the name, in quotes or in a line of its own.
+    """
+    name = re.split(r'["\n]', text[:at])[-1] + re.split(r'["\n]', text[at:])[0]
+    shown = name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    encoding = sys.getfilesystemencoding()
+    if encoding == "utf-8":
+        return InvalidValueError(f"{shown} is not UTF-8 text", "rename the file")
+    what = f"{shown} cannot be written in the encoding of this locale, which is {encoding}"
+    return InvalidValueError(what, "set PYTHONUTF8=1")
 
 
 class _Lines(logging.Formatter):
@@ -130,9 +157,7 @@ def _show_log() -> None:
 def _dispatch(arguments: list[str]) -> int:
     for argument in arguments:
         if any("\udc80" <= character <= "\udcff" for character in argument):  # undecoded bytes
-            shown = os.fsencode(argument).decode("utf-8", "backslashreplace")
-            raise InvalidValueError(f"arguments must be UTF-8 text, got {shown}")
-    arguments = [_expanded(argument) for argument in arguments]
+            raise _name_error(argument)
     if not arguments or arguments[0] in ("-h", "--help"):
         print(_overview())
         return 0
@@ -144,14 +169,6 @@ def _dispatch(arguments: list[str]) -> int:
         return _run(command, rest)
     print(_overview(arguments[0]))
     return 0
-
-
-def _expanded(argument: str) -> str:
-    """Expand the `~/` of `--out=~/RUN`, which most shells leave; a folder `~` would be made."""
-    name, equals, value = argument.partition("=")
-    if name.startswith("--") and value.startswith("~/"):
-        value = os.path.expanduser(value)
-    return f"{name}{equals}{value}"
 
 
 def _find(arguments: list[str]) -> tuple[Command | None, list[str]]:

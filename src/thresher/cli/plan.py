@@ -65,17 +65,18 @@ def _values(result: TrainingPlan | BatchPlan) -> dict[str, Any]:
 
 
 def _text(result: TrainingPlan) -> str:
-    best = result.recommended
+    best, priced = result.recommended, result.recommended.cost is not None
     table = columns(
         f"{result.model} on {result.data}, cluster {result.cluster}: {_target(result)}",
-        "|workers|batch|lr|warm-up|epochs|time|low–high|cost|device h|eff. %|limit",
+        "|workers|batch|lr|warm-up|epochs|time|95 % interval"
+        f"{'|cost' * priced}|device hours|efficiency (%)|limit",
         [
             (
                 "→" if run == best else "",
                 *(f"{run.workers:,}", f"{run.batch_size:,}", _rate(run.lr)),
                 *(f"{run.warmup_epochs:.2g}", f"{run.epochs:.1f}", _time(run.seconds)),
                 f"{_time(run.seconds_low)}–{_time(run.seconds_high)}",
-                "–" if run.cost is None else f"{run.cost:.2f}",
+                *([f"{run.cost:.2f}"] if run.cost is not None else []),
                 *(f"{run.device_hours:.3g}", f"{100 * run.efficiency:.0f}", run.limit),
             )
             for run in worth_showing(result.candidates, best)
@@ -154,7 +155,7 @@ def _table_text(result: BatchPlan) -> str:
     target = f" to target {fit.target}" if fit.target else ""
     table = columns(
         f"Samples{target} by batch size",
-        "|batch|lr|samples|low–high|measured|measured/fit|steps|samples as effective, %",
+        "|batch|lr|samples|95 % interval|measured|measured/fit|steps|sample efficiency (%)",
         [
             (
                 "→" if row == best else "",

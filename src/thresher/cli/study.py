@@ -181,21 +181,26 @@ def _status_table(status: "StudyStatus") -> Any:
 
     table = Table(box=None, pad_edge=False, header_style="dim")
     tasks, hint = [*status.steps, *status.trials], ""
-    # An empty last column would cost the names of the tasks their room.
-    where = ["where"] if any(task.where or task.error for task in tasks) else []
-    for name in ("state", "task", "epoch", "accuracy", *where):
-        table.add_column(name, overflow="fold", justify="right" if name == "accuracy" else "left")
     colours = {"finished": "green", "running": "cyan", "failed": "red", "waiting": "dim"}
     if len(tasks) > MOST_ROWS:
         tasks = [task for task in tasks if task.state in ("running", "failed")][:MOST_ROWS]
         hint = "\nOf so many, only tasks that run or failed are listed; --json lists all."
+    rows: list[tuple[Text, str, str, str, str]] = []
     for task in tasks:
         epoch = f"{task.epoch:.4g}" if task.epoch is not None else ""
         if epoch and task.epochs is not None:  # a command says only how many it trained
             epoch += f"/{task.epochs:g}"
         accuracy = f"{100 * task.accuracy:.2f}" if task.accuracy is not None else ""
         state = Text(task.state, style=colours.get(task.state, "dim"))
-        table.add_row(state, task.name, epoch, accuracy, *[task.where or task.error] * len(where))
+        rows.append((state, task.name, epoch, accuracy, task.where or task.error))
+    # Empty columns, as those of a command, would cost the names of the tasks their room.
+    heads = ("state", "task", "epoch", "accuracy (%)", "where")
+    shown = [n for n in range(len(heads)) if any(row[n] for row in rows)]
+    for n in shown:
+        right = heads[n].startswith("accuracy")
+        table.add_column(heads[n], overflow="fold", justify="right" if right else "left")
+    for row in rows:
+        table.add_row(*(row[n] for n in shown))
     running = "not running"
     if status.held_by:
         running = f"run by {status.held_by}"
@@ -222,6 +227,7 @@ def _summary(analysis: "Analysis", page: Path | None) -> Any:
     from rich.text import Text
 
     from thresher.report.tables import shown_interval
+    from thresher.study.summaries import describe_cell
 
     lines: list[Any] = []
     status = analysis.status
@@ -243,16 +249,15 @@ def _summary(analysis: "Analysis", page: Path | None) -> Any:
     lines += [""] if analysis.headlines else []
     table = Table(box=None, pad_edge=False, header_style="dim")
     tuned = ["chosen"] if analysis.choices else []
-    metric = f"{analysis.metric} ({analysis.unit})".replace(" ()", "")
     for name in [*analysis.axes, *tuned]:
         table.add_column(name.replace("_", " "))
-    for name in (metric, "95 % interval", "runs"):
-        table.add_column(name.replace("_", " "), justify="right")
+    for name in (analysis.label(), "95 % interval", "runs"):
+        table.add_column(name, justify="right")
     for c in analysis.cells:
         low, high = shown_interval(c, analysis.metric)
         table.add_row(
             *(str(c.cell[axis]) for axis in analysis.axes),
-            *([str(c.chosen or "undecided")] if tuned else []),
+            *([describe_cell(c.chosen or {}) or "undecided"] if tuned else []),
             f"{c.mean:.{c.digits}f}" if c.mean is not None else "–",
             f"{low:.{c.digits}f} … {high:.{c.digits}f}" if c.n > 1 else "–",
             str(c.n),

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from thresher.errors import InvalidValueError
 from thresher.paths import atomic_file, check_format
+from thresher.read_errors import unreadable
 
 FORMAT = 1
 _SCHEMA = pa.schema([("id", pa.string()), ("other", pa.string()), ("similarity", pa.float32())])
@@ -59,8 +60,9 @@ class CopyLinks:
             version = int(meta["format"])
             columns = table.select(_SCHEMA.names).cast(_SCHEMA)
             pack, measure = meta["fingerprint"], meta["measure"]
-        except (pa.ArrowException, OSError, KeyError, ValueError):
-            raise InvalidValueError(f"{path} is damaged", fix) from None
+        except (pa.ArrowException, OSError, KeyError, ValueError) as error:
+            wrong = InvalidValueError(f"{path} is damaged", fix)
+            raise unreadable(path, error) or wrong from None
         check_format({"format": version}, FORMAT, str(path))
         if pack != fingerprint:
             raise InvalidValueError(f"{path} belongs to a selection of another pack", fix)

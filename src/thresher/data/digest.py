@@ -6,6 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
+from thresher.read_errors import unreadable
+
 
 def sample_digest(id: str, label: int, pixels: np.ndarray) -> bytes:
     """Return 16 bytes that identify the id, label, shape and pixels of a sample."""
@@ -30,8 +32,11 @@ def fingerprint(digests: np.ndarray) -> str:
 
 def file_sha256(path: Path) -> str:
     """Return the SHA-256 of a file as hexadecimal text."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise unreadable(path, error) or error from None
 
 
 def order_digest(ids: Iterable[str]) -> str:

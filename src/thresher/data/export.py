@@ -30,7 +30,7 @@ from thresher.data.sources.protobuf import write_field
 from thresher.errors import InvalidValueError, ThresherError, check_type, counted, nearest
 from thresher.foreign_data import instead_of
 from thresher.options import to_mapping
-from thresher.paths import allocate, atomic_folder
+from thresher.paths import allocate, as_path, atomic_folder
 from thresher.plugins import import_optional
 from thresher.progress import track
 
@@ -86,7 +86,7 @@ def export(pack: Pack, out: Path, format: str, selection: Selection | None = Non
             "there is no image to export: the selection keeps none", "keep some"
         )
     fingerprint = pack.fingerprint if selection is None else ""
-    with atomic_folder(Path(out)) as folder:
+    with atomic_folder(as_path(out, "out")) as folder:
         WRITERS[format](pack, samples, folder)
         names = {_safe_name(split): split for split in pack.meta.splits}
         renamed = {name: split for name, split in names.items() if name != split}

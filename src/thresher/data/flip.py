@@ -12,7 +12,7 @@ from thresher.data.sources.base import Block
 from thresher.data.write import write_pack
 from thresher.errors import InvalidValueError
 from thresher.options import option, validate
-from thresher.paths import PackPaths
+from thresher.paths import PackPaths, as_path
 
 CHUNK = 10_000
 ORACLE = "flipped.parquet"
@@ -88,7 +88,7 @@ def flip_labels(pack: Pack, out: Path | str, options: FlipOptions | None = None)
     options = options or FlipOptions()
     validate(options)
     source = FlippedSource(pack, options)
-    paths = PackPaths(Path(out))
+    paths = PackPaths(as_path(out, "out"))
     existing = Pack.open(out) if paths.meta.exists() else None
     if existing is not None and _is_copy(existing, source):
         copy = existing  # made before, perhaps by a process that was killed before the next lines

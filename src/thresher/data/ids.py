@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from thresher.errors import InvalidTypeError, InvalidValueError, check_type
 from thresher.paths import write_text
+from thresher.read_errors import unreadable
 
 Ids: TypeAlias = Sequence[str] | pa.Array | pa.ChunkedArray
 
@@ -53,6 +54,8 @@ def read_id_list(path: Path) -> list[str]:
         lines = path.read_text(encoding="utf-8-sig").split("\n")
     except UnicodeDecodeError:
         raise InvalidValueError(f"the list {path} is not UTF-8 text") from None
+    except OSError as error:
+        raise unreadable(path, error) or error from None
     return lines if lines[-1] else lines[:-1]
 
 

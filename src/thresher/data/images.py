@@ -291,6 +291,8 @@ def _by_pillow(
 def eight_bit(image: "PilImage", channels: int) -> "PilImage":
     """Convert to one of `MODES`; 16-bit grey keeps its high byte (Pillow would clip it).
 
+    Where `channels` has no alpha, it is dropped: a transparent pixel has the colour of the file.
+
     Raises:
         ValueError: The pixels are floats, whose range is unknown: 0 … 1 would become black.
     """
@@ -304,6 +306,8 @@ def eight_bit(image: "PilImage", channels: int) -> "PilImage":
     mode = MODES[channels]
     if image.mode == "LAB":  # which Pillow converts to RGB only
         image = image.convert("RGB")
+    if isinstance(image.info.get("transparency"), bytes):  # of a palette: else Pillow warns
+        image = image.convert("RGBA")
     if image.mode == mode:  # convert() would make a copy
         image.load()
         return image

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from thresher.errors import InvalidValueError, NotFoundError
+from thresher.read_errors import unreadable
 
 logger = logging.getLogger(__name__)
 MAX_CLASSES = 1_000_000
@@ -70,8 +71,9 @@ def class_names(
         lines = [line.strip() for line in file.read_text(encoding="utf-8-sig").splitlines()]
     except FileNotFoundError:
         raise NotFoundError(f"{file} does not exist", "check `classes`") from None
-    except (OSError, UnicodeDecodeError):
-        raise InvalidValueError(f"{file} cannot be read as a list of class names") from None
+    except (OSError, UnicodeDecodeError) as error:
+        wrong = InvalidValueError(f"{file} cannot be read as a list of class names")
+        raise unreadable(file, error) or wrong from None
     while lines and not lines[-1]:
         lines.pop()
     if "" in lines:

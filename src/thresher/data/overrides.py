@@ -20,6 +20,7 @@ from thresher.errors import InvalidValueError
 from thresher.locks import exclusive_lock
 from thresher.options import from_mapping, option, to_mapping
 from thresher.paths import check_format, disk_errors
+from thresher.read_errors import unreadable
 
 logger = logging.getLogger(__name__)
 FORMAT = 2
@@ -125,6 +126,8 @@ class OverrideLog:
             text = self.path.read_bytes()
         except FileNotFoundError:
             return []
+        except OSError as error:
+            raise unreadable(self.path, error) or error from None
         known, entries = self._parsed
         if not text.startswith(known):  # somebody has repaired or removed lines
             known, entries = b"", []

@@ -30,6 +30,7 @@ from thresher.paths import (
     read_json,
     write_json,
 )
+from thresher.read_errors import unreadable
 
 FORMAT = 1
 CLASS_NAMES = "class_names"
@@ -141,8 +142,9 @@ def read_files(
         raise NotFoundError(f"there is no selection at {paths.table}", "check the path")
     try:
         table = pq.read_table(paths.table)
-    except (pa.ArrowException, OSError):
-        raise InvalidValueError(f"{paths.table} is not a Parquet file", "make it again") from None
+    except (pa.ArrowException, OSError) as error:
+        wrong = InvalidValueError(f"{paths.table} is not a Parquet file", "make it again")
+        raise unreadable(paths.table, error) or wrong from None
     meta = read_json(paths.sidecar, "selection's sidecar")
     check_format(meta, FORMAT, str(paths.sidecar))
     missing = _OPTIONAL - set(table.column_names)

@@ -10,6 +10,7 @@ from thresher.data.digest import file_sha256
 from thresher.data.meta import PackMeta, Shape, ShardMeta
 from thresher.errors import InvalidValueError
 from thresher.paths import atomic_file
+from thresher.read_errors import unreadable
 
 COLUMNS = (("id", pa.string()), ("label", pa.int32()), ("split", pa.string()))
 MERGED = "images.arrow"
@@ -39,7 +40,7 @@ def map_shard(root: Path, shard: ShardMeta, shape: Shape | None) -> list[pa.Reco
             reader = pa.ipc.open_file(file)
             batches = [reader.get_batch(n) for n in range(reader.num_record_batches)]
     except (pa.ArrowException, OSError) as error:
-        raise _damaged(path, type(error).__name__) from None
+        raise unreadable(path, error) or _damaged(path, type(error).__name__) from None
     if any(not _has_columns(batch.schema, shape) for batch in batches):
         raise _damaged(path, "its columns are not those of a pack")
     if sum(batch.num_rows for batch in batches) != shard.samples:

@@ -39,7 +39,7 @@ class WriteOptions(HoldOutOptions):
     resize: int | None = option(None, ge=1, le=4096)
     """Scale the short side of each image to this many pixels and cut out the centre square."""
     strict: bool = False
-    """Stop at the first image that cannot be read, instead of listing it."""
+    """Stop at the first broken image, instead of listing it."""
     processes: int | None = option(None, ge=1, le=4096, changes_result=False)
     """Number of worker processes; default: one per core."""
 

@@ -41,7 +41,7 @@ from thresher.models.features import FORMAT, FeaturePaths, Features, FeaturesMet
 from thresher.models.network import Network, Preprocessing, source_of_run, weights_of_run
 from thresher.models.pretrained import load_pretrained
 from thresher.options import validate
-from thresher.paths import allocate, atomic_file, disk_errors, home, read_json, write_json
+from thresher.paths import allocate, as_path, atomic_file, disk_errors, home, read_json, write_json
 from thresher.progress import bar
 
 BATCHES_PER_CHUNK = 8
@@ -138,7 +138,7 @@ def embed(
     """
     options = options or EmbedOptions()
     validate(options)
-    paths = FeaturePaths(Path(out))
+    paths = FeaturePaths(as_path(out, "out"))
     group = join(options.device)
     if group.on_first(paths.root.exists):
         raise AlreadyExistsError(f"{paths.root} exists already", "choose another name or remove it")

@@ -22,6 +22,7 @@ from thresher.data.digest import order_digest
 from thresher.data.ids import id_array, read_id_list
 from thresher.errors import InvalidValueError, NotFoundError
 from thresher.paths import Inside, as_path, read_json
+from thresher.read_errors import unreadable
 
 FORMAT = 1
 _ROWS = 65536
@@ -245,9 +246,8 @@ def _readable(path: Path, kind: str) -> Iterator[None]:
         raise NotFoundError(f"there are no features at {path}", "check the path") from None
     except (ValueError, OSError, EOFError) as error:  # Arrow's errors are ValueErrors
         reason = getattr(error, "strerror", None) or error
-        raise InvalidValueError(
-            f"{path} is not a complete {kind} ({reason})", "write it again"
-        ) from None
+        wrong = InvalidValueError(f"{path} is not a complete {kind} ({reason})", "write it again")
+        raise unreadable(path, error) or wrong from None
 
 
 def _map(path: Path) -> np.ndarray:

@@ -32,6 +32,7 @@ from thresher.models.embed_config import HUGGING_FACE, EmbedConfig, Pooling
 from thresher.models.network import Network, Preprocessing
 from thresher.models.own_size import at_own_size, check_size
 from thresher.paths import read_json
+from thresher.read_errors import unreadable
 
 logger = logging.getLogger(__name__)
 
@@ -245,7 +246,9 @@ def _load(folder: Path, family: Family, pooling: Pooling) -> nn.Module:
         with _quiet(transformers):
             model, info = getattr(transformers, family.model).from_pretrained(folder, **options)
     except Exception as error:  # a dozen types, for damaged files and for shapes that differ
-        raise InvalidValueError(f"{folder} cannot be loaded ({first_line(error)})") from error
+        wrong = InvalidValueError(f"{folder} cannot be loaded ({first_line(error)})")
+        refused = (unreadable(file, error) for file in _weights(folder))
+        raise next(filter(None, refused), wrong) from error
     # transformers leaves tensors that the file lacks at random values. A pooling layer may be
     # missing if it is not used.
     unused = "pooler." if pooling != "pooled" else "\0"

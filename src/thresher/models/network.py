@@ -17,7 +17,7 @@ from thresher.data.pack import Pack
 from thresher.errors import InvalidValueError, NotFoundError
 from thresher.models import registry, weights
 from thresher.models.embed_config import EmbedConfig
-from thresher.paths import RunPaths, read_run_json
+from thresher.paths import RunPaths, as_path, read_run_json
 
 logger = logging.getLogger(__name__)
 
@@ -151,7 +151,7 @@ class Network:
                 "%s was trained on other data; normalising by the statistics of %s", run, pack.name
             )
         images, file = Preprocessing.of_run(run, pack), weights_of_run(run)
-        used = read_run_json(RunPaths(Path(run)).config, "run").get("model_source")
+        used = read_run_json(RunPaths(as_path(run, "run")).config, "run").get("model_source")
         if used not in (None, source_of_run(run)):
             logger.warning(
                 "the file of %s was changed after %s had been trained with it: the features are "
@@ -177,7 +177,7 @@ class Network:
     ) -> "Network":
         """Build the model `name` and load weights; images are prepared as `of_model` says."""
         images = preprocessing or Preprocessing.of_model(name, pack)
-        return cls._load(name, Path(file), pack, preprocessing=images, weights=str(file))
+        return cls._load(name, as_path(file, "file"), pack, preprocessing=images, weights=str(file))
 
     @classmethod
     def _load(cls, name: str, file: Path, pack: Pack, **facts: Any) -> "Network":
@@ -210,7 +210,7 @@ def _same_classes(data: Mapping[str, Any], pack: Pack) -> bool:
 
 def weights_of_run(run: str | Path) -> Path:
     """Return the file of weights of a finished run, or raise NotFoundError."""
-    file = RunPaths(Path(run)).model
+    file = RunPaths(as_path(run, "run")).model
     if not file.exists():
         raise NotFoundError(
             f"run {run} has no model yet", "let it finish: `thresher train … --resume`"
@@ -228,7 +228,7 @@ _Table = Mapping[str, Any]
 
 def _read_run(run: str | Path) -> tuple[_Table, _Table, _Table]:
     """Return the configuration of a run, its data, and what followed from them."""
-    paths = RunPaths(Path(run))
+    paths = RunPaths(as_path(run, "run"))
     if not paths.root.is_dir():
         raise NotFoundError(f"there is no run at {run}", "check the path")
     saved = read_run_json(paths.config, "run")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from thresher.data.digest import file_sha256
 from thresher.errors import InvalidValueError, MissingDependencyError, first_line, nearest
 from thresher.models.embed_config import EFFICIENTNET, HUGGING_FACE
+from thresher.paths import as_path
 from thresher.plugins import Registry, module_file
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def build(
         model = _call(function, name, classes, channels)
     materialise(model, name, (channels, *sides) if sides else None)
     if weights is not None:
-        load_into(model, Path(weights), name)
+        load_into(model, as_path(weights, "weights"), name)
     return model
 
 

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from thresher.errors import InvalidValueError, NotFoundError
 from thresher.paths import atomic_file
+from thresher.read_errors import unreadable
 
 logger = logging.getLogger(__name__)
 
@@ -55,9 +56,8 @@ def read(file: Path) -> dict[str, Tensor]:
         try:
             state: Any = safetensors.torch.load_file(file)
         except (safetensors.SafetensorError, OSError, ValueError) as error:
-            raise InvalidValueError(
-                f"{file} is truncated or not a safetensors file ({error})"
-            ) from None
+            wrong = InvalidValueError(f"{file} is truncated or not a safetensors file ({error})")
+            raise unreadable(file, error) or wrong from None
     else:
         state = _read_torch(file)
     return _without_prefix(state)
@@ -200,7 +200,8 @@ def _read_torch(file: Path) -> dict[str, Tensor]:
             "save it with safetensors, or as torch.save(model.state_dict())",
         ) from error
     except Exception as error:  # torch raises a dozen types for damaged files
-        raise InvalidValueError(f"{file} is truncated or not a torch file") from error
+        wrong = InvalidValueError(f"{file} is truncated or not a torch file")
+        raise unreadable(file, error) or wrong from error
     for wrapper in _WRAPPERS:
         if isinstance(state, dict) and isinstance(state.get(wrapper), dict):
             state = state[wrapper]

@@ -16,7 +16,7 @@ from thresher.auditing.findings import KINDS, Audit, Example, Finding, next_comm
 from thresher.data.images import encode_png, shown_channels
 from thresher.data.pack import Pack
 from thresher.data.selection import Selection
-from thresher.paths import AuditPaths, write_text
+from thresher.paths import AuditPaths, as_path, write_text
 from thresher.report.style import html_page
 from thresher.report.tables import html_table
 
@@ -34,7 +34,7 @@ background:var(--card);border:1px solid var(--line);border-radius:4px}
 
 def write_audit_page(audit: Audit, out: Path | str | None = None) -> Path:
     """Write the page of an audit to its folder, or to another, and return its path."""
-    page = Path(audit.page) if out is None else Path(out) / "index.html"
+    page = Path(audit.page) if out is None else as_path(out, "out") / "index.html"
     # A pack inside the audit's folder moves with it.
     inside = AuditPaths(Path(audit.selection).parent).pack
     pack = Pack.open(inside if inside.exists() else Selection.load(audit.selection).meta["data"])

@@ -82,8 +82,7 @@ def _metric_name(analysis: Analysis) -> str:
 
 
 def _metric_label(analysis: Analysis) -> str:
-    name = plain(_metric_name(analysis))
-    return f"{name} ({analysis.unit})" if analysis.unit else name
+    return analysis.label(plain(_metric_name(analysis)))
 
 
 def _censored(analysis: Analysis) -> str:
@@ -242,10 +241,14 @@ def _differences(analysis: Analysis) -> list[Drawing]:
         unit = plain(analysis.unit or analysis.metric)
         axes.set(xlabel=f"difference ({unit})", ylim=(-0.6, len(shown) - 0.4))
 
+    names = {"#009e73": "Green", "#d55e00": "Red", "#0072b2": "Blue"}
+    words = dict.fromkeys(c.verdict for c in reversed(shown))
+    legend = " ".join(f"{names.get(colours.get(word, ''), 'Grey')}: {word}." for word in words)
+    several = sum(c.n >= 2 for c in analysis.verdicts)
+    part = f" The first {len(shown)} of {several}." if several > len(shown) else ""
     caption = (
-        "Mean differences, paired by seed, with 95 % intervals. Green: better, red: worse, blue: "
-        "equivalent, no worse or excludes the claimed effect, grey: not enough runs. The band is "
-        "the margin."
+        "Mean differences, paired by seed, with 95 % intervals; the band is the margin. "
+        f"{legend}{part}"
     )
     size = (SIZE[0], max(2.2, 0.38 * len(shown) + 0.9))
     return [draw("differences", "Differences with 95 % intervals", caption, paint, size)]

@@ -6,14 +6,15 @@ white.
 """
 
 import html
+import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from thresher.auditing.findings import Audit
 from thresher.errors import InvalidValueError, check_type, counted
-from thresher.paths import StudyPaths, write_json, write_text
+from thresher.paths import StudyPaths, as_path, write_json, write_text
 from thresher.report import tables
 from thresher.report.audit_page import write_audit_page
 from thresher.report.drawing import Drawing, inline
@@ -62,7 +63,7 @@ def write_report(
     analysis = study if isinstance(study, Analysis) else analyse(study)
     if out is None and analysis.study is None:
         raise InvalidValueError("out is required for a report of trials", "", "out")
-    folder = Path(out) if out is not None else StudyPaths(analysis.study.root).report  # type: ignore[union-attr]
+    folder = as_path(out, "out") if out is not None else StudyPaths(analysis.study.root).report  # type: ignore[union-attr]
     drawings = draw_all(analysis)
     for drawing in drawings:
         drawing.save(folder / "figures")
@@ -82,7 +83,7 @@ def render(analysis: Analysis, drawings: list[Drawing]) -> str:
         _warnings(analysis),
         _section("Verdict", _verdicts(analysis)),
         _figures(drawings),
-        _section("All settings", tables.cell_table(analysis)) if analysis.cells else "",
+        _section("Means", tables.cell_table(analysis)) if analysis.cells else "",
         _work(analysis),
         _tuning(analysis),
         _section("Options, versions and hardware", setup) if setup else "",
@@ -96,12 +97,14 @@ def render(analysis: Analysis, drawings: list[Drawing]) -> str:
 def _summary(analysis: Analysis) -> str:
     states = [trial.state for trial in analysis.trials]
     seeds = counted(len({trial.seed for trial in analysis.trials}), "seed")
-    devices = ", ".join(analysis.cost.devices) or "unknown hardware"
-    return html.escape(
-        f"{states.count('finished')} of {counted(len(states), 'trial')} finished · "
-        f"{counted(len(analysis.cells), 'setting')} × {seeds} · "
-        f"{analysis.metric.replace('_', ' ')} · {devices} · {time.strftime('%Y-%m-%d %H:%M')}"
-    )
+    facts = [
+        f"{states.count('finished')} of {counted(len(states), 'trial')} finished",
+        f"{counted(len(analysis.cells), 'setting')} × {seeds}",
+        analysis.metric.replace("_", " "),
+        ", ".join(analysis.cost.devices),
+        time.strftime("%Y-%m-%d %H:%M"),
+    ]
+    return html.escape(" · ".join(filter(None, facts)))
 
 
 def _warnings(analysis: Analysis) -> str:
@@ -181,15 +184,17 @@ def _setup(analysis: Analysis) -> str:
     rows: list[list[Any]] = []
     if analysis.study is not None:
         study = analysis.study.definition
-        rows += [[key, value] for key, value in study.base.items()]
-        rows += [[key, " · ".join(map(str, values))] for key, values in study.grid.items()]
+        rows += [[key, _value(value)] for key, value in study.base.items()]
+        rows += [[key, " · ".join(map(_value, values))] for key, values in study.grid.items()]
         for name, arm in study.arms.items():
-            rows.append([f"arm “{name}”", ", ".join(f"{k} {v}" for k, v in arm.items())])
+            rows.append([f"arm “{name}”", _options(arm)])
         rows.append(["seeds", " · ".join(map(str, study.seeds))])
     for step in analysis.plan.steps.values() if analysis.plan is not None else ():
-        options = {k: v for k, v in step.settings.items() if not (isinstance(v, str) and "/" in v)}
-        text = ", ".join(f"{k} {v}" for k, v in options.items())
-        rows.append([f"step “{step.step}”", f"{step.kind}: {text}"])
+        named = {k: v for k, v in step.settings.items() if not (isinstance(v, str) and "/" in v)}
+        options = _options({k: v for k, v in named.items() if k not in step.at})
+        each = f", for each {' and '.join(step.at)}" if step.at else ""
+        row = [f"step “{step.step}”", f"{step.kind}: {options}{each}"]
+        rows += [row] if row not in rows else []
     seen: dict[str, dict[str, None]] = {}
     for trial in analysis.trials:
         for key, value in trial.made_with.items():
@@ -197,42 +202,64 @@ def _setup(analysis: Analysis) -> str:
     made_with = [[key, " · ".join(values)] for key, values in seen.items()]
     return "".join(
         tables.html_table(heads, table, wrap=True)
-        for heads, table in ((["option", "value"], rows), (["made with", ""], made_with))
+        for heads, table in ((["option", "value"], rows), (["made with", "value"], made_with))
         if table
     )
+
+
+def _options(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key} = {_value(value)}" for key, value in values.items())
+
+
+def _value(value: Any) -> str:
+    """Return a value as in a study file, but text without quotes."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _cost(analysis: Analysis) -> str:
     cost = analysis.cost
     hours = cost.device_hours
-    spent = f"{hours:.1f} device hours" if hours >= 1 else f"{60 * hours:.1f} device minutes"
+    units = (("hours", 1), ("minutes", 60), ("seconds", 3600))
+    unit, each_hour = next((unit for unit in units if hours * unit[1] >= 1), units[-1])
+    spent = f"{hours * each_hour:.1f} device {unit}"
     mean = cost.mean_trial_seconds
     each = f", {mean:,.1f} s per trial on average" if mean is not None else ""
-    where = f" on {', '.join(cost.devices)}" if cost.devices else ""
+    # Commands do not say on how many images they train.
+    images = f", and trained on {cost.images:,.0f} images" if cost.images else ""
+    steps = analysis.plan is not None and analysis.plan.steps
+    included = ", with the steps before them," if steps else ""
     return (
-        f"<p>{counted(cost.trials, 'trial')} took {spent}{html.escape(where)}{each}, and trained "
-        f"on {cost.images:,.0f} images; the steps before the trials are included. Time on a shared "
-        "device is counted in full for each trial.</p>"
+        f"<p>{counted(cost.trials, 'trial')}{included} took {spent}{each}{images}. Time on a "
+        "shared device is counted in full for each trial.</p>"
     )
 
 
 def _method(analysis: Analysis) -> str:
     margin = html.escape(f"{analysis.margin:g} {analysis.unit or analysis.metric}")
+    resolution = f"{analysis.resolution:.6g} {analysis.unit}".strip()
+    claim = (
+        "<b>Excludes the claimed effect</b>: a one-sided test shows a smaller effect than claimed. "
+        if any(c.claimed is not None for c in analysis.verdicts)
+        else ""
+    )
     primary = sum(bool(c.primary) for c in analysis.verdicts)
-    count = counted(len(analysis.verdicts), "comparison")
-    family = f"the {count} of this study"
+    count = len(analysis.verdicts)
+    family = f"the {count:,} comparisons of this study"
     if primary:
         family = (
-            f"the {primary} primary comparisons among themselves, and for all {count} otherwise "
-            "(exploratory)"
+            f"the {primary} primary comparisons among themselves, and for all {count:,} "
+            "comparisons otherwise (exploratory)"
         )
+    corrected = f"The p-values are corrected by Holm’s method for {family}, and"
+    if count == 1:
+        corrected = "One comparison needs no correction;"
     texts = [
         "Two arms are compared by the differences between runs with the same seed: their mean, "
         "divided by its standard error sd / √seeds, is tested by Student’s t.",
         "<b>sd</b> is √2 times the standard deviation of a run. In each setting, arms × seeds is a "
         "two-way layout: the squares of what is left after subtracting the means of each arm and "
         "each seed, divided by (arms − 1)(seeds − 1), are the variance of a run (plus the "
-        f"metric’s resolution² / 12; the resolution is {analysis.resolution:.6g}). It is averaged "
+        f"metric’s resolution² / 12; the resolution is {resolution}). It is averaged "
         "over the settings. A setting with more spread "
         "than the others has the mean of its own variance and that of the others, or its own only "
         "if an F-test finds it larger; a pair of arms with more spread than the others is judged "
@@ -241,11 +268,9 @@ def _method(analysis: Analysis) -> str:
         "differences plus resolution² / 6.",
         "For all settings together, the values are first averaged over settings, seed by seed. "
         "Seeds that share a draw of a random step are averaged first and count as one.",
-        f"The p-values are corrected by Holm’s method for {family}, and {analysis.level:g} is the "
-        "threshold. "
+        f"{corrected} {analysis.level:g} is the threshold of the p-values. "
         "<b>Better</b> and <b>worse</b>: the mean differs from 0. <b>Equivalent</b>: two one-sided "
-        f"tests show a difference smaller than the margin of {margin}. <b>Excludes the claimed "
-        "effect</b>: a one-sided test shows a smaller effect than claimed. <b>No worse</b>: a "
+        f"tests show a difference smaller than the margin of {margin}. {claim}<b>No worse</b>: a "
         "one-sided test shows that the arm is not worse by the margin or more. Otherwise <b>not "
         "enough runs</b>, with the seeds that detect a difference as large as the margin with "
         "80 % probability, and their range, because sd itself is known with an error (χ²).",

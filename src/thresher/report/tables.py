@@ -134,11 +134,10 @@ def cell_table(analysis: Analysis) -> str:
                 ", ".join(notes),
             ]
         )
-    label = f"{analysis.metric.replace('_', ' ')} ({analysis.unit})".replace(" ()", "")
     heads = [*_headings(analysis.axes), *(["chosen on validation"] * tuned)]
     first = len(heads)
-    heads += [label, "95 % interval", "runs", "s per run", ""]
-    return html_table(heads, rows, numbers=range(first, first + 4))
+    heads += [analysis.label(), "95 % interval", "runs", "seconds per run", "notes"]
+    return html_table(*_filled(heads, rows), numbers=range(first, first + 4))
 
 
 def choice_table(analysis: Analysis) -> str:
@@ -153,7 +152,7 @@ def choice_table(analysis: Analysis) -> str:
         for choice in analysis.choices
         for candidate in choice.candidates
     ]
-    heads = [*_headings([*analysis.axes, *analysis.tuned]), "validation accuracy (points)", ""]
+    heads = [*_headings([*analysis.axes, *analysis.tuned]), "validation accuracy (%)", ""]
     return html_table(heads, rows, numbers=(len(heads) - 2,))
 
 
@@ -174,8 +173,16 @@ def trial_table(analysis: Analysis) -> str:
         ]
         for trial in analysis.trials
     ]
-    heads = [*_headings(axes), "seed", "state", *own, "test", "validation", "loss", "s"]
+    heads = [*_headings(axes), "seed", "state", *own]
+    heads += ["test accuracy (%)", "validation accuracy (%)", "test loss", "seconds"]
+    heads, rows = _filled(heads, rows)
     return html_table(heads, rows, numbers=range(len(axes) + 2, len(heads)))
+
+
+def _filled(heads: list[str], rows: list[list[Any]]) -> tuple[list[str], list[list[Any]]]:
+    """Leave out columns without any value."""
+    keep = [n for n in range(len(heads)) if any(row[n] not in ("", "–") for row in rows)]
+    return [heads[n] for n in keep], [[row[n] for n in keep] for row in rows]
 
 
 def _decimals(value: float | None) -> int:
@@ -202,7 +209,8 @@ def shown_interval(cell: CellSummary, metric: str) -> tuple[float, float]:
 def number(x: float | None, digits: int = 2, signed: bool = False, scale: float = 1) -> str:
     if x is None or not math.isfinite(x):
         return "–"
-    return f"{scale * x:{'+' if signed else ''},.{digits}f}"
+    x = round(scale * x, digits) + 0.0  # a tiny negative number is 0, not -0
+    return f"{x:{'+' if signed else ''},.{digits}f}"
 
 
 def interval(low: float, high: float, digits: int, signed: bool = False) -> str:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from thresher.environment import core_count
 from thresher.errors import InvalidValueError, NotFoundError, nearest
 from thresher.paths import home, write_text
+from thresher.read_errors import unreadable
 from thresher.scaling.cluster import Cluster, parse_cluster
 from thresher.scaling.profile import DeviceInfo
 from thresher.scaling.synthetic import timed
@@ -47,7 +48,8 @@ def load_cluster(name: str | Path) -> Cluster:
         except UnicodeDecodeError:
             raise InvalidValueError(f"{path} is not a cluster file: not a text file") from None
         except OSError as error:
-            raise NotFoundError(f"cannot read cluster file {path}: {error.strerror}") from None
+            wrong = NotFoundError(f"cannot read cluster file {path}: {error.strerror}")
+            raise unreadable(path, error) or wrong from None
         return parse_cluster(content, path.stem, str(path))
     if text not in cluster_names():
         fix = nearest(text, cluster_names())

@@ -28,10 +28,12 @@ from thresher.errors import (
     counted,
 )
 from thresher.foreign_data import instead_of
+from thresher.home_paths import expand_home
 from thresher.models.embed_config import EmbedOptions
 from thresher.models.features import Features
 from thresher.options import to_mapping
-from thresher.paths import RunPaths, SelectionPaths, read_run_json
+from thresher.paths import RunPaths, SelectionPaths, as_path, read_run_json
+from thresher.read_errors import unreadable
 from thresher.select.filters.base import Filter
 from thresher.select.inputs import FilterInputs, FilterSources, Retrain, take_rows
 
@@ -66,6 +68,7 @@ def run_filter(
     """
     check_type(pack, Pack, "pack", "a Pack", instead_of(pack))
     if out is not None:
+        out = as_path(out, "out")
         check_new(out)
     inputs, origin = load_inputs(filter, pack, sources or FilterSources())
     mention(filter)
@@ -90,6 +93,7 @@ def load_inputs(
     filter: Filter, pack: Pack, sources: FilterSources
 ) -> tuple[FilterInputs, dict[str, str]]:
     """Return what a filter needs, and where it comes from, for the sidecar."""
+    expand_home(sources)
     inputs = training_inputs(pack, sources.hold_out)
     origin: dict[str, str] = {}
     if "training" in filter.needs and sources.run is None:
@@ -309,10 +313,10 @@ def with_dynamics(inputs: FilterInputs, path: Path) -> FilterInputs:
         names = [*DYNAMICS, *(name for name in LATER_DYNAMICS if name in recorded)]
         table = pq.read_table(path, columns=["id", *names])
         rows = rows_by_id(inputs.ids, table.column("id").cast(pa.string()))
-    except (pa.ArrowException, OSError, KeyError):
-        raise InvalidValueError(
-            f"{path} is damaged", "train the run again with `record_dynamics`", "run"
-        ) from None
+    except (pa.ArrowException, OSError, KeyError) as error:
+        fix = "train the run again with `record_dynamics`"
+        wrong = InvalidValueError(f"{path} is damaged", fix, "run")
+        raise unreadable(path, error) or wrong from None
     if (rows < 0).all():
         raise InvalidValueError(
             f"run {path.parent} was trained on none of these samples", "give another run", "run"

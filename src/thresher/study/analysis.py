@@ -107,6 +107,11 @@ class Analysis:
         primary = [c for c in self.verdicts if c.primary]
         return [*primary, *(c for c in self.overall if c not in primary)]
 
+    def label(self, name: str = "") -> str:
+        """Return the metric, or another name of it, with the unit of its means."""
+        unit = "%" if self.unit == "points" else self.unit  # in which accuracies differ
+        return f"{name or self.metric.replace('_', ' ')} ({unit})".replace(" ()", "")
+
     def to_dict(self) -> dict[str, Any]:
         """Return the output of `thresher study report --json`."""
         keys = ("title", "metric", "unit", "margin", "level", "resolution", "higher_is_better")
@@ -332,6 +337,8 @@ def _doubts(cells: list[CellSummary], config: ComparisonConfig, higher: bool) ->
         texts.append(
             f'A {word} {config.metric} counts as better; if it does not, set better = "{other}".'
         )
+        if "acc" in config.metric.lower() and config.margin is None:
+            texts.append("Call it accuracy to have differences in points, and their usual margin.")
     varied = [cell for cell in cells if cell.n > 1]
     if varied and all(len(set(cell.values.values())) == 1 for cell in varied):
         texts.append(

@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from thresher.errors import InvalidValueError, nearest
+from thresher.home_paths import with_home
 from thresher.study.reported import is_finite
 
 COMMAND = "command"
@@ -48,9 +49,10 @@ def fill(command: str, values: Mapping[str, Any]) -> list[str]:
     for word in _words(command, "the study"):
         for name in _names(word, "the study"):
             if name not in values:
+                fix = nearest(name, values)
                 raise InvalidValueError(
                     f'command contains {{{name}}}, but "{name}" is neither an axis nor an option',
-                    nearest(name, values),
+                    fix if fix.endswith("?") else "give it a value in [base] or [grid]",
                 )
         arguments.append(word.format_map({key: _text(value) for key, value in values.items()}))
     return arguments
@@ -91,7 +93,7 @@ def _words(command: Any, where: str) -> list[str]:
         ) from None
     if not words:
         raise InvalidValueError(f"command is empty (in {where})")
-    return words
+    return [with_home(word) for word in words]
 
 
 def _names(word: str, where: str) -> list[str]:

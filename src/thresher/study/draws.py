@@ -65,6 +65,7 @@ def notes(cells: Sequence[CellSummary], axis: str) -> list[str]:
             texts.append(
                 f"{axis} {arm}: all {max(once.values())} seeds share one outcome of {steps}, so "
                 "its luck is not averaged out and the verdicts hold for this outcome only; "
-                'each = ["seed"] in the step draws it anew for every seed.'
+                f'each = ["seed"] in {"the step" if len(once) == 1 else "these steps"} draws it '
+                "anew for every seed."
             )
     return texts

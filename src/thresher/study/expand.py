@@ -131,10 +131,11 @@ class _Expansion:
             raise InvalidValueError(f"the steps {cycle} need each other")
         for axis in definition.each:
             if axis not in axes:
+                user = self.open[-1] if self.open else "a trial"
                 raise InvalidValueError(
-                    f"step {definition.name} runs for each {axis}, but a step that needs it "
+                    f"step {definition.name} runs for each {axis}, but {user}, which needs it, "
                     "does not",
-                    f'add each = ["{axis}"] to that step',
+                    f'add each = ["{axis}"] to [steps.{user}]' if self.open else "",
                 )
         own = {axis: axes[axis] for axis in definition.each}
         if definition.draws is not None:

@@ -9,7 +9,9 @@ from typing import Any
 
 from thresher import options
 from thresher.errors import InvalidValueError, NotFoundError, nearest
+from thresher.home_paths import with_home
 from thresher.paths import check_format
+from thresher.read_errors import unreadable
 from thresher.study import command
 from thresher.study.definition import (
     ARM,
@@ -59,8 +61,9 @@ def _text(path: Path | str) -> str:
         return Path(path).read_text(encoding="utf-8-sig")
     except (FileNotFoundError, NotADirectoryError):
         raise NotFoundError(f"study file {path} not found", "check the path") from None
-    except (IsADirectoryError, UnicodeDecodeError):
-        raise InvalidValueError(f"{path} is not a study file", "give a TOML file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        wrong = InvalidValueError(f"{path} is not a study file", "give a TOML file")
+        raise unreadable(path, error) or wrong from None
 
 
 def _content(text: str, where: str) -> Values:
@@ -75,7 +78,7 @@ def from_dict(content: Values, where: str = "the study", text: str = "") -> Stud
     check_format(content, FORMAT, where)
     if "format" not in content:
         text = f"format = {FORMAT}\n{text}"
-    content = {key: value for key, value in content.items() if key != "format"}
+    content = {key: with_home(v) for key, v in content.items() if key != "format"}
     known = {info.name for info in options.describe(StudyDefinition)} - {"text"}
     _check_keys(content, known, where)
     base, grid, arms, steps, executor = (

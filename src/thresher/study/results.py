@@ -12,6 +12,7 @@ import numpy as np
 from thresher.data.pack import Pack
 from thresher.errors import InvalidValueError, ThresherError
 from thresher.paths import RunPaths
+from thresher.read_errors import unreadable
 from thresher.study.definition import SHARPNESS, StudyDefinition, check_metric
 from thresher.study.guessing import guess
 from thresher.study.reported import POINTS, TO_TARGET
@@ -280,10 +281,13 @@ def _table(result: Values, key: str) -> Values:
 
 def _correct(task: StudyTask) -> np.ndarray | None:
     """Read which test images were predicted correctly; None for runs that did not record it."""
+    path = RunPaths(task.out).correct
     try:
-        packed = np.load(RunPaths(task.out).correct, allow_pickle=False)
+        packed = np.load(path, allow_pickle=False)
         return np.unpackbits(packed, count=task.recorded_data["test"]).astype(bool)
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        if refused := unreadable(path, error):
+            raise refused from None
         return None
 
 

@@ -74,7 +74,7 @@ def run_command(task: StudyTask, threads: int | None = None) -> None:
             how = (
                 f"was ended by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
             )
-            raise CommandError(f"the command {how}", log, killed)
+            raise CommandError(f"the command {how}{_last_line(log)}", log, killed)
         try:
             reported = read_reported(out, task.settings["metrics"])
         except ThresherError as error:
@@ -89,6 +89,15 @@ def run_command(task: StudyTask, threads: int | None = None) -> None:
             **used,
         }
         write_json(paths.result, {**result, **own})
+
+
+def _last_line(log: Path) -> str:
+    """Return the last line that a command printed, in brackets; "" if it printed nothing."""
+    with open(log, "rb") as file:
+        file.seek(max(0, log.stat().st_size - 4000))
+        lines = file.read().decode("utf-8", "replace").splitlines()
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "$")
+    return "" if last.startswith("$") else f" ({last if len(last) <= 160 else f'{last[:157]}...'})"
 
 
 def _run(arguments: list[str], environment: dict[str, str], log: Path, lock: int) -> int:

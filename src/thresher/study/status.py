@@ -15,6 +15,7 @@ from typing import Any
 
 from thresher import locks
 from thresher.paths import RunPaths, StudyPaths, disk_errors, read_json
+from thresher.read_errors import unreadable
 from thresher.study.definition import StudyDefinition
 from thresher.study.tasks import IN_QUEUE, StudyPlan, StudyTask
 from thresher.study.tune import rejected_trials
@@ -102,9 +103,12 @@ class Failures:
 
     def history(self, name: str) -> list[TaskFailure]:
         """Return every line about the task `name`, oldest first."""
+        path = self.folder / f"{name}.jsonl"
         try:
-            lines = (self.folder / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
-        except OSError:
+            lines = path.read_text(encoding="utf-8").splitlines()
+        except OSError as error:
+            if refused := unreadable(path, error):
+                raise refused from None
             return []
         entries = []
         for line in lines:

@@ -21,6 +21,7 @@ from thresher.device_check import host_of
 from thresher.distributed.exchange import part
 from thresher.errors import ThresherError
 from thresher.paths import atomic_file
+from thresher.read_errors import unreadable
 
 KEEP = 2
 logger = logging.getLogger(__name__)
@@ -76,7 +77,11 @@ def newest(folder: Path) -> Checkpoint | None:
 
 
 def read(path: Path) -> Checkpoint | None:
-    """Read a checkpoint; return None if the file is truncated or damaged."""
+    """Read a checkpoint; return None if the file is truncated or damaged.
+
+    Raises:
+        UnreadableError: The system refused to read it: an older one would repeat steps.
+    """
     try:
         with safe_open(path, framework="pt") as file:
             header = file.metadata() or {}
@@ -84,7 +89,9 @@ def read(path: Path) -> Checkpoint | None:
         if int(header["crc"]) != _checksum(tensors):
             return None
         return Checkpoint(json.loads(header["state"]), tensors)
-    except (SafetensorError, OSError, KeyError, ValueError):
+    except (SafetensorError, OSError, KeyError, ValueError) as error:
+        if refused := unreadable(path, error):
+            raise refused from None
         return None
 
 

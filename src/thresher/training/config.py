@@ -15,6 +15,7 @@ from thresher.foreign_data import instead_of
 from thresher.models.batch_norm_mode import for_batch
 from thresher.models.batch_norm_mode import parse as parse_batch_norm
 from thresher.paths import RUN_FORMAT, as_path, check_format
+from thresher.read_errors import unreadable
 from thresher.training.augmentation import AugmentConfig
 from thresher.training.batches import BatchConfig
 from thresher.training.exchange.base import ExchangeConfig
@@ -102,10 +103,11 @@ def file_options(file: Path | str) -> dict[str, Any]:
         content = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
     except (FileNotFoundError, NotADirectoryError):
         raise NotFoundError(f"there is no configuration at {path}", "check the path") from None
-    except (IsADirectoryError, ValueError, RecursionError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         reason = f": {error}" if isinstance(error, tomllib.TOMLDecodeError) else ""
         fix = "give a TOML or JSON file of options"
-        raise InvalidValueError(f"{path} is not a configuration{reason}", fix) from None
+        wrong = InvalidValueError(f"{path} is not a configuration{reason}", fix)
+        raise unreadable(path, error) or wrong from None
     if isinstance(content, dict) and isinstance(content.get("config"), dict):
         check_format(content, RUN_FORMAT, str(path))
         content = content["config"]

@@ -21,6 +21,7 @@ import numpy as np
 
 from thresher.data.sources.base import Block
 from thresher.errors import InvalidValueError, NotFoundError
+from thresher.read_errors import unreadable
 
 _FINE = """
 apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly
@@ -65,8 +66,9 @@ def open_tar(
             yield tar
     except FileNotFoundError:
         raise NotFoundError(f"{file} does not exist", "check the path") from None
-    except TAR_ERRORS as error:
-        raise InvalidValueError(f"{file} {damaged} ({error})", "get it again") from None
+    except (*TAR_ERRORS, OSError) as error:
+        wrong = InvalidValueError(f"{file} {damaged} ({error})", "get it again")
+        raise unreadable(file, error) or wrong from None
 
 
 class Cifar:

@@ -13,6 +13,7 @@ import numpy as np
 
 from thresher.data.sources.base import Block
 from thresher.errors import InvalidValueError, NotFoundError
+from thresher.read_errors import unreadable
 
 CLASSES = [
     *("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat"),
@@ -91,8 +92,9 @@ def read_idx(path: Path) -> np.ndarray:
     try:
         data = path.read_bytes()
         data = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
-    except (EOFError, zlib.error, gzip.BadGzipFile):
-        raise InvalidValueError(f"{path} is truncated or damaged", "get it again") from None
+    except (EOFError, zlib.error, OSError) as error:
+        wrong = InvalidValueError(f"{path} is truncated or damaged", "get it again")
+        raise unreadable(path, error) or wrong from None
     if len(data) < 4 or data[:3] != b"\0\0\x08":
         raise InvalidValueError(f"{path} is not an idx file of bytes", "get it again")
     axes = data[3]

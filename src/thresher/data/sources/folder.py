@@ -2,10 +2,13 @@
 
 import contextlib
 import csv
+import errno
 import functools
 import hashlib
 import logging
 import os
+import shlex
+import stat
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -15,12 +18,15 @@ from thresher.data.sources import encoded
 from thresher.data.sources.base import Block
 from thresher.data.sources.walk import is_hidden, walk
 from thresher.errors import InvalidValueError, NotFoundError, counted
+from thresher.read_errors import unreadable
 
 logger = logging.getLogger(__name__)
 
 INDEX = "samples.csv"
 """Written by an export beside thresher.json: file, id, label, split, bytes, sha256."""
 LAYOUT = "expected class/name.ext or split/class/name.ext"
+METADATA = ("metadata.csv", "metadata.jsonl")
+"""What lists the labels of images in a folder for the `datasets` library."""
 PARQUET = "a folder of Parquet files that hold images is read as hf:FOLDER"
 GO_BY_FOLDERS = f"remove {INDEX} and {encoded.DESCRIPTION} to go by the names of the folders"
 
@@ -130,8 +136,12 @@ def _is_text(name: str) -> bool:
 def _read(path: Path) -> bytes | None:
     try:
         # Not a FIFO or a device: reading one could block for ever.
-        return path.read_bytes() if path.is_file() else None
-    except OSError:
+        return path.read_bytes() if stat.S_ISREG(path.stat().st_mode) else None
+    except OSError as error:
+        # An image that cannot be read now is not broken: without it, the data set is another one.
+        refused = None if error.errno == errno.ELOOP else unreadable(path, error)
+        if refused is not None:
+            raise refused from None
         return None
 
 
@@ -169,7 +179,11 @@ def _list_files(root: Path) -> tuple[list[str], list[ImageFile]]:
     for path, _, _ in files:
         parts = path.split("/")
         if len(parts) <= depth:
-            raise InvalidValueError(f"{root / path} is not in a class folder", LAYOUT)
+            listed = {root, root / parts[0]} if parts[1:] else {root}
+            tables = [file for file in METADATA if any((top / file).is_file() for top in listed)]
+            pack = f"`thresher data pack {shlex.quote(f'hf:{root}')} OUT`"
+            fix = f"{pack} uses the labels in {tables[0]}" if tables else LAYOUT
+            raise InvalidValueError(f"{_printable(str(root / path))} is not in a class folder", fix)
         names.append(parts[depth - 1])
         inside[parts[depth - 1]].update(parts[depth : depth + 1] if parts[depth + 1 :] else ())
     # A name that is not UTF-8 cannot be an id or a class name: the file is listed as broken.

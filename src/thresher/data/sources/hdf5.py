@@ -14,6 +14,7 @@ from thresher.data.sources import arrays, encoded
 from thresher.data.sources.base import Block
 from thresher.errors import InvalidValueError
 from thresher.plugins import import_optional
+from thresher.read_errors import unreadable
 
 SUFFIXES = (".h5", ".hdf5")
 ROWS_PER_CHUNK = 20_000
@@ -98,10 +99,9 @@ def _opened(path: Path) -> Any:
     h5py = import_optional("h5py", "containers")
     try:
         return h5py.File(path, "r")
-    except OSError:
-        raise InvalidValueError(
-            f"{path} is truncated or not an HDF5 file", "get it again"
-        ) from None
+    except OSError as error:
+        wrong = InvalidValueError(f"{path} is truncated or not an HDF5 file", "get it again")
+        raise unreadable(path, error) or wrong from None
 
 
 def _groups(file: Any, path: Path) -> list[str]:

@@ -15,8 +15,11 @@ from thresher.data.sources import encoded
 from thresher.data.sources.base import Block
 from thresher.errors import InvalidValueError, first_line
 from thresher.plugins import import_optional
+from thresher.read_errors import unreadable
 
 ROWS_PER_CHUNK = 10_000
+METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
+"""Tables beside images, in which the library looks for everything but the images."""
 MARKERS = ("dataset_dict.json", "dataset_info.json")
 
 
@@ -28,6 +31,8 @@ class HuggingFace(encoded.EncodedSource):
 
     def __init__(self, where: str, name: str | None = None) -> None:
         self.where = str(where)
+        if self.where.startswith("hf:~/"):
+            self.where = f"hf:{Path(self.where[3:]).expanduser()}"
         splits = self._load()
         columns = {_columns(part, self.where) for part in splits.values()}
         if len(columns) > 1:
@@ -125,7 +130,11 @@ class HuggingFace(encoded.EncodedSource):
             return bytes(image["bytes"])
         try:
             return Path(image["path"]).read_bytes()
-        except (KeyError, TypeError, OSError):
+        except (KeyError, TypeError):
+            return None
+        except OSError as error:
+            if refused := unreadable(image["path"], error):
+                raise refused from None
             return None
 
 
@@ -146,11 +155,26 @@ def _columns(part: Any, where: str) -> tuple[str, str]:
     images = [name for name, kind in part.features.items() if type(kind).__name__ == "Image"]
     labels = label_columns(part.features)
     if not images or not labels:
+        what = "images" if not images else "labels"
+        fix = "cast that of the images to datasets.Image" if not images else _name_labels(where)
         raise InvalidValueError(
-            f"{where} has no image and label column (it has {', '.join(part.features)})",
-            "cast them to datasets.Image and datasets.ClassLabel",
+            f"{where} has no column of {what} (it has {', '.join(part.features)})", fix
         )
     return images[0], labels[0]
+
+
+def _name_labels(where: str) -> str:
+    """Return what to do where no column is known to hold the labels."""
+    folder = Path(where.removeprefix("hf:"))
+    named = 'give the labels a column "label"'
+    if not where.startswith("hf:") or not folder.is_dir():
+        return f"{named}, or cast theirs to datasets.ClassLabel"
+    for name in METADATA:
+        if any(any(folder.glob(f"{below}{name}")) for below in ("", "*/")):
+            return f"{named} in {name}"
+    if any(folder.rglob("*.parquet")):
+        return named
+    return f'list them in {METADATA[0]}, with the columns "file_name" and "label"'
 
 
 def _check_labels(part: Any, column: str, where: str) -> None:

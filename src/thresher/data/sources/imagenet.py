@@ -13,7 +13,8 @@ from pathlib import Path, PurePosixPath
 from thresher.data.sources import encoded
 from thresher.data.sources.base import Block
 from thresher.data.sources.cifar import TAR_ERRORS
-from thresher.errors import InvalidValueError, NotFoundError
+from thresher.errors import InvalidValueError, NotFoundError, ThresherError
+from thresher.read_errors import unreadable
 
 TRAIN = "ILSVRC2012_img_train.tar"
 VALIDATION = "ILSVRC2012_img_val.tar"
@@ -85,7 +86,7 @@ class ImageNet(encoded.EncodedSource):
                         if content is not None:
                             id = f"train/{name}/{PurePosixPath(image.name).name}"
                             yield id, label, "train", content.read()
-            except TAR_ERRORS as error:
+            except (*TAR_ERRORS, OSError) as error:
                 raise _damaged(self.root / TRAIN, error) from None
 
     def _val(self, where: str) -> Iterator[encoded.EncodedSample]:
@@ -130,7 +131,7 @@ def _members(tar: Path) -> list[Member]:
     try:
         with tarfile.open(tar, "r:") as archive:
             files = [Member(m.name, m.offset_data, m.size) for m in archive if m.isfile()]
-    except TAR_ERRORS as error:
+    except (*TAR_ERRORS, OSError) as error:
         raise _damaged(tar, error) from None
     end = max((member.begin + member.size for member in files), default=0)
     if end > tar.stat().st_size:
@@ -150,7 +151,7 @@ def _devkit_files(devkit: Path) -> tuple[str, bytes]:
         return wanted[GROUND_TRUTH].decode("ascii"), wanted["meta.mat"]
     except KeyError as error:
         raise InvalidValueError(f"{devkit} has no {error.args[0]}", "get it again") from None
-    except (*TAR_ERRORS, UnicodeDecodeError) as error:
+    except (*TAR_ERRORS, OSError, UnicodeDecodeError) as error:
         raise _damaged(devkit, error) from None
 
 
@@ -162,5 +163,6 @@ def _class_names(meta: bytes) -> dict[int, str]:
     return {int(s["ILSVRC2012_ID"]): str(s["WNID"]) for s in synsets}
 
 
-def _damaged(file: Path, error: BaseException) -> InvalidValueError:
-    return InvalidValueError(f"{file} is truncated or damaged ({error})", "get it again")
+def _damaged(file: Path, error: Exception) -> ThresherError:
+    wrong = InvalidValueError(f"{file} is truncated or damaged ({error})", "get it again")
+    return unreadable(file, error) or wrong

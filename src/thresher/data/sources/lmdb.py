@@ -16,6 +16,7 @@ from thresher.data.sources.protobuf import Datum, fields, message
 from thresher.data.sources.walk import is_hidden
 from thresher.errors import InvalidValueError, NotFoundError
 from thresher.plugins import import_optional
+from thresher.read_errors import unreadable
 
 PROBES_PER_FOLDER = 32
 ROWS_PER_CHUNK = 20_000
@@ -136,7 +137,8 @@ def _opened(folder: Path) -> Any:
     try:
         env = lmdb.open(str(folder), readonly=True, lock=False, readahead=False)
     except lmdb.Error as error:
-        raise InvalidValueError(f"{folder} cannot be opened as LMDB ({error})") from None
+        wrong = InvalidValueError(f"{folder} cannot be opened as LMDB ({error})")
+        raise unreadable(folder / "data.mdb", error) or wrong from None
     # LMDB maps the file: reading beyond the end of a truncated one would end the process.
     pages = env.info()["last_pgno"] + 1
     if (folder / "data.mdb").stat().st_size < pages * env.stat()["psize"]:

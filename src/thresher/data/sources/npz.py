@@ -16,6 +16,7 @@ from thresher.data.sources import arrays
 from thresher.data.sources.base import Block
 from thresher.data.sources.encoded import SPLITS, describe_files
 from thresher.errors import InvalidValueError
+from thresher.read_errors import unreadable
 
 SUFFIXES = (".npz",)
 logger = logging.getLogger(__name__)
@@ -123,11 +124,12 @@ class Npz:
     def _reading(self) -> Iterator[None]:
         try:
             yield
-        except _DAMAGED:
-            raise InvalidValueError(
+        except _DAMAGED as error:
+            wrong = InvalidValueError(
                 f"{self.path} is truncated, damaged or not an .npz file of plain arrays",
                 "save it again",
-            ) from None
+            )
+            raise unreadable(self.path, error) or wrong from None
 
 
 def _splits(names: list[str], path: Path) -> dict[str, _Arrays]:

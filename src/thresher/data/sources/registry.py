@@ -15,7 +15,7 @@ from thresher.data.labels import class_names
 from thresher.data.sources.base import Source
 from thresher.data.sources.encoded import DESCRIPTION, EncodedSource
 from thresher.errors import InvalidValueError, NotFoundError, ThresherError
-from thresher.paths import PackPaths
+from thresher.paths import PackPaths, as_path
 from thresher.plugins import Registry
 
 _HERE = "thresher.data.sources"
@@ -74,7 +74,7 @@ def detect(where: str) -> str:
 def open_source(where: str | Path, options: SourceOptions | None = None) -> Source:
     """Open a file, a folder, or an address that a source understands, such as `hf:NAME`."""
     options = options or SourceOptions()
-    where = str(where)
+    where = str(where) if str(where).startswith("hf:") else str(as_path(where, "where"))
     path = Path(where)
     if path.exists() and not (path.is_file() or path.is_dir()):
         # Reading a FIFO could block for ever.
@@ -91,7 +91,7 @@ def open_source(where: str | Path, options: SourceOptions | None = None) -> Sour
                 f"classes cannot be set for the format {format}, which has class names",
                 parameter="classes",
             )
-        arguments["classes"] = options.classes
+        arguments["classes"] = as_path(options.classes, "classes")
     opened: Source = source(where, **arguments)
     own = options.classes is not None and isinstance(opened, EncodedSource)
     if own and opened.classes != class_names(options.classes, list, where):

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from thresher.errors import InvalidValueError
+from thresher.read_errors import unreadable
 
 
 def is_hidden(name: str) -> bool:
@@ -20,7 +21,7 @@ def walk(root: Path | str) -> Iterator[tuple[str, list[str]]]:
 
     def refuse(error: OSError) -> None:
         message = f"cannot read the folder {error.filename} ({error.strerror})"
-        raise InvalidValueError(message) from None
+        raise unreadable(error.filename, error) or InvalidValueError(message) from None
 
     above: dict[str, tuple[str, ...]] = {}
     for folder, folders, names in os.walk(root, onerror=refuse, followlinks=True):

@@ -13,6 +13,7 @@ from thresher.data.sources.base import Block
 from thresher.data.sources.cifar import open_tar
 from thresher.data.sources.walk import is_hidden, walk
 from thresher.errors import InvalidValueError, NotFoundError
+from thresher.read_errors import unreadable
 
 _SUFFIXES = """
 jpg jpeg jfif jp2 j2k png webp avif bmp tif tiff gif ppm pgm pbm pnm dib tga pcx dcx sgi ico icns
@@ -167,7 +168,11 @@ def grouped(tar: Path, kinds: frozenset[str]) -> Iterator[tuple[str, dict[str, b
 
 def _check_end(tar: Path) -> None:
     """Refuse a file without the two empty blocks that end an archive: samples may be missing."""
-    with open(tar, "rb") as file:
-        file.seek(max(0, tar.stat().st_size - 1024))
-        if file.read().strip(b"\0"):
-            raise InvalidValueError(f"{tar} is truncated or damaged", "get it again")
+    try:
+        with open(tar, "rb") as file:
+            file.seek(max(0, tar.stat().st_size - 1024))
+            end = file.read()
+    except OSError as error:
+        raise unreadable(tar, error) or error from None
+    if end.strip(b"\0"):
+        raise InvalidValueError(f"{tar} is truncated or damaged", "get it again")

@@ -14,6 +14,7 @@ from thresher.csv_table import read_csv_table
 from thresher.data.ids import read_id_list, rows_by_id
 from thresher.errors import InvalidValueError, NotFoundError
 from thresher.options import option
+from thresher.read_errors import unreadable
 from thresher.select.filters.base import Filter
 from thresher.select.inputs import FilterInputs
 
@@ -127,7 +128,8 @@ def _table(file: Path) -> list[Mapping[str, object]]:
         try:
             rows: list[Mapping[str, object]] = pq.read_table(file).to_pylist()
         except (pa.ArrowException, OSError) as error:
-            raise InvalidValueError(f"{file} is not a Parquet file: {error}", "", "file") from None
+            wrong = InvalidValueError(f"{file} is not a Parquet file: {error}", "", "file")
+            raise unreadable(file, error) or wrong from None
     else:
         table = read_csv_table(file, lower=True, pad=True)
         rows = [dict(zip(table.head, row, strict=True)) for row in table.rows]
