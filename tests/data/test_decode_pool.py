@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from made_images import class_folder
+from thresher.data import decode_pool
 from thresher.data import loader as loader_module
 from thresher.data.crop_reader import Draw
 from thresher.data.crops import ResizedCrop
@@ -128,6 +129,27 @@ def test_a_killed_process_ends_the_iteration(encoded: Pack) -> None:
     with pytest.raises(ThresherError, match="a process that decodes images was killed"):
         list(batches)
     loader.close()
+
+
+@pytest.mark.slow  # starts interpreters
+@pytest.mark.fresh
+def test_signals_to_a_process_that_starts_do_not_end_it(
+    encoded: Pack, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    start = decode_pool._start
+
+    def start_and_signal(*arguments: Any) -> "subprocess.Popen[bytes]":
+        process = start(*arguments)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            process.send_signal(number)
+        return process
+
+    monkeypatch.setattr(decode_pool, "_start", start_and_signal)
+    loader = Loader(encoded, resident=False, size=12, threads=2)
+    (batch,) = loader.batches([range(4)])
+    assert batch.images.shape == (4, 12, 12, 3)
+    loader.close()
+    assert capfd.readouterr().err == ""
 
 
 _READS = """

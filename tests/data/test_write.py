@@ -59,6 +59,12 @@ def children(pid: int) -> list[int]:
     return [int(child) for child in found.read_text().split()] if found.exists() else []
 
 
+def spawned(pid: int) -> list[int]:
+    """Return the workers of a packer."""
+    files = {child: Path(f"/proc/{child}/cmdline") for child in children(pid)}
+    return [child for child, file in files.items() if b"spawn_main" in file.read_bytes()]
+
+
 def wait_for(condition: Callable[[], object], seconds: float = 60.0) -> None:
     end = time.monotonic() + seconds
     while not condition():
@@ -173,10 +179,11 @@ def test_two_packers_of_one_pack(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow  # waits for a packer that pauses
-def test_control_c_ends_all_and_leaves_no_half_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("early", [True, False])
+def test_control_c_ends_all_and_leaves_no_half_file(tmp_path: Path, early: bool) -> None:
     staging = tmp_path / ".pack.partial"
     packer = start_packing(tmp_path, rows=20, chunks=8, side=8, pause=0.5)
-    wait_for(lambda: list(staging.glob("[0-9].json")))
+    wait_for(lambda: spawned(packer.pid) if early else list(staging.glob("[0-9].json")))
     workers = children(packer.pid)
     for pid in [packer.pid, *workers]:  # a terminal sends it to all of them
         os.kill(pid, signal.SIGINT)
@@ -192,12 +199,7 @@ def test_control_c_ends_all_and_leaves_no_half_file(tmp_path: Path) -> None:
 def test_a_worker_that_is_killed_is_reported(tmp_path: Path) -> None:
     packer = start_packing(tmp_path, rows=20, chunks=8, side=8, pause=0.5)
     wait_for(lambda: list((tmp_path / ".pack.partial").glob("[0-9].json")))
-    spawned = [
-        pid
-        for pid in children(packer.pid)
-        if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    ]
-    os.kill(spawned[0], signal.SIGKILL)
+    os.kill(spawned(packer.pid)[0], signal.SIGKILL)
     _, said = packer.communicate(timeout=60)
     assert packer.returncode != 0
     assert "a worker process packing made was killed; run the same command again" in said

@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 
 from thresher.data.crop_reader import Draw, ImageReader
-from thresher.data.decode_worker import HEADER, Answer, Job
+from thresher.data.decode_worker import HEADER, OF_THE_TRAINER, Answer, Job
+from thresher.distributed.launch import children_without
 from thresher.errors import ThresherError
 
 
@@ -133,9 +134,10 @@ def _start(connection: Connection, memory_fd: int) -> "subprocess.Popen[bytes]":
     path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
     # Each process decodes with one thread; numpy's own would only take memory.
     environment = {**os.environ, "PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        [sys.executable, *words], stdin=subprocess.DEVNULL, pass_fds=fds, env=environment
-    )
+    with children_without(*OF_THE_TRAINER):
+        return subprocess.Popen(
+            [sys.executable, *words], stdin=subprocess.DEVNULL, pass_fds=fds, env=environment
+        )
 
 
 def _pin(memory: Tensor) -> None:

@@ -19,6 +19,8 @@ HEADER = 4096
 """Bytes at the begin of the shared memory; the first eight hold the oldest job still wanted."""
 STEP = 16
 """Images between two looks at whether a job is still wanted."""
+OF_THE_TRAINER = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+"""Signals to a whole group of processes; the trainer may still need images."""
 _PARENT_CHECK_S = 5.0
 Answer = list[int] | Exception
 """What `ImageReader.read` returned or raised."""
@@ -39,8 +41,7 @@ class Job:
 def main(arguments: list[str]) -> None:
     """Decode until the connection is closed; arguments: connection, memory, parent's id."""
     connection_fd, memory_fd, parent = map(int, arguments)
-    # Signals to a whole group of processes are for the trainer, which may still need images.
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
+    for number in OF_THE_TRAINER:
         signal.signal(number, signal.SIG_IGN)
     connection = Connection(connection_fd)
     memory = np.frombuffer(mmap.mmap(memory_fd, 0), np.uint8)

@@ -13,13 +13,15 @@ from typing import Protocol, TypeVar
 import pyarrow as pa
 
 from thresher.data.shard_writer import Job
-from thresher.distributed.launch import die_with_parent
+from thresher.distributed.launch import children_without, die_with_parent
 from thresher.errors import ThresherError
 from thresher.paths import disk_errors
 from thresher.startup import skip_pandas
 
 A = TypeVar("A")
 B = TypeVar("B")
+_OF_THE_TERMINAL = (signal.SIGINT, signal.SIGHUP)
+"""Signals that are for the parent, which ends its workers."""
 
 
 class WorkerKilledError(ThresherError):
@@ -47,16 +49,18 @@ def workers(job: Job, processes: int) -> Iterator[Run]:
     ):
 
         def run(function: Callable[[Job, A], B], arguments: Iterable[A]) -> Iterator[B]:
-            tasks = [pool.submit(_in_worker, function, argument) for argument in arguments]
+            with children_without(*_OF_THE_TERMINAL):
+                tasks = [pool.submit(_in_worker, function, argument) for argument in arguments]
             return (task.result() for task in as_completed(tasks))
 
         try:
             yield run
         except BaseException as error:
-            pool.shutdown(wait=False, cancel_futures=True)
             for child in set(multiprocessing.active_children()) - before:
                 child.terminate()
                 child.join()
+            # Wait for its thread: Python's exit could write to the pipe that it closes.
+            pool.shutdown(cancel_futures=True)
             remove_temporary(job.staging)
             if isinstance(error, BrokenProcessPool):
                 raise WorkerKilledError(
@@ -96,7 +100,7 @@ def _start_worker(file: Path) -> None:
     global _job
     parent = multiprocessing.parent_process()
     die_with_parent(parent.pid if parent else None)
-    for number in (signal.SIGINT, signal.SIGHUP):  # of the terminal: the parent ends its workers
+    for number in _OF_THE_TERMINAL:
         signal.signal(number, signal.SIG_IGN)
     _job = pickle.loads(file.read_bytes())
     pa.set_cpu_count(1)

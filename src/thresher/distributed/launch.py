@@ -102,6 +102,20 @@ def die_with_parent(parent: int | None = None) -> None:
         os._exit(1)
 
 
+@contextmanager
+def children_without(*numbers: signal.Signals) -> Iterator[None]:
+    """Let processes that are started in the block begin with these signals blocked.
+
+    A terminal sends SIGINT to all processes of a command. One that is still importing would print a
+    traceback. What arrives here is delivered when the block is left.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _watch(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(1.0)
