@@ -146,7 +146,7 @@ def test_signals_to_a_process_that_starts_do_not_end_it(
 
     monkeypatch.setattr(decode_pool, "_start", start_and_signal)
     loader = Loader(encoded, resident=False, size=12, threads=2)
-    (batch,) = loader.batches([range(4)])
+    (batch,) = loader.batches([np.arange(4)])
     assert batch.images.shape == (4, 12, 12, 3)
     loader.close()
     assert capfd.readouterr().err == ""
