@@ -6,7 +6,7 @@
 The bare loops train on one batch of random numbers that is already on the device: bf16, channels
 last, eager and compiled. Ours reads a pack of JPEGs, decodes, crops, mirrors and records. The first
 epoch is left out: it compiles, captures and reads from disk. Data: `benchmarks.imagenet_like`, each
-file under several names, so that an epoch is longer than the filling of the queues at its begin;
+file under several names, so that an epoch is longer than the filling of the queues at its start;
 `--folder` keeps it for the next call. Without a GPU the defaults are the small setting. Rows are
 written as they are measured.
 """

@@ -7,7 +7,7 @@ from typing import Any
 
 
 def expand_home(config: Any) -> None:
-    """Replace `~/` at the begin of options of a dataclass: it would become a folder named `~`."""
+    """Replace `~/` at the start of options of a dataclass: it would become a folder named `~`."""
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         expanded = with_home(value)
@@ -16,7 +16,7 @@ def expand_home(config: Any) -> None:
 
 
 def with_home(value: Any) -> Any:
-    """Return a value with the home folder for `~/` at its begin, or at that of its items."""
+    """Return a value with the home folder for `~/` at its start, or at that of its items."""
     if isinstance(value, str | Path):
         return type(value)(os.path.expanduser(value)) if str(value).startswith("~/") else value
     if type(value) in (tuple, list) and value and isinstance(value[0], str | Path):

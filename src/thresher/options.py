@@ -169,7 +169,7 @@ def changes_result(config: type) -> frozenset[str]:
 def validate(config: object, path: str = "") -> None:
     """Check type, finiteness, range and choices of every option of a configuration dataclass.
 
-    Messages name the first option that is wrong, after `path`, and its value. `~/` at the begin of
+    Messages name the first option that is wrong, after `path`, and its value. `~/` at the start of
     one becomes the home folder.
     """
     expand_home(config)

@@ -16,7 +16,7 @@ import numpy as np
 from thresher.data.crop_reader import Draw, ImageReader
 
 HEADER = 4096
-"""Bytes at the begin of the shared memory; the first eight hold the oldest job still wanted."""
+"""Bytes at the start of the shared memory; the first eight hold the oldest job still wanted."""
 STEP = 16
 """Images between two looks at whether a job is still wanted."""
 OF_THE_TRAINER = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
