@@ -68,10 +68,7 @@ Other measurements of these claims are not counted: on four hosts with links of 
 scaling was never first, against S1 ([rules_hosts](../benchmarks/results/rules_hosts.md)); on two
 cores DDP was faster than Horovod, as O5 says ([engines](../benchmarks/results/engines.md)); an
 earlier grid of figure 7 shows no gain
-([ornl-fig7-h200](../benchmarks/results/ornl-fig7-h200/README.md)); in a second run of `ornl-fig7`,
-with four tuning seeds and cut off at batch 10,368, network and full are equal within 0.3 points at
-batch 6,272 with weight decay 0.01
-([ornl-fig7-repeat](../benchmarks/results/ornl-fig7-repeat/README.md)).
+([ornl-fig7-h200](../benchmarks/results/ornl-fig7-h200/README.md)).
 
 ## In short
 

@@ -43,7 +43,7 @@ def test_figures_show_every_seed(tool: Any) -> None:
     filtering = _load("filtering")
     values = filtering.accuracies(tool.RESULTS)
     assert {len(seeds) for seeds in values.values()} == {8}
-    shown = ((8, 8), (20, 8), (18, 16))  # arms at all batch sizes, and seeds
+    shown = ((8, 8), (20, 8), (18, 16), (3, 30))  # arms at all batch sizes, and seeds
     for figure, (arms, seeds) in zip(filtering.figures(tool.RESULTS), shown, strict=True):
         dots = re.findall(r'<g id="PathCollection_\d+">(.*?)</g>\s*</g>', figure.svg, flags=re.S)
         assert [group.count("<use ") for group in dots] == arms * [seeds]

@@ -19,7 +19,9 @@ from thresher.recipes import (
     ornl_fig5,
     ornl_fig6,
     ornl_fig7,
+    ornl_fig7_again,
     ornl_future,
+    ornl_pretrained,
     ornl_table1,
 )
 from thresher.recipes.base import ClaimRow
@@ -29,7 +31,6 @@ from thresher.study.results import Trial
 from thresher.study.tasks import Values
 
 RESULTS = Path(__file__).parents[2] / "results"
-REPEAT = Path(__file__).parents[2] / "benchmarks" / "results" / "ornl-fig7-repeat"
 COMPARED = ("paper", "measured", "interval", "holds")
 
 
@@ -40,15 +41,12 @@ def _stored(name: str) -> Values:
 
 def _trials(folder: str, axes: Iterable[str], draws: int | None = None) -> list[Trial]:
     """Read the reported trials; `draws` extractors are shared by the seeds of filtered arms."""
-    return _read(RESULTS / folder / "report" / "trials.parquet", axes, draws)
-
-
-def _read(table: Path, axes: Iterable[str], draws: int | None = None) -> list[Trial]:
-    rows = pq.read_table(table).to_pylist()
+    rows = pq.read_table(RESULTS / folder / "report" / "trials.parquet").to_pylist()
     trials = []
     for row in rows:
         cell = {axis: row[axis] for axis in axes}
-        shared = draws is not None and str(cell.get("arm")).startswith("network")
+        arm = str(cell.get("arm", cell.get("selection")))
+        shared = draws is not None and arm.startswith("network")
         trials.append(
             Trial(
                 cell=cell,
@@ -104,20 +102,18 @@ def test_extractors_that_seeds_share() -> None:
     _check("ornl-fig7", rows)
 
 
-def test_repeat_of_figure_7() -> None:
-    """Of the batch that was cut off, nothing is said."""
-    content = ornl_fig7.definition("gpu")
-    definition = reading.from_dict(content)
+def test_largest_batch_of_figure_7_again() -> None:
+    content = ornl_fig7_again.definition("gpu")
     draws = content["steps"]["extractor"]["draws"]
-    trials = _read(REPEAT / "trials.parquet", definition.untuned_axes, draws)
-    analysis = analyse([trial for trial in trials if trial.reported], definition)
-    lines = [
-        f"| {row.paper} | {row.measured} | {row.interval} | {row.holds} |"
-        for row in ornl_fig7.rows(analysis)
-        if row.to_dict().get("batch_size") in (4096, ornl_fig7.LARGE)
-    ]
-    page = (REPEAT / "README.md").read_text()
-    assert [line for line in page.splitlines() if line.startswith("| batch ")] == lines
+    rows = ornl_fig7_again.rows(_analysis("ornl-fig7-again", content, draws))
+    _check("ornl-fig7-again", rows)
+
+
+def test_pretrained_extractors() -> None:
+    rows = ornl_pretrained.rows(
+        _analysis("ornl-pretrained/study", ornl_pretrained.definition("gpu"))
+    )
+    _check("ornl-pretrained", rows)
 
 
 def test_noisy_labels() -> None:

@@ -30,6 +30,7 @@ from thresher.recipes import (
     ornl_fig5,
     ornl_fig6,
     ornl_fig7,
+    ornl_fig7_again,
     ornl_future,
     ornl_mechanism,
     ornl_pretrained,
@@ -68,10 +69,11 @@ def _trials(content: Values, random: Random, effect: Effect) -> list[Trial]:
     axes = {**content["grid"], **({"arm": list(content["arms"])} if "arms" in content else {})}
     axes = {axis: values for axis, values in axes.items() if axis not in content.get("tune", ())}
     cells = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
+    seeds = content["seeds"]
     return [
         Trial(cell=cell, seed=seed, value=round(random.normal(*effect(cell)), 3))
         for cell in cells
-        for seed in range(content["seeds"])
+        for seed in (range(seeds) if isinstance(seeds, int) else seeds)
     ]
 
 
@@ -236,6 +238,7 @@ SIMULATIONS: dict[str, Callable[[], Simulation]] = {
     "ornl-fig5": lambda: _rows_of(ornl_fig5),
     "ornl-fig6": lambda: _rows_of(ornl_fig6),
     "ornl-fig7": lambda: _rows_of(ornl_fig7),
+    "ornl-fig7-again": lambda: _rows_of(ornl_fig7_again),
     "ornl-mechanism": _mechanism,
     "noisy-labels": _noisy,
     # Pruned runs are worse by the margin; those with as many samples are as good.
@@ -287,6 +290,9 @@ EFFECTS: dict[str, Callable[[], Simulation]] = {
         ornl_fig6, lambda c: (90 + 3 * (c["selection"] == "network"), 0.1)
     ),
     "ornl-fig7": lambda: _rows_of(ornl_fig7, _filtered),
+    "ornl-fig7-again": lambda: _rows_of(
+        ornl_fig7_again, lambda c: (90 + 3 * (c["selection"] == "network"), 0.1)
+    ),
     "ornl-mechanism": lambda: _mechanism(steps=0.05),
     "noisy-labels": lambda: _noisy(
         lambda c: (90 + {"full": 0, "random": -3}.get(c["arm"], 3), 0.1)

@@ -24,6 +24,7 @@ from thresher.recipes import (
     ornl_fig5,
     ornl_fig6,
     ornl_fig7,
+    ornl_fig7_again,
     ornl_future,
     ornl_mechanism,
     ornl_pretrained,
@@ -356,8 +357,8 @@ def test_validation_chooses(few: str, tmp_path: Path, monkeypatch: pytest.Monkey
 @pytest.mark.slow  # expands thousands of trials
 def test_presets_of_every_size_expand(tmp_path: Path) -> None:
     """The gpu and paper presets cannot be run here, but their studies must be well-formed."""
-    modules = (ornl_fig5, ornl_fig6, ornl_fig7, ornl_future, ornl_mechanism, jitsev_validation)
-    for module in (*modules, mccord_batch, mccord_linear, mccord_warmup):
+    modules = (ornl_fig5, ornl_fig6, ornl_fig7, ornl_fig7_again, ornl_future, ornl_mechanism)
+    for module in (*modules, jitsev_validation, mccord_batch, mccord_linear, mccord_warmup):
         for preset, executor in studies.EXECUTORS.items():
             content = {**module.definition(preset), "executor": executor}
             assert Study.from_dict(content, tmp_path / preset).plan().trials
@@ -375,10 +376,25 @@ def test_presets_of_every_size_expand(tmp_path: Path) -> None:
 
 def test_presets_of_selections_are_fair() -> None:
     """Equal steps, one extractor, map and control per seed, tuning on more than one seed."""
-    for module in (ornl_fig6, ornl_fig7, ornl_future, ornl_mechanism):
+    for module in (ornl_fig6, ornl_fig7, ornl_fig7_again, ornl_future, ornl_mechanism):
         for study in module.STUDIES.values():
             assert study["base"]["budget"] == "steps"
             assert all("seed" in step["each"] for step in study["steps"].values())
             if "tune" in study:
                 assert study["base"]["validation"]
                 assert study.get("tune_seeds", study["seeds"]) >= 2
+
+
+@pytest.mark.parametrize("preset", ["smoke", "gpu", "paper"])
+def test_figure_7_again_has_other_seeds_and_otherwise_its_settings(preset: str) -> None:
+    first, again = ornl_fig7.STUDIES[preset], ornl_fig7_again.STUDIES[preset]
+    assert min(again["seeds"]) >= first["seeds"]
+    chosen = {"batch_size", "weight_decay", "lr", "validation"}
+    for name, value in again["base"].items():
+        if name not in chosen:
+            assert first["base"][name] == value
+    extractors = [dict(study["steps"]["extractor"]) for study in (first, again)]
+    for extractor in extractors:
+        extractor.pop("draws", None)
+    assert extractors[1].pop("weight_decay") == 5e-4  # the default, which the first one has
+    assert extractors[0] == extractors[1]
