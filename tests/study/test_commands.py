@@ -18,6 +18,7 @@ from thresher.report.page import write_report
 from thresher.study import reading
 from thresher.study.analysis import analyse
 from thresher.study.command import fill
+from thresher.study.preflight import check_inputs
 from thresher.study.reported import report_result
 from thresher.study.study import Study
 from thresher.study.toml import dumps
@@ -95,6 +96,33 @@ def test_a_program_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(ThresherError, match='the program "no-such-program" was not found'):
         study.run()
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "missing"),
+    [
+        ("trian.py", True),
+        ("-u -X utf8 -W error trian.py", True),
+        ("train.py", False),
+        ("-u train.py", False),
+        ("-m json.tool", False),
+        ("-c pass", False),
+        ("-", False),
+    ],
+)
+def test_a_script_that_is_not_there(
+    words: str, missing: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    for python in ("{python}", "python3"):
+        study = Study.from_dict(content(f"{python} {words} {{seed}} {{out}}"), tmp_path / "out")
+        if missing:
+            with pytest.raises(ThresherError, match=r'the file "trian\.py" was not found'):
+                study.run()
+            assert not (tmp_path / "out").exists()
+        else:
+            check_inputs(study.plan())
 
 
 def test_names_of_trials_depend_on_the_command_but_not_on_the_metric(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Check, before the first task of a study runs, that every file that it reads can be used."""
 
 import contextlib
+import re
 import shutil
 from collections.abc import Callable
 from functools import cache
@@ -36,7 +37,8 @@ def check_inputs(plan: StudyPlan, programs: bool = True) -> None:
 
     Outputs of the study's own steps are not checked: they do not exist yet. Raises a ThresherError
     for the first input that is missing or does not fit its data; it names the trial or step.
-    `programs`: also check that the programs of commands are installed on this machine.
+    `programs`: also check that the programs of commands, and files that Python is to run, are on
+    this machine.
     """
     _check_data(plan)
     _check_decisions(plan)
@@ -46,6 +48,7 @@ def check_inputs(plan: StudyPlan, programs: bool = True) -> None:
     open_pack, check_model = cache(Pack.open), cache(registry.check)
     check_extractor = cache(_check_extractor)
     check_file, check_program = cache(_check_file), cache(_check_program)
+    check_script = cache(_check_script)
 
     @cache
     def check_selection(path: str, data: str | None) -> None:
@@ -62,6 +65,7 @@ def check_inputs(plan: StudyPlan, programs: bool = True) -> None:
                 open_pack(data)
             if programs and task.kind == "command":
                 check_program(task.settings["arguments"][0])
+                check_script(_script(task.settings["arguments"]))
             if task.kind == "train" and "model" in task.settings:
                 check_model(str(task.settings["model"]))
             if task.kind == "embed" and task.settings.get("model"):
@@ -302,6 +306,23 @@ def _check_extractor(name: str) -> None:
 def _check_program(name: str) -> None:
     if shutil.which(name) is None:
         raise NotFoundError(f'command: the program "{name}" was not found', "check its name")
+
+
+def _script(arguments: list[str]) -> str | None:
+    """Return the file that Python is to run; None if the command is none of Python's."""
+    name, *words = arguments
+    if not re.fullmatch(r"python[\d.]*", Path(name).name):
+        return None
+    while words and words[0] in ("-X", "-W"):
+        words = words[2:]
+    if not words or words[0] in ("-", "-c", "-m"):
+        return None
+    return _script([name, *words[1:]]) if words[0].startswith("-") else words[0]
+
+
+def _check_script(path: str | None) -> None:
+    if path is not None and not Path(path).exists():
+        raise NotFoundError(f'command: the file "{path}" was not found', "check the path")
 
 
 def _check_file(key: str, path: Path) -> None:
