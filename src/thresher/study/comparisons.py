@@ -262,8 +262,9 @@ def _pairings(groups: list[_Cell], arm: Any, baseline: Any) -> list[Pairing]:
     tested_on: set[str] = set()
     drawn = any(varies(group[a]) for _, group in groups for a in (arm, baseline) if a in group)
     both_run = [arm in group and baseline in group for _, group in groups]
+    any_run = any(both_run)
     for at, (cell, group) in enumerate(groups):
-        if any(both_run) and not both_run[at]:
+        if any_run and not both_run[at]:
             continue  # the study leaves this combination out
         first, second = group.get(arm), group.get(baseline)
         values: dict[int, tuple[float, float]] = {}
@@ -290,7 +291,8 @@ def _pairings(groups: list[_Cell], arm: Any, baseline: Any) -> list[Pairing]:
     # One row per seed: the mean over all cells, for seeds that were run in each of them.
     seeds = [s for s in shared_values[0] if all(s in values for values in shared_values)]
     every_value = np.array([[values[s] for s in seeds] for values in shared_values], float)
-    means = dict(zip(seeds, (every_value.sum(axis=0) / len(shared_values)).tolist(), strict=True))
+    of_cells = np.add.reduce(every_value, axis=0) / len(shared_values)
+    means = dict(zip(seeds, of_cells.tolist(), strict=True))
     shared = (one.draws for one in pairings if one.draws is not None)
     coarsest = min(shared, key=len, default=None)
     if coarsest is not None:

@@ -100,7 +100,7 @@ class Paired:
         """Return Student's 1 - alpha interval of the mean; infinite if its spread is not known."""
         if not self.spread_known:
             return -math.inf, math.inf
-        half = float(special.stdtrit(self.df, 1 - alpha / 2)) * self.error
+        half = _quantile(self.df, 1 - alpha / 2) * self.error
         return self.mean - half, self.mean + half
 
     def p_short_of(self, effect: float) -> float:
@@ -211,10 +211,8 @@ def paired(
     differences = tuple(difference.tolist())
     if n < 2:
         return Paired(differences, math.nan, 1.0, 1.0, 1.0, pooled=error)
-    # As `mean` and `var` compute it, with less overhead.
-    mean = float(np.add.reduce(difference)) / n
+    mean, own = _mean_and_variance(difference)
     if error is None:
-        own = float(np.add.reduce((difference - mean) ** 2)) / (n - 1)
         variance, df = own + resolution**2 / 6, n - 1.0
     else:
         variance, df = 2 * error.variance, error.df
@@ -234,6 +232,24 @@ def _upper_tails(distances: Sequence[float], error: float, df: float) -> list[fl
     return tails
 
 
+def mean_and_sd(values: np.ndarray) -> tuple[float, float]:
+    """Return the mean and the standard deviation of two or more values, (n,)."""
+    mean, variance = _mean_and_variance(values)
+    return mean, math.sqrt(variance)
+
+
+def _mean_and_variance(values: np.ndarray) -> tuple[float, float]:
+    # As `mean` and `var` compute it, with less overhead.
+    mean = float(np.add.reduce(values)) / len(values)
+    return mean, float(np.add.reduce((values - mean) ** 2)) / (len(values) - 1)
+
+
+@functools.lru_cache(maxsize=256)
+def _quantile(df: float, probability: float) -> float:
+    """Return the quantile of Student's t; many comparisons have the same degrees of freedom."""
+    return float(special.stdtrit(df, probability))
+
+
 def bootstrap_interval(
     values: np.ndarray, alpha: float = ALPHA, draws: int = BOOTSTRAP_DRAWS
 ) -> tuple[float, float]:
@@ -247,8 +263,8 @@ def bootstrap_interval(
     n = len(values)
     if n < 2:
         return -math.inf, math.inf
-    means = values[_resamples(n, draws)].mean(axis=1)
-    student = float(special.stdtrit(n - 1, alpha / 2))
+    means = np.add.reduce(values.take(_resamples(n, draws)), axis=1) / n
+    student = _quantile(n - 1, alpha / 2)
     tail = float(special.ndtr(math.sqrt(n / (n - 1)) * student))
     low, high = np.quantile(means, [tail, 1 - tail])
     return float(low), float(high)
@@ -272,12 +288,11 @@ def mean_interval(
     n = len(values)
     if n < 2:
         return -math.inf, math.inf
-    own = float(values.std(ddof=1))
+    mean, own = mean_and_sd(values)
     spread = own if sd is None else sd
     if n >= FEW and own**2 >= OWN_SHARE * spread**2:
         return bootstrap_interval(values)
-    half = float(special.stdtrit(n - 1, 1 - ALPHA / 2)) * spread / math.sqrt(n)
-    mean = float(values.mean())
+    half = _quantile(n - 1, 1 - ALPHA / 2) * spread / math.sqrt(n)
     return mean - half, mean + half
 
 
