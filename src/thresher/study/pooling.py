@@ -225,7 +225,9 @@ class _Layout:
         order = sorted(self.arms, key=str)
         if arms < 3 or not total:
             return dict.fromkeys(order, 1.0)
-        squares = sum(self.squares[cell] / self.errors[cell][0] for cell in used)
+        squares = np.zeros(arms)
+        for cell in used:
+            squares += self.squares[cell] / self.errors[cell][0]
         own = squares * arms / (arms - 1)
         # Fewer degrees of freedom if the cells share errors.
         df = total / (arms - 1) * self.df / self._every[1]
