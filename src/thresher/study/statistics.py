@@ -211,10 +211,11 @@ def paired(
     differences = tuple(difference.tolist())
     if n < 2:
         return Paired(differences, math.nan, 1.0, 1.0, 1.0, pooled=error)
-    mean, own = _mean_and_variance(difference)
     if error is None:
+        mean, own = _mean_and_variance(difference)
         variance, df = own + resolution**2 / 6, n - 1.0
     else:
+        mean = float(np.add.reduce(difference)) / n
         variance, df = 2 * error.variance, error.df
     sd = math.sqrt(variance)
     distances = (abs(mean), margin - abs(mean), (mean if higher_is_better else -mean) + margin)
