@@ -5,11 +5,15 @@ import os
 from pathlib import Path
 from typing import Any
 
+_WITHOUT_PATHS = frozenset({int, float, bool, type(None)})
+
 
 def expand_home(config: Any) -> None:
     """Replace `~/` at the start of options of a dataclass: it would become a folder named `~`."""
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
+        if type(value) in _WITHOUT_PATHS:  # most options, of thousands of trials
+            continue
         expanded = with_home(value)
         if expanded is not value:
             object.__setattr__(config, field.name, expanded)  # also of a frozen class

@@ -286,6 +286,9 @@ def _item_hints(arguments: tuple[Any, ...], count: int) -> tuple[Any, ...]:
 
 def _check(label: str, name: str, value: Any, hint: Any, bounds: Bounds) -> None:
     """Check one value; `label` is its name in messages, such as "points[2].seconds"."""
+    kind = type(value)
+    if kind is hint and (kind is str or kind is bool):  # the common case
+        return
     members = _members(hint)
     member = next((member for member in members if _accepts(value, member)), MISSING)
     if member is MISSING:

@@ -66,9 +66,9 @@ def _small(study: dict[str, Any], few: str) -> dict[str, Any]:
 
 
 def _short_maps(steps: dict[str, Any]) -> dict[str, Any]:
-    """The same steps with maps of 250 iterations instead of 750."""
+    """The same steps with maps of 100 iterations instead of 750."""
     return {
-        name: {**step, "iterations": 250} if step.get("drop") else step
+        name: {**step, "iterations": 100} if step.get("drop") else step
         for name, step in steps.items()
     }
 
@@ -282,7 +282,7 @@ def test_table_1(few: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     small = (models, {**base, "data": few, "epochs": 1, "warmup_epochs": 0}, 2)
     monkeypatch.setitem(ornl_table1.EXTRACTORS, "smoke", small)
     for name, kind in ornl_table1.MAPS.items():
-        short = replace(kind, options={**kind.options, "iterations": 250})
+        short = replace(kind, options={**kind.options, "iterations": 100})
         monkeypatch.setitem(ornl_table1.MAPS, name, short)
     result = ornl_table1.RECIPE.run("smoke", tmp_path)
     _check(result, "O1", 2 * (len(models) + 1))

@@ -114,7 +114,7 @@ def test_random_is_seeded_and_exact(data: tuple[FilterInputs, np.ndarray, np.nda
 @pytest.mark.slow
 def test_grid_thins_crowded_cells(data: tuple[FilterInputs, np.ndarray, np.ndarray]) -> None:
     samples = data[0]
-    found = GridFilter(drop=0.3, cells=6, iterations=250, device="cpu").fit_inputs(samples)
+    found = GridFilter(drop=0.3, cells=6, iterations=100, device="cpu").fit_inputs(samples)
     assert abs((~found.keep_).mean() - 0.3) < 0.01
     cell = found.cluster_
     assert cell is not None
@@ -131,7 +131,7 @@ def test_grid_thins_crowded_cells(data: tuple[FilterInputs, np.ndarray, np.ndarr
 @pytest.mark.slow
 def test_grid_can_drop_sparse_cells(data: tuple[FilterInputs, np.ndarray, np.ndarray]) -> None:
     samples = data[0]
-    crowded = GridFilter(drop=0.3, cells=6, keep="dense", iterations=250, device="cpu")
+    crowded = GridFilter(drop=0.3, cells=6, keep="dense", iterations=100, device="cpu")
     found = crowded.fit_inputs(samples)
     assert found.cluster_ is not None
     for label in range(CLASSES):

@@ -102,9 +102,9 @@ def some(folder: Path) -> FilterInputs:
 
 @pytest.mark.slow
 def test_another_eps_needs_no_other_map(tmp_path: Path) -> None:
-    a = NetworkFilter(drop=0.1, device="cpu").fit_inputs(some(tmp_path))
-    b = NetworkFilter(drop=0.2, device="cpu").fit_inputs(some(tmp_path))
-    grid = GridFilter(drop=0.2, device="cpu").fit_inputs(some(tmp_path))
+    a = NetworkFilter(drop=0.1, iterations=100, device="cpu").fit_inputs(some(tmp_path))
+    b = NetworkFilter(drop=0.2, iterations=100, device="cpu").fit_inputs(some(tmp_path))
+    grid = GridFilter(drop=0.2, iterations=100, device="cpu").fit_inputs(some(tmp_path))
     assert len(list(tmp_path.iterdir())) == 1
     assert "tsne" in a.seconds_
     assert "tsne" not in b.seconds_

@@ -105,7 +105,7 @@ def test_another_eps_takes_the_kept_map(
     thresher: Run, few: Path, run: Path, tmp_path: Path
 ) -> None:
     common = (
-        *("select", "network", "--data", few, "--run", run, "--iterations", 350),
+        *("select", "network", "--data", few, "--run", run, "--iterations", 100),
         *("--device", "cpu", "--json"),
     )
     first = thresher(*common, "--out", tmp_path / "auto.parquet")
@@ -197,7 +197,7 @@ def test_recursive_retrains_and_goes_on(
     out = tmp_path / "again.parquet"
     command = (
         *("select", "recursive", "--data", few, "--run", run, "--drop", 0.06, "--rounds", 2),
-        *("--perplexity", 10, "--iterations", 350, "--device", "cpu", "--out", out, "--json"),
+        *("--perplexity", 10, "--iterations", 100, "--device", "cpu", "--out", out, "--json"),
     )
     done = thresher(*command)
     assert done.returncode == 0, done.stderr

@@ -36,7 +36,7 @@ def test_random_choices_are_called_noise_and_equal_ones_are_not() -> None:
 @pytest.mark.slow
 def test_votes_of_maps_meet_the_share_and_find_what_was_planted() -> None:
     samples, flipped, _ = planted()
-    found = NetworkFilter(drop=0.1, votes=3, iterations=250, device="cpu").fit_inputs(samples)
+    found = NetworkFilter(drop=0.1, votes=3, iterations=150, device="cpu").fit_inputs(samples)
     assert (~found.keep_).sum() == 60
     assert flipped[~found.keep_].mean() > 0.4
     assert found.votes_ is not None
@@ -62,7 +62,8 @@ def test_a_filter_on_noise_warns() -> None:
 def test_perplexities_vote_and_one_alone_cannot() -> None:
     samples, _, _ = planted()
     some = samples.take(np.arange(0, 600, 3))
-    both = NetworkFilter(drop=0.1, perplexities=(5.0, 20.0), device="cpu").fit_inputs(some)
+    options = {"perplexities": (5.0, 20.0), "iterations": 100, "device": "cpu"}
+    both = NetworkFilter(drop=0.1, **options).fit_inputs(some)  # type: ignore[arg-type]
     assert [one["perplexity"] for one in both.report_["by_vote"]] == [5.0, 20.0]
     with pytest.raises(ThresherError, match="a single map cannot vote; give `votes`"):
         NetworkFilter(drop=0.1, reduce="pca", perplexities=(5.0,)).fit_inputs(some)

@@ -262,12 +262,13 @@ def _pairings(groups: list[_Cell], arm: Any, baseline: Any) -> list[Pairing]:
     tested_on: set[str] = set()
     drawn = any(varies(group[a]) for _, group in groups for a in (arm, baseline) if a in group)
     both_run = [arm in group and baseline in group for _, group in groups]
+    any_run = any(both_run)
     for at, (cell, group) in enumerate(groups):
-        if any(both_run) and not both_run[at]:
+        if any_run and not both_run[at]:
             continue  # the study leaves this combination out
         first, second = group.get(arm), group.get(baseline)
         values: dict[int, tuple[float, float]] = {}
-        draws, bits = None, {}
+        draws, bits = None, dict[int, tuple[np.ndarray, np.ndarray]]()
         if first is not None and second is not None:
             values = {
                 s: (first.values[s], second.values[s])
@@ -275,11 +276,12 @@ def _pairings(groups: list[_Cell], arm: Any, baseline: Any) -> list[Pairing]:
                 if s in second.values
             }
             draws = shared_draws(first, second, list(values))
-            both = first.correct.keys() & second.correct.keys()
-            bits = {s: (first.correct[s], second.correct[s]) for s in values if s in both}
-            known = [cell.tested_on[s] for cell in (first, second) for s in cell.tested_on]
-            tested_on |= set(known)
-            bits = bits if len(set(known)) <= 1 else {}  # other images, or in another order
+            if first.correct and second.correct:
+                both = first.correct.keys() & second.correct.keys()
+                bits = {s: (first.correct[s], second.correct[s]) for s in values if s in both}
+            known = {*first.tested_on.values(), *second.tested_on.values()}
+            tested_on |= known
+            bits = bits if len(known) <= 1 else {}  # other images, or in another order
         every.append(bits)
         shared_values.append(values)
         rows, correct = _rows(values, draws), _weighted([bits], list(values), draws)
@@ -289,7 +291,8 @@ def _pairings(groups: list[_Cell], arm: Any, baseline: Any) -> list[Pairing]:
     # One row per seed: the mean over all cells, for seeds that were run in each of them.
     seeds = [s for s in shared_values[0] if all(s in values for values in shared_values)]
     every_value = np.array([[values[s] for s in seeds] for values in shared_values], float)
-    means = dict(zip(seeds, every_value.mean(axis=0), strict=True))
+    of_cells = np.add.reduce(every_value, axis=0) / len(shared_values)
+    means = dict(zip(seeds, of_cells.tolist(), strict=True))
     shared = (one.draws for one in pairings if one.draws is not None)
     coarsest = min(shared, key=len, default=None)
     if coarsest is not None:
@@ -304,7 +307,9 @@ def _rows(values: dict[int, Any], draws: Groups | None) -> np.ndarray:
     if draws is None:
         return np.array(list(values.values()), float).reshape(-1, 2)
     known = [[values[seed] for seed in group if seed in values] for group in draws]
-    return np.array([np.mean(rows, axis=0) for rows in known if rows], float).reshape(-1, 2)
+    groups = [np.array(rows, float) for rows in known if rows]
+    # As `mean` computes it, with less overhead.
+    return np.array([np.add.reduce(g, axis=0) / len(g) for g in groups], float).reshape(-1, 2)
 
 
 def _weighted(
@@ -313,7 +318,7 @@ def _weighted(
     draws: Groups | None,
 ) -> list[RunBits]:
     """Weight the runs with these seeds as the mean of `_rows` does; [] if one has no bits."""
-    if not all(seed in bits for bits in cells for seed in seeds):
+    if not any(cells) or not all(seed in bits for bits in cells for seed in seeds):
         return []
     groups = [[seed] for seed in seeds]
     if draws is not None:

@@ -119,39 +119,55 @@ class _Layout:
         order = sorted(self.arms, key=str)
         self.count = len(cells)
         self._in_cell: dict[int, RunError | None] = {}
-        self.residuals: dict[int, dict[int, np.ndarray]] = {}
-        """Residuals of the arms by cell and complete seed."""
+        self.seeds: dict[int, list[int]] = {}
+        """Complete seeds by cell."""
+        self.residuals: dict[int, np.ndarray] = {}
+        """(seeds, arms) residuals by cell."""
+        self.squares: dict[int, np.ndarray] = {}
+        """(arms,) sum of the squared residuals of each arm by cell."""
         self.errors: dict[int, tuple[float, int]] = {}
         """Mean square and degrees of freedom by cell."""
+        runs: dict[int, list[list[float]]] = {}
         for number, cell in enumerate(several):
-            members = [cell[arm] for arm in order if arm in cell]
-            if len(members) < max(2, len(order)):
-                continue
-            complete = set(members[0]).intersection(*members[1:])
-            seeds = [seed for seed in members[0] if seed in complete]
-            df = (len(members) - 1) * (len(seeds) - 1)
-            if df < 1:
-                continue
-            values = np.array([[v[s] for v in members] for s in seeds], float)
-            # As `mean` computes it, with less overhead.
-            values -= np.add.reduce(values, axis=1, keepdims=True) / len(members)
-            values -= np.add.reduce(values, axis=0) / len(seeds)
-            self.residuals[number] = dict(zip(seeds, values, strict=True))
-            self.errors[number] = (float(np.add.reduce(values**2, axis=None)) / df, df)
+            if len(order) > 1 and self.arms <= cell.keys():
+                members = [cell[arm] for arm in order]
+                complete = set(members[0]).intersection(*members[1:])
+                seeds = [seed for seed in members[0] if seed in complete]
+                if len(seeds) > 1:
+                    self.seeds[number] = seeds
+                    runs[number] = [[v[s] for v in members] for s in seeds]
+        for size in set(map(len, self.seeds.values())):
+            self._fit({number: rows for number, rows in runs.items() if len(rows) == size})
+        self.errors = {number: self.errors[number] for number in self.seeds}
+
+    def _fit(self, runs: Mapping[int, Sequence[Sequence[float]]]) -> None:
+        """Find the residuals of cells with equally many seeds: (seeds, arms) values by cell."""
+        values = np.array(list(runs.values()), float)
+        _, seeds, arms = values.shape
+        df = (arms - 1) * (seeds - 1)
+        # As `mean` computes it, with less overhead.
+        values -= np.add.reduce(values, axis=2, keepdims=True) / arms
+        values -= np.add.reduce(values, axis=1, keepdims=True) / seeds
+        squares = values**2
+        of_cell = np.add.reduce(squares.reshape(len(runs), -1), axis=1).tolist()
+        of_arms = np.add.reduce(squares, axis=1)
+        for at, number in enumerate(runs):
+            self.residuals[number], self.squares[number] = values[at], of_arms[at]
+            self.errors[number] = (of_cell[at] / df, df)
 
     @cached_property
     def pooled(self) -> float:
-        return self._mean(list(self.errors))[0]
+        return self._every[0]
 
     @property
     def df_of_arm(self) -> float:
         """Degrees of freedom of the differences between one arm and the others."""
-        return self._mean(list(self.errors))[1] / (len(self.arms) - 1)
+        return self._every[1] / (len(self.arms) - 1)
 
     @cached_property
     def df(self) -> float:
         """Degrees of freedom of `pooled`, fewer than their sum if the cells share errors."""
-        total = self._mean(list(self.errors))[1]
+        total = self._every[1]
         if len(self.errors) < 2:
             return total
         parts = self._shared
@@ -168,17 +184,29 @@ class _Layout:
     @cached_property
     def _shared(self) -> tuple[float, float, int] | None:
         """Return the mean squares between and within cells and the degrees of the first."""
-        cells = list(self.residuals.values())
-        seeds = set.intersection(*(set(cell) for cell in cells)) if cells else set()
+        cells = list(self.seeds)
+        common = set.intersection(*map(set, self.seeds.values())) if cells else set()
+        seeds = sorted(common)
         df = (len(self.arms) - 1) * (len(seeds) - 1)
         if df < 1 or len(cells) < 2:
             return None
-        values = np.array([[cell[seed] for seed in sorted(seeds)] for cell in cells])
-        values -= values.mean(axis=1, keepdims=True)
-        mean = values.mean(axis=0)
-        between = len(cells) * float((mean**2).sum()) / df
-        within = float(((values - mean) ** 2).sum()) / (df * (len(cells) - 1))
+        values = np.array([self._residuals_of(cell, seeds) for cell in cells])
+        values -= np.add.reduce(values, axis=1, keepdims=True) / len(seeds)
+        mean = np.add.reduce(values, axis=0) / len(cells)
+        between = len(cells) * float(np.add.reduce(mean**2, axis=None)) / df
+        of_cells = np.add.reduce((values - mean) ** 2, axis=None)
+        within = float(of_cells) / (df * (len(cells) - 1))
         return between, within, df
+
+    def _residuals_of(self, cell: int, seeds: Sequence[int]) -> np.ndarray:
+        own = self.seeds[cell]
+        residuals = self.residuals[cell]
+        return residuals if own == seeds else residuals[[own.index(seed) for seed in seeds]]
+
+    @cached_property
+    def _every(self) -> tuple[float, float]:
+        """The pooled variance of all cells, and the sum of their degrees of freedom."""
+        return self._mean(list(self.errors))
 
     def _mean(self, cells: Sequence[int]) -> tuple[float, float]:
         total = sum(self.errors[cell][1] for cell in cells)
@@ -192,16 +220,17 @@ class _Layout:
         Cells count alike, whatever their spread is.
         """
         arms = len(self.arms)
-        used = [(self.residuals[cell], *self.errors[cell]) for cell in self.errors]
-        used = [(by_seed, error, df) for by_seed, error, df in used if error > 0]
-        total = sum(df for _, _, df in used)
+        used = [cell for cell, (error, _) in self.errors.items() if error > 0]
+        total = sum(self.errors[cell][1] for cell in used)
         order = sorted(self.arms, key=str)
         if arms < 3 or not total:
             return dict.fromkeys(order, 1.0)
-        squares = sum(np.square(list(by_seed.values())).sum(axis=0) / e for by_seed, e, _ in used)
+        squares = np.zeros(arms)
+        for cell in used:
+            squares += self.squares[cell] / self.errors[cell][0]
         own = squares * arms / (arms - 1)
         # Fewer degrees of freedom if the cells share errors.
-        df = total / (arms - 1) * self.df / self._mean(list(self.errors))[1]
+        df = total / (arms - 1) * self.df / self._every[1]
         rest = (total - own) / (arms - 2)
         return {
             arm: _larger(a, df, r, df * (arms - 2))
@@ -241,10 +270,10 @@ class _Layout:
         if drawn or not independent:
             return RunError(between / k, df, 1, len(self.arms))
         variances = np.array([variance for variance, _ in self.errors.values()])
+        total = np.add.reduce(variances)
         # Satterthwaite: the mean of unequal variances has fewer degrees of freedom.
-        uneven = variances.sum() ** 2 / (k * (variances**2).sum()) if variances.any() else 1.0
-        mean = float(variances.mean())
-        return RunError(mean / k, self.df * float(uneven), k, len(self.arms))
+        uneven = total**2 / (k * np.add.reduce(variances**2)) if total else 1.0
+        return RunError(float(total) / k / k, self.df * float(uneven), k, len(self.arms))
 
 
 def _alike(cells: Sequence[Mapping[Hashable, Values]]) -> tuple[_Layout, set[Hashable]]:

@@ -1,6 +1,7 @@
 """How many seeds a comparison needs."""
 
 import bisect
+import functools
 import math
 
 from scipy import special
@@ -61,8 +62,15 @@ def sd_range(sd: float, df: float) -> tuple[float, float]:
     """Return the 95 % interval (χ²) of a standard deviation known from `df` degrees."""
     if not (math.isfinite(sd) and df > 0):
         return math.nan, math.nan
+    low, high = _sd_factors(df)
+    return sd * low, sd * high
+
+
+@functools.lru_cache(maxsize=256)
+def _sd_factors(df: float) -> tuple[float, float]:
+    """Return the ends of the interval of a standard deviation of 1."""
     low, high = (float(special.chdtri(df, q)) for q in (0.025, 0.975))
-    return sd * math.sqrt(df / low), sd * math.sqrt(df / high)
+    return math.sqrt(df / low), math.sqrt(df / high)
 
 
 def _exceeds(critical: float, shift: float, df: float) -> float:

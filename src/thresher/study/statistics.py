@@ -100,7 +100,7 @@ class Paired:
         """Return Student's 1 - alpha interval of the mean; infinite if its spread is not known."""
         if not self.spread_known:
             return -math.inf, math.inf
-        half = float(special.stdtrit(self.df, 1 - alpha / 2)) * self.error
+        half = _quantile(self.df, 1 - alpha / 2) * self.error
         return self.mean - half, self.mean + half
 
     def p_short_of(self, effect: float) -> float:
@@ -108,7 +108,7 @@ class Paired:
         if not self.spread_known:
             return 1.0
         sign = math.copysign(1.0, effect)
-        return _upper_tail(abs(effect) - sign * self.mean, self.error, self.df)
+        return _upper_tails([abs(effect) - sign * self.mean], self.error, self.df)[0]
 
 
 @dataclass(frozen=True)
@@ -212,27 +212,43 @@ def paired(
     if n < 2:
         return Paired(differences, math.nan, 1.0, 1.0, 1.0, pooled=error)
     if error is None:
-        variance, df = float(difference.var(ddof=1)) + resolution**2 / 6, n - 1.0
+        mean, own = _mean_and_variance(difference)
+        variance, df = own + resolution**2 / 6, n - 1.0
     else:
+        mean = float(np.add.reduce(difference)) / n
         variance, df = 2 * error.variance, error.df
-    mean, sd = float(difference.mean()), math.sqrt(variance)
-    of_mean = sd / math.sqrt(n)
+    sd = math.sqrt(variance)
+    distances = (abs(mean), margin - abs(mean), (mean if higher_is_better else -mean) + margin)
+    one_sided, p_equivalent, p_no_worse = _upper_tails(distances, sd / math.sqrt(n), df)
     return Paired(
-        differences,
-        sd,
-        p=min(1.0, 2 * _upper_tail(abs(mean), of_mean, df)),
-        p_equivalent=_upper_tail(margin - abs(mean), of_mean, df),
-        p_no_worse=_upper_tail((mean if higher_is_better else -mean) + margin, of_mean, df),
-        df=df,
-        pooled=error,
+        differences, sd, min(1.0, 2 * one_sided), p_equivalent, p_no_worse, df=df, pooled=error
     )
 
 
-def _upper_tail(distance: float, error: float, df: float) -> float:
-    """Return P(T ≥ distance / error) for Student's t."""
+def _upper_tails(distances: Sequence[float], error: float, df: float) -> list[float]:
+    """Return P(T ≥ distance / error) for Student's t, for each distance."""
     if error == 0:
-        return 0.0 if distance > 0 else 1.0
-    return float(special.stdtr(df, -distance / error))
+        return [0.0 if distance > 0 else 1.0 for distance in distances]
+    tails: list[float] = special.stdtr(df, [-distance / error for distance in distances]).tolist()
+    return tails
+
+
+def mean_and_sd(values: np.ndarray) -> tuple[float, float]:
+    """Return the mean and the standard deviation of two or more values, (n,)."""
+    mean, variance = _mean_and_variance(values)
+    return mean, math.sqrt(variance)
+
+
+def _mean_and_variance(values: np.ndarray) -> tuple[float, float]:
+    # As `mean` and `var` compute it, with less overhead.
+    mean = float(np.add.reduce(values)) / len(values)
+    return mean, float(np.add.reduce((values - mean) ** 2)) / (len(values) - 1)
+
+
+@functools.lru_cache(maxsize=256)
+def _quantile(df: float, probability: float) -> float:
+    """Return the quantile of Student's t; many comparisons have the same degrees of freedom."""
+    return float(special.stdtrit(df, probability))
 
 
 def bootstrap_interval(
@@ -248,8 +264,8 @@ def bootstrap_interval(
     n = len(values)
     if n < 2:
         return -math.inf, math.inf
-    means = values[_resamples(n, draws)].mean(axis=1)
-    student = float(special.stdtrit(n - 1, alpha / 2))
+    means = np.add.reduce(values.take(_resamples(n, draws)), axis=1) / n
+    student = _quantile(n - 1, alpha / 2)
     tail = float(special.ndtr(math.sqrt(n / (n - 1)) * student))
     low, high = np.quantile(means, [tail, 1 - tail])
     return float(low), float(high)
@@ -273,12 +289,11 @@ def mean_interval(
     n = len(values)
     if n < 2:
         return -math.inf, math.inf
-    own = float(values.std(ddof=1))
+    mean, own = mean_and_sd(values)
     spread = own if sd is None else sd
     if n >= FEW and own**2 >= OWN_SHARE * spread**2:
         return bootstrap_interval(values)
-    half = float(special.stdtrit(n - 1, 1 - ALPHA / 2)) * spread / math.sqrt(n)
-    mean = float(values.mean())
+    half = _quantile(n - 1, 1 - ALPHA / 2) * spread / math.sqrt(n)
     return mean - half, mean + half
 
 
@@ -295,12 +310,18 @@ def decimals(*values: float, size: float = 1.0) -> int:
 
 def holm(p: Sequence[float] | np.ndarray) -> np.ndarray:
     """Return Holm's step-down adjusted p-values, (m,), in the order given."""
-    p = np.asarray(p, float)
-    m = len(p)
-    order = np.argsort(p, kind="stable")
-    stepped = np.maximum.accumulate(p[order] * (m - np.arange(m)))
-    adjusted = np.empty(m)
-    adjusted[order] = np.minimum(stepped, 1.0)
+    adjusted: np.ndarray = _holm(np.asarray(p, float)[None])[0]
+    return adjusted
+
+
+def _holm(p: np.ndarray) -> np.ndarray:
+    """Return the adjusted p-values of each row of p-values, (rows, m)."""
+    rows, m = p.shape
+    row = np.arange(rows)[:, None]
+    order = p.argsort(axis=1, kind="stable")
+    stepped = np.maximum.accumulate(p[row, order] * np.arange(m, 0, -1), axis=1)
+    adjusted = np.empty_like(p)
+    adjusted[row, order] = np.minimum(stepped, 1.0)
     return adjusted
 
 
@@ -326,29 +347,20 @@ def judge(
         claimed: Claimed effects by position; their tests are corrected among themselves.
     """
     claimed = claimed or {}
-    tests = [[c.p, c.p_equivalent, c.p_no_worse] for c in comparisons]
-    adjusted = np.array([holm(p) for p in zip(*tests, strict=True)]).T
+    tests = np.array([[c.p, c.p_equivalent, c.p_no_worse] for c in comparisons], float)
+    tests = tests.reshape(-1, 3).T
+    adjusted = _holm(tests)
     first = list(dict.fromkeys(primary))
-    for column in range(3 if first else 0):
-        adjusted[first, column] = holm([tests[at][column] for at in first])
+    if first:
+        adjusted[:, first] = _holm(tests[:, first])
     claims = holm([comparisons[at].p_short_of(effect) for at, effect in claimed.items()])
     p_claimed = dict(zip(claimed, claims.tolist(), strict=True))
     verdicts = []
-    for at, c in enumerate(comparisons):
-        p, p_equivalent, p_no_worse = adjusted[at].tolist()
-        excluded = p_claimed.get(at, 1.0) < alpha
-        better = (c.mean > 0) == higher_is_better
-        words = {
-            "better": p < alpha and c.agrees and better,
-            "worse": p < alpha and c.agrees and not better,
-            "equivalent": p_equivalent < alpha,
-            "excludes the claimed effect": excluded,
-            "no worse": p_no_worse < alpha,
-            "not enough runs": True,
-        }
+    for at, (c, of_test) in enumerate(zip(comparisons, adjusted.T.tolist(), strict=True)):
+        p, p_equivalent, p_no_worse = of_test
         verdicts.append(
             Verdict(
-                word=next(word for word, holds in words.items() if holds),
+                word=_word(c, of_test, p_claimed.get(at, 1.0), alpha, higher_is_better),
                 paired=c,
                 p=p,
                 p_equivalent=p_equivalent,
@@ -362,3 +374,17 @@ def judge(
             )
         )
     return verdicts
+
+
+def _word(
+    c: Paired, adjusted: Sequence[float], p_claimed: float, alpha: float, higher_is_better: bool
+) -> str:
+    """Return the verdict, given the adjusted p-values: the first of `VERDICTS` that holds."""
+    p, p_equivalent, p_no_worse = adjusted
+    if p < alpha and c.agrees:
+        return "better" if (c.mean > 0) == higher_is_better else "worse"
+    if p_equivalent < alpha:
+        return "equivalent"
+    if p_claimed < alpha:
+        return "excludes the claimed effect"
+    return "no worse" if p_no_worse < alpha else "not enough runs"

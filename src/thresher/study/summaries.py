@@ -111,7 +111,7 @@ def summarise(
 
     Cells in `planned` come first, also those without trials.
     """
-    from thresher.study.statistics import mean_interval  # loads scipy
+    from thresher.study.statistics import mean_and_sd, mean_interval  # loads scipy
 
     chosen = {tuple(choice.cell.values()): choice.chosen for choice in choices}
     groups: dict[tuple[Any, ...], list[Trial]] = {
@@ -125,13 +125,16 @@ def summarise(
         values = {trial.seed: trial.value for trial in finished if trial.value is not None}
         numbers = np.array(list(values.values()), float)
         low, high = mean_interval(numbers)
+        average, sd = next(iter(values.values()), None), None
+        if len(values) > 1:
+            average, sd = mean_and_sd(numbers)
         summaries.append(
             CellSummary(
                 cell=dict(zip(axes, key, strict=True)),
                 chosen=chosen.get(key),
                 n=len(values),
-                mean=float(numbers.mean()) if len(numbers) else None,
-                sd=float(numbers.std(ddof=1)) if len(numbers) > 1 else None,
+                mean=average if average is None else float(average),
+                sd=sd,
                 low=low,
                 high=high,
                 values=values,

@@ -4,9 +4,11 @@ Leaving them out would compare the lucky runs only. Arms are compared by the log
 stratified by cell, and by the restricted mean: the mean time up to where both arms are known.
 """
 
+import bisect
 import functools
 import itertools
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -169,15 +171,14 @@ def log_rank(strata: Strata) -> float:
     surplus: list[float] = []
     variance: list[float] = []
     for first, second in strata:
-        seconds, reached = _both(first, second)
-        mine = np.arange(len(seconds)) < len(first.seconds)
-        _, at_risk, events = _at_moments(seconds, reached)
-        n, k = at_risk.sum(axis=1), (at_risk & mine).sum(axis=1)
-        d = events.sum(axis=1)
-        surplus += (d * k / n - (events & mine).sum(axis=1)).tolist()
-        share = k / n
-        # The last of all runs has no variance: n - d is 0.
-        variance += (d * share * (1 - share) * (n - d) / np.maximum(n - 1, 1)).tolist()
+        ordered = sorted(first.seconds.tolist())
+        mine = Counter(itertools.compress(first.seconds.tolist(), first.reached.tolist()))
+        for moment, n, d in _moments(*_both(first, second)):
+            k = _at_risk(ordered, moment)
+            surplus.append(d * k / n - mine[moment])
+            share = k / n
+            # The last of all runs has no variance: n - d is 0.
+            variance.append(d * share * (1 - share) * (n - d) / max(n - 1, 1))
     total = sum(variance)
     return sum(surplus) / math.sqrt(total) if total else 0.0
 
@@ -221,25 +222,32 @@ def log_rank_p_of_units(strata: Strata, units: Units) -> float:
 def _scores(first: Times, second: Times) -> np.ndarray:
     """Return the log-rank score of each run: expected minus observed events; their sum is 0."""
     seconds, reached = _both(first, second)
-    moments, at_risk, events = _at_moments(seconds, reached)
-    hazard = np.cumsum(events.sum(axis=1) / at_risk.sum(axis=1))
-    before = np.searchsorted(moments, seconds, side="right")
-    return np.concatenate([[0.0], hazard])[before] - reached
+    moments = _moments(seconds, reached)
+    hazard = list(itertools.accumulate((d / n for _, n, d in moments), initial=0.0))
+    arrivals = [moment for moment, _, _ in moments]
+    before = [hazard[bisect.bisect_right(arrivals, time)] for time in seconds]
+    return np.array(before) - reached
 
 
-def _both(first: Times, second: Times) -> tuple[np.ndarray, np.ndarray]:
+def _both(first: Times, second: Times) -> tuple[list[float], list[bool]]:
     """Return the times of the runs of both arms, and which of them reached the target."""
-    seconds = np.concatenate([first.seconds, second.seconds])
-    return seconds, np.concatenate([first.reached, second.reached]).astype(bool)
+    seconds: list[float] = first.seconds.tolist() + second.seconds.tolist()
+    reached: list[bool] = first.reached.tolist() + second.reached.tolist()
+    return seconds, reached
 
 
-def _at_moments(
-    seconds: np.ndarray, reached: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the m moments at which runs arrive, and which of the n runs are at risk then and which
-    arrive, both (m, n)."""
-    moments = np.unique(seconds[reached])
-    return moments, seconds >= moments[:, None], reached & (seconds == moments[:, None])
+def _moments(seconds: Sequence[float], reached: Sequence[bool]) -> list[tuple[float, int, int]]:
+    """Return the moments at which runs arrive, and how many runs are at risk then and arrive.
+
+    Lists, because arrays of a few runs each take longer.
+    """
+    ordered = sorted(seconds)
+    arriving = Counter(itertools.compress(seconds, reached))
+    return [(moment, _at_risk(ordered, moment), arriving[moment]) for moment in sorted(arriving)]
+
+
+def _at_risk(ordered: Sequence[float], moment: float) -> int:
+    return len(ordered) - bisect.bisect_left(ordered, moment)
 
 
 @functools.lru_cache(maxsize=8)
@@ -254,18 +262,27 @@ def _signs(n: int) -> np.ndarray:
 
 def restricted_mean(times: Times, end: float) -> tuple[float, float]:
     """Return the mean time up to `end` and its variance, by Kaplan and Meier's curve."""
-    counted = times.reached & (times.seconds <= end)
-    moments, at_risk, arriving = _at_moments(times.seconds, counted)
-    edges = np.concatenate([[0.0], moments, [end]])
-    n, d = at_risk.sum(axis=1), arriving.sum(axis=1)
-    shares = np.concatenate([[1.0], np.cumprod(1 - d / n)])
-    areas = shares * np.diff(edges)
+    areas, terms = _areas(times.seconds.tolist(), times.reached.tolist(), end)
     after = np.cumsum(areas[::-1])[::-1][1:]
-    terms = np.where(n > d, d / (n * np.maximum(n - d, 1)), 0.0)
-    variance = float(np.sum(after**2 * terms))
+    variance = float(np.sum(after**2 * np.array(terms)))
     # Greenwood's variance is too small by the factor (events - 1) / events.
-    events = int(counted.sum())
-    return float(areas.sum()), variance * (events / (events - 1) if events > 1 else 1.0)
+    events = int((times.reached & (times.seconds <= end)).sum())
+    return float(np.sum(areas)), variance * (events / (events - 1) if events > 1 else 1.0)
+
+
+def _areas(
+    seconds: Sequence[float], reached: Sequence[bool], end: float
+) -> tuple[list[float], list[float]]:
+    """Return the areas under Kaplan and Meier's curve, up to each moment and then up to `end`, and
+    the terms of Greenwood's variance of each moment."""
+    counted = [arrives and time <= end for time, arrives in zip(seconds, reached, strict=True)]
+    share, last = 1.0, 0.0
+    areas, terms = [], []
+    for moment, n, d in _moments(seconds, counted):
+        areas.append(share * (moment - last))
+        terms.append(d / (n * (n - d)) if n > d else 0.0)
+        share, last = share * (1 - d / n), moment
+    return [*areas, share * (end - last)], terms
 
 
 def _known_until(times: Times) -> float:
@@ -312,5 +329,8 @@ def _error_of_units(strata: Strata, units: Units) -> float:
 
 
 def _difference(pair: tuple[Times, Times], kept: np.ndarray, end: float) -> float:
-    first, second = (restricted_mean(Times(t.seconds[kept], t.reached[kept]), end)[0] for t in pair)
+    first, second = (
+        float(np.sum(_areas(t.seconds[kept].tolist(), t.reached[kept].tolist(), end)[0]))
+        for t in pair
+    )
     return first - second
