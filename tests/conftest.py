@@ -226,9 +226,27 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             super()._assign_work_unit(node)
 
         def _reschedule(self, node: Any) -> None:
-            # A worker needs to know the next test before it runs one, and no more.
-            if not self.workqueue or self._pending_of(self.assigned_work[node]) < 2:
+            # A worker needs to know the next test, or that there is none, before it runs one.
+            # One that replaces another has no tests until it has collected them.
+            while (
+                node in self.registered_collections
+                and not node.shutting_down
+                and (not self.workqueue or self._pending_of(self.assigned_work[node]) < 2)
+            ):
                 super()._reschedule(node)
+
+        def remove_node(self, node: Any) -> str | None:
+            """Hand out what a worker has not run, but not the test in which it ended."""
+            work = self.assigned_work.pop(node)
+            left = [(tests, name) for tests in work.values() for name in tests if not tests[name]]
+            if not left:
+                return None
+            tests, ended_in = left[0]
+            tests[ended_in] = True
+            self.workqueue.update({k: v for k, v in work.items() if not all(v.values())})
+            for other in self.assigned_work:
+                self._reschedule(other)
+            return str(ended_in)
 
     if config.getoption("dist") != "load":
         return None

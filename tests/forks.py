@@ -4,7 +4,8 @@ Python's fork server imports torch once for all workers of pytest. Importing thi
 `subprocess` so that `python -m thresher…` and `python FILE`, of the tests or examples, are forked
 from there in tens of milliseconds, whoever starts them: the command of a test, the workers of its
 training, the trials of its study, on a host of a test bed (`ip netns exec HOST …`), too. Process
-id, session, files, signals, network namespace and exit code are real.
+id, session, files, signals, network namespace and exit code are real. The workers of pytest-xdist
+are forked as well: alone, each takes 3 CPU seconds more to load what the server has loaded.
 
 Where the start of an interpreter is what a test is about, or what /proc shows of a process, mark
 the test `fresh`; the variable `FRESH` in the environment of a command does the same.
@@ -46,6 +47,8 @@ FOLDERS = (f"{TESTS}/", f"{os.path.dirname(TESTS)}/examples/")
 MODULES = ("thresher", "torch.distributed.run", "mkdocs", "ipykernel_launcher")
 """What `python -m` forks, besides modules of Thresher. MkDocs loads all commands for the site, and
 the notebooks load torch."""
+WORKER = ["-c", "import sys;exec(eval(sys.stdin.readline()))"]
+"""How execnet starts a worker of pytest-xdist."""
 
 FORKS = multiprocessing.get_context("forkserver")
 # Python has one fork server per process, which imports what the last caller asked for: so it is
@@ -146,7 +149,7 @@ class _Command:
         tracker: Any = resource_tracker._resource_tracker
         own = [SERVER._forkserver_alive_fd, tracker._fd, parent_ends, *SERVER._inherited_fds]
         moved = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _RESERVED_FD) for fd in own]
-        for fd in own:
+        for fd in [*own, sys.stdin.fileno()]:  # the server reads another file than 0
             os.close(fd)
         SERVER._forkserver_alive_fd, tracker._fd, ends, *sent = moved
         for fd, number in zip(sent, self.fds, strict=True):
@@ -193,7 +196,12 @@ class _Command:
         with warnings.catch_warnings():
             # The module that runs was imported by the fork server.
             warnings.filterwarnings("ignore", category=RuntimeWarning, module="runpy")
-            if self.words[0].endswith(".py"):
+            if self.words == WORKER:
+                sys.argv[:] = WORKER[:1]
+                if "preloaded" in sys.modules:
+                    warnings.filters[:] = sys.modules["preloaded"].WARNINGS  # type: ignore[index]
+                exec(WORKER[1], vars(sys.modules["__main__"]))
+            elif self.words[0].endswith(".py"):
                 sys.path[0] = os.path.dirname(self.words[0])
                 runpy.run_path(self.words[0], run_name="__main__")
             else:
@@ -211,13 +219,18 @@ def _write_session(session: str) -> None:
 
 
 def forks_in(folder: Path) -> list[int]:
-    """Return the forks that work in `folder`, whoever started them: /proc shows no more of them."""
+    """Return the forks that work in `folder`, whichever process under test started them.
+
+    A worker of pytest is a fork, too, and may work there, but belongs to the session of the process
+    that started it: only its tests' forks belong to its own.
+    """
     ids = []
-    server = SERVER._forkserver_pid
+    server, session = SERVER._forkserver_pid, f"{SESSION}={os.getpid()}".encode()
     for pid in Path(f"/proc/{server}/task/{server}/children").read_text().split():
         with contextlib.suppress(OSError):  # it has ended
             if os.readlink(f"/proc/{pid}/cwd") == str(folder):
-                ids.append(int(pid))
+                environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+                ids += [int(pid)] if session in environment else []
     return ids
 
 
@@ -262,7 +275,9 @@ def _words(call: dict[str, Any]) -> list[str]:
     special = before not in (None, "die_with_parent") or call["shell"]
     if FRESH in environment or special or program != sys.executable:
         return []
-    if words[:1] == ["-m"]:
+    if words == WORKER:
+        forked = True
+    elif words[:1] == ["-m"]:
         words = words[1:]
         forked = words[0] in MODULES or words[0].startswith("thresher.")
     else:

@@ -2,6 +2,7 @@
 
 import gc
 import importlib
+import warnings
 
 from cheap_memory import RARELY, use_huge_pages
 
@@ -26,6 +27,9 @@ MODULES = (
     "openTSNE",
     "matplotlib.figure",
 )
+
+WARNINGS = warnings.filters[:]
+"""What Python shows of warnings, before torch and others add to it."""
 
 gc.disable()  # a second of the seven that this takes
 for module in MODULES:

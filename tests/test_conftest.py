@@ -62,6 +62,12 @@ def test_that_changes_the_environment():
 
 def test_that_skips():
     pytest.skip("something is missing")
+
+def test_that_ends_its_worker():
+    os._exit(1)
+
+def test_in_the_worker_that_replaces_it():
+    pass
 """
 
 
@@ -94,8 +100,9 @@ def test_a_suite_on_three_workers_and_two_cores(tmp_path: Path) -> None:
     assert "the test left processes running: ['sleep 98765 ']" in done.stdout
     assert "the test changed the environment: {'LEFT'}" in done.stdout
     assert "skipped in CI, where nothing may be missing" in done.stdout
+    assert "crashed while running 'tests/test_small.py::test_that_ends_its_worker'" in done.stdout
     # Two tests pass and fail in their teardown.
-    assert "1 failed, 11 passed, 2 errors" in done.stdout
+    assert "2 failed, 12 passed, 2 errors" in done.stdout
     files = {pid for _, pid, _ in _lines(folder / "file.txt")}
     assert len(files) == 1
     assert [what for what, _, _ in _lines(folder / "order.txt")] == ["slow", "slow", "alone"]

@@ -1,11 +1,13 @@
-import subprocess
-import sys
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
+from forks import FORKS
 from thresher.errors import ThresherError
-from thresher.scaling.catalog import cluster_names, load_cluster
+from thresher.scaling.catalog import cluster_names, describe_device, load_cluster
 
 GOOD = """
 [device]
@@ -106,11 +108,14 @@ def test_a_precision_the_device_lacks_is_refused_by_name() -> None:
 @pytest.mark.slow
 def test_cores_of_this_machine_are_those_that_the_process_may_use() -> None:
     """Workers of a job with a share of the cores must not be predicted to have all of them."""
-    code = (
-        "from thresher.scaling.catalog import describe_device\n"
-        "import os; os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])\n"
-        "import torch; torch.set_num_threads(1)\n"
-        "print(describe_device('cpu').cores)"
-    )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "1"
+    cores = FORKS.Queue()
+    process = FORKS.Process(target=_cores_of_one, args=(cores,))
+    process.start()
+    assert cores.get(timeout=60) == 1
+    process.join()
+
+
+def _cores_of_one(cores: Any) -> None:
+    os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
+    torch.set_num_threads(1)
+    cores.put(describe_device("cpu").cores)

@@ -42,12 +42,6 @@ if not os.path.exists(out + "/begun"):
 json.dump({"score": float(sys.argv[2])}, open(out + "/result.json", "w"))
 """
 STUDY = [sys.executable, str(Path(__file__).with_name("run_study.py"))]
-RUN = """
-import sys
-from thresher.study.study import Study
-Study.load(sys.argv[1], sys.argv[2]).run()
-"""
-LOGGED_RUN = f"import logging; logging.basicConfig(level='INFO')\n{RUN}"
 pytestmark = pytest.mark.xdist_group("slurm")
 
 EXECUTOR: dict[str, Any] = {
@@ -302,7 +296,7 @@ def _run_through_an_outage(bed: SlurmBed, tmp_path: Path) -> None:
     quick.write_text(conf.replace("MessageTimeout=30", "MessageTimeout=1"))
     with open(log, "wb") as errors:
         process = subprocess.Popen(
-            [sys.executable, "-c", LOGGED_RUN, str(file), str(out)],
+            [*STUDY, str(file), str(out), "INFO"],
             env={**os.environ, "SLURM_CONF": str(quick)},
             stderr=errors,
         )
@@ -387,7 +381,7 @@ def test_a_process_is_killed_and_the_study_repeated(
     write_text(file, dumps(content))
     mark = f"KILL_TRIAL={tmp_path}"
     environment = {**os.environ, **bed.environment, "KILL_TRIAL": str(tmp_path)}
-    words = [sys.executable, "-c", RUN, str(file), str(out)]
+    words = [*STUDY, str(file), str(out)]
     moment = random.Random(kill)
     process = subprocess.Popen(words, env=environment)
     _until(lambda: any(out.glob("trials/*/output/state")))

@@ -36,12 +36,7 @@ end
 function slurm_job_modify() return slurm.SUCCESS end
 return slurm.SUCCESS
 """
-RUN = """
-import logging, sys
-from thresher.study.study import Study
-logging.basicConfig(format="%(message)s")
-Study.load(sys.argv[1], sys.argv[2]).run()
-"""
+RUN = str(Path(__file__).with_name("run_study.py"))
 TRIAL = """
 import json, sys
 json.dump({"score": 1.0 + int(sys.argv[2])}, open(sys.argv[1] + "/result.json", "w"))
@@ -75,7 +70,7 @@ def _run_at_the_limit(bed: SlurmBed, tmp_path: Path, free: Path) -> None:
     write_text(file, dumps(content))
     with open(log, "wb") as errors:
         process = subprocess.Popen(
-            [sys.executable, "-c", RUN, str(file), str(out)],
+            [sys.executable, RUN, str(file), str(out), "WARNING"],
             env={**os.environ, **bed.environment},
             stderr=errors,
         )
