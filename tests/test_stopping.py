@@ -17,7 +17,7 @@ from types import FrameType
 import pytest
 
 from thresher import stopping
-from thresher.stopping import Stop, interruptible, keyboard_interrupt
+from thresher.stopping import Stop, asked_to_stop, interruptible, keyboard_interrupt
 
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 DROPPED = "ignore::pytest.PytestUnraisableExceptionWarning"
@@ -84,6 +84,39 @@ def test_an_interrupt_that_is_dropped_is_raised_again(
         work()
     assert type(stopped.value) is KeyboardInterrupt, "Python ends a script by SIGINT only for it"
     assert stopped.value.args == (() if number == signal.SIGINT else (number.name,))
+
+
+def test_what_a_library_makes_of_an_interrupt_is_known() -> None:
+    assert asked_to_stop() is None
+    with pytest.raises(KeyboardInterrupt, match="SIGTERM"), interruptible():
+        assert asked_to_stop() is None
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        except KeyboardInterrupt as error:
+            assert asked_to_stop() is error
+            raise
+    assert asked_to_stop() is None
+
+
+MAKES_ANOTHER_ERROR = """
+import os, signal
+def broken(classes):
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+    except KeyboardInterrupt:
+        raise TypeError("could not determine the shape") from None
+"""
+
+
+def test_a_command_whose_library_makes_another_error_of_an_interrupt_is_interrupted(
+    tmp_path: Path, thresher: Callable[..., "subprocess.CompletedProcess[str]"]
+) -> None:
+    """As torch did in reading weights: `embed` said that the file was truncated."""
+    (tmp_path / "networks.py").write_text(MAKES_ANOTHER_ERROR)
+    words = ("--data", "digits", "--model", "networks:broken", "--out", tmp_path / "run")
+    done = thresher("train", *words, env={"PYTHONPATH": str(tmp_path)}, fresh=True)
+    assert done.returncode == 128 + signal.SIGTERM, done.stderr
+    assert done.stderr == "thresher: interrupted\n"
 
 
 @pytest.mark.filterwarnings(DROPPED)

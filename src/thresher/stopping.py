@@ -35,7 +35,8 @@ class Stop:
         self._error, self._numbers = error, numbers
         self._before: dict[int, Any] = {}
         self._process = os.getpid()
-        self._raised: BaseException | None = None
+        self.raised: BaseException | None = None
+        """What the first signal, or the last repetition, has raised."""
         self._late: int | None = None
         """A signal that arrived when the block had ended."""
         self._repeats = self._leaving = False
@@ -62,7 +63,7 @@ class Stop:
             signal.pthread_sigmask(signal.SIG_BLOCK, ())  # what was sent arrives here at the latest
         for number, handler in self._before.items():
             signal.signal(number, handler)
-        self._raised = None  # and the frames that it holds
+        self.raised = None  # and the frames that it holds
         if self._late is not None:
             signal.raise_signal(self._late)
 
@@ -79,8 +80,8 @@ class Stop:
             if not self._repeats:
                 self._repeats = True
                 self._start_to_repeat(number)
-            self._raised = self._error(number)
-            raise self._raised
+            self.raised = self._error(number)
+            raise self.raised
 
     def _own_code(self, frame: FrameType | None) -> CodeType | None:
         """Return the method of this object that a signal has interrupted."""
@@ -90,9 +91,9 @@ class Stop:
 
     def _cleans_up(self) -> bool:
         """Return whether the main thread is handling the exception, or closing a generator."""
-        handled = sys.exc_info()[1] if self._raised is not None else None
+        handled = sys.exc_info()[1] if self.raised is not None else None
         while handled is not None:
-            if handled is self._raised or isinstance(handled, GeneratorExit):
+            if handled is self.raised or isinstance(handled, GeneratorExit):
                 return True
             handled = handled.__context__
         return False
@@ -122,6 +123,18 @@ def interruptible() -> Stop:
     names = ("SIGTERM", "SIGINT", "SIGHUP") if sys.platform != "win32" else ()
     numbers = [signal.Signals[name] for name in names]
     return Stop(keyboard_interrupt, *(n for n in numbers if signal.getsignal(n) in nobody))
+
+
+def asked_to_stop() -> BaseException | None:
+    """Return what a signal has raised in a `Stop`, also if a library made another error of it.
+
+    Some C code replaces any exception of what it calls, such as the length of a sequence.
+    """
+    for number in signal.valid_signals():
+        handler = signal.getsignal(number)
+        if isinstance(handler, Stop) and handler.raised is not None:
+            return handler.raised
+    return None
 
 
 def keyboard_interrupt(number: int) -> KeyboardInterrupt:

@@ -27,7 +27,7 @@ from thresher.paths import user_error
 from thresher.read_errors import unreadable
 from thresher.select.filters.registry import FILTERS
 from thresher.startup import QuickEnd, complete_streams, quick_imports, skip_pandas
-from thresher.stopping import interrupted
+from thresher.stopping import asked_to_stop, interrupted
 from thresher.version import __version__
 
 WIDEST = 100
@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         sys.path.append(os.getcwd())
     _show_log()
     try:
-        code = _dispatch(arguments)
+        code = _dispatch_or_stop(arguments)
     except ThresherError as error:
         if os.environ.get("THRESHER_DEBUG"):
             traceback.print_exc()
@@ -74,6 +74,17 @@ def main(argv: Sequence[str] | None = None) -> None:
     except Exception as error:
         code = _unexpected(error)
     _leave(code)
+
+
+def _dispatch_or_stop(arguments: list[str]) -> int:
+    """Run the command; an error that came of a signal, in a library, is an interruption."""
+    try:
+        return _dispatch(arguments)
+    except Exception as error:
+        stopped = asked_to_stop()
+        if stopped is None:
+            raise
+        raise stopped from error
 
 
 def _leave(code: int) -> NoReturn:
