@@ -377,7 +377,9 @@ def cifar10() -> Path:
 @pytest.fixture(scope="session")
 def chromium() -> "Iterator[Browser]":
     """Start one browser per worker: Playwright cannot be started twice in a process."""
-    program = shutil.which("chromium") or shutil.which("chromium-browser")
+    # The shell is the same browser without its windows; it takes a fifth less processor time.
+    names = ("chromium-headless-shell", "chromium", "chromium-browser")
+    program = next(filter(None, map(shutil.which, names)), None)
     if program is None:
         pytest.skip("chromium is not installed")
     sync_api = pytest.importorskip("playwright.sync_api")

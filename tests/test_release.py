@@ -1,10 +1,13 @@
 """Files around a release: they name the right version, files and commands."""
 
+import contextlib
 import re
 import tomllib
+from importlib import metadata
 from pathlib import Path
 
 import yaml
+from packaging.specifiers import SpecifierSet
 
 import thresher
 
@@ -55,3 +58,18 @@ def test_extras_are_named_as_in_messages() -> None:
 
 def _project() -> dict:
     return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def test_pinned_versions_install_on_every_python_that_is_supported() -> None:
+    """Debian 12 has Python 3.11.2, where a package that wants 3.11.5 ended `make setup`."""
+    pins = re.findall(r"^([\w.-]+)==", (ROOT / "constraints.txt").read_text(), flags=re.M)
+    version = _project()["requires-python"].removeprefix(">=") + ".0"
+    refused, found = [], 0
+    for name in pins:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            wanted = metadata.metadata(name).json.get("requires_python")
+            found += 1
+            if wanted and not SpecifierSet(str(wanted)).contains(version):
+                refused.append((name, wanted))
+    assert found > len(pins) / 2
+    assert refused == []
