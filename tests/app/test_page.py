@@ -260,6 +260,7 @@ def test_two_windows_and_another_process_see_each_other(site: Site, look: Opener
     # It is not that of this window, so the page says what it was.
     one.keyboard.press("u")
     one.wait_for_selector('.toast:text-is("Undone: dropped 4 samples.")')
+    wait_for(two, "hand", 1)  # before, this window has nothing to redo
     two.keyboard.press("r")
     two.wait_for_selector('.toast:text-is("Redone: dropped 4 samples.")')
     wait_for(one, "hand", 5)
