@@ -313,11 +313,13 @@ def _script(arguments: list[str]) -> str | None:
     name, *words = arguments
     if not re.fullmatch(r"python[\d.]*", Path(name).name):
         return None
-    while words and words[0] in ("-X", "-W"):
-        words = words[2:]
-    if not words or words[0] in ("-", "-c", "-m"):
-        return None
-    return _script([name, *words[1:]]) if words[0].startswith("-") else words[0]
+    while words and words[0].startswith("-"):
+        option = words.pop(0)
+        if option == "-" or "c" in option or "m" in option:  # as in -um: no file, or not known
+            return None
+        if option.endswith(("X", "W")):  # its value follows
+            words = words[1:]
+    return words[0] if words else None
 
 
 def _check_script(path: str | None) -> None:
