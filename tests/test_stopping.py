@@ -318,6 +318,31 @@ sys.meta_path.insert(0, Finder())
     assert (done.returncode, done.stderr) == (128 + number, "thresher: interrupted\n")
 
 
+@pytest.mark.slow  # imports torch
+@pytest.mark.fresh
+@pytest.mark.parametrize(
+    ("called", "number"),
+    [("_c10d_init", signal.SIGINT), ("_multiprocessing_init", signal.SIGTERM)],
+)
+def test_a_signal_while_torch_is_imported_does_not_abort(
+    tmp_path: Path, called: str, number: int
+) -> None:
+    """These functions of torch call Python; an exception there ends in std::terminate."""
+    start = f"""
+inside = []
+def profile(frame, event, argument):
+    if event == "c_call" and argument.__name__ == {called!r}:
+        inside.append(True)
+    elif event == "call" and inside:
+        sys.setprofile(None)
+        signal.raise_signal({int(number)})
+sys.setprofile(profile)
+"""
+    words = ("--data", "digits", "--model", "tiny", "--epochs", "1000", "--device", "cpu")
+    done = _run_with(tmp_path, start, "train", *words, "--out", str(tmp_path / "run"))
+    assert (done.returncode, done.stderr) == (128 + number, "thresher: interrupted\n")
+
+
 @pytest.mark.fresh
 @pytest.mark.parametrize("number", SIGNALS)
 def test_a_signal_after_the_work_gives_no_traceback(tmp_path: Path, number: int) -> None:

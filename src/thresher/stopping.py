@@ -3,6 +3,9 @@
 Python drops an exception that a signal handler raises inside a weakref callback, `__del__` or a
 callback of a C library, and libraries drop some in handlers of their own. The process would go on
 as if nobody had asked. So what a `Stop` raises is raised again until its block is left.
+
+While torch is imported, nothing is raised: its C++ code calls Python without catching exceptions,
+so that one would abort the process. The signal is repeated until torch has been imported.
 """
 
 import _thread
@@ -17,6 +20,8 @@ from typing import Any
 
 REPEAT_S = 0.5
 """How long code that has dropped the exception goes on until it is raised again."""
+IMPORT_REPEAT_S = 0.05
+"""How often it is tried whether torch has been imported."""
 
 
 class Stop:
@@ -80,6 +85,8 @@ class Stop:
             if not self._repeats:
                 self._repeats = True
                 self._start_to_repeat(number)
+            if _imports_torch(frame):
+                return
             self.raised = self._error(number)
             raise self.raised
 
@@ -109,9 +116,23 @@ class Stop:
 
     def _repeat(self, number: int) -> None:
         main = threading.main_thread().ident
-        while main is not None and not self._ended.acquire(timeout=REPEAT_S):
+        while main is not None and not self._ended.acquire(timeout=self._pause_s()):
             signal.pthread_kill(main, number)
         self._gone.release()
+
+    def _pause_s(self) -> float:
+        return IMPORT_REPEAT_S if self.raised is None else REPEAT_S
+
+
+def _imports_torch(frame: FrameType | None) -> bool:
+    """Return whether `frame`, or a caller of it, runs a module of torch."""
+    while frame is not None:
+        if frame.f_code.co_name == "<module>":
+            name = str(frame.f_globals.get("__name__"))
+            if name == "torch" or name.startswith("torch."):
+                return True
+        frame = frame.f_back
+    return False
 
 
 def interruptible() -> Stop:

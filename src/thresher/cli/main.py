@@ -37,8 +37,8 @@ WIDEST = 100
 def run() -> None:
     """Run the command line in a process of its own, and end it quickly."""
     ended = QuickEnd(code=1)
-    complete_streams()
     try:
+        complete_streams()
         main()
     except SystemExit as error:
         ended.code = error.code if isinstance(error.code, int) else 1
