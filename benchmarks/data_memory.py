@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.machine import describe
-from benchmarks.streaming_memory import Watch
+from benchmarks.memory_watch import Watch
 from thresher.data.pack import Pack
 from thresher.data.sources.base import Block
 from thresher.data.write import WriteOptions, write_pack

@@ -31,7 +31,7 @@ from safetensors.torch import save_file
 
 from benchmarks.cold_start import write_index
 from benchmarks.machine import describe, page, table
-from benchmarks.streaming_memory import anonymous
+from benchmarks.memory_watch import anonymous
 from thresher.data.pack import Pack
 from thresher.data.sources.base import Block
 from thresher.data.write import write_pack

@@ -16,7 +16,7 @@ import torch
 
 from benchmarks.imagenet_training import ON_GPU, made
 from benchmarks.machine import describe, publish_json
-from benchmarks.streaming_memory import Watch
+from benchmarks.memory_watch import Watch
 from thresher.paths import RunPaths
 from thresher.report.scaling_figures import new_figure, save_figure
 from thresher.training.config import TrainConfig

@@ -12,10 +12,11 @@ import pytest
 from page_eyes import screenshot
 from page_site import Few, Made, Opener, Serve, Site, select
 
-from thresher.app.server import create_server
+from thresher.app.server import PageServer, ServerConfig, create_server
 from thresher.app.workspace import Workspace
 from thresher.data.pack import Pack
 from thresher.data.write import WriteOptions, write_pack
+from thresher.errors import InvalidValueError
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, ConsoleMessage, Page
@@ -58,17 +59,36 @@ def few_cifar(cifar10: Path, tmp_path_factory: pytest.TempPathFactory) -> Made:
     return select(pack, pack.indices("train"), folder / "few.parquet")
 
 
+@pytest.fixture(scope="session")
+def ports() -> list[int]:
+    """Free ports, used again by `serve`: at a known address the browser need not compile scripts.
+
+    A page takes a sixth less processor time.
+    """
+    return []
+
+
 @pytest.fixture
-def serve() -> Iterator[Serve]:
+def serve(ports: list[int]) -> Iterator[Serve]:
     """Serve selections, or an exported folder, until the windows of `look` are empty again."""
     with contextlib.ExitStack() as servers:
 
         def address(*paths: Path) -> str:
             if paths[0].is_dir():
                 return servers.enter_context(file_server(paths[0]))
-            return servers.enter_context(create_server(Workspace(list(paths))).in_background())
+            server = server_at(ports.pop() if ports else 0, Workspace(list(paths)))
+            servers.callback(ports.append, server.socket.getsockname()[1])
+            return servers.enter_context(server.in_background())
 
         yield address
+
+
+def server_at(port: int, workspace: Workspace) -> PageServer:
+    """Return a server at a port, or at another one if a process has taken it meanwhile."""
+    try:
+        return create_server(workspace, ServerConfig(port=port))
+    except InvalidValueError:
+        return create_server(workspace)
 
 
 @contextlib.contextmanager
@@ -155,12 +175,34 @@ def look(
             SCREENSHOTS.mkdir(parents=True, exist_ok=True)
             name = request.node.name.replace("[", "-").replace("]", "")
             (SCREENSHOTS / f"{name}-{number}.png").write_bytes(screenshot(page))
-        page.evaluate("localStorage.clear()")
-        page.goto("about:blank")
+        empty(page)
         page.remove_listener("pageerror", on_error)
         page.remove_listener("console", on_console)
-        page.mouse.move(0, 0)
-        page.emulate_media(reduced_motion="null")
-        page.context.clear_cookies()
         windows.append(page)
     assert errors == []
+
+
+@pytest.fixture
+def window(
+    chromium: "Browser", windows: "list[Page]", serve: Serve, request: pytest.FixtureRequest
+) -> "Iterator[Page]":
+    """A window for tests of failed requests, about which the console shows errors."""
+    page = windows.pop() if windows else chromium.new_page()
+    page.set_viewport_size({"width": 1280, "height": 720})
+    page.set_default_timeout(60_000)
+    yield page
+    if request.node.stash[_FAILED]:
+        page.close()
+        return
+    page.unroute_all()
+    empty(page)
+    windows.append(page)
+
+
+def empty(page: "Page") -> None:
+    """Leave nothing of a test in a window."""
+    page.evaluate("localStorage.clear()")
+    page.goto("about:blank")
+    page.mouse.move(0, 0)
+    page.emulate_media(reduced_motion="null")
+    page.context.clear_cookies()

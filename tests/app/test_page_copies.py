@@ -91,7 +91,11 @@ def test_links_and_test_images_by_http(copies_site: Site, few_site: Site) -> Non
         (outside,) = meta["outside"]
         assert outside["id"] == selection.copies.others[0]
         assert (outside["split"], meta["measure"]) == ("test", "correlation of the pixels")
-        assert http.get(f"/api/sprite?rows=0,{n}").status_code == 200
+        sheet = http.get(f"/api/sprite?rows=0,{n}")
+        assert sheet.status_code == 200
+        # A browser keeps it, but not for the next server at this address, which has another token.
+        assert sheet.headers["cache-control"] == "private, max-age=3600"
+        assert sheet.headers["vary"] == "Authorization"
         assert http.get(f"/api/sprite?rows={n + 1}").status_code == 400
         # The links belong to the samples, not to what the filter decided about them.
         path = http.post("/api/use", json={"share": 0.2, "name": "again"}).json()["path"]

@@ -15,7 +15,7 @@ from thresher.data.selection import Selection
 from thresher.paths import SelectionPaths
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Route
+    from playwright.sync_api import Page, Route
 
 pytest_plugins = ("page_fixtures",)
 
@@ -50,11 +50,11 @@ def test_controls_show_what_was_chosen_and_reset_ends_a_preview_under_way(
 
 
 def test_decisions_that_no_event_announced_and_answers_in_another_order(
-    few_site: Site, chromium: "Browser"
+    few_site: Site, window: "Page"
 ) -> None:
     ids = Selection.load(few_site.made.path).ids
     log = OverrideLog(SelectionPaths(few_site.made.path).overrides)
-    page = chromium.new_page()
+    page = window
 
     def subscribe(route: "Route") -> None:
         """Another process decides after the page has read the log, before it is subscribed."""
@@ -79,7 +79,6 @@ def test_decisions_that_no_event_announced_and_answers_in_another_order(
         held[0].fulfill(response=older)
     page.wait_for_timeout(200)
     assert counts(page)["hand"] == 9
-    page.close()
 
 
 def test_a_comparison_follows_decisions_in_both_selections(
@@ -147,10 +146,8 @@ def test_no_request_is_answered_for_a_selection_that_was_made_anew(few_site: Sit
     assert not path.with_name("third.parquet").exists()
 
 
-def test_the_page_says_that_its_selection_was_made_anew(
-    few_site: Site, chromium: "Browser"
-) -> None:
-    page = chromium.new_page()
+def test_the_page_says_that_its_selection_was_made_anew(few_site: Site, window: "Page") -> None:
+    page = window
     page.goto(few_site.url)
     page.wait_for_selector(".filter-panel[data-ready]")
     ids = make_anew(few_site.made.path)
@@ -159,16 +156,15 @@ def test_the_page_says_that_its_selection_was_made_anew(
     page.wait_for_selector('.toast.wrong:has-text("start `thresher view` again")')
     page.reload()
     page.wait_for_selector('.loading.wrong:has-text("chosen.parquet was made anew")')
-    page.close()
 
 
 def test_what_was_typed_for_a_decision_that_was_not_saved_stays(
-    few_site: Site, chromium: "Browser"
+    few_site: Site, window: "Page"
 ) -> None:
     made = few_site.made
     ids = Selection.load(made.path).ids
     log = OverrideLog(SelectionPaths(made.path).overrides)
-    page = chromium.new_page()
+    page = window
     page.goto(few_site.url)
     page.wait_for_selector(".filter-panel[data-ready]")
     focus_by_search(page, ids[0])
@@ -190,11 +186,10 @@ def test_what_was_typed_for_a_decision_that_was_not_saved_stays(
     assert page.input_value("#reason") == ""
     (entry,) = log.read()
     assert (entry.ids, entry.keep, entry.reason) == ([ids[0]], False, "blurred")
-    page.close()
 
 
-def test_a_reason_without_a_sample_to_decide_on_stays(few_site: Site, chromium: "Browser") -> None:
-    page = chromium.new_page()
+def test_a_reason_without_a_sample_to_decide_on_stays(few_site: Site, window: "Page") -> None:
+    page = window
     page.goto(few_site.url)
     page.wait_for_selector(".filter-panel[data-ready]")
     page.fill("#reason", "blurred")
@@ -202,7 +197,6 @@ def test_a_reason_without_a_sample_to_decide_on_stays(few_site: Site, chromium: 
     page.keyboard.press("d")
     page.wait_for_timeout(100)
     assert page.input_value("#reason") == "blurred"
-    page.close()
 
 
 def test_a_selection_by_hdbscan_has_no_sliders_of_dbscan(

@@ -166,6 +166,35 @@ def test_feature_neighbours_are_the_most_alike(some_cifar: Made, tmp_path: Path)
     assert [one["row"] for one in answer["neighbours"]] == expected
 
 
+@pytest.mark.parametrize("fault", ["damaged", "of other images"])
+def test_features_that_cannot_be_used_are_mentioned_once(
+    fault: str, some_cifar: Made, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    features = tmp_path / "features.npy"
+    made = some_cifar.copy(tmp_path)
+    ids = Selection.load(made.path).ids
+    if fault == "damaged":
+        features.write_bytes(b"no array")
+    else:
+        np.save(features, np.zeros((len(ids), 2), np.float32))
+    names = features.with_suffix(".ids.txt")
+    names.write_text("\n".join(["another", "a third", *ids[2:]]))
+    sidecar = made.path.with_suffix(".json")
+    meta = json.loads(sidecar.read_text())
+    sidecar.write_text(json.dumps({**meta, "features": str(features)}))
+    with (
+        create_server(Workspace([made.path])).in_background() as url,
+        client(Site(url, made)) as http,
+    ):
+        for _ in range(2):
+            answer = http.get(f"/api/sample/{ids[17]}", params={"neighbours": 5})
+            assert "neighbours" not in answer.json()
+    (said,) = [record.getMessage() for record in caplog.records if "not shown" in record.message]
+    assert said.endswith("; similar images are not shown")
+    assert str(features) in said
+    assert ("has no features of 2 images" in said) == (fault != "damaged")
+
+
 def test_places_are_the_majority_around() -> None:
     x = np.array([0, 0.1, 0.2, 5, 5.1, 5.2, 5.3], np.float32)
     labels = np.array([0, 0, 0, 1, 1, 1, 0])

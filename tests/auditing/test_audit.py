@@ -1,6 +1,9 @@
 """Audits find what was planted, drop it and little else, and can be repeated."""
 
+import html
 import json
+import re
+import shlex
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -393,3 +396,26 @@ def test_a_handful_of_images_is_audited(tmp_path: Path) -> None:
     assert {one.kind: one.count for one in found.findings}["near-duplicates"] == 1
     assert found.train == 9
     assert found.notes[0].endswith("finds more: try --model efficientnet-lite0.")
+
+
+def test_commands_of_an_audit_page_can_be_copied(digits: Path) -> None:
+    found = Audit(
+        data="my photos",
+        fingerprint="0a1b",
+        classes=2,
+        train=9,
+        test=0,
+        kept=9,
+        network="tiny",
+        findings=(),
+        selection="my audit/selection.parquet",
+        page="my audit/index.html",
+    )
+    text = render(found, Pack.open(digits))
+    commands = [html.unescape(code) for code in re.findall("<code>(.*?)</code>", text)]
+    data = ["--data", str(digits), "--selection", found.selection]
+    assert [shlex.split(command) for command in commands] == [
+        ["thresher", "view", found.selection],
+        ["thresher", "train", *data, "--out", "RUN"],
+        ["thresher", "data", "export", str(digits), "CLEANED", *data[2:]],
+    ]

@@ -1,10 +1,8 @@
 """The report of a study with known numbers: verdicts, files, a self-contained page."""
 
-import html
 import io
 import math
 import re
-import shlex
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
@@ -17,11 +15,9 @@ from matplotlib.figure import Figure
 from rich.console import Console
 from scipy import stats
 
-from thresher.auditing.findings import Audit
 from thresher.cli.study import _summary
 from thresher.data.pack import Pack
 from thresher.data.selection import Selection
-from thresher.report import audit_page
 from thresher.report.drawing import INK, inline
 from thresher.report.figures import _lines, draw_all
 from thresher.report.page import render, write_report
@@ -84,29 +80,6 @@ def test_one_seed_is_reported_without_intervals(digits: Path, tmp_path: Path) ->
     assert {c.verdict for c in found.verdicts} == {"not enough runs"}
     assert found.to_dict()["cells"][0]["low"] is None
     assert "not enough runs" in write_report(found).read_text()
-
-
-def test_commands_of_an_audit_page_can_be_copied(digits: Path) -> None:
-    found = Audit(
-        data="my photos",
-        fingerprint="0a1b",
-        classes=2,
-        train=9,
-        test=0,
-        kept=9,
-        network="tiny",
-        findings=(),
-        selection="my audit/selection.parquet",
-        page="my audit/index.html",
-    )
-    text = audit_page.render(found, Pack.open(digits))
-    commands = [html.unescape(code) for code in re.findall("<code>(.*?)</code>", text)]
-    data = ["--data", str(digits), "--selection", found.selection]
-    assert [shlex.split(command) for command in commands] == [
-        ["thresher", "view", found.selection],
-        ["thresher", "train", *data, "--out", "RUN"],
-        ["thresher", "data", "export", str(digits), "CLEANED", *data[2:]],
-    ]
 
 
 @pytest.mark.slow

@@ -22,7 +22,7 @@ from thresher.select.tsne_loading import loading
 def digits_x() -> torch.Tensor:
     from sklearn.datasets import load_digits
 
-    return torch.from_numpy(load_digits().data[:600]).float()
+    return torch.from_numpy(load_digits().data[:400]).float()
 
 
 def _start(x: torch.Tensor) -> torch.Tensor:
@@ -176,7 +176,7 @@ def test_the_map_keeps_classes_apart_and_is_the_same_twice(digits_x: torch.Tenso
     again, _ = _map(digits_x, iterations=120, early_iterations=80)
     assert torch.equal(y, again)
 
-    labels = load_digits().target[:600]
+    labels = load_digits().target[:400]
     before, after = (
         KNeighborsClassifier(5).fit(space[::2], labels[::2]).score(space[1::2], labels[1::2])
         for space in (digits_x, y)

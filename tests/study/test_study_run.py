@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from few_digits import make_pack
 
+from quick_tiny import _quick_tiny  # noqa: F401
 from thresher.errors import ThresherError
 from thresher.paths import RunPaths, StudyPaths, write_json, write_text
 from thresher.study.status import Failures, hold
@@ -157,7 +158,7 @@ def _alive(pid: int) -> bool:
 @pytest.mark.slow  # starts two studies
 def test_interrupted_politely_it_saves_and_goes_on(content: Content, tmp_path: Path) -> None:
     file, out = tmp_path / "study.toml", tmp_path / "out"
-    base = {"epochs": 8, "checkpoint_every": 100_000}
+    base = {"epochs": 100, "checkpoint_every": 100_000}
     small = content(base=base, grid={"batch_size": [16]}, seeds=1)
     write_text(file, dumps(small))
     study = Study.load(file, out)

@@ -1,5 +1,6 @@
 """Nearest neighbours in the feature space of the network that the selection was made with."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,8 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from thresher.data.ids import rows_by_id
-from thresher.errors import ThresherError
+from thresher.errors import ThresherError, counted
 
+logger = logging.getLogger(__name__)
 BLOCK = 8192
 
 
@@ -32,17 +34,21 @@ class FeatureIndex:
 
     @classmethod
     def open(cls, path: Path, ids: Sequence[str]) -> "FeatureIndex | None":
-        """Open the features at `path` for the samples `ids`; None if any of them is missing."""
+        """Open the features at `path` for the samples `ids`; None, and a warning, if that fails."""
         # Imported here because it loads torch, which a page without features does not need.
         from thresher.models.features import Features
 
         try:
             features = Features.open(path)
-        except (ThresherError, OSError):
-            # Features are large and often deleted after the map is made.
+        except (ThresherError, OSError) as error:
+            logger.warning("%s; similar images are not shown", error)
             return None
         positions = rows_by_id(ids, features.ids)
-        return None if (positions < 0).any() else cls(features.array, positions)
+        if missing := int((positions < 0).sum()):
+            images = counted(missing, "image")
+            logger.warning("%s has no features of %s; similar images are not shown", path, images)
+            return None
+        return cls(features.array, positions)
 
     def nearest(self, row: int, k: int) -> list[FeatureNeighbour]:
         """Return the `k` samples most similar to sample `row`, most similar first.

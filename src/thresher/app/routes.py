@@ -147,7 +147,8 @@ class Api:
         positions = view.image_positions
         positions = positions[_query_rows(request, len(positions))]
         sheet = await run_in_threadpool(thumbnails.thumbnail_sheet, view.pack, positions)
-        return Response(sheet, media_type="image/png", headers=CACHED)
+        # Another server may have had this address before, with other samples and another token.
+        return Response(sheet, media_type="image/png", headers={**CACHED, "Vary": "Authorization"})
 
     async def knobs(self, request: Request) -> Response:
         previewer = self.workspace.previewer(self._name(request))

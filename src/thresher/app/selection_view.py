@@ -290,7 +290,10 @@ class SelectionView:
 
     @property
     def has_features(self) -> bool:
-        """Whether the sidecar names features that exist; does not open them."""
+        """Whether the sidecar names features that exist; does not open them.
+
+        Features are large and often deleted after the map is made.
+        """
         if "features" in self.__dict__:
             return self.features is not None
         path = self.selection.meta.get("features")

@@ -27,6 +27,8 @@ from thresher.scaling.synthetic import SyntheticBatch, timed
 SIZES = tuple(4**k for k in range(5, 13))
 """1 KiB to 16 MiB."""
 TIMEOUT_S = 900.0
+STEP_SECONDS = 1.5
+"""How long DDP steps are timed, with communication and without."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ def time_step(
     batch: SyntheticBatch,
     device: str = "cpu",
     bucket_mb: float = 25,
-    seconds: float = 1.5,
+    seconds: float = STEP_SECONDS,
 ) -> OverlapTimes:
     """Time a DDP step and the same step without communication on the current group.
 
@@ -117,11 +119,15 @@ def time_step(
 
 
 def measure_group(
-    workers: int, model: str | None = None, batch: SyntheticBatch | None = None
+    workers: int,
+    model: str | None = None,
+    batch: SyntheticBatch | None = None,
+    step_seconds: float = STEP_SECONDS,
 ) -> GroupTimes:
     """Start `workers` processes on this machine and time their all-reduce (about ten seconds).
 
-    With a `model`, a DDP step of it is timed too; `batch` is that of each worker.
+    With a `model`, a DDP step of it is timed too, for about `step_seconds`; `batch` is that of each
+    worker.
     """
     if workers < 2:
         raise InvalidValueError(
@@ -130,7 +136,7 @@ def measure_group(
     threads = max(1, core_count() // workers)
     environment = {"OMP_NUM_THREADS": str(threads)}
     run = partial(run_local, workers, environment=environment, timeout_s=TIMEOUT_S)
-    order = to_mapping(_Order(model, batch))
+    order = to_mapping(_Order(model, batch, step_seconds))
     return from_mapping(
         GroupTimes, call_in_group("thresher.scaling.links:_measure_order", order, run)
     )
@@ -140,17 +146,21 @@ def measure_group(
 class _Order:
     model: str | None
     batch: SyntheticBatch | None
+    step_seconds: float
 
 
 def _measure_order(values: Any) -> Any:
     order = from_mapping(_Order, values)
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     device = str(join("auto").device)
-    return to_mapping(measure_current_group(device, order.model, order.batch))
+    return to_mapping(measure_current_group(device, order.model, order.batch, order.step_seconds))
 
 
 def measure_current_group(
-    device: str, model: str | None = None, batch: SyntheticBatch | None = None
+    device: str,
+    model: str | None = None,
+    batch: SyntheticBatch | None = None,
+    step_seconds: float = STEP_SECONDS,
 ) -> GroupTimes:
     """Measure the group that this process has joined; all ranks must call it."""
     torch.manual_seed(0)
@@ -168,6 +178,8 @@ def measure_current_group(
         **asdict(link),
         error=error,
     )
-    overlap = None if network is None or batch is None else time_step(network, batch, device)
+    overlap = None
+    if network is not None and batch is not None:
+        overlap = time_step(network, batch, device, seconds=step_seconds)
     dist.barrier()
     return GroupTimes(allreduce, overlap)

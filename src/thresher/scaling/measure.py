@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 RANDOM_SIDE = 32
 """Side of the random images without a pack."""
+READING_SECONDS = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +54,8 @@ class MeasureConfig:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to measure."""
     seconds_per_batch: float = option(1.0, gt=0, le=3600)
-    """How long to repeat each batch size."""
+    """How long to repeat each batch size. Below 0.3, the DDP step and the reading of the pack are
+    timed shorter, too."""
 
 
 def measure(config: MeasureConfig, statistic: "Statistic" = median) -> Profile:
@@ -69,9 +71,10 @@ def measure(config: MeasureConfig, statistic: "Statistic" = median) -> Profile:
     from thresher.data.pack import Pack
     from thresher.scaling.captured import is_captured, time_captured, with_captured
     from thresher.scaling.layers import time_layers, trainable
-    from thresher.scaling.links import measure_current_group, measure_group
+    from thresher.scaling.links import STEP_SECONDS, measure_current_group, measure_group
 
     group = join(config.device) if placement().world > 1 else None
+    shorter = min(1.0, config.seconds_per_batch / 0.3)
     workers = config.workers
     if group is not None:
         if workers not in (1, group.world):
@@ -102,11 +105,12 @@ def measure(config: MeasureConfig, statistic: "Statistic" = median) -> Profile:
     if workers > 1:
         if group is None or group.first:
             logger.info("timing all-reduces and a DDP step on %d workers", workers)
+        step_seconds = STEP_SECONDS * shorter
         part = (config.model, replace(batch, batch_size=config.batch_size // workers))
         if group is None:
-            times = measure_group(workers, *part)
+            times = measure_group(workers, *part, step_seconds)
         else:
-            times = measure_current_group(str(device), *part)
+            times = measure_current_group(str(device), *part, step_seconds)
         allreduce, overlap = times.allreduce, times.overlap
     return Profile(
         model=config.model,
@@ -123,7 +127,7 @@ def measure(config: MeasureConfig, statistic: "Statistic" = median) -> Profile:
         batches=batches,
         allreduce=allreduce,
         overlap=overlap,
-        input=reading_speed(pack, shape[1]) if pack is not None else None,
+        input=None if pack is None else reading_speed(pack, shape[1], READING_SECONDS * shorter),
         versions=versions(),
         hardware=hardware(device.type),
         steps="captured" if captured else "ordinary",
@@ -146,12 +150,12 @@ def trained_shape(pack: "Pack", image_size: int | None) -> tuple[int, int, int]:
     return len(pack.mean), *augment.output_size(*image_sides(config, pack))
 
 
-def reading_speed(pack: "Pack", image_size: int) -> InputSpeed:
-    """Measure one reader that gathers random batches of a pack for half a second."""
+def reading_speed(pack: "Pack", image_size: int, seconds: float = READING_SECONDS) -> InputSpeed:
+    """Measure one reader that gathers random batches of a pack."""
     random = np.random.default_rng(0)
     batch = min(256, len(pack))
     begin, count = time.perf_counter(), 0
-    while count == 0 or time.perf_counter() - begin < 0.5:
+    while count == 0 or time.perf_counter() - begin < seconds:
         pack.images(random.choice(len(pack), batch, replace=False), size=image_size)
         count += batch
     rate = count / (time.perf_counter() - begin)

@@ -103,7 +103,7 @@ def field(y: torch.Tensor, grid: Grid) -> tuple[torch.Tensor, torch.Tensor]:
     grid.charge.zero_()
     grid.charge.scatter_add_(0, index.view(-1), (product * FIXED_POINT).round().long().reshape(-1))
     potential, constant = grid.convolve(spacing)
-    around = potential.view(-1)[index].view(n, 4, 4)
+    around = potential.view(-1).index_select(0, index.view(-1)).view(n, 4, 4)
     phi = (around * product).sum((1, 2))
     dx = (around * (slope[:, 0, :, None] * weight[:, 1, None, :])).sum((1, 2))
     dy = (around * (weight[:, 0, :, None] * slope[:, 1, None, :])).sum((1, 2))

@@ -117,7 +117,8 @@ def _step(
 ) -> None:
     """Do one step in plain torch."""
     repulsion, z = field(state.y, grid)
-    apart = state.y[rows] - state.y[columns]
+    # On a CPU, index_select gathers rows in a fraction of the time that indexing takes.
+    apart = state.y.index_select(0, rows) - state.y.index_select(0, columns)
     pull = (p.value / (1 + apart.square().sum(1)))[:, None] * apart
     attraction = torch.segment_reduce(pull, "sum", offsets=p.row_start, axis=0)
     gradient = state.exaggeration * attraction - repulsion / z
