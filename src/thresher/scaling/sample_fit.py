@@ -237,14 +237,16 @@ def _grid(points: _Points) -> np.ndarray:
 
 
 def _sums(points: _Points, weights: np.ndarray, means: np.ndarray) -> np.ndarray:
-    """Return the weighted squares left at each B_crit of the grid, for (draws, batches) means."""
+    """Return the weighted squares left at each B_crit of the grid, for (draws, batches) means.
+
+    They lack what is the same at each B_crit of a draw.
+    """
     shape = np.log1p(points.batches / np.exp(_grid(points))[:, None])
-    total = weights.sum()
-    # Σw(y − m)² − (Σw(y − m))²/Σw, the best E_min being the mean of y − m.
-    cross = means @ (weights * shape).T
-    squares = (means**2 @ weights)[:, None] - 2 * cross + shape**2 @ weights
-    linear = (means @ weights)[:, None] - shape @ weights
-    return squares - linear**2 / total
+    shape -= np.average(shape, axis=1, weights=weights)[:, None]
+    # Σw(y − s)² − (Σw(y − s))²/Σw, the best E_min being the mean of y − s, with Σws = 0.
+    sums = means @ (-2 * weights * shape).T
+    sums += shape**2 @ weights
+    return sums
 
 
 def _best_critical(points: _Points, weights: np.ndarray, means: np.ndarray) -> np.ndarray:
