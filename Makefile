@@ -24,7 +24,7 @@ $(READY): pyproject.toml constraints.txt
 demo: setup
 	$(BIN)/python -m thresher demo
 
-# Three workers on two cores. WORKERS=0 runs in one process, for a debugger.
+# Two workers for each core. WORKERS=0 runs in one process, for a debugger.
 WORKERS ?= auto
 
 test: setup

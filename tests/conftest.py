@@ -81,8 +81,8 @@ def pytest_configure_node(node: Any) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Three workers for two cores: many tests wait for another process most of their time."""
-    return min(len(os.sched_getaffinity(0)) * 3 // 2, 12) or 1
+    """Two workers for each core: many tests wait for another process most of their time."""
+    return min(len(os.sched_getaffinity(0)) * 2, 12)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -112,7 +112,7 @@ def test_a_command_whose_library_makes_another_error_of_an_interrupt_is_interrup
     """As torch did in reading weights: `embed` said that the file was truncated."""
     (tmp_path / "networks.py").write_text(MAKES_ANOTHER_ERROR)
     words = ("--data", "digits", "--model", "networks:broken", "--out", tmp_path / "run")
-    done = thresher("train", *words, env={"PYTHONPATH": str(tmp_path)}, fresh=True)
+    done = thresher("train", *words, env={"PYTHONPATH": str(tmp_path)})
     assert done.returncode == 128 + signal.SIGTERM, done.stderr
     assert done.stderr == "thresher: interrupted\n"
 

@@ -63,5 +63,6 @@ export default defineConfig({
       },
     },
   },
-  test: { include: ["test/**/*.test.ts"] },
+  // The tests share no state: one thread runs several files, which halves their time.
+  test: { include: ["test/**/*.test.ts"], pool: "threads", isolate: false },
 });

@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from forks import FRESH, forks_in
+from forks import forks_in
 from thresher.data.pack import Pack
 from thresher.errors import ThresherError
 from thresher.training import checkpoint
@@ -43,18 +43,6 @@ def _command(few: Path, out: Path, *more: str) -> list[str]:
 def _same(a: Path, b: Path) -> bool:
     x, y = load_file(a / "model.safetensors"), load_file(b / "model.safetensors")
     return all(torch.equal(x[name], y[name]) for name in x)
-
-
-def _children(pid: int) -> list[int]:
-    found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [int(child) for child in found if b"worker" in _cmdline(int(child))]
-
-
-def _cmdline(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return b""
 
 
 def _last_step(out: Path) -> int:
@@ -92,15 +80,15 @@ def test_a_killed_group_and_a_killed_worker_lose_nothing(
 ) -> None:
     out = tmp_path / "run"
     command = _command(few, out, "--workers", "3", "--compress", "int8")
-    # New interpreters: the workers must find out by themselves that their agent has died.
-    running = _start(command, {**os.environ, FRESH: "1"}, tmp_path)
+    # That workers in new interpreters notice the end of their agent is tested in
+    # tests/distributed/test_worker.py and tests/faults/test_kills.py.
+    running = _start(command, dict(os.environ), tmp_path)
     _wait_for_checkpoint(out, running)
-    workers = _children(running.pid)
-    assert len(workers) == 3
+    assert len(forks_in(tmp_path)) == 4
     os.kill(running.pid, signal.SIGKILL)
     running.communicate()
     deadline = time.monotonic() + 20
-    while any(b"worker" in _cmdline(pid) for pid in workers):
+    while forks_in(tmp_path):
         assert time.monotonic() < deadline, "workers outlived their agent"
         time.sleep(0.05)
     assert not (out / "result.json").exists()
