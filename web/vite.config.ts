@@ -63,6 +63,5 @@ export default defineConfig({
       },
     },
   },
-  // The tests share no state: one thread runs several files, which halves their time.
-  test: { include: ["test/**/*.test.ts"], pool: "threads", isolate: false },
+  test: { include: ["test/**/*.test.ts"] },
 });
