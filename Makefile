@@ -10,7 +10,7 @@ READY := $(VENV)/.ready
 # Tests start hundreds of interpreters, which need not compile Thresher's modules each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: claims release-check setup demo test test-fast faults lint format docs bench page page-check horovod screenshots clean
+.PHONY: claims release-check setup demo test test-fast kills faults lint format docs bench page page-check horovod screenshots clean
 
 setup: $(READY)
 
@@ -35,7 +35,12 @@ test-fast: WORKERS = logical
 test-fast: setup
 	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow"
 
-# Bad inputs, full disks, and 20 kills of each kind instead of two.
+# 20 kills of each kind instead of two, as CI makes them.
+kills: setup
+	THRESHER_FAULTS=long $(BIN)/python -m pytest -n $(WORKERS) --timeout 3000 \
+	  tests/faults/test_kills.py tests/study/test_slurm.py -k killed
+
+# Bad inputs, full disks, exits, and 20 kills and signals of each kind.
 faults: setup
 	THRESHER_FAULTS=long $(BIN)/python -m pytest -n $(WORKERS) --timeout 7200 tests/faults
 

@@ -1,6 +1,6 @@
 """Kill a command at random moments and repeat it: it ends as if it had never been killed.
 
-`THRESHER_FAULTS=long` (`make faults`) makes 20 trials of each kind instead of two.
+`THRESHER_FAULTS=long` (`make kills`) makes 20 trials of each kind instead of two.
 """
 
 import contextlib
@@ -21,6 +21,7 @@ from trials import (
     processes,
     seconds_of,
     start,
+    starts_others,
     unfinished,
     write_studies,
 )
@@ -64,7 +65,7 @@ def test_a_killed_command_is_repeated(world: Path, name: str) -> None:
         moment = random.Random(f"{name} {trial}")
         out = f"out-{trial}"
         # Of commands that start others, every second trial.
-        fresh = trial % 2 == 0 and ("workers" in words or name.startswith("study"))
+        fresh = trial % 2 == 0 and starts_others(words)
         running = start(words.format(out=out), fresh)
         time.sleep(moment.uniform(0.2, 1.0) * (seconds + START_S * fresh))
         # The command itself, or any of its workers.

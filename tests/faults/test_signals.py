@@ -19,6 +19,7 @@ from trials import (
     nothing_is_left,
     seconds_of,
     start,
+    starts_others,
     unfinished,
     write_studies,
 )
@@ -33,7 +34,6 @@ MORE = {
     "bench": "data bench pack --images 20 --rounds 1 --seconds 0.05",
     "measure": "scale measure --model tiny --data pack --batch-size 4 --seconds-per-batch 0.1 "
     "--image-size 8 --out {out}.json",
-    "study in one process": "study run killed.toml --out {out} --executor in-process",
     "train for long": TRAIN.replace("--epochs 4", "--epochs 400"),
 }
 ALL = {name: words for name, (words, _) in COMMANDS.items()} | MORE
@@ -61,7 +61,7 @@ def test_a_command_heeds_every_signal(world: Path, name: str) -> None:
         number, twice = moment.choice(SIGNALS), moment.random() < 0.3
         # New interpreters of commands that start others; `make faults`: of all commands. What
         # happens while torch is imported is also tested in tests/test_stopping.py.
-        fresh = trial % 2 == 1 and (LONG or "workers" in words or name.startswith("study"))
+        fresh = trial % 2 == 1 and (LONG or starts_others(words))
         temporary = world / f"temporary-{trial}"
         temporary.mkdir()
         running = start(words.format(out=f"out-{trial}"), fresh, TMPDIR=str(temporary))

@@ -24,6 +24,7 @@ COMMANDS = {
     "train": (f"{TRAIN} --checkpoint-every 4", "--resume"),
     "train on two workers": (f"{TRAIN} --workers 2 --checkpoint-every 4", "--resume"),
     "study": ("study run killed.toml --out {out}", ""),
+    "study in one process": ("study run killed.toml --out {out} --executor in-process", ""),
     "study of a command": ("study run killed-command.toml --out {out}", ""),
 }
 """The words, and those added when the command is repeated."""
@@ -52,6 +53,11 @@ rate = [1, 2]
 [executor]
 workers = 2
 """
+
+
+def starts_others(words: str) -> bool:
+    """Return whether a command runs its work in other processes, which may start new ones."""
+    return "--workers" in words or ("killed" in words and "in-process" not in words)
 
 
 def write_studies(world: Path) -> None:
