@@ -238,6 +238,22 @@ def test_no_signal_is_lost_where_a_block_begins_or_ends() -> None:
     assert heard.is_set()
 
 
+def test_a_signal_that_waits_for_torch_is_not_lost_with_the_block(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(stopping, "IMPORT_REPEAT_S", 60)
+    received = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: received.append(number))
+    module = compile("signal.raise_signal(signal.SIGTERM)", "module of torch", "exec")
+    try:
+        with Stop(keyboard_interrupt, signal.SIGTERM):
+            exec(module, {"__name__": "torch.some.module", "signal": signal})
+            assert received == []
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert received == [signal.SIGTERM]
+
+
 FORK = """
 import os, signal, sys, time
 from thresher.stopping import interruptible

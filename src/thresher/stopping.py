@@ -43,7 +43,7 @@ class Stop:
         self.raised: BaseException | None = None
         """What the first signal, or the last repetition, has raised."""
         self._late: int | None = None
-        """A signal that arrived when the block had ended."""
+        """A signal that arrived when the block had ended, or has not been raised yet."""
         self._repeats = self._leaving = False
         self._ended, self._gone = _thread.allocate_lock(), _thread.allocate_lock()
 
@@ -80,13 +80,15 @@ class Stop:
             return
         own = self._own_code(frame)
         if self._leaving or own is Stop.__exit__.__code__:
-            self._late = None if self._repeats else number
+            self._late = None if self.raised is not None else number
         elif own in (None, Stop.__enter__.__code__) and not self._cleans_up():
             if not self._repeats:
                 self._repeats = True
                 self._start_to_repeat(number)
             if _imports_torch(frame):
+                self._late = number
                 return
+            self._late = None
             self.raised = self._error(number)
             raise self.raised
 
