@@ -35,7 +35,7 @@ test-fast: WORKERS = logical
 test-fast: setup
 	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow"
 
-# 20 kills of each kind instead of two, as CI makes them.
+# 20 kills of each kind instead of one, as CI makes them.
 kills: setup
 	THRESHER_FAULTS=long $(BIN)/python -m pytest -n $(WORKERS) --timeout 3000 \
 	  tests/faults/test_kills.py tests/study/test_slurm.py -k killed

@@ -14,6 +14,7 @@ from thresher.paths import (
     atomic_folder,
     home,
     read_run_json,
+    scratch_folder,
     user_error,
     write_text,
 )
@@ -21,9 +22,14 @@ from thresher.paths import (
 WRITER = """
 import sys
 from pathlib import Path
-from thresher.paths import atomic_file, atomic_folder
-with (atomic_folder if sys.argv[2] == "folder" else atomic_file)(Path(sys.argv[1])) as temporary:
-    file = temporary / "part" if sys.argv[2] == "folder" else temporary
+from thresher.paths import atomic_file, atomic_folder, scratch_folder
+target, kind = Path(sys.argv[1]), sys.argv[2]
+if kind == "scratch":
+    writing = scratch_folder(target.name, target.parent)
+else:
+    writing = atomic_folder(target) if kind == "folder" else atomic_file(target)
+with writing as temporary:
+    file = temporary if kind == "file" else temporary / "part"
     file.write_text("half")
     print("half", flush=True)
     sys.stdin.read()
@@ -66,6 +72,17 @@ def test_what_a_running_process_writes_stays(tmp_path: Path, kind: str) -> None:
     assert len(list(tmp_path.iterdir())) == 2
     running.kill()
     running.communicate()
+
+
+def test_a_scratch_folder_is_removed_and_what_a_killed_process_left_too(tmp_path: Path) -> None:
+    killed, running = (_writer(tmp_path / "work", "scratch") for _ in range(2))
+    killed.kill()
+    killed.communicate()
+    with scratch_folder("work", tmp_path) as folder:
+        assert folder.stat().st_mode & 0o777 == 0o700
+        assert len(list(tmp_path.iterdir())) == 2  # that of the running process stays
+    running.communicate("")
+    assert not list(tmp_path.iterdir())
 
 
 def test_temporary_files_of_other_machines_and_other_files_stay(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import os
 import platform
 import secrets
 import shutil
+import tempfile
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -181,6 +182,22 @@ def atomic_folder(path: Path | str) -> Iterator[Path]:
             os.rename(temporary, path)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def scratch_folder(name: str, parent: Path | None = None) -> Iterator[Path]:
+    """Yield a new, empty folder and remove it afterwards.
+
+    Those of the same name that killed processes left are removed, too. `parent` is an existing
+    folder; default: the system's folder for temporary files.
+    """
+    folder = _temporary((parent or Path(tempfile.gettempdir())) / f"thresher-{name}")
+    with disk_errors(folder):
+        folder.mkdir(mode=0o700)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def write_text(path: Path | str, text: str) -> None:

@@ -161,7 +161,7 @@ def test_an_ended_bench_leaves_no_containers(digits: Path, tmp_path: Path) -> No
         [sys.executable, "-m", "thresher", *command], stderr=subprocess.PIPE, text=True
     )
     end = time.monotonic() + 60
-    while not list(tmp_path.glob("thresher-bench-*/*")):
+    while not list(tmp_path.glob(".thresher-bench.*/*")):
         assert time.monotonic() < end
         time.sleep(0.05)
     process.terminate()

@@ -1,6 +1,6 @@
 """Kill a command at random moments and repeat it: it ends as if it had never been killed.
 
-`THRESHER_FAULTS=long` (`make kills`) makes 20 trials of each kind instead of two.
+`THRESHER_FAULTS=long` (`make kills`) makes 20 trials of each kind instead of one.
 """
 
 import contextlib
@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from trials import (
     COMMANDS,
+    KILLS,
     START_S,
-    TRIALS,
     nothing_is_left,
     processes,
     seconds_of,
@@ -61,12 +61,14 @@ def test_a_killed_command_is_repeated(world: Path, name: str) -> None:
     write_studies(world)
     seconds = seconds_of(words.format(out="whole"))
     expected = _result(name, world / "whole")
-    for trial in TRIALS:
+    for trial in KILLS:
         moment = random.Random(f"{name} {trial}")
         out = f"out-{trial}"
         # Of commands that start others, every second trial.
         fresh = trial % 2 == 0 and starts_others(words)
-        running = start(words.format(out=out), fresh)
+        temporary = world.parent / f"temporary-{trial}"
+        temporary.mkdir()
+        running = start(words.format(out=out), fresh, TMPDIR=str(temporary))
         time.sleep(moment.uniform(0.2, 1.0) * (seconds + START_S * fresh))
         # The command itself, or any of its workers.
         victim = moment.choice([running.pid, *processes()])
@@ -77,7 +79,7 @@ def test_a_killed_command_is_repeated(world: Path, name: str) -> None:
         running.communicate()
         nothing_is_left("kill")
         if not (running.returncode == 0 and not again):
-            repeated = start(f"{words.format(out=out)} {again}")
+            repeated = start(f"{words.format(out=out)} {again}", TMPDIR=str(temporary))
             said = repeated.communicate(timeout=300)[1]
             # A command that had finished before the kill refuses to write twice.
             assert repeated.returncode == 0 or "exists already" in said, said

@@ -11,6 +11,8 @@ from forks import FRESH, forks_in
 
 LONG = os.environ.get("THRESHER_FAULTS") == "long"
 TRIALS = range(20 if LONG else 2)
+KILLS = range(20 if LONG else 1)
+"""`make kills` makes 20, also in CI."""
 GRACE_S = 15.0
 START_S = 6.0
 """About how much longer a command takes in new interpreters than in forks."""

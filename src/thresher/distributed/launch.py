@@ -4,7 +4,6 @@ import logging
 import os
 import signal
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -15,6 +14,7 @@ from types import FrameType
 
 from thresher.environment import core_count
 from thresher.errors import ThresherError
+from thresher.paths import scratch_folder
 from thresher.stopping import Stop, keyboard_interrupt
 
 AGENT_FOLDER = "THRESHER_AGENT_FOLDER"
@@ -40,24 +40,24 @@ def launch(workers: int, argv: Sequence[str], max_restarts: int = 3) -> None:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    with tempfile.TemporaryDirectory(prefix="thresher-") as folder, _environment(folder, workers):
+    with scratch_folder("agent") as folder, _environment(folder, workers):
         config = LaunchConfig(
             min_nodes=1,
             max_nodes=1,
             nproc_per_node=workers,
-            run_id=Path(folder).name,
+            run_id=folder.name,
             rdzv_backend="c10d",
             rdzv_endpoint="localhost:0",
             max_restarts=max_restarts,
             monitor_interval=0.1,
             local_addr="127.0.0.1",
-            logs_specs=DefaultLogsSpecs(folder),  # torch does not remove its own folder
+            logs_specs=DefaultLogsSpecs(str(folder)),  # torch does not remove its own folder
         )
         if hasattr(config, "signals_to_handle"):  # torch 2.9; its handlers of the others raise once
             config.signals_to_handle = "SIGQUIT"
         numbers = (signal.SIGUSR1, signal.SIGQUIT, signal.SIGHUP)
         handlers = {number: signal.getsignal(number) for number in numbers}
-        signal.signal(signal.SIGUSR1, partial(_pass_on, Path(folder)))
+        signal.signal(signal.SIGUSR1, partial(_pass_on, folder))
 
         def stopped(number: int) -> SignalException:
             return SignalException(f"signal {number}", signal.Signals(number))
@@ -123,9 +123,9 @@ def _watch(parent: int) -> None:
 
 
 @contextmanager
-def _environment(folder: str, workers: int) -> Iterator[None]:
+def _environment(folder: Path, workers: int) -> Iterator[None]:
     level = logging.getLogger("thresher").getEffectiveLevel()
-    wanted = {AGENT_FOLDER: folder, PARENT: str(os.getpid()), LOG_LEVEL: str(level)}
+    wanted = {AGENT_FOLDER: str(folder), PARENT: str(os.getpid()), LOG_LEVEL: str(level)}
     if "OMP_NUM_THREADS" not in os.environ:
         wanted["OMP_NUM_THREADS"] = str(max(1, core_count() // workers))
     if "GLOO_SOCKET_IFNAME" not in os.environ and sys.platform.startswith("linux"):

@@ -8,16 +8,15 @@ import os
 import signal
 import socket
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import NamedTuple
 
 from thresher.distributed.group import join
 from thresher.distributed.launch import die_with_parent
 from thresher.errors import ThresherError
+from thresher.paths import scratch_folder
 
 GRACE_S = 1.0
 """How long the other ranks may run on after one failed: one of them may be the cause."""
@@ -98,8 +97,7 @@ def run_ranks(
     All ranks die with this process. A rank that crashes prints its stack, and its last lines are in
     the error. `environment` adds or overrides variables; ranks are killed after `timeout_s`.
     """
-    with tempfile.TemporaryDirectory(prefix="thresher-ranks-") as name:
-        folder = Path(name)
+    with scratch_folder("ranks") as folder:
         processes: list[subprocess.Popen[bytes]] = []
         try:
             for rank in ranks:

@@ -9,7 +9,6 @@ writes {"error": …} instead and exits with code 0 too: restarting the group wo
 import logging
 import os
 import sys
-import tempfile
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -25,7 +24,7 @@ from thresher.distributed.launch import (
     die_with_parent,
     launch,
 )
-from thresher.paths import read_json, write_json
+from thresher.paths import read_json, scratch_folder, write_json
 from thresher.plugins import load_attribute
 from thresher.startup import skip_pandas
 
@@ -49,8 +48,8 @@ def call_in_group(target: str, order: Any, run: Runner) -> Any:
     `order` its argument. A ThresherError of a worker is raised here, with the same class, message
     and parameter; GroupStopped means that a signal stopped the group before it had an answer.
     """
-    with tempfile.TemporaryDirectory(prefix="thresher-group-") as folder:
-        order_file, answer = Path(folder) / "order.json", Path(folder) / "answer.json"
+    with scratch_folder("group") as folder:
+        order_file, answer = folder / "order.json", folder / "answer.json"
         write_json(order_file, order)
         words = ["-m", "thresher.distributed.worker", target, str(order_file), str(answer)]
         try:

@@ -1,7 +1,6 @@
 """One rank of an engine comparison: time steps with and without communication."""
 
 import os
-import tempfile
 import time
 from contextlib import AbstractContextManager
 from functools import partial
@@ -20,6 +19,7 @@ from thresher.lab.engines import EngineOrder, EngineSetting, EngineTimes
 from thresher.lab.timeline import horovod_spans
 from thresher.models.registry import build
 from thresher.options import from_mapping, to_mapping
+from thresher.paths import scratch_folder
 from thresher.scaling.pipeline import Span
 
 WARMUP_STEPS = 3
@@ -117,9 +117,9 @@ def time_settings(values: Any) -> list[Any]:
     """Time each setting of an `EngineOrder`: the worker function of `compare_engines`."""
     order = from_mapping(EngineOrder, values)
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    with gloo_group(), tempfile.TemporaryDirectory(prefix="thresher-compare-") as folder:
+    with gloo_group(), scratch_folder("compare") as folder:
         return [
-            to_mapping(_time_setting(order, setting, Path(folder) / f"timeline-{number}.json"))
+            to_mapping(_time_setting(order, setting, folder / f"timeline-{number}.json"))
             for number, setting in enumerate(order.settings)
         ]
 

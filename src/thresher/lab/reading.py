@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 
@@ -20,7 +19,7 @@ from thresher.data.pack import Pack
 from thresher.data.sources.encoded import Description
 from thresher.lab.readers import READERS, ArrayReader, PackReader, Reader
 from thresher.options import option, validate
-from thresher.paths import disk_errors
+from thresher.paths import disk_errors, scratch_folder
 from thresher.progress import bar
 from thresher.stopping import interruptible
 
@@ -91,7 +90,7 @@ def bench(pack: Pack, options: BenchOptions | None = None) -> BenchResult:
     with (
         disk_errors(options.folder or Path()),
         interruptible(),  # or the containers would stay
-        TemporaryDirectory(dir=options.folder, prefix="thresher-bench-") as temporary,
+        scratch_folder("bench", options.folder) as temporary,
     ):
         readers: dict[str, Reader] = {
             "pack": PackReader(pack, positions, shape, raw),
@@ -103,7 +102,7 @@ def bench(pack: Pack, options: BenchOptions | None = None) -> BenchResult:
                 skipped[name] = f"{module} is not installed"
                 continue
             _logger.info("writing %s images as %s", f"{len(positions):,}", name)
-            out = Path(temporary) / name
+            out = temporary / name
             out.mkdir()
             Description(pack.name, pack.classes, pack.image_shape).write(out)
             WRITERS[name](pack, samples_at(pack, positions), out)

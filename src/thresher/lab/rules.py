@@ -7,7 +7,6 @@ compared by the training time to a given loss, evaluations not counted.
 import itertools
 import logging
 import os
-import tempfile
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
@@ -24,7 +23,7 @@ from thresher.lab.shares import enter_share, fair_share, host_shares
 from thresher.lab.testbed import Testbed
 from thresher.models.registry import check
 from thresher.options import option, validate
-from thresher.paths import write_json
+from thresher.paths import scratch_folder, write_json
 from thresher.progress import bar
 from thresher.report.scaling_figures import SecondsBar, rules_figure
 from thresher.training.config import TrainConfig
@@ -175,8 +174,8 @@ def _train_all(config: RuleComparisonConfig, hosts: int) -> list[RuleRun]:
     cases = [case for case in axes if case[3] > 1 or case[2:] == first]
     runs = []
     with ExitStack() as stack:
-        temporary = stack.enter_context(tempfile.TemporaryDirectory(prefix="thresher-rules-"))
-        folder = Path(temporary) if config.out is None else config.out / "runs"
+        temporary = stack.enter_context(scratch_folder("rules"))
+        folder = temporary if config.out is None else config.out / "runs"
         bed = stack.enter_context(Testbed(hosts, config.link))
         shares = stack.enter_context(host_shares(hosts, fair_share(hosts)))
         if shares is None:
