@@ -53,3 +53,16 @@ def test_the_command_can_be_typed(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     assert module.thresher_command() == ".venv/bin/thresher"
     monkeypatch.setenv("PATH", str(script.parent))
     assert module.thresher_command() == "thresher"
+
+
+def test_the_command_of_a_users_installation_is_typed_by_its_name(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    script = tmp_path / "thresher"
+    script.touch(0o755)
+    monkeypatch.setattr("sys.executable", "/usr/bin/python3")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("sys.argv", ["/somewhere/thresher/__main__.py"])  # as python -m thresher
+    assert module.thresher_command() == "/usr/bin/python3 -m thresher"
+    monkeypatch.setattr("sys.argv", [str(script)])
+    assert module.thresher_command() == "thresher"

@@ -34,6 +34,13 @@ class Bar:
         self.before = done
         self.advance(done)
 
+    def prepare(self, text: str) -> None:
+        """Show what was prepared; that time does not count for the time that is left."""
+        self.note(text)
+        if self.done == self.before:
+            self.begun = time.monotonic()
+        self.advance(0)
+
     def expect(self, total: float) -> None:
         """Change the amount that is finished in the end."""
         self.total = total
@@ -94,6 +101,8 @@ def bar(
 
             def note(self, text: str) -> None:
                 live.update(task, remark=text)
+
+            prepare = note  # its time left counts from the first that is finished
 
         yield _LiveBar(label, total, unit, active)
 

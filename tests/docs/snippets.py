@@ -134,6 +134,8 @@ def check_command(words: list[str]) -> None:
         _check_launcher(program, rest)
     elif program == "thresher":
         parse_thresher(rest)
+    elif program == "podman" and rest[0] == "run":
+        parse_thresher(rest[rest.index("thresher") + 1 :])  # after the name of the image
     elif program == "make":
         makefile = (ROOT / "Makefile").read_text()
         targets = [word for word in rest if "=" not in word]
@@ -145,7 +147,7 @@ def check_command(words: list[str]) -> None:
     elif program == "npm":
         scripts = json.loads((ROOT / "web/package.json").read_text())["scripts"]
         assert rest[0] == "ci" or rest[1] in scripts, words
-    elif program in ("cd", "git"):
+    elif program in ("cd", "git", "podman"):
         pass
     else:
         assert (ROOT / program).exists(), f"cannot check {shlex.join(words)}"

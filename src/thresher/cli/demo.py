@@ -183,7 +183,8 @@ def thresher_command() -> str:
     """Return how the command can be typed in this folder: `thresher`, or its path."""
     script = Path(sys.executable).parent / "thresher"
     on_path = shutil.which("thresher")
-    if on_path is not None and Path(on_path).resolve() == script.resolve():
+    # The script of a user's installation is not beside Python.
+    if on_path is not None and Path(on_path).resolve() in (script.resolve(), Path(sys.argv[0])):
         return "thresher"
     if not script.exists():
         return f"{sys.executable} -m thresher"

@@ -64,9 +64,13 @@ class Driver:
                 for outcome in self.executor.wait():
                     self.submitted.discard(outcome.name)
                     self._record(outcome)
-                    if outcome.name in counted and counted[outcome.name].finished:
-                        bar.advance()
+                    if not self.plan.tasks[outcome.name].finished:
+                        continue
+                    if outcome.name in counted:
                         bar.note(outcome.name)
+                        bar.advance()
+                    else:
+                        bar.prepare(outcome.name)
                 wanted = wanted_trials(self.study, self.plan)
                 bar.expect(self._total(wanted))
 
