@@ -31,6 +31,7 @@ from thresher.recipes import (
     ornl_fig6,
     ornl_fig7,
     ornl_fig7_again,
+    ornl_fig7_published,
     ornl_future,
     ornl_mechanism,
     ornl_pretrained,
@@ -239,6 +240,7 @@ SIMULATIONS: dict[str, Callable[[], Simulation]] = {
     "ornl-fig6": lambda: _rows_of(ornl_fig6),
     "ornl-fig7": lambda: _rows_of(ornl_fig7),
     "ornl-fig7-again": lambda: _rows_of(ornl_fig7_again),
+    "ornl-fig7-published": lambda: _rows_of(ornl_fig7_published),
     "ornl-mechanism": _mechanism,
     "noisy-labels": _noisy,
     # Pruned runs are worse by the margin; those with as many samples are as good.
@@ -292,6 +294,9 @@ EFFECTS: dict[str, Callable[[], Simulation]] = {
     "ornl-fig7": lambda: _rows_of(ornl_fig7, _filtered),
     "ornl-fig7-again": lambda: _rows_of(
         ornl_fig7_again, lambda c: (90 + 3 * (c["selection"] == "network"), 0.1)
+    ),
+    "ornl-fig7-published": lambda: _rows_of(
+        ornl_fig7_published, lambda c: (90 + 3 * (c["selection"] == "network"), 0.1)
     ),
     "ornl-mechanism": lambda: _mechanism(steps=0.05),
     "noisy-labels": lambda: _noisy(

@@ -25,6 +25,7 @@ from thresher.recipes import (
     ornl_fig6,
     ornl_fig7,
     ornl_fig7_again,
+    ornl_fig7_published,
     ornl_future,
     ornl_mechanism,
     ornl_pretrained,
@@ -357,7 +358,8 @@ def test_validation_chooses(few: str, tmp_path: Path, monkeypatch: pytest.Monkey
 @pytest.mark.slow  # expands thousands of trials
 def test_presets_of_every_size_expand(tmp_path: Path) -> None:
     """The gpu and paper presets cannot be run here, but their studies must be well-formed."""
-    modules = (ornl_fig5, ornl_fig6, ornl_fig7, ornl_fig7_again, ornl_future, ornl_mechanism)
+    figures = (ornl_fig5, ornl_fig6, ornl_fig7, ornl_fig7_again, ornl_fig7_published)
+    modules = (*figures, ornl_future, ornl_mechanism)
     for module in (*modules, jitsev_validation, mccord_batch, mccord_linear, mccord_warmup):
         for preset, executor in studies.EXECUTORS.items():
             content = {**module.definition(preset), "executor": executor}
@@ -376,7 +378,8 @@ def test_presets_of_every_size_expand(tmp_path: Path) -> None:
 
 def test_presets_of_selections_are_fair() -> None:
     """Equal steps, one extractor, map and control per seed, tuning on more than one seed."""
-    for module in (ornl_fig6, ornl_fig7, ornl_fig7_again, ornl_future, ornl_mechanism):
+    figures = (ornl_fig6, ornl_fig7, ornl_fig7_again, ornl_fig7_published)
+    for module in (*figures, ornl_future, ornl_mechanism):
         for study in module.STUDIES.values():
             assert study["base"]["budget"] == "steps"
             assert all("seed" in step["each"] for step in study["steps"].values())
@@ -385,10 +388,15 @@ def test_presets_of_selections_are_fair() -> None:
                 assert study.get("tune_seeds", study["seeds"]) >= 2
 
 
+@pytest.mark.parametrize("recipe", [ornl_fig7_again, ornl_fig7_published])
 @pytest.mark.parametrize("preset", ["smoke", "gpu", "paper"])
-def test_figure_7_again_has_other_seeds_and_otherwise_its_settings(preset: str) -> None:
-    first, again = ornl_fig7.STUDIES[preset], ornl_fig7_again.STUDIES[preset]
+def test_figure_7_again_has_other_seeds_and_otherwise_its_settings(
+    preset: str, recipe: Any
+) -> None:
+    first, again = ornl_fig7.STUDIES[preset], recipe.STUDIES[preset]
     assert min(again["seeds"]) >= first["seeds"]
+    if recipe is ornl_fig7_published:
+        assert not set(again["seeds"]) & set(ornl_fig7_again.STUDIES[preset]["seeds"])
     chosen = {"batch_size", "weight_decay", "lr", "validation"}
     for name, value in again["base"].items():
         if name not in chosen:
