@@ -20,6 +20,7 @@ from thresher.recipes import (
     ornl_fig6,
     ornl_fig7,
     ornl_fig7_again,
+    ornl_fig7_published,
     ornl_future,
     ornl_pretrained,
     ornl_table1,
@@ -102,11 +103,14 @@ def test_extractors_that_seeds_share() -> None:
     _check("ornl-fig7", rows)
 
 
-def test_largest_batch_of_figure_7_again() -> None:
-    content = ornl_fig7_again.definition("gpu")
+@pytest.mark.parametrize(
+    ("name", "recipe"),
+    [("ornl-fig7-again", ornl_fig7_again), ("ornl-fig7-published", ornl_fig7_published)],
+)
+def test_two_comparisons_of_figure_7_again(name: str, recipe: Any) -> None:
+    content = recipe.definition("gpu")
     draws = content["steps"]["extractor"]["draws"]
-    rows = ornl_fig7_again.rows(_analysis("ornl-fig7-again", content, draws))
-    _check("ornl-fig7-again", rows)
+    _check(name, recipe.rows(_analysis(name, content, draws)))
 
 
 def test_pretrained_extractors() -> None:
