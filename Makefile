@@ -35,10 +35,11 @@ test-fast: WORKERS = logical
 test-fast: setup
 	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow"
 
-# 20 kills of each kind instead of one, as CI makes them.
+# 20 kills of each kind instead of one, and signals to new interpreters, as CI makes them.
 kills: setup
 	THRESHER_FAULTS=long $(BIN)/python -m pytest -n $(WORKERS) --timeout 3000 \
 	  tests/faults/test_kills.py tests/study/test_slurm.py -k killed
+	THRESHER_FAULTS=started $(BIN)/python -m pytest -n $(WORKERS) tests/faults/test_signals.py
 
 # Bad inputs, full disks, exits, and 20 kills and signals of each kind.
 faults: setup

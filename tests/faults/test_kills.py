@@ -65,7 +65,7 @@ def test_a_killed_command_is_repeated(world: Path, name: str) -> None:
         moment = random.Random(f"{name} {trial}")
         out = f"out-{trial}"
         # Of commands that start others, every second trial.
-        fresh = trial % 2 == 0 and starts_others(words)
+        fresh = trial % 2 == 1 and starts_others(words)
         temporary = world.parent / f"temporary-{trial}"
         temporary.mkdir()
         running = start(words.format(out=out), fresh, TMPDIR=str(temporary))

@@ -10,6 +10,8 @@ from few_steps import SCRIPT
 from forks import FRESH, forks_in
 
 LONG = os.environ.get("THRESHER_FAULTS") == "long"
+STARTED = os.environ.get("THRESHER_FAULTS") == "started"
+"""Whether all signals are sent to new interpreters instead of forks."""
 TRIALS = range(20 if LONG else 2)
 KILLS = range(20 if LONG else 1)
 """`make kills` makes 20, also in CI."""
